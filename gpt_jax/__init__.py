@@ -1,0 +1,19 @@
+"""GPT-1 (Radford et al. 2018) in JAX and Flax: pre-train on text, fine-tune on a task, use it.
+
+The layers, in order; each imports only what stands above it, and nothing imports launch/:
+
+  errors, config, batch         what everything agrees on: configs, batches, errors a user can mend
+  data, metrics                 text to token files and packed examples; scores. numpy only
+  tasks, objectives             one small file a task or objective. numpy only
+  dropout, sharding             masks by a counter hash; meshes, and path rules that partition a tree
+  trunks                        ids to hidden states: transformer, lstm
+  models, optim                 a trunk with its output; the optimisers and schedules
+  losses, checkpoint, interop   objectives of training; orbax; other formats in and out
+  pretrained                    a trained model from its folder
+  train, evaluate, generate, reporting
+  prepare, pretrain, finetune, evaluate, predict, export, quickstart: the programs, each with run(…)
+
+A notebook calls the programs' run(…), which is all that launch/ does.
+"""
+
+__version__ = "0.1.0"

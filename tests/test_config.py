@@ -1,0 +1,267 @@
+"""Configs: typed overrides by dotted name, files, JSON, and errors that say what would be right."""
+
+import dataclasses
+import json
+import sys
+import types
+from typing import Any, Literal
+
+import pytest
+
+from gpt_jax import config
+from gpt_jax.config import option
+from gpt_jax.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Trunk:
+  layers: int = option(12, "blocks", low=1, high=99)
+  heads: int = option(12, "attention heads", low=1)
+  width: int = option(768, "hidden size", low=1)
+  dropout: float = option(0.1, "share dropped", low=0, high=1)
+  dtype: str = option("float32", "compute type", choices=("float32", "bfloat16"))
+
+  def __post_init__(self):
+    config.validate(self)
+    if self.width % self.heads:
+      raise InputError(f"width {self.width} is not a multiple of heads {self.heads}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+  units: int = option(2048, "cells", unit="units", low=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  trunk: Trunk | Other = option(Trunk(), "the model")
+  anything: Any = option(Other(), "an extension")
+  steps: int = option(100, "updates", unit="steps", low=0)
+  seed: int | None = option(None, "of everything random")
+  packed: bool = option(True, "several a row")
+  name: str = option("run", "what it is called")
+  mesh: tuple[int, int] = option((1, 1), "devices", low=1)
+  files: tuple[str, ...] = option((), "inputs")
+  every: float | int = option(1, "how often")
+  via: Literal["jit", "pmap"] = option("jit", "how to run")
+
+  def __post_init__(self):
+    config.validate(self)
+
+
+@pytest.fixture(autouse=True)
+def in_package(monkeypatch):
+  """The classes above, as if a module of the package held them."""
+  module = types.ModuleType("gpt_jax.toy_config")
+  for kind in (Trunk, Other, Run):
+    monkeypatch.setattr(kind, "__module__", module.__name__)
+    setattr(module, kind.__name__, kind)
+  vars(module).update(Any=Any, Literal=Literal)
+  monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.parametrize(
+  "path, text, value",
+  [
+    ("steps", "7", 7),
+    ("trunk.layers", "6", 6),
+    ("trunk.dropout", "0", 0.0),
+    ("trunk.dropout", "1e-2", 0.01),
+    ("trunk.dtype", "bfloat16", "bfloat16"),
+    ("anything.units", "3", 3),
+    ("packed", "false", False),
+    ("packed", "1", True),
+    ("packed", "TRUE", True),
+    ("name", "none", "none"),
+    ("seed", "4", 4),
+    ("seed", "none", None),
+    ("mesh", "2,4", (2, 4)),
+    ("mesh", "(2, 4)", (2, 4)),
+    ("files", "a,b", ("a", "b")),
+    ("files", "", ()),
+    ("via", "pmap", "pmap"),
+  ],
+)
+def test_override_reads_the_fields_type(path, text, value):
+  changed = config.override(Run(), path, text)
+  for name in path.split("."):
+    changed = getattr(changed, name)
+  assert (changed, type(changed)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+  "path, text, message",
+  [
+    ("trunk.layers", "two", "trunk.layers = 'two': must be an integer from 1 to 99"),
+    ("trunk.layers", "2.5", "trunk.layers = '2.5': must be an integer from 1 to 99"),
+    ("trunk.layers", "0", "trunk.layers = 0: must be an integer from 1 to 99"),
+    ("trunk.dropout", "1.5", "trunk.dropout = 1.5: must be a number from 0 to 1"),
+    ("trunk.dropout", "nan", "trunk.dropout = nan: must be a number from 0 to 1"),
+    ("trunk.dtype", "float16", "trunk.dtype = 'float16': must be one of float32, bfloat16"),
+    ("steps", "none", "steps = None: must be an integer of at least 0"),
+    ("packed", "yes", "packed = 'yes': must be true or false"),
+    ("seed", "x", "seed = 'x': must be an integer or none"),
+    ("mesh", "2", "mesh = '2': must be 2 comma-separated values (an integer, an integer) of at least 1"),
+    ("mesh", "0,2", "mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) of at least 1"),
+    ("via", "vmap", "via = 'vmap': must be one of jit, pmap"),
+    ("trunk", "lstm", "trunk = 'lstm': must be a Trunk, which is chosen in the config file or a Other"),
+    ("trunk.layer", "2", "config has no field 'trunk.layer'; did you mean trunk.layers? (fields of trunk: layers,"),
+    ("layers", "2", "config has no field 'layers'; did you mean trunk.layers? (fields of config: trunk,"),
+    ("trnk.layers", "2", "config has no field 'trnk.layers'; did you mean trunk.layers? (fields of config: trunk,"),
+    ("steps.more", "2", "config has no field 'steps.more': steps is 100, not a group of fields"),
+    ("", "2", "config has no field '' (fields of config: trunk,"),
+  ],
+)
+def test_override_says_what_would_be_right(path, text, message):
+  with pytest.raises(InputError) as error:
+    config.override(Run(), path, text)
+  assert str(error.value).startswith(message)
+
+
+def test_override_leaves_the_original_alone():
+  before = Run()
+  config.override(before, "trunk.layers", "2")
+  assert before == Run()
+
+
+def test_changes_made_together_need_only_agree_in_the_end():
+  changed = config.override_all(Run(), [("trunk.width", "10"), ("trunk.heads", "5")])
+  assert (changed.trunk.width, changed.trunk.heads) == (10, 5)
+  with pytest.raises(InputError, match="width 10 is not a multiple of heads 12"):
+    config.override(Run(), "trunk.width", "10")
+
+
+@pytest.mark.parametrize(
+  "make, message",
+  [
+    (lambda: Trunk(layers=0), "Trunk.layers = 0: must be an integer from 1 to 99"),
+    (lambda: Trunk(layers=True), "Trunk.layers = True: must be an integer"),
+    (lambda: Trunk(layers=2.0), "Trunk.layers = 2.0: must be an integer"),
+    (lambda: Trunk(dropout=float("nan")), "Trunk.dropout = nan: must be a number"),
+    (lambda: Trunk(dropout="0.1"), "Trunk.dropout = '0.1': must be a number"),
+    (lambda: Run(trunk=Run()), "Run.trunk = Run: must be a Trunk"),
+    (lambda: Run(files=["a"]), "Run.files = .* a comma-separated list, each text"),
+    (lambda: Run(name=None), "Run.name = None: must be text"),
+  ],
+)
+def test_validate_names_field_and_value(make, message):
+  with pytest.raises(InputError, match=message):
+    make()
+
+
+def test_an_integer_serves_as_a_float():
+  assert isinstance(Trunk(dropout=0).dropout, float)
+
+
+def test_json_round_trip():
+  original = Run(trunk=Other(units=5), anything=Trunk(layers=2), seed=3, mesh=(2, 4), files=("a", "b"), packed=False)
+  assert config.from_json(json.loads(json.dumps(config.to_json(original)))) == original
+
+
+def test_json_names_the_class_of_every_group():
+  tree = config.to_json(Run())
+  assert tree["type"] == "gpt_jax.toy_config:Run"
+  assert tree["trunk"]["type"] == "gpt_jax.toy_config:Trunk"
+  assert tree["mesh"] == [1, 1]
+
+
+def test_json_without_a_newer_field_takes_its_default():
+  assert config.from_json({"type": "gpt_jax.toy_config:Trunk", "layers": 3}) == Trunk(layers=3)
+
+
+@pytest.mark.parametrize(
+  "tree, message",
+  [
+    ({"type": "os:system"}, "not a class of gpt_jax"),
+    ({"type": "gpt_jax_other.thing:Thing"}, "not a class of gpt_jax"),
+    ({"type": "gpt_jax.config:load"}, "has no such config"),
+    ({"type": "gpt_jax.config:dataclasses"}, "has no such config"),
+    ({"type": "gpt_jax.errors:InputError"}, "has no such config"),
+    ({"type": "gpt_jax.toy_config:Absent"}, "has no such config"),
+    ({"type": "gpt_jax.absent:Absent"}, "No module named"),
+    ({"type": 3}, "not a class of gpt_jax"),
+    ({"layers": 3}, "not a class of gpt_jax"),
+    ({"type": "gpt_jax.toy_config:Trunk", "layer": 3}, "Trunk has no field 'layer'; its fields: layers, heads"),
+    ({"type": "gpt_jax.toy_config:Trunk", "layers": 0}, "Trunk.layers = 0"),
+    ({"type": "gpt_jax.toy_config:Run", "name": {"type": "gpt_jax.toy_config:Trunk"}}, "Run.name = Trunk"),
+  ],
+)
+def test_json_of_a_stranger(tree, message):
+  with pytest.raises(InputError, match=message):
+    config.from_json(tree)
+
+
+def test_json_imports_nothing_outside_the_package():
+  sys.modules.pop("antigravity", None)
+  with pytest.raises(InputError):
+    config.from_json({"type": "antigravity:fly"})
+  assert "antigravity" not in sys.modules
+
+
+def test_to_json_refuses_what_could_not_be_read_back(monkeypatch):
+  monkeypatch.setattr(Other, "__module__", "config_file")
+  with pytest.raises(InputError, match="'config_file:Other' is not a class of gpt_jax"):
+    config.to_json(Run())
+
+
+def test_difference():
+  assert config.difference(Run(), Run()) == []
+  assert config.difference(Run(), config.override(Run(), "trunk.layers", "6")) == ["trunk.layers: 12 != 6"]
+  lines = config.difference(Run(), Run(trunk=Other()))
+  assert lines[0] == "trunk.type: 'Trunk' != 'Other'"
+  assert "trunk.units: absent != 2048" in lines
+
+
+def test_describe_shows_every_field_and_reads_back():
+  changed = config.override(Run(), "anything.units", "5")
+  lines = config.describe(changed).splitlines()
+  assert len(lines) == 5 + 1 + 8
+  assert any(line.split() == "anything.units = 5 cells (units, default 2048)".split() for line in lines)
+  pairs = [(name.strip(), rest.split("  ")[0].strip()) for name, rest in (line.split(" = ", 1) for line in lines)]
+  assert config.override_all(Run(), [(name, "" if text == "()" else text) for name, text in pairs]) == changed
+
+
+def write(folder, text):
+  path = folder / "some.py"
+  path.write_text(text)
+  return str(path)
+
+
+IMPORT = "from gpt_jax.toy_config import Run\n"
+
+
+def test_load(tmp_path):
+  assert config.load(write(tmp_path, IMPORT + "def get_config(): return Run(steps=3)")) == Run(steps=3)
+  path = write(tmp_path, IMPORT + "def get_config(name='x'): return Run(name=name)")
+  assert config.load(path).name == "x"
+  assert config.load(path + ":cola").name == "cola"
+
+
+@pytest.mark.parametrize(
+  "text, argument, message",
+  [
+    ("def get_config(:", "", r"some\.py:2: SyntaxError: "),
+    ("import absent_module", "", r"some\.py:2: ModuleNotFoundError: No module named"),
+    ("x = 1", "", r"some\.py: defines no function get_config\(\)"),
+    ("def get_config(): return 3", "", r"some\.py: get_config\(\) returned int, not a config dataclass"),
+    ("def get_config(): return Run", "", r"some\.py: get_config\(\) returned type, not a config dataclass"),
+    ("def get_config():\n  return Run(layer=3)", "", r"some\.py:3: TypeError: .*unexpected keyword argument 'layer'"),
+    ("def get_config():\n  return Run(steps=-3)", "", r"some\.py:3: Run\.steps = -3: must be an integer of at least 0"),
+    ("def get_config(task): return Run()", "", r"get_config\(task\) needs an argument: .*some\.py:NAME"),
+    ("def get_config(): return Run()", ":cola", r"get_config\(\) takes no argument, 'cola' was given"),
+  ],
+)
+def test_load_names_file_and_line(tmp_path, text, argument, message):
+  with pytest.raises(InputError, match=message) as error:
+    config.load(write(tmp_path, IMPORT + text) + argument)
+  assert "\n" not in str(error.value)
+
+
+def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
+  write(tmp_path, "")
+  with pytest.raises(
+    InputError, match=r"cannot read config file '.*sme\.py': No such file or directory; there: some\.py"
+  ):
+    config.load(str(tmp_path / "sme.py"))
+  with pytest.raises(InputError, match="cannot read config file 'absent/x.py'"):
+    config.load("absent/x.py")
