@@ -1,0 +1,290 @@
+"""Labelled examples as token sequences with start, delimiter and extract, packed into batches of one shape."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.batch import TaskBatch, TextBatch
+from gpt_jax.errors import InputError
+
+_FILLER = -1  # in place of an example's index, where a batch has fewer
+
+
+class Example(NamedTuple):
+  """One example of a task.
+
+  Attributes:
+    sequences: C sequences of F text fields each; the last of several fields stands behind the delimiter.
+    label: a distribution over the K outcomes; None where unlabelled.
+    name: "file:line", for messages and for the output of predictions.
+  """
+
+  sequences: tuple[tuple[str, ...], ...]
+  label: tuple[float, ...] | None
+  name: str
+
+
+def each_half(lengths: np.ndarray, context: int) -> np.ndarray:
+  """Cuts each field of a pair to half the context, a single field to all of it (released train.py:377; head kept).
+
+  Args:
+    lengths: int [S, F], tokens of every field of S sequences.
+    context: the longest sequence allowed, with its special tokens.
+
+  Returns:
+    int [S, F], how many tokens of every field remain, from its head.
+  """
+  return np.minimum(lengths, context - 2 if lengths.shape[1] == 1 else context // 2 - 2)
+
+
+def first_field(lengths: np.ndarray, context: int) -> np.ndarray:
+  """Cuts the first field (an article) and leaves the others (question, option) whole; arguments as for each_half.
+
+  Neither the paper nor its code says how it cut RACE. Others are cut to equal parts only where they fill the context.
+  """
+  room = context - 3
+  others = lengths[:, 1:]
+  too_long = others.sum(axis=1, keepdims=True) > room
+  others = np.where(too_long, np.minimum(others, room // others.shape[1]), others)
+  first = np.minimum(lengths[:, :1], room - others.sum(axis=1, keepdims=True))
+  return np.concatenate([first, others], axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+  """A data set as token ids: N examples of C sequences of F fields, each distinct text kept once.
+
+  Attributes:
+    texts: int32 ids of every distinct text.
+    fields: int32 [N, C, F], which text.
+    kept: int32 [N, C, F], how many of its ids, from the head.
+    labels: float32 [N, K]; zero where unlabelled.
+    names: N times "file:line".
+    context: the longest sequence allowed.
+    special: the ids start, delimiter, extract.
+    unknown_share: share of unknown pieces in the distinct texts.
+  """
+
+  texts: list[np.ndarray]
+  fields: np.ndarray
+  kept: np.ndarray
+  labels: np.ndarray
+  names: list[str]
+  context: int
+  special: Any
+  unknown_share: float
+
+  def __len__(self) -> int:
+    return len(self.names)
+
+  @property
+  def lengths(self) -> np.ndarray:
+    """Tokens of every sequence with its special tokens, int [N, C]."""
+    return self.kept.sum(axis=-1) + (2 if self.kept.shape[-1] == 1 else 3)
+
+  def sequence(self, n: int, c: int) -> np.ndarray:
+    """The ids of sequence c of example n: <start> field … [<delimiter> last field] <extract>."""
+    parts = [self.texts[text][:kept] for text, kept in zip(self.fields[n, c], self.kept[n, c], strict=True)]
+    if len(parts) > 1:
+      parts.insert(-1, [self.special.delimiter])
+    return np.concatenate([[self.special.start], *parts, [self.special.extract]]).astype(np.int32)
+
+  def report(self, labels: tuple[str, ...] = ()) -> str:
+    """What to look at before training: counts, label balance, lengths, unknown pieces, what was truncated.
+
+    Args:
+      labels: the names of the outcomes.
+    """
+    labelled = self.labels.sum()
+    lengths, full = self.lengths, np.array([len(text) for text in self.texts])[self.fields]
+    sequences = f" x {lengths.shape[1]} sequences" if lengths.shape[1] > 1 else ""
+    lines = [f"{len(self)} examples{sequences}: median {np.median(lengths):.0f}, longest {lengths.max()} of {self.context} tokens"]
+    if labelled:
+      shares = self.labels.sum(axis=0) / labelled
+      names = labels or [str(k) for k in range(len(shares))]
+      lines.append("labels: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(names, shares, strict=True)))
+    lines.append(f"unknown pieces: {self.unknown_share:.2%}")
+    for f in range(self.fields.shape[-1]):
+      whole, kept = full[..., f], self.kept[..., f]
+      if cut := np.count_nonzero(kept < whole):
+        lines.append(f"field {f + 1} truncated in {cut / whole.size:.1%} of sequences, {1 - kept.sum() / whole.sum():.1%} of its tokens")
+    if (self.kept == full).all():
+      lines.append("nothing truncated")
+    return "\n".join(lines)
+
+
+def encode(
+  examples: list[Example],
+  tokenizer: Any,
+  context: int,
+  truncate: Callable[[np.ndarray, int], np.ndarray],
+  outcomes: int,
+) -> Encoded:
+  """Turns examples into token ids.
+
+  Args:
+    examples: all with the same number of sequences and of fields.
+    tokenizer: has encode_many, unknown_id and special.
+    context: the longest sequence allowed, in tokens, specials included.
+    truncate: (field lengths [S, F], context) -> kept lengths; each_half or first_field.
+    outcomes: K.
+
+  Raises:
+    InputError: naming the example, for an empty field or another number of sequences, fields or outcomes.
+  """
+  if not examples:
+    raise InputError("no examples to encode")
+  if context < 8:
+    raise InputError(f"a context of {context} tokens is too short for start, two texts, delimiter and extract; use 8 or more")
+  shape = (len(examples[0].sequences), len(examples[0].sequences[0]))
+  index: dict[str, int] = {}
+  for example in examples:
+    _check(example, shape, outcomes)
+    for sequence in example.sequences:
+      for text in sequence:
+        index.setdefault(text, len(index))
+  fields = [[[index[text] for text in sequence] for sequence in example.sequences] for example in examples]
+  fields = np.array(fields, np.int32)  # [N, C, F]
+  texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(list(index))]
+  lengths = np.array([len(ids) for ids in texts], np.int32)
+  if not lengths.all():
+    n, _, f = np.argwhere(lengths[fields] == 0)[0]
+    raise InputError(f"{examples[n].name}: text field {f + 1} holds nothing that the tokenizer keeps")
+  kept = truncate(lengths[fields].reshape(-1, shape[1]), context).reshape(fields.shape).astype(np.int32)
+  labels = np.array([example.label or (0.0,) * outcomes for example in examples], np.float32)
+  unknown = sum(int(np.count_nonzero(ids == tokenizer.unknown_id)) for ids in texts)
+  names = [example.name for example in examples]
+  return Encoded(texts, fields, kept, labels, names, context, tokenizer.special, unknown / lengths.sum())
+
+
+def _check(example: Example, shape: tuple[int, int], outcomes: int) -> None:
+  if len(example.sequences) != shape[0] or any(len(sequence) != shape[1] for sequence in example.sequences):
+    raise InputError(f"{example.name}: should have {shape[0]} sequences of {shape[1]} text fields, as the first example")
+  if example.label is not None and len(example.label) != outcomes:
+    raise InputError(f"{example.name}: a label over {len(example.label)} outcomes where the task has {outcomes}")
+  for sequence in example.sequences:
+    for f, text in enumerate(sequence):
+      if not text.strip():
+        raise InputError(f"{example.name}: text field {f + 1} is empty; fill it in or remove the row")
+
+
+class PackedBatches:
+  """The batches of a training run: shuffled by (seed, epoch), packed ahead, all of one shape.
+
+  Attributes:
+    steps_per_epoch: the last partial batch is dropped (released train.py:387).
+    total_steps: over all epochs.
+    shape: (B, T) of every batch.
+  """
+
+  def __init__(self, encoded: Encoded, batch_size: int, seed: int, epochs: int, groups: int = 1, length: int | None = None):
+    """Plans every epoch.
+
+    Args:
+      encoded: the data set.
+      batch_size: N, examples a batch.
+      seed: with the number of the epoch, it decides the order of the examples.
+      epochs: passes over the data.
+      groups: devices that see only their own rows (pmap): the examples and rows of a group are contiguous, and its
+        ends are relative to its first row.
+      length: T; None chooses the one that wastes least.
+
+    Raises:
+      InputError: fewer examples than one batch; groups that do not divide it.
+    """
+    self.steps_per_epoch = len(encoded) // batch_size
+    self.total_steps = self.steps_per_epoch * epochs
+    if not self.steps_per_epoch:
+      raise InputError(f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}")
+    orders = [np.random.default_rng([seed, epoch]).permutation(len(encoded)) for epoch in range(epochs)]
+    used = self.steps_per_epoch * batch_size
+    order = np.concatenate([order[:used] for order in orders]).reshape(self.total_steps, batch_size)
+    self._packing = _Packing(encoded, order, groups, length)
+    self.shape = self._packing.shape
+
+  def __call__(self, step: int) -> TaskBatch:
+    return self._packing(step)
+
+
+def in_order(encoded: Encoded, batch_size: int, groups: int = 1) -> Iterator[TaskBatch]:
+  """Every example once, in order, in batches of one shape; the last is filled up with examples of weight 0."""
+  steps = -(-len(encoded) // batch_size)
+  order = np.full(steps * batch_size, _FILLER)
+  order[: len(encoded)] = np.arange(len(encoded))
+  packing = _Packing(encoded, order.reshape(steps, batch_size), groups)
+  return map(packing, range(steps))
+
+
+class _Packing:
+  """Where each sequence of each batch goes: M batches (of `groups` parts each), all of one shape."""
+
+  def __init__(self, encoded: Encoded, order: np.ndarray, groups: int, length: int | None = None):
+    steps, batch_size = order.shape
+    if batch_size % groups:
+      raise InputError(f"a batch of {batch_size} examples cannot be divided among {groups} devices")
+    self.encoded, self.order, self.groups = encoded, order, groups
+    lengths = np.where(order[..., None] == _FILLER, 0, encoded.lengths[order])  # [M, N, C]
+    longest = int(lengths.max())
+    if length is not None and length < longest:
+      raise InputError(f"rows of {length} tokens do not hold the longest sequence, of {longest}")
+    shortest = -(-longest // 32) * 32
+    candidates = [length] if length else list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
+    parts = lengths.reshape(steps * groups, -1)
+    plans = [_first_fit_decreasing(parts, candidate) for candidate in candidates]
+    # Fewest cells first; among equals, the shorter rows: attention costs T a cell.
+    best = min(range(len(plans)), key=lambda i: (plans[i][2] * candidates[i], candidates[i]))
+    row, column, self.rows = plans[best]
+    self.row, self.column = row.reshape(lengths.shape), column.reshape(lengths.shape)
+    self.shape = (self.rows * groups, candidates[best])
+
+  def __call__(self, step: int) -> TaskBatch:
+    examples, (rows, length) = self.order[step], self.shape
+    inputs, targets, positions, segments = np.zeros((4, rows, length), np.int32)  # segment 0 is what fills a row
+    weights = np.zeros((rows, length), np.float32)
+    N, C = self.row[step].shape
+    ends = np.zeros((N, C), np.int32)
+    labels = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
+    for n, example in enumerate(examples):
+      if example == _FILLER:
+        continue
+      labels[n] = self.encoded.labels[example]
+      first_row = n // (N // self.groups) * self.rows  # of the example's group
+      for c in range(C):
+        ids = self.encoded.sequence(example, c)
+        row, begin = self.row[step, n, c], self.column[step, n, c]
+        end, place = begin + len(ids), first_row + row
+        inputs[place, begin:end] = ids
+        targets[place, begin : end - 1] = ids[1:]
+        weights[place, begin : end - 1] = 1 / (C * (len(ids) - 1))
+        positions[place, begin:end] = np.arange(len(ids))
+        segments[place, begin:end] = 1 + n * C + c
+        ends[n, c] = row * length + end - 1
+    text = TextBatch(inputs, targets, weights, positions, segments)
+    return TaskBatch(text, ends, labels, (examples != _FILLER).astype(np.float32))
+
+
+def _first_fit_decreasing(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray, int]:
+  """Packs M batches at once, each on its own: the longest sequence first, into the first row that has room.
+
+  Args:
+    lengths: int [M, S]; none above row_length.
+    row_length: T.
+
+  Returns:
+    (row [M, S], column [M, S], the most rows that any batch needs).
+  """
+  M, S = lengths.shape
+  order = np.argsort(-lengths, axis=1, kind="stable")
+  free = np.full((M, S), row_length, np.int32)
+  row, column = np.zeros((2, M, S), np.int32)
+  batch = np.arange(M)
+  for i in range(S):
+    sequence = order[:, i]
+    needed = lengths[batch, sequence]
+    place = np.argmax(free[:, : i + 1] >= needed[:, None], axis=1)  # i sequences fill at most i rows
+    row[batch, sequence] = place
+    column[batch, sequence] = row_length - free[batch, place]
+    free[batch, place] -= needed
+  return row, column, int(row.max()) + 1
