@@ -64,7 +64,7 @@ class Encoded:
     names: N times "file:line".
     context: the longest sequence allowed.
     special: the ids start, delimiter, extract.
-    unknown_share: share of unknown pieces in the distinct texts.
+    unknown_share: share of pieces outside the vocabulary (unknown, or spelled in bytes), in the distinct texts.
   """
 
   texts: list[np.ndarray]
@@ -92,26 +92,26 @@ class Encoded:
     return np.concatenate([[self.special.start], *parts, [self.special.extract]]).astype(np.int32)
 
   def report(self, labels: tuple[str, ...] = ()) -> str:
-    """What to look at before training: counts, label balance, lengths, unknown pieces, what was truncated.
+    """What to look at before training: counts, lengths, label balance, unknown pieces, what was truncated.
 
     Args:
       labels: the names of the outcomes.
     """
-    labelled = self.labels.sum()
-    lengths, full = self.lengths, np.array([len(text) for text in self.texts])[self.fields]
-    sequences = f" x {lengths.shape[1]} sequences" if lengths.shape[1] > 1 else ""
-    lines = [f"{len(self)} examples{sequences}: median {np.median(lengths):.0f}, longest {lengths.max()} of {self.context} tokens"]
-    if labelled:
+    whole = np.array([len(text) for text in self.texts])[self.fields]  # [N, C, F]
+    lengths, cut = self.lengths, self.kept < whole
+    each = f" of {lengths.shape[1]} sequences" if lengths.shape[1] > 1 else ""
+    lines = [f"{len(self)} examples{each}, in tokens: median {np.median(lengths):.0f}, longest {lengths.max()}"]
+    if labelled := self.labels.sum():
+      names = labels or range(self.labels.shape[1])
       shares = self.labels.sum(axis=0) / labelled
-      names = labels or [str(k) for k in range(len(shares))]
       lines.append("labels: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(names, shares, strict=True)))
-    lines.append(f"unknown pieces: {self.unknown_share:.2%}")
+    lines.append(f"pieces outside the vocabulary: {self.unknown_share:.2%}")
     for f in range(self.fields.shape[-1]):
-      whole, kept = full[..., f], self.kept[..., f]
-      if cut := np.count_nonzero(kept < whole):
-        lines.append(f"field {f + 1} truncated in {cut / whole.size:.1%} of sequences, {1 - kept.sum() / whole.sum():.1%} of its tokens")
-    if (self.kept == full).all():
-      lines.append("nothing truncated")
+      if cut[..., f].any():
+        tokens = 1 - self.kept[..., f].sum() / whole[..., f].sum()
+        lines.append(f"field {f + 1}: truncated in {cut[..., f].mean():.1%} of sequences, {tokens:.1%} of its tokens")
+    if not cut.any():
+      lines.append(f"nothing truncated to the context of {self.context}")
     return "\n".join(lines)
 
 
@@ -126,7 +126,7 @@ def encode(
 
   Args:
     examples: all with the same number of sequences and of fields.
-    tokenizer: has encode_many, unknown_id and special.
+    tokenizer: has encode_many, special and spelled, the ids that stand for no piece.
     context: the longest sequence allowed, in tokens, specials included.
     truncate: (field lengths [S, F], context) -> kept lengths; each_half or first_field.
     outcomes: K.
@@ -137,7 +137,9 @@ def encode(
   if not examples:
     raise InputError("no examples to encode")
   if context < 8:
-    raise InputError(f"a context of {context} tokens is too short for start, two texts, delimiter and extract; use 8 or more")
+    raise InputError(
+      f"a context of {context} tokens is too short for start, two texts, delimiter and extract; use 8 or more"
+    )
   shape = (len(examples[0].sequences), len(examples[0].sequences[0]))
   index: dict[str, int] = {}
   for example in examples:
@@ -154,14 +156,16 @@ def encode(
     raise InputError(f"{examples[n].name}: text field {f + 1} holds nothing that the tokenizer keeps")
   kept = truncate(lengths[fields].reshape(-1, shape[1]), context).reshape(fields.shape).astype(np.int32)
   labels = np.array([example.label or (0.0,) * outcomes for example in examples], np.float32)
-  unknown = sum(int(np.count_nonzero(ids == tokenizer.unknown_id)) for ids in texts)
+  unknown = sum(np.count_nonzero(tokenizer.spelled[ids]) for ids in texts)
   names = [example.name for example in examples]
   return Encoded(texts, fields, kept, labels, names, context, tokenizer.special, unknown / lengths.sum())
 
 
 def _check(example: Example, shape: tuple[int, int], outcomes: int) -> None:
   if len(example.sequences) != shape[0] or any(len(sequence) != shape[1] for sequence in example.sequences):
-    raise InputError(f"{example.name}: should have {shape[0]} sequences of {shape[1]} text fields, as the first example")
+    raise InputError(
+      f"{example.name}: should have {shape[0]} sequences of {shape[1]} text fields, as the first example"
+    )
   if example.label is not None and len(example.label) != outcomes:
     raise InputError(f"{example.name}: a label over {len(example.label)} outcomes where the task has {outcomes}")
   for sequence in example.sequences:
@@ -179,7 +183,9 @@ class PackedBatches:
     shape: (B, T) of every batch.
   """
 
-  def __init__(self, encoded: Encoded, batch_size: int, seed: int, epochs: int, groups: int = 1, length: int | None = None):
+  def __init__(
+    self, encoded: Encoded, batch_size: int, seed: int, epochs: int, groups: int = 1, length: int | None = None
+  ):
     """Plans every epoch.
 
     Args:

@@ -34,7 +34,9 @@ def folder(data_dir: str, collection: str, name: str = "") -> str:
   for candidate in candidates:
     if data_dir and os.path.isdir(candidate):
       return candidate
-  raise InputError(f"--data_dir={data_dir}: no folder {wanted!r} here; it should contain the official files of {name or collection}")
+  raise InputError(
+    f"--data_dir={data_dir}: no folder {wanted!r} here; it should contain the official files of {name or collection}"
+  )
 
 
 def lines(path: str) -> list[tuple[int, str]]:
@@ -150,7 +152,9 @@ def _delimited(path: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tup
     raise InputError(f"{path}: empty; the first line should name the columns")
   for number, cells in rows:
     if len(cells) != len(header):
-      raise InputError(f"{path}:{number}: {len(cells)} columns where the first line names {len(header)}: {', '.join(header)}")
+      raise InputError(
+        f"{path}:{number}: {len(cells)} columns where the first line names {len(header)}: {', '.join(header)}"
+      )
     yield f"{path}:{number}", dict(zip(header, cells, strict=True))
 
 

@@ -95,7 +95,11 @@ class Task:
     """
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
-    rows = self._tfds_rows(data_dir.removeprefix("tfds:"), split) if data_dir.startswith("tfds:") else self.read(data_dir, split)
+    rows = (
+      self._tfds_rows(data_dir.removeprefix("tfds:"), split)
+      if data_dir.startswith("tfds:")
+      else self.read(data_dir, split)
+    )
     examples = [self.example(row) for row in rows]
     if not examples:
       raise InputError(f"{self.name}: no examples in the {split} split of {data_dir or 'its files'}")
@@ -153,6 +157,9 @@ class Named:
 
   def __post_init__(self):
     validate(self)
+
+  def settled(self, data_dir: str) -> "Named":
+    return self  # nothing to learn from the files; see TableTask
 
   def build(self, data_dir: str) -> Task:
     return find(self.name)
