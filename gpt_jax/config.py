@@ -380,7 +380,8 @@ def _place(path: str, error: Exception) -> str:
 
 def _neighbours(path: str) -> str:
   """The config files beside a path that is not there, nearest names first."""
-  folder = os.path.dirname(path) or "."
-  names = sorted(name for name in os.listdir(folder) if name.endswith(".py")) if os.path.isdir(folder) else []
-  near = difflib.get_close_matches(os.path.basename(path), names, n=3, cutoff=0.5) or names
-  return f"; there: {', '.join(near)}" if near else ""
+  folder, wanted = os.path.dirname(path) or ".", os.path.basename(path).removesuffix(".py")
+  found = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+  names = [name.removesuffix(".py") for name in found if name.endswith(".py")]
+  near = difflib.get_close_matches(wanted, names) or names
+  return f"; there: {', '.join(name + '.py' for name in near)}" if near else ""

@@ -1,0 +1,186 @@
+"""What launch/ scripts share: flags, --config with dotted overrides, one-line errors, a process set up for JAX."""
+
+import ctypes
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable
+
+from absl import flags
+
+from gpt_jax import config as configs
+from gpt_jax.errors import InputError
+
+# A flag that a function here defines belongs to the script that called it.
+flags.disclaim_key_flags()
+
+FLAGS = flags.FLAGS
+_changes: list[tuple[str, str]] = []  # dotted name and text of every --config.NAME=VALUE
+
+
+class _Config:
+  """The flag --config; .value reads the file and makes the changes."""
+
+  @property
+  def value(self):
+    if FLAGS.config is None:
+      raise InputError("--config is needed: a Python file, such as --config=configs/gpt1_small.py")
+    return configs.override_all(configs.load(FLAGS.config), _changes)
+
+
+def define_config() -> _Config:
+  """Defines --config, --config.NAME=VALUE and --print_config."""
+  help = "Python file with get_config(), then :ARGUMENT where it takes one; --config.NAME=VALUE changes a field"
+  flags.DEFINE_string("config", None, help, required=True)
+  flags.DEFINE_boolean("print_config", False, "list every field of the config, and stop")
+  return _Config()
+
+
+def define_workdir() -> flags.FlagHolder[str]:
+  """Defines --workdir, where the compilation cache goes too."""
+  help = "folder of the run: config, metrics and checkpoints; the same command again resumes it"
+  return flags.DEFINE_string("workdir", None, help, required=True)
+
+
+def define_distributed() -> None:
+  """Defines the flags of a run over several processes; run() joins them."""
+  flags.DEFINE_boolean(
+    "distributed", False, "join the run's other processes, as the cluster or the next three flags say"
+  )
+  flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
+  flags.DEFINE_integer("num_processes", None, "how many processes there are", lower_bound=1)
+  flags.DEFINE_integer("process_id", None, "which of them this is, from 0", lower_bound=0)
+
+
+def run(main: Callable[[], None]) -> None:
+  """Parses the flags, sets the process up and calls main().
+
+  main() does the importing of everything that imports JAX, so that --help and errors in flags come at once. What a
+  user can mend (InputError) is one line on standard error and exit code 2; anything else keeps its traceback.
+  """
+  try:
+    if _parse(sys.argv, main.__globals__["__doc__"]):
+      _tune_malloc()
+      _set_up_jax()
+      main()
+  except InputError as error:
+    print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
+    sys.exit(2)
+  except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+    sys.exit(130)
+  except BrokenPipeError:  # the reader of standard output, such as head, has had enough
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(141)
+
+
+def _parse(argv: list[str], doc: str) -> bool:
+  """Reads the flags; False where --help or --print_config has said it all."""
+  if any(argument.lstrip("-") in ("help", "h", "helpfull") for argument in argv[1:] if argument.startswith("-")):
+    print(_usage(doc))
+    return False
+  argv = _take_changes(argv)
+  missing: list[str] = []
+  try:
+    rest = FLAGS(argv)[1:]
+  except flags.UnrecognizedFlagError as error:
+    raise InputError(_unknown(error.flagname)) from error
+  except flags.IllegalFlagValueError as error:
+    missing, rest = re.findall(r"Flag --(\w+) must have a value other than None", str(error)), []
+    if not missing:
+      raise InputError(re.sub(r"^flag (--\w+)=(.*?): ", r"\1=\2: ", str(error))) from error
+  except flags.Error as error:
+    raise InputError(str(error)) from error
+  if rest:
+    raise InputError(f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE (--help lists them)")
+  if "print_config" in FLAGS and FLAGS.print_config:
+    print(configs.describe(_Config().value))
+    return False
+  if missing:
+    raise InputError(f"needed: {', '.join('--' + name for name in missing)} (--help says what each is)")
+  return True
+
+
+def _take_changes(argv: list[str]) -> list[str]:
+  """argv without its --config.NAME=VALUE, which absl cannot parse and which go to _changes."""
+  left, arguments = argv[:1], iter(argv[1:])
+  for argument in arguments:
+    if argument == "--":
+      return [*left, argument, *arguments]
+    match = re.fullmatch(r"--?config\.([^=]*)(?:=(.*))?", argument, re.DOTALL)
+    if match is None:
+      left.append(argument)
+      continue
+    if "config" not in FLAGS:
+      raise InputError(f"{argument}: this program takes no config")
+    name, value = match.groups()
+    if value is None:
+      value = next(arguments, "--")
+      if value.startswith("--"):
+        raise InputError(f"--config.{name} needs a value: --config.{name}=VALUE")
+    _changes.append((name, value))
+  return left
+
+
+def _own_flags() -> list[flags.Flag]:
+  """The script's flags, without absl's."""
+  by_module = FLAGS.flags_by_module_dict().items()
+  return [flag for module, found in by_module if not module.startswith("absl.") for flag in found]
+
+
+def _unknown(name: str) -> str:
+  names = [flag.name for flag in _own_flags()]
+  near = difflib.get_close_matches(name, names, n=2)
+  if "." in name and "config" in names:
+    near = [f"config.{name}"]
+  guess = f"; did you mean {' or '.join('--' + word for word in near)}?" if near else ""
+  return f"unknown flag --{name}{guess} (--help lists the flags)"
+
+
+def _usage(doc: str) -> str:
+  lines = [doc.strip(), "", "flags:"]
+  width = max((len(flag.name) for flag in _own_flags()), default=0)
+  for flag in _own_flags():
+    required = any("other than None" in validator.message for validator in flag.validators)
+    default = "" if flag.default in (None, False) else f" (default {flag.default})"
+    lines.append(f"  --{flag.name:{width}}  {flag.help}{' (required)' if required else default}")
+  return "\n".join(lines)
+
+
+def _tune_malloc() -> None:
+  """Makes glibc keep freed memory: returning it costs a step on a CPU a quarter of its time in page faults."""
+  libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+  if hasattr(libc, "gnu_get_libc_version"):
+    for parameter, value in (
+      (-8, 1),
+      (-4, 0),
+      (-1, -1),
+      (-2, 64 << 20),
+    ):  # ARENA_MAX, MMAP_MAX, TRIM_THRESHOLD, TOP_PAD
+      libc.mallopt(parameter, value)
+
+
+def _set_up_jax() -> None:
+  """What JAX reads from the environment when it is imported, and the start of a run over several processes."""
+  if "workdir" in FLAGS and FLAGS.workdir:
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(FLAGS.workdir, "compilation_cache"))
+  os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+  if "distributed" not in FLAGS:
+    return
+  where = {"--coordinator": FLAGS.coordinator, "--num_processes": FLAGS.num_processes, "--process_id": FLAGS.process_id}
+  given = [name for name, value in where.items() if value is not None]
+  if not FLAGS.distributed:
+    if given:
+      raise InputError(f"{given[0]} needs --distributed")
+    return
+  if given and len(given) < 3:
+    raise InputError(f"{', '.join(name for name in where if name not in given)} needed beside {', '.join(given)}")
+  if given and FLAGS.process_id >= FLAGS.num_processes:
+    raise InputError(f"--process_id={FLAGS.process_id}: must be below --num_processes={FLAGS.num_processes}")
+  import jax
+
+  try:
+    jax.distributed.initialize(*where.values())
+  except ValueError as error:
+    raise InputError(f"--distributed found no cluster ({error}); give {', '.join(where)}") from error

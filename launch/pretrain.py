@@ -1,0 +1,23 @@
+"""Pre-trains a language model on prepared text (launch/prepare.py).
+
+python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR --workdir=DIR [--config.trunk.layers=2 …]
+"""
+
+from absl import flags
+
+import command_line
+
+CONFIG = command_line.define_config()
+DATA = flags.DEFINE_string("data", None, "folder that launch/prepare.py wrote", required=True)
+WORKDIR = command_line.define_workdir()
+command_line.define_distributed()
+
+
+def main():
+  from gpt_jax import pretrain
+
+  pretrain.run(CONFIG.value, data=DATA.value, workdir=WORKDIR.value)
+
+
+if __name__ == "__main__":
+  command_line.run(main)

@@ -1,0 +1,162 @@
+"""launch/command_line.py, through a small program of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+PROGRAM = '''"""Says what it was told.
+
+  python launch/toy.py --config=FILE
+"""
+
+import command_line
+from absl import flags
+
+CONFIG = command_line.define_config()
+WORKDIR = command_line.define_workdir()
+command_line.define_distributed()
+FAIL = flags.DEFINE_string("fail", "", "how to end")
+
+
+def main():
+  import os
+  import sys
+
+  from gpt_jax.errors import InputError
+
+  print(CONFIG.value.learning_rate, CONFIG.value.clip, WORKDIR.value, os.environ["JAX_COMPILATION_CACHE_DIR"])
+  print("jax" in sys.modules)
+  if FAIL.value == "input":
+    raise InputError("line 3: broken\\nbadly")
+  if FAIL.value == "interrupt":
+    raise KeyboardInterrupt
+  if FAIL.value == "bug":
+    raise ValueError("ours")
+  if FAIL.value == "memory":
+    def resident():
+      return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    before, block = resident(), b"x" * 200_000_000
+    del block
+    print(resident() - before > 150_000_000)
+  if FAIL.value == "pipe":
+    print("x" * 10_000_000)
+
+
+if __name__ == "__main__":
+  command_line.run(main)
+'''
+
+CONFIG = """import dataclasses
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  learning_rate: float = 0.5
+  clip: float = 1.0
+
+def get_config():
+  return Config()
+"""
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+  """Runs the program: toy(*arguments) -> (exit code, standard output, standard error)."""
+  folder = tmp_path_factory.mktemp("toy")
+  (folder / "toy.py").write_text(PROGRAM)
+  (folder / "config.py").write_text(CONFIG)
+  environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+  environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
+
+  def call(*arguments):
+    done = subprocess.run(
+      [sys.executable, "toy.py", *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    return done.returncode, done.stdout, done.stderr
+
+  return call
+
+
+GOOD = ("--config=config.py", "--workdir=w")
+
+
+def test_overrides_workdir_and_cache(toy):
+  code, out, err = toy("--config.learning_rate=3", *GOOD, "--config.clip", "-2")
+  assert (code, err) == (0, "")
+  assert out.splitlines() == ["3.0 -2.0 w w/compilation_cache", "False"]
+
+
+def test_help_shows_docstring_and_own_flags(toy):
+  code, out, err = toy("--help")
+  assert (code, err) == (0, "")
+  assert out.startswith("Says what it was told.\n\n  python launch/toy.py --config=FILE\n\nflags:\n  --config ")
+  assert "(required)" in out
+  assert "--fail" in out and "--distributed" in out
+  assert "--verbosity" not in out and "--flagfile" not in out
+
+
+def test_print_config_needs_only_the_config(toy):
+  code, out, err = toy("--config=config.py", "--print_config", "--config.clip=4")
+  assert (code, err) == (0, "")
+  assert [line.split() for line in out.splitlines()] == [
+    ["learning_rate", "=", "0.5", "(default", "0.5)"],
+    ["clip", "=", "4.0", "(default", "1.0)"],
+  ]
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    ([], "needed: --config, --workdir (--help says what each is)"),
+    (["--config=config.py"], "needed: --workdir (--help says what each is)"),
+    ([*GOOD, "--wrkdir=x"], "unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)"),
+    ([*GOOD, "--clip.x=3"], "unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)"),
+    ([*GOOD, "stray"], "unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)"),
+    (
+      [*GOOD, "--config.clp=3"],
+      "config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)",
+    ),
+    ([*GOOD, "--config.clip=x"], "clip = 'x': must be a number"),
+    ([*GOOD, "--config.clip"], "--config.clip needs a value: --config.clip=VALUE"),
+    ([*GOOD, "--process_id=x"], "--process_id=x: invalid literal for int() with base 10: 'x'"),
+    ([*GOOD, "--process_id=1"], "--process_id needs --distributed"),
+    ([*GOOD, "--distributed", "--process_id=1"], "--coordinator, --num_processes needed beside --process_id"),
+    (
+      ["--config=confg.py", "--workdir=w"],
+      "cannot read config file 'confg.py': No such file or directory; there: config.py",
+    ),
+    ([*GOOD, "--fail=input"], "line 3: broken badly"),
+  ],
+)
+def test_what_a_user_can_mend_is_one_line(toy, arguments, message):
+  code, _, err = toy(*arguments)
+  assert (code, err) == (2, f"error: {message}\n")
+
+
+def test_other_ends(toy):
+  code, _, err = toy(*GOOD, "--fail=interrupt")
+  assert (code, err) == (130, "interrupted\n")
+  code, _, err = toy(*GOOD, "--fail=bug")
+  assert code == 1
+  assert "Traceback" in err and err.endswith("ValueError: ours\n")
+
+
+@pytest.mark.skipif(
+  not hasattr(os, "confstr") or "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""), reason="glibc only"
+)
+def test_freed_memory_is_kept(toy):
+  assert toy(*GOOD, "--fail=memory")[1].splitlines()[-1] == "True"
+
+
+def test_every_program_has_help():
+  """Each launch/ script with a main() shows its usage without importing JAX."""
+  scripts = [path for path in sorted((ROOT / "launch").glob("*.py")) if "command_line.run(" in path.read_text()]
+  assert scripts
+  for script in scripts:
+    done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), script.name
+    assert f"launch/{script.name}" in done.stdout, f"{script.name} has no example command in its docstring"
