@@ -1,0 +1,216 @@
+"""SentencePiece BPE vocabularies: train, load, encode, decode (the paper, 4.1, uses a BPE of 40,000 merges)."""
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import sentencepiece
+
+from gpt_jax.errors import InputError
+
+KIND = "sentencepiece-bpe"
+NORMALISER = "nmt_nfkc_cf"  # NFKC and case folding: GPT-1 is lower-case
+LINE = "<line>"
+TRAINING_THREADS = 2  # fixed: another count of threads trains another model
+
+
+class SpecialIds(NamedTuple):
+  """Ids above the vocabulary, in the padded rows of the embedding; only task inputs use them."""
+
+  start: int
+  delimiter: int
+  extract: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+  """A trained vocabulary.
+
+  A newline is the id `line_id`; each line is encoded by itself. Bytes spell what no piece covers, so that
+  nothing is lost but case, compatibility forms and repeated spaces.
+
+  Attributes:
+    model: the serialised SentencePiece model.
+    kind: the algorithm.
+    normaliser: SentencePiece's normalisation rule.
+  """
+
+  model: bytes = dataclasses.field(repr=False)
+  kind: str = KIND
+  normaliser: str = NORMALISER
+
+  unknown_id = 0
+  line_id = 1
+
+  @classmethod
+  def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "Tokenizer":
+    """Trains on counted words, or on texts whose words are then counted.
+
+    BPE never merges across spaces, so the counts give the same model as the text, in memory bounded by the number of
+    distinct words and without SentencePiece's silent skipping of lines above 4192 bytes.
+
+    Raises:
+      InputError: no text, or a vocabulary larger or smaller than the text supports.
+    """
+    if not isinstance(words, Mapping):
+      words = count_words(words)
+    if not words:
+      raise InputError("there is no text to train a vocabulary on")
+    # Sorted, because ties between merges fall to what came first.
+    table = (f"{word}\t{count}" for word, count in sorted(words.items(), key=lambda item: (-item[1], item[0])))
+    model = io.BytesIO()
+    try:
+      sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=table,
+        input_format="tsv",
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=vocab_size,
+        character_coverage=1.0,
+        normalization_rule_name=NORMALISER,
+        byte_fallback=True,
+        unk_id=cls.unknown_id,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        control_symbols=[LINE],  # not user-defined: a text that contains "<line>" must not become the id
+        num_threads=TRAINING_THREADS,
+        minloglevel=2,
+      )
+    except RuntimeError as error:
+      raise InputError(_explain(str(error), vocab_size)) from error
+    return cls(model.getvalue())
+
+  @classmethod
+  def load(cls, folder: str) -> "Tokenizer":
+    """Reads `tokenizer.model` and `tokenizer.json` of a folder; InputError where they are missing or do not agree."""
+    try:
+      with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as file:
+        metadata = json.load(file)
+      with open(os.path.join(folder, "tokenizer.model"), "rb") as file:
+        model = file.read()
+    except (OSError, ValueError) as error:
+      raise InputError(
+        f"{folder}: no tokenizer here ({error}); give a folder with tokenizer.model and tokenizer.json"
+      ) from error
+    if metadata.get("kind") != KIND:
+      raise InputError(f"{folder}/tokenizer.json: kind {metadata.get('kind')!r} is not known; {KIND!r} is")
+    tokenizer = cls(model, normaliser=metadata.get("normaliser"))
+    if tokenizer.hash != metadata.get("hash"):
+      raise InputError(
+        f"{folder}/tokenizer.model: damaged, its hash is not the one in tokenizer.json; copy the folder again"
+      )
+    return tokenizer
+
+  def save(self, folder: str) -> None:
+    """Writes the two files, the metadata last and each whole."""
+    os.makedirs(folder, exist_ok=True)
+    metadata = {
+      "kind": self.kind,
+      "normaliser": self.normaliser,
+      "vocab_size": self.vocab_size,
+      "hash": self.hash,
+      "sentencepiece": sentencepiece.__version__,
+    }
+    for name, content in (("model", self.model), ("json", json.dumps(metadata, indent=2).encode() + b"\n")):
+      path = os.path.join(folder, f"tokenizer.{name}")
+      with open(path + ".partial", "wb") as file:
+        file.write(content)
+      os.replace(path + ".partial", path)
+
+  @functools.cached_property
+  def processor(self) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+  @functools.cached_property
+  def hash(self) -> str:
+    """sha256 of what decides the ids: the model, the kind, the normaliser."""
+    return hashlib.sha256(f"{self.kind}\n{self.normaliser}\n".encode() + self.model).hexdigest()
+
+  @functools.cached_property
+  def vocab_size(self) -> int:
+    return self.processor.vocab_size()
+
+  @functools.cached_property
+  def spelled(self) -> np.ndarray:
+    """bool [vocab_size]: the ids that stand for no piece, the unknown one and the single bytes."""
+    ids = range(self.vocab_size)
+    return np.array([self.processor.is_byte(i) or self.processor.is_unknown(i) for i in ids])
+
+  @property
+  def special(self) -> SpecialIds:
+    return SpecialIds(self.vocab_size, self.vocab_size + 1, self.vocab_size + 2)
+
+  def encode(self, text: str) -> np.ndarray:
+    """The ids of a text, int32 [n]."""
+    return self.encode_many([text])[0]
+
+  def encode_many(self, texts: list[str]) -> list[np.ndarray]:
+    """The ids of each text, int32 [n]."""
+    lines = [text.split("\n") for text in texts]
+    encoded = iter(self.processor.encode([line for text in lines for line in text], out_type=int))
+    results = []
+    for text in lines:
+      ids = next(encoded)
+      for _ in text[1:]:
+        ids.append(self.line_id)
+        ids.extend(next(encoded))
+      results.append(np.array(ids, np.int32))
+    return results
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """The text of ids below vocab_size, normalised as the vocabulary is."""
+    lines = [[]]
+    for i in np.asarray(ids).tolist():
+      if i == self.line_id:
+        lines.append([])
+      else:
+        lines[-1].append(i)
+    return "\n".join(self.processor.decode(lines))
+
+  def id_of(self, piece: str) -> int:
+    """The id of a piece ("\\u2581very" begins a word), `unknown_id` where the vocabulary has no such piece."""
+    return self.processor.piece_to_id(piece)
+
+
+def count_words(texts: Iterable[str], most: int = 1_000_000) -> dict[str, int]:
+  """Counts the words of texts, see WordCounts."""
+  counts = WordCounts(most)
+  for text in texts:
+    counts.add(text.split())
+  return counts.words
+
+
+class WordCounts:
+  """Counts of at most `most` distinct words; above that the rarest are forgotten, so that memory is bounded."""
+
+  def __init__(self, most: int = 1_000_000):
+    self.most = most
+    self.words: dict[str, int] = {}
+
+  def add(self, words: Iterable[str] | Mapping[str, int]) -> None:
+    counts = self.words
+    items = words.items() if isinstance(words, Mapping) else ((word, 1) for word in words)
+    for word, count in items:
+      counts[word] = counts.get(word, 0) + count
+    if len(counts) > self.most:
+      floor = sorted(counts.values())[len(counts) // 2]
+      self.words = {word: count for word, count in counts.items() if count > floor}
+
+
+def _explain(error: str, vocab_size: int) -> str:
+  """What SentencePiece's error means to the user."""
+  if most := re.search(r"value <= (\d+)", error):
+    return f"vocab_size {vocab_size} is more than this text supports; the largest possible is {most[1]}"
+  if least := re.search(r"(?:required_chars|too small)\D*(\d+) vs (\d+)", error):
+    return (
+      f"vocab_size {vocab_size} is too small for the characters of this text; at least {int(least[2]) + 1} is needed"
+    )
+  return f"SentencePiece could not train a vocabulary of {vocab_size}: {' '.join(error.split())}"
