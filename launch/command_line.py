@@ -124,9 +124,7 @@ def _take_changes(argv: list[str]) -> list[str]:
 
 
 def _own_flags() -> list[flags.Flag]:
-  """The script's flags, without absl's."""
-  by_module = FLAGS.flags_by_module_dict().items()
-  return [flag for module, found in by_module if not module.startswith("absl.") for flag in found]
+  return [flag for found in FLAGS.flags_by_module_dict().values() for flag in found]
 
 
 def _unknown(name: str) -> str:
@@ -152,12 +150,8 @@ def _tune_malloc() -> None:
   """Makes glibc keep freed memory: returning it costs a step on a CPU a quarter of its time in page faults."""
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
   if hasattr(libc, "gnu_get_libc_version"):
-    for parameter, value in (
-      (-8, 1),
-      (-4, 0),
-      (-1, -1),
-      (-2, 64 << 20),
-    ):  # ARENA_MAX, MMAP_MAX, TRIM_THRESHOLD, TOP_PAD
+    m_arena_max, m_mmap_max, m_trim_threshold, m_top_pad = -8, -4, -1, -2  # malloc.h
+    for parameter, value in ((m_arena_max, 1), (m_mmap_max, 0), (m_trim_threshold, -1), (m_top_pad, 64 << 20)):
       libc.mallopt(parameter, value)
 
 
