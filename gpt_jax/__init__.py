@@ -9,9 +9,9 @@ The layers, in order; each imports only what stands above it, and nothing import
   trunks                        ids to hidden states: transformer, lstm
   models, optim                 a trunk with its output; the optimisers and schedules
   losses, checkpoint, interop   objectives of training; orbax; other formats in and out
-  pretrained                    a trained model from its folder
+  workdir, pretrained           the folder of a run, and the trained model in it
   train, evaluate, generate, reporting
-  prepare, pretrain, finetune, evaluate, predict, export, quickstart: the programs, each with run(…)
+  prepare, pretrain, finetune, predict, export, quickstart, benchmark: the programs, each with run(…)
 
 A notebook calls the programs' run(…), which is all that launch/ does.
 """

@@ -1,0 +1,48 @@
+"""What every test runs under: 8 simulated CPU devices, no network, strict broadcasting, our own warnings as errors."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# JAX reads these when it is imported; programs that a test starts inherit them.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8").strip()
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+
+
+def pytest_configure(config):
+  config.addinivalue_line("markers", "parity: compares with torch or transformers (extra 'parity')")
+  config.addinivalue_line("markers", "slow: takes more than 30 seconds on two cores")
+  # Warnings raised in the package and in launch/ are errors; other libraries' differ from version to version.
+  config.addinivalue_line("filterwarnings", r"error:::gpt_jax(\..*)?")
+  config.addinivalue_line("filterwarnings", "error:::command_line")
+  config.addinivalue_line("filterwarnings", "error::pytest.PytestUnknownMarkWarning")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+  """Lets sockets reach this machine only."""
+  connect = socket.socket.connect
+
+  def local_only(self, address):
+    if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+      raise AssertionError(f"a test tried to reach the network: {address}")
+    return connect(self, address)
+
+  monkeypatch.setattr(socket.socket, "connect", local_only)
+  monkeypatch.setattr(socket.socket, "connect_ex", local_only)
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+  """The folder of real corpora and tasks, for the tests that read them: $GPT_JAX_DATA, or ../shared/data."""
+  root = Path(os.environ.get("GPT_JAX_DATA", ROOT.parent / "shared" / "data"))
+  if not root.is_dir():
+    pytest.skip(f"no real data: set GPT_JAX_DATA to its folder ({root} is none)")
+  return root
