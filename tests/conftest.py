@@ -1,5 +1,6 @@
 """What every test runs under: 8 simulated CPU devices, no network, strict broadcasting, our own warnings as errors."""
 
+import importlib.util
 import os
 import socket
 from pathlib import Path
@@ -23,6 +24,11 @@ def pytest_configure(config):
   config.addinivalue_line("filterwarnings", r"error:::gpt_jax(\..*)?")
   config.addinivalue_line("filterwarnings", "error:::command_line")
   config.addinivalue_line("filterwarnings", "error::pytest.PytestUnknownMarkWarning")
+
+
+def pytest_runtest_setup(item):
+  if item.get_closest_marker("parity") and not importlib.util.find_spec("torch"):
+    pytest.skip("needs the extra 'parity': pip install torch==2.13.0, then -e .[parity]")
 
 
 @pytest.fixture(autouse=True)
