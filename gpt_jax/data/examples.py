@@ -250,12 +250,11 @@ class _Packing:
     shortest = -(-longest // 32) * 32
     candidates = [length] if length else list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
     parts = lengths.reshape(steps * groups, -1)
-    plans = [_first_fit_decreasing(parts, candidate) for candidate in candidates]
+    plans = ((*_first_fit_decreasing(parts, T), T) for T in candidates)  # row, column, rows, T
     # The least arithmetic: 24 D^2 + 4 T D a cell and layer, for GPT-1's D = 768.
-    best = min(range(len(plans)), key=lambda i: plans[i][2] * candidates[i] * (1 + candidates[i] / (6 * 768)))
-    row, column, self.rows = plans[best]
+    row, column, self.rows, length = min(plans, key=lambda plan: plan[2] * plan[3] * (1 + plan[3] / (6 * 768)))
     self.row, self.column = row.reshape(lengths.shape), column.reshape(lengths.shape)
-    self.shape = (self.rows * groups, candidates[best])
+    self.shape = (self.rows * groups, length)
 
   def __call__(self, step: int) -> TaskBatch:
     examples, (rows, length) = self.order[step], self.shape

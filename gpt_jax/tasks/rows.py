@@ -83,7 +83,7 @@ def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str
 
   Args:
     data_set: TFDS's name, e.g. "glue/rte".
-    split: TFDS's split, e.g. "validation".
+    split: "train", "dev" or "test".
     data_dir: TFDS's data_dir; empty for its default.
 
   Yields:
@@ -92,7 +92,7 @@ def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str
   try:
     import tensorflow_datasets as tfds
   except ImportError as error:
-    raise InputError("--data_dir=tfds:… needs tensorflow-datasets: pip install 'gpt_jax[tfds]'") from error
+    raise InputError("--data_dir=tfds:… needs tensorflow-datasets: pip install tensorflow-datasets") from error
   place = f"tfds:{data_dir}"
   try:
     # From the files alone: the builder's own code would need TensorFlow for old data sets, and might download.
@@ -100,6 +100,8 @@ def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str
   except tfds.core.registered.DatasetNotFoundError as error:
     make = f"tfds.builder({data_set!r}, data_dir=…, file_format='array_record').download_and_prepare()"
     raise InputError(f"{place}: {data_set} is not prepared here; prepare it once with {make}") from error
+  if split == "dev" and "validation" in builder.info.splits:  # GLUE's name; RACE has "dev"
+    split = "validation"
   if split not in builder.info.splits:
     raise InputError(f"{place}: {data_set} has no split {split!r}, only {', '.join(map(repr, builder.info.splits))}")
   try:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,11 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   return table(path, ("sentence1", "sentence2"), "score", unlabelled=split == "test")
 
 
+def parse(record: dict[str, Any], name: str) -> Iterator[Row]:
+  score = record["label"]  # -1 where TFDS has none
+  yield Row((record["sentence1"], record["sentence2"]), str(score) if score >= 0 else None, name)
+
+
 TASKS = (
   Task(
     name="stsb",
@@ -47,6 +53,7 @@ TASKS = (
     target=bins,
     value=expectation,
     tfds=("glue/stsb",),
+    parse=parse,
     paper="82.0 Pearson on the test server (Radford et al. 2018, table 4); Spearman 80.0 (GLUE leaderboard)",
   ),
 )

@@ -15,8 +15,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.tasks.rows import Row, tfds_records
 
 SPLITS = ("train", "dev", "test")
-_TFDS_SPLITS = {"train": "train", "dev": "validation", "test": "test"}
-
 Sequences = tuple[tuple[str, ...], ...]
 
 
@@ -141,7 +139,7 @@ class Task:
     if not self.tfds:
       raise InputError(f"--data_dir=tfds:{data_dir}: task {self.name} is not in TFDS")
     for data_set in self.tfds:
-      for name, record in tfds_records(data_set, _TFDS_SPLITS[split], data_dir):
+      for name, record in tfds_records(data_set, split, data_dir):
         if self.parse:
           yield from self.parse(record, name)
         else:

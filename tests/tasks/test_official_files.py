@@ -1,0 +1,218 @@
+"""The published data sets: small files in their formats, and the real ones where they are."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from gpt_jax.data.examples import PackedBatches
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.stsb import bins, expectation
+from gpt_jax.tasks.task import find
+
+MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
+
+# Small files as published: each quirk that the real ones have, in words of our own.
+FILES = {
+  "glue/CoLA/train.tsv": "gj04\t1\t\tThe cat sat.\nks08\t0\t*\tCat the sat.\n",
+  "glue/CoLA/dev.tsv": "gj04\t1\t\tA dog barked.",
+  "glue/CoLA/test.tsv": "index\tsentence\n0\tBirds sing.\n",
+  "glue/RTE/train.tsv": (
+    'index\tsentence1\tsentence2\tlabel\n0\tHe "ran.\tHe moved.\tentailment\n1\tA.\tB.\tnot_entailment\n'
+  ),
+  "glue/RTE/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
+  "glue/STS-B/train.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t3.400\n1\tx\tC.\tD.\t5.000\n",
+  "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER + '1\t1\t2\tA "b.\tC.\r\n0\t3\t4\tD.\tE.\r\n1\t2\t1\tF.\tG.\r\n',
+  "glue/MRPC/msr_paraphrase_test.txt": MRPC_HEADER + "0\t5\t6\tH.\tI.\r\n",
+  "glue/MRPC/dev_ids.tsv": "3\t4\n",
+  "race/dev/middle/10.txt": json.dumps(
+    {"article": "Late.", "questions": ["Q?"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
+  ),
+  "race/dev/middle/9.txt": json.dumps(
+    {
+      "article": "One.\nTwo.",
+      "questions": ["Q1 _ .", "Q2?"],
+      "options": [["a", "b", "c", "d"], ["e", "f", "g", "h"]],
+      "answers": ["C", "D"],
+    }
+  ),
+}
+
+
+@pytest.fixture
+def small(tmp_path):
+  for name, content in FILES.items():
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode())
+  return tmp_path
+
+
+def short(examples, root):
+  return [(example.sequences, example.label, example.name.removeprefix(f"{root}/")) for example in examples]
+
+
+def test_cola(small):
+  assert short(find("cola").examples(str(small), "train"), small) == [
+    ((("The cat sat.",),), (0, 1), "glue/CoLA/train.tsv:1"),
+    ((("Cat the sat.",),), (1, 0), "glue/CoLA/train.tsv:2"),
+  ]
+  assert find("cola").examples(str(small), "test")[0].sequences == (("Birds sing.",),)
+
+
+def test_rte(small):
+  assert short(find("rte").examples(str(small / "glue"), "train"), small) == [
+    ((('He "ran.', "He moved."),), (1, 0), "glue/RTE/train.tsv:2"),
+    ((("A.", "B."),), (0, 1), "glue/RTE/train.tsv:3"),
+  ]
+  assert find("rte").examples(str(small), "test")[0].label is None
+
+
+def test_mrpc_divides_the_train_file_by_the_ordered_pairs_of_dev_ids(small):
+  task = find("mrpc")
+  assert short(task.examples(str(small), "train"), small) == [
+    ((('A "b.', "C."), ("C.", 'A "b.')), (0, 1), "glue/MRPC/msr_paraphrase_train.txt:2"),
+    ((("F.", "G."), ("G.", "F.")), (0, 1), "glue/MRPC/msr_paraphrase_train.txt:4"),
+  ]
+  assert [example.sequences[0] for example in task.examples(str(small), "dev")] == [("D.", "E.")]
+  assert [example.label for example in task.examples(str(small), "test")] == [(1, 0)]
+
+
+def test_stsb(small):
+  first, second = find("stsb").examples(str(small), "train")
+  assert first.sequences == (("A.", "B."), ("B.", "A."))
+  np.testing.assert_allclose(first.label, [0, 0, 0, 0.6, 0.4, 0], atol=1e-9)
+  assert second.label == (0, 0, 0, 0, 0, 1)
+
+
+def test_stsb_bins_have_the_score_as_expectation():
+  scores = np.linspace(0, 5, 251)
+  distributions = np.array([bins(str(score)) for score in scores])
+  np.testing.assert_allclose(distributions.sum(axis=1), 1)
+  np.testing.assert_allclose(expectation(distributions), scores, atol=1e-12)
+  assert ((distributions > 0).sum(axis=1) <= 2).all()
+  uniform = expectation(np.full((1, 6), 1 / 6))
+  assert uniform == pytest.approx([2.5])
+  assert find("stsb").score(distributions, distributions) == pytest.approx({"pearson": 1, "spearman": 1})
+
+
+def test_race(small):
+  examples = find("race-middle").examples(str(small), "dev")
+  assert [example.name.removeprefix(f"{small}/race/dev/middle/") for example in examples] == [
+    "9.txt:1: question 1",
+    "9.txt:1: question 2",
+    "10.txt:1: question 1",
+  ]
+  assert examples[0].sequences == tuple(("One.\nTwo.", "Q1 _ .", option) for option in "abcd")
+  assert examples[0].label == (0, 0, 1, 0)
+  assert find("race-middle").examples(str(small / "race"), "dev") == examples
+
+
+def test_race_of_both_schools(small):
+  shutil.copytree(small / "race/dev/middle", small / "race/dev/high")
+  assert len(find("race").examples(str(small), "dev")) == 6
+
+
+@pytest.mark.parametrize(
+  "task, split, name, content, message",
+  [
+    ("cola", "dev", "glue/CoLA/dev.tsv", "gj04\t2\t\tA.\n", r"dev\.tsv:1: label '2': should be 0 or 1"),
+    ("cola", "dev", "glue/CoLA/dev.tsv", "gj04\t1\t\tA.\nB.\n", r"dev\.tsv:2: 1 columns; should be 4"),
+    ("cola", "test", "glue/CoLA/test.tsv", "index\ttext\n0\tA.\n", r"test\.tsv:2: no column 'sentence'"),
+    (
+      "rte",
+      "dev",
+      "glue/RTE/dev.tsv",
+      "sentence1\tsentence2\tlabel\nA.\tB.\tyes\n",
+      r"dev\.tsv:2: label 'yes': should",
+    ),
+    ("rte", "dev", "glue/RTE/dev.tsv", "sentence1\tsentence2\nA.\tB.\n", r"dev\.tsv:2: no column 'label'"),
+    ("rte", "train", "glue/RTE/train.tsv", b"sentence1\tsentence2\tlabel\n\xff\tB.\tyes\n", r"train\.tsv:2: not UTF-8"),
+    ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\t5.1\n", r":2: label '5\.1': .* 0 to 5"),
+    ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tnan\n", r":2: label 'nan': .* 0 to 5"),
+    ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tx\n", r":2: label 'x': .* 0 to 5"),
+    ("mrpc", "dev", "glue/MRPC/dev_ids.tsv", "3 4\n", r"dev_ids\.tsv:1: should be the two sentence ids"),
+    (
+      "mrpc",
+      "test",
+      "glue/MRPC/msr_paraphrase_test.txt",
+      MRPC_HEADER + "2\t5\t6\tH.\tI.\r\n",
+      r"test\.txt:2: label '2': should be 0 or 1",
+    ),
+    ("race-middle", "dev", "race/dev/middle/9.txt", "{", r"9\.txt:1: not JSON"),
+    ("race-middle", "dev", "race/dev/middle/9.txt", "[]", r"9\.txt:1: should have an article"),
+    ("race-middle", "dev", "race/dev/middle/9.txt", '{"article": "A."}', r"9\.txt:1: should have an article"),
+    (
+      "race-middle",
+      "dev",
+      "race/dev/middle/9.txt",
+      '{"article": "A.", "questions": ["Q?"], "options": [["a", "b", "c"]], "answers": ["A"]}',
+      r"9\.txt:1: question 1: 3 options; should be 4",
+    ),
+    (
+      "race-middle",
+      "dev",
+      "race/dev/middle/9.txt",
+      '{"article": "A.", "questions": ["Q?"], "options": [["a", "b", "c", "d"]], "answers": ["E"]}',
+      r"9\.txt:1: question 1: label 'E': should be one of A, B, C, D",
+    ),
+  ],
+)
+def test_broken_rows_are_named_with_file_and_line(small, task, split, name, content, message):
+  (small / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+  with pytest.raises(InputError, match=message):
+    find(task).examples(str(small), split)
+
+
+@pytest.mark.parametrize(
+  "task, split, message",
+  [
+    ("rte", "dev", r"glue/RTE/dev\.tsv: No such file"),
+    ("race-high", "dev", r"race/dev/high: no such folder"),
+  ],
+)
+def test_missing_files_are_named(small, task, split, message):
+  with pytest.raises(InputError, match=message):
+    find(task).examples(str(small), split)
+
+
+def test_empty_data_dir_is_not_the_current_folder():
+  with pytest.raises(InputError, match="--data_dir=: no folder"):
+    find("rte").examples("", "dev")
+
+
+COUNTS = {
+  "cola": {"train": 8551, "dev": 1043},
+  "rte": {"train": 2490, "dev": 277},
+  "mrpc": {"train": 3668, "dev": 408, "test": 1725},
+  "stsb": {"train": 5749, "dev": 1500, "test": 1379},
+  "race-middle": {"train": 25421, "dev": 1436, "test": 1436},
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_official_counts(data_root, name):
+  task = find(name)
+  collection = "race" if name.startswith("race") else "glue"
+  if not (data_root / collection).is_dir():
+    pytest.skip(f"no {collection} in {data_root}")
+  assert {split: len(task.examples(str(data_root), split)) for split in COUNTS[name]} == COUNTS[name]
+
+
+@pytest.mark.parametrize("name", ["mrpc", "stsb"])
+def test_real_training_set_is_encoded_and_packed(data_root, name):
+  if not (data_root / "glue").is_dir():
+    pytest.skip(f"no glue in {data_root}")
+  task = find(name)
+  examples = task.examples(str(data_root), "train")
+  tokenizer = Tokenizer.train((text for example in examples for text in example.sequences[0]), 2000)
+  encoded = task.encode(examples, tokenizer, 256)
+  batches = PackedBatches(encoded, 32, seed=0, epochs=3)
+  padded = 64 * encoded.lengths.max()
+  assert np.prod(batches.shape) < 0.6 * padded
+  batch = batches(0)
+  text = batch.text.inputs.reshape(-1)
+  assert (text[batch.ends] == tokenizer.special.extract).all()
+  np.testing.assert_allclose(batch.labels.sum(axis=1), 1, rtol=1e-6)

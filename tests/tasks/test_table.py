@@ -1,0 +1,118 @@
+"""A task from the user's own files."""
+
+import numpy as np
+import pytest
+
+from gpt_jax import config
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.table import TableTask
+
+
+@pytest.fixture
+def files(tmp_path):
+  contents = {
+    "train.csv": 'review,stars\n"good, really",pos\nbad,neg\nfine,pos\n',
+    "dev.jsonl": '{"review": "meh", "stars": "neg"}\n',
+    "test.tsv": "review\nunseen\n",
+    "pairs.tsv": "a\tb\tsame\nx\ty\t1\nz\tw\t0\n",
+    "choices.tsv": "story\tfirst\tsecond\tthird\tright\nOnce.\tA.\tB.\tC.\tsecond\n",
+  }
+  for name, content in contents.items():
+    (tmp_path / name).write_text(content)
+  return str(tmp_path)
+
+
+REVIEWS = TableTask(train="train.csv", dev="dev.jsonl", test="test.tsv", columns=("review",), label="stars")
+
+
+def test_classification_of_three_formats(files):
+  task = REVIEWS.build(files)
+  assert (task.labels, task.combine, task.primary_metric) == (("neg", "pos"), "sum", "accuracy")
+  train, dev, test = (task.examples(files, split) for split in ("train", "dev", "test"))
+  assert [(example.sequences, example.label) for example in train] == [
+    ((("good, really",),), (0, 1)),
+    ((("bad",),), (1, 0)),
+    ((("fine",),), (0, 1)),
+  ]
+  assert dev[0].name == f"{files}/dev.jsonl:1"
+  assert test[0].label is None
+
+
+@pytest.mark.parametrize(
+  "transform, sequences", [("entailment", (("x", "y"),)), ("similarity", (("x", "y"), ("y", "x")))]
+)
+def test_pairs(files, transform, sequences):
+  task = TableTask(train="pairs.tsv", columns=("a", "b"), label="same", transform=transform, metric="f1").build(files)
+  example = task.examples(files, "train")[0]
+  assert (example.sequences, example.label) == (sequences, (0, 1))
+  assert list(task.metrics) == ["f1", "accuracy"]
+
+
+def test_multiple_choice(files):
+  columns = ("story", "first", "second", "third")
+  table = TableTask(train="choices.tsv", columns=columns, label="right", transform="multiple_choice")
+  task = table.build(files)
+  (example,) = task.examples(files, "train")
+  assert example.sequences == (("Once.", "A."), ("Once.", "B."), ("Once.", "C."))
+  assert (example.label, task.combine, task.labels) == ((0, 1, 0), "choose", ("first", "second", "third"))
+  np.testing.assert_array_equal(task.truncate(np.array([[90, 9]]), 32), [[20, 9]])
+
+
+def test_settled_config_travels_without_the_training_file(files):
+  settled = config.from_json(config.to_json(REVIEWS.settled(files)))
+  assert settled.labels == ("neg", "pos")
+  assert settled.build("nowhere").labels == ("neg", "pos")
+
+
+def test_paths_may_be_absolute(files):
+  table = TableTask(train=f"{files}/train.csv", columns=("review",), label="stars")
+  assert len(table.build("elsewhere").examples("elsewhere", "train")) == 3
+
+
+def test_overrides_from_the_command_line(files):
+  table = config.override(TableTask(), "columns", "review")
+  for name, value in {"train": "train.csv", "label": "stars"}.items():
+    table = config.override(table, name, value)
+  assert len(table.build(files).examples(files, "train")) == 3
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    ({"transform": "regression"}, "transform"),
+    ({"columns": ("a", "b")}, r"columns: classification takes 1 text columns, not \('a', 'b'\)"),
+    ({"transform": "similarity"}, "similarity takes 2 text columns"),
+    ({"transform": "multiple_choice", "columns": ("a", "b")}, "takes 3 or more text columns"),
+    ({"columns": ("label",)}, "should all be different columns"),
+    ({"metric": "bleu"}, "metric"),
+  ],
+)
+def test_bad_configs(fields, message):
+  with pytest.raises(InputError, match=message):
+    TableTask(**fields)
+
+
+@pytest.mark.parametrize(
+  "fields, split, message",
+  [
+    ({"labels": ("pos", "ok")}, "train", r"train\.csv:3: label 'neg': should be one of pos, ok"),
+    ({"label": "grade"}, "train", r"train\.csv:2: no column 'grade'"),
+    ({"columns": ("text",)}, "train", r"train\.csv:2: no column 'text'; the columns are 'review', 'stars'"),
+    ({"train": "none.csv"}, "train", r"none\.csv: No such file"),
+    ({"dev": ""}, "dev", "TableTask.dev: no file is named"),
+    ({"dev": "test.tsv"}, "dev", r"test\.tsv:2: no column 'stars'"),
+    ({"train": "choices.tsv", "columns": ("story",), "label": "right"}, "train", "two or more are needed"),
+  ],
+)
+def test_bad_files(files, fields, split, message):
+  values = {"train": "train.csv", "dev": "dev.jsonl", "test": "test.tsv", "columns": ("review",), "label": "stars"}
+  with pytest.raises(InputError, match=message):
+    TableTask(**{**values, **fields}).build(files).examples(files, split)
+
+
+def test_f1_needs_two_labels(files):
+  columns = ("story", "first", "second", "third")
+  with pytest.raises(InputError, match="f1 needs two labels"):
+    TableTask(train="choices.tsv", columns=columns, label="right", transform="multiple_choice", metric="f1").build(
+      files
+    )
