@@ -16,7 +16,8 @@ import sentencepiece
 from gpt_jax.errors import InputError
 
 KIND = "sentencepiece-bpe"
-NORMALISER = "nmt_nfkc_cf"  # NFKC and case folding: GPT-1 is lower-case
+RULE = "nmt_nfkc_cf"  # SentencePiece's: NFKC and case folding, since GPT-1 is lower-case
+NORMALISER = f"plain punctuation, {RULE}"
 LINE = "<line>"
 TRAINING_THREADS = 2  # fixed: another count of threads trains another model
 
@@ -39,7 +40,7 @@ class Tokenizer:
   Attributes:
     model: the serialised SentencePiece model.
     kind: the algorithm.
-    normaliser: SentencePiece's normalisation rule.
+    normaliser: what happens to text first: `plain`, then SentencePiece's normalisation rule.
   """
 
   model: bytes = dataclasses.field(repr=False)
@@ -74,7 +75,7 @@ class Tokenizer:
         model_type="bpe",
         vocab_size=vocab_size,
         character_coverage=1.0,
-        normalization_rule_name=NORMALISER,
+        normalization_rule_name=RULE,
         byte_fallback=True,
         unk_id=cls.unknown_id,
         bos_id=-1,
@@ -154,7 +155,7 @@ class Tokenizer:
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     """The ids of each text, int32 [n]."""
-    lines = [text.split("\n") for text in texts]
+    lines = [plain(text).split("\n") for text in texts]
     encoded = iter(self.processor.encode([line for text in lines for line in text], out_type=int))
     results = []
     for text in lines:
@@ -180,11 +181,21 @@ class Tokenizer:
     return self.processor.piece_to_id(piece)
 
 
+def plain(text: str) -> str:
+  """Typewriter punctuation, as the paper standardises it: straight quotes, " - " for the several long dashes."""
+  if not text.isascii():
+    text = text.translate(_PLAIN)
+  return re.sub(" *-{2,} *", " - ", text) if "--" in text else text
+
+
+_PLAIN = str.maketrans(dict.fromkeys("‘’‚‛´", "'") | dict.fromkeys("“”„‟«»", '"') | {"–": "-", "—": "--", "―": "--"})
+
+
 def count_words(texts: Iterable[str], most: int = 1_000_000) -> dict[str, int]:
   """Counts the words of texts, see WordCounts."""
   counts = WordCounts(most)
   for text in texts:
-    counts.add(text.split())
+    counts.add(plain(text).split())
   return counts.words
 
 

@@ -13,6 +13,7 @@ from gpt_jax.config import option, validate
 from gpt_jax.errors import InputError
 
 NOTHING = -1  # in rows: past the end of a document
+_ALL = (1 << 64) - 1
 
 
 class TokenWriter:
@@ -21,11 +22,9 @@ class TokenWriter:
   The header, `<split>.json`, comes last; a split without one is not whole.
   """
 
-  def __init__(self, folder: str, split: str, vocab_size: int, **header):
-    """`header`: what else the header should say, such as tokenizer_hash."""
+  def __init__(self, folder: str, split: str, vocab_size: int):
     self._path = os.path.join(folder, split)
     self._dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-    self._header = header
     self.counts = np.zeros(vocab_size, np.int64)  # how often each id was written
     self.n_tokens = self.n_documents = self.n_bytes = self.n_words = 0
     self._ends_at = 0
@@ -46,8 +45,8 @@ class TokenWriter:
       self._ends_at = self.n_tokens
       self.n_documents += 1
 
-  def close(self) -> dict:
-    """Writes what is left and the header, which it returns."""
+  def close(self, **more) -> dict:
+    """Writes what is left and the header, which it returns; `more`: what else it should say, such as tokenizer_hash."""
     self._documents.seek(0)
     self._write_documents_header()
     self._documents.close()
@@ -60,7 +59,7 @@ class TokenWriter:
       "unigram_entropy": unigram_entropy(self.counts),
       "vocab_size": len(self.counts),
       "dtype": self._dtype.name,
-      **self._header,
+      **more,
     }
     with open(self._path + ".json", "w", encoding="utf-8") as file:
       json.dump(header, file, indent=2)
@@ -253,9 +252,6 @@ def _hash(values: np.ndarray, *key: int) -> np.ndarray:
   for word in key:
     state = _mix((state + word * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _ALL, int)
   return _mix(values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(state), np.uint64)
-
-
-_ALL = (1 << 64) - 1
 
 
 def _mix(bits, number):

@@ -1,0 +1,29 @@
+"""Turns text into a vocabulary and token files for launch/pretrain.py.
+
+python launch/prepare.py --source=PATH|GLOB|FOLDER|tfds:NAME|embedded[,…] --out=DIR [--vocab_size=16000]
+"""
+
+import dataclasses
+
+from absl import flags
+
+import command_line
+from gpt_jax.prepare import PrepareConfig
+
+OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
+DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+OPTIONS = []
+for field in dataclasses.fields(PrepareConfig):
+  required = field.name == "source"
+  default = None if required else field.default
+  OPTIONS.append(DEFINE[field.type](field.name, default, field.metadata["help"], required=required))
+
+
+def main():
+  from gpt_jax import prepare
+
+  prepare.run(PrepareConfig(**{option.name: option.value for option in OPTIONS}), out=OUT.value)
+
+
+if __name__ == "__main__":
+  command_line.run(main)
