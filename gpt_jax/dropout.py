@@ -1,0 +1,81 @@
+"""Dropout whose masks are a pure function of (seed, step, layer, global element index).
+
+A mask bit is a murmur3-style finaliser over the element's index and the words of its row. It therefore fuses into the
+operation that consumes it (threefry costs 16-19 % of a training step on a CPU, this 3 %), and is the same on every
+mesh, under pmap, and for every split into microbatches.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_GOLDEN = np.uint32(0x9E3779B9)
+
+
+class Key(NamedTuple):
+  """What a mask depends on besides the element's index.
+
+  Attributes:
+    word: uint32 scalar mixed from the seed, the step and the names folded in on the way.
+    shard: uint32 scalar; arrays are the shard-th of equally large parts of the global batch (0 where they are whole).
+  """
+
+  word: jax.Array
+  shard: jax.Array
+
+  def fold(self, number: int) -> "Key":
+    """The key of one use among several: a layer, or a place inside a layer."""
+    return self._replace(word=_finalise(self.word ^ _finalise(_times_golden(number + 1))))
+
+
+def key(seed: int, step: jax.Array | int, shard: jax.Array | int = 0) -> Key:
+  """The key of a training step."""
+  word = _finalise(_times_golden(seed + 1))
+  word = _finalise(word + jnp.asarray(step, jnp.uint32) * _GOLDEN)
+  return Key(word, jnp.asarray(shard, jnp.uint32))
+
+
+def drop(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True) -> jax.Array:
+  """Sets elements to zero with probability `rate` and scales the others by 1 / (1 - rate).
+
+  Args:
+    x: [rows, ...]; the first axis is the one that devices and microbatches share among them.
+    rate: the share to drop.
+    key: None means evaluation: x is returned as it is.
+    sharded: False for a parameter, whose mask is the same for every part of the batch.
+  """
+  if key is None or rate == 0:
+    return x
+  return jnp.where(_bits(x.shape, key, sharded) >= np.uint32(rate * 2**32), x / (1 - rate), 0).astype(x.dtype)
+
+
+def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
+  """Random uint32 of the given shape."""
+  row = jax.lax.broadcasted_iota(jnp.uint32, (shape[0],) + (1,) * (len(shape) - 1), 0)
+  if sharded:
+    row = row + key.shard * np.uint32(shape[0])
+  # Two words a row: with one, two rows whose words lie close together would share most of their mask.
+  first = _finalise(key.word + row * _GOLDEN)
+  second = _finalise(first ^ _GOLDEN)
+  index, stride = jnp.uint32(0), 1
+  for axis in range(len(shape) - 1, 0, -1):
+    index = index + jax.lax.broadcasted_iota(jnp.uint32, (1,) + shape[1:], axis) * np.uint32(stride)
+    stride *= shape[axis]
+  x = index ^ first
+  x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B) ^ second
+  x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+  return x ^ (x >> 16)
+
+
+def _times_golden(number: int) -> np.uint32:
+  return np.uint32(number * int(_GOLDEN) % 2**32)
+
+
+def _finalise(x: jax.Array) -> jax.Array:
+  """murmur3's 32-bit finaliser: every input bit changes every output bit with probability near 1/2."""
+  x = jnp.asarray(x, jnp.uint32)
+  x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+  x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+  return x ^ (x >> 16)

@@ -1,0 +1,181 @@
+"""The program that pre-trains: prepared text to a checkpoint (section 3.1)."""
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax import config as configs
+from gpt_jax import losses, optim, sharding, train, workdir as workdirs
+from gpt_jax.checkpoint import Checkpoints
+from gpt_jax.config import option, validate
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.evaluate import make_evaluator, text_measures
+from gpt_jax.models import ModelConfig
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.optim import OptimConfig
+from gpt_jax.reporting import Reporter
+from gpt_jax.sharding import MeshConfig
+from gpt_jax.train import TrainConfig, due
+from gpt_jax.trunks.transformer import TransformerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig:
+  """A pre-training run; the defaults are the paper's (section 4.1)."""
+
+  trunk: Any = option(TransformerConfig(), "the model below the head: TransformerConfig or LSTMConfig")
+  objective: Any = option(Causal(), "what is predicted")
+  data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")
+  optim: OptimConfig = option(OptimConfig(), "update rule and schedule")
+  mesh: MeshConfig = option(MeshConfig(), "how devices are used")
+  train: TrainConfig = option(TrainConfig(epochs=100), "length and rhythm of the run")
+  evaluation_batches: int = option(0, "batches of held-out text an evaluation reads; 0: all", low=0)
+
+  def __post_init__(self):
+    validate(self)
+    if self.data.length > self.trunk.context:
+      raise InputError(f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}")
+
+
+def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
+  """Trains to the end, or from where the same call stopped before; returns the last evaluation.
+
+  Args:
+    config: see configs/.
+    data: a folder that prepare wrote.
+    workdir: the run's folder.
+
+  Raises:
+    InputError: for everything that a user can mend, before any training time is spent.
+  """
+  # 1. The text, and what it decides of the config.
+  tokenizer = Tokenizer.load(f"{data}/tokenizer")
+  text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
+  check_vocabulary(text, tokenizer)
+  config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
+  windows = Windows(text, config.data, config.train.seed)
+  validation = Windows(held_out, config.data)
+  total_steps = config.train.total_steps(windows.steps_per_epoch)
+
+  # 2. The devices, and the rows of each batch that this process provides.
+  mesh = sharding.make_mesh(config.mesh)
+  parts = config.train.microbatches
+  sharding.check_batch(config.data.batch_size, mesh, parts)
+  rows = sharding.local_rows(config.data.batch_size, mesh, parts)
+  evaluation_rows = sharding.local_rows(config.data.batch_size, mesh)
+
+  # 3. Model, loss, optimizer, state.
+  spec = ModelConfig(config.trunk, None, config.objective.causal)
+  model = spec.build()
+  loss = losses.text_loss(model)
+  optimizer, schedule = optim.make(config.optim, total_steps)
+  example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
+  state_of = train.init_state(lambda key: model.init(key, example)["params"], optimizer, config.train.seed)
+  workdirs.claim(workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens})
+
+  def batch_at(step: int):
+    rng = np.random.Generator(np.random.Philox(key=[config.train.seed, step]))
+    return sharding.place(config.objective(windows(step, rows), rng), mesh, parts, config.mesh.via)
+
+  evaluator = make_evaluator(loss, mesh)
+
+  def evaluate(params) -> dict[str, float]:
+    batches = (config.objective(rows) for rows in validation.sequential(rows=evaluation_rows))
+    found = evaluator(params, _first(batches, config.evaluation_batches))
+    measures = text_measures(found["loss"], held_out.n_tokens, held_out.n_bytes)
+    return {f"valid_{name}": value for name, value in measures.items()}
+
+  # 4. Train, from the newest checkpoint if there is one.
+  with Checkpoints(workdir, metric="valid_loss", mode="min") as checkpoints:
+    state, first = train.begin(state_of, checkpoints, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+    step = train.make_step(
+      loss,
+      optimizer,
+      schedule,
+      mesh,
+      train.shardings_of(state),
+      seed=config.train.seed,
+      microbatches=parts,
+      via=config.mesh.via,
+    )
+    meta = {"model": configs.to_json(spec), "config": configs.to_json(config), "tokenizer_hash": tokenizer.hash}
+    length = config.data.length
+    reporter = Reporter(
+      workdir,
+      total_steps,
+      start_step=first,
+      tokens_per_step=config.data.batch_size * length,
+      flops_per_token=config.trunk.flops_per_token(length),
+      unigram_entropy=text.unigram_entropy,
+    )
+    if jax.process_index() == 0:
+      print(describe(config, tokenizer, text, total_steps, first), file=sys.stderr)
+    result: dict[str, float] = {}
+    settled = 2 * max(config.optim.warmup_steps, config.optim.warmup_share * total_steps, config.optim.min_warmup_steps)
+    warned = False
+
+    def report(step: int, metrics: dict[str, float]) -> None:
+      nonlocal warned, result
+      reporter.log(step, metrics)
+      if "loss" in metrics and step > settled + config.train.log_every and not warned:
+        warned = train.warn_if_stuck(metrics["loss"], text.unigram_entropy)
+      if "valid_loss" in metrics:
+        result = metrics
+
+    train.fit(
+      state,
+      step,
+      batch_at,
+      total_steps,
+      report=report,
+      save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
+      evaluate=evaluate,
+      log_every=config.train.log_every,
+      evaluate_at=lambda step: due(step, config.train.evaluate_every),
+      save_at=lambda step: due(step, config.train.checkpoint_every),
+    )
+    checkpoints.wait()
+    reporter.close()
+  return result
+
+
+def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
+  """The trunk's config with the data's vocabulary. Raises InputError where it names another size."""
+  if trunk.vocab_size not in (0, tokenizer.vocab_size):
+    raise InputError(
+      f"trunk.vocab_size={trunk.vocab_size}: the data's tokenizer has {tokenizer.vocab_size}; leave the field at 0"
+    )
+  return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size)
+
+
+def check_vocabulary(text: TokenFile, tokenizer: Tokenizer) -> None:
+  """Raises InputError where a token file was written with another vocabulary."""
+  if text.tokenizer_hash != tokenizer.hash:
+    raise InputError(
+      f"{text.path}.bin was written with vocabulary {text.tokenizer_hash[:12]}, not {tokenizer.hash[:12]}: "
+      "use the tokenizer beside it, or prepare the text again with --tokenizer"
+    )
+
+
+def describe(config: PretrainConfig, tokenizer: Tokenizer, text: TokenFile, total_steps: int, first: int) -> str:
+  """What is about to run, for the console."""
+  per_step = config.data.batch_size * config.data.length
+  kinds = {device.device_kind for device in jax.devices()}
+  lines = [
+    f"model   {config.trunk.parameter_count():,} parameters, {type(config.trunk).__name__}, {config.trunk.dtype}",
+    f"text    {text.n_tokens:,} tokens of {tokenizer.vocab_size:,} kinds, unigram entropy {text.unigram_entropy:.3f} nats",
+    f"run     {total_steps:,} steps of {per_step:,} tokens: {total_steps * per_step / text.n_tokens:.2f} passes",
+    f"devices {jax.device_count()} x {', '.join(sorted(kinds))}",
+  ]
+  return "\n".join(lines + [f"resumed at step {first:,}"] * bool(first))
+
+
+def _first(batches: Iterable[Any], count: int) -> Iterable[Any]:
+  return itertools.islice(batches, count) if count else batches

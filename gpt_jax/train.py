@@ -1,0 +1,309 @@
+"""The training loop: given a state, a loss and a batch per step. It knows no model, task or objective."""
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax import dropout, sharding
+from gpt_jax.batch import Mean
+from gpt_jax.checkpoint import Checkpoints
+from gpt_jax.config import option, validate
+from gpt_jax.errors import InputError
+from gpt_jax.losses import Loss
+
+MOST_BAD_STEPS = 10  # in a row, before a run gives up
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+  """Length and rhythm of a run."""
+
+  steps: int = option(0, "updates; 0 where epochs decide", unit="steps", low=0)
+  epochs: int = option(0, "passes over the data; 0 where steps decide", low=0)
+  seed: int = option(0, "of initialisation, batches and dropout", low=0)
+  microbatches: int = option(1, "parts of a batch whose gradients are accumulated, to save memory", low=1)
+  log_every: int = option(20, "between lines of progress and metrics", unit="steps", low=1)
+  evaluate_every: int = option(0, "between evaluations; 0: at the end only", unit="steps", low=0)
+  checkpoint_every: int = option(0, "between checkpoints; 0: at the end only", unit="steps", low=0)
+
+  def __post_init__(self):
+    validate(self)
+
+  def total_steps(self, steps_per_epoch: int) -> int:
+    """Raises InputError unless exactly one of steps and epochs is given."""
+    if bool(self.steps) == bool(self.epochs):
+      raise InputError(f"train.steps={self.steps} and train.epochs={self.epochs}: exactly one of them must be above 0")
+    return self.steps or self.epochs * steps_per_epoch
+
+
+class TrainState(NamedTuple):
+  """All that a step changes; arrays only. `step` counts batches, also those whose update was refused."""
+
+  step: jax.Array
+  params: Any
+  opt_state: Any
+
+
+def due(step: int, every: int) -> bool:
+  """Whether something done every so many steps is done after this one."""
+  return bool(every) and step % every == 0
+
+
+def init_state(
+  init: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, seed: int
+) -> Callable[[], TrainState]:
+  """A function that makes the first state: jitted with its shardings, no host ever holds more than its share.
+
+  The order: (1) parameters from key(seed); (2) the optimizer's moments from the parameters; (3) step 0.
+  """
+
+  def make() -> TrainState:
+    params = init(jax.random.key(seed))
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+  return make
+
+
+def begin(
+  make_state: Callable[[], TrainState], checkpoints: Checkpoints, mesh: Mesh, rules: sharding.Rules, fsdp: bool = False
+) -> tuple[TrainState, int]:
+  """The newest checkpoint's state, or the first state where there is none, laid out on the mesh; and its step."""
+  abstract = jax.eval_shape(make_state)
+  shardings = sharding.partition(abstract, rules, mesh, fsdp)
+  if not checkpoints.steps():
+    return jax.jit(make_state, out_shardings=shardings)(), 0
+  placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+  state, _, step = checkpoints.restore(placed)
+  return state, step
+
+
+def shardings_of(tree: Any) -> Any:
+  return jax.tree.map(lambda x: x.sharding, tree)
+
+
+def make_step(
+  loss: Loss,
+  optimizer: optax.GradientTransformation,
+  schedule: optax.Schedule,
+  mesh: Mesh,
+  state_shardings: Any,
+  *,
+  seed: int,
+  microbatches: int = 1,
+  via: str = "jit",
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
+  """(state, batch of [M, B / M, ...]) -> (state, metrics), compiled; the old state's memory is given to the new one.
+
+  The gradient is that of the objective's total, summed over microbatches and devices, then divided by the summed
+  weight: the same for any split of the batch. An update with an infinite or undefined loss or gradient is refused: the
+  state stays as it was but for its step.
+  """
+  axis = sharding.PMAP_AXIS if via == "pmap" else None
+
+  def gradient(params, batch, key):
+    def total(params):
+      objective, metrics = loss(params, batch, key)
+      return objective.total, (objective, metrics)
+
+    grads, (objective, metrics) = jax.grad(total, has_aux=True)(params)
+    return grads, objective, metrics
+
+  def step(state: TrainState, batch) -> tuple[TrainState, dict[str, Any]]:
+    device, devices = (jax.lax.axis_index(axis), jax.lax.axis_size(axis)) if axis else (0, 1)
+
+    def part(index, batch):
+      return gradient(state.params, batch, dropout.key(seed, state.step, index * devices + device))
+
+    sums = part(0, jax.tree.map(lambda x: x[0], batch))
+    if microbatches > 1:
+
+      def add(sums, at):
+        index, batch = at
+        return jax.tree.map(jnp.add, sums, part(index, batch)), None
+
+      rest = (jnp.arange(1, microbatches), jax.tree.map(lambda x: x[1:], batch))
+      sums, _ = jax.lax.scan(add, sums, rest)
+    grads, objective, metrics = jax.lax.psum(sums, axis) if axis else sums
+    grads = jax.tree.map(lambda g: g / objective.weight, grads)
+
+    norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(norm) & jnp.isfinite(objective.total)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    params, opt_state = jax.tree.map(
+      lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+    )
+    metrics = {
+      **metrics,
+      "gradient_norm": norm,
+      "learning_rate": schedule(optax.tree.get_all_with_path(state.opt_state, "count")[0][1]),
+      "finite": finite,
+    }
+    return TrainState(state.step + 1, params, opt_state), metrics
+
+  if axis:
+    # With several processes a donated, replicated state is deleted while peers still read it.
+    donate = (0,) if jax.process_count() == 1 else ()
+    return jax.pmap(step, axis_name=axis, in_axes=(None, 0), out_axes=(None, None), donate_argnums=donate)
+  compiled = jax.jit(
+    step,
+    in_shardings=(state_shardings, NamedSharding(mesh, P(None, "data"))),
+    out_shardings=(state_shardings, NamedSharding(mesh, P())),
+    donate_argnums=0,
+  )
+
+  def step_on_mesh(state, batch):
+    with jax.set_mesh(mesh):
+      return compiled(state, batch)
+
+  return step_on_mesh
+
+
+def fit(
+  state: TrainState,
+  step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]],
+  batch_at: Callable[[int], Any],
+  total_steps: int,
+  *,
+  report: Callable[[int, dict[str, float]], None],
+  save: Callable[[int, TrainState, dict[str, float] | None], None],
+  evaluate: Callable[[Any], dict[str, float]],
+  log_every: int,
+  evaluate_at: Callable[[int], bool],
+  save_at: Callable[[int], bool],
+) -> TrainState:
+  """Runs from the state's step to `total_steps`; the last step is always evaluated and saved.
+
+  Metrics of a step are read while the next one runs, so that the device never waits for the host.
+
+  Args:
+    state: the first state; its memory is given up.
+    step: from make_step.
+    batch_at: step -> device batch, a pure function.
+    report: called every `log_every` steps with the means since the last report, and with evaluations.
+    save: called with (step, state, the evaluation made at this step or None).
+    evaluate: params -> named numbers.
+
+  Raises:
+    InputError: after 10 refused updates in a row.
+    SystemExit: with code 0 after a SIGTERM, the state saved.
+  """
+  watch = _Divergence()
+  window: dict[str, list] = {}
+  first = int(state.step)
+  pending = None
+  with _Termination() as termination:
+    for done in range(first + 1, total_steps + 1):
+      state, metrics = step(state, batch_at(done - 1))
+      if pending:
+        _collect(window, jax.device_get(pending[1]), pending[0], watch)
+      pending = done, metrics
+      stopping = termination.requested(done)
+      last = done == total_steps
+      evaluating, saving = last or evaluate_at(done), last or save_at(done) or stopping
+      if evaluating or saving or due(done, log_every):
+        _collect(window, jax.device_get(metrics), done, watch)
+        pending = None
+      if window and (last or stopping or due(done, log_every)):
+        report(done, _means(window))
+        window = {}
+      evaluation = None
+      if evaluating:
+        evaluation = evaluate(state.params)
+        report(done, evaluation)
+      if saving:
+        save(done, state, evaluation)
+      if stopping:
+        print(f"stopped at step {done} of {total_steps}, saved; the same command resumes", file=sys.stderr)
+        raise SystemExit(0)
+  return state
+
+
+def warn_if_stuck(loss: float, unigram_entropy: float) -> bool:
+  """Warns where a model, its warm-up over, predicts no better than word frequencies do (post-norm's known failure)."""
+  stuck = not loss < unigram_entropy
+  if stuck:
+    warnings.warn(
+      f"loss {loss:.3f} is not below the unigram entropy {unigram_entropy:.3f} after warm-up: the model has learned "
+      "nothing but word frequencies and will stay there; lower optim.learning_rate or raise optim.warmup_steps",
+      stacklevel=2,
+    )
+  return stuck
+
+
+class _Divergence:
+  """Counts refused updates in a row."""
+
+  def __init__(self):
+    self.bad = 0
+
+  def __call__(self, step: int, finite: bool, loss: float, norm: float) -> None:
+    self.bad = 0 if finite else self.bad + 1
+    if self.bad == MOST_BAD_STEPS:
+      raise InputError(
+        f"step {step}: {MOST_BAD_STEPS} updates in a row had a loss or gradient that is not finite (loss {loss:g}, "
+        f"gradient norm {norm:g}); the last checkpoint is unharmed: lower optim.learning_rate, raise "
+        "optim.warmup_steps, or use trunk.dtype=float32"
+      )
+
+
+class _Termination:
+  """SIGTERM asks for a last checkpoint; a second one ends the process at once."""
+
+  def __enter__(self):
+    self.asked, self.before = False, None
+    # Among several processes jax.distributed catches the signal, and makes all of them save the same step.
+    if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
+      self.before = signal.signal(signal.SIGTERM, self._ask)
+    return self
+
+  def __exit__(self, *_):
+    if self.before is not None:
+      signal.signal(signal.SIGTERM, self.before)
+
+  def _ask(self, *_):
+    if self.asked:
+      os._exit(1)
+    self.asked = True
+
+  def requested(self, step: int) -> bool:
+    if jax.process_count() == 1:
+      return self.asked
+    return multihost_utils.reached_preemption_sync_point(step)
+
+
+def _collect(window: dict[str, list], metrics: dict[str, Any], step: int, watch: _Divergence) -> None:
+  finite = bool(metrics.pop("finite"))
+  loss = metrics["loss"]
+  watch(step, finite, float(loss.total) / max(float(loss.weight), 1e-30), float(metrics["gradient_norm"]))
+  window.setdefault("refused_updates", []).append(0 if finite else 1)
+  if finite:
+    for name, value in metrics.items():
+      window.setdefault(name, []).append(value)
+
+
+def _means(window: dict[str, list]) -> dict[str, float]:
+  """Exact means of Means, the last learning rate, the mean of other numbers, the sum of refused updates."""
+  result = {}
+  for name, values in window.items():
+    if isinstance(values[0], Mean):
+      total = Mean(sum(float(v.total) for v in values), sum(float(v.weight) for v in values))
+      result[name] = total.value
+    elif name == "learning_rate":
+      result[name] = float(values[-1])
+    else:
+      result[name] = float(np.sum(values) if name == "refused_updates" else np.mean(values))
+  return result
