@@ -1,4 +1,4 @@
-"""Adam as OpenAI's released code has it, or optax's AdamW, under the three warm-up schedules of that code (`opt.py`)."""
+"""Adam as OpenAI's released code has it, or optax's AdamW, under the schedules of that code (`opt.py`)."""
 
 import dataclasses
 
@@ -52,13 +52,18 @@ def make(config: OptimConfig, total_steps: int) -> tuple[optax.GradientTransform
   return optax.chain(optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(), rule), schedule
 
 
+def warmup_length(config: OptimConfig, total_steps: int) -> float:
+  """Updates until the learning rate peaks; a fraction where a share of a short run is less than one update."""
+  return float(max(config.warmup_steps, config.warmup_share * total_steps, config.min_warmup_steps))
+
+
 def make_schedule(config: OptimConfig, total_steps: int) -> optax.Schedule:
   """OpenAI's `warmup_cosine`, `warmup_linear` and `warmup_constant`, as functions of the updates already made.
 
   The first update therefore has learning rate 0, the warm-up of the linear schedule bends by 1 - x, and the cosine,
   unlike optax's, is not shifted by the warm-up, so that it starts a little below its peak.
   """
-  warmup = float(max(config.warmup_steps, config.warmup_share * total_steps, config.min_warmup_steps))
+  warmup = warmup_length(config, total_steps)
 
   def schedule(count):
     t = jnp.asarray(count, jnp.float32)

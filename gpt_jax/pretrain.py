@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from gpt_jax import config as configs
-from gpt_jax import losses, optim, sharding, train, workdir as workdirs
+from gpt_jax import losses, optim, sharding, train
+from gpt_jax import workdir as workdirs
 from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.config import option, validate
 from gpt_jax.data.tokenizer import Tokenizer
@@ -106,44 +107,33 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
       via=config.mesh.via,
     )
     meta = {"model": configs.to_json(spec), "config": configs.to_json(config), "tokenizer_hash": tokenizer.hash}
-    length = config.data.length
-    reporter = Reporter(
-      workdir,
-      total_steps,
-      start_step=first,
-      tokens_per_step=config.data.batch_size * length,
-      flops_per_token=config.trunk.flops_per_token(length),
-      unigram_entropy=text.unigram_entropy,
-    )
-    if jax.process_index() == 0:
-      print(describe(config, tokenizer, text, total_steps, first), file=sys.stderr)
-    result: dict[str, float] = {}
-    settled = 2 * max(config.optim.warmup_steps, config.optim.warmup_share * total_steps, config.optim.min_warmup_steps)
+    settled = 2 * optim.warmup_length(config.optim, total_steps)
     warned = False
 
-    def report(step: int, metrics: dict[str, float]) -> None:
-      nonlocal warned, result
-      reporter.log(step, metrics)
-      if "loss" in metrics and step > settled + config.train.log_every and not warned:
-        warned = train.warn_if_stuck(metrics["loss"], text.unigram_entropy)
-      if "valid_loss" in metrics:
-        result = metrics
+    def watch(step: int, means: dict[str, float]) -> None:
+      nonlocal warned
+      if step > settled and "loss" in means and not warned:
+        warned = train.warn_if_stuck(means["loss"], text.unigram_entropy)
 
-    train.fit(
-      state,
-      step,
-      batch_at,
-      total_steps,
-      report=report,
-      save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
-      evaluate=evaluate,
-      log_every=config.train.log_every,
-      evaluate_at=lambda step: due(step, config.train.evaluate_every),
-      save_at=lambda step: due(step, config.train.checkpoint_every),
-    )
-    checkpoints.wait()
-    reporter.close()
-  return result
+    if jax.process_index() == 0:
+      print(describe(config, tokenizer, text, total_steps, first), file=sys.stderr)
+    flops = config.trunk.flops_per_token(config.data.length)
+    with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
+      _, evaluation = train.fit(
+        state,
+        step,
+        batch_at,
+        total_steps,
+        reporter=reporter,
+        tokens_per_step=config.data.batch_size * config.data.length,
+        save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
+        evaluate=evaluate,
+        log_every=config.train.log_every,
+        evaluate_at=lambda step: due(step, config.train.evaluate_every),
+        save_at=lambda step: due(step, config.train.checkpoint_every),
+        watch=watch,
+      )
+  return evaluation
 
 
 def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
@@ -170,7 +160,7 @@ def describe(config: PretrainConfig, tokenizer: Tokenizer, text: TokenFile, tota
   kinds = {device.device_kind for device in jax.devices()}
   lines = [
     f"model   {config.trunk.parameter_count():,} parameters, {type(config.trunk).__name__}, {config.trunk.dtype}",
-    f"text    {text.n_tokens:,} tokens of {tokenizer.vocab_size:,} kinds, unigram entropy {text.unigram_entropy:.3f} nats",
+    f"text    {text.n_tokens:,} tokens, vocabulary {tokenizer.vocab_size:,}, entropy {text.unigram_entropy:.3f}",
     f"run     {total_steps:,} steps of {per_step:,} tokens: {total_steps * per_step / text.n_tokens:.2f} passes",
     f"devices {jax.device_count()} x {', '.join(sorted(kinds))}",
   ]

@@ -1,9 +1,9 @@
 """The training loop: given a state, a loss and a batch per step. It knows no model, task or objective."""
 
 import dataclasses
+import functools
 import os
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.config import option, validate
 from gpt_jax.errors import InputError
 from gpt_jax.losses import Loss
+from gpt_jax.reporting import Reporter
 
 MOST_BAD_STEPS = 10  # in a row, before a run gives up
 
@@ -178,13 +179,15 @@ def fit(
   batch_at: Callable[[int], Any],
   total_steps: int,
   *,
-  report: Callable[[int, dict[str, float]], None],
+  reporter: Reporter,
+  tokens_per_step: float,
   save: Callable[[int, TrainState, dict[str, float] | None], None],
   evaluate: Callable[[Any], dict[str, float]],
   log_every: int,
   evaluate_at: Callable[[int], bool],
   save_at: Callable[[int], bool],
-) -> TrainState:
+  watch: Callable[[int, dict[str, float]], None] = lambda step, means: None,
+) -> tuple[TrainState, dict[str, float]]:
   """Runs from the state's step to `total_steps`; the last step is always evaluated and saved.
 
   Metrics of a step are read while the next one runs, so that the device never waits for the host.
@@ -193,43 +196,49 @@ def fit(
     state: the first state; its memory is given up.
     step: from make_step.
     batch_at: step -> device batch, a pure function.
-    report: called every `log_every` steps with the means since the last report, and with evaluations.
     save: called with (step, state, the evaluation made at this step or None).
     evaluate: params -> named numbers.
+    watch: called with the means of the steps since the last report, every `log_every` steps.
+
+  Returns:
+    The last state and its evaluation.
 
   Raises:
     InputError: after 10 refused updates in a row.
     SystemExit: with code 0 after a SIGTERM, the state saved.
   """
-  watch = _Divergence()
-  window: dict[str, list] = {}
   first = int(state.step)
-  pending = None
+  if first >= total_steps:
+    return state, evaluate(state.params)
+  window, pending, evaluation = _Window(), None, {}
   with _Termination() as termination:
     for done in range(first + 1, total_steps + 1):
       state, metrics = step(state, batch_at(done - 1))
       if pending:
-        _collect(window, jax.device_get(pending[1]), pending[0], watch)
+        window.add(*pending)
       pending = done, metrics
       stopping = termination.requested(done)
       last = done == total_steps
-      evaluating, saving = last or evaluate_at(done), last or save_at(done) or stopping
-      if evaluating or saving or due(done, log_every):
-        _collect(window, jax.device_get(metrics), done, watch)
+      logging = last or stopping or due(done, log_every)
+      evaluating, saving = not stopping and (last or evaluate_at(done)), last or stopping or save_at(done)
+      if logging or evaluating or saving:  # a state that is evaluated or saved is known to be sound
+        window.add(*pending)
         pending = None
-      if window and (last or stopping or due(done, log_every)):
-        report(done, _means(window))
-        window = {}
-      evaluation = None
-      if evaluating:
-        evaluation = evaluate(state.params)
-        report(done, evaluation)
-      if saving:
-        save(done, state, evaluation)
+      if logging:
+        means = window.means()
+        reporter.progress(done, means, tokens_per_step * window.steps)
+        watch(done, means)
+        window.clear()
+      with reporter.paused():
+        if evaluating:
+          evaluation = evaluate(state.params)
+          reporter.results(done, evaluation)
+        if saving:
+          save(done, state, evaluation if evaluating else None)
       if stopping:
-        print(f"stopped at step {done} of {total_steps}, saved; the same command resumes", file=sys.stderr)
+        reporter.say(f"stopped at step {done} of {total_steps} and saved; the same command resumes")
         raise SystemExit(0)
-  return state
+  return state, evaluation
 
 
 def warn_if_stuck(loss: float, unigram_entropy: float) -> bool:
@@ -244,20 +253,43 @@ def warn_if_stuck(loss: float, unigram_entropy: float) -> bool:
   return stuck
 
 
-class _Divergence:
-  """Counts refused updates in a row."""
+class _Window:
+  """The metrics of the steps since the last report, and the count of refused updates in a row."""
 
   def __init__(self):
-    self.bad = 0
+    self.refused_in_a_row = 0
+    self.clear()
 
-  def __call__(self, step: int, finite: bool, loss: float, norm: float) -> None:
-    self.bad = 0 if finite else self.bad + 1
-    if self.bad == MOST_BAD_STEPS:
-      raise InputError(
-        f"step {step}: {MOST_BAD_STEPS} updates in a row had a loss or gradient that is not finite (loss {loss:g}, "
-        f"gradient norm {norm:g}); the last checkpoint is unharmed: lower optim.learning_rate, raise "
-        "optim.warmup_steps, or use trunk.dtype=float32"
-      )
+  def clear(self) -> None:
+    self.steps, self.refused, self.metrics = 0, 0, {}
+
+  def add(self, step: int, metrics: dict[str, Any]) -> None:
+    """Fetches what a step returned. Raises InputError at the tenth refused update in a row."""
+    metrics = jax.device_get(metrics)
+    self.steps += 1
+    if not metrics.pop("finite"):
+      self.refused += 1
+      self.refused_in_a_row += 1
+      if self.refused_in_a_row == MOST_BAD_STEPS:
+        raise InputError(
+          f"step {step}: {MOST_BAD_STEPS} updates in a row had a loss or gradient that is not finite "
+          f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); the last checkpoint is "
+          "unharmed: lower optim.learning_rate, raise optim.warmup_steps, or use trunk.dtype=float32"
+        )
+      return
+    self.refused_in_a_row = 0
+    for name, value in metrics.items():
+      self.metrics.setdefault(name, []).append(value)
+
+  def means(self) -> dict[str, float]:
+    """Exact means of Means, means of other numbers, the last learning rate, and how many updates were refused."""
+    result = {name: self._mean(name, values) for name, values in self.metrics.items()}
+    return {**result, "refused_updates": self.refused} if self.refused else result
+
+  def _mean(self, name: str, values: list) -> float:
+    if isinstance(values[0], Mean):
+      return functools.reduce(Mean.plus, (Mean(*map(np.float64, value)) for value in values)).value
+    return float(values[-1] if name == "learning_rate" else np.mean(values))
 
 
 class _Termination:
@@ -283,27 +315,3 @@ class _Termination:
     if jax.process_count() == 1:
       return self.asked
     return multihost_utils.reached_preemption_sync_point(step)
-
-
-def _collect(window: dict[str, list], metrics: dict[str, Any], step: int, watch: _Divergence) -> None:
-  finite = bool(metrics.pop("finite"))
-  loss = metrics["loss"]
-  watch(step, finite, float(loss.total) / max(float(loss.weight), 1e-30), float(metrics["gradient_norm"]))
-  window.setdefault("refused_updates", []).append(0 if finite else 1)
-  if finite:
-    for name, value in metrics.items():
-      window.setdefault(name, []).append(value)
-
-
-def _means(window: dict[str, list]) -> dict[str, float]:
-  """Exact means of Means, the last learning rate, the mean of other numbers, the sum of refused updates."""
-  result = {}
-  for name, values in window.items():
-    if isinstance(values[0], Mean):
-      total = Mean(sum(float(v.total) for v in values), sum(float(v.weight) for v in values))
-      result[name] = total.value
-    elif name == "learning_rate":
-      result[name] = float(values[-1])
-    else:
-      result[name] = float(np.sum(values) if name == "refused_updates" else np.mean(values))
-  return result
