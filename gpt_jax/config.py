@@ -203,7 +203,7 @@ def _replace(node: Any, tree: dict) -> Any:
 
 def _about(field: dataclasses.Field) -> str:
   default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-  notes = [field.metadata.get("unit", "")]
+  notes = [field.metadata.get("unit", ""), " | ".join(map(_text, field.metadata.get("choices") or ()))]
   # A leaf whose default is a group of fields (None in its place) has no default that fits on a line.
   notes.append("" if default is dataclasses.MISSING or _is_node(default) else f"default {_text(default)}")
   notes = ", ".join(note for note in notes if note)

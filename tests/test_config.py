@@ -217,6 +217,7 @@ def test_describe_shows_every_field_and_reads_back():
   lines = config.describe(changed).splitlines()
   assert len(lines) == 5 + 1 + 8
   assert any(line.split() == "anything.units = 5 cells (units, default 2048)".split() for line in lines)
+  assert any(line.endswith("compute type (float32 | bfloat16, default float32)") for line in lines)
   pairs = [(name.strip(), rest.split("  ")[0].strip()) for name, rest in (line.split(" = ", 1) for line in lines)]
   assert config.override_all(Run(), [(name, "" if text == "()" else text) for name, text in pairs]) == changed
 

@@ -24,9 +24,10 @@ def test_broadcasting_between_ranks_is_an_error():
 
 @pytest.mark.parametrize("module, is_error", [("gpt_jax.data.tokens", True), ("gpt_jax", True), ("other", False)])
 def test_our_warnings_are_errors(module, is_error):
-  try:
-    warnings.warn_explicit("old", DeprecationWarning, f"{module}.py", 1, module=module)
-  except DeprecationWarning:
-    assert is_error
-  else:
-    assert not is_error
+  with warnings.catch_warnings(record=True):
+    try:
+      warnings.warn_explicit("old", DeprecationWarning, f"{module}.py", 1, module=module)
+    except DeprecationWarning:
+      assert is_error
+    else:
+      assert not is_error
