@@ -184,7 +184,14 @@ class PackedBatches:
   """
 
   def __init__(
-    self, encoded: Encoded, batch_size: int, seed: int, epochs: int, groups: int = 1, length: int | None = None
+    self,
+    encoded: Encoded,
+    batch_size: int,
+    seed: int,
+    epochs: int,
+    groups: int = 1,
+    row_multiple: int = 1,
+    length: int | None = None,
   ):
     """Plans every epoch.
 
@@ -193,8 +200,10 @@ class PackedBatches:
       batch_size: N, examples a batch.
       seed: with the number of the epoch, it decides the order of the examples.
       epochs: passes over the data.
-      groups: devices that see only their own rows (pmap): the examples and rows of a group are contiguous, and its
-        ends are relative to its first row.
+      groups: parts that are computed apart (microbatches, pmap's devices): the examples and rows of a group are
+        contiguous, and its ends are relative to its first row.
+      row_multiple: the rows of a group are filled up to a multiple of this (devices along the batch); the layout of
+        the others is the same for all values.
       length: T; None chooses the one that wastes least.
 
     Raises:
@@ -206,7 +215,7 @@ class PackedBatches:
       raise InputError(f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}")
     tokens = encoded.lengths.sum(axis=1)
     orders = [_shuffled(tokens, batch_size, np.random.default_rng([seed, epoch])) for epoch in range(epochs)]
-    self._packing = _Packing(encoded, np.concatenate(orders), groups, length)
+    self._packing = _Packing(encoded, np.concatenate(orders), groups, row_multiple, length)
     self.shape = self._packing.shape
 
   def __call__(self, step: int) -> TaskBatch:
@@ -226,22 +235,22 @@ def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) ->
   return rng.permuted(rng.permuted(strata, axis=1).T, axis=1)
 
 
-def in_order(encoded: Encoded, batch_size: int, groups: int = 1) -> Iterator[TaskBatch]:
+def in_order(encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: int = 1) -> Iterator[TaskBatch]:
   """Every example once, in order, in batches of one shape; the last is filled up with examples of weight 0."""
   steps = -(-len(encoded) // batch_size)
   order = np.full(steps * batch_size, _FILLER)
   order[: len(encoded)] = np.arange(len(encoded))
-  packing = _Packing(encoded, order.reshape(steps, batch_size), groups)
+  packing = _Packing(encoded, order.reshape(steps, batch_size), groups, row_multiple)
   return map(packing, range(steps))
 
 
 class _Packing:
   """Where each sequence of each batch goes: M batches (of `groups` parts each), all of one shape."""
 
-  def __init__(self, encoded: Encoded, order: np.ndarray, groups: int, length: int | None = None):
+  def __init__(self, encoded: Encoded, order: np.ndarray, groups: int, row_multiple: int, length: int | None = None):
     steps, batch_size = order.shape
     if batch_size % groups:
-      raise InputError(f"a batch of {batch_size} examples cannot be divided among {groups} devices")
+      raise InputError(f"a batch of {batch_size} examples cannot be divided into {groups} equal parts")
     self.encoded, self.order, self.groups = encoded, order, groups
     lengths = np.where(order[..., None] == _FILLER, 0, encoded.lengths[order])  # [M, N, C]
     longest = int(lengths.max())
@@ -252,7 +261,8 @@ class _Packing:
     parts = lengths.reshape(steps * groups, -1)
     plans = ((*_first_fit_decreasing(parts, T), T) for T in candidates)  # row, column, rows, T
     # The least arithmetic: 24 D^2 + 4 T D a cell and layer, for GPT-1's D = 768.
-    row, column, self.rows, length = min(plans, key=lambda plan: plan[2] * plan[3] * (1 + plan[3] / (6 * 768)))
+    row, column, rows, length = min(plans, key=lambda plan: plan[2] * plan[3] * (1 + plan[3] / (6 * 768)))
+    self.rows = -(-rows // row_multiple) * row_multiple
     self.row, self.column = row.reshape(lengths.shape), column.reshape(lengths.shape)
     self.shape = (self.rows * groups, length)
 

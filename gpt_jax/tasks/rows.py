@@ -1,6 +1,7 @@
 """Rows of labelled text as the files have them: TSV, CSV, JSONL, and data sets that TFDS has prepared."""
 
 import csv
+import functools
 import io
 import json
 import os
@@ -139,13 +140,9 @@ def _text(path: str) -> str:
     raise InputError(f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); convert the file to UTF-8") from error
 
 
-_piped: list[bytes] = []
-
-
+@functools.cache  # a pipe can be read only once
 def _standard_input() -> bytes:
-  if not _piped:  # a pipe can be read only once
-    _piped.append(sys.stdin.buffer.read())
-  return _piped[0]
+  return sys.stdin.buffer.read()
 
 
 def _delimited(path: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[str, dict[str, str]]]:

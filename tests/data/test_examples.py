@@ -179,6 +179,22 @@ def test_groups_hold_the_same_examples_in_the_same_order(groups):
     assert several(step).ends.max() < several.shape[0] // groups * several.shape[1], "ends are local to the group"
 
 
+def test_row_multiple_only_adds_empty_rows():
+  """So that a run is the same on any number of devices."""
+  encoded = encoded_examples(64, sequences=2)
+  one, several = PackedBatches(encoded, 8, 0, 1, groups=2), PackedBatches(encoded, 8, 0, 1, groups=2, row_multiple=16)
+  rows = one.shape[0] // 2
+  assert rows % 16 and several.shape[0] == 2 * (rows // 16 + 1) * 16
+  for step in range(one.total_steps):
+    a, b = one(step), several(step)
+    for x, y in zip(a.text, b.text, strict=True):
+      parts = y.reshape(2, -1, y.shape[1])
+      np.testing.assert_array_equal(parts[:, :rows].reshape(x.shape), x)
+      assert not parts[:, rows:].any()
+    np.testing.assert_array_equal(a.ends, b.ends)
+  assert next(in_order(encoded, 8, row_multiple=16)).text.inputs.shape[0] % 16 == 0
+
+
 def test_in_order_covers_every_example_once():
   encoded = encoded_examples(21, sequences=2)
   batches = list(in_order(encoded, 8, groups=2))
@@ -206,6 +222,12 @@ def test_packing_needs_few_rows():
   batches = PackedBatches(encoded, 64, 0, 1)
   tokens = max(np.count_nonzero(batches(step).text.segments) for step in range(4))
   assert batches.shape[0] <= np.ceil(tokens / batches.shape[1]) * 11 / 9 + 1
+
+
+def test_rows_are_filled_to_the_last_cell():
+  examples = [Example((("7 " * 14,),), (1.0,), f"f:{n}") for n in range(8)]  # 16 tokens each
+  batches = PackedBatches(encode(examples, Numbers(), 32, each_half, 1), 8, 0, 1)
+  assert batches.shape == (4, 32)
 
 
 def test_planning_is_fast():
@@ -264,7 +286,7 @@ def test_examples_of_another_shape(second, message):
 def test_what_cannot_be_batched():
   with pytest.raises(InputError, match="5 examples are fewer than one batch; batch_size is 8"):
     PackedBatches(encoded_examples(5), 8, 0, 1)
-  with pytest.raises(InputError, match="8 examples cannot be divided among 3 devices"):
+  with pytest.raises(InputError, match="8 examples cannot be divided into 3 equal parts"):
     PackedBatches(encoded_examples(8), 8, 0, 1, groups=3)
   with pytest.raises(InputError, match="context of 7 tokens is too short"):
     encoded_examples(8, context=7)

@@ -24,9 +24,9 @@ FILES = {
   ),
   "glue/RTE/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
   "glue/STS-B/train.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t3.400\n1\tx\tC.\tD.\t5.000\n",
-  "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER + '1\t1\t2\tA "b.\tC.\r\n0\t3\t4\tD.\tE.\r\n1\t2\t1\tF.\tG.\r\n',
+  "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER + '1\t1\t2\tA "b.\tC.\r\n0\t4\t3\tD.\tE.\r\n1\t3\t4\tF.\tG.\r\n',
   "glue/MRPC/msr_paraphrase_test.txt": MRPC_HEADER + "0\t5\t6\tH.\tI.\r\n",
-  "glue/MRPC/dev_ids.tsv": "3\t4\n",
+  "glue/MRPC/dev_ids.tsv": "4\t3\n",
   "race/dev/middle/10.txt": json.dumps(
     {"article": "Late.", "questions": ["Q?"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
   ),

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from gpt_jax.errors import InputError
+from gpt_jax.tasks import rows
 from gpt_jax.tasks.rows import Row, folder, lines, table
 
 
@@ -45,7 +46,7 @@ def test_jsonl(tmp_path):
 def test_standard_input(monkeypatch, content):
   stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
-  monkeypatch.setattr("gpt_jax.tasks.rows._piped", [])
+  rows._standard_input.cache_clear()
   (row,) = read("-", ("text", "b"), None)
   assert (row.texts, row.label) == (("hello", "7"), None)
 

@@ -1,5 +1,7 @@
 """The Task type: finding tasks, labels, scores, and TFDS as a source."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -178,3 +180,11 @@ def test_tfds_without_the_data_set_says_how_to_prepare_it(tfds_dir, tmp_path):
 def test_a_task_that_tfds_lacks():
   with pytest.raises(InputError, match="task toy is not in TFDS"):
     toy([]).examples("tfds:", "train")
+
+
+def test_tfds_data_sets_without_random_access(tfds_dir, tmp_path):
+  shutil.copytree(tfds_dir, tmp_path, dirs_exist_ok=True)
+  for info in tmp_path.glob("glue/rte/*/dataset_info.json"):
+    info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
+  with pytest.raises(InputError, match="glue/rte must be prepared with file_format='array_record'"):
+    find("rte").examples(f"tfds:{tmp_path}", "train")
