@@ -181,16 +181,12 @@ def read_meta(path: str) -> dict:
 def describe(tree: Any) -> dict[str, list]:
   """[type, shape, fingerprint] of every array, by its path."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
-  values = jax.device_get(_fingerprints([leaf for _, leaf in leaves]))
-  return {_name(path): [str(x.dtype), list(x.shape), int(v)] for (path, x), v in zip(leaves, values, strict=True)}
+  # One after the other: programs at once, each with its own collectives, can wait for each other's devices for ever.
+  # And one program for all of them would take many seconds to compile, where a model has a dozen different shapes.
+  return {_name(path): [str(x.dtype), list(x.shape), int(_fingerprint(x))] for path, x in leaves}
 
 
 @jax.jit
-def _fingerprints(leaves: list[jax.Array]) -> list[jax.Array]:
-  # One program: several at once, each with its own collectives, can wait for each other's devices for ever.
-  return [_fingerprint(leaf) for leaf in leaves]
-
-
 def _fingerprint(x: jax.Array) -> jax.Array:
   """A uint32 of an array's exact bits and their places, the same however the array is spread over devices.
 

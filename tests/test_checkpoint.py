@@ -94,7 +94,7 @@ def test_a_background_save_keeps_the_values_of_its_moment(tmp_path):
 
 
 def test_newest_three_and_the_best_are_kept(tmp_path):
-  accuracy = [0.1, 0.7, 0.3, 0.7, float("nan"), 0.2]
+  accuracy = [float("nan"), 0.7, 0.3, 0.7, 0.1, 0.2]
   with checkpoint.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
     for step in range(4):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
@@ -120,6 +120,13 @@ def test_a_step_is_saved_once(workdir):
   with checkpoint.Checkpoints(str(workdir)) as checkpoints:
     checkpoints.save(2, make_state(7), {"note": "again"})
     assert checkpoints.restore(abstract_of(make_state()))[1] == {"note": 2}
+
+
+def test_an_older_step_can_still_be_saved(tmp_path):
+  with checkpoint.Checkpoints(str(saved(tmp_path, (1, 5)))) as checkpoints:
+    checkpoints.save(3, make_state(3), {})
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 3, 5]
 
 
 def data_files(folder):
@@ -334,6 +341,7 @@ def test_a_killed_save_is_harmless(tmp_path):
       pass
     time.sleep(rng.uniform(0, 0.05))
     process.send_signal(signal.SIGKILL)
+  (tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp" / "state").mkdir(parents=True)  # in case it died between saves
   with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
     kernel = jax.ShapeDtypeStruct((256, 1024), jnp.float32)
     abstract = {"params": {"kernel": kernel}, "step": jax.ShapeDtypeStruct((), jnp.int32)}
