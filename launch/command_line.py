@@ -5,6 +5,7 @@ import difflib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 
 from absl import flags
@@ -16,6 +17,7 @@ from gpt_jax.errors import InputError
 flags.disclaim_key_flags()
 
 FLAGS = flags.FLAGS
+_default_format = warnings.formatwarning
 _changes: list[tuple[str, str]] = []  # dotted name and text of every --config.NAME=VALUE
 
 
@@ -63,6 +65,7 @@ def run(main: Callable[[], None]) -> None:
     if _parse(sys.argv, main.__globals__["__doc__"]):
       _tune_malloc()
       _set_up_jax()
+      warnings.formatwarning = _format_warning
       main()
   except InputError as error:
     print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
@@ -144,6 +147,13 @@ def _usage(doc: str) -> str:
     default = "" if flag.default in (None, False) else f" (default {flag.default})"
     lines.append(f"  --{flag.name:{width}}  {flag.help}{' (required)' if required else default}")
   return "\n".join(lines)
+
+
+def _format_warning(message: Warning, category: type[Warning], *place) -> str:
+  """A UserWarning is for the user, who has no use for the line of code that gave it."""
+  if category is UserWarning:
+    return f"warning: {message}\n"
+  return _default_format(message, category, *place)
 
 
 def _tune_malloc() -> None:

@@ -31,6 +31,9 @@ def main():
 
   print(CONFIG.value.learning_rate, CONFIG.value.clip, WORKDIR.value, os.environ["JAX_COMPILATION_CACHE_DIR"])
   print("jax" in sys.modules)
+  if FAIL.value == "warn":
+    import warnings
+    warnings.warn("too high")
   if FAIL.value == "input":
     raise InputError("line 3: broken\\nbadly")
   if FAIL.value == "interrupt":
@@ -137,6 +140,7 @@ def test_what_a_user_can_mend_is_one_line(toy, arguments, message):
 
 
 def test_other_ends(toy):
+  assert toy(*GOOD, "--fail=warn")[::2] == (0, "warning: too high\n")
   code, _, err = toy(*GOOD, "--fail=interrupt")
   assert (code, err) == (130, "interrupted\n")
   code, _, err = toy(*GOOD, "--fail=bug")
