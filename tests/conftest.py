@@ -52,3 +52,49 @@ def data_root() -> Path:
   if not root.is_dir():
     pytest.skip(f"no real data: set GPT_JAX_DATA to its folder ({root} is none)")
   return root
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer():
+  """A vocabulary of a few hundred pieces."""
+  from gpt_jax.data.tokenizer import Tokenizer
+
+  return Tokenizer.train(["the cat sat on the mat and the dog ran to the old red barn by the sea"] * 3, 290)
+
+
+@pytest.fixture(scope="session")
+def make_run(tiny_tokenizer):
+  """make_run(workdir, spec, steps=(7,)): the folder of a run with random parameters, whose LayerNorms are not plain.
+
+  The parameters of step s are those of seed s; the smallest step is the best.
+  """
+  import jax
+  import numpy as np
+
+  from gpt_jax import config as configs
+  from gpt_jax import workdir as workdirs
+  from gpt_jax.batch import TextBatch
+  from gpt_jax.checkpoint import Checkpoints
+  from gpt_jax.models import LanguageModel, ModelConfig
+
+  def params_of(spec, seed):
+    ids = np.zeros((1, 4), np.int32)
+    text = TextBatch(ids, ids, ids, ids, None)
+    # A task model adds its head to the same trunk.
+    params = LanguageModel(spec.trunk, spec.causal).init(jax.random.key(seed), text)["params"]
+    if spec.head:
+      outcomes = spec.head.outcomes if spec.head.combine == "sum" else 1
+      params["head"] = {"kernel": np.ones((spec.trunk.width, outcomes)), "bias": np.ones(outcomes)}
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: np.asarray(x + 0.1 * rng.normal(size=x.shape), np.float32), params)
+
+  def make(workdir, spec: ModelConfig, steps=(7,)):
+    workdirs.claim(str(workdir), spec, tiny_tokenizer, {})
+    meta = {"model": configs.to_json(spec), "tokenizer_hash": tiny_tokenizer.hash}
+    with Checkpoints(str(workdir), metric="valid_loss", mode="min") as checkpoints:
+      for step in steps:
+        checkpoints.save(step, {"params": params_of(spec, step)}, meta, {"valid_loss": float(step)})
+    return str(workdir)
+
+  make.params_of = params_of
+  return make

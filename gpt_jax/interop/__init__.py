@@ -1,0 +1,1 @@
+"""Parameters to and from other formats."""

@@ -1,0 +1,71 @@
+"""A trained model as it is used: the parameters of a checkpoint or an export, their config, and their vocabulary."""
+
+import dataclasses
+import os
+from typing import Any
+
+from gpt_jax import checkpoint
+from gpt_jax import config as configs
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.interop import npz
+from gpt_jax.models import LanguageModel, ModelConfig, TaskModel
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+  """What `load` found.
+
+  Attributes:
+    spec: the model's config.
+    params: float32 NumPy arrays, `{trunk}` or `{trunk, head}`.
+    tokenizer: the vocabulary the model was trained with.
+    meta: all that was saved with the parameters: `model`, `config`, `tokenizer_hash`, what the task was.
+    step: updates made.
+    path: as given to `load`.
+  """
+
+  spec: ModelConfig
+  params: Any = dataclasses.field(repr=False)
+  tokenizer: Tokenizer
+  meta: dict = dataclasses.field(repr=False)
+  step: int
+  path: str
+
+  @property
+  def model(self) -> LanguageModel | TaskModel:
+    return self.spec.build()
+
+
+def load(path: str) -> Pretrained:
+  """Reads a trained model, verified.
+
+  Args:
+    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or an exported folder.
+
+  Raises:
+    InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
+  """
+  if npz.is_export(path):
+    params, meta, step = npz.load(path)
+    home = path
+  else:
+    params, meta, step = checkpoint.restore_params(path)
+    home = _workdir_of(path)
+  tokenizer = Tokenizer.load(os.path.join(home, "tokenizer"))
+  if tokenizer.hash != meta["tokenizer_hash"]:
+    raise InputError(
+      f"{path}: a checkpoint whose vocabulary is not the tokenizer's: it was trained with "
+      f"{meta['tokenizer_hash'][:12]}, {home}/tokenizer is {tokenizer.hash[:12]}; put its own tokenizer there"
+    )
+  return Pretrained(configs.from_json(meta["model"]), params, tokenizer, meta, step, path)
+
+
+def _workdir_of(path: str) -> str:
+  """The folder of the run that a checkpoint's path is in."""
+  folder = os.path.abspath(path)
+  for _ in range(3):  # <workdir>/checkpoints/<step> is the deepest
+    if os.path.exists(os.path.join(folder, "config.json")):
+      return folder
+    folder = os.path.dirname(folder)
+  raise InputError(f"{path}: not inside the folder of a run, which has config.json and tokenizer/; give it there")
