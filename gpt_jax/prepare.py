@@ -23,6 +23,8 @@ from gpt_jax.data.tokenizer import Tokenizer, WordCounts, plain
 from gpt_jax.errors import InputError
 
 WINDOW = 512  # tokens, of the padding that the closing table tells
+SMALL = 4 << 20  # bytes; below, starting workers takes longer than they save
+MOST_WORKERS = 6  # one process reads for all, and each takes about 100 MB
 FEW = 10_000  # documents; up to here the held-out ones are chosen by size, above by their draw alone
 
 
@@ -77,8 +79,8 @@ def run(config: PrepareConfig, out: str) -> None:
   partial = f"{out}.partial-{os.getpid()}"
   os.makedirs(partial)
   try:
-    known = all(source.size for source in sources)
-    with _workers(None if known and sum(source.size for source in sources) < 1 << 22 else os.cpu_count()) as pool:
+    small = all(source.size for source in sources) and sum(source.size for source in sources) < SMALL
+    with _workers(1 if small else min(MOST_WORKERS, os.cpu_count())) as pool:
       survey = _survey(sources, config.field, pool, count=tokenizer is None)
       if not survey.documents:
         raise InputError(f"{config.source}: there is no text in it")
@@ -262,13 +264,13 @@ def _batches(stream) -> Iterator[list[tuple[int, corpus.Piece]]]:
 def _count_words(batch) -> dict[str, int]:
   counts = WordCounts()
   for _, piece in batch:
-    counts.add(collections.Counter(plain(corpus.clean(piece.text, piece.width)).split()))
+    counts.add(collections.Counter(plain(corpus.clean_piece(piece.text, piece.width)).split()))
   return counts.words
 
 
 def _encode(folder: str, batch) -> list[tuple[np.ndarray, int, int]]:
   """Ids, bytes and words of each piece."""
-  texts = [corpus.clean(piece.text, piece.width) for _, piece in batch]
+  texts = [corpus.clean_piece(piece.text, piece.width) for _, piece in batch]
   encoded = _tokenizer(folder).encode_many(texts)
   return [(ids, len(text.encode()), len(text.split())) for ids, text in zip(encoded, texts, strict=True)]
 
@@ -279,9 +281,9 @@ def _tokenizer(folder: str) -> Tokenizer:
 
 
 @contextlib.contextmanager
-def _workers(count: int | None):
-  """A pool of processes, or None where there is nothing to gain."""
-  if count is None or count == 1:
+def _workers(count: int):
+  """A pool of processes, or None, which stands for this one."""
+  if count == 1:
     yield None
     return
   spawn = multiprocessing.get_context("spawn")  # forking a process that runs JAX's threads can hang
@@ -311,7 +313,7 @@ def _in_order(pool, function: Callable, tasks: Iterable) -> Iterator[tuple]:
   waiting = collections.deque()
   for task in tasks:
     waiting.append((task, pool.submit(function, task)))
-    if len(waiting) > 2 * os.cpu_count():
+    if len(waiting) > 2 * MOST_WORKERS:
       task, future = waiting.popleft()
       yield task, future.result()
   for task, future in waiting:

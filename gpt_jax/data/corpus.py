@@ -86,7 +86,7 @@ def pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
         rest, begun = rest[at:], True
       rest += chunk if begun or rest else chunk.lstrip("\ufeff \t\r\n")
     if begun or rest:
-      yield Piece(rest, width if begun else wrap_width(rest), inside=False, last=True)
+      yield Piece(rest.rstrip(), width if begun else wrap_width(rest), inside=False, last=True)
 
 
 def cut(text: str, at: int, width: int | None) -> tuple[int, bool]:
@@ -103,15 +103,14 @@ def cut(text: str, at: int, width: int | None) -> tuple[int, bool]:
   return (words + 1 if words > 0 else at), True
 
 
-def clean(text: str, width: int | None | type = ...) -> str:
-  """Paragraphs, one a line, without byte-order marks, repeated spaces or, where ftfy is installed, mis-decoded letters.
+def clean(text: str) -> str:
+  """Paragraphs, one a line, without byte-order marks, repeated spaces or (with ftfy installed) mis-decoded letters."""
+  return clean_piece(text, wrap_width(text))
 
-  Args:
-    text: as it was read.
-    width: where lines are wrapped, as wrap_width says; ... finds out.
-  """
+
+def clean_piece(text: str, width: int | None) -> str:
+  """The same for a part of a document whose lines are wrapped at `width`, as wrap_width says of the whole."""
   text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
-  width = wrap_width(text) if width is ... else width
   paragraphs = (" ".join(paragraph.split()) for paragraph in _paragraphs(text, width))
   fix = _ftfy()[1]
   fixed = (line if line.isascii() and "&" not in line else " ".join(fix(line).split()) for line in paragraphs)

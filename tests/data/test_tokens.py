@@ -1,0 +1,254 @@
+"""Token files and windows: what is written is read, each span comes once an epoch, batches depend on the step only."""
+
+import collections
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt_jax.data.tokens import TokenFile, TokenWriter, Windows, WindowsConfig, permute, unigram_entropy
+from gpt_jax.errors import InputError
+
+SIZES = (1, 2, 5, 16, 17, 18, 33, 40, 100, 257)  # around one and several windows of 16
+ROOT = Path(__file__).parents[2]
+
+
+def write(folder, documents, vocab_size=1000, split="train") -> TokenFile:
+  writer = TokenWriter(folder, split, vocab_size)
+  for ids in documents:
+    writer.add(np.asarray(ids, int), n_bytes=3 * len(ids), n_words=len(ids) // 2)
+  writer.close(tokenizer_hash="abc")
+  return TokenFile(folder, split)
+
+
+def numbered(sizes):
+  """Documents whose ids count up, so that a row tells where it was cut."""
+  ends = np.cumsum(sizes)
+  return [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+@pytest.fixture
+def tokens(tmp_path) -> TokenFile:
+  return write(tmp_path, numbered(SIZES))
+
+
+def rows_of_epochs(windows: Windows, epochs: int) -> np.ndarray:
+  """All rows of the first epochs, in order."""
+  steps = -(-epochs * windows.spans_per_epoch // windows.config.batch_size)
+  return np.concatenate([windows(step) for step in range(steps)])[: epochs * windows.spans_per_epoch]
+
+
+@pytest.mark.parametrize(("vocab_size", "width"), [(1000, 2), (65_536, 2), (65_537, 4)])
+def test_what_is_written_is_read(tmp_path, vocab_size, width):
+  documents = [[1, 2, vocab_size - 1], [], [7], [8, 9]]
+  file = write(tmp_path, documents, vocab_size)
+  assert (tmp_path / "train.bin").stat().st_size == 6 * width
+  np.testing.assert_array_equal(file.read(0, 6), [1, 2, vocab_size - 1, 7, 8, 9])
+  np.testing.assert_array_equal(file.read(2, 2), [vocab_size - 1, 7])
+  np.testing.assert_array_equal(file.offsets, [0, 3, 4, 6])  # the empty document leaves no trace
+  assert (file.n_documents, file.n_tokens, file.n_bytes, file.n_words) == (3, 6, 18, 2)
+  assert (file.vocab_size, file.tokenizer_hash) == (vocab_size, "abc")
+  assert file.unigram_entropy == pytest.approx(np.log(6))
+
+
+def test_a_document_may_be_written_in_pieces(tmp_path):
+  writer = TokenWriter(tmp_path, "train", 100)
+  writer.add(np.array([1, 2]), 2, 1, last=False)
+  writer.add(np.array([3]), 1, 1, last=True)
+  writer.add(np.array([4]), 1, 1)
+  writer.close(tokenizer_hash="")
+  np.testing.assert_array_equal(TokenFile(tmp_path, "train").offsets, [0, 3, 4])
+
+
+def test_many_documents_fit_the_header_written_first(tmp_path):
+  file = write(tmp_path, [[1]] * 12_345)
+  np.testing.assert_array_equal(file.offsets, np.arange(12_346))
+
+
+def test_unigram_entropy():
+  assert unigram_entropy(np.array([0, 4, 4, 8])) == pytest.approx(1.5 * np.log(2))
+  assert unigram_entropy(np.zeros(3)) == 0
+
+
+def test_permute_is_a_permutation():
+  for size in [*range(1, 70), 1000, 4096, 4097]:
+    assert sorted(permute(np.arange(size), size, 3, 4)) == list(range(size))
+
+
+def test_permute_looks_random():
+  """Every element lands anywhere equally often over keys, and neighbours do not stay together."""
+  size, keys = 8, 1500
+  landed = np.stack([permute(np.arange(size), size, 0, key) for key in range(keys)])
+  counts = np.stack([np.bincount(column, minlength=size) for column in landed.T])
+  chi_square = ((counts - keys / size) ** 2 / (keys / size)).sum()
+  assert chi_square < 110  # 49 degrees of freedom: 1e-6
+  order = permute(np.arange(100_000), 100_000, 5, 6)
+  assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
+  assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
+
+
+def test_within_documents_covers_each_span_once_an_epoch(tokens):
+  length = 16
+  windows = Windows(tokens, WindowsConfig(batch_size=7, length=length), seed=1)
+  assert windows.spans_per_epoch == sum(max(1, (size - 1) // length) for size in SIZES if size > 1)
+  for epoch in np.split(rows_of_epochs(windows, 3), 3):
+    spans = collections.defaultdict(list)
+    for row in epoch:
+      ids = row[row >= 0]
+      assert (row[len(ids) :] == -1).all()
+      np.testing.assert_array_equal(ids, np.arange(ids[0], ids[0] + len(ids)))
+      document = np.searchsorted(tokens.offsets, ids[0], side="right") - 1
+      assert ids[-1] < tokens.offsets[document + 1], "a row crosses a document"
+      spans[document].append((ids[0], ids[-1]))
+    for document, size in enumerate(SIZES):
+      got = sorted(spans[document])
+      assert len(got) == (max(1, (size - 1) // length) if size > 1 else 0)
+      for (_, end), (begin, _) in zip(got, got[1:], strict=False):
+        assert begin == end  # neighbours share a token, so each is a target once
+      if got and size <= length + 1:
+        assert got == [(tokens.offsets[document], tokens.offsets[document + 1] - 1)]
+      elif got:
+        assert got[-1][1] - got[0][0] == len(got) * length
+        assert size - 1 - len(got) * length < length  # what the phase leaves out is less than a window
+
+
+def test_phases_reach_every_token(tokens):
+  windows = Windows(tokens, WindowsConfig(batch_size=8, length=16), seed=1)
+  rows = rows_of_epochs(windows, 150)
+  targets = set(rows[:, 1:][rows[:, 1:] >= 0].tolist())
+  firsts = set(tokens.offsets[:-1].tolist())
+  assert targets == set(range(tokens.n_tokens)) - firsts
+
+
+def test_epochs_differ_and_so_do_seeds(tokens):
+  one, two = np.split(rows_of_epochs(Windows(tokens, WindowsConfig(4, 16), seed=1), 2), 2)
+  other = rows_of_epochs(Windows(tokens, WindowsConfig(4, 16), seed=2), 1)
+  assert not np.array_equal(one, two) and not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("sampling", ["within_documents", "across_documents", "random_offset"])
+def test_batches_are_pure_and_rows_are_a_part_of_them(tokens, sampling):
+  config = WindowsConfig(batch_size=6, length=16, sampling=sampling)
+  windows = Windows(tokens, config, seed=3)
+  batches = [windows(step) for step in range(12)]
+  for step in (11, 3, 0, 7):
+    np.testing.assert_array_equal(windows(step), batches[step])
+  again = Windows(TokenFile(*os.path.split(tokens.path)), config, seed=3)
+  for part in (slice(0, 3), slice(3, 6), slice(1, None, 2), slice(2, 2)):
+    np.testing.assert_array_equal(again(5, rows=part), batches[5][part])
+  assert batches[0].dtype == np.int32 and batches[0].shape == (6, 17)
+
+
+def test_across_documents_is_one_document(tokens, tmp_path):
+  config = WindowsConfig(batch_size=3, length=16, sampling="across_documents")
+  (tmp_path / "one").mkdir()
+  one = write(tmp_path / "one", [np.arange(tokens.n_tokens)])
+  np.testing.assert_array_equal(
+    rows_of_epochs(Windows(tokens, config, seed=4), 2), rows_of_epochs(Windows(one, WindowsConfig(3, 16), seed=4), 2)
+  )
+
+
+def test_random_offset_is_uniform(tmp_path):
+  tokens = write(tmp_path, [np.arange(26)])
+  windows = Windows(tokens, WindowsConfig(100, 16, "random_offset"), seed=0)
+  begins = np.concatenate([windows(step)[:, 0] for step in range(50)])
+  counts = np.bincount(begins, minlength=10)
+  assert len(counts) == 10 and abs(counts - 500).max() < 100
+
+
+def test_steps_per_epoch_sees_everything(tokens):
+  windows = Windows(tokens, WindowsConfig(batch_size=7, length=16))
+  assert (windows.steps_per_epoch - 1) * 7 < windows.spans_per_epoch <= windows.steps_per_epoch * 7
+
+
+@pytest.mark.parametrize("sampling", ["within_documents", "across_documents"])
+@pytest.mark.parametrize("batch_size", [1, 4, 1000])
+def test_sequential_predicts_every_token_once(tokens, sampling, batch_size):
+  windows = Windows(tokens, WindowsConfig(4, 16, sampling))
+  batches = list(windows.sequential(batch_size))
+  assert {batch.shape for batch in batches} == {(batch_size, 17)}
+  rows = np.concatenate(batches)
+  targets = rows[:, 1:][rows[:, 1:] >= 0]
+  firsts = tokens.offsets[:-1] if sampling == "within_documents" else [0]
+  np.testing.assert_array_equal(targets, np.setdiff1d(np.arange(tokens.n_tokens), firsts))
+  following = rows[:, 1:] == rows[:, :-1] + 1
+  assert (following | (rows[:, 1:] == -1)).all()
+  halves = zip(windows.sequential(batch_size, slice(0, 1)), windows.sequential(batch_size, slice(1, None)), strict=True)
+  for batch, (one, rest) in zip(batches, halves, strict=True):
+    np.testing.assert_array_equal(np.concatenate([one, rest]), batch)
+
+
+@pytest.mark.parametrize("sampling", ["across_documents", "random_offset"])
+def test_a_text_shorter_than_a_window_is_refused(tmp_path, sampling):
+  tokens = write(tmp_path, [np.arange(16)])
+  with pytest.raises(InputError, match=r"16 tokens are less than one window of length \+ 1 = 17"):
+    Windows(tokens, WindowsConfig(4, 16, sampling))
+  Windows(tokens, WindowsConfig(4, 15, sampling))(0)
+  assert (Windows(tokens, WindowsConfig(4, 16))(0)[:, -1] == -1).all()
+
+
+def test_documents_of_one_token_are_refused(tmp_path):
+  with pytest.raises(InputError, match="nothing to predict"):
+    Windows(write(tmp_path, [[1], [2]]), WindowsConfig(4, 16))
+
+
+def test_bad_files(tmp_path):
+  with pytest.raises(InputError, match=r"train\.json: missing"):
+    TokenFile(tmp_path, "train")
+  write(tmp_path, numbered(SIZES))
+  whole = (tmp_path / "train.bin").read_bytes()
+  (tmp_path / "train.bin").write_bytes(whole[:-2])
+  with pytest.raises(InputError, match=r"train\.bin: truncated, 976 bytes where 978"):
+    TokenFile(tmp_path, "train")
+  (tmp_path / "train.bin").write_bytes(whole + b"\0\0")
+  with pytest.raises(InputError, match="longer than its header"):
+    TokenFile(tmp_path, "train")
+  (tmp_path / "train.bin").write_bytes(whole)
+  documents = (tmp_path / "train.documents.npy").read_bytes()
+  (tmp_path / "train.documents.npy").write_bytes(documents[:-8])
+  with pytest.raises(InputError, match=r"train\.\*: cannot be read"):
+    TokenFile(tmp_path, "train")
+  np.save(tmp_path / "train.documents.npy", np.array([0, 5]))
+  with pytest.raises(InputError, match=r"documents\.npy: does not fit"):
+    TokenFile(tmp_path, "train")
+  (tmp_path / "train.documents.npy").write_bytes(documents)
+  header = json.loads((tmp_path / "train.json").read_text())
+  (tmp_path / "train.json").write_text(json.dumps({name: header[name] for name in header if name != "dtype"}))
+  with pytest.raises(InputError, match=r"header \('dtype'\)"):
+    TokenFile(tmp_path, "train")
+
+
+def test_pickled_offsets_are_not_loaded(tmp_path):
+  write(tmp_path, numbered(SIZES))
+  np.save(tmp_path / "train.documents.npy", np.array([0, None], object), allow_pickle=True)
+  with pytest.raises(InputError, match="cannot be read"):
+    TokenFile(tmp_path, "train")
+
+
+def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
+  n_tokens, n_documents = 5 * 10**9, 100_000
+  np.save(tmp_path / "train.documents.npy", np.arange(n_documents + 1) * (n_tokens // n_documents))
+  header = {"n_tokens": n_tokens, "n_documents": n_documents, "n_bytes": 1, "n_words": 1, "unigram_entropy": 1.0}
+  header |= {"vocab_size": 100, "dtype": "uint16", "tokenizer_hash": ""}
+  (tmp_path / "train.json").write_text(json.dumps(header))
+  with open(tmp_path / "train.bin", "wb") as file:
+    file.truncate(2 * n_tokens)  # sparse
+  program = """
+    import itertools, resource, sys
+    from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
+    windows = Windows(TokenFile(sys.argv[1], "train"), WindowsConfig(64, 512))
+    for step in range(300):
+      windows(step * 1000)
+    for batch in itertools.islice(windows.sequential(64), 300):
+      pass
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+  """
+  done = subprocess.run(
+    [sys.executable, "-c", textwrap.dedent(program), tmp_path], capture_output=True, text=True, check=True, cwd=ROOT
+  )
+  assert float(done.stdout) < 200
