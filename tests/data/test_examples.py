@@ -216,6 +216,17 @@ def test_row_length_can_be_given_and_is_chosen_within_the_context():
     PackedBatches(encoded, 8, 0, 1, length=20)
 
 
+def test_row_length_costs_the_least_arithmetic():
+  encoded = encoded_examples(64, 256, longest=30)
+
+  def cost(shape):
+    return shape[0] * shape[1] * (1 + shape[1] / (6 * 768))
+
+  others = [PackedBatches(encoded, 8, 0, 1, length=length).shape for length in range(64, 257, 32)]
+  assert len({cost(shape) for shape in others}) > 1
+  assert cost(PackedBatches(encoded, 8, 0, 1).shape) == min(map(cost, others))
+
+
 def test_packing_needs_few_rows():
   """First fit decreasing stays within 11/9 of the optimum, which is at least tokens / length."""
   encoded = encoded_examples(256, fields=1, longest=60)

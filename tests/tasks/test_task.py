@@ -66,6 +66,7 @@ def test_examples():
   [
     ([Row(("a",), "yes", "f:1"), Row(("b",), "maybe", "f:2")], "dev", "^f:2: label 'maybe': should be one of no, yes"),
     ([Row(("a",), "yes", "f:1"), Row(("b",), None, "f:2")], "train", "^f:2: no label; train rows need one of no, yes"),
+    ([Row(("b",), None, "f:2")], "dev", "^f:2: no label; dev rows need one of no, yes"),
     ([], "dev", "no examples in the dev split"),
     ([Row(("a",), "yes", "f:1")], "valid", "split 'valid' of toy: should be one of train, dev, test"),
   ],
