@@ -75,17 +75,18 @@ def test_a_terminal_shows_one_line(tmp_path):
   assert [entry["step"] for entry in entries(tmp_path)] == [1, 2, 2, 3]
 
 
-def write_run(tmp_path):
+def write_run(tmp_path, torn='{"step": 4, "lo'):
   with reporting.Reporter(tmp_path, 100, stream=io.StringIO()) as reporter:
     for step in (0, 10, 20, 30):
       reporter.progress(step, {"loss": step}, tokens=1)
   with open(tmp_path / "metrics.jsonl", "a") as file:
-    file.write('{"step": 4, "lo')  # killed
+    file.write(torn)  # killed
 
 
 @pytest.mark.parametrize("start, left", [(20, [0, 10, 20]), (0, [])])
-def test_a_resumed_run_repeats_no_entry(tmp_path, start, left):
-  write_run(tmp_path)
+@pytest.mark.parametrize("torn", ['{"step": 4, "lo', '{"step": 4}'])
+def test_a_resumed_run_repeats_no_entry(tmp_path, start, left, torn):
+  write_run(tmp_path, torn)
   with reporting.Reporter(tmp_path, 100, start_step=start, stream=io.StringIO()) as reporter:
     reporter.progress(25, {}, tokens=1)
   assert [entry["step"] for entry in entries(tmp_path)] == [*left, 25]
