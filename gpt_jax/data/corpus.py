@@ -105,13 +105,13 @@ def cut(text: str, at: int, width: int | None) -> tuple[int, bool]:
 
 def clean(text: str) -> str:
   """Paragraphs, one a line, without byte-order marks, repeated spaces or (with ftfy installed) mis-decoded letters."""
+  text = _plain_line_ends(text)
   return clean_piece(text, wrap_width(text))
 
 
 def clean_piece(text: str, width: int | None) -> str:
   """The same for a part of a document whose lines are wrapped at `width`, as wrap_width says of the whole."""
-  text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
-  paragraphs = (" ".join(paragraph.split()) for paragraph in _paragraphs(text, width))
+  paragraphs = (" ".join(paragraph.split()) for paragraph in _paragraphs(text.replace("\ufeff", ""), width))
   fix = _ftfy()[1]
   fixed = (line if line.isascii() and "&" not in line else " ".join(fix(line).split()) for line in paragraphs)
   return "\n".join(line for line in fixed if line)
@@ -179,6 +179,10 @@ def _ftfy():
   return f"ftfy {ftfy.__version__}", lambda text: ftfy.fix_text(text, config)
 
 
+def _plain_line_ends(text: str) -> str:
+  return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def _split(chunk: str) -> Iterable[str]:
   return (chunk[i : i + PIECE] for i in range(0, len(chunk), PIECE))
 
@@ -190,9 +194,9 @@ def _chunks(name: str, field: str) -> Iterator[Iterable[str]]:
 
     yield from ([text] for text in storyworld.documents())
   elif name.startswith("tfds:"):
-    yield from ([text] for text in _tfds(name.removeprefix("tfds:"), field))
+    yield from ([_plain_line_ends(text)] for text in _tfds(name.removeprefix("tfds:"), field))
   elif name.removesuffix(".gz").endswith(".jsonl"):
-    yield from ([text] for text in _json_lines(name, field))
+    yield from ([_plain_line_ends(text)] for text in _json_lines(name, field))
   else:
     yield _text_file(name)
 
@@ -212,11 +216,11 @@ def _text_file(path: str) -> Iterator[str]:
       while block := file.read(PIECE):
         block = left + block
         end = block.rfind(b"\n") + 1 or _whole_characters(block)
-        yield _decode(block[:end], path, place).replace("\r\n", "\n").replace("\r", "\n")
+        yield _plain_line_ends(_decode(block[:end], path, place))
         place, left = place + end, block[end:]
     except (OSError, EOFError) as error:
       raise InputError(f"{path}: cannot be read to its end ({error})") from error
-    yield _decode(left, path, place).replace("\r\n", "\n").replace("\r", "\n")
+    yield _plain_line_ends(_decode(left, path, place))
 
 
 def _whole_characters(block: bytes) -> int:
