@@ -6,11 +6,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from gpt_jax import sharding
 from gpt_jax.batch import Mean
+from gpt_jax.data.examples import Encoded, in_order
 from gpt_jax.losses import Loss
+from gpt_jax.models import TaskModel
+from gpt_jax.tasks.task import Task
 
 
 def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dict[str, Mean]]:
@@ -31,6 +35,32 @@ def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dic
     return totals
 
   return evaluate
+
+
+def make_predictor(model: TaskModel, mesh: Mesh) -> Callable[[Any, Encoded, int], np.ndarray]:
+  """(params, examples, batch size) -> probabilities float32 [N, K], in the examples' order, on every process."""
+
+  @jax.jit
+  def probabilities(params, batch):
+    return jax.nn.softmax(model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))[0])
+
+  def predict(params, encoded: Encoded, batch_size: int) -> np.ndarray:
+    devices = mesh.shape["data"]
+    size = -(-batch_size // devices) * devices
+    found = []
+    with jax.set_mesh(mesh):
+      for batch in in_order(encoded, size, row_multiple=devices):
+        placed = sharding.place(sharding.local_part(batch, mesh), mesh)
+        found.append(multihost_utils.process_allgather(probabilities(params, placed), tiled=True))
+    return np.concatenate(found)[: len(encoded)]
+
+  return predict
+
+
+def task_measures(task: Task, probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+  """The mean cross-entropy in nats, and the task's metrics; both arrays are [N, K]."""
+  loss = -(labels * np.log(np.maximum(probabilities, 1e-30))).sum(-1).mean()
+  return {"loss": float(loss), **task.score(probabilities, labels)}
 
 
 def text_measures(loss: Mean, n_tokens: int, n_bytes: int) -> dict[str, float]:

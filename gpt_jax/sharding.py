@@ -105,6 +105,11 @@ def local_rows(size: int, mesh: Mesh, microbatches: int = 1) -> np.ndarray:
   return np.arange(size).reshape(microbatches, -1)[:, low:high].reshape(-1)
 
 
+def local_part(batch: Any, mesh: Mesh, microbatches: int = 1) -> Any:
+  """What this process provides of a whole batch: `local_rows` of each array, however many rows it has."""
+  return jax.tree.map(lambda x: x[local_rows(len(x), mesh, microbatches)], batch)
+
+
 def place(batch: Any, mesh: Mesh, microbatches: int = 1, via: str = "jit") -> Any:
   """Host arrays [local rows, ...] to device arrays [M, B / M, ...], sharded along the second axis.
 

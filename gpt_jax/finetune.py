@@ -1,0 +1,257 @@
+"""The program that fine-tunes: a pre-trained trunk, a labelled task, a new head W_y (section 3.2)."""
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax import config as configs
+from gpt_jax import losses, optim, pretrained, sharding, train
+from gpt_jax import workdir as workdirs
+from gpt_jax.checkpoint import Checkpoints
+from gpt_jax.config import option, validate
+from gpt_jax.data.examples import Encoded, PackedBatches
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.evaluate import make_predictor, task_measures
+from gpt_jax.models import HeadConfig, ModelConfig
+from gpt_jax.optim import OptimConfig
+from gpt_jax.reporting import Reporter
+from gpt_jax.sharding import MeshConfig
+from gpt_jax.tasks.task import Named, Task
+from gpt_jax.train import TrainConfig, due
+from gpt_jax.trunks.transformer import TransformerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+  """A fine-tuning run; the defaults are the paper's (section 4.1)."""
+
+  task: Any = option(Named(), "which task: Named, or TableTask for files of your own")
+  text_weight: float = option(0.5, "lambda, the weight of the auxiliary language-modelling loss (eq. 5)", low=0.0)
+  head_dropout: float = option(0.1, "dropout on what the head reads", low=0.0, high=0.99)
+  transfer_layers: int | None = option(
+    None,
+    "what is taken from the checkpoint: none = all, -1 nothing, 0 the embeddings, k also the first k blocks",
+    low=-1,
+  )
+  batch_size: int = option(32, "examples in a batch", low=1)
+  train_examples: int = option(0, "use only the first so many training examples; 0: all", low=0)
+  trunk: Any = option(TransformerConfig(), "the trunk with --pretrained=none; a checkpoint brings its own")
+  optim: OptimConfig = option(
+    OptimConfig(learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002),
+    "update rule and schedule",
+  )
+  mesh: MeshConfig = option(MeshConfig(), "how devices are used")
+  train: TrainConfig = option(TrainConfig(epochs=3, log_every=50), "length and rhythm of the run")
+
+  def __post_init__(self):
+    validate(self)
+
+
+def run(
+  config: FinetuneConfig, data_dir: str, source: str, workdir: str, *, seeds: int = 1, tokenizer: str = ""
+) -> list[dict[str, Any]]:
+  """Trains one model, or one for each of several seeds, and evaluates on the dev set after every epoch.
+
+  Args:
+    config: see configs/finetune.py.
+    data_dir: where the task's official files are, or "tfds:DIR".
+    source: a pre-trained checkpoint (see pretrained.load), or "none".
+    workdir: the run's folder; with several seeds each has a folder `seed_<n>` in it.
+    seeds: how many runs, from config.train.seed on. Those that are done already are not repeated.
+    tokenizer: the folder of a vocabulary, where source is "none".
+
+  Returns:
+    For every seed, what its `result.json` says: the last evaluation, and that of the best epoch.
+  """
+  start = _start(config, source, tokenizer)
+  named = config.task.settled(data_dir)
+  config = dataclasses.replace(config, task=named, trunk=start.trunk)
+  task = named.build(data_dir)
+  data = {}
+  for split in ("train", "dev"):
+    examples = task.examples(data_dir, split)
+    if split == "train" and config.train_examples:
+      examples = examples[: config.train_examples]
+    data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
+    if jax.process_index() == 0:
+      print(f"{task.name} {split}: {_indented(data[split].report(task.labels))}", file=sys.stderr)
+  if seeds == 1:
+    return [_run_seed(config, task, data, start, workdir)]
+  results = []
+  for seed in range(config.train.seed, config.train.seed + seeds):
+    of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
+    results.append(_run_seed(of_seed, task, data, start, os.path.join(workdir, f"seed_{seed}")))
+  if jax.process_index() == 0:
+    print(summary(results), file=sys.stderr)
+  return results
+
+
+def summary(results: list[dict[str, Any]]) -> str:
+  """Median, mean and standard deviation over seeds, of every measure on the dev set."""
+  lines = [f"{results[0]['task']}: {len(results)} seeds, after the last epoch"]
+  for name in results[0]["dev"]:
+    values = [result["dev"][name] for result in results if name in result["dev"]]
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    each = ", ".join(f"{value:.4f}" for value in values)
+    lines.append(
+      f"  {name}: median {statistics.median(values):.4f}, mean {statistics.mean(values):.4f} ± {spread:.4f} ({each})"
+    )
+  return "\n".join(lines)
+
+
+def transfer(fresh: Any, loaded: Any, layers: int | None, vocab_size: int) -> Any:
+  """A fresh trunk's parameters with those of a checkpoint in their place.
+
+  Args:
+    fresh: parameters of the trunk, drawn for this run.
+    loaded: those of the checkpoint, of the same shapes.
+    layers: -1 nothing; 0 token and position embeddings; k also the first k blocks; None everything (released
+      train.py:413-417).
+    vocab_size: the rows of the token table behind the vocabulary (start, delimiter, extract) always stay fresh.
+  """
+
+  def of_leaf(path, fresh, loaded):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    block = name.partition("/")[0].removeprefix("block_")
+    depth = 0 if name in ("tokens", "positions") else int(block) + 1 if block.isdigit() else 1
+    if layers is not None and depth > layers:
+      return fresh
+    if name == "tokens":
+      return jnp.asarray(fresh).at[:vocab_size].set(loaded[:vocab_size])
+    return jnp.asarray(loaded)
+
+  return jax.tree_util.tree_map_with_path(of_leaf, fresh, loaded)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Start:
+  """What a run begins with: the trunk and its vocabulary, and the trunk's parameters unless they are to be drawn."""
+
+  trunk: Any
+  causal: bool
+  tokenizer: Tokenizer
+  params: Any
+  name: str
+
+
+def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
+  if source == "none":
+    if not tokenizer:
+      raise InputError("--pretrained=none needs --tokenizer=DIR, the folder of a vocabulary (DIR/tokenizer of prepare)")
+    vocabulary = Tokenizer.load(tokenizer)
+    trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
+    return _Start(trunk, True, vocabulary, None, "none")
+  loaded = pretrained.load(source)
+  step = f"step {loaded.step} of tokenizer {loaded.tokenizer.hash[:12]}"
+  return _Start(loaded.spec.trunk, loaded.spec.causal, loaded.tokenizer, loaded.params["trunk"], step)
+
+
+def _run_seed(
+  config: FinetuneConfig, task: Task, data: dict[str, Encoded], start: _Start, workdir: str
+) -> dict[str, Any]:
+  mesh = sharding.make_mesh(config.mesh)
+  parts, devices = config.train.microbatches, mesh.shape["data"]
+  sharding.check_batch(config.batch_size, mesh, parts, "batch_size")
+  pmap = config.mesh.via == "pmap"
+  # Under pmap a device has only its own rows to find its extract tokens in; under jit it is microbatches that do.
+  batches = PackedBatches(
+    data["train"],
+    config.batch_size,
+    config.train.seed,
+    config.train.epochs,
+    groups=parts * devices if pmap else parts,
+    row_multiple=1 if pmap else devices,
+  )
+  total_steps = config.train.total_steps(batches.steps_per_epoch)
+
+  head = HeadConfig(task.outcomes, task.combine, config.head_dropout)
+  spec = ModelConfig(start.trunk, head, start.causal)
+  model = spec.build()
+  loss = losses.task_loss(model, config.text_weight)
+  optimizer, schedule = optim.make(config.optim, total_steps)
+  state_of = train.init_state(lambda key: model.init(key, batches(0))["params"], optimizer, config.train.seed)
+  identity = {"train_examples": len(data["train"]), "dev_examples": len(data["dev"]), "pretrained": start.name}
+  workdirs.claim(workdir, config, start.tokenizer, identity)
+  finished = os.path.join(workdir, "result.json")
+  if os.path.exists(finished):
+    with open(finished, encoding="utf-8") as file:
+      return json.load(file)
+
+  predict = make_predictor(model, mesh)
+
+  def evaluate(params) -> dict[str, float]:
+    found = task_measures(task, predict(params, data["dev"], config.batch_size), data["dev"].labels)
+    return {f"dev_{name}": value for name, value in found.items()}
+
+  def batch_at(step: int):
+    mine = sharding.local_part(batches(step), mesh, parts)
+    return sharding.place(mine, mesh, parts, config.mesh.via)
+
+  def evaluate_at(step: int) -> bool:
+    return due(step, batches.steps_per_epoch) or due(step, config.train.evaluate_every)
+
+  primary = f"dev_{task.primary_metric}"
+  meta = {
+    "model": configs.to_json(spec),
+    "config": configs.to_json(config),
+    "task": configs.to_json(config.task),
+    "tokenizer_hash": start.tokenizer.hash,
+  }
+  with Checkpoints(workdir, metric=primary, mode="max") as checkpoints:
+    state, first = train.begin(state_of, checkpoints, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+    if first == 0 and start.params is not None:
+      trunk = state.params["trunk"]
+      move = jax.jit(
+        lambda fresh, loaded: transfer(fresh, loaded, config.transfer_layers, start.trunk.vocab_size),
+        out_shardings=train.shardings_of(trunk),
+      )
+      state = state._replace(params={**state.params, "trunk": move(trunk, start.params)})
+    step = train.make_step(
+      loss,
+      optimizer,
+      schedule,
+      mesh,
+      train.shardings_of(state),
+      seed=config.train.seed,
+      microbatches=parts,
+      via=config.mesh.via,
+    )
+    flops = start.trunk.flops_per_token(batches.shape[1])
+    with Reporter(workdir, total_steps, first, flops_per_token=flops) as reporter:
+      _, evaluation = train.fit(
+        state,
+        step,
+        batch_at,
+        total_steps,
+        reporter=reporter,
+        tokens_per_step=batches.shape[0] * batches.shape[1],
+        save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
+        evaluate=evaluate,
+        log_every=config.train.log_every,
+        evaluate_at=evaluate_at,
+        save_at=lambda step: evaluate_at(step) or due(step, config.train.checkpoint_every),
+      )
+  best = _best_evaluation(workdir, primary)
+  result = {"task": task.name, "seed": config.train.seed, "steps": total_steps, "dev": evaluation, "best": best}
+  if jax.process_index() == 0:
+    workdirs.write_json(finished, result)
+  return result
+
+
+def _best_evaluation(workdir: str, primary: str) -> dict[str, float]:
+  """The evaluation with the highest primary metric, the first of equals, as OpenAI's code selects (train.py:283)."""
+  with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
+    evaluations = [entry for entry in map(json.loads, file) if entry.get(primary) is not None]
+  best = max(evaluations, key=lambda entry: entry[primary])
+  return {name: value for name, value in best.items() if name != "time"}
+
+
+def _indented(text: str) -> str:
+  return text.replace("\n", "\n  ")

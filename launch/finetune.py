@@ -1,0 +1,32 @@
+"""Fine-tunes a pre-trained checkpoint on a labelled task.
+
+python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=DIR --workdir=DIR [--seeds=3]
+"""
+
+from absl import flags
+
+import command_line
+
+CONFIG = command_line.define_config()
+DATA_DIR = flags.DEFINE_string(
+  "data_dir", None, "folder of the task's official files (with glue/ or race/ in it), or tfds:DIR", required=True
+)
+PRETRAINED = flags.DEFINE_string(
+  "pretrained", None, "workdir of a pre-training run, WORKDIR/best, one checkpoint, an export; or none", required=True
+)
+TOKENIZER = flags.DEFINE_string("tokenizer", "", "folder of a vocabulary, needed with --pretrained=none")
+SEEDS = flags.DEFINE_integer("seeds", 1, "how many runs, each with its own seed and folder", lower_bound=1)
+WORKDIR = command_line.define_workdir()
+command_line.define_distributed()
+
+
+def main():
+  from gpt_jax import finetune
+
+  finetune.run(
+    CONFIG.value, DATA_DIR.value, PRETRAINED.value, WORKDIR.value, seeds=SEEDS.value, tokenizer=TOKENIZER.value
+  )
+
+
+if __name__ == "__main__":
+  command_line.run(main)
