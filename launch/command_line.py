@@ -45,6 +45,12 @@ def define_workdir() -> flags.FlagHolder[str]:
   return flags.DEFINE_string("workdir", None, help, required=True)
 
 
+def define_checkpoint() -> flags.FlagHolder[str]:
+  """Defines --checkpoint, a trained model to use."""
+  help = "workdir (its newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, or an exported folder"
+  return flags.DEFINE_string("checkpoint", None, help, required=True)
+
+
 def define_distributed() -> None:
   """Defines the flags of a run over several processes; run() joins them."""
   flags.DEFINE_boolean(

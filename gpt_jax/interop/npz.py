@@ -1,8 +1,8 @@
 """An exported model: NumPy arrays, config and vocabulary in one folder that needs neither JAX nor this package to read.
 
 The folder holds `weights.npz` (float32; an array's name is its path, such as `trunk/block_0/mlp/in/kernel`),
-`config.json`, `tokenizer/`, and `sha256.json` of all of them. The embedding table keeps all its rows: the vocabulary, then
-start, delimiter and extract, then rows that are never used.
+`config.json`, `tokenizer/`, and `sha256.json` of all of them. The embedding table has all its rows: the vocabulary,
+then start, delimiter and extract, then those that are never used.
 """
 
 import hashlib
@@ -98,7 +98,10 @@ def _sha256(folder: str, name: str) -> str:
 
 def _read_json(folder: str, name: str) -> dict:
   with open(os.path.join(folder, name), encoding="utf-8") as file:
-    return json.load(file)
+    value = json.load(file)
+  if not isinstance(value, dict):
+    raise ValueError(f"{name} holds no JSON object")
+  return value
 
 
 def _write_json(folder: str, name: str, value: Any) -> None:

@@ -1,0 +1,22 @@
+"""Exports a checkpoint: float32 arrays, config and vocabulary in a folder that loads wherever a checkpoint does.
+
+python launch/export.py --checkpoint=DIR --out=PATH [--format=npz]
+"""
+
+from absl import flags
+
+import command_line
+
+CHECKPOINT = command_line.define_checkpoint()
+OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
+FORMAT = flags.DEFINE_string("format", "npz", "npz: NumPy arrays, read without pickle")
+
+
+def main():
+  from gpt_jax import export
+
+  export.run(CHECKPOINT.value, OUT.value, FORMAT.value)
+
+
+if __name__ == "__main__":
+  command_line.run(main)
