@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import pathlib
+import sys
 import time
 import warnings
 import zlib
@@ -26,12 +27,18 @@ from gpt_jax.errors import InputError
 
 KEPT = 3  # newest steps; the best one stays besides
 
-# Orbax reports every step of its work through absl's logger, which is also ours; and after the one error of a damaged
-# array, which we report, asyncio gives the traceback of each array that was being read beside it.
-logging.getLogger("absl").addFilter(
-  lambda record: record.levelno >= logging.ERROR or f"{os.sep}orbax{os.sep}" not in record.pathname
-)
-logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
+# Orbax reports every step of its work through absl's logger, which is also ours; what goes wrong it raises as well.
+# After the one error of a damaged array come tracebacks for each array that was being read beside it.
+logging.getLogger("absl").addFilter(lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname)
+logging.getLogger("asyncio").addFilter(lambda record: "tensorstore" not in record.getMessage())
+
+
+def _without_abandoned_reads(args: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
+  if not any(said in str(args.exc_value) for said in ("Event loop is closed", "TensorStore")):
+    others(args)
+
+
+sys.unraisablehook = _without_abandoned_reads
 
 
 class Damaged(Exception):
