@@ -175,16 +175,18 @@ def _write(sources, config: PrepareConfig, tokenizer: Tokenizer, survey: Survey,
     stream = _divide(stream, survey.characters * (1 - config.valid_share))
   writers = {split: tokens.TokenWriter(folder, split, tokenizer.vocab_size) for split in ("train", "valid")}
   rows = {split: _Rows() for split in writers}
-  encode = functools.partial(_encode, os.path.join(folder, "tokenizer"))
-  length, inside = 0, False  # of the document so far
+  encode = functools.partial(_encode, os.path.join(folder, "tokenizer"), tokenizer.hash)
+  length, joint = 0, ""  # of the document so far
   with _progress("writing tokens", survey.characters) as progress:
     for batch, encoded in _in_order(pool, encode, _batches(stream)):
       for (document, piece), (ids, n_bytes, n_words) in zip(batch, encoded, strict=True):
         split = "valid" if held_out(document) else "train"
-        if length and len(ids) and not inside:
-          ids, n_bytes = np.concatenate([[tokenizer.line_id], ids]), n_bytes + 1
+        if length and len(ids):
+          ids = np.concatenate([[tokenizer.line_id], ids]) if joint == "\n" else ids
+          n_bytes += len(joint)
         writers[split].add(ids, n_bytes, n_words, last=piece.last)
-        length, inside = length + len(ids), piece.inside if len(ids) else inside
+        if len(ids):
+          length, joint = length + len(ids), piece.joint
         if piece.last:
           rows[split].add(length)
           length = 0
@@ -220,7 +222,7 @@ def _divide(stream, at: float) -> Iterator[tuple[int, corpus.Piece]]:
   for _, piece in stream:
     if not second and place + len(piece.text) > at:
       end, _ = corpus.cut(piece.text, max(1, int(at - place)), piece.width)
-      yield 0, piece._replace(text=piece.text[:end], inside=False, last=True)
+      yield 0, piece._replace(text=piece.text[:end], joint="", last=True)
       piece, second = piece._replace(text=piece.text[end:]), 1
     place += len(piece.text)
     yield second, piece
@@ -268,15 +270,16 @@ def _count_words(batch) -> dict[str, int]:
   return counts.words
 
 
-def _encode(folder: str, batch) -> list[tuple[np.ndarray, int, int]]:
+def _encode(folder: str, hash: str, batch) -> list[tuple[np.ndarray, int, int]]:
   """Ids, bytes and words of each piece."""
   texts = [corpus.clean_piece(piece.text, piece.width) for _, piece in batch]
-  encoded = _tokenizer(folder).encode_many(texts)
+  encoded = _tokenizer(folder, hash).encode_many(texts)
   return [(ids, len(text.encode()), len(text.split())) for ids, text in zip(encoded, texts, strict=True)]
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(folder: str) -> Tokenizer:
+def _tokenizer(folder: str, hash: str) -> Tokenizer:
+  """Loads it once a process; the hash is part of the key, since the next run may have another in the same folder."""
   return Tokenizer.load(folder)
 
 
@@ -295,8 +298,7 @@ def _workers(count: int):
 
 
 def _begin_worker() -> None:
-  """Leaves interrupts to the parent, and ends when the parent is gone, even killed."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  """Ends the worker when its parent is gone, even killed."""
 
   def follow():
     multiprocessing.parent_process().join()
@@ -312,7 +314,10 @@ def _in_order(pool, function: Callable, tasks: Iterable) -> Iterator[tuple]:
     return
   waiting = collections.deque()
   for task in tasks:
+    # This may start a worker, which inherits the mask: an interrupt is for the parent, from the worker's first moment.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     waiting.append((task, pool.submit(function, task)))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if len(waiting) > 2 * MOST_WORKERS:
       task, future = waiting.popleft()
       yield task, future.result()

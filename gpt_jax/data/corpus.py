@@ -29,13 +29,14 @@ class Piece(NamedTuple):
   Attributes:
     text: as it was read, except that line ends are "\\n".
     width: where the document's lines are wrapped, see wrap_width.
-    inside: it ends inside a paragraph.
+    joint: what stands between it and the document's next piece when both are clean: "\\n" between paragraphs, " "
+      between words, "" inside a word.
     last: it ends its document.
   """
 
   text: str
   width: int | None
-  inside: bool
+  joint: str
   last: bool
 
 
@@ -81,26 +82,26 @@ def pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
     for chunk in itertools.chain.from_iterable(_split(chunk) for chunk in chunks):
       if len(rest) >= PIECE:
         width = width if begun else wrap_width(rest)
-        at, inside = cut(rest, PIECE, width)
-        yield Piece(rest[:at], width, inside, last=False)
+        at, joint = cut(rest, PIECE, width)
+        yield Piece(rest[:at], width, joint, last=False)
         rest, begun = rest[at:], True
       rest += chunk if begun or rest else chunk.lstrip("\ufeff \t\r\n")
     if begun or rest:
-      yield Piece(rest.rstrip(), width if begun else wrap_width(rest), inside=False, last=True)
+      yield Piece(rest.rstrip(), width if begun else wrap_width(rest), joint="", last=True)
 
 
-def cut(text: str, at: int, width: int | None) -> tuple[int, bool]:
-  """The last place up to `at` where a paragraph ends, else a word, and whether it is inside a paragraph."""
+def cut(text: str, at: int, width: int | None) -> tuple[int, str]:
+  """The last place up to `at` where a paragraph ends, else a word, with the joint between the parts, see Piece."""
   end = text.rfind("\n", 0, at)
-  for _ in range(1000):  # lines; a longer paragraph is cut inside
+  for _ in range(1000):  # lines; a longer paragraph is cut between words
     if end <= 0:
       break
     begin = text.rfind("\n", 0, end)
     if width is None or not _continues(text[begin + 1 : end], text[end + 1 : end + 1000].partition("\n")[0], width):
-      return end + 1, False
+      return end + 1, "\n"
     end = begin
   words = max(text.rfind(space, 0, at) for space in " \n\t")
-  return (words + 1 if words > 0 else at), True
+  return (words + 1, " ") if words > 0 else (at, "")
 
 
 def clean(text: str) -> str:

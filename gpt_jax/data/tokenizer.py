@@ -241,7 +241,5 @@ def _explain(error: str, vocab_size: int) -> str:
   if most := re.search(r"value <= (\d+)", error):
     return f"vocab_size {vocab_size} is more than this text supports; the largest possible is {most[1]}"
   if least := re.search(r"(?:required_chars|too small)\D*(\d+) vs (\d+)", error):
-    return (
-      f"vocab_size {vocab_size} is too small for the characters of this text; at least {least[2]} is needed"
-    )
+    return f"vocab_size {vocab_size} is too small for the characters of this text; at least {least[2]} is needed"
   return f"SentencePiece could not train a vocabulary of {vocab_size}: {' '.join(error.split())}"

@@ -97,9 +97,8 @@ def test_pieces_add_up_to_the_document(tmp_path, monkeypatch, width, between):
   pieces = list(corpus.pieces(str(path)))
   assert len(pieces) > 8 and all(len(piece.text) <= 10_000 for piece in pieces)
   assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
-  assert not any(piece.inside for piece in pieces)
-  cleaned = [corpus.clean_piece(piece.text, piece.width) for piece in pieces]
-  assert "\n".join(cleaned) == corpus.clean(text)
+  assert [piece.joint for piece in pieces] == ["\n"] * (len(pieces) - 1) + [""]
+  assert "".join(corpus.clean_piece(piece.text, piece.width) + piece.joint for piece in pieces) == corpus.clean(text)
 
 
 def test_a_paragraph_longer_than_a_piece_is_cut_between_words(tmp_path, monkeypatch):
@@ -107,16 +106,17 @@ def test_a_paragraph_longer_than_a_piece_is_cut_between_words(tmp_path, monkeypa
   (tmp_path / "text8").write_text(text, encoding="utf-8")
   monkeypatch.setattr(corpus, "PIECE", 3000)
   pieces = list(corpus.pieces(str(tmp_path / "text8")))
-  assert all(piece.inside for piece in pieces[:-1]) and not pieces[-1].inside
-  assert "".join(piece.text for piece in pieces) == text
-  assert " ".join(corpus.clean_piece(piece.text, piece.width) for piece in pieces) == text
+  assert len(pieces) > 8 and {piece.joint for piece in pieces[:-1]} == {" "}
+  assert "".join(corpus.clean_piece(piece.text, piece.width) + piece.joint for piece in pieces) == text
 
 
 def test_text_without_spaces_is_cut_between_characters(tmp_path, monkeypatch):
   text = "雪国の長いトンネルを抜けると" * 2000
   (tmp_path / "snow.txt").write_text(text, encoding="utf-8")
   monkeypatch.setattr(corpus, "PIECE", 1000)
-  assert "".join(piece.text for piece in corpus.pieces(str(tmp_path / "snow.txt"))) == text
+  pieces = list(corpus.pieces(str(tmp_path / "snow.txt")))
+  assert len(pieces) > 8 and {piece.joint for piece in pieces} == {""}
+  assert "".join(piece.text for piece in pieces) == text
 
 
 def test_files_globs_and_folders(tmp_path):
