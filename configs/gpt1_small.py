@@ -1,0 +1,22 @@
+"""A GPT-1 for a CPU: 4 blocks of width 256, the paper's recipe otherwise.
+
+python launch/prepare.py --source='novels/*.txt' --out=data/novels --vocab_size=16000
+python launch/pretrain.py --config=configs/gpt1_small.py --data=data/novels --workdir=runs/gpt1_small
+"""
+
+from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.optim import OptimConfig
+from gpt_jax.pretrain import PretrainConfig
+from gpt_jax.train import TrainConfig
+from gpt_jax.trunks.transformer import TransformerConfig
+
+
+def get_config() -> PretrainConfig:
+  return PretrainConfig(
+    trunk=TransformerConfig(context=256, layers=4, width=256, heads=4),
+    data=WindowsConfig(batch_size=8, length=256),  # 2,048 tokens a step
+    # Post-norm: at this width 1e-3 after a short warm-up stays at the unigram entropy.
+    optim=OptimConfig(learning_rate=1e-3, warmup_steps=400),
+    train=TrainConfig(steps=3000, evaluate_every=250, checkpoint_every=250),
+    evaluation_batches=20,
+  )

@@ -1,0 +1,19 @@
+"""The paper's recurrent baseline (section 5, Table 5): one LSTM layer of 2048 units in GPT-1's place.
+
+  python launch/pretrain.py --config=configs/lstm.py --data=data/books --workdir=runs/lstm
+
+Hardware and hours: not measured at full size. Expect: worse than GPT-1 everywhere but on MRPC, 5.6 points of average
+score after fine-tuning (the paper; it gives no perplexity).
+"""
+
+from gpt_jax.pretrain import PretrainConfig
+from gpt_jax.train import TrainConfig
+from gpt_jax.trunks.lstm import LSTMConfig
+
+
+def get_config() -> PretrainConfig:
+  return PretrainConfig(
+    trunk=LSTMConfig(),
+    train=TrainConfig(epochs=100, evaluate_every=10_000, checkpoint_every=2_000, log_every=100),
+    evaluation_batches=100,
+  )

@@ -1,0 +1,105 @@
+"""The program that labels: a fine-tuned checkpoint and rows of text to labels and probabilities."""
+
+import contextlib
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import numpy as np
+
+from gpt_jax import config as configs
+from gpt_jax import pretrained, sharding
+from gpt_jax.errors import InputError
+from gpt_jax.evaluate import make_predictor
+from gpt_jax.models import TaskModel
+from gpt_jax.sharding import MeshConfig
+from gpt_jax.tasks import rows
+from gpt_jax.tasks.task import Task, most_likely
+
+
+def run(checkpoint: str, source: str, output: str = "-", *, batch_size: int = 32) -> list[dict[str, Any]]:
+  """Predicts every row of a file, in its order.
+
+  Args:
+    checkpoint: a fine-tuned model (see pretrained.load).
+    source: TSV, CSV or JSONL with the task's text columns by name, or "-" for standard input. A TSV without a header
+      may have just the text columns, in the task's order: for one text, a line a text.
+    output: TSV, or JSONL where it ends in .jsonl; "-" for standard output. Nothing is left of it on an error.
+    batch_size: examples at a time.
+
+  Returns:
+    For every row {"prediction": label or value, "probabilities": {label: probability}}.
+
+  Raises:
+    InputError: not a fine-tuned model; a row that cannot be read, with file and line.
+  """
+  loaded = pretrained.load(checkpoint)
+  if not isinstance(loaded.model, TaskModel):
+    raise InputError(f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate")
+  task = configs.from_json(loaded.meta["task"]).build("")
+  examples = [task.example(row) for row in _rows(source, task)]
+  if not examples:
+    raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
+  encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  predictor = make_predictor(loaded.model, sharding.make_mesh(MeshConfig()))
+  probabilities = predictor(loaded.params, encoded, batch_size)
+  results = [_result(task, each, value) for each, value in zip(probabilities, task.value(probabilities), strict=True)]
+  with _writing(output) as file:
+    if output.endswith(".jsonl"):
+      for result in results:
+        print(json.dumps(result), file=file)
+    else:
+      writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+      writer.writerow(["prediction", *(f"p({label})" for label in task.labels)])
+      for result in results:
+        writer.writerow([result["prediction"], *(f"{p:.6f}" for p in result["probabilities"].values())])
+  return results
+
+
+def _rows(source: str, task: Task) -> Iterator[rows.Row]:
+  if source.endswith((".csv", ".jsonl", ".json")):
+    return rows.table(source, task.columns)
+  lines = rows.lines(source)
+  first = lines[0][1].split("\t") if lines else []
+  if first and not first[0].startswith("{") and not set(first) & set(task.columns):
+    return _without_header(source, lines, task.columns)
+  return rows.table(source, task.columns)
+
+
+def _without_header(source: str, lines: list[tuple[int, str]], columns: tuple[str, ...]) -> Iterator[rows.Row]:
+  for number, line in lines:
+    cells = tuple(line.split("\t"))
+    if len(cells) != len(columns):
+      raise InputError(
+        f"{source}:{number}: {len(cells)} columns; without a first line that names them there should be "
+        f"{len(columns)}: {', '.join(columns)}"
+      )
+    yield rows.Row(cells, None, f"{source}:{number}")
+
+
+def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, Any]:
+  named = {label: float(p) for label, p in zip(task.labels, probabilities, strict=True)}
+  # A task with a value of its own (STS-B's expected score) predicts that; any other, the most likely label.
+  prediction = task.labels[int(value)] if task.value is most_likely else round(float(value), 4)
+  return {"prediction": prediction, "probabilities": named}
+
+
+@contextlib.contextmanager
+def _writing(output: str) -> Iterator[TextIO]:
+  """The file under a temporary name, renamed when all of it is written."""
+  if output == "-":
+    yield sys.stdout
+    return
+  partial = f"{output}.partial"
+  try:
+    with open(partial, "w", encoding="utf-8", newline="") as file:
+      yield file
+    os.replace(partial, output)
+  except OSError as error:
+    raise InputError(f"--output={output}: {error.strerror or error}") from error
+  finally:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(partial)
