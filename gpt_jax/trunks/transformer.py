@@ -213,7 +213,7 @@ class Attention(nn.Module):
     row = jnp.arange(x.shape[0])[:, None]
     keys = keys.at[row, :, positions].set(k.swapaxes(1, 2))
     values = values.at[row, :, positions].set(v.swapaxes(1, 2))
-    allowed = positions[:, None, :, None] >= jnp.arange(keys.shape[2])  # [B, 1, T, context]
+    allowed = positions[:, None, :, None] >= jnp.arange(keys.shape[2])[None, None, None]  # [B, 1, T, context]
     return self.out(self._attend(q, keys, values, allowed, None).swapaxes(1, 2)), keys, values
 
   def _project(self, x):
