@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[1]
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8").strip()
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+# On few cores, two programs with collectives in flight at once can wait for each other's simulated devices for ever.
+os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
