@@ -66,29 +66,30 @@ def tiny_tokenizer():
 
 @pytest.fixture(scope="session")
 def make_run(tiny_tokenizer):
-  """make_run(workdir, spec, steps=(7,)): the folder of a run with random parameters, whose LayerNorms are not plain.
+  """make_run(workdir, spec, steps=(7,)): the folder of a run with random parameters, norms and biases among them.
 
-  The parameters of step s are those of seed s; the smallest step is the best.
+  The parameters of step s are make_run.params_of(spec, s); the smallest step is the best.
   """
   import jax
   import numpy as np
 
   from gpt_jax import config as configs
   from gpt_jax import workdir as workdirs
-  from gpt_jax.batch import TextBatch
+  from gpt_jax.batch import TaskBatch, TextBatch
   from gpt_jax.checkpoint import Checkpoints
-  from gpt_jax.models import LanguageModel, ModelConfig
+  from gpt_jax.models import ModelConfig
 
   def params_of(spec, seed):
     ids = np.zeros((1, 4), np.int32)
     text = TextBatch(ids, ids, ids, ids, None)
-    # A task model adds its head to the same trunk.
-    params = LanguageModel(spec.trunk, spec.causal).init(jax.random.key(seed), text)["params"]
-    if spec.head:
-      outcomes = spec.head.outcomes if spec.head.combine == "sum" else 1
-      params["head"] = {"kernel": np.ones((spec.trunk.width, outcomes)), "bias": np.ones(outcomes)}
+    batch = TaskBatch(text, np.zeros((1, 1), np.int32), None, None) if spec.head else text
+    shapes = jax.eval_shape(spec.build().init, jax.random.key(0), batch)["params"]
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: np.asarray(x + 0.1 * rng.normal(size=x.shape), np.float32), params)
+
+    def draw(path, x):
+      return np.asarray((path[-1].key == "scale") + 0.1 * rng.normal(size=x.shape), np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
 
   def make(workdir, spec: ModelConfig, steps=(7,)):
     workdirs.claim(str(workdir), spec, tiny_tokenizer, {})

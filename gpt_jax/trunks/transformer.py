@@ -81,10 +81,10 @@ class TransformerConfig:
 
 
 class Cache(NamedTuple):
-  """Keys and values of the tokens read so far: [L, B, H, T, K] each."""
+  """Keys and values of the tokens read so far, of each block: [B, H, context, K]."""
 
-  keys: jax.Array
-  values: jax.Array
+  keys: tuple[jax.Array, ...]
+  values: tuple[jax.Array, ...]
 
 
 class Transformer(nn.Module):
@@ -120,8 +120,8 @@ class Transformer(nn.Module):
   def start(self, batch_size: int) -> Cache:
     """The cache before the first token."""
     c = self.config
-    shape = (c.layers, batch_size, c.heads, c.context, c.width // c.heads)
-    return Cache(jnp.zeros(shape, c.dtype), jnp.zeros(shape, c.dtype))
+    empty = (jnp.zeros((batch_size, c.heads, c.context, c.width // c.heads), c.dtype),) * c.layers
+    return Cache(empty, empty)
 
   def extend(self, inputs, positions, valid, cache: Cache):
     """Reads T more tokens a row (a prompt, or the one just sampled), evaluating.
@@ -141,7 +141,7 @@ class Transformer(nn.Module):
       x, k, v = block.extend(x, positions, cache.keys[i], cache.values[i])
       keys.append(k)
       values.append(v)
-    return x, table, Cache(jnp.stack(keys), jnp.stack(values))
+    return x, table, Cache(tuple(keys), tuple(values))
 
   def _embed(self, inputs, positions, key):
     c = self.config
