@@ -7,14 +7,55 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from gpt_jax import sharding
+from gpt_jax import config as configs
+from gpt_jax import losses, pretrained, sharding
 from gpt_jax.batch import Mean
 from gpt_jax.data.examples import Encoded, in_order
+from gpt_jax.data.tokens import TokenFile, Windows
+from gpt_jax.errors import InputError
 from gpt_jax.losses import Loss
 from gpt_jax.models import TaskModel
+from gpt_jax.sharding import MeshConfig
 from gpt_jax.tasks.task import Task
+
+
+def run(checkpoint: str, data: str, split: str = "valid") -> dict[str, float]:
+  """How well a language model predicts a whole split, in windows of the length that it was trained with.
+
+  Args:
+    checkpoint: see pretrained.load.
+    data: a folder that prepare wrote, with the checkpoint's vocabulary.
+    split: "train" or "valid".
+
+  Returns:
+    Counts of tokens and bytes, loss in nats per token, perplexity per token, bits per byte.
+
+  Raises:
+    InputError: no such checkpoint or data, or data of another vocabulary.
+  """
+  found = pretrained.load(checkpoint)
+  if found.spec.head:
+    raise InputError(f"--checkpoint={checkpoint}: is fine-tuned for a task; give a pre-trained one")
+  text = TokenFile(data, split)
+  if text.tokenizer_hash != found.tokenizer.hash:
+    raise InputError(
+      f"{text.path}.bin: a token file of another vocabulary, {text.tokenizer_hash[:12]}, than the checkpoint's, "
+      f"{found.tokenizer.hash[:12]}; prepare the text with --tokenizer=DIR, the checkpoint's tokenizer folder"
+    )
+  config = configs.from_json(found.meta["config"])
+  mesh = sharding.make_mesh(MeshConfig())
+  size = -(-config.data.batch_size // mesh.size) * mesh.size
+  rows = Windows(text, config.data).sequential(size, sharding.local_rows(size, mesh))
+  params = jax.device_put(found.params, NamedSharding(mesh, P()))
+  means = make_evaluator(losses.text_loss(found.model), mesh)(params, map(config.objective, rows))
+  return {
+    "tokens": text.n_tokens,
+    "bytes": text.n_bytes,
+    **text_measures(means["loss"], text.n_tokens, text.n_bytes),
+  }
 
 
 def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dict[str, Mean]]:

@@ -77,7 +77,9 @@ def make_run(tiny_tokenizer):
   from gpt_jax import workdir as workdirs
   from gpt_jax.batch import TaskBatch, TextBatch
   from gpt_jax.checkpoint import Checkpoints
+  from gpt_jax.data.tokens import WindowsConfig
   from gpt_jax.models import ModelConfig
+  from gpt_jax.pretrain import PretrainConfig
 
   def params_of(spec, seed):
     ids = np.zeros((1, 4), np.int32)
@@ -92,8 +94,9 @@ def make_run(tiny_tokenizer):
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
   def make(workdir, spec: ModelConfig, steps=(7,)):
-    workdirs.claim(str(workdir), spec, tiny_tokenizer, {})
-    meta = {"model": configs.to_json(spec), "tokenizer_hash": tiny_tokenizer.hash}
+    config = PretrainConfig(spec.trunk, data=WindowsConfig(batch_size=2, length=spec.trunk.context))
+    workdirs.claim(str(workdir), config, tiny_tokenizer, {})
+    meta = {"model": configs.to_json(spec), "config": configs.to_json(config), "tokenizer_hash": tiny_tokenizer.hash}
     with Checkpoints(str(workdir), metric="valid_loss", mode="min") as checkpoints:
       for step in steps:
         checkpoints.save(step, {"params": params_of(spec, step)}, meta, {"valid_loss": float(step)})
@@ -101,3 +104,42 @@ def make_run(tiny_tokenizer):
 
   make.params_of = params_of
   return make
+
+
+@pytest.fixture(scope="session")
+def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
+  """A task that a tiny model learns (which animal occurs in the words), fine-tuned with two seeds.
+
+  Attributes: data_dir (train.tsv, dev.tsv), pretrained, config, workdir (seed_0, seed_1), results.
+  """
+  import random
+  from types import SimpleNamespace
+
+  from gpt_jax import finetune
+  from gpt_jax.models import ModelConfig
+  from gpt_jax.optim import OptimConfig
+  from gpt_jax.tasks.table import TableTask
+  from gpt_jax.train import TrainConfig
+  from gpt_jax.trunks.transformer import TransformerConfig
+
+  folder, rng = tmp_path_factory.mktemp("finetuned"), random.Random(0)
+
+  def row():
+    animal, words = rng.choice(("cat", "dog")), rng.choices("the sat on mat and ran to old barn".split(), k=5)
+    words.insert(rng.randrange(6), animal)
+    return f"{' '.join(words)}\t{ {'cat': 'meows', 'dog': 'barks'}[animal] }"
+
+  for split, count in (("train", 128), ("dev", 30)):
+    (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *(row() for _ in range(count))]) + "\n")
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=32, heads=2)
+  config = finetune.FinetuneConfig(
+    task=TableTask(),
+    batch_size=16,
+    text_weight=0.2,
+    optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
+    train=TrainConfig(epochs=4, log_every=8),
+  )
+  pretrained = make_run(folder / "pretrained", ModelConfig(trunk))
+  workdir = str(folder / "run")
+  results = finetune.run(config, str(folder), pretrained, workdir, seeds=2)
+  return SimpleNamespace(data_dir=str(folder), pretrained=pretrained, config=config, workdir=workdir, results=results)
