@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
   Attributes:
     text: as it was read, except that line ends are "\\n".
-    width: where the document's lines are wrapped, see wrap_width.
+    width: where its lines are wrapped, see wrap_width.
     joint: what stands between it and the document's next piece when both are clean: "\\n" between paragraphs, " "
       between words, "" inside a word.
     last: it ends its document.
@@ -78,16 +78,16 @@ def documents(source: str, *, field: str = "text") -> Iterator[str]:
 def pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
   """The documents of one found source, none of them blank, the long ones in pieces: memory does not grow with them."""
   for chunks in _chunks(name, field):
-    rest, width, begun = "", None, False
+    rest, begun = "", False
     for chunk in itertools.chain.from_iterable(_split(chunk) for chunk in chunks):
       if len(rest) >= PIECE:
-        width = width if begun else wrap_width(rest)
+        width = wrap_width(rest)  # of each piece: a long file may be many books, one after the other
         at, joint = cut(rest, PIECE, width)
         yield Piece(rest[:at], width, joint, last=False)
         rest, begun = rest[at:], True
       rest += chunk if begun or rest else chunk.lstrip("\ufeff \t\r\n")
     if begun or rest:
-      yield Piece(rest.rstrip(), width if begun else wrap_width(rest), joint="", last=True)
+      yield Piece(rest.rstrip(), wrap_width(rest), joint="", last=True)
 
 
 def cut(text: str, at: int, width: int | None) -> tuple[int, str]:

@@ -66,8 +66,7 @@ class Tokenizer:
       words = count_words(words)
     if not words:
       raise InputError("there is no text to train a vocabulary on")
-    # Sorted, because ties between merges fall to what came first.
-    table = (f"{word}\t{count}" for word, count in sorted(words.items(), key=lambda item: (-item[1], item[0])))
+    table = (f"{word}\t{count}" for word, count in words.items())  # SentencePiece sorts, so their order is no matter
     model = io.BytesIO()
     try:
       sentencepiece.SentencePieceTrainer.train(

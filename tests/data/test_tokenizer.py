@@ -45,7 +45,7 @@ def test_counts_train_the_same_model_as_the_text():
   assert [counted.id_to_piece(i) for i in range(330)] == [direct.id_to_piece(i) for i in range(330)]
 
 
-def test_training_is_deterministic(tokenizer):
+def test_the_order_of_words_is_no_matter(tokenizer):
   words = count_words(TEXT)
   assert Tokenizer.train(dict(reversed(words.items())), 330).model == tokenizer.model
 
