@@ -333,7 +333,7 @@ def _progress(label: str, total: int | None):
   except ImportError:
     yield lambda count: None
     return
-  with tqdm.tqdm(desc=label, total=total, unit="B", unit_scale=True, disable=None, dynamic_ncols=True) as bar:
+  with tqdm.tqdm(desc=label, total=total, unit="B", unit_scale=True, disable=None) as bar:
     yield bar.update
 
 
