@@ -1,14 +1,17 @@
 """The program that fine-tunes: a pre-trained trunk, a labelled task, a new head W_y (section 3.2)."""
 
 import dataclasses
+import functools
 import json
 import os
 import statistics
 import sys
+import zlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax import config as configs
 from gpt_jax import losses, optim, pretrained, sharding, train
@@ -68,12 +71,14 @@ def run(
     tokenizer: the folder of a vocabulary, where source is "none".
 
   Returns:
-    For every seed, what its `result.json` says: the last evaluation, and that of the best epoch.
+    For every seed, what its `result.json` says: the last evaluation and, on process 0, that of the best epoch.
   """
   start = _start(config, source, tokenizer)
   named = config.task.settled(data_dir)
   config = dataclasses.replace(config, task=named, trunk=start.trunk)
   task = named.build(data_dir)
+  if task.paper and jax.process_index() == 0:
+    print(f"{task.name}: the paper has {task.paper}", file=sys.stderr)
   data = {}
   for split in ("train", "dev"):
     examples = task.examples(data_dir, split)
@@ -149,8 +154,12 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
     trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
     return _Start(trunk, True, vocabulary, None, "none")
   loaded = pretrained.load(source)
-  step = f"step {loaded.step} of tokenizer {loaded.tokenizer.hash[:12]}"
-  return _Start(loaded.spec.trunk, loaded.spec.causal, loaded.tokenizer, loaded.params["trunk"], step)
+  if config.trunk not in (FinetuneConfig.trunk, loaded.spec.trunk):
+    raise InputError("config.trunk is for --pretrained=none; a checkpoint brings its own: leave these settings out")
+  trunk = loaded.params["trunk"]
+  return _Start(
+    loaded.spec.trunk, loaded.spec.causal, loaded.tokenizer, trunk, f"step {loaded.step}, checksum {_checksum(trunk)}"
+  )
 
 
 def _run_seed(
@@ -160,16 +169,16 @@ def _run_seed(
   parts, devices = config.train.microbatches, mesh.shape["data"]
   sharding.check_batch(config.batch_size, mesh, parts, "batch_size")
   pmap = config.mesh.via == "pmap"
+  total_steps = config.train.total_steps(len(data["train"]) // config.batch_size)
   # Under pmap a device has only its own rows to find its extract tokens in; under jit it is microbatches that do.
   batches = PackedBatches(
     data["train"],
     config.batch_size,
     config.train.seed,
-    config.train.epochs,
+    config.train.epochs or -(-total_steps // max(1, len(data["train"]) // config.batch_size)),
     groups=parts * devices if pmap else parts,
     row_multiple=1 if pmap else devices,
   )
-  total_steps = config.train.total_steps(batches.steps_per_epoch)
 
   head = HeadConfig(task.outcomes, task.combine, config.head_dropout)
   spec = ModelConfig(start.trunk, head, start.causal)
@@ -177,7 +186,10 @@ def _run_seed(
   loss = losses.task_loss(model, config.text_weight)
   optimizer, schedule = optim.make(config.optim, total_steps)
   state_of = train.init_state(lambda key: model.init(key, batches(0))["params"], optimizer, config.train.seed)
-  identity = {"train_examples": len(data["train"]), "dev_examples": len(data["dev"]), "pretrained": start.name}
+  identity = {"pretrained": start.name}
+  for split, encoded in data.items():
+    arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels]
+    identity[split] = f"{len(encoded)} examples, checksum {_checksum(arrays)}"
   workdirs.claim(workdir, config, start.tokenizer, identity)
   finished = os.path.join(workdir, "result.json")
   if os.path.exists(finished):
@@ -238,11 +250,16 @@ def _run_seed(
         evaluate_at=evaluate_at,
         save_at=lambda step: evaluate_at(step) or due(step, config.train.checkpoint_every),
       )
-  best = _best_evaluation(workdir, primary)
-  result = {"task": task.name, "seed": config.train.seed, "steps": total_steps, "dev": evaluation, "best": best}
-  if jax.process_index() == 0:
+  result = {"task": task.name, "seed": config.train.seed, "steps": total_steps, "dev": evaluation}
+  if jax.process_index() == 0:  # it alone has metrics.jsonl
+    result["best"] = _best_evaluation(workdir, primary)
     workdirs.write_json(finished, result)
   return result
+
+
+def _checksum(tree: Any) -> str:
+  """Of the bytes of all arrays: other parameters or data of the same size are not the same run."""
+  return f"{functools.reduce(lambda sum, x: zlib.crc32(np.ascontiguousarray(x), sum), jax.tree.leaves(tree), 0):08x}"
 
 
 def _best_evaluation(workdir: str, primary: str) -> dict[str, float]:

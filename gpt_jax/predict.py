@@ -45,9 +45,9 @@ def run(checkpoint: str, source: str, output: str = "-", *, batch_size: int = 32
     raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
   predictor = make_predictor(loaded.model, sharding.make_mesh(MeshConfig()))
-  probabilities = predictor(loaded.params, encoded, batch_size)
-  results = [_result(task, each, value) for each, value in zip(probabilities, task.value(probabilities), strict=True)]
-  with _writing(output) as file:
+  with _writing(output, source) as file:  # opened before the time is spent
+    probabilities = predictor(loaded.params, encoded, batch_size)
+    results = [_result(task, each, value) for each, value in zip(probabilities, task.value(probabilities), strict=True)]
     if output.endswith(".jsonl"):
       for result in results:
         print(json.dumps(result), file=file)
@@ -63,10 +63,11 @@ def _rows(source: str, task: Task) -> Iterator[rows.Row]:
   if source.endswith((".csv", ".jsonl", ".json")):
     return rows.table(source, task.columns)
   lines = rows.lines(source)
-  first = lines[0][1].split("\t") if lines else []
-  if first and not first[0].startswith("{") and not set(first) & set(task.columns):
-    return _without_header(source, lines, task.columns)
-  return rows.table(source, task.columns)
+  first = lines[0][1].split("\t") if lines else list(task.columns)
+  is_json = source == "-" and first[0].lstrip().startswith("{")  # as rows.table decides
+  if is_json or set(first) & set(task.columns):
+    return rows.table(source, task.columns)
+  return _without_header(source, lines, task.columns)
 
 
 def _without_header(source: str, lines: list[tuple[int, str]], columns: tuple[str, ...]) -> Iterator[rows.Row]:
@@ -88,11 +89,13 @@ def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, An
 
 
 @contextlib.contextmanager
-def _writing(output: str) -> Iterator[TextIO]:
+def _writing(output: str, source: str) -> Iterator[TextIO]:
   """The file under a temporary name, renamed when all of it is written."""
   if output == "-":
     yield sys.stdout
     return
+  if os.path.isdir(output) or (os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source)):
+    raise InputError(f"--output={output}: is {'a folder' if os.path.isdir(output) else 'the input'}; name another file")
   partial = f"{output}.partial"
   try:
     with open(partial, "w", encoding="utf-8", newline="") as file:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from typing import Any
 
 import jax
@@ -42,14 +41,21 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
         "use another folder, or the old settings"
       )
     return
-  strangers = sorted(set(_listing(workdir)) - {"compilation_cache", "tokenizer"})
+  strangers = sorted(set(_listing(workdir)) - {"compilation_cache", "tokenizer", "config.json.partial"})
   if strangers:
     raise InputError(f"--workdir={workdir} holds {strangers[0]!r} but no config.json: not a run's folder; use another")
+  vocabulary = os.path.join(workdir, "tokenizer")
+  if os.path.exists(os.path.join(vocabulary, "tokenizer.json")) and Tokenizer.load(vocabulary).hash != tokenizer.hash:
+    raise InputError(
+      f"--workdir={workdir} holds another vocabulary and no config.json: not a run's folder; use another"
+    )
   if jax.process_index() == 0:
-    os.makedirs(workdir, exist_ok=True)
-    shutil.rmtree(os.path.join(workdir, "tokenizer"), ignore_errors=True)
-    tokenizer.save(os.path.join(workdir, "tokenizer"))
-    write_json(path, wanted)
+    try:
+      os.makedirs(workdir, exist_ok=True)
+      tokenizer.save(vocabulary)
+      write_json(path, wanted)
+    except OSError as error:
+      raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
 
 
 def read(workdir: str) -> dict[str, Any]:
@@ -79,3 +85,5 @@ def _listing(workdir: str) -> list[str]:
     return []
   except NotADirectoryError as error:
     raise InputError(f"--workdir={workdir} is a file; a folder is needed") from error
+  except OSError as error:
+    raise InputError(f"--workdir={workdir}: cannot be read ({error.strerror})") from error

@@ -125,8 +125,8 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
   folder, rng = tmp_path_factory.mktemp("finetuned"), random.Random(0)
 
   def row():
-    animal, words = rng.choice(("cat", "dog")), rng.choices("the sat on mat and ran to old barn".split(), k=5)
-    words.insert(rng.randrange(6), animal)
+    animal, words = rng.choice(("cat", "dog")), rng.choices("the sat on mat and ran to old barn".split(), k=3)
+    words.insert(rng.randrange(4), animal)
     return f"{' '.join(words)}\t{ {'cat': 'meows', 'dog': 'barks'}[animal] }"
 
   for split, count in (("train", 128), ("dev", 30)):
@@ -137,7 +137,7 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
     batch_size=16,
     text_weight=0.2,
     optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
-    train=TrainConfig(epochs=4, log_every=8),
+    train=TrainConfig(epochs=6, log_every=8),
   )
   pretrained = make_run(folder / "pretrained", ModelConfig(trunk))
   workdir = str(folder / "run")

@@ -25,7 +25,7 @@ class TableTask:
 
   train: str = option("train.tsv", "file of the training rows")
   dev: str = option("dev.tsv", "file of the rows to evaluate on")
-  test: str = option("", "file of the rows to predict at the end, labels optional; empty: none")
+  test: str = option("", "file of the test rows, read by launch/evaluate.py --split=test; empty: none")
   columns: tuple[str, ...] = option(
     ("text",),
     "text columns: 1 for classification, 2 for entailment and similarity, context and options for multiple_choice",
