@@ -1,4 +1,4 @@
-"""Exact means over a fixed set, and the program that reports perplexity and bits per byte of held-out text."""
+"""Exact means over a fixed set, and the program that measures a checkpoint: on held-out text, or on its task."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -18,27 +18,42 @@ from gpt_jax.data.tokens import TokenFile, Windows
 from gpt_jax.errors import InputError
 from gpt_jax.losses import Loss
 from gpt_jax.models import TaskModel
+from gpt_jax.pretrained import Pretrained
 from gpt_jax.sharding import MeshConfig
 from gpt_jax.tasks.task import Task
 
 
-def run(checkpoint: str, data: str, split: str = "valid") -> dict[str, float]:
-  """How well a language model predicts a whole split, in windows of the length that it was trained with.
+def run(checkpoint: str, data: str, split: str = "") -> dict[str, float]:
+  """How well a checkpoint does on a whole split of text, or of the labelled examples of its task.
 
   Args:
     checkpoint: see pretrained.load.
-    data: a folder that prepare wrote, with the checkpoint's vocabulary.
-    split: "train" or "valid".
+    data: for a language model, a folder that prepare wrote, with the checkpoint's vocabulary; for a fine-tuned one, the
+      folder of its task's files, as in finetune.
+    split: "train" or "valid" of text, "train", "dev" or "test" of a task; by default "valid" and "dev".
 
   Returns:
-    Counts of tokens and bytes, loss in nats per token, perplexity per token, bits per byte.
+    Text: counts of tokens and bytes, loss in nats per token, perplexity per token, bits per byte; read in windows of
+    the length that the model was trained with. Task: the count of examples, loss in nats, the task's metrics.
 
   Raises:
-    InputError: no such checkpoint or data, or data of another vocabulary.
+    InputError: no such checkpoint or data, data of another vocabulary, or examples without labels.
   """
   found = pretrained.load(checkpoint)
-  if found.spec.head:
-    raise InputError(f"--checkpoint={checkpoint}: is fine-tuned for a task; give a pre-trained one")
+  return _on_task(found, data, split or "dev") if found.spec.head else _on_text(found, data, split or "valid")
+
+
+def _on_task(found: Pretrained, data_dir: str, split: str) -> dict[str, float]:
+  task = configs.from_json(found.meta["task"]).build(data_dir)
+  examples = task.examples(data_dir, split)
+  if unlabelled := next((example.name for example in examples if example.label is None), None):
+    raise InputError(f"{unlabelled}: no label; launch/predict.py is for rows without")
+  encoded = task.encode(examples, found.tokenizer, found.spec.trunk.context)
+  probabilities = make_predictor(found.model, sharding.make_mesh(MeshConfig()))(found.params, encoded, 32)
+  return {"examples": len(examples), **task_measures(task, probabilities, encoded.labels)}
+
+
+def _on_text(found: Pretrained, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   if text.tokenizer_hash != found.tokenizer.hash:
     raise InputError(

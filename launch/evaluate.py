@@ -1,6 +1,6 @@
-"""Evaluates a language model on prepared text: loss, perplexity per token, bits per byte.
+"""Evaluates a language model on prepared text (perplexity, bits per byte), a fine-tuned one on its task (its metrics).
 
-python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=valid]
+python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=train|valid|dev|test]
 """
 
 from absl import flags
@@ -8,8 +8,10 @@ from absl import flags
 import command_line
 
 CHECKPOINT = command_line.define_checkpoint()
-DATA = flags.DEFINE_string("data", None, "folder that launch/prepare.py wrote", required=True)
-SPLIT = flags.DEFINE_enum("split", "valid", ["train", "valid"], "part of the text")
+DATA = flags.DEFINE_string(
+  "data", None, "folder that launch/prepare.py wrote; for a task, its --data_dir", required=True
+)
+SPLIT = flags.DEFINE_string("split", "", "train or valid of text (default valid); train, dev or test of a task (dev)")
 
 
 def main():

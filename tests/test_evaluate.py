@@ -1,5 +1,6 @@
 """The evaluation of a language model, against a plain loop over its tokens."""
 
+import dataclasses
 import math
 import os
 import subprocess
@@ -15,7 +16,8 @@ from gpt_jax.batch import TextBatch
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.tokens import TokenWriter
 from gpt_jax.errors import InputError
-from gpt_jax.models import HeadConfig, ModelConfig
+from gpt_jax.models import ModelConfig
+from gpt_jax.tasks.rows import Row
 from gpt_jax.trunks.transformer import TransformerConfig
 
 ROOT = Path(__file__).parents[1]
@@ -75,10 +77,29 @@ def test_text_of_another_vocabulary(run, tmp_path):
     evaluate.run(run, prepare(tmp_path, other))
 
 
-def test_a_fine_tuned_model(tmp_path, make_run, trunk):
-  path = make_run(tmp_path / "run", ModelConfig(trunk, HeadConfig()))
-  with pytest.raises(InputError, match="is fine-tuned for a task"):
-    evaluate.run(path, "nowhere")
+def test_a_fine_tuned_model_on_its_task(finetuned, tmp_path):
+  checkpoint = f"{finetuned.workdir}/seed_0"
+  found = evaluate.run(checkpoint, finetuned.data_dir)
+  assert found.pop("examples") == 30
+  assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in found.items()} == finetuned.results[0]["dev"]
+  assert evaluate.run(checkpoint, finetuned.data_dir, "train")["examples"] == 128
+  with pytest.raises(InputError, match=r"TableTask\.test: no file is named"):
+    evaluate.run(checkpoint, finetuned.data_dir, "test")
+  with pytest.raises(InputError, match="split 'valid' of table: should be one of train, dev, test"):
+    evaluate.run(checkpoint, finetuned.data_dir, "valid")
+  with pytest.raises(InputError, match=r"dev\.tsv: No such file"):
+    evaluate.run(checkpoint, str(tmp_path))
+
+
+def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
+  (tmp_path / "dev.tsv").write_text("text\nthe cat\n")
+  with pytest.raises(InputError, match=r"dev\.tsv:2: no column 'label'"):
+    evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path))
+  task = finetuned.config.task.build(finetuned.data_dir)
+  unlabelled = dataclasses.replace(task, read=lambda *_: [Row(("the cat",), None, "test.tsv:2")])
+  monkeypatch.setattr(type(finetuned.config.task), "build", lambda *_: unlabelled)
+  with pytest.raises(InputError, match=r"test\.tsv:2: no label; launch/predict\.py"):
+    evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path), "test")
 
 
 def launch(*flags):
