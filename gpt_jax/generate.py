@@ -55,7 +55,7 @@ def run(
   for number, ids in enumerate(encoded, 1):
     if not len(ids):
       raise InputError(f"prompt {number} is empty: GPT-1 has no token that begins a text; give at least one word")
-  model, params = LanguageModel(found.spec.trunk), jax.device_put({"trunk": found.params["trunk"]})
+  model, params = LanguageModel(found.spec.trunk), jax.device_put(found.params)
   texts = []
   for first in range(0, len(encoded), _BATCH):
     batch = encoded[first : first + _BATCH]

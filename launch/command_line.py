@@ -31,10 +31,10 @@ class _Config:
     return configs.override_all(configs.load(FLAGS.config), _changes)
 
 
-def define_config() -> _Config:
+def define_config(default: str | None = None) -> _Config:
   """Defines --config, --config.NAME=VALUE and --print_config."""
   help = "Python file with get_config(), then :ARGUMENT where it takes one; --config.NAME=VALUE changes a field"
-  flags.DEFINE_string("config", None, help, required=True)
+  flags.DEFINE_string("config", default, help, required=default is None)
   flags.DEFINE_boolean("print_config", False, "list every field of the config, and stop")
   return _Config()
 

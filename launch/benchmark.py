@@ -1,0 +1,30 @@
+"""Measures a config on this machine: training step, data, generation, time to the first step, checkpoints.
+
+python launch/benchmark.py [--config=configs/gpt1.py] [--only=step,data,generation,start,checkpoint] [--json=FILE]
+"""
+
+from absl import flags
+
+import command_line
+
+CONFIG = command_line.define_config(default="configs/gpt1.py")
+BATCH_SIZE = flags.DEFINE_integer("batch_size", 0, "rows in a step; 0: 1 on a CPU, else the config's", lower_bound=0)
+ONLY = flags.DEFINE_list("only", [], "parts to measure; all where none is named")
+JSON = flags.DEFINE_string("json", "", "file for the numbers")
+
+
+def main():
+  import dataclasses
+
+  import jax
+
+  from gpt_jax import benchmark
+
+  config = CONFIG.value
+  size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
+  config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
+  benchmark.run(config, tuple(ONLY.value), JSON.value)
+
+
+if __name__ == "__main__":
+  command_line.run(main)
