@@ -57,8 +57,8 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
     InputError: for everything that a user can mend, before any training time is spent.
   """
   # 1. The text, and what it decides of the config.
-  tokenizer = Tokenizer.load(f"{data}/tokenizer")
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
+  tokenizer = Tokenizer.load(f"{data}/tokenizer")
   check_vocabulary(text, tokenizer)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
   windows = Windows(text, config.data, config.train.seed)

@@ -95,7 +95,7 @@ class TokenFile:
         self.header = json.load(file)
       self.offsets = np.load(self.path + ".documents.npy", allow_pickle=False)
       descriptor = os.open(self.path + ".bin", os.O_RDONLY)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
       raise InputError(f"{error.filename}: missing; {folder!r} must be a folder made by launch/prepare.py") from error
     except (OSError, ValueError, EOFError) as error:
       raise InputError(f"{self.path}.*: cannot be read ({error}); prepare the text again") from error

@@ -1,0 +1,239 @@
+"""Bad input, through the command lines: one line that says what to do, exit code 2, and nothing lost."""
+
+import hashlib
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from absl import flags
+
+from gpt_jax import config as configs
+from gpt_jax import optim, train
+from gpt_jax import workdir as workdirs
+from gpt_jax.batch import TextBatch
+from gpt_jax.checkpoint import Checkpoints
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokens import TokenFile
+from gpt_jax.models import LanguageModel
+
+ROOT = Path(__file__).parents[1]
+
+CONFIG = """from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.pretrain import PretrainConfig
+from gpt_jax.train import TrainConfig
+from gpt_jax.trunks.transformer import TransformerConfig
+
+
+def get_config():
+  return PretrainConfig(
+    trunk=TransformerConfig(context=64, layers=1, width=16, heads=2),
+    data=WindowsConfig(batch_size=8, length=16),
+    train=TrainConfig(steps=2),
+  )
+"""
+
+
+@pytest.fixture
+def launch(monkeypatch, capsys):
+  """launch(program, *arguments) -> (exit code, standard output, standard error), in this process."""
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+  monkeypatch.setattr(os, "environ", os.environ.copy())
+  import command_line
+
+  def call(program, *arguments):
+    before = set(flags.FLAGS)
+    monkeypatch.setattr(sys, "argv", [program, *arguments])
+    monkeypatch.setattr(command_line, "_tune_malloc", lambda: None)
+    try:
+      runpy.run_path(str(ROOT / "launch" / f"{program}.py"), run_name="__main__")
+      code = 0
+    except SystemExit as end:
+      code = end.code
+    finally:
+      command_line._changes.clear()
+      for name in set(flags.FLAGS) - before:
+        delattr(flags.FLAGS, name)
+      flags.FLAGS.unparse_flags()
+    return code, *capsys.readouterr()
+
+  return call
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, finetuned):
+  """A folder with everything that could be wrong, each in its own place."""
+  here = tmp_path_factory.mktemp("world")
+  (here / "tiny.py").write_text(CONFIG)
+  (here / "text.txt").write_text("the cat sat on the mat and the dog ran to the old red barn\n" * 20)
+  (here / "empty.txt").write_text("")
+  (here / "latin.txt").write_bytes(b"the caf\xe9\n")
+  (here / "rows.tsv").write_text("text\tlabel\nthe cat\tmeows\n")
+  (here / "broken.tsv").write_text("text\tlabel\nthe cat\tmeows\nthe dog\n")
+  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+  command = [sys.executable, ROOT / "launch" / "prepare.py", "--source=text.txt", "--out=prepared", "--vocab_size=290"]
+  subprocess.run(command, cwd=here, env=environment, check=True, capture_output=True)
+
+  shutil.copytree(here / "prepared", here / "truncated")
+  os.truncate(here / "truncated" / "train.bin", os.path.getsize(here / "truncated" / "train.bin") - 10)
+  shutil.copytree(here / "prepared", here / "mixed")
+  shutil.rmtree(here / "mixed" / "tokenizer")
+  Tokenizer.train(["another text for another vocabulary"], 280).save(str(here / "mixed" / "tokenizer"))
+
+  for task, line in (("labels", "the dog\tmoos\n"), ("columns", "the dog\n")):
+    (here / task).mkdir()
+    (here / task / "train.tsv").write_text("text\tlabel\nthe cat\tmeows\n" + line)
+    (here / task / "dev.tsv").write_text("text\tlabel\nthe cat\tmeows\n")
+
+  shutil.copytree(finetuned.pretrained, here / "damaged")
+  for path in here.glob("damaged/checkpoints/*/state/**/*"):
+    if path.is_file():
+      path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
+
+  # A run of this config; and one whose checkpoint is of a wider model.
+  tokenizer, config = Tokenizer.load(str(here / "prepared" / "tokenizer")), configs.load(str(here / "tiny.py"))
+  config = configs.override(config, "trunk.vocab_size", str(tokenizer.vocab_size))
+  counts = {f"{split}_tokens": TokenFile(str(here / "prepared"), split).n_tokens for split in ("train", "valid")}
+  for name in ("run", "wider"):
+    workdirs.claim(str(here / name), config, tokenizer, counts)
+  ids = np.zeros((1, 4), np.int32)
+  model = LanguageModel(configs.override(config.trunk, "width", "32"))
+  optimizer, _ = optim.make(config.optim, 2)
+  init = train.init_state(lambda key: model.init(key, TextBatch(ids, ids, ids, ids, None))["params"], optimizer, 0)
+  with Checkpoints(str(here / "wider"), metric="valid_loss", mode="min") as checkpoints:
+    checkpoints.save(1, init(), {})
+
+  paths = {"launched": str(ROOT), "task": finetuned.data_dir, "pretrained": finetuned.pretrained}
+  return SimpleNamespace(folder=here, paths=paths | {"finetuned": f"{finetuned.workdir}/seed_0"})
+
+
+def contents(folder):
+  return {
+    str(path): path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(folder).rglob("*")
+  }
+
+
+PRETRAIN = "pretrain --config=tiny.py --workdir=new --data=prepared"
+TABLE = "--config={launched}/configs/finetune.py:table --workdir=new --config.batch_size=8"
+CASES = [
+  # Files.
+  ("prepare --source=nothing.txt --out=new", "nothing.txt: no such file"),
+  ("prepare --source=empty.txt --out=new", "empty.txt: there is no text in it"),
+  ("prepare --source=latin.txt --out=new", "latin.txt: not UTF-8 at byte 7"),
+  ("prepare --source=text.txt --out=run", "not empty, and not made by prepare"),
+  ("prepare --source=text.txt --out=text.txt", "text.txt: is a file; --out names the folder to make"),
+  ("prepare --source=text.txt --out=new --vocab_size=0", "vocab_size = 0: must be an integer of at least 1"),
+  (PRETRAIN.replace("prepared", "nothing"), "nothing/train.json: missing; 'nothing' must be a folder made by"),
+  (PRETRAIN.replace("prepared", "text.txt"), "'text.txt' must be a folder made by launch/prepare.py"),
+  (PRETRAIN.replace("prepared", "truncated"), "train.bin: truncated, "),
+  (PRETRAIN.replace("prepared", "mixed"), "was written with vocabulary"),
+  (
+    f"{PRETRAIN} --config.data.sampling=across_documents --config.data.length=4096 --config.trunk.context=4096",
+    "less than one window of length + 1 = 4097",
+  ),
+  # Configs.
+  ("pretrain --config=nothing.py --workdir=new --data=prepared", "cannot read config file 'nothing.py'"),
+  (f"{PRETRAIN} --config.trunk.layer=2", "no field 'trunk.layer'; did you mean trunk.layers?"),
+  (f"{PRETRAIN} --config.trunk.layers=two", "trunk.layers = 'two': must be an integer of at least 1"),
+  (f"{PRETRAIN} --config.trunk.layers=0", "trunk.layers = 0: must be an integer of at least 1"),
+  (f"{PRETRAIN} --config.trunk.heads=3", "trunk.heads=3: must divide trunk.width=16"),
+  (f"{PRETRAIN} --config.data.length=65", "data.length=65: must not exceed trunk.context=64"),
+  (f"{PRETRAIN} --config.train.epochs=1", "exactly one of them must be above 0"),
+  (f"{PRETRAIN} --config.data.batch_size=12", "batch_size=12: must be a multiple of 8 (8 devices"),
+  (f"{PRETRAIN} --config.mesh.model=3", "is not the number of devices, 8"),
+  (f"{PRETRAIN} --workdir=text.txt", "--workdir=text.txt is a file"),
+  (f"{PRETRAIN} --workdir=text.txt/new", "--workdir=text.txt/new is a file"),
+  (f"{PRETRAIN} --workdir=/proc/new", "--workdir=/proc/new: cannot be written"),
+  (f"{PRETRAIN} --workdir=prepared", "no config.json: not a run's folder"),
+  (f"{PRETRAIN} --workdir=run --config.train.steps=3", "another config (train.steps: 2 != 3)"),
+  (f"{PRETRAIN} --workdir=wider", "is of another model: "),
+  (f"{PRETRAIN} --steps=3", "unknown flag --steps"),
+  ("pretrain --config=tiny.py", "needed: --data, --workdir"),
+  # Fine-tuning.
+  (f"finetune {TABLE} --data_dir=labels --pretrained=nothing", "no checkpoint in"),
+  (f"finetune {TABLE} --data_dir=labels --pretrained=prepared", "no checkpoint in"),
+  (f"finetune {TABLE} --data_dir=labels --pretrained=text.txt", "no checkpoint in"),
+  (f"finetune {TABLE} --data_dir=labels --pretrained=damaged", "no undamaged checkpoint in"),
+  (f"finetune {TABLE} --data_dir=labels --pretrained=none", "--pretrained=none needs --tokenizer=DIR"),
+  (f"finetune {TABLE} --data_dir=labels --pretrained=none --tokenizer=prepared", "prepared: no tokenizer here"),
+  (
+    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --config.task.labels=barks,meows",
+    "labels/train.tsv:3: label 'moos': should be one of barks, meows",
+  ),
+  (f"finetune {TABLE} --data_dir=columns --pretrained={{pretrained}}", "columns/train.tsv:3: 1 columns"),
+  (f"finetune {TABLE} --data_dir=nothing --pretrained={{pretrained}}", "nothing/train.tsv: No such file"),
+  (
+    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.batch_size=12",
+    "must be a multiple of 8",
+  ),
+  (
+    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --workdir={{finetuned}}",
+    "holds a run with another config (",
+  ),
+  ("finetune --config={launched}/configs/finetune.py --data_dir=x --pretrained=x --workdir=new", "finetune.py:NAME"),
+  (
+    "finetune --config={launched}/configs/finetune.py:colla --data_dir=x --pretrained={pretrained} --workdir=new",
+    "no task 'colla'; the tasks are",
+  ),
+  (
+    "finetune --config={launched}/configs/finetune.py:cola --data_dir=labels --pretrained={pretrained} --workdir=new",
+    "--data_dir=labels: no folder 'glue/CoLA' here",
+  ),
+  # Use.
+  ("predict --checkpoint={pretrained} --input=rows.tsv", "a language model without a head"),
+  ("predict --checkpoint={finetuned} --input=nothing.tsv", "nothing.tsv: No such file"),
+  ("predict --checkpoint={finetuned} --input=broken.tsv --output=new", "broken.tsv:3: 1 columns"),
+  ("predict --checkpoint={finetuned} --input=empty.txt", "empty.txt: empty"),
+  ("predict --checkpoint={finetuned} --input=latin.txt", "latin.txt:1: not UTF-8"),
+  ("predict --checkpoint={finetuned} --input=rows.tsv --output=rows.tsv", "is the input"),
+  ("predict --checkpoint=damaged --input=rows.tsv", "no undamaged checkpoint in"),
+  ("evaluate --checkpoint={finetuned} --data=prepared", "prepared/dev.tsv: No such file"),
+  ("evaluate --checkpoint={pretrained} --data=text.txt", "'text.txt' must be a folder made by launch/prepare.py"),
+  ("evaluate --checkpoint={pretrained} --data=prepared", "another vocabulary"),
+  ("generate --checkpoint={pretrained}", "prompt"),
+  ("generate --checkpoint=prepared --prompt=the", "no checkpoint in"),
+  ("export --checkpoint={pretrained} --out=run", "is no exported model; choose another place"),
+  ("export --checkpoint={pretrained} --out=new --format=torch", "--format=torch: must be one of npz"),
+]
+
+
+@pytest.mark.parametrize(
+  "command, message", CASES, ids=[f"{command.split()[0]}-{message}" for command, message in CASES]
+)
+def test_bad_input_is_one_line_and_loses_nothing(world, launch, monkeypatch, command, message):
+  monkeypatch.chdir(world.folder)
+  before, kept = contents(world.folder), contents(world.paths["finetuned"])
+  code, out, err = launch(*command.format(**world.paths).split())
+  lines = [line for line in err.splitlines() if line.startswith("error: ")]
+  assert (code, out) == (2, "")
+  assert len(lines) == 1 and err.endswith(f"{lines[0]}\n"), err
+  assert message in lines[0]
+  assert "Traceback" not in err
+  assert contents(world.folder) == before
+  assert contents(world.paths["finetuned"]) == kept
+
+
+@pytest.mark.parametrize(
+  "command, message",
+  [
+    (f"{PRETRAIN} --config.trunk.layers=two", "trunk.layers = 'two': must be an integer of at least 1"),
+    (f"{PRETRAIN} --data=truncated", "train.bin: truncated, "),
+    ("predict --checkpoint={finetuned} --input=broken.tsv", "broken.tsv:3: 1 columns"),
+  ],
+)
+def test_in_a_process_of_its_own(world, command, message):
+  program, *arguments = command.format(**world.paths).split()
+  command = [sys.executable, str(ROOT / "launch" / f"{program}.py"), *arguments]
+  done = subprocess.run(
+    command, cwd=world.folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+  )
+  assert (done.returncode, done.stdout) == (2, "")
+  assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+  assert message in done.stderr
