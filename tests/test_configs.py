@@ -1,0 +1,116 @@
+"""Every file in configs/ loads, the commands in its docstring exist, and the paper's numbers are in the paper's."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt_jax import config as configs
+from gpt_jax import optim
+from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.tasks.task import _modules, _tasks
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
+
+
+def load(name, argument="cola"):
+  takes = "get_config(task" in (ROOT / "configs" / name).read_text()
+  return configs.load(str(ROOT / "configs" / name) + (f":{argument}" if takes else ""))
+
+
+def commands(name):
+  """The command lines in a config's docstring."""
+  doc = re.match(r'"""(.*?)"""', (ROOT / "configs" / name).read_text(), re.DOTALL)[1]
+  doc = doc.replace("\\\n", " ").replace(" \\\\\n", " ")
+  return [shlex.split(line) for line in re.findall(r"^ *(python launch/.*)$", doc, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_loads_and_survives_json(name):
+  config = load(name)
+  assert configs.from_json(configs.to_json(config)) == config
+  assert all(" = " in line for line in configs.describe(config).splitlines())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_commands_of_the_docstring_exist(name):
+  found = commands(name)
+  assert any(f"--config=configs/{name}" in argument for command in found for argument in command)
+  for _, script, *arguments in found:
+    source = (ROOT / script).read_text() + (ROOT / "launch" / "command_line.py").read_text()
+    source += (ROOT / "gpt_jax" / "prepare.py").read_text() if script.endswith("/prepare.py") else ""
+    given = [argument.removeprefix("--").split("=", 1) for argument in arguments]
+    for flag, _ in given:
+      if not flag.startswith("config."):
+        assert f'"{flag}"' in source or re.search(rf"^  {flag}: ", source, re.MULTILINE), f"{script} has no --{flag}"
+    changes = [(flag.removeprefix("config."), value) for flag, value in given if flag.startswith("config.")]
+    if "config" in dict(given):
+      configs.override_all(configs.load(str(ROOT / dict(given)["config"])), changes)
+
+
+@pytest.mark.parametrize("name", ["gpt1.py", "finetune.py:rte"])
+def test_print_config(name):
+  program = "finetune" if ":" in name else "pretrain"
+  command = [
+    sys.executable,
+    f"launch/{program}.py",
+    f"--config=configs/{name}",
+    "--print_config",
+    "--config.train.seed=3",
+  ]
+  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+  assert (done.returncode, done.stderr) == (0, "")
+  shown = {line.split(" = ")[0].strip(): line.split(" = ")[1].split("  ")[0] for line in done.stdout.splitlines()}
+  assert shown["train.seed"] == "3"
+  assert shown["optim.learning_rate"] == ("6.25e-05" if ":" in name else "0.00025")
+
+
+@pytest.mark.parametrize("name", [task.name for module in _modules() for task in _tasks(module)] + ["table"])
+def test_every_task_has_its_config(name):
+  task = load("finetune.py", name).task
+  assert name == "table" or task.build("").name == name
+
+
+def test_gpt1_is_the_paper():
+  """Radford et al. 2018, section 4.1; clipping and the number of parameters from the released code."""
+  config = load("gpt1.py")
+  trunk = configs.override(config.trunk, "vocab_size", "40478")
+  assert trunk.parameter_count() == 116_534_784
+  assert (trunk.layers, trunk.width, trunk.heads, trunk.context) == (12, 768, 12, 512)
+  assert (trunk.residual_dropout, trunk.attention_dropout, trunk.embedding_dropout) == (0.1, 0.1, 0.1)
+  assert config.data == WindowsConfig(batch_size=64, length=512)
+  assert config.train.epochs == 100
+  _, schedule = optim.make(config.optim, 3_600_000)
+  assert [float(schedule(step)) for step in (0, 1000, 2000)] == pytest.approx([0, 1.25e-4, 2.5e-4], rel=1e-5)
+  assert float(schedule(1_800_000)) == pytest.approx(1.25e-4, rel=1e-5)  # cosine
+  assert float(schedule(3_600_000)) == pytest.approx(0, abs=1e-9)
+  update = config.optim
+  assert (update.rule, update.b1, update.b2, update.eps) == ("openai", 0.9, 0.999, 1e-8)
+  assert (update.weight_decay, update.clip) == (0.01, 1.0)
+
+
+def test_fine_tuning_is_the_paper():
+  config = load("finetune.py")
+  assert (config.batch_size, config.train.epochs, config.text_weight, config.head_dropout) == (32, 3, 0.5, 0.1)
+  assert config.transfer_layers is None
+  _, schedule = optim.make(config.optim, 10_000)
+  assert [float(schedule(step)) for step in (0, 10)] == [0, pytest.approx(0.5 * 6.25e-5 * (1 - 0.001), rel=1e-5)]
+  assert float(schedule(5_000)) == pytest.approx(0.5 * 6.25e-5, rel=1e-5)  # linear
+  assert (config.optim.rule, config.optim.weight_decay, config.optim.clip) == ("openai", 0.01, 1.0)
+
+
+def test_the_lstm_is_the_papers():
+  trunk = load("lstm.py").trunk
+  assert (trunk.units, trunk.context) == (2048, 512)
+
+
+def test_the_small_config_has_the_papers_recipe():
+  small, paper = load("gpt1_small.py"), load("gpt1.py")
+  assert small.trunk.residual_dropout == paper.trunk.residual_dropout
+  assert (small.optim.rule, small.optim.schedule) == (paper.optim.rule, paper.optim.schedule)
