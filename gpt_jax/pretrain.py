@@ -56,10 +56,14 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   Raises:
     InputError: for everything that a user can mend, before any training time is spent.
   """
+  if not isinstance(config, PretrainConfig):
+    raise InputError(f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, as configs/gpt1.py has")
+
   # 1. The text, and what it decides of the config.
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
   tokenizer = Tokenizer.load(f"{data}/tokenizer")
-  check_vocabulary(text, tokenizer)
+  for split in (text, held_out):
+    check_vocabulary(split, tokenizer)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
   windows = Windows(text, config.data, config.train.seed)
   validation = Windows(held_out, config.data)

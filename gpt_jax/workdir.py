@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 
 from gpt_jax import config as configs
 from gpt_jax.data.tokenizer import Tokenizer
@@ -24,38 +25,48 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
   Raises:
     InputError: the folder is another run's, with the difference, or holds files that are no run's.
   """
-  path = os.path.join(workdir, "config.json")
   wanted = {"config": configs.to_json(config), "data": {**data, "tokenizer_hash": tokenizer.hash}}
-  if os.path.exists(path):
-    found = read(workdir)
-    differences = [
-      line for line in configs.difference(configs.from_json(found["config"]), config) if not line.startswith(FREE)
-    ]
-    for name in sorted(wanted["data"].keys() | found["data"].keys()):
-      before, now = found["data"].get(name), wanted["data"].get(name)
-      if before != now:
-        differences.append(f"data {name}: {before} != {now}")
-    if differences:
-      raise InputError(
-        f"--workdir={workdir} holds a run with another config ({'; '.join(differences)}); "
-        "use another folder, or the old settings"
-      )
+  ours = _is_ours(workdir, config, wanted["data"])
+  multihost_utils.sync_global_devices("every process has looked, so that one may write")
+  if ours or jax.process_index() != 0:
     return
-  strangers = sorted(set(_listing(workdir)) - {"compilation_cache", "tokenizer", "config.json.partial"})
-  if strangers:
-    raise InputError(f"--workdir={workdir} holds {strangers[0]!r} but no config.json: not a run's folder; use another")
-  vocabulary = os.path.join(workdir, "tokenizer")
-  if os.path.exists(os.path.join(vocabulary, "tokenizer.json")) and Tokenizer.load(vocabulary).hash != tokenizer.hash:
+  try:
+    os.makedirs(workdir, exist_ok=True)
+    tokenizer.save(os.path.join(workdir, "tokenizer"))
+    write_json(os.path.join(workdir, "config.json"), wanted)
+  except OSError as error:
+    raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
+
+
+def _is_ours(workdir: str, config: Any, data: dict[str, Any]) -> bool:
+  """Whether the folder is this run's already. Raises InputError where it may not become so."""
+  if not os.path.exists(os.path.join(workdir, "config.json")):
+    strangers = sorted(set(_listing(workdir)) - {"compilation_cache", "tokenizer", "config.json.partial"})
+    if strangers:
+      raise InputError(
+        f"--workdir={workdir} holds {strangers[0]!r} but no config.json: not a run's folder; use another"
+      )
+    vocabulary = os.path.join(workdir, "tokenizer")
+    known = os.path.exists(os.path.join(vocabulary, "tokenizer.json"))
+    if known and Tokenizer.load(vocabulary).hash != data["tokenizer_hash"]:
+      raise InputError(
+        f"--workdir={workdir} holds another vocabulary and no config.json: not a run's folder; use another"
+      )
+    return False
+  found = read(workdir)
+  differences = [
+    line for line in configs.difference(configs.from_json(found["config"]), config) if not line.startswith(FREE)
+  ]
+  for name in sorted(data.keys() | found["data"].keys()):
+    before, now = found["data"].get(name), data.get(name)
+    if before != now:
+      differences.append(f"data {name}: {before} != {now}")
+  if differences:
     raise InputError(
-      f"--workdir={workdir} holds another vocabulary and no config.json: not a run's folder; use another"
+      f"--workdir={workdir} holds a run with another config ({'; '.join(differences)}); "
+      "use another folder, or the old settings"
     )
-  if jax.process_index() == 0:
-    try:
-      os.makedirs(workdir, exist_ok=True)
-      tokenizer.save(vocabulary)
-      write_json(path, wanted)
-    except OSError as error:
-      raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
+  return True
 
 
 def read(workdir: str) -> dict[str, Any]:

@@ -65,6 +65,27 @@ def tiny_tokenizer():
 
 
 @pytest.fixture(scope="session")
+def prepared(tmp_path_factory, tiny_tokenizer):
+  """A folder as prepare writes it: 60 and 7 short documents of sentences that follow a pattern."""
+  import random
+
+  from gpt_jax.data.tokens import TokenWriter
+
+  folder, rng = tmp_path_factory.mktemp("prepared"), random.Random(0)
+  tiny_tokenizer.save(str(folder / "tokenizer"))
+  for split, count in (("train", 60), ("valid", 7)):
+    writer = TokenWriter(str(folder), split, tiny_tokenizer.vocab_size)
+    for _ in range(count):
+      text = " and ".join(
+        f"the {rng.choice(('cat sat on', 'dog ran to'))} the {rng.choice(('mat', 'old red barn', 'sea'))}"
+        for _ in range(rng.randint(2, 9))
+      )
+      writer.add(tiny_tokenizer.encode(text), len(text.encode()), len(text.split()))
+    writer.close(tokenizer_hash=tiny_tokenizer.hash)
+  return str(folder)
+
+
+@pytest.fixture(scope="session")
 def make_run(tiny_tokenizer):
   """make_run(workdir, spec, steps=(7,)): the folder of a run with random parameters, norms and biases among them.
 
