@@ -73,6 +73,8 @@ def run(
   Returns:
     For every seed, what its `result.json` says: the last evaluation and, on process 0, that of the best epoch.
   """
+  if not isinstance(config, FinetuneConfig):
+    raise InputError(f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK")
   start = _start(config, source, tokenizer)
   named = config.task.settled(data_dir)
   config = dataclasses.replace(config, task=named, trunk=start.trunk)
@@ -156,7 +158,9 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
   loaded = pretrained.load(source)
   if config.trunk not in (FinetuneConfig.trunk, loaded.spec.trunk):
     raise InputError("config.trunk is for --pretrained=none; a checkpoint brings its own: leave these settings out")
-  trunk = loaded.params["trunk"]
+  trunk, blocks = loaded.params["trunk"], getattr(loaded.spec.trunk, "layers", 1)
+  if (config.transfer_layers or 0) > blocks:
+    raise InputError(f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; none takes all")
   return _Start(
     loaded.spec.trunk, loaded.spec.causal, loaded.tokenizer, trunk, f"step {loaded.step}, checksum {_checksum(trunk)}"
   )
@@ -193,6 +197,8 @@ def _run_seed(
   workdirs.claim(workdir, config, start.tokenizer, identity)
   finished = os.path.join(workdir, "result.json")
   if os.path.exists(finished):
+    if jax.process_index() == 0:
+      print(f"{finished}: done already", file=sys.stderr)
     with open(finished, encoding="utf-8") as file:
       return json.load(file)
 
@@ -207,7 +213,7 @@ def _run_seed(
     return sharding.place(mine, mesh, parts, config.mesh.via)
 
   def evaluate_at(step: int) -> bool:
-    return due(step, batches.steps_per_epoch) or due(step, config.train.evaluate_every)
+    return due(step, config.train.evaluate_every or batches.steps_per_epoch)
 
   primary = f"dev_{task.primary_metric}"
   meta = {

@@ -57,7 +57,9 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
     InputError: for everything that a user can mend, before any training time is spent.
   """
   if not isinstance(config, PretrainConfig):
-    raise InputError(f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, as configs/gpt1.py has")
+    raise InputError(
+      f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, as configs/gpt1.py has"
+    )
 
   # 1. The text, and what it decides of the config.
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")

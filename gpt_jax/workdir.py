@@ -54,9 +54,10 @@ def _is_ours(workdir: str, config: Any, data: dict[str, Any]) -> bool:
       )
     return False
   found = read(workdir)
-  differences = [
-    line for line in configs.difference(configs.from_json(found["config"]), config) if not line.startswith(FREE)
-  ]
+  earlier = configs.from_json(found["config"])
+  if type(earlier) is not type(config):
+    raise InputError(f"--workdir={workdir} holds a run of a {type(earlier).__name__}; use another folder")
+  differences = [line for line in configs.difference(earlier, config) if not line.startswith(FREE)]
   for name in sorted(data.keys() | found["data"].keys()):
     before, now = found["data"].get(name), data.get(name)
     if before != now:

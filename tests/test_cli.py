@@ -155,6 +155,10 @@ CASES = [
   (f"{PRETRAIN} --workdir=run --config.train.steps=3", "another config (train.steps: 2 != 3)"),
   (f"{PRETRAIN} --workdir=wider", "is of another model: "),
   (f"{PRETRAIN} --steps=3", "unknown flag --steps"),
+  (
+    PRETRAIN.replace("tiny.py", "{launched}/configs/finetune.py:cola"),
+    "--config: a FinetuneConfig; pre-training takes a PretrainConfig",
+  ),
   ("pretrain --config=tiny.py", "needed: --data, --workdir"),
   # Fine-tuning.
   (f"finetune {TABLE} --data_dir=labels --pretrained=nothing", "no checkpoint in"),
@@ -177,6 +181,18 @@ CASES = [
     f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --workdir={{finetuned}}",
     "holds a run with another config (",
   ),
+  (
+    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --workdir=run",
+    "holds a run of a PretrainConfig",
+  ),
+  (
+    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.transfer_layers=2",
+    "transfer_layers=2: the checkpoint has 1 blocks",
+  ),
+  (
+    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.trunk.layers=2",
+    "config.trunk is for --pretrained=none",
+  ),
   ("finetune --config={launched}/configs/finetune.py --data_dir=x --pretrained=x --workdir=new", "finetune.py:NAME"),
   (
     "finetune --config={launched}/configs/finetune.py:colla --data_dir=x --pretrained={pretrained} --workdir=new",
@@ -185,6 +201,10 @@ CASES = [
   (
     "finetune --config={launched}/configs/finetune.py:cola --data_dir=labels --pretrained={pretrained} --workdir=new",
     "--data_dir=labels: no folder 'glue/CoLA' here",
+  ),
+  (
+    "finetune --config=tiny.py --data_dir=labels --pretrained={pretrained} --workdir=new",
+    "--config: a PretrainConfig; fine-tuning takes that of configs/finetune.py:TASK",
   ),
   # Use.
   ("predict --checkpoint={pretrained} --input=rows.tsv", "a language model without a head"),
