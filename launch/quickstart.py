@@ -1,0 +1,22 @@
+"""The paper in miniature, in minutes: pre-trains on an embedded world, fine-tunes four tasks, tells three stories.
+
+python launch/quickstart.py [--workdir=runs/quickstart] [--text=FILE,…] [--short]
+"""
+
+from absl import flags
+
+import command_line
+
+WORKDIR = flags.DEFINE_string("workdir", "runs/quickstart", "folder for all that is made; given again, it goes on")
+TEXT = flags.DEFINE_string("text", "", "text of your own to pre-train on and sample from: files, folders, globs")
+SHORT = flags.DEFINE_boolean("short", False, "a tenth of the training: only shows that everything runs")
+
+
+def main():
+  from gpt_jax import quickstart
+
+  quickstart.run(WORKDIR.value, TEXT.value, SHORT.value)
+
+
+if __name__ == "__main__":
+  command_line.run(main)

@@ -1,0 +1,134 @@
+import collections
+import itertools
+
+import numpy as np
+import pytest
+
+from gpt_jax import quickstart
+from gpt_jax.data import storyworld as world
+from gpt_jax.tasks import task as tasks
+from gpt_jax.tasks.story import TASKS
+
+MAKERS = tuple(world.LABELS)
+
+
+def named(maker):
+  return maker.__name__
+
+
+def facts():
+  """A second view of the world: sentence end -> (scene, kind)."""
+  found = {}
+  for number, scene in enumerate(world.SCENES):
+    for kind in ("places", "work", "good", "bad"):
+      for phrase in getattr(scene, kind):
+        assert phrase not in found, f"{phrase!r} is in two scenes or lists, so nothing follows from it"
+        found[phrase] = (number, kind)
+  for kind, phrases in (("happy", world.HAPPY), ("sad", world.SAD)):
+    for phrase in phrases:
+      assert phrase not in found
+      found[phrase] = (None, kind)
+  return found
+
+
+FACTS = facts()
+
+
+def read(text):
+  """The (scene, kind) of every phrase in a text, in the order of the text."""
+  ended = [phrase for phrase in FACTS if f" {phrase}." in text]
+  return [FACTS[phrase] for phrase in sorted(ended, key=lambda phrase: text.index(f" {phrase}."))]
+
+
+def true_label(maker, texts):
+  """The label as the phrases themselves say, replayed from the texts alone."""
+  kinds = [read(text) for text in texts]
+  if maker is world.ending:
+    return {"good": "well", "bad": "badly"}[kinds[0][-1][1]]
+  if maker is world.mood:
+    return "follows" if (kinds[0][-1][1], kinds[1][-1][1]) in (("good", "happy"), ("bad", "sad")) else "contradicts"
+  if maker is world.company:
+    return "same" if kinds[0][0][0] == kinds[1][0][0] else "different"
+  right = [letter for letter, turn in zip("ABCD", kinds[1:], strict=True) if turn[0][0] == kinds[0][0][0]]
+  assert len(right) == 1
+  return right[0]
+
+
+def phrases_of(texts):
+  return {phrase for phrase in FACTS for text in texts if f" {phrase}." in text}
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=named)
+@pytest.mark.parametrize("split", world.SIZES)
+def test_labels_are_true_of_the_texts(maker, split):
+  for texts, label in world.examples(maker, split):
+    assert true_label(maker, texts) == label, texts
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=named)
+@pytest.mark.parametrize("split", world.SIZES)
+def test_labels_are_balanced_and_texts_distinct(maker, split):
+  examples = world.examples(maker, split)
+  counts = collections.Counter(label for _, label in examples)
+  assert len({texts for texts, _ in examples}) == len(examples) == world.SIZES[split]
+  assert max(counts.values()) - min(counts.values()) <= 1 and set(counts) == set(world.LABELS[maker])
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=named)
+def test_length_tells_nothing(maker):
+  """Characters of the texts differ between labels by less than a third of their standard deviation."""
+  lengths = collections.defaultdict(list)
+  for texts, label in itertools.chain.from_iterable(world.examples(maker, split) for split in world.SIZES):
+    lengths[label].append(sum(map(len, texts)))
+  means = [np.mean(values) for values in lengths.values()]
+  assert max(means) - min(means) < np.std(list(itertools.chain.from_iterable(lengths.values()))) / 3
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=named)
+def test_no_phrase_of_the_dev_set_is_in_the_training_set(maker):
+  train, dev = (
+    set().union(*(phrases_of(texts) for texts, _ in world.examples(maker, split))) for split in ("train", "dev")
+  )
+  assert train and dev and not train & dev
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_bag_of_words_learns_next_to_nothing(task):
+  assert quickstart.bag_of_words(task) < 1 / task.outcomes + 0.12
+
+
+def test_the_books_have_every_phrase_and_no_example():
+  books = list(world.documents(size=400_000))
+  text = "\n".join(books)
+  assert phrases_of([text]) == set(FACTS) - {phrase for scene in world.SCENES for phrase in scene.places} | {
+    phrase for scene in world.SCENES for phrase in scene.places if f" {phrase}." in text
+  }
+  for maker in MAKERS:
+    for texts, _ in world.examples(maker, "dev"):
+      assert " ".join(texts) not in text
+
+
+def test_moods_in_the_books_follow_from_the_turns_before_them():
+  kinds = {"good": "happy", "bad": "sad"}
+  for day in next(world.documents()).split("\n"):
+    turn = None
+    for _, kind in read(day) if len(set(read(day))) == len(read(day)) else []:
+      if kind in ("happy", "sad"):
+        assert kinds[turn] == kind, day
+      elif kind in kinds:
+        turn = kind
+
+
+def test_the_world_is_a_function_of_its_seed():
+  assert next(world.documents(seed=3)) == next(world.documents(seed=3)) != next(world.documents(seed=4))
+  assert world.examples(world.mood, "dev") == world.examples(world.mood, "dev")
+
+
+def test_the_size_is_what_was_asked_for():
+  assert 100_000 <= sum(map(len, world.documents(size=100_000))) < 120_000
+
+
+def test_tasks_are_found_by_name():
+  for task in TASKS:
+    examples = tasks.find(task.name).examples("", "train")
+    assert len(examples) == world.SIZES["train"] and examples[0].name.endswith("train:0")
