@@ -1,10 +1,13 @@
 """What launch/ scripts share: flags, --config with dotted overrides, one-line errors, a process set up for JAX."""
 
+import _thread
 import ctypes
 import difflib
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 
@@ -67,6 +70,7 @@ def run(main: Callable[[], None]) -> None:
   main() does the importing of everything that imports JAX, so that --help and errors in flags come at once. What a
   user can mend (InputError) is one line on standard error and exit code 2; anything else keeps its traceback.
   """
+  _catch_interrupts()
   try:
     if _parse(sys.argv, main.__globals__["__doc__"]):
       _tune_malloc()
@@ -160,6 +164,31 @@ def _format_warning(message: Warning, category: type[Warning], *place) -> str:
   if category is UserWarning:
     return f"warning: {message}\n"
   return _default_format(message, category, *place)
+
+
+def _catch_interrupts() -> None:
+  """Makes Ctrl-C end the program at any moment.
+
+  KeyboardInterrupt crashes NumPy and JAX while they are imported, and is lost where the garbage collector calls them.
+  """
+
+  def interrupt(number, frame):
+    while frame:
+      if frame.f_code.co_filename.startswith("<frozen importlib"):
+        print("interrupted", file=sys.stderr)
+        os._exit(130)
+      frame = frame.f_back
+    raise KeyboardInterrupt
+
+  def again(lost, others=sys.unraisablehook):
+    if lost.exc_type is KeyboardInterrupt:
+      threading.Timer(0.01, _thread.interrupt_main).start()
+    else:
+      others(lost)
+
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it may be ignored
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = again
 
 
 def _tune_malloc() -> None:

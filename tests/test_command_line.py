@@ -38,6 +38,14 @@ def main():
     raise InputError("line 3: broken\\nbadly")
   if FAIL.value == "interrupt":
     raise KeyboardInterrupt
+  if FAIL.value == "import":
+    import swallows
+  if FAIL.value == "collector":
+    import gc, signal, time
+    gc.callbacks.append(lambda *_: gc.callbacks.clear() or os.kill(os.getpid(), signal.SIGINT))
+    gc.collect()
+    for _ in range(50):
+      time.sleep(0.1)
   if FAIL.value == "bug":
     raise ValueError("ours")
   if FAIL.value == "memory":
@@ -53,6 +61,13 @@ def main():
 if __name__ == "__main__":
   command_line.run(main)
 '''
+
+SWALLOWS = """import os, signal
+try:
+  os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+  pass
+"""
 
 CONFIG = """import dataclasses
 
@@ -72,6 +87,7 @@ def toy(tmp_path_factory):
   folder = tmp_path_factory.mktemp("toy")
   (folder / "toy.py").write_text(PROGRAM)
   (folder / "config.py").write_text(CONFIG)
+  (folder / "swallows.py").write_text(SWALLOWS)
   environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
   environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
 
@@ -143,6 +159,9 @@ def test_other_ends(toy):
   assert toy(*GOOD, "--fail=warn")[::2] == (0, "warning: too high\n")
   code, _, err = toy(*GOOD, "--fail=interrupt")
   assert (code, err) == (130, "interrupted\n")
+  for lost in ("collector", "import"):
+    code, _, err = toy(*GOOD, f"--fail={lost}")
+    assert (code, err) == (130, "interrupted\n")
   code, _, err = toy(*GOOD, "--fail=bug")
   assert code == 1
   assert "Traceback" in err and err.endswith("ValueError: ours\n")
