@@ -100,9 +100,10 @@ def check_batch(size: int, mesh: Mesh, microbatches: int = 1, name: str = "data.
 def local_rows(size: int, mesh: Mesh, microbatches: int = 1) -> np.ndarray:
   """The rows of the global batch, in the order of `place`, that this process has to provide."""
   sharding = NamedSharding(mesh, P("data"))
-  bounds = [index[0].indices(size // microbatches) for index in _local_indices(sharding, size // microbatches)]
-  low, high = min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds)
-  return np.arange(size).reshape(microbatches, -1)[:, low:high].reshape(-1)
+  rows = np.arange(size).reshape(microbatches, -1)
+  # In the order of the array, whatever that of the devices; those along `model` hold the same rows.
+  parts = {tuple(rows[0, index[0]]): rows[:, index[0]] for index in _local_indices(sharding, rows.shape[1])}
+  return np.concatenate([parts[part] for part in sorted(parts)], axis=1).reshape(-1)
 
 
 def local_part(batch: Any, mesh: Mesh, microbatches: int = 1) -> Any:

@@ -142,11 +142,13 @@ def make_step(
 
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm) & jnp.isfinite(objective.total)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    params, opt_state = jax.tree.map(
-      lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
-    )
+
+    def update(params, opt_state):
+      updates, opt_state = optimizer.update(grads, opt_state, params)
+      return optax.apply_updates(params, updates), opt_state
+
+    # A select of every leaf instead would copy the old moments first: 8 % of a step on a CPU.
+    params, opt_state = jax.lax.cond(finite, update, lambda *same: same, state.params, state.opt_state)
     metrics = {
       **metrics,
       "gradient_norm": norm,
@@ -156,9 +158,19 @@ def make_step(
     return TrainState(state.step + 1, params, opt_state), metrics
 
   if axis:
+    alone = jax.process_count() == 1
     # With several processes a donated, replicated state is deleted while peers still read it.
-    donate = (0,) if jax.process_count() == 1 else ()
-    return jax.pmap(step, axis_name=axis, in_axes=(None, 0), out_axes=(None, None), donate_argnums=donate)
+    donate = (0,) if alone else ()
+    mapped = jax.pmap(step, axis_name=axis, in_axes=(None, 0), out_axes=(None, None), donate_argnums=donate)
+    here, everywhere = NamedSharding(Mesh(np.array(jax.local_devices()), axis), P()), NamedSharding(mesh, P())
+
+    def step_on_processes(state, batch):
+      # Always the sharding that pmap returns, or it would compile a second time for its own output. Among several
+      # processes those arrays are of one process; evaluation and checkpoints need what all share.
+      state, metrics = mapped(_relabelled(state, here), batch)
+      return state if alone else _relabelled(state, everywhere), metrics
+
+    return step_on_processes
   compiled = jax.jit(
     step,
     in_shardings=(state_shardings, NamedSharding(mesh, P(None, "data"))),
@@ -171,6 +183,17 @@ def make_step(
       return compiled(state, batch)
 
   return step_on_mesh
+
+
+def _relabelled(tree: Any, sharding: NamedSharding) -> Any:
+  """Replicated arrays under another sharding; nothing is copied."""
+
+  def of_leaf(x: jax.Array) -> jax.Array:
+    if x.sharding == sharding:
+      return x
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, [s.data for s in x.addressable_shards])
+
+  return jax.tree.map(of_leaf, tree)
 
 
 def fit(

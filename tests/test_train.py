@@ -31,6 +31,12 @@ ONE = MeshConfig(data=1)
 OPTIM = OptimConfig(learning_rate=1e-2, warmup_steps=2)
 
 
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+  lambda name, seconds, **_: compiled.append(name) if "backend_compile" in name else None
+)
+
+
 def rows_at(step):
   """Text with something to learn: each id follows from the one before."""
   start = np.random.default_rng(step).integers(0, 60, (BATCH, 1))
@@ -72,10 +78,12 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
 
 
 def losses_of(parts, steps=STEPS):
-  """The loss of each step, and the last state on the host."""
+  """The loss of each step, and the last state on the host; only the first step compiles."""
   state, found = parts.state, []
   for i in range(steps):
+    compiled.clear()
     state, metrics = parts.step(state, parts.batch_at(i))
+    assert i == 0 or not compiled
     assert metrics["finite"]
     found.append(float(jax.device_get(metrics["loss"]).value))
   return np.array(found), jax.device_get(state)
