@@ -21,14 +21,22 @@ def config(monkeypatch):
   return PretrainConfig(trunk, data=WindowsConfig(batch_size=8, length=16))
 
 
-def test_every_part_measures(config, tmp_path, capsys, monkeypatch):
-  monkeypatch.setenv("XLA_FLAGS", "")  # of the process that `start` starts
-  rows = benchmark.run(config, out=str(tmp_path / "out.json"))
-  assert {row.part for row in rows} == set(benchmark.PARTS)
+def test_the_parts_measure(config, tmp_path, capsys):
+  parts = tuple(part for part in benchmark.PARTS if part != "start")
+  rows = benchmark.run(config, parts, str(tmp_path / "out.json"))
+  assert {row.part for row in rows} == set(parts)
   assert all(np.isfinite(row.value) and row.value > 0 for row in rows)
   saved = json.loads((tmp_path / "out.json").read_text())
   assert [tuple(row.values()) for row in saved["rows"]] == [tuple(row) for row in rows]
   assert len(capsys.readouterr().out.splitlines()) == len(rows) + 1
+
+
+@pytest.mark.slow
+def test_the_time_to_the_first_step(config, monkeypatch):
+  monkeypatch.setenv("XLA_FLAGS", "")  # of the processes that it starts
+  cold, warm = benchmark.run(config, ("start",))
+  assert "cold" in cold.name and "warm" in warm.name
+  assert min(cold.value, warm.value) > 0.5  # what importing JAX takes
 
 
 def test_rates_follow_from_times(config):
