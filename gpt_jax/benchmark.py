@@ -268,9 +268,10 @@ def _training(config: PretrainConfig) -> tuple[TrainState, Callable[[TrainState,
   model = ModelConfig(config.trunk, None, config.objective.causal).build()
   optimizer, schedule = optim.make(config.optim, 10_000)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
-  make = train.init_state(lambda key: model.init(key, example)["params"], optimizer, config.train.seed)
-  shardings = sharding.partition(jax.eval_shape(make), config.trunk.TENSOR_PARALLEL, mesh, config.mesh.fsdp)
-  state = jax.jit(make, out_shardings=shardings)()
+  make = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
+  seed = np.uint32(config.train.seed)
+  shardings = sharding.partition(jax.eval_shape(make, seed), config.trunk.TENSOR_PARALLEL, mesh, config.mesh.fsdp)
+  state = jax.jit(make, out_shardings=shardings)(seed)
   advance = train.make_step(
     losses.text_loss(model),
     optimizer,

@@ -30,9 +30,9 @@ class Key(NamedTuple):
     return self._replace(word=_finalise(self.word ^ _finalise(_times_golden(number + 1))))
 
 
-def key(seed: int, step: jax.Array | int, shard: jax.Array | int = 0) -> Key:
+def key(seed: jax.Array | int, step: jax.Array | int, shard: jax.Array | int = 0) -> Key:
   """The key of a training step."""
-  word = _finalise(_times_golden(seed + 1))
+  word = _finalise((jnp.asarray(seed, jnp.uint32) + np.uint32(1)) * _GOLDEN)
   word = _finalise(word + jnp.asarray(step, jnp.uint32) * _GOLDEN)
   return Key(word, jnp.asarray(shard, jnp.uint32))
 

@@ -189,7 +189,7 @@ def _run_seed(
   model = spec.build()
   loss = losses.task_loss(model, config.text_weight)
   optimizer, schedule = optim.make(config.optim, total_steps)
-  state_of = train.init_state(lambda key: model.init(key, batches(0))["params"], optimizer, config.train.seed)
+  state_of = train.init_state(lambda key: model.init(key, batches(0))["params"], optimizer)
   identity = {"pretrained": start.name}
   for split, encoded in data.items():
     arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels]
@@ -223,7 +223,9 @@ def _run_seed(
     "tokenizer_hash": start.tokenizer.hash,
   }
   with Checkpoints(workdir, metric=primary, mode="max") as checkpoints:
-    state, first = train.begin(state_of, checkpoints, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+    state, first = train.begin(
+      state_of, config.train.seed, checkpoints, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+    )
     if first == 0 and start.params is not None:
       trunk = state.params["trunk"]
       move = jax.jit(

@@ -84,7 +84,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   loss = losses.text_loss(model)
   optimizer, schedule = optim.make(config.optim, total_steps)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
-  state_of = train.init_state(lambda key: model.init(key, example)["params"], optimizer, config.train.seed)
+  state_of = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
   workdirs.claim(workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens})
 
   def batch_at(step: int):
@@ -101,7 +101,9 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
 
   # 4. Train, from the newest checkpoint if there is one.
   with Checkpoints(workdir, metric="valid_loss", mode="min") as checkpoints:
-    state, first = train.begin(state_of, checkpoints, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+    state, first = train.begin(
+      state_of, config.train.seed, checkpoints, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+    )
     step = train.make_step(
       loss,
       optimizer,

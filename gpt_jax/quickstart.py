@@ -74,8 +74,8 @@ def finetune_config(task: Task, from_scratch: bool) -> finetune.FinetuneConfig:
   return finetune.FinetuneConfig(
     task=Named(task.name),
     transfer_layers=-1 if from_scratch else None,
-    optim=OptimConfig(learning_rate=5e-4, schedule="linear", warmup_steps=0, warmup_share=0.1),
-    train=TrainConfig(epochs=8, log_every=80, evaluate_every=NO_CHECKPOINTS),
+    optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
+    train=TrainConfig(epochs=8, log_every=40, evaluate_every=NO_CHECKPOINTS),
   )
 
 

@@ -34,7 +34,7 @@ class TrainConfig:
 
   steps: int = option(0, "updates; 0 where epochs decide", unit="steps", low=0)
   epochs: int = option(0, "passes over the data; 0 where steps decide", low=0)
-  seed: int = option(0, "of initialisation, batches and dropout", low=0)
+  seed: int = option(0, "of initialisation, batches and dropout", low=0, high=2**32 - 1)
   microbatches: int = option(1, "parts of a batch whose gradients are accumulated, to save memory", low=1)
   log_every: int = option(20, "between lines of progress and metrics", unit="steps", low=1)
   evaluate_every: int = option(0, "between evaluations; 0: at the end only", unit="steps", low=0)
@@ -64,14 +64,14 @@ def due(step: int, every: int) -> bool:
 
 
 def init_state(
-  init: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, seed: int
-) -> Callable[[], TrainState]:
-  """A function that makes the first state: jitted with its shardings, no host ever holds more than its share.
+  init: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
+) -> Callable[[jax.Array], TrainState]:
+  """The function from a seed to the first state: jitted with its shardings, no host ever holds more than its share.
 
   The order: (1) parameters from key(seed); (2) the optimizer's moments from the parameters; (3) step 0.
   """
 
-  def make() -> TrainState:
+  def make(seed: jax.Array) -> TrainState:
     params = init(jax.random.key(seed))
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
@@ -79,13 +79,19 @@ def init_state(
 
 
 def begin(
-  make_state: Callable[[], TrainState], checkpoints: Checkpoints, mesh: Mesh, rules: sharding.Rules, fsdp: bool = False
+  make_state: Callable[[jax.Array], TrainState],
+  seed: int,
+  checkpoints: Checkpoints,
+  mesh: Mesh,
+  rules: sharding.Rules,
+  fsdp: bool = False,
 ) -> tuple[TrainState, int]:
   """The newest checkpoint's state, or the first state where there is none, laid out on the mesh; and its step."""
-  abstract = jax.eval_shape(make_state)
+  seed = np.uint32(seed)  # an argument of the compiled programs: runs that differ in it alone share them
+  abstract = jax.eval_shape(make_state, seed)
   shardings = sharding.partition(abstract, rules, mesh, fsdp)
   if not checkpoints.steps():
-    return jax.jit(make_state, out_shardings=shardings)(), 0
+    return jax.jit(make_state, out_shardings=shardings)(seed), 0
   placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
   state, _, step = checkpoints.restore(placed)
   return state, step
@@ -122,7 +128,7 @@ def make_step(
     grads, (objective, metrics) = jax.grad(total, has_aux=True)(params)
     return grads, objective, metrics
 
-  def step(state: TrainState, batch) -> tuple[TrainState, dict[str, Any]]:
+  def step(state: TrainState, batch, seed) -> tuple[TrainState, dict[str, Any]]:
     device, devices = (jax.lax.axis_index(axis), jax.lax.axis_size(axis)) if axis else (0, 1)
 
     def part(index, batch):
@@ -161,26 +167,26 @@ def make_step(
     alone = jax.process_count() == 1
     # With several processes a donated, replicated state is deleted while peers still read it.
     donate = (0,) if alone else ()
-    mapped = jax.pmap(step, axis_name=axis, in_axes=(None, 0), out_axes=(None, None), donate_argnums=donate)
+    mapped = jax.pmap(step, axis_name=axis, in_axes=(None, 0, None), out_axes=(None, None), donate_argnums=donate)
     here, everywhere = NamedSharding(Mesh(np.array(jax.local_devices()), axis), P()), NamedSharding(mesh, P())
 
     def step_on_processes(state, batch):
       # Always the sharding that pmap returns, or it would compile a second time for its own output. Among several
       # processes those arrays are of one process; evaluation and checkpoints need what all share.
-      state, metrics = mapped(_relabelled(state, here), batch)
+      state, metrics = mapped(_relabelled(state, here), batch, np.uint32(seed))
       return state if alone else _relabelled(state, everywhere), metrics
 
     return step_on_processes
   compiled = jax.jit(
     step,
-    in_shardings=(state_shardings, NamedSharding(mesh, P(None, "data"))),
+    in_shardings=(state_shardings, NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P())),
     out_shardings=(state_shardings, NamedSharding(mesh, P())),
     donate_argnums=0,
   )
 
   def step_on_mesh(state, batch):
     with jax.set_mesh(mesh):
-      return compiled(state, batch)
+      return compiled(state, batch, np.uint32(seed))
 
   return step_on_mesh
 

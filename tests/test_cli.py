@@ -107,9 +107,9 @@ def world(tmp_path_factory, finetuned):
   ids = np.zeros((1, 4), np.int32)
   model = LanguageModel(configs.override(config.trunk, "width", "32"))
   optimizer, _ = optim.make(config.optim, 2)
-  init = train.init_state(lambda key: model.init(key, TextBatch(ids, ids, ids, ids, None))["params"], optimizer, 0)
+  init = train.init_state(lambda key: model.init(key, TextBatch(ids, ids, ids, ids, None))["params"], optimizer)
   with Checkpoints(str(here / "wider"), metric="valid_loss", mode="min") as checkpoints:
-    checkpoints.save(1, init(), {})
+    checkpoints.save(1, init(0), {})
 
   paths = {"launched": str(ROOT), "task": finetuned.data_dir, "pretrained": finetuned.pretrained}
   return SimpleNamespace(folder=here, paths=paths | {"finetuned": f"{finetuned.workdir}/seed_0"})

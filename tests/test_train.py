@@ -59,9 +59,9 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   model = LanguageModel(trunk)
   optimizer, schedule = optim.make(OPTIM, total_steps=20)
   example = Causal()(rows_at(0))
-  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer, seed=3)
+  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
   empty = types.SimpleNamespace(steps=lambda: [])  # checkpoints of a new run
-  state, first = train.begin(make_state, empty, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
+  state, first = train.begin(make_state, 3, empty, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
   assert first == 0
   step = train.make_step(
     losses.text_loss(model),
@@ -154,8 +154,8 @@ def scalar():
   """(state, step, batch_at) where a batch is a number."""
   mesh = sharding.make_mesh(ONE, jax.devices()[:1])
   optimizer, schedule = optim.make(OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant"), 100)
-  make_state = train.init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer, 0)
-  state, _ = train.begin(make_state, types.SimpleNamespace(steps=lambda: []), mesh, ())
+  make_state = train.init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer)
+  state, _ = train.begin(make_state, 0, types.SimpleNamespace(steps=lambda: []), mesh, ())
   step = train.make_step(scalar_loss, optimizer, schedule, mesh, train.shardings_of(state), seed=0)
 
   def start():

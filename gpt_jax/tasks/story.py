@@ -25,7 +25,7 @@ def _task(name: str, make: Callable, columns: tuple[str, ...], sequences: Callab
 
 TASKS = (
   _task("story-ending", storyworld.ending, ("day",), classification),
-  _task("story-mood", storyworld.mood, ("day", "mood"), entailment),
+  _task("story-doing", storyworld.doing, ("day", "statement"), entailment),
   _task("story-company", storyworld.company, ("one", "other"), similarity),
   _task(
     "story-next",

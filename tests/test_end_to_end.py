@@ -1,0 +1,173 @@
+"""The pre-training program as a user runs it: killed at any moment, over several processes, terminated.
+
+GPT_JAX_KILLS=20 in the environment kills it 20 times instead of 3.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import checkpoint
+
+ROOT = Path(__file__).parents[1]
+CONFIG = """
+from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.optim import OptimConfig
+from gpt_jax.pretrain import PretrainConfig
+from gpt_jax.train import TrainConfig
+from gpt_jax.trunks.transformer import TransformerConfig
+
+def get_config():
+  return PretrainConfig(
+    trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
+    data=WindowsConfig(batch_size=8, length=16),
+    optim=OptimConfig(learning_rate=2e-2, warmup_steps=1000),
+    train=TrainConfig(steps=6, log_every=1),
+  )
+"""
+
+
+class Program:
+  """launch/pretrain.py in a process of its own."""
+
+  def __init__(self, prepared, workdir, log, *flags, devices=1):
+    os.makedirs(os.path.dirname(log), exist_ok=True)
+    config = os.path.join(os.path.dirname(log), "config.py")
+    Path(config).write_text(CONFIG)
+    self.log = log
+    with open(log, "wb") as file:
+      self.process = subprocess.Popen(
+        [
+          sys.executable,
+          "launch/pretrain.py",
+          f"--config={config}",
+          f"--data={prepared}",
+          f"--workdir={workdir}",
+          *flags,
+        ],
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=file,
+      )
+
+  def said(self) -> str:
+    return Path(self.log).read_text(encoding="utf-8", errors="replace")
+
+  def wait_for(self, pattern: str, seconds: float = 120) -> None:
+    """Until the pattern is in what it said, or it ended."""
+    end = time.monotonic() + seconds
+    while not re.search(pattern, self.said()) and self.process.poll() is None:
+      assert time.monotonic() < end, self.said()
+      time.sleep(0.02)
+
+  def ends(self, code: int = 0, seconds: float = 120) -> None:
+    assert self.process.wait(seconds) == code, self.said()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    if self.process.poll() is None:
+      self.process.kill()
+      self.process.wait()
+
+
+def trained(workdir) -> dict[int, float]:
+  """The loss of every step that metrics.jsonl has, each exactly once and in order."""
+  with open(f"{workdir}/metrics.jsonl", encoding="utf-8") as file:
+    found = [(entry["step"], entry["loss"]) for entry in map(json.loads, file) if "loss" in entry]
+  assert [step for step, _ in found] == list(range(1, len(found) + 1))
+  return dict(found)
+
+
+def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
+  kills = int(os.environ.get("GPT_JAX_KILLS", 3))
+  steps, rng = 60 * kills, random.Random(0)
+  with Program(prepared, tmp_path / "whole", f"{tmp_path}/whole.log", f"--config.train.steps={steps}") as program:
+    program.ends(0, 60 + steps)
+
+  workdir, died_at = tmp_path / "killed", []
+  flags = (f"--config.train.steps={steps}", "--config.train.checkpoint_every=2")
+  for number in range(kills):
+    with Program(prepared, workdir, f"{tmp_path}/{number}.log", *flags) as program:
+      if number % 4:  # one in four dies while it starts
+        program.wait_for(r"step \d+/")
+      time.sleep(rng.uniform(0, 2))
+      program.process.send_signal(signal.SIGKILL)
+      program.ends(-signal.SIGKILL)
+      died_at.append(max(map(int, re.findall(r"step (\d+)/", program.said())), default=0))
+  with Program(prepared, workdir, f"{tmp_path}/last.log", *flags) as program:
+    program.ends(0, 60 + steps)
+  resumed = re.findall(r"resumed at step ([\d,]+)", "".join(p.read_text() for p in sorted(tmp_path.glob("*.log"))))
+  print(f"killed {kills} times, last reported steps {died_at} of {steps}; resumed at {resumed}")
+
+  assert trained(workdir) == trained(tmp_path / "whole")
+  (params, _, step), (expected, _, _) = (checkpoint.restore_params(str(w)) for w in (workdir, tmp_path / "whole"))
+  assert step == steps
+  jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32)), params, expected)
+  assert not [name for name in os.listdir(workdir) if name.endswith(".partial")]
+  assert all(name.isdigit() for name in os.listdir(workdir / "checkpoints"))
+
+
+def several(prepared, workdir, log, *flags, processes=2, devices=2):
+  """The processes of one run, each with its own simulated devices."""
+  with socket.create_server(("127.0.0.1", 0)) as server:
+    port = server.getsockname()[1]
+  distributed = ("--distributed", f"--coordinator=127.0.0.1:{port}", f"--num_processes={processes}")
+  return [
+    Program(prepared, workdir, f"{log}-{i}.log", *flags, *distributed, f"--process_id={i}", devices=devices)
+    for i in range(processes)
+  ]
+
+
+@pytest.fixture(scope="module")
+def one_process(prepared, tmp_path_factory):
+  """The workdir of one process of four devices."""
+  folder = tmp_path_factory.mktemp("one")
+  with Program(prepared, folder / "run", f"{folder}/one.log", devices=4) as program:
+    program.ends()
+  return folder / "run"
+
+
+@pytest.mark.parametrize("mesh", ["fsdp=true", "model=2", "via=pmap"])
+def test_two_processes_equal_one(prepared, one_process, tmp_path, mesh):
+  first, second = several(prepared, tmp_path / "run", f"{tmp_path}/two", f"--config.mesh.{mesh}")
+  with first, second:
+    first.ends()
+    second.ends()
+  assert "step" not in second.said()  # process 0 alone reports
+  found, expected = trained(tmp_path / "run"), trained(one_process)
+  assert found.keys() == expected.keys()
+  np.testing.assert_allclose(list(found.values()), list(expected.values()), atol=1e-5)
+  (params, _, _), (right, _, _) = (checkpoint.restore_params(str(w)) for w in (tmp_path / "run", one_process))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, right)
+
+
+def test_sigterm_to_one_of_two_stops_both(prepared, tmp_path):
+  """They save the same step and exit with 0; one process of four devices then goes on from it."""
+  flags = ("--config.train.steps=2000", "--config.mesh.fsdp=true")
+  first, second = several(prepared, tmp_path / "run", f"{tmp_path}/two", *flags)
+  with first, second:
+    first.wait_for(r"step \d+/")
+    second.process.send_signal(signal.SIGTERM)
+    first.ends()
+    second.ends()
+  stopped = int(re.search(r"stopped at step (\d+) of 2000 and saved", first.said())[1])
+  assert os.listdir(tmp_path / "run" / "checkpoints") == [str(stopped)]
+  with Program(prepared, tmp_path / "run", f"{tmp_path}/on.log", *flags, devices=4) as program:
+    program.wait_for(r"step \d+/")
+    assert f"resumed at step {stopped:,}" in program.said()
+    program.process.send_signal(signal.SIGTERM)
+    program.ends()
