@@ -93,6 +93,19 @@ def test_rows_do_not_share_masks():
   assert np.abs(agreement).max() < 6.5 / np.sqrt(512)
 
 
+def test_rows_whose_words_are_close_do_not_share_masks():
+  """What the second word of a row is for: of many rows some have first words that differ in the last bits only."""
+  count, width = 2**17, 64
+  key = dropout.key(0, 0)
+  first = np.asarray(dropout._finalise(key.word + np.arange(count, dtype=np.uint32) * dropout._GOLDEN))
+  order = np.argsort(first)
+  close = np.flatnonzero(np.diff(first[order] // width) == 0)
+  assert len(close) > 50
+  found = bits((count, width), key)
+  for one, other in zip(found[order[close]], found[order[close + 1]], strict=True):
+    assert len(np.intersect1d(one, other)) < 3
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 def test_a_part_has_the_mask_of_its_rows(parts):
   x = jax.random.normal(jax.random.key(0), (8, 6, 5))

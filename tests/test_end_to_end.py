@@ -94,7 +94,7 @@ def trained(workdir) -> dict[int, float]:
 
 def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
   kills = int(os.environ.get("GPT_JAX_KILLS", 3))
-  steps, rng = 60 * kills, random.Random(0)
+  steps, rng = 60 * kills, random.Random(kills)
   with Program(prepared, tmp_path / "whole", f"{tmp_path}/whole.log", f"--config.train.steps={steps}") as program:
     program.ends(0, 60 + steps)
 

@@ -142,6 +142,7 @@ def test_task_loss(combine, c, k, text_weight):
   """Packed and summed with weights, against each sequence run alone and equations 3-5 written down plainly."""
   examples = encoded(5, c, k)
   batch = next(iter(in_order(examples, 6)))  # one example only fills the batch
+  batch.labels[5] = 1 / k  # so that only its weight keeps it out
   model = TaskModel(TRUNK, HeadConfig(outcomes=k, combine=combine))
   params = jax.jit(model.init)(jax.random.key(1), batch)["params"]
   params["head"]["bias"] += 0.1 * jnp.arange(params["head"]["bias"].size)
