@@ -246,6 +246,12 @@ def test_rhythm(scalar):
   assert first["learning_rate"] == pytest.approx(0.1)
 
 
+def test_the_gradient_is_that_of_the_mean(scalar):
+  start, step, batch = scalar
+  _, metrics = step(start(), batch(1.0))
+  np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(2 * 0.5**2), rtol=1e-6)  # two elements, weight 2
+
+
 def test_a_finished_run_is_only_evaluated(scalar):
   start, step, batch = scalar
   state = start()._replace(step=jnp.int32(7))
