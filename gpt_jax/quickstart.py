@@ -15,6 +15,7 @@ import numpy as np
 
 from gpt_jax import finetune, generate, prepare, pretrain
 from gpt_jax import workdir as workdirs
+from gpt_jax.data import corpus
 from gpt_jax.data.tokens import TokenFile, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.optim import OptimConfig
@@ -42,7 +43,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   """
   began = time.monotonic()
   data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
-  prepare.run(PrepareConfig(source=text or "embedded", vocab_size=4000 if text else 1500), data)
+  prepare.run(PrepareConfig(source=text or "embedded", vocab_size=vocabulary(text) if text else 1500), data)
   measured = pretrain.run(pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained)
   entropy = TokenFile(data, "train").unigram_entropy
   plot(os.path.join(pretrained, "metrics.jsonl"), entropy, os.path.join(workdir, "loss.png"))
@@ -57,6 +58,12 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     file.write(report)
   print(report)
   print(f"written: results.md, results.json and loss.png in {workdir}", file=sys.stderr)
+
+
+def vocabulary(text: str) -> int:
+  """A size that even a short text supports, since nobody who tries a text should have to think of it."""
+  size = sum(source.size for part in text.split(",") for source in corpus.find(part.strip()))
+  return min(4000, max(300, size // 100))
 
 
 def pretrain_config(steps: int) -> PretrainConfig:
