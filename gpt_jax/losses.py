@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from gpt_jax.batch import Mean, TaskBatch, TextBatch
 from gpt_jax.dropout import Key
 from gpt_jax.models import LanguageModel, TaskModel, logits
+from gpt_jax.sharding import axis_size, constrain
 
 Loss = Callable[[Any, Any, Key | None], tuple[Mean, dict[str, Mean]]]
 
-# Logits of one chunk, in elements: 256 MB in float32. Chunks bound memory and cost no time.
+# Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory and cost no time.
 _CHUNK_ELEMENTS = 2**26
 
 
@@ -72,6 +73,9 @@ def cross_entropy(hidden, table, targets, weights, rows_in_use: int) -> jax.Arra
 
 
 def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
+  # One sum for each device along the batch: a single one would cost an all-reduce of the whole table in every chunk.
+  groups = axis_size("data")
+
   def of_chunk(part):
     h, t, w = part
     total, scores, log_sum = _chunk(h, t, w, table, rows_in_use)
@@ -79,8 +83,9 @@ def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
     hot = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 2) == t[..., None]
     d_scores = ((jnp.exp(scores - log_sum[..., None]) - hot) * w[..., None]).astype(h.dtype)
     d_hidden = jnp.einsum("btr,rd->btd", d_scores, table)
-    d_table = jnp.einsum("btr,btd->rd", d_scores, h, preferred_element_type=jnp.float32)
-    return (total, d_table), d_hidden
+    d_scores, h = (x.reshape(groups, -1, *x.shape[1:]) for x in (d_scores, h))
+    d_table = jnp.einsum("gbtr,gbtd->grd", d_scores, h, preferred_element_type=jnp.float32)
+    return (total, constrain(d_table, "data", "model")), d_hidden
 
   parts = _chunks(hidden, targets, weights, table.shape[0])
   if parts[0].shape[0] == 1:
@@ -91,10 +96,10 @@ def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
       sums, d_hidden = of_chunk(part)
       return jax.tree.map(jnp.add, carry, sums), d_hidden
 
-    start = (jnp.float32(0), jnp.zeros(table.shape, jnp.float32))
+    start = (jnp.float32(0), constrain(jnp.zeros((groups, *table.shape), jnp.float32), "data", "model"))
     (total, d_table), d_hidden = jax.lax.scan(body, start, parts)
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
-  return total, (d_hidden, d_table.astype(table.dtype))
+  return total, (d_hidden, d_table.sum(0).astype(table.dtype))
 
 
 def _cross_entropy_backward(rows_in_use, gradients, scale):
@@ -123,10 +128,9 @@ def _chunk(hidden, targets, weights, table, rows_in_use):
 def _chunks(hidden, targets, weights, rows):
   """Each array [B, T, ...] as [chunks, B, T / chunks, ...]."""
   batch, length = targets.shape
+  most = _CHUNK_ELEMENTS * axis_size("data") * axis_size("model")
   count = next(
-    n
-    for n in range(1, length + 1)
-    if length % n == 0 and batch * (length // n) * rows <= _CHUNK_ELEMENTS or n == length
+    n for n in range(1, length + 1) if length % n == 0 and batch * (length // n) * rows <= most or n == length
   )
   return tuple(
     jnp.moveaxis(x.reshape(batch, count, length // count, *x.shape[2:]), 1, 0) for x in (hidden, targets, weights)

@@ -87,6 +87,11 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   return jax.lax.with_sharding_constraint(x, P(*axes))
 
 
+def axis_size(name: str) -> int:
+  """Devices along an axis of the mesh that a step is traced under; 1 without a mesh, or under pmap."""
+  return jax.sharding.get_abstract_mesh().shape.get(name, 1)
+
+
 def check_batch(size: int, mesh: Mesh, microbatches: int = 1, name: str = "data.batch_size") -> None:
   """Raises InputError where a batch cannot be shared evenly."""
   parts = mesh.shape["data"] * microbatches
