@@ -141,9 +141,9 @@ def one_process(prepared, tmp_path_factory):
   return folder / "run"
 
 
-@pytest.mark.parametrize("mesh", ["fsdp=true", "model=2", "via=pmap"])
+@pytest.mark.parametrize("mesh", [("fsdp=true", "model=2"), ("via=pmap",)], ids=["2x2 fsdp", "pmap"])
 def test_two_processes_equal_one(prepared, one_process, tmp_path, mesh):
-  first, second = several(prepared, tmp_path / "run", f"{tmp_path}/two", f"--config.mesh.{mesh}")
+  first, second = several(prepared, tmp_path / "run", f"{tmp_path}/two", *(f"--config.mesh.{m}" for m in mesh))
   with first, second:
     first.ends()
     second.ends()

@@ -13,7 +13,7 @@ from gpt_jax.trunks.lstm import LSTMConfig
 from gpt_jax.trunks.transformer import TransformerConfig
 
 TRUNKS = [
-  TransformerConfig(vocab_size=60, context=16, layers=2, width=16, heads=2),
+  TransformerConfig(vocab_size=60, context=16, layers=1, width=16, heads=2),
   LSTMConfig(vocab_size=60, context=16, width=16, units=8),
 ]
 TEXT = Causal()(np.arange(27, dtype=np.int32).reshape(3, 9))

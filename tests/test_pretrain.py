@@ -162,14 +162,13 @@ def test_a_finished_run_only_evaluates(whole, prepared, monkeypatch):
   assert entries(whole[0]) == before
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(data=4, model=2, fsdp=True), MeshConfig(via="pmap")], ids=["4x2", "pmap"])
-def test_a_run_resumes_on_another_mesh(whole, prepared, tmp_path, mesh):
+def test_a_run_resumes_on_another_mesh(whole, prepared, tmp_path):
   """To float tolerance: sums of other parts round differently."""
   workdir = str(tmp_path / "run")
   shutil.copytree(whole[0], workdir)
   for step in ("18", "24"):
     shutil.rmtree(f"{workdir}/checkpoints/{step}")
-  found = pretrain.run(dataclasses.replace(CONFIG, mesh=mesh), prepared, workdir)
+  found = pretrain.run(dataclasses.replace(CONFIG, mesh=MeshConfig(data=4, model=2, fsdp=True)), prepared, workdir)
   assert found["valid_loss"] == pytest.approx(whole[1]["valid_loss"], abs=1e-4)
 
 

@@ -102,7 +102,6 @@ FSDP = MeshConfig(data=4, model=2, fsdp=True)
   [
     (ONE, 4),
     (MeshConfig(data=8), 1),
-    (MeshConfig(data=4, model=2), 1),
     (FSDP, 2),
     (MeshConfig(data=2, model=4), 1),
     (MeshConfig(data=2, model=4, fsdp=True), 1),
