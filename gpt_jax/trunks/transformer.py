@@ -21,6 +21,7 @@ from gpt_jax.sharding import constrain
 
 SPECIAL_TOKENS = 3  # start, delimiter, extract: the first rows behind the vocabulary
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills the tiles of a matrix unit
+_INIT = nn.initializers.normal(0.02)  # the paper's N(0, 0.02); the released code reads it as standard deviation
 _EPSILON = 1e-5
 
 # Matched against the paths of parameters and optimizer moments (see sharding.partition).
@@ -52,9 +53,6 @@ class TransformerConfig:
   residual_dropout: float = option(0.1, "dropout on what each sublayer adds", low=0.0, high=0.99)
   attention_dropout: float = option(0.1, "dropout on attention probabilities", low=0.0, high=0.99)
   embedding_dropout: float = option(0.1, "dropout on the embedding tables", low=0.0, high=0.99)
-  init_std: float = option(
-    0.02, "of matrices and embeddings; the released code reads the paper's N(0, 0.02) so", low=1e-6, high=1.0
-  )
   dtype: str = option("float32", "of activations and matrix products", choices=("float32", "bfloat16"))
 
   def __post_init__(self):
@@ -97,9 +95,8 @@ class Transformer(nn.Module):
 
   def setup(self):
     c = self.config
-    init = nn.initializers.normal(c.init_std)
-    self.tokens = self.param("tokens", init, (c.rows, c.width))
-    self.positions = self.param("positions", init, (c.context, c.width))
+    self.tokens = self.param("tokens", _INIT, (c.rows, c.width))
+    self.positions = self.param("positions", _INIT, (c.context, c.width))
     self.blocks = [Block(c, self.causal, name=f"block_{i}") for i in range(c.layers)]
 
   def __call__(self, inputs, positions, segments=None, key: Key | None = None):
@@ -189,8 +186,8 @@ class Attention(nn.Module):
 
   def setup(self):
     d, h = self.config.width, self.config.heads
-    self.qkv = Projection((d,), (3, h, d // h), self.config.dtype, self.config.init_std)
-    self.out = Projection((h, d // h), (d,), self.config.dtype, self.config.init_std)
+    self.qkv = Projection((d,), (3, h, d // h), self.config.dtype)
+    self.out = Projection((h, d // h), (d,), self.config.dtype)
 
   def __call__(self, x, segments, key):
     q, k, v = self._project(x)
@@ -239,9 +236,9 @@ class MLP(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    d, dtype, std = self.config.width, self.config.dtype, self.config.init_std
-    x = jax.nn.gelu(Projection((d,), (4 * d,), dtype, std, name="in")(x), approximate=True)
-    return Projection((4 * d,), (d,), dtype, std, name="out")(x)
+    d, dtype = self.config.width, self.config.dtype
+    x = jax.nn.gelu(Projection((d,), (4 * d,), dtype, name="in")(x), approximate=True)
+    return Projection((4 * d,), (d,), dtype, name="out")(x)
 
 
 class Projection(nn.Module):
@@ -250,12 +247,10 @@ class Projection(nn.Module):
   inputs: tuple[int, ...]
   outputs: tuple[int, ...]
   dtype: str
-  init_std: float = 0.02
 
   @nn.compact
   def __call__(self, x):
-    init = nn.initializers.normal(self.init_std)
-    kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
+    kernel = self.param("kernel", _INIT, self.inputs + self.outputs).astype(self.dtype)
     bias = self.param("bias", nn.initializers.zeros, self.outputs).astype(self.dtype)
     axes = tuple(range(x.ndim - len(self.inputs), x.ndim))
     y = jax.lax.dot_general(x, kernel, ((axes, tuple(range(len(axes)))), ((), ())))
