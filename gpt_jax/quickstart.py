@@ -27,6 +27,7 @@ from gpt_jax.train import TrainConfig
 from gpt_jax.trunks.transformer import TransformerConfig
 
 STEPS, SHORT_STEPS = 1000, 100
+EPOCHS, SHORT_EPOCHS = 8, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
 TEXT_PROMPTS = ("It was", "He said", "The old")
@@ -39,7 +40,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   Args:
     workdir: the folder.
     text: files of the user's own, as for prepare; pre-trains on them and samples, and there are no tasks.
-    short: a tenth of the steps and one seed; the results say so, and are worth nothing.
+    short: a tenth of the training and one seed; the results say so, and are worth nothing.
   """
   began = time.monotonic()
   data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
@@ -49,7 +50,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   plot(os.path.join(pretrained, "metrics.jsonl"), entropy, os.path.join(workdir, "loss.png"))
   results = {"short": short, "unigram_entropy": entropy, **measured, "tasks": {}}
   for task in () if text else TASKS:
-    results["tasks"][task.name] = compare(task, pretrained, workdir, SHORT_SEEDS if short else SEEDS)
+    results["tasks"][task.name] = compare(task, pretrained, workdir, short)
   stories = generate.run(pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=60, temperature=0.8, top_p=0.95)
   results["seconds"] = round(time.monotonic() - began, 1)
   report = describe(results, stories)
@@ -77,21 +78,22 @@ def pretrain_config(steps: int) -> PretrainConfig:
   )
 
 
-def finetune_config(task: Task, from_scratch: bool) -> finetune.FinetuneConfig:
+def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.FinetuneConfig:
   return finetune.FinetuneConfig(
     task=Named(task.name),
     transfer_layers=-1 if from_scratch else None,
     optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
-    train=TrainConfig(epochs=8, log_every=40, evaluate_every=NO_CHECKPOINTS),
+    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NO_CHECKPOINTS),
   )
 
 
-def compare(task: Task, pretrained: str, workdir: str, seeds: int) -> dict[str, float | list[float]]:
+def compare(task: Task, pretrained: str, workdir: str, short: bool) -> dict[str, float | list[float]]:
   """Accuracies on examples whose phrases no labelled training example has."""
   found = {"chance": 1 / task.outcomes, "bag_of_words": bag_of_words(task)}
   for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
     folder = os.path.join(workdir, "tasks", task.name, name)
-    runs = finetune.run(finetune_config(task, from_scratch), "", pretrained, folder, seeds=seeds)
+    config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
+    runs = finetune.run(config, "", pretrained, folder, seeds=SHORT_SEEDS if short else SEEDS)
     found[name] = [run["dev"]["dev_accuracy"] for run in runs]
   return found
 
