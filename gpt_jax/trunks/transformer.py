@@ -149,7 +149,8 @@ class Transformer(nn.Module):
     if key is not None:
       table = drop(table, c.embedding_dropout, key.fold(c.layers), sharded=False)
       places = drop(places, c.embedding_dropout, key.fold(c.layers + 1), sharded=False)
-    table, places = table.astype(c.dtype), places.astype(c.dtype)
+    # Whole along `data`, or the gradients of every row's embeddings would be gathered to sum them up (FSDP).
+    table, places = constrain(table.astype(c.dtype), "model"), constrain(places.astype(c.dtype))
     return constrain(table[inputs] + places[positions], "data"), table
 
 
