@@ -15,7 +15,7 @@ def get_config() -> PretrainConfig:
   return PretrainConfig(
     trunk=TransformerConfig(context=256, layers=4, width=256, heads=4),
     data=WindowsConfig(batch_size=8, length=256),  # 2,048 tokens a step
-    # Post-norm: at this width 1e-3 after a short warm-up stays at the unigram entropy.
+    # Post-norm: at this width 1e-3 after 50 warm-up steps stays at the unigram entropy.
     optim=OptimConfig(learning_rate=1e-3, warmup_steps=400),
     train=TrainConfig(steps=3000, evaluate_every=250, checkpoint_every=250),
     evaluation_batches=20,
