@@ -68,8 +68,7 @@ def cross_entropy(hidden, table, targets, weights, rows_in_use: int) -> jax.Arra
     rows_in_use: rows of the table that are tokens.
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
-  total = sum_over(lambda part: _chunk(*part, table, rows_in_use)[0], parts)
-  return total
+  return _sum_over(lambda part: _chunk(*part, table, rows_in_use)[0], parts)
 
 
 def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
@@ -111,7 +110,8 @@ def _cross_entropy_backward(rows_in_use, gradients, scale):
 cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def sum_over(function, parts):
+def _sum_over(function, parts):
+  """The sum of function over the chunks, one at a time; without a loop where there is only one."""
   if parts[0].shape[0] == 1:
     return function(jax.tree.map(lambda x: x[0], parts))
   return jax.lax.scan(lambda total, part: (total + function(part), None), jnp.float32(0), parts)[0]
