@@ -31,7 +31,7 @@ EPOCHS, SHORT_EPOCHS = 8, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
 TEXT_PROMPTS = ("It was", "He said", "The old")
-NO_CHECKPOINTS = 10**9
+NEVER = 10**9  # steps: the last step is evaluated and saved anyway
 
 
 def run(workdir: str, text: str = "", short: bool = False) -> None:
@@ -83,7 +83,7 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
     task=Named(task.name),
     transfer_layers=-1 if from_scratch else None,
     optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
-    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NO_CHECKPOINTS),
+    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NEVER),
   )
 
 
