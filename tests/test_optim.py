@@ -80,7 +80,17 @@ def test_adamw_is_optax_adamw_on_kernels_only(params):
   optimizer, schedule = optim.make(config, STEPS)
   mask = {"attention": {"kernel": True, "bias": False}, "norm": {"scale": False}, "embedding": True}
   want = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.3, mask=mask))
-  jax.tree.map(np.testing.assert_array_equal, run(optimizer, params), run(want, params))
+  got, want = run(optimizer, params), run(want, params)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, want)
+
+
+@pytest.mark.parametrize("limit", [1e-3, 0.7, 1e9])
+def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
+  grads, empty = gradients(params, 0), optax.EmptyState()
+  want, _ = optax.clip_by_global_norm(limit).update(grads, empty)
+  for norm in ({}, {"norm": optax.tree.norm(grads)}):
+    got, _ = optim.clip_by_global_norm(limit).update(grads, empty, **norm)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])

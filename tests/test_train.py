@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from gpt_jax import losses, optim, sharding, train
@@ -249,6 +250,15 @@ def test_the_gradient_is_that_of_the_mean(scalar):
   start, step, batch = scalar
   _, metrics = step(start(), batch(1.0))
   np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(2 * 0.5**2), rtol=1e-6)  # two elements, weight 2
+
+
+@pytest.mark.parametrize("value, gradient", [(0.5, 0.25), (100.0, np.sqrt(0.5))])
+def test_the_mean_gradient_is_what_is_clipped(scalar, value, gradient):
+  """Its global norm is at most 1; Adam's first moment holds a tenth of what it was given."""
+  start, step, batch = scalar
+  state, _ = step(start(), batch(value))
+  moment = optax.tree.get(state.opt_state, "mu")["w"]["bias"]
+  np.testing.assert_allclose(moment, 0.1 * np.full(2, gradient), rtol=1e-5)
 
 
 def test_a_finished_run_is_only_evaluated(scalar):
