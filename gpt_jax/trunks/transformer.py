@@ -6,6 +6,7 @@ Letters: B rows, T positions, D width, H heads, K = D / H, F = 4 D, R rows of th
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -17,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.config import option, validate
 from gpt_jax.dropout import Key, drop
 from gpt_jax.errors import InputError
-from gpt_jax.sharding import constrain
+from gpt_jax.sharding import axis_size, constrain
 
 SPECIAL_TOKENS = 3  # start, delimiter, extract: the first rows behind the vocabulary
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills the tiles of a matrix unit
@@ -253,8 +254,14 @@ class Projection(nn.Module):
   def __call__(self, x):
     kernel = self.param("kernel", _INIT, self.inputs + self.outputs).astype(self.dtype)
     bias = self.param("bias", nn.initializers.zeros, self.outputs).astype(self.dtype)
-    axes = tuple(range(x.ndim - len(self.inputs), x.ndim))
-    y = jax.lax.dot_general(x, kernel, ((axes, tuple(range(len(axes)))), ((), ())))
+    before = x.shape[: x.ndim - len(self.inputs)]
+    if axis_size("model") == 1:
+      # Of two dimensions: XLA transposes every step the kernels, and their gradients, of a product of more.
+      y = x.reshape(*before, -1) @ kernel.reshape(math.prod(self.inputs), -1)
+      y = y.reshape(before + self.outputs)
+    else:  # a reshape would hide which axis of a kernel is sharded
+      axes = tuple(range(len(before), x.ndim))
+      y = jax.lax.dot_general(x, kernel, ((axes, tuple(range(len(axes)))), ((), ())))
     return y + bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
 
 
