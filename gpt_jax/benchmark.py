@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -248,11 +249,17 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
 
 def seconds(run: Callable[[], Any], least: float = 0.1) -> float:
   """Mean time of a call, of as many as take `least` seconds together; a device's work is waited for."""
-  began, calls = time.perf_counter(), 0
-  while not calls or time.perf_counter() - began < least:
-    result, calls = run(), calls + 1
-  jax.block_until_ready(result)
-  return (time.perf_counter() - began) / calls
+
+  def of(calls: int) -> float:
+    began = time.perf_counter()
+    for _ in range(calls):
+      result = run()
+    jax.block_until_ready(result)
+    return (time.perf_counter() - began) / calls
+
+  # Calls return before their work is done, so their number must be known before: a first one tells.
+  first = of(1)
+  return first if first >= least else of(math.ceil(least / first))
 
 
 def _product(dtype: str, product: Product) -> Callable[[], jax.Array]:
