@@ -5,6 +5,7 @@ with the caller's meta, the metrics, and the type, shape and fingerprint of ever
 checks none of the array data it reads, so without the fingerprints a flipped bit would go unnoticed.
 """
 
+import fcntl
 import json
 import logging
 import math
@@ -15,7 +16,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -54,11 +55,15 @@ class Checkpoints:
     workdir: of the run, on a file system that all its processes share.
     metric: the name among `save`'s metrics by which a checkpoint is the best; None: only the newest are kept.
     mode: "max" or "min", which of its values is best.
+
+  Raises:
+    InputError: another process is writing there; it would take this one's unfinished saves for leftovers.
   """
 
   def __init__(self, workdir: str, metric: str | None = None, mode: str = "max"):
     self._folder = os.path.abspath(os.path.join(workdir, "checkpoints"))
     self._ranking = [metric, mode]
+    self._lock = _lock(workdir)
     self._manager = ocp.CheckpointManager(
       self._folder,
       options=ocp.CheckpointManagerOptions(
@@ -127,8 +132,11 @@ class Checkpoints:
     self._manager.check_for_errors()
 
   def close(self) -> None:
-    self.wait()
-    self._manager.close()
+    try:
+      self.wait()
+      self._manager.close()
+    finally:
+      self._lock.close()
 
   def __enter__(self):
     return self
@@ -155,6 +163,21 @@ class Checkpoints:
     self._manager.reload()
     for folder in folders:
       self._scores.pop(int(os.path.basename(folder)), None)
+
+
+def _lock(workdir: str) -> TextIO:
+  """`<workdir>/lock`, locked until it is closed or its process ends, in whatever way."""
+  os.makedirs(workdir, exist_ok=True)
+  file = open(os.path.join(workdir, "lock"), "w", encoding="utf-8")  # what is open is locked
+  if jax.process_index() == 0:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      file.close()
+      raise InputError(f"{workdir}: another run is at work there; wait until it ends, or use another folder") from error
+    except OSError:
+      pass  # a file system without locks
+  return file
 
 
 def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:

@@ -352,3 +352,12 @@ def test_a_killed_save_is_harmless(tmp_path):
     checkpoints.wait()
     assert checkpoints.steps()[-1] == step + 1
   assert all(name.isdigit() for name in os.listdir(tmp_path / "checkpoints"))
+
+
+def test_one_run_at_a_time(tmp_path):
+  with checkpoint.Checkpoints(str(saved(tmp_path, steps=(1,)))) as first:
+    with pytest.raises(InputError, match="another run is at work there"):
+      checkpoint.Checkpoints(str(tmp_path))
+    first.save(2, make_state(2), {})
+  with checkpoint.Checkpoints(str(tmp_path)) as second:
+    assert second.steps() == [1, 2]
