@@ -2,7 +2,8 @@
 
   python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=runs/gpt1 --workdir=runs/cola
 
-Tasks: cola, rte, mrpc, stsb, race-middle, race-high, race. With `:table`, files of your own:
+Tasks: cola, rte, mrpc, stsb, race-middle, race-high, race, and of the embedded world story-ending, story-doing,
+story-company, story-next. With `:table`, files of your own:
 
   python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR --pretrained=DIR --workdir=DIR \
     --config.task.columns=question,answer --config.task.label=verdict --config.task.transform=entailment

@@ -29,7 +29,6 @@ from gpt_jax.trunks.transformer import TransformerConfig
 
 ROUNDS = 5  # of matrix products and steps in turn, so that both meet the same load; medians are reported
 PAPER_VOCABULARY = 40_478
-_CHUNK_ELEMENTS = 2**26  # as the loss bounds its logits
 
 
 class Row(NamedTuple):
@@ -52,6 +51,10 @@ def run(config: PretrainConfig, only: tuple[str, ...] = (), out: str = "") -> li
   Raises:
     InputError: an unknown part.
   """
+  if not isinstance(config, PretrainConfig):
+    raise InputError(f"--config: a {type(config).__name__}; what is measured is a pre-training, as configs/gpt1.py has")
+  if out and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+    raise InputError(f"--json={out}: no such folder")
   for part in only:
     if part not in PARTS:
       raise InputError(f"--only={part}: must be among {', '.join(PARTS)}")
@@ -235,7 +238,7 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
     products.append(Product("mi,io->mo", x, kernel, c.layers))
     products.append(Product("mo,io->mi", y, kernel, c.layers))
     products.append(Product("mi,mo->io", x, y, c.layers))
-  some = min(m, _CHUNK_ELEMENTS // c.vocab_size)
+  some = min(m, losses.CHUNK_ELEMENTS // c.vocab_size)
   hidden, table, scores = (some, d), (c.vocab_size, d), (some, c.vocab_size)
   products.append(Product("md,vd->mv", hidden, table, m / some))
   products.append(Product("mv,vd->md", scores, table, m / some))

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from flax.traverse_util import unflatten_dict
 from jax.experimental import multihost_utils
 
 from gpt_jax.errors import InputError
@@ -197,17 +198,6 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
   return tree["params"], record["meta"], record["step"]
 
 
-def read_meta(path: str) -> dict:
-  """The meta that `save` was given, of the newest checkpoint where it is readable; for `path` see restore_params."""
-  problems = []
-  for folder in _locate(path):
-    try:
-      return _on_every_process(lambda folder=folder: _read_record(folder))["meta"]
-    except Damaged as problem:
-      problems.append(f"{folder}: {problem}")
-  raise InputError(f"no undamaged checkpoint: {'; '.join(problems)}")
-
-
 def describe(tree: Any) -> dict[str, list]:
   """[type, shape, fingerprint] of every array, by its path."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -313,14 +303,8 @@ def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: boo
 
 
 def _params_as_saved(saved: dict[str, list]) -> dict:
-  tree = {}
-  for name, (dtype, shape, _) in saved.items():
-    *parents, last = name.split("/")
-    node = tree
-    for parent in parents:
-      node = node.setdefault(parent, {})
-    node[last] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
-  return {"params": tree["params"]}
+  leaves = {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in saved.items()}
+  return {"params": unflatten_dict(leaves, sep="/")["params"]}
 
 
 def _how(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:

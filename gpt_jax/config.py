@@ -286,7 +286,8 @@ def _read(text: str, hint: Any) -> Any:
   if origin is typing.Literal:
     return next((choice for choice in arguments if str(choice) == text), None)
   if origin is tuple or hint is tuple:
-    parts = [part.strip() for part in text.strip("()[]").split(",") if part.strip()]
+    inside = text[1:-1] if text[:1] + text[-1:] in ("()", "[]") else text
+    parts = [part.strip() for part in inside.split(",") if part.strip()]
     items = _item_hints(arguments, len(parts))
     values = tuple(_read(part, item) for part, item in zip(parts, items, strict=False))
     return None if len(items) != len(parts) or None in values else values

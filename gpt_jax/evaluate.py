@@ -49,17 +49,15 @@ def _on_task(found: Pretrained, data_dir: str, split: str) -> dict[str, float]:
   if unlabelled := next((example.name for example in examples if example.label is None), None):
     raise InputError(f"{unlabelled}: no label; launch/predict.py is for rows without")
   encoded = task.encode(examples, found.tokenizer, found.spec.trunk.context)
-  probabilities = make_predictor(found.model, sharding.make_mesh(MeshConfig()))(found.params, encoded, 32)
+  mesh = sharding.make_mesh(MeshConfig())
+  params = jax.device_put(found.params, NamedSharding(mesh, P()))
+  probabilities = make_predictor(found.model, mesh)(params, encoded, 32)
   return {"examples": len(examples), **task_measures(task, probabilities, encoded.labels)}
 
 
 def _on_text(found: Pretrained, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
-  if text.tokenizer_hash != found.tokenizer.hash:
-    raise InputError(
-      f"{text.path}.bin: a token file of another vocabulary, {text.tokenizer_hash[:12]}, than the checkpoint's, "
-      f"{found.tokenizer.hash[:12]}; prepare the text with --tokenizer=DIR, the checkpoint's tokenizer folder"
-    )
+  text.check_vocabulary(found.tokenizer.hash)
   config = configs.from_json(found.meta["config"])
   mesh = sharding.make_mesh(MeshConfig())
   size = -(-config.data.batch_size // mesh.size) * mesh.size

@@ -89,6 +89,7 @@ def run(
     data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
     if jax.process_index() == 0:
       print(f"{task.name} {split}: {_indented(data[split].report(task.labels))}", file=sys.stderr)
+  task.score(data["dev"].labels, data["dev"].labels)  # what measuring needs is there, before any training
   if seeds == 1:
     return [_run_seed(config, task, data, start, workdir)]
   results = []
@@ -153,8 +154,14 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
     if not tokenizer:
       raise InputError("--pretrained=none needs --tokenizer=DIR, the folder of a vocabulary (DIR/tokenizer of prepare)")
     vocabulary = Tokenizer.load(tokenizer)
+    if config.trunk.vocab_size not in (0, vocabulary.vocab_size):
+      raise InputError(
+        f"trunk.vocab_size={config.trunk.vocab_size}: {tokenizer} has {vocabulary.vocab_size}; leave it out"
+      )
     trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
     return _Start(trunk, True, vocabulary, None, "none")
+  if tokenizer:
+    raise InputError("--tokenizer is for --pretrained=none; a checkpoint brings its own: leave it out")
   loaded = pretrained.load(source)
   if config.trunk not in (FinetuneConfig.trunk, loaded.spec.trunk):
     raise InputError("config.trunk is for --pretrained=none; a checkpoint brings its own: leave these settings out")

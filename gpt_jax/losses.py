@@ -19,7 +19,7 @@ from gpt_jax.sharding import axis_size, constrain
 Loss = Callable[[Any, Any, Key | None], tuple[Mean, dict[str, Mean]]]
 
 # Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory and cost no time.
-_CHUNK_ELEMENTS = 2**26
+CHUNK_ELEMENTS = 2**26
 
 
 def text_loss(model: LanguageModel) -> Loss:
@@ -128,7 +128,7 @@ def _chunk(hidden, targets, weights, table, rows_in_use):
 def _chunks(hidden, targets, weights, rows):
   """Each array [B, T, ...] as [chunks, B, T / chunks, ...]."""
   batch, length = targets.shape
-  most = _CHUNK_ELEMENTS * axis_size("data") * axis_size("model")
+  most = CHUNK_ELEMENTS * axis_size("data") * axis_size("model")
   count = next(
     n for n in range(1, length + 1) if length % n == 0 and batch * (length // n) * rows <= most or n == length
   )

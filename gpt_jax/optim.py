@@ -30,7 +30,7 @@ class OptimConfig:
   clip: float = option(1.0, "largest global norm of the gradient; 0: no clipping", low=0.0)
   b1: float = option(0.9, "decay of the first moment", low=0.0, high=0.9999)
   b2: float = option(0.999, "decay of the second moment", low=0.0, high=0.999999)
-  eps: float = option(1e-8, "added to the root of the second moment", low=0.0)
+  eps: float = option(1e-8, "added to the root of the second moment", low=1e-12)
 
   def __post_init__(self):
     validate(self)

@@ -8,7 +8,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+import jax
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from gpt_jax import config as configs
 from gpt_jax import pretrained, sharding
@@ -44,9 +47,11 @@ def run(checkpoint: str, source: str, output: str = "-", *, batch_size: int = 32
   if not examples:
     raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
-  predictor = make_predictor(loaded.model, sharding.make_mesh(MeshConfig()))
+  mesh = sharding.make_mesh(MeshConfig())
+  predictor = make_predictor(loaded.model, mesh)
   with _writing(output, source) as file:  # opened before the time is spent
-    probabilities = predictor(loaded.params, encoded, batch_size)
+    params = jax.device_put(loaded.params, NamedSharding(mesh, P()))
+    probabilities = predictor(params, encoded, batch_size)
     results = [_result(task, each, value) for each, value in zip(probabilities, task.value(probabilities), strict=True)]
     if output.endswith(".jsonl"):
       for result in results:
@@ -71,7 +76,9 @@ def _rows(source: str, task: Task) -> Iterator[rows.Row]:
 
 
 def _without_header(source: str, lines: list[tuple[int, str]], columns: tuple[str, ...]) -> Iterator[rows.Row]:
-  for number, line in lines:
+  for expected, (number, line) in enumerate(lines, start=1):
+    if number != expected:  # left out, it would shift all labels after it
+      raise InputError(f"{source}:{expected}: an empty line; give it a text, or remove it")
     cells = tuple(line.split("\t"))
     if len(cells) != len(columns):
       raise InputError(

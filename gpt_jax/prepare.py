@@ -32,7 +32,11 @@ FEW = 10_000  # documents; up to here the held-out ones are chosen by size, abov
 class PrepareConfig:
   """What to prepare, and how."""
 
-  source: str = option("embedded", "file, glob, folder, .jsonl[.gz], tfds:NAME[/SPLIT] or embedded; several by commas")
+  source: str = option(
+    "embedded",
+    "file, glob or folder, of text or of JSON lines (.jsonl, .json), .gz too; tfds:NAME[/SPLIT]; embedded; several by "
+    "commas",
+  )
   vocab_size: int = option(40_000, "ids in the vocabulary", unit="ids", low=1)
   tokenizer: str = option("", "folder of a vocabulary to use instead of training one")
   valid_share: float = option(0.01, "share of the text, by document, held out for validation", low=0.0001, high=0.5)
@@ -71,13 +75,18 @@ def run(config: PrepareConfig, out: str) -> None:
   tokenizer = Tokenizer.load(config.tokenizer) if config.tokenizer else None
   settings = dataclasses.asdict(config) | {"sources": [list(source) for source in sources]}
   settings |= {"tokenizer": tokenizer.hash, "vocab_size": tokenizer.vocab_size} if tokenizer else {}
-  out = os.path.abspath(out)
+  out = os.path.realpath(out)  # what is renamed in the end must not be a link
   if _is_prepared(out, settings):
     print(f"{out}: already prepared with these settings")
     return
   _remove_stale(out)
+  if os.path.ismount(out):
+    raise InputError(f"--out={out}: is a mounted folder, which cannot be put in place whole; name a new one in it")
   partial = f"{out}.partial-{os.getpid()}"
-  os.makedirs(partial)
+  try:
+    os.makedirs(partial)
+  except OSError as error:
+    raise InputError(f"--out={out}: cannot be made ({error.strerror})") from error
   try:
     small = all(source.size for source in sources) and sum(source.size for source in sources) < SMALL
     with _workers(1 if small else min(MOST_WORKERS, os.cpu_count())) as pool:

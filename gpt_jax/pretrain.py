@@ -65,7 +65,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
   tokenizer = Tokenizer.load(f"{data}/tokenizer")
   for split in (text, held_out):
-    check_vocabulary(split, tokenizer)
+    split.check_vocabulary(tokenizer.hash)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
   windows = Windows(text, config.data, config.train.seed)
   validation = Windows(held_out, config.data)
@@ -98,6 +98,9 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
     found = evaluator(params, _first(batches, config.evaluation_batches))
     measures = text_measures(found["loss"], held_out.n_tokens, held_out.n_bytes)
     return {f"valid_{name}": value for name, value in measures.items()}
+
+  def evaluate_at(step: int) -> bool:
+    return due(step, config.train.evaluate_every)
 
   # 4. Train, from the newest checkpoint if there is one.
   with Checkpoints(workdir, metric="valid_loss", mode="min") as checkpoints:
@@ -137,8 +140,8 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
         save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
         evaluate=evaluate,
         log_every=config.train.log_every,
-        evaluate_at=lambda step: due(step, config.train.evaluate_every),
-        save_at=lambda step: due(step, config.train.checkpoint_every),
+        evaluate_at=evaluate_at,
+        save_at=lambda step: evaluate_at(step) or due(step, config.train.checkpoint_every),
         watch=watch,
       )
   return evaluation
@@ -151,15 +154,6 @@ def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
       f"trunk.vocab_size={trunk.vocab_size}: the data's tokenizer has {tokenizer.vocab_size}; leave the field at 0"
     )
   return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size)
-
-
-def check_vocabulary(text: TokenFile, tokenizer: Tokenizer) -> None:
-  """Raises InputError where a token file was written with another vocabulary."""
-  if text.tokenizer_hash != tokenizer.hash:
-    raise InputError(
-      f"{text.path}.bin was written with vocabulary {text.tokenizer_hash[:12]}, not {tokenizer.hash[:12]}: "
-      "use the tokenizer beside it, or prepare the text again with --tokenizer"
-    )
 
 
 def describe(config: PretrainConfig, tokenizer: Tokenizer, text: TokenFile, total_steps: int, first: int) -> str:

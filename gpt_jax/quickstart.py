@@ -62,16 +62,17 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
 
 
 def vocabulary(text: str) -> int:
-  """A size that even a short text supports, since nobody who tries a text should have to think of it."""
-  size = sum(source.size for part in text.split(",") for source in corpus.find(part.strip()))
-  return min(4000, max(300, size // 100))
+  """A size that holds the text's characters and that even a short text supports; nobody should have to think of it."""
+  sources = [source for part in text.split(",") for source in corpus.find(part.strip())]
+  characters = {c for source in sources for piece in corpus.pieces(source.name) for c in piece.text.casefold()}
+  return max(260 + 2 * len(characters), min(4000, sum(source.size for source in sources) // 100))  # 256 single bytes
 
 
 def pretrain_config(steps: int) -> PretrainConfig:
   """Sizes and rates chosen by measurement on two cores."""
   return PretrainConfig(
     trunk=TransformerConfig(context=128, layers=3, width=128, heads=4),
-    data=WindowsConfig(batch_size=32, length=64),
+    data=WindowsConfig(batch_size=16, length=128),
     optim=OptimConfig(learning_rate=1e-3, warmup_steps=min(150, steps // 4)),
     train=TrainConfig(steps=steps, log_every=25, evaluate_every=max(1, steps // 4)),
     evaluation_batches=10,

@@ -38,7 +38,7 @@ class TrainConfig:
   microbatches: int = option(1, "parts of a batch whose gradients are accumulated, to save memory", low=1)
   log_every: int = option(20, "between lines of progress and metrics", unit="steps", low=1)
   evaluate_every: int = option(0, "between evaluations; 0: at the end only", unit="steps", low=0)
-  checkpoint_every: int = option(0, "between checkpoints; 0: at the end only", unit="steps", low=0)
+  checkpoint_every: int = option(1000, "between checkpoints; 0: where evaluated only", unit="steps", low=0)
 
   def __post_init__(self):
     validate(self)
@@ -249,7 +249,8 @@ def fit(
       stopping = termination.requested(done)
       last = done == total_steps
       logging = last or stopping or due(done, log_every)
-      evaluating, saving = not stopping and (last or evaluate_at(done)), last or stopping or save_at(done)
+      # Also when stopping, or the evaluation of this very step would never be made.
+      evaluating, saving = last or evaluate_at(done), last or stopping or save_at(done)
       if logging or evaluating or saving:  # a state that is evaluated or saved is known to be sound
         window.add(*pending)
         pending = None
@@ -267,6 +268,8 @@ def fit(
       if stopping:
         reporter.say(f"stopped at step {done} of {total_steps} and saved; the same command resumes")
         raise SystemExit(0)
+    if termination.asked:  # during the last evaluation; there may be another run behind this one
+      raise SystemExit(0)
   return state, evaluation
 
 
@@ -303,7 +306,8 @@ class _Window:
         raise InputError(
           f"step {step}: {MOST_BAD_STEPS} updates in a row had a loss or gradient that is not finite "
           f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); the last checkpoint is "
-          "unharmed: lower optim.learning_rate, raise optim.warmup_steps, or use trunk.dtype=float32"
+          "unharmed. Start again in another --workdir with a lower optim.learning_rate, a longer optim.warmup_steps or "
+          "trunk.dtype=float32"
         )
       return
     self.refused_in_a_row = 0

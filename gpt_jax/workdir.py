@@ -25,6 +25,7 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
   Raises:
     InputError: the folder is another run's, with the difference, or holds files that are no run's.
   """
+  path = os.path.join(workdir, "config.json")
   wanted = {"config": configs.to_json(config), "data": {**data, "tokenizer_hash": tokenizer.hash}}
   ours = _is_ours(workdir, config, wanted["data"])
   multihost_utils.sync_global_devices("every process has looked, so that one may write")
@@ -33,7 +34,10 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
   try:
     os.makedirs(workdir, exist_ok=True)
     tokenizer.save(os.path.join(workdir, "tokenizer"))
-    write_json(os.path.join(workdir, "config.json"), wanted)
+    write_json(f"{path}.{os.getpid()}", wanted)
+    _rename_unless_there(f"{path}.{os.getpid()}", path)
+  except FileExistsError:  # of two runs that began at once the other was quicker
+    _is_ours(workdir, config, wanted["data"])
   except OSError as error:
     raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
 
@@ -41,7 +45,8 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
 def _is_ours(workdir: str, config: Any, data: dict[str, Any]) -> bool:
   """Whether the folder is this run's already. Raises InputError where it may not become so."""
   if not os.path.exists(os.path.join(workdir, "config.json")):
-    strangers = sorted(set(_listing(workdir)) - {"compilation_cache", "tokenizer", "config.json.partial"})
+    unfinished = {name for name in _listing(workdir) if name.startswith("config.json.")}
+    strangers = sorted(set(_listing(workdir)) - {"compilation_cache", "tokenizer"} - unfinished)
     if strangers:
       raise InputError(
         f"--workdir={workdir} holds {strangers[0]!r} but no config.json: not a run's folder; use another"
@@ -54,6 +59,8 @@ def _is_ours(workdir: str, config: Any, data: dict[str, Any]) -> bool:
       )
     return False
   found = read(workdir)
+  if not isinstance(found, dict) or not {"config", "data"} <= found.keys():
+    raise InputError(f"--workdir={workdir} holds a config.json that no run wrote: not a run's folder; use another")
   earlier = configs.from_json(found["config"])
   if type(earlier) is not type(config):
     raise InputError(f"--workdir={workdir} holds a run of a {type(earlier).__name__}; use another folder")
@@ -88,6 +95,18 @@ def write_json(path: str, value: Any) -> None:
     json.dump(value, file, indent=2)
     file.write("\n")
   os.replace(f"{path}.partial", path)
+
+
+def _rename_unless_there(old: str, new: str) -> None:
+  try:
+    os.link(old, new)
+  except FileExistsError:
+    os.remove(old)
+    raise
+  except OSError:  # a file system without links
+    os.replace(old, new)
+  else:
+    os.remove(old)
 
 
 def _listing(workdir: str) -> list[str]:

@@ -217,6 +217,8 @@ def _set_up_jax() -> None:
     raise InputError(f"{', '.join(name for name in where if name not in given)} needed beside {', '.join(given)}")
   if given and FLAGS.process_id >= FLAGS.num_processes:
     raise InputError(f"--process_id={FLAGS.process_id}: must be below --num_processes={FLAGS.num_processes}")
+  if given and not re.fullmatch(r".+:\d+", FLAGS.coordinator):
+    raise InputError(f"--coordinator={FLAGS.coordinator}: must be HOST:PORT")
   import jax
 
   try:

@@ -1,6 +1,6 @@
 """The paper in miniature, in minutes: pre-trains on an embedded world, fine-tunes four tasks, tells three stories.
 
-python launch/quickstart.py [--workdir=runs/quickstart] [--text=FILE,…] [--short]
+python launch/quickstart.py [--workdir=DIR] [--text=FILE,…] [--short]
 """
 
 from absl import flags
@@ -15,7 +15,10 @@ SHORT = flags.DEFINE_boolean("short", False, "a tenth of the training: only show
 def main():
   from gpt_jax import quickstart
 
-  quickstart.run(WORKDIR.value, TEXT.value, SHORT.value)
+  workdir = WORKDIR.value
+  if not WORKDIR.present:  # each kind of run has its own, so that one does not refuse another
+    workdir += "-text" * bool(TEXT.value) + "-short" * SHORT.value
+  quickstart.run(workdir, TEXT.value, SHORT.value)
 
 
 if __name__ == "__main__":

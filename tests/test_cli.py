@@ -130,11 +130,13 @@ CASES = [
   ("prepare --source=latin.txt --out=new", "latin.txt: not UTF-8 at byte 7"),
   ("prepare --source=text.txt --out=run", "not empty, and not made by prepare"),
   ("prepare --source=text.txt --out=text.txt", "text.txt: is a file; --out names the folder to make"),
+  ("prepare --source=text.txt --out=/proc/new", "--out=/proc/new: cannot be made"),
+  ("prepare --source=text.txt --out=text.txt/new", "--out="),
   ("prepare --source=text.txt --out=new --vocab_size=0", "vocab_size = 0: must be an integer of at least 1"),
   (PRETRAIN.replace("prepared", "nothing"), "nothing/train.json: missing; 'nothing' must be a folder made by"),
   (PRETRAIN.replace("prepared", "text.txt"), "'text.txt' must be a folder made by launch/prepare.py"),
   (PRETRAIN.replace("prepared", "truncated"), "train.bin: truncated, "),
-  (PRETRAIN.replace("prepared", "mixed"), "was written with vocabulary"),
+  (PRETRAIN.replace("prepared", "mixed"), "train.bin: a token file of another vocabulary"),
   (
     f"{PRETRAIN} --config.data.sampling=across_documents --config.data.length=4096 --config.trunk.context=4096",
     "less than one window of length + 1 = 4097",
@@ -168,6 +170,10 @@ CASES = [
   (f"finetune {TABLE} --data_dir=labels --pretrained=damaged", "no undamaged checkpoint in"),
   (f"finetune {TABLE} --data_dir=labels --pretrained=none", "--pretrained=none needs --tokenizer=DIR"),
   (f"finetune {TABLE} --data_dir=labels --pretrained=none --tokenizer=prepared", "prepared: no tokenizer here"),
+  (
+    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --tokenizer=prepared/tokenizer",
+    "--tokenizer is for --pretrained=none",
+  ),
   (
     f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --config.task.labels=barks,meows",
     "labels/train.tsv:3: label 'moos': should be one of barks, meows",
@@ -220,6 +226,8 @@ CASES = [
   ("evaluate --checkpoint={pretrained} --data=prepared", "another vocabulary"),
   ("generate --checkpoint={pretrained}", "prompt"),
   ("generate --checkpoint=prepared --prompt=the", "no checkpoint in"),
+  ("benchmark --config={launched}/configs/finetune.py:cola", "--config: a FinetuneConfig; what is measured"),
+  ("benchmark --config=tiny.py --json=nothing/here.json", "--json=nothing/here.json: no such folder"),
   ("export --checkpoint={pretrained} --out=run", "is no exported model; choose another place"),
   ("export --checkpoint={pretrained} --out=new --format=torch", "--format=torch: must be one of npz"),
 ]

@@ -144,6 +144,10 @@ def test_print_config_needs_only_the_config(toy):
     ([*GOOD, "--process_id=1"], "--process_id needs --distributed"),
     ([*GOOD, "--distributed", "--process_id=1"], "--coordinator, --num_processes needed beside --process_id"),
     (
+      [*GOOD, "--distributed", "--process_id=0", "--num_processes=1", "--coordinator=host"],
+      "--coordinator=host: must be HOST:PORT",
+    ),
+    (
       ["--config=confg.py", "--workdir=w"],
       "cannot read config file 'confg.py': No such file or directory; there: config.py",
     ),

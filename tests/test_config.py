@@ -79,6 +79,8 @@ def in_package(monkeypatch):
     ("mesh", "(2, 4)", (2, 4)),
     ("files", "a,b", ("a", "b")),
     ("files", "", ()),
+    ("files", "(a, b)", ("a", "b")),
+    ("files", "a,question (en)", ("a", "question (en)")),
     ("via", "pmap", "pmap"),
   ],
 )

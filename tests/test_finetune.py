@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import signal
+import sys
 
 import jax
 import numpy as np
@@ -92,6 +94,34 @@ def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch
   assert len(calls) == 21 + (48 - 16)  # from the end of the second epoch
   assert resumed == finetuned.results[0]
   assert_equal(params_of(tmp_path / "run"), params_of(f"{finetuned.workdir}/seed_0"))
+
+
+def test_terminated_at_the_last_step_it_has_a_result(finetuned, monkeypatch, tmp_path):
+  fit = finetune.train.fit
+
+  def at_the_end(state, step, batch_at, total, **named):
+    def batches(number):
+      if number == total - 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+      return batch_at(number)
+
+    return fit(state, step, batches, total, **named)
+
+  def run():
+    return finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
+
+  monkeypatch.setattr(finetune.train, "fit", at_the_end)
+  with pytest.raises(SystemExit):
+    run()
+  assert run() == finetuned.results[:1]
+
+
+def test_what_measuring_needs_is_missed_before_training(finetuned, monkeypatch, tmp_path):
+  monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+  monkeypatch.setitem(sys.modules, "sklearn", None)
+  with pytest.raises(InputError, match="scikit-learn"):
+    finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
+  assert not os.path.exists(tmp_path / "run")
 
 
 @pytest.mark.parametrize("change", ["data", "checkpoint", "config"])

@@ -50,7 +50,7 @@ def ours(hidden, table, targets, weights):
   [(8, 8, 1), (8, 2, 4), (7, 4, 7)],  # 7 has no divisor but itself
 )
 def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks):
-  monkeypatch.setattr(losses, "_CHUNK_ELEMENTS", B * allowed * ROWS)
+  monkeypatch.setattr(losses, "CHUNK_ELEMENTS", B * allowed * ROWS)
   inputs = make_inputs(length)
   made = []
   chunk = losses._chunk
@@ -73,7 +73,7 @@ def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks):
 def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
   """A chunk's size is that on one device, and devices speak to each other of the table's gradient once, at the end."""
   mesh = sharding.make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
-  monkeypatch.setattr(losses, "_CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks)
+  monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks)
   hidden, table, targets, weights = make_inputs(batch=8)
   rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P("model"))
   inputs = [jax.device_put(x, where) for x, where in ((hidden, rows), (table, whole), (targets, rows), (weights, rows))]

@@ -135,6 +135,7 @@ def test_multiple_choice(model_of, tmp_path):
     ("in.jsonl", '{"text": "cat"}\n{"text": 3}\n', "in.jsonl:2: column 'text' should be text, not 3"),
     ("in.jsonl", '{"text": "cat"}\n{"text"\n', "in.jsonl:2: not JSON"),
     ("in.txt", "", "in.txt: empty"),
+    ("in.txt", "the cat\n\nthe dog\n", "in.txt:2: an empty line; give it a text, or remove it"),
     ("in.tsv", "text\tlabel\n", "in.tsv: no rows; one needs text"),
     ("in.csv", "", "in.csv: empty"),
     ("in.jsonl", "", "in.jsonl: no rows"),

@@ -219,8 +219,11 @@ def test_what_is_not_ours_is_left_alone(books, tmp_path):
   with pytest.raises(InputError, match="is a file"):
     run(settings(books), books / "00.txt")
   (tmp_path / "empty").mkdir()
-  run(settings(books), tmp_path / "empty")
-  assert (tmp_path / "empty" / "train.bin").exists()
+  (tmp_path / "link").symlink_to("empty")
+  run(settings(books), tmp_path / "link")
+  assert (tmp_path / "empty" / "train.bin").exists() and (tmp_path / "link").is_symlink()
+  with pytest.raises(InputError, match="--out=/dev/shm: is a mounted folder"):
+    run(settings(books), "/dev/shm")
 
 
 def test_a_failure_leaves_nothing(books, tmp_path):

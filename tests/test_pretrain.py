@@ -76,8 +76,8 @@ def test_what_a_run_leaves(whole, prepared):
   assert [entry["step"] for entry in evaluated] == [10, 20, 24]
   assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second"} <= set(trained[0])
   assert {name: evaluated[-1][name] for name in evaluation} == evaluation
-  # Saved at 6, 12, 18 and 24, of which the newest three stay; 24 alone was evaluated, so that it is the best as well.
-  assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["12", "18", "24"]
+  # Saved at 6, 10, 12, 18, 20 and 24, of which the newest three stay; the last one is the best as well.
+  assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["18", "20", "24"]
 
 
 def test_evaluation_is_the_mean_over_all_held_out_tokens(whole, prepared):
@@ -153,6 +153,16 @@ def test_a_terminated_run_resumes_exactly(whole, prepared, tmp_path, monkeypatch
   assert stopped.value.code == 0
   assert "stopped at step 11 of 24 and saved" in capsys.readouterr().err
   assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, 11)
+
+
+@pytest.mark.parametrize("step", [10, 24])
+def test_terminated_at_an_evaluation_it_is_made(whole, prepared, tmp_path, monkeypatch, capsys, step):
+  workdir = str(tmp_path / "run")
+  stop_at(monkeypatch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+  with pytest.raises(SystemExit):
+    pretrain.run(changed(train={"log_every": 1}), prepared, workdir)
+  mine, theirs = assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, step)
+  assert [e for e in mine if "valid_loss" in e] == [e for e in theirs if "valid_loss" in e]
 
 
 def test_a_finished_run_only_evaluates(whole, prepared, monkeypatch):
@@ -237,7 +247,7 @@ def test_a_corpus_shorter_than_a_window(copied, tmp_path, tiny_tokenizer):
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_a_token_file_of_another_vocabulary(copied, tmp_path, tiny_tokenizer, split):
   write_split(copied, split, tiny_tokenizer, "the cat sat on the mat and the dog ran to the sea", hash="0" * 64)
-  refused(CONFIG, copied, tmp_path / "run", rf"{split}.bin was written with vocabulary 000000000000, not ")
+  refused(CONFIG, copied, tmp_path / "run", rf"{split}.bin: a token file of another vocabulary, 000000000000, not ")
 
 
 def test_missing_and_truncated_data(copied, tmp_path):

@@ -4,6 +4,7 @@ import warnings
 import pytest
 
 from gpt_jax import quickstart
+from gpt_jax.data.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,12 @@ def test_a_text_of_ones_own_gives_a_report_a_plot_and_samples(own_text):
   assert all(f"> {prompt.lower()}" in report for prompt in quickstart.TEXT_PROMPTS)
   assert (own_text / "loss.png").read_bytes().startswith(b"\x89PNG")
   assert json.loads((own_text / "results.json").read_text())["tasks"] == {}
+
+
+def test_the_vocabulary_holds_the_characters_of_any_text(tmp_path):
+  for text in ("So it was, once. " * 40, "".join(map(chr, range(0x4E00, 0x5E00)))):
+    (tmp_path / "text.txt").write_text(text)
+    Tokenizer.train([text], quickstart.vocabulary(str(tmp_path / "text.txt")))
 
 
 def test_the_table_has_mean_and_spread_of_each_column():

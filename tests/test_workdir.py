@@ -66,15 +66,30 @@ def test_folders_of_others(tmp_path, tiny_tokenizer):
   Tokenizer.train(["a cat and a dog and a car"] * 3, 276).save(str(other / "tokenizer"))
   refused(other, "holds another vocabulary and no config.json", CONFIG, tiny_tokenizer)
 
+  (tmp_path / "export").mkdir()
+  (tmp_path / "export" / "config.json").write_text('{"model_type": "gpt2"}')
+  refused(tmp_path / "export", "holds a config.json that no run wrote", CONFIG, tiny_tokenizer)
 
-@pytest.mark.parametrize("written", [[], ["tokenizer/tokenizer.model"], ["config.json.partial"]])
+
+def test_of_two_runs_that_begin_at_once_one_is_refused(tmp_path, tiny_tokenizer, monkeypatch):
+  def the_other_one(_):
+    monkeypatch.undo()
+    workdirs.claim(str(tmp_path), dataclasses.replace(CONFIG, evaluation_batches=3), tiny_tokenizer, DATA)
+
+  monkeypatch.setattr(workdirs.multihost_utils, "sync_global_devices", the_other_one)
+  with pytest.raises(InputError, match="another config .evaluation_batches: 3 != 0"):
+    workdirs.claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
+  assert sorted(os.listdir(tmp_path)) == ["config.json", "tokenizer"]
+
+
+@pytest.mark.parametrize("written", [[], ["tokenizer/tokenizer.model"], ["config.json.7.partial"]])
 def test_what_a_kill_left_is_no_obstacle(tmp_path, tiny_tokenizer, written):
   for name in written:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("torn")
   workdirs.claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
   assert Tokenizer.load(str(tmp_path / "tokenizer")).hash == tiny_tokenizer.hash
-  assert sorted(os.listdir(tmp_path)) == ["config.json", "tokenizer"]
+  assert {"config.json", "tokenizer"} <= set(os.listdir(tmp_path))
 
 
 def test_a_damaged_config(claimed, tiny_tokenizer):

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from gpt_jax.errors import InputError
 SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")  # what is read of a folder
 PIECE = 1 << 19  # characters; longer documents are read in pieces of about this size
 SAMPLE = 1 << 18  # characters that show whether lines are wrapped
+_UNREADABLE = (OSError, EOFError, zlib.error)  # what a damaged file raises, compressed or not
 
 
 class Source(NamedTuple):
@@ -196,7 +198,7 @@ def _chunks(name: str, field: str) -> Iterator[Iterable[str]]:
     yield from ([text] for text in storyworld.documents())
   elif name.startswith("tfds:"):
     yield from ([_plain_line_ends(text)] for text in _tfds(name.removeprefix("tfds:"), field))
-  elif name.removesuffix(".gz").endswith(".jsonl"):
+  elif name.removesuffix(".gz").endswith((".jsonl", ".json")):
     yield from ([_plain_line_ends(text)] for text in _json_lines(name, field))
   else:
     yield _text_file(name)
@@ -219,7 +221,7 @@ def _text_file(path: str) -> Iterator[str]:
         end = block.rfind(b"\n") + 1 or _whole_characters(block)
         yield _plain_line_ends(_decode(block[:end], path, place))
         place, left = place + end, block[end:]
-    except (OSError, EOFError) as error:
+    except _UNREADABLE as error:
       raise InputError(f"{path}: cannot be read to its end ({error})") from error
     yield _plain_line_ends(_decode(left, path, place))
 
@@ -246,10 +248,17 @@ def _decode(block: bytes, path: str, place: int) -> str:
     ) from error
 
 
+def _whole(file: Iterable[bytes], path: str) -> Iterator[bytes]:
+  try:
+    yield from file
+  except _UNREADABLE as error:
+    raise InputError(f"{path}: cannot be read to its end ({error})") from error
+
+
 def _json_lines(path: str, field: str) -> Iterator[str]:
   with _open(path) as file:
     place = 0
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(_whole(file, path), start=1):
       text = _decode(line, path, place)
       place += len(line)
       if not text.strip():
@@ -270,7 +279,7 @@ def _tfds(name: str, field: str) -> Iterator[str]:
     import tensorflow_datasets as tfds
     import tensorflow_datasets.text  # registers glue and others
   except ImportError as error:
-    raise InputError("tfds: needs tensorflow-datasets: pip install 'gpt_jax[tfds]'") from error
+    raise InputError("tfds: needs tensorflow-datasets: pip install tensorflow-datasets") from error
   base, _, last = name.rpartition("/")
   base, split = (base, last) if last in ("train", "validation", "test", "unsupervised") else (name, "train")
   try:

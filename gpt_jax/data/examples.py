@@ -179,7 +179,6 @@ class PackedBatches:
 
   Attributes:
     steps_per_epoch: the last partial batch is dropped (released train.py:387).
-    total_steps: over all epochs.
     shape: (B, T) of every batch.
   """
 
@@ -210,7 +209,6 @@ class PackedBatches:
       InputError: fewer examples than one batch; groups that do not divide it.
     """
     self.steps_per_epoch = len(encoded) // batch_size
-    self.total_steps = self.steps_per_epoch * epochs
     if not self.steps_per_epoch:
       raise InputError(f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}")
     tokens = encoded.lengths.sum(axis=1)

@@ -178,10 +178,6 @@ class Tokenizer:
         lines[-1].append(i)
     return "\n".join(self.processor.decode(lines))
 
-  def id_of(self, piece: str) -> int:
-    """The id of a piece ("\\u2581very" begins a word), `unknown_id` where the vocabulary has no such piece."""
-    return self.processor.piece_to_id(piece)
-
 
 def plain(text: str) -> str:
   """Typewriter punctuation, as the paper standardises it: straight quotes, " - " for the several long dashes."""

@@ -119,6 +119,14 @@ class TokenFile:
     if len(self.offsets) != self.n_documents + 1 or self.offsets[0] != 0 or self.offsets[-1] != self.n_tokens:
       raise InputError(f"{self.path}.documents.npy: does not fit {self.path}.json; prepare the text again")
 
+  def check_vocabulary(self, tokenizer_hash: str) -> None:
+    """Raises InputError where the file was written with another vocabulary."""
+    if self.tokenizer_hash != tokenizer_hash:
+      raise InputError(
+        f"{self.path}.bin: a token file of another vocabulary, {self.tokenizer_hash[:12]}, not {tokenizer_hash[:12]}; "
+        "prepare the text with --tokenizer=DIR, the folder of the vocabulary wanted"
+      )
+
   def read(self, offset: int, count: int) -> np.ndarray:
     """The ids [offset, offset + count), int32 (all of uint32's ids that occur fit)."""
     size = self._dtype.itemsize
@@ -161,7 +169,7 @@ class Windows:
       if tokens.n_tokens < stride + 1:
         raise InputError(
           f"{tokens.path}.bin: {tokens.n_tokens} tokens are less than one window of length + 1 = {stride + 1}; "
-          "use a smaller length or more text"
+          "use a smaller length, more text or, of held-out text, a larger --valid_share when it is prepared"
         )
       offsets = np.array([0, tokens.n_tokens])
     self._begin = offsets[:-1]

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.errors import InputError
@@ -64,7 +65,7 @@ def load(folder: str) -> tuple[dict, dict, int]:
         raise InputError(f"{folder}/{name}: damaged, {_SUMS} has another sum for it; copy or export the model again")
     meta = _read_json(folder, _CONFIG)
     with np.load(os.path.join(folder, _WEIGHTS), allow_pickle=False) as file:
-      params = unflatten({name: file[name] for name in file.files})
+      params = unflatten_dict({name: file[name] for name in file.files}, sep="/")
   except (OSError, ValueError, zipfile.BadZipFile) as error:
     if isinstance(error, InputError):
       raise
@@ -77,18 +78,6 @@ def load(folder: str) -> tuple[dict, dict, int]:
 def is_export(folder: str) -> bool:
   """Whether a folder is meant to be an exported model."""
   return any(os.path.isfile(os.path.join(folder, name)) for name in (_SUMS, _WEIGHTS))
-
-
-def unflatten(arrays: dict[str, Any]) -> dict:
-  """Paths with "/" to nested dicts."""
-  tree: dict = {}
-  for name, array in arrays.items():
-    *parents, last = name.split("/")
-    node = tree
-    for parent in parents:
-      node = node.setdefault(parent, {})
-    node[last] = array
-  return tree
 
 
 def _sha256(folder: str, name: str) -> str:

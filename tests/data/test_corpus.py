@@ -190,11 +190,18 @@ def test_utf16_is_recognised(tmp_path):
 
 
 def test_a_truncated_gzip_is_an_error(tmp_path):
-  whole = gzip.compress(b"text and more text\n" * 1000)
-  for name in ("cut.txt.gz", "cut.jsonl.gz"):
-    (tmp_path / name).write_bytes(whole[:-20])
-    with pytest.raises(InputError, match=name):
-      list(corpus.documents(str(tmp_path / name)))
+  whole = gzip.compress(b'{"text": "text and more text"}\n' * 1000)
+  flipped = whole[:10] + b"\xff" * 9 + whole[19:]  # behind the header
+  for name in ("cut.txt.gz", "cut.jsonl.gz", "cut.json.gz"):
+    for damaged in (whole[:-20], flipped):
+      (tmp_path / name).write_bytes(damaged)
+      with pytest.raises(InputError, match=f"{name}: cannot be read to its end"):
+        list(corpus.documents(str(tmp_path / name)))
+
+
+def test_json_is_never_read_as_text(tmp_path):
+  (tmp_path / "shard.json").write_text('{"text": "one"}\n{"text": "two"}\n')
+  assert list(corpus.documents(str(tmp_path / "*.json"))) == ["one", "two"]
 
 
 def test_tfds(tmp_path, monkeypatch):
