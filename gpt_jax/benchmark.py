@@ -278,21 +278,19 @@ def _training(config: PretrainConfig) -> tuple[TrainState, Callable[[TrainState,
   model = ModelConfig(config.trunk, None, config.objective.causal).build()
   optimizer, schedule = optim.make(config.optim, 10_000)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
-  make = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
-  seed = np.uint32(config.train.seed)
-  shardings = sharding.partition(jax.eval_shape(make, seed), config.trunk.TENSOR_PARALLEL, mesh, config.mesh.fsdp)
-  state = jax.jit(make, out_shardings=shardings)(seed)
+  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state, shardings = train.lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
   advance = train.make_step(
     losses.text_loss(model),
     optimizer,
     schedule,
     mesh,
     shardings,
-    seed=config.train.seed,
     microbatches=config.train.microbatches,
     via=config.mesh.via,
   )
-  return state, advance
+  seed = np.uint32(config.train.seed)
+  return make_state(seed), lambda state, batch: advance(state, batch, seed)
 
 
 def _write_small_data(folder: str, length: int) -> None:

@@ -90,12 +90,13 @@ def run(
     if jax.process_index() == 0:
       print(f"{task.name} {split}: {_indented(data[split].report(task.labels))}", file=sys.stderr)
   task.score(data["dev"].labels, data["dev"].labels)  # what measuring needs is there, before any training
+  program = _program(config, task, data["train"], start)
   if seeds == 1:
-    return [_run_seed(config, task, data, start, workdir)]
+    return [_run_seed(config, task, data, start, program, workdir)]
   results = []
   for seed in range(config.train.seed, config.train.seed + seeds):
     of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
-    results.append(_run_seed(of_seed, task, data, start, os.path.join(workdir, f"seed_{seed}")))
+    results.append(_run_seed(of_seed, task, data, start, program, os.path.join(workdir, f"seed_{seed}")))
   if jax.process_index() == 0:
     print(summary(results), file=sys.stderr)
   return results
@@ -173,30 +174,66 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
   )
 
 
-def _run_seed(
-  config: FinetuneConfig, task: Task, data: dict[str, Encoded], start: _Start, workdir: str
-) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class _Program:
+  """What the runs of all seeds share, so that it is traced and compiled once."""
+
+  mesh: Any
+  spec: ModelConfig
+  total_steps: int
+  make_state: Any
+  shardings: Any
+  transferred: Any  # (a fresh trunk's parameters, the checkpoint's) -> those to begin with
+  step: Any
+  predict: Any
+
+
+def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Start) -> _Program:
   mesh = sharding.make_mesh(config.mesh)
-  parts, devices = config.train.microbatches, mesh.shape["data"]
-  sharding.check_batch(config.batch_size, mesh, parts, "batch_size")
-  pmap = config.mesh.via == "pmap"
-  total_steps = config.train.total_steps(len(data["train"]) // config.batch_size)
+  sharding.check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
+  total_steps = config.train.total_steps(len(train_set) // config.batch_size)
+  head = HeadConfig(task.outcomes, task.combine, config.head_dropout)
+  spec = ModelConfig(start.trunk, head, start.causal)
+  model = spec.build()
+  optimizer, schedule = optim.make(config.optim, total_steps)
+  example = _batches(config, train_set, mesh)(0)
+  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state, shardings = train.lay_out(make_state, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  transferred = jax.jit(
+    lambda fresh, loaded: transfer(fresh, loaded, config.transfer_layers, start.trunk.vocab_size),
+    out_shardings=shardings.params["trunk"],
+  )
+  step = train.make_step(
+    losses.task_loss(model, config.text_weight),
+    optimizer,
+    schedule,
+    mesh,
+    shardings,
+    microbatches=config.train.microbatches,
+    via=config.mesh.via,
+  )
+  return _Program(mesh, spec, total_steps, make_state, shardings, transferred, step, make_predictor(model, mesh))
+
+
+def _batches(config: FinetuneConfig, train_set: Encoded, mesh: Any) -> PackedBatches:
+  parts, devices, pmap = config.train.microbatches, mesh.shape["data"], config.mesh.via == "pmap"
+  total_steps = config.train.total_steps(len(train_set) // config.batch_size)
   # Under pmap a device has only its own rows to find its extract tokens in; under jit it is microbatches that do.
-  batches = PackedBatches(
-    data["train"],
+  return PackedBatches(
+    train_set,
     config.batch_size,
     config.train.seed,
-    config.train.epochs or -(-total_steps // max(1, len(data["train"]) // config.batch_size)),
+    config.train.epochs or -(-total_steps // max(1, len(train_set) // config.batch_size)),
     groups=parts * devices if pmap else parts,
     row_multiple=1 if pmap else devices,
   )
 
-  head = HeadConfig(task.outcomes, task.combine, config.head_dropout)
-  spec = ModelConfig(start.trunk, head, start.causal)
-  model = spec.build()
-  loss = losses.task_loss(model, config.text_weight)
-  optimizer, schedule = optim.make(config.optim, total_steps)
-  state_of = train.init_state(lambda key: model.init(key, batches(0))["params"], optimizer)
+
+def _run_seed(
+  config: FinetuneConfig, task: Task, data: dict[str, Encoded], start: _Start, program: _Program, workdir: str
+) -> dict[str, Any]:
+  mesh, parts, seed = program.mesh, config.train.microbatches, config.train.seed
+  batches = _batches(config, data["train"], mesh)
   identity = {"pretrained": start.name}
   for split, encoded in data.items():
     arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels]
@@ -209,10 +246,8 @@ def _run_seed(
     with open(finished, encoding="utf-8") as file:
       return json.load(file)
 
-  predict = make_predictor(model, mesh)
-
   def evaluate(params) -> dict[str, float]:
-    found = task_measures(task, predict(params, data["dev"], config.batch_size), data["dev"].labels)
+    found = task_measures(task, program.predict(params, data["dev"], config.batch_size), data["dev"].labels)
     return {f"dev_{name}": value for name, value in found.items()}
 
   def batch_at(step: int):
@@ -224,39 +259,23 @@ def _run_seed(
 
   primary = f"dev_{task.primary_metric}"
   meta = {
-    "model": configs.to_json(spec),
+    "model": configs.to_json(program.spec),
     "config": configs.to_json(config),
     "task": configs.to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
   }
   with Checkpoints(workdir, metric=primary, mode="max") as checkpoints:
-    state, first = train.begin(
-      state_of, config.train.seed, checkpoints, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-    )
+    state, first = train.begin(program.make_state, program.shardings, seed, checkpoints)
     if first == 0 and start.params is not None:
-      trunk = state.params["trunk"]
-      move = jax.jit(
-        lambda fresh, loaded: transfer(fresh, loaded, config.transfer_layers, start.trunk.vocab_size),
-        out_shardings=train.shardings_of(trunk),
-      )
-      state = state._replace(params={**state.params, "trunk": move(trunk, start.params)})
-    step = train.make_step(
-      loss,
-      optimizer,
-      schedule,
-      mesh,
-      train.shardings_of(state),
-      seed=config.train.seed,
-      microbatches=parts,
-      via=config.mesh.via,
-    )
+      trunk = program.transferred(state.params["trunk"], start.params)
+      state = state._replace(params={**state.params, "trunk": trunk})
     flops = start.trunk.flops_per_token(batches.shape[1])
-    with Reporter(workdir, total_steps, first, flops_per_token=flops) as reporter:
+    with Reporter(workdir, program.total_steps, first, flops_per_token=flops) as reporter:
       _, evaluation = train.fit(
         state,
-        step,
+        lambda state, batch: program.step(state, batch, seed),
         batch_at,
-        total_steps,
+        program.total_steps,
         reporter=reporter,
         tokens_per_step=batches.shape[0] * batches.shape[1],
         save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
@@ -265,7 +284,7 @@ def _run_seed(
         evaluate_at=evaluate_at,
         save_at=lambda step: evaluate_at(step) or due(step, config.train.checkpoint_every),
       )
-  result = {"task": task.name, "seed": config.train.seed, "steps": total_steps, "dev": evaluation}
+  result = {"task": task.name, "seed": seed, "steps": program.total_steps, "dev": evaluation}
   if jax.process_index() == 0:  # it alone has metrics.jsonl
     result["best"] = _best_evaluation(workdir, primary)
     workdirs.write_json(finished, result)

@@ -84,7 +84,9 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   loss = losses.text_loss(model)
   optimizer, schedule = optim.make(config.optim, total_steps)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
-  state_of = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state, shardings = train.lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  step = train.make_step(loss, optimizer, schedule, mesh, shardings, microbatches=parts, via=config.mesh.via)
   workdirs.claim(workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens})
 
   def batch_at(step: int):
@@ -104,19 +106,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
 
   # 4. Train, from the newest checkpoint if there is one.
   with Checkpoints(workdir, metric="valid_loss", mode="min") as checkpoints:
-    state, first = train.begin(
-      state_of, config.train.seed, checkpoints, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-    )
-    step = train.make_step(
-      loss,
-      optimizer,
-      schedule,
-      mesh,
-      train.shardings_of(state),
-      seed=config.train.seed,
-      microbatches=parts,
-      via=config.mesh.via,
-    )
+    state, first = train.begin(make_state, shardings, config.train.seed, checkpoints)
     meta = {"model": configs.to_json(spec), "config": configs.to_json(config), "tokenizer_hash": tokenizer.hash}
     settled = 2 * optim.warmup_length(config.optim, total_steps)
     warned = False
@@ -132,7 +122,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
     with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
       _, evaluation = train.fit(
         state,
-        step,
+        lambda state, batch: step(state, batch, config.train.seed),
         batch_at,
         total_steps,
         reporter=reporter,

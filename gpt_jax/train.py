@@ -78,27 +78,25 @@ def init_state(
   return make
 
 
+def lay_out(
+  make_state: Callable[[jax.Array], TrainState], mesh: Mesh, rules: sharding.Rules, fsdp: bool = False
+) -> tuple[Callable[[jax.Array], TrainState], Any]:
+  """make_state compiled for the mesh, and the shardings of what it makes."""
+  shardings = sharding.partition(jax.eval_shape(make_state, np.uint32(0)), rules, mesh, fsdp)
+  return jax.jit(make_state, out_shardings=shardings), shardings
+
+
 def begin(
-  make_state: Callable[[jax.Array], TrainState],
-  seed: int,
-  checkpoints: Checkpoints,
-  mesh: Mesh,
-  rules: sharding.Rules,
-  fsdp: bool = False,
+  make_state: Callable[[jax.Array], TrainState], shardings: Any, seed: int, checkpoints: Checkpoints
 ) -> tuple[TrainState, int]:
-  """The newest checkpoint's state, or the first state where there is none, laid out on the mesh; and its step."""
+  """The newest checkpoint's state, or the first state where there is none; and its step. See lay_out."""
   seed = np.uint32(seed)  # an argument of the compiled programs: runs that differ in it alone share them
-  abstract = jax.eval_shape(make_state, seed)
-  shardings = sharding.partition(abstract, rules, mesh, fsdp)
   if not checkpoints.steps():
-    return jax.jit(make_state, out_shardings=shardings)(seed), 0
+    return make_state(seed), 0
+  abstract = jax.eval_shape(make_state, seed)
   placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
   state, _, step = checkpoints.restore(placed)
   return state, step
-
-
-def shardings_of(tree: Any) -> Any:
-  return jax.tree.map(lambda x: x.sharding, tree)
 
 
 def make_step(
@@ -108,11 +106,10 @@ def make_step(
   mesh: Mesh,
   state_shardings: Any,
   *,
-  seed: int,
   microbatches: int = 1,
   via: str = "jit",
-) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]:
-  """(state, batch of [M, B / M, ...]) -> (state, metrics), compiled; the old state's memory is given to the new one.
+) -> Callable[[TrainState, Any, int], tuple[TrainState, dict[str, Any]]]:
+  """(state, batch of [M, B / M, ...], seed) -> (state, metrics), compiled; the state's memory is given to the new one.
 
   The gradient is that of the objective's total, summed over microbatches and devices, then divided by the summed
   weight: the same for any split of the batch. An update with an infinite or undefined loss or gradient is refused: the
@@ -170,7 +167,7 @@ def make_step(
     mapped = jax.pmap(step, axis_name=axis, in_axes=(None, 0, None), out_axes=(None, None), donate_argnums=donate)
     here, everywhere = NamedSharding(Mesh(np.array(jax.local_devices()), axis), P()), NamedSharding(mesh, P())
 
-    def step_on_processes(state, batch):
+    def step_on_processes(state, batch, seed):
       # Always the sharding that pmap returns, or it would compile a second time for its own output. Among several
       # processes those arrays are of one process; evaluation and checkpoints need what all share.
       state, metrics = mapped(_relabelled(state, here), batch, np.uint32(seed))
@@ -184,7 +181,7 @@ def make_step(
     donate_argnums=0,
   )
 
-  def step_on_mesh(state, batch):
+  def step_on_mesh(state, batch, seed):
     with jax.set_mesh(mesh):
       return compiled(state, batch, np.uint32(seed))
 
@@ -223,7 +220,7 @@ def fit(
 
   Args:
     state: the first state; its memory is given up.
-    step: from make_step.
+    step: from make_step, its seed given.
     batch_at: step -> device batch, a pure function.
     save: called with (step, state, the evaluation made at this step or None).
     evaluate: params -> named numbers.

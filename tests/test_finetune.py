@@ -75,11 +75,11 @@ def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch
   def until(*arguments, **named):
     step = make_step(*arguments, **named)
 
-    def counted(state, batch):
+    def counted(state, batch, seed):
       calls.append(1)
       if len(calls) == 21:
         raise KeyboardInterrupt
-      return step(state, batch)
+      return step(state, batch, seed)
 
     return counted
 

@@ -1,6 +1,7 @@
 """The step on every mesh, refused updates, and the rhythm of the loop."""
 
 import contextlib
+import functools
 import os
 import signal
 import types
@@ -62,15 +63,15 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   example = Causal()(rows_at(0))
   make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
   empty = types.SimpleNamespace(steps=lambda: [])  # checkpoints of a new run
-  state, first = train.begin(make_state, 3, empty, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
+  make_state, shardings = train.lay_out(make_state, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
+  state, first = train.begin(make_state, shardings, 3, empty)
   assert first == 0
   step = train.make_step(
     losses.text_loss(model),
     optimizer,
     schedule,
     where,
-    train.shardings_of(state),
-    seed=3,
+    shardings,
     microbatches=microbatches,
     via=mesh.via,
   )
@@ -83,7 +84,7 @@ def losses_of(parts, steps=STEPS):
   state, found = parts.state, []
   for i in range(steps):
     compiled.clear()
-    state, metrics = parts.step(state, parts.batch_at(i))
+    state, metrics = parts.step(state, parts.batch_at(i), 3)
     assert i == 0 or not compiled
     assert metrics["finite"]
     found.append(float(jax.device_get(metrics["loss"]).value))
@@ -155,8 +156,9 @@ def scalar():
   mesh = sharding.make_mesh(ONE, jax.devices()[:1])
   optimizer, schedule = optim.make(OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant"), 100)
   make_state = train.init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer)
-  state, _ = train.begin(make_state, 0, types.SimpleNamespace(steps=lambda: []), mesh, ())
-  step = train.make_step(scalar_loss, optimizer, schedule, mesh, train.shardings_of(state), seed=0)
+  make_state, shardings = train.lay_out(make_state, mesh, ())
+  state = make_state(np.uint32(0))
+  step = functools.partial(train.make_step(scalar_loss, optimizer, schedule, mesh, shardings), seed=0)
 
   def start():
     return jax.tree.map(jnp.copy, state)  # a step takes its state's memory
