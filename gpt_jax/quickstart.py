@@ -26,8 +26,8 @@ from gpt_jax.tasks.task import Named, Task
 from gpt_jax.train import TrainConfig
 from gpt_jax.trunks.transformer import TransformerConfig
 
-STEPS, SHORT_STEPS = 1000, 100
-EPOCHS, SHORT_EPOCHS = 8, 1
+STEPS, SHORT_STEPS = 900, 100
+EPOCHS, SHORT_EPOCHS = 5, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
 TEXT_PROMPTS = ("It was", "He said", "The old")
@@ -51,7 +51,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   results = {"short": short, "unigram_entropy": entropy, **measured, "tasks": {}}
   for task in () if text else TASKS:
     results["tasks"][task.name] = compare(task, pretrained, workdir, short)
-  stories = generate.run(pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=60, temperature=0.8, top_p=0.95)
+  stories = generate.run(pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95)
   results["seconds"] = round(time.monotonic() - began, 1)
   report = describe(results, stories)
   workdirs.write_json(os.path.join(workdir, "results.json"), results)
@@ -71,8 +71,8 @@ def vocabulary(text: str) -> int:
 def pretrain_config(steps: int) -> PretrainConfig:
   """Sizes and rates chosen by measurement on two cores."""
   return PretrainConfig(
-    trunk=TransformerConfig(context=128, layers=3, width=128, heads=4),
-    data=WindowsConfig(batch_size=16, length=128),
+    trunk=TransformerConfig(context=64, layers=3, width=128, heads=4),
+    data=WindowsConfig(batch_size=32, length=64),
     optim=OptimConfig(learning_rate=1e-3, warmup_steps=min(150, steps // 4)),
     train=TrainConfig(steps=steps, log_every=25, evaluate_every=max(1, steps // 4)),
     evaluation_batches=10,
@@ -83,6 +83,7 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
   return finetune.FinetuneConfig(
     task=Named(task.name),
     transfer_layers=-1 if from_scratch else None,
+    batch_size=16,
     optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
     train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NEVER),
   )
