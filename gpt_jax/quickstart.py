@@ -26,7 +26,7 @@ from gpt_jax.tasks.task import Named, Task
 from gpt_jax.train import TrainConfig
 from gpt_jax.trunks.transformer import TransformerConfig
 
-STEPS, SHORT_STEPS = 900, 100
+STEPS, SHORT_STEPS = 1700, 100
 EPOCHS, SHORT_EPOCHS = 5, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
@@ -72,9 +72,9 @@ def pretrain_config(steps: int) -> PretrainConfig:
   """Sizes and rates chosen by measurement on two cores."""
   return PretrainConfig(
     trunk=TransformerConfig(context=64, layers=3, width=128, heads=4),
-    data=WindowsConfig(batch_size=32, length=64),
+    data=WindowsConfig(batch_size=16, length=64),
     optim=OptimConfig(learning_rate=1e-3, warmup_steps=min(150, steps // 4)),
-    train=TrainConfig(steps=steps, log_every=25, evaluate_every=max(1, steps // 4)),
+    train=TrainConfig(steps=steps, log_every=50, evaluate_every=max(1, steps // 4)),
     evaluation_batches=10,
   )
 
