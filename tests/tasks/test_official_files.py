@@ -23,6 +23,10 @@ FILES = {
     'index\tsentence1\tsentence2\tlabel\n0\tHe "ran.\tHe moved.\tentailment\n1\tA.\tB.\tnot_entailment\n'
   ),
   "glue/RTE/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
+  "glue/SST-2/train.tsv": 'sentence\tlabel\nhide new things \t0\na "joy\t1\n',
+  "glue/SST-2/test.tsv": "index\tsentence\n0\tuneasy\n",
+  "glue/QNLI/dev.tsv": "index\tquestion\tsentence\tlabel\n0\tWhen?\tMay.\tentailment\n1\tWho?\tNo.\tnot_entailment\n",
+  "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv": "A wave.\tIt waves.\tentails\nA cell.\tIt waves.\tneutral\n",
   "glue/STS-B/train.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t3.400\n1\tx\tC.\tD.\t5.000\n",
   "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER + '1\t1\t2\tA "b.\tC.\r\n0\t4\t3\tD.\tE.\r\n1\t3\t4\tF.\tG.\r\n',
   "glue/MRPC/msr_paraphrase_test.txt": MRPC_HEADER + "0\t5\t6\tH.\tI.\r\n",
@@ -68,6 +72,29 @@ def test_rte(small):
     ((("A.", "B."),), (0, 1), "glue/RTE/train.tsv:3"),
   ]
   assert find("rte").examples(str(small), "test")[0].label is None
+
+
+def test_sst2(small):
+  assert short(find("sst2").examples(str(small), "train"), small) == [
+    ((("hide new things ",),), (1, 0), "glue/SST-2/train.tsv:2"),
+    ((('a "joy',),), (0, 1), "glue/SST-2/train.tsv:3"),
+  ]
+  assert find("sst2").examples(str(small), "test")[0].label is None
+
+
+def test_qnli(small):
+  assert short(find("qnli").examples(str(small), "dev"), small) == [
+    ((("When?", "May."),), (1, 0), "glue/QNLI/dev.tsv:2"),
+    ((("Who?", "No."),), (0, 1), "glue/QNLI/dev.tsv:3"),
+  ]
+
+
+def test_scitail(small):
+  place = "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv"
+  assert short(find("scitail").examples(str(small), "dev"), small) == [
+    ((("A wave.", "It waves."),), (1, 0), f"{place}:1"),
+    ((("A cell.", "It waves."),), (0, 1), f"{place}:2"),
+  ]
 
 
 def test_mrpc_divides_the_train_file_by_the_ordered_pairs_of_dev_ids(small):
@@ -133,6 +160,8 @@ def test_race_of_both_schools(small):
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\t5.1\n", r":2: label '5\.1': .* 0 to 5"),
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tnan\n", r":2: label 'nan': .* 0 to 5"),
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tx\n", r":2: label 'x': .* 0 to 5"),
+    ("sst2", "dev", "glue/SST-2/dev.tsv", "sentence\tlabel\nfine\t2\n", r"dev\.tsv:2: label '2': should be 0 or 1"),
+    ("scitail", "dev", "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv", "A.\tB.\n", r"dev\.tsv:1: 2 columns; should be 3"),
     ("mrpc", "dev", "glue/MRPC/dev_ids.tsv", "3 4\n", r"dev_ids\.tsv:1: should be the two sentence ids"),
     (
       "mrpc",
@@ -185,6 +214,8 @@ def test_empty_data_dir_is_not_the_current_folder():
 
 COUNTS = {
   "cola": {"train": 8551, "dev": 1043},
+  "sst2": {"train": 67349, "dev": 872, "test": 1821},
+  "qnli": {"dev": 5463},
   "rte": {"train": 2490, "dev": 277},
   "mrpc": {"train": 3668, "dev": 408, "test": 1725},
   "stsb": {"train": 5749, "dev": 1500, "test": 1379},
