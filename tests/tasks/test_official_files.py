@@ -27,6 +27,17 @@ FILES = {
   "glue/SST-2/test.tsv": "index\tsentence\n0\tuneasy\n",
   "glue/QNLI/dev.tsv": "index\tquestion\tsentence\tlabel\n0\tWhen?\tMay.\tentailment\n1\tWho?\tNo.\tnot_entailment\n",
   "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv": "A wave.\tIt waves.\tentails\nA cell.\tIt waves.\tneutral\n",
+  "glue/MNLI/dev_matched.tsv": "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tneutral\tentailment\n",
+  "glue/MNLI/dev_mismatched.tsv": "index\tsentence1\tsentence2\tgold_label\n0\tC.\tD.\tcontradiction\n",
+  "glue/QQP/train.tsv": (
+    "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tWho?\tWhat man?\t1\n"
+    "2\t4\t5\tbroken\n3\t6\t7\tA?\tB?\t0\n"
+  ),
+  "glue/QQP/test.tsv": "id\tquestion1\tquestion2\n0\tC?\tD?\n",
+  "snli_1.0/snli_1.0_train.txt": (
+    "gold_label\tsentence1\tsentence2\tlabel1\tlabel2\nneutral\tA dog.\tA cat.\tneutral\n"
+    "-\tE.\tF.\tneutral\tentailment\n"
+  ),
   "glue/STS-B/train.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t3.400\n1\tx\tC.\tD.\t5.000\n",
   "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER + '1\t1\t2\tA "b.\tC.\r\n0\t4\t3\tD.\tE.\r\n1\t3\t4\tF.\tG.\r\n',
   "glue/MRPC/msr_paraphrase_test.txt": MRPC_HEADER + "0\t5\t6\tH.\tI.\r\n",
@@ -87,6 +98,32 @@ def test_qnli(small):
     ((("When?", "May."),), (1, 0), "glue/QNLI/dev.tsv:2"),
     ((("Who?", "No."),), (0, 1), "glue/QNLI/dev.tsv:3"),
   ]
+
+
+def test_mnli_has_two_dev_sets(small):
+  matched, mismatched = (find(name).examples(str(small), "dev") for name in ("mnli", "mnli-mismatched"))
+  assert short(matched, small) == [((("A.", "B."),), (1, 0, 0), "glue/MNLI/dev_matched.tsv:2")]
+  assert short(mismatched, small) == [((("C.", "D."),), (0, 0, 1), "glue/MNLI/dev_mismatched.tsv:2")]
+
+
+def test_qqp_leaves_out_what_is_broken_as_published(small):
+  with pytest.warns(UserWarning, match="train.tsv: 1 of 3 rows are broken and left out, the first in line 3"):
+    examples = find("qqp").examples(str(small), "train")
+  assert short(examples, small) == [
+    ((("Who?", "What man?"), ("What man?", "Who?")), (0, 1), "glue/QQP/train.tsv:2"),
+    ((("A?", "B?"), ("B?", "A?")), (1, 0), "glue/QQP/train.tsv:4"),
+  ]
+  assert find("qqp").examples(str(small), "test")[0].label is None
+  with open(small / "glue/QQP/train.tsv", "a", encoding="utf-8") as file:
+    file.write("4\t8\t9\tbroken\n" * 2)
+  with pytest.raises(InputError, match="3 of 5 rows are broken"):
+    find("qqp").examples(str(small), "train")
+
+
+def test_snli_leaves_out_what_has_no_gold_label(small):
+  with pytest.warns(UserWarning, match="1 of 2 rows have no gold label and are left out"):
+    examples = find("snli").examples(str(small), "train")
+  assert short(examples, small) == [((("A dog.", "A cat."),), (0, 1, 0), "snli_1.0/snli_1.0_train.txt:2")]
 
 
 def test_scitail(small):
