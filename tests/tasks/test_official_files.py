@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from sklearn import model_selection
 
 from gpt_jax.data.examples import PackedBatches
 from gpt_jax.data.tokenizer import Tokenizer
@@ -98,6 +99,30 @@ def test_qnli(small):
     ((("When?", "May."),), (1, 0), "glue/QNLI/dev.tsv:2"),
     ((("Who?", "No."),), (0, 1), "glue/QNLI/dev.tsv:3"),
   ]
+
+
+def cloze(number):
+  return f"s{number},One {number}.,Two.,Three.,Four.,Good {number}.,Bad.,{1 + number % 2}"
+
+
+def test_storycloze_divides_the_validation_set(tmp_path):
+  header = "InputStoryid,InputSentence1,InputSentence2,InputSentence3,InputSentence4,"
+  header += "RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding"
+  (tmp_path / "story_cloze" / "2016").mkdir(parents=True)
+  for name, numbers in (("val__spring2016 - val", range(20)), ("test__spring2016", [30]), ("val__winter2018", [40])):
+    lines = [header, *map(cloze, numbers)]
+    (tmp_path / f"story_cloze/2016/cloze_test_{name}.csv").write_text("\n".join(lines))
+  train, dev, test = (find("storycloze").examples(str(tmp_path), split) for split in ("train", "dev", "test"))
+  assert (len(train), len(dev)) == (16, 4)
+  expected = model_selection.train_test_split(range(20), test_size=4, random_state=3535999445)
+  found = [[int(example.sequences[0][1][5:-1]) for example in examples] for examples in (train, dev)]
+  assert found == [list(part) for part in expected]
+  assert test[0].sequences == (("One 30. Two. Three. Four.", "Good 30."), ("One 30. Two. Three. Four.", "Bad."))
+  assert test[0].label == (1, 0)
+  assert "One 40." in find("storycloze-2018").examples(str(tmp_path), "test")[0].sequences[0][0]
+  (tmp_path / "story_cloze/2016/cloze_test_test__spring2016.csv").unlink()
+  with pytest.raises(InputError, match="0 files cloze_test_test__spring2016.*; there should be one"):
+    find("storycloze").examples(str(tmp_path), "test")
 
 
 def test_mnli_has_two_dev_sets(small):
