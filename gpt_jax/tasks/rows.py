@@ -84,7 +84,7 @@ def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str
 
   Args:
     data_set: TFDS's name, e.g. "glue/rte".
-    split: "train", "dev" or "test".
+    split: its name in TFDS; "dev" is GLUE's "validation" as well.
     data_dir: TFDS's data_dir; empty for its default.
 
   Yields:

@@ -59,6 +59,7 @@ class Task:
     target: a row's label -> distribution over the outcomes; None: all on the outcome of that name.
     value: distributions [N, K] -> what the metrics compare, [N].
     tfds: the TFDS data sets that hold the task, read when data_dir is "tfds:DIR".
+    tfds_splits: "train", "dev" or "test" -> its name there, where it is another.
     parse: (a TFDS record, its name) -> rows; None: the columns and "label" by their names.
     paper: the paper's result with its source.
   """
@@ -74,6 +75,7 @@ class Task:
   target: Callable[[str], tuple[float, ...]] | None = None
   value: Callable[[np.ndarray], np.ndarray] = most_likely
   tfds: tuple[str, ...] = ()
+  tfds_splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
   parse: Callable[[dict[str, Any], str], Iterable[Row]] | None = None
   paper: str = ""
 
@@ -139,7 +141,7 @@ class Task:
     if not self.tfds:
       raise InputError(f"--data_dir=tfds:{data_dir}: task {self.name} is not in TFDS")
     for data_set in self.tfds:
-      for name, record in tfds_records(data_set, split, data_dir):
+      for name, record in tfds_records(data_set, self.tfds_splits.get(split, split), data_dir):
         if self.parse:
           yield from self.parse(record, name)
         else:

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from sklearn import model_selection
 
 from gpt_jax.data.examples import PackedBatches
 from gpt_jax.data.tokenizer import Tokenizer
@@ -23,6 +24,21 @@ FILES = {
     'index\tsentence1\tsentence2\tlabel\n0\tHe "ran.\tHe moved.\tentailment\n1\tA.\tB.\tnot_entailment\n'
   ),
   "glue/RTE/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
+  "glue/SST-2/train.tsv": 'sentence\tlabel\nhide new things \t0\na "joy\t1\n',
+  "glue/SST-2/test.tsv": "index\tsentence\n0\tuneasy\n",
+  "glue/QNLI/dev.tsv": "index\tquestion\tsentence\tlabel\n0\tWhen?\tMay.\tentailment\n1\tWho?\tNo.\tnot_entailment\n",
+  "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv": "A wave.\tIt waves.\tentails\nA cell.\tIt waves.\tneutral\n",
+  "glue/MNLI/dev_matched.tsv": "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tneutral\tentailment\n",
+  "glue/MNLI/dev_mismatched.tsv": "index\tsentence1\tsentence2\tgold_label\n0\tC.\tD.\tcontradiction\n",
+  "glue/QQP/train.tsv": (
+    "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tWho?\tWhat man?\t1\n"
+    "2\t4\t5\tbroken\n3\t6\t7\tA?\tB?\t0\n"
+  ),
+  "glue/QQP/test.tsv": "id\tquestion1\tquestion2\n0\tC?\tD?\n",
+  "snli_1.0/snli_1.0_train.txt": (
+    "gold_label\tsentence1\tsentence2\tlabel1\tlabel2\nneutral\tA dog.\tA cat.\tneutral\n"
+    "-\tE.\tF.\tneutral\tentailment\n"
+  ),
   "glue/STS-B/train.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t3.400\n1\tx\tC.\tD.\t5.000\n",
   "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER + '1\t1\t2\tA "b.\tC.\r\n0\t4\t3\tD.\tE.\r\n1\t3\t4\tF.\tG.\r\n',
   "glue/MRPC/msr_paraphrase_test.txt": MRPC_HEADER + "0\t5\t6\tH.\tI.\r\n",
@@ -68,6 +84,79 @@ def test_rte(small):
     ((("A.", "B."),), (0, 1), "glue/RTE/train.tsv:3"),
   ]
   assert find("rte").examples(str(small), "test")[0].label is None
+
+
+def test_sst2(small):
+  assert short(find("sst2").examples(str(small), "train"), small) == [
+    ((("hide new things ",),), (1, 0), "glue/SST-2/train.tsv:2"),
+    ((('a "joy',),), (0, 1), "glue/SST-2/train.tsv:3"),
+  ]
+  assert find("sst2").examples(str(small), "test")[0].label is None
+
+
+def test_qnli(small):
+  assert short(find("qnli").examples(str(small), "dev"), small) == [
+    ((("When?", "May."),), (1, 0), "glue/QNLI/dev.tsv:2"),
+    ((("Who?", "No."),), (0, 1), "glue/QNLI/dev.tsv:3"),
+  ]
+
+
+def cloze(number):
+  return f"s{number},One {number}.,Two.,Three.,Four.,Good {number}.,Bad.,{1 + number % 2}"
+
+
+def test_storycloze_divides_the_validation_set(tmp_path):
+  header = "InputStoryid,InputSentence1,InputSentence2,InputSentence3,InputSentence4,"
+  header += "RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding"
+  (tmp_path / "story_cloze" / "2016").mkdir(parents=True)
+  for name, numbers in (("val__spring2016 - val", range(20)), ("test__spring2016", [30]), ("val__winter2018", [40])):
+    lines = [header, *map(cloze, numbers)]
+    (tmp_path / f"story_cloze/2016/cloze_test_{name}.csv").write_text("\n".join(lines))
+  train, dev, test = (find("storycloze").examples(str(tmp_path), split) for split in ("train", "dev", "test"))
+  assert (len(train), len(dev)) == (16, 4)
+  expected = model_selection.train_test_split(range(20), test_size=4, random_state=3535999445)
+  found = [[int(example.sequences[0][1][5:-1]) for example in examples] for examples in (train, dev)]
+  assert found == [list(part) for part in expected]
+  assert test[0].sequences == (("One 30. Two. Three. Four.", "Good 30."), ("One 30. Two. Three. Four.", "Bad."))
+  assert test[0].label == (1, 0)
+  assert "One 40." in find("storycloze-2018").examples(str(tmp_path), "test")[0].sequences[0][0]
+  (tmp_path / "story_cloze/2016/cloze_test_test__spring2016.csv").unlink()
+  with pytest.raises(InputError, match="0 files cloze_test_test__spring2016.*; there should be one"):
+    find("storycloze").examples(str(tmp_path), "test")
+
+
+def test_mnli_has_two_dev_sets(small):
+  matched, mismatched = (find(name).examples(str(small), "dev") for name in ("mnli", "mnli-mismatched"))
+  assert short(matched, small) == [((("A.", "B."),), (1, 0, 0), "glue/MNLI/dev_matched.tsv:2")]
+  assert short(mismatched, small) == [((("C.", "D."),), (0, 0, 1), "glue/MNLI/dev_mismatched.tsv:2")]
+
+
+def test_qqp_leaves_out_what_is_broken_as_published(small):
+  with pytest.warns(UserWarning, match="train.tsv: 1 of 3 rows are broken and left out, the first in line 3"):
+    examples = find("qqp").examples(str(small), "train")
+  assert short(examples, small) == [
+    ((("Who?", "What man?"), ("What man?", "Who?")), (0, 1), "glue/QQP/train.tsv:2"),
+    ((("A?", "B?"), ("B?", "A?")), (1, 0), "glue/QQP/train.tsv:4"),
+  ]
+  assert find("qqp").examples(str(small), "test")[0].label is None
+  with open(small / "glue/QQP/train.tsv", "a", encoding="utf-8") as file:
+    file.write("4\t8\t9\tbroken\n" * 2)
+  with pytest.raises(InputError, match="3 of 5 rows are broken"):
+    find("qqp").examples(str(small), "train")
+
+
+def test_snli_leaves_out_what_has_no_gold_label(small):
+  with pytest.warns(UserWarning, match="1 of 2 rows have no gold label and are left out"):
+    examples = find("snli").examples(str(small), "train")
+  assert short(examples, small) == [((("A dog.", "A cat."),), (0, 1, 0), "snli_1.0/snli_1.0_train.txt:2")]
+
+
+def test_scitail(small):
+  place = "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv"
+  assert short(find("scitail").examples(str(small), "dev"), small) == [
+    ((("A wave.", "It waves."),), (1, 0), f"{place}:1"),
+    ((("A cell.", "It waves."),), (0, 1), f"{place}:2"),
+  ]
 
 
 def test_mrpc_divides_the_train_file_by_the_ordered_pairs_of_dev_ids(small):
@@ -133,6 +222,8 @@ def test_race_of_both_schools(small):
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\t5.1\n", r":2: label '5\.1': .* 0 to 5"),
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tnan\n", r":2: label 'nan': .* 0 to 5"),
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tx\n", r":2: label 'x': .* 0 to 5"),
+    ("sst2", "dev", "glue/SST-2/dev.tsv", "sentence\tlabel\nfine\t2\n", r"dev\.tsv:2: label '2': should be 0 or 1"),
+    ("scitail", "dev", "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv", "A.\tB.\n", r"dev\.tsv:1: 2 columns; should be 3"),
     ("mrpc", "dev", "glue/MRPC/dev_ids.tsv", "3 4\n", r"dev_ids\.tsv:1: should be the two sentence ids"),
     (
       "mrpc",
@@ -185,6 +276,8 @@ def test_empty_data_dir_is_not_the_current_folder():
 
 COUNTS = {
   "cola": {"train": 8551, "dev": 1043},
+  "sst2": {"train": 67349, "dev": 872, "test": 1821},
+  "qnli": {"dev": 5463},
   "rte": {"train": 2490, "dev": 277},
   "mrpc": {"train": 3668, "dev": 408, "test": 1725},
   "stsb": {"train": 5749, "dev": 1500, "test": 1379},

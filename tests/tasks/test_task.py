@@ -39,7 +39,7 @@ def test_every_task_is_whole(name):
 
 def test_an_unknown_task_is_answered_with_those_there_are():
   for name in ("colla", "task", "table", "race-low", "os"):
-    with pytest.raises(InputError, match="no task '.*'; the tasks are cola, mrpc, race, race-middle, race-high, rte"):
+    with pytest.raises(InputError, match="no task '.*'; the tasks are cola, .*race, race-middle, race-high, rte"):
       find(name)
 
 

@@ -1,0 +1,52 @@
+"""QQP: do two questions from Quora ask the same? (GLUE)"""
+
+import os
+import warnings
+from collections.abc import Iterator
+
+from gpt_jax.errors import InputError
+from gpt_jax.metrics import accuracy, f1
+from gpt_jax.tasks.rows import Row, folder, lines, table
+from gpt_jax.tasks.task import Task, similarity
+
+LABELS = ("not_duplicate", "duplicate")  # written 0 and 1 in the files
+COLUMNS = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+
+
+def read(data_dir: str, split: str) -> Iterator[Row]:
+  """GLUE's files. A few rows of the labelled ones are broken as published; they are left out and counted."""
+  path = os.path.join(folder(data_dir, "glue", "QQP"), f"{split}.tsv")
+  if split == "test":
+    yield from table(path, ("question1", "question2"))
+    return
+  (_, header), *rows = lines(path) or [(1, "")]
+  if tuple(header.split("\t")) != COLUMNS:
+    raise InputError(f"{path}:1: should name the columns {', '.join(COLUMNS)}")
+  broken = []
+  for number, line in rows:
+    cells = line.split("\t")
+    if len(cells) != len(COLUMNS) or not (cells[3].strip() and cells[4].strip()):
+      broken.append(number)
+    elif cells[5] not in ("0", "1"):
+      raise InputError(f"{path}:{number}: label {cells[5]!r}: should be 0 or 1")
+    else:
+      yield Row((cells[3], cells[4]), LABELS[int(cells[5])], f"{path}:{number}")
+  if broken:
+    message = f"{path}: {len(broken)} of {len(rows)} rows are broken and left out, the first in line {broken[0]}"
+    if len(broken) > 0.001 * len(rows) + 2:  # more than were published
+      raise InputError(f"{message}; copy the file again")
+    warnings.warn(message, stacklevel=2)
+
+
+TASKS = (
+  Task(
+    name="qqp",
+    labels=LABELS,
+    columns=("question1", "question2"),
+    sequences=similarity,
+    read=read,
+    metrics={"f1": f1, "accuracy": accuracy},
+    tfds=("glue/qqp",),
+    paper="70.3 F1 on the test server (Radford et al. 2018, table 4); accuracy 88.5 (GLUE leaderboard)",
+  ),
+)
