@@ -2,8 +2,9 @@
 
   python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=runs/gpt1 --workdir=runs/cola
 
-Tasks: cola, rte, mrpc, stsb, race-middle, race-high, race, and of the embedded world story-ending, story-doing,
-story-company, story-next. With `:table`, files of your own:
+Tasks: cola, sst2, mrpc, qqp, stsb, mnli, mnli-mismatched, qnli, rte, snli, scitail, race, race-middle, race-high,
+storycloze, storycloze-2018; of the embedded world story-ending, story-doing, story-company, story-next. With `:table`,
+files of your own:
 
   python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR --pretrained=DIR --workdir=DIR \
     --config.task.columns=question,answer --config.task.label=verdict --config.task.transform=entailment
