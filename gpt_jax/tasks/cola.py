@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from gpt_jax.errors import InputError
 from gpt_jax.metrics import accuracy, matthews
-from gpt_jax.tasks.rows import Row, folder, lines, table
+from gpt_jax.tasks.rows import Row, folder, lines, named, table
 from gpt_jax.tasks.task import Task, classification
 
 LABELS = ("unacceptable", "acceptable")  # written 0 and 1 in the files
@@ -23,9 +23,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
         f"{path}:{number}: {len(cells)} columns; should be 4: source, label, the author's mark, sentence"
       )
     _, label, _, sentence = cells
-    if label not in ("0", "1"):
-      raise InputError(f"{path}:{number}: label {label!r}: should be 0 or 1")
-    yield Row((sentence,), LABELS[int(label)], f"{path}:{number}")
+    yield named(Row((sentence,), label, f"{path}:{number}"), LABELS)
 
 
 TASKS = (

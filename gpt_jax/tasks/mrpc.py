@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from gpt_jax.errors import InputError
 from gpt_jax.metrics import accuracy, f1
-from gpt_jax.tasks.rows import Row, folder, lines, table
+from gpt_jax.tasks.rows import Row, folder, lines, named, table
 from gpt_jax.tasks.task import Task, similarity
 
 LABELS = ("not_equivalent", "equivalent")  # written 0 and 1 in the files
@@ -19,9 +19,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   for row in table(path, ("#1 ID", "#2 ID", "#1 String", "#2 String"), "Quality"):
     *ids, first, second = row.texts
     if split == "test" or (tuple(ids) in dev) == (split == "dev"):
-      if row.label not in ("0", "1"):
-        raise InputError(f"{row.name}: label {row.label!r}: should be 0 or 1")
-      yield Row((first, second), LABELS[int(row.label)], row.name)
+      yield named(row._replace(texts=(first, second)), LABELS)
 
 
 def _pairs(path: str) -> set[tuple[str, ...]]:

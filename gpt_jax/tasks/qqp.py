@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpt_jax.errors import InputError
 from gpt_jax.metrics import accuracy, f1
-from gpt_jax.tasks.rows import Row, folder, lines, table
+from gpt_jax.tasks.rows import Row, folder, lines, named, table
 from gpt_jax.tasks.task import Task, similarity
 
 LABELS = ("not_duplicate", "duplicate")  # written 0 and 1 in the files
@@ -27,10 +27,8 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     cells = line.split("\t")
     if len(cells) != len(COLUMNS) or not (cells[3].strip() and cells[4].strip()):
       broken.append(number)
-    elif cells[5] not in ("0", "1"):
-      raise InputError(f"{path}:{number}: label {cells[5]!r}: should be 0 or 1")
     else:
-      yield Row((cells[3], cells[4]), LABELS[int(cells[5])], f"{path}:{number}")
+      yield named(Row((cells[3], cells[4]), cells[5], f"{path}:{number}"), LABELS)
   if broken:
     message = f"{path}: {len(broken)} of {len(rows)} rows are broken and left out, the first in line {broken[0]}"
     if len(broken) > 0.001 * len(rows) + 2:  # more than were published

@@ -48,6 +48,20 @@ def lines(path: str) -> list[tuple[int, str]]:
   return [(number, line) for number, line in numbered if line.strip()]
 
 
+def named(row: Row, labels: Sequence[str]) -> Row:
+  """The row with the name of its label, which the file has as a number from 0; an unlabelled row as it is.
+
+  Raises:
+    InputError: a label that is no such number.
+  """
+  if row.label is None:
+    return row
+  numbers = [str(number) for number in range(len(labels))]
+  if row.label not in numbers:
+    raise InputError(f"{row.name}: label {row.label!r}: should be {' or '.join(numbers)}")
+  return row._replace(label=labels[int(row.label)])
+
+
 def table(path: str, columns: Sequence[str], label: str | None = None, *, unlabelled: bool = False) -> Iterator[Row]:
   """Reads the rows of a table.
 

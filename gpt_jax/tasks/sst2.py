@@ -3,9 +3,8 @@
 import os
 from collections.abc import Iterator
 
-from gpt_jax.errors import InputError
 from gpt_jax.metrics import accuracy
-from gpt_jax.tasks.rows import Row, folder, table
+from gpt_jax.tasks.rows import Row, folder, named, table
 from gpt_jax.tasks.task import Task, classification
 
 LABELS = ("negative", "positive")  # written 0 and 1 in the files
@@ -14,9 +13,7 @@ LABELS = ("negative", "positive")  # written 0 and 1 in the files
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(folder(data_dir, "glue", "SST-2"), f"{split}.tsv")
   for row in table(path, ("sentence",), "label", unlabelled=split == "test"):
-    if row.label not in ("0", "1", None):
-      raise InputError(f"{row.name}: label {row.label!r}: should be 0 or 1")
-    yield row if row.label is None else row._replace(label=LABELS[int(row.label)])
+    yield named(row, LABELS)
 
 
 TASKS = (
