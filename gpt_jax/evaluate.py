@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from gpt_jax import config as configs
 from gpt_jax import losses, pretrained, sharding
@@ -50,7 +49,7 @@ def _on_task(found: Pretrained, data_dir: str, split: str) -> dict[str, float]:
     raise InputError(f"{unlabelled}: no label; launch/predict.py is for rows without")
   encoded = task.encode(examples, found.tokenizer, found.spec.trunk.context)
   mesh = sharding.make_mesh(MeshConfig())
-  params = jax.device_put(found.params, NamedSharding(mesh, P()))
+  params = sharding.replicate(found.params, mesh)
   probabilities = make_predictor(found.model, mesh)(params, encoded, 32)
   return {"examples": len(examples), **task_measures(task, probabilities, encoded.labels)}
 
@@ -62,7 +61,7 @@ def _on_text(found: Pretrained, data: str, split: str) -> dict[str, float]:
   mesh = sharding.make_mesh(MeshConfig())
   size = -(-config.data.batch_size // mesh.size) * mesh.size
   rows = Windows(text, config.data).sequential(size, sharding.local_rows(size, mesh))
-  params = jax.device_put(found.params, NamedSharding(mesh, P()))
+  params = sharding.replicate(found.params, mesh)
   means = make_evaluator(losses.text_loss(found.model), mesh)(params, map(config.objective, rows))
   return {
     "tokens": text.n_tokens,

@@ -8,10 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from gpt_jax import config as configs
 from gpt_jax import pretrained, sharding
@@ -50,7 +47,7 @@ def run(checkpoint: str, source: str, output: str = "-", *, batch_size: int = 32
   mesh = sharding.make_mesh(MeshConfig())
   predictor = make_predictor(loaded.model, mesh)
   with _writing(output, source) as file:  # opened before the time is spent
-    params = jax.device_put(loaded.params, NamedSharding(mesh, P()))
+    params = sharding.replicate(loaded.params, mesh)
     probabilities = predictor(params, encoded, batch_size)
     results = [_result(task, each, value) for each, value in zip(probabilities, task.value(probabilities), strict=True)]
     if output.endswith(".jsonl"):

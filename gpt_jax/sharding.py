@@ -132,5 +132,10 @@ def place(batch: Any, mesh: Mesh, microbatches: int = 1, via: str = "jit") -> An
   return jax.tree.map(of_leaf, batch)
 
 
+def replicate(tree: Any, mesh: Mesh) -> Any:
+  """Host arrays, such as a loaded model's parameters, whole on every device of the mesh."""
+  return jax.device_put(tree, NamedSharding(mesh, P()))
+
+
 def _local_indices(sharding: NamedSharding, size: int):
   return sharding.addressable_devices_indices_map((size,)).values()
