@@ -40,7 +40,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   Args:
     workdir: the folder.
     text: files of the user's own, as for prepare; pre-trains on them and samples, and there are no tasks.
-    short: a tenth of the training and one seed; the results say so, and are worth nothing.
+    short: hardly any training and one seed; the results say so, and are worth nothing.
   """
   began = time.monotonic()
   data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")

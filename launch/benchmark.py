@@ -19,12 +19,12 @@ def main():
   import jax
 
   from gpt_jax import benchmark
+  from gpt_jax.pretrain import PretrainConfig
 
   config = CONFIG.value
-  if not hasattr(config, "data"):
-    return benchmark.run(config)  # which says what is wrong
-  size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
-  config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
+  if isinstance(config, PretrainConfig):  # of any other, run() says what is wrong
+    size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
   benchmark.run(config, tuple(ONLY.value), JSON.value)
 
 
