@@ -202,12 +202,14 @@ class Diary:
     yield
 
 
-def fit(start, step, batch_at, total_steps, log_every=3, evaluate_every=4, save_every=5, watch=lambda *_: None):
+def score(params):
+  return {"score": 1.0}
+
+
+def fit(
+  start, step, batch_at, total_steps, log_every=3, evaluate_every=4, save_every=5, watch=lambda *_: None, evaluate=score
+):
   diary = Diary()
-
-  def evaluate(params):
-    return {"score": 1.0}
-
   try:
     result = train.fit(
       start,
@@ -261,6 +263,18 @@ def test_the_mean_gradient_is_what_is_clipped(scalar, value, gradient):
   state, _ = step(start(), batch(value))
   moment = optax.tree.get(state.opt_state, "mu")["w"]["bias"]
   np.testing.assert_allclose(moment, 0.1 * np.full(2, gradient), rtol=1e-5)
+
+
+def test_terminated_in_the_last_evaluation_it_saves_and_no_other_run_follows(scalar):
+  start, step, batch = scalar
+
+  def killed(params):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return score(params)
+
+  ended, entries = fit(start(), step, lambda i: batch(1.0), 2, evaluate=killed)
+  assert isinstance(ended, SystemExit) and ended.code == 0
+  assert entries[-1][:3] == ("save", 2, 2)
 
 
 def test_a_finished_run_is_only_evaluated(scalar):
