@@ -48,7 +48,7 @@ class Damaged(Exception):
 
 
 class Checkpoints:
-  """The checkpoints of one run: newest three and best one kept, written in the background, verified when restored.
+  """The checkpoints of one run: newest three, best one and `keep` stay; written in the background, verified when read.
 
   Every process of a run opens it and makes the same calls. A save that is killed leaves nothing that would be read.
 
@@ -56,14 +56,22 @@ class Checkpoints:
     workdir: of the run, on a file system that all its processes share.
     metric: the name among `save`'s metrics by which a checkpoint is the best; None: only the newest are kept.
     mode: "max" or "min", which of its values is best.
+    keep: whether the checkpoint of a step stays for good.
 
   Raises:
     InputError: another process is writing there; it would take this one's unfinished saves for leftovers.
   """
 
-  def __init__(self, workdir: str, metric: str | None = None, mode: str = "max"):
+  def __init__(
+    self,
+    workdir: str,
+    metric: str | None = None,
+    mode: str = "max",
+    keep: Callable[[int], bool] = lambda step: False,
+  ):
     self._folder = os.path.abspath(os.path.join(workdir, "checkpoints"))
     self._ranking = [metric, mode]
+    self._keep = keep
     self._lock = _lock(workdir)
     self._manager = ocp.CheckpointManager(
       self._folder,
@@ -150,7 +158,7 @@ class Checkpoints:
     del context
     steps = sorted(checkpoint.step for checkpoint in checkpoints)
     scores = {step: self._scores[step] for step in steps if step in self._scores}
-    kept = {*steps[-KEPT:], *([_best(scores)] if scores else [])}
+    kept = {*steps[-KEPT:], *([_best(scores)] if scores else []), *filter(self._keep, steps)}
     return [checkpoint.step in kept for checkpoint in checkpoints]
 
   def _set_aside(self, folders: list[str]) -> None:

@@ -104,8 +104,14 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   def evaluate_at(step: int) -> bool:
     return due(step, config.train.evaluate_every)
 
+  def milestone(step: int) -> bool:
+    return train.doubling(step, config.train.milestone)
+
+  def save_at(step: int) -> bool:
+    return evaluate_at(step) or due(step, config.train.checkpoint_every) or milestone(step)
+
   # 4. Train, from the newest checkpoint if there is one.
-  with Checkpoints(workdir, metric="valid_loss", mode="min") as checkpoints:
+  with Checkpoints(workdir, metric="valid_loss", mode="min", keep=milestone) as checkpoints:
     state, first = train.begin(make_state, shardings, config.train.seed, checkpoints)
     meta = {"model": configs.to_json(spec), "config": configs.to_json(config), "tokenizer_hash": tokenizer.hash}
     settled = 2 * optim.warmup_length(config.optim, total_steps)
@@ -131,7 +137,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
         evaluate=evaluate,
         log_every=config.train.log_every,
         evaluate_at=evaluate_at,
-        save_at=lambda step: evaluate_at(step) or due(step, config.train.checkpoint_every),
+        save_at=save_at,
         watch=watch,
       )
   return evaluation

@@ -39,6 +39,9 @@ class TrainConfig:
   log_every: int = option(20, "between lines of progress and metrics", unit="steps", low=1)
   evaluate_every: int = option(0, "between evaluations; 0: at the end only", unit="steps", low=0)
   checkpoint_every: int = option(1000, "between checkpoints; 0: where evaluated only", unit="steps", low=0)
+  milestone: int = option(
+    0, "keep for good the checkpoint of this step and of its doublings; 0: of none", unit="steps", low=0
+  )
 
   def __post_init__(self):
     validate(self)
@@ -61,6 +64,12 @@ class TrainState(NamedTuple):
 def due(step: int, every: int) -> bool:
   """Whether something done every so many steps is done after this one."""
   return bool(every) and step % every == 0
+
+
+def doubling(step: int, first: int) -> bool:
+  """Whether step is first, 2 first, 4 first, …: points evenly apart on a logarithmic axis. Never where first is 0."""
+  times, rest = divmod(step, first) if first else (0, 0)
+  return times > 0 and rest == 0 and times & (times - 1) == 0
 
 
 def init_state(

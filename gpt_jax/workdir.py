@@ -12,7 +12,7 @@ from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.errors import InputError
 
 # What may change between a run and its resumption: nothing that the result depends on.
-FREE = ("mesh.", "train.log_every", "train.checkpoint_every")
+FREE = ("mesh.", "train.log_every", "train.checkpoint_every", "train.milestone")
 
 
 def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any]) -> None:

@@ -109,6 +109,12 @@ def test_newest_three_and_the_best_are_kept(tmp_path):
   assert checkpoint.restore_params(str(tmp_path / "best"))[2] == 1
 
 
+def test_what_is_to_stay_stays(tmp_path):
+  workdir = saved(tmp_path, range(1, 7), keep=lambda step: step in (1, 2))
+  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+    assert checkpoints.steps() == [1, 2, 4, 5, 6]
+
+
 def test_the_smallest_loss_is_best(tmp_path):
   with checkpoint.Checkpoints(str(tmp_path), metric="loss", mode="min") as checkpoints:
     for step, loss in enumerate([3.0, 1.0, 2.0]):

@@ -190,6 +190,12 @@ def test_lstm_with_microbatches_on_a_part_of_the_evaluation(prepared, tmp_path):
   assert np.isfinite(found["valid_loss"])
 
 
+def test_milestones_stay(prepared, tmp_path):
+  config = changed(train={"steps": 9, "evaluate_every": 0, "checkpoint_every": 1, "milestone": 2})
+  pretrain.run(config, prepared, str(tmp_path))
+  assert sorted(os.listdir(tmp_path / "checkpoints"), key=int) == ["2", "4", "7", "8", "9"]
+
+
 def test_a_run_that_is_stuck_warns_once(prepared, tmp_path):
   config = changed(optim={"learning_rate": 0.0, "warmup_steps": 1}, train={"steps": 8, "log_every": 2})
   with pytest.warns(UserWarning, match="not below the unigram entropy") as warned:

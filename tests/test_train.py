@@ -347,6 +347,11 @@ def test_warn_if_stuck():
     assert not train.warn_if_stuck(4.0, 6.5)
 
 
+def test_doublings():
+  assert [step for step in range(50) if train.doubling(step, 3)] == [3, 6, 12, 24, 48]
+  assert not any(train.doubling(step, 0) for step in range(9))
+
+
 def test_exactly_one_of_steps_and_epochs():
   assert train.TrainConfig(steps=7).total_steps(5) == 7
   assert train.TrainConfig(epochs=3).total_steps(5) == 15
