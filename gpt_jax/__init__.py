@@ -3,7 +3,7 @@
 The layers, in order; each imports only what stands above it, and nothing imports launch/:
 
   errors, config, batch         what everything agrees on: configs, batches, errors a user can mend
-  data, metrics                 text to token files and packed examples; scores. numpy only
+  data, metrics, seeds          text to token files and packed examples; scores, and their spread. numpy only
   tasks, objectives             one small file a task or objective. numpy only
   dropout, sharding             masks by a counter hash; meshes, and path rules that partition a tree
   trunks                        ids to hidden states: transformer, lstm

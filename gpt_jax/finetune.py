@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import os
-import statistics
 import sys
 import zlib
 from typing import Any
@@ -18,17 +17,21 @@ from gpt_jax import losses, optim, pretrained, sharding, train
 from gpt_jax import workdir as workdirs
 from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.config import option, validate
-from gpt_jax.data.examples import Encoded, PackedBatches
+from gpt_jax.data.examples import Encoded, Example, PackedBatches
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.evaluate import make_predictor, task_measures
 from gpt_jax.models import HeadConfig, ModelConfig
 from gpt_jax.optim import OptimConfig
 from gpt_jax.reporting import Reporter
+from gpt_jax.seeds import Spread, spread
 from gpt_jax.sharding import MeshConfig
 from gpt_jax.tasks.task import Named, Task
 from gpt_jax.train import TrainConfig, due
 from gpt_jax.trunks.transformer import TransformerConfig
+
+
+FIRST_EVALUATION = 1000  # update of the first epoch, which has others at its doublings (released train.py:430-445)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,8 @@ class FinetuneConfig:
     low=-1,
   )
   batch_size: int = option(32, "examples in a batch", low=1)
-  train_examples: int = option(0, "use only the first so many training examples; 0: all", low=0)
+  train_examples: int = option(0, "train on only so many examples, evenly from the whole set; 0: on all", low=0)
+  dev_examples: int = option(0, "evaluate on only so many examples, evenly from the whole set; 0: on all", low=0)
   trunk: Any = option(TransformerConfig(), "the trunk with --pretrained=none; a checkpoint brings its own")
   optim: OptimConfig = option(
     OptimConfig(learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002),
@@ -60,7 +64,10 @@ class FinetuneConfig:
 def run(
   config: FinetuneConfig, data_dir: str, source: str, workdir: str, *, seeds: int = 1, tokenizer: str = ""
 ) -> list[dict[str, Any]]:
-  """Trains one model, or one for each of several seeds, and evaluates on the dev set after every epoch.
+  """Trains one model, or one for each of several seeds, and evaluates on the dev set as OpenAI's code does.
+
+  That is after 1000, 2000, 4000, … updates of the first epoch and at the end of each (train.py:430-445); the checkpoint
+  with the best primary metric stays as `<workdir>/best`. With several seeds `summary.json` says what they found.
 
   Args:
     config: see configs/finetune.py.
@@ -71,7 +78,7 @@ def run(
     tokenizer: the folder of a vocabulary, where source is "none".
 
   Returns:
-    For every seed, what its `result.json` says: the last evaluation and, on process 0, that of the best epoch.
+    For every seed, what its `result.json` says: the last evaluation and, on process 0, the best one.
   """
   if not isinstance(config, FinetuneConfig):
     raise InputError(f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK")
@@ -83,9 +90,7 @@ def run(
     print(f"{task.name}: the paper has {task.paper}", file=sys.stderr)
   data = {}
   for split in ("train", "dev"):
-    examples = task.examples(data_dir, split)
-    if split == "train" and config.train_examples:
-      examples = examples[: config.train_examples]
+    examples = _some(task.examples(data_dir, split), config.train_examples if split == "train" else config.dev_examples)
     data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
     if jax.process_index() == 0:
       print(f"{task.name} {split}: {_indented(data[split].report(task.labels))}", file=sys.stderr)
@@ -98,21 +103,46 @@ def run(
     of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
     results.append(_run_seed(of_seed, task, data, start, program, os.path.join(workdir, f"seed_{seed}")))
   if jax.process_index() == 0:
-    print(summary(results), file=sys.stderr)
+    found = summary(results)
+    workdirs.write_json(os.path.join(workdir, "summary.json"), found)
+    print(_told(found), file=sys.stderr)
   return results
 
 
-def summary(results: list[dict[str, Any]]) -> str:
-  """Median, mean and standard deviation over seeds, of every measure on the dev set."""
-  lines = [f"{results[0]['task']}: {len(results)} seeds, after the last epoch"]
-  for name in results[0]["dev"]:
-    values = [result["dev"][name] for result in results if name in result["dev"]]
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    each = ", ".join(f"{value:.4f}" for value in values)
-    lines.append(
-      f"  {name}: median {statistics.median(values):.4f}, mean {statistics.mean(values):.4f} ± {spread:.4f} ({each})"
-    )
+def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+  """The spread over seeds of every measure on the dev set, after the last update ("dev") and of the best evaluation.
+
+  `degenerate` names the seeds whose model, at its best, gives every example the same prediction.
+  """
+  stages = {}
+  for stage in ("dev", "best"):
+    names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
+    stages[stage] = {name: spread([result[stage][name] for result in results])._asdict() for name in names}
+  degenerate = [result["seed"] for result in results if "dev_degenerate" in result["best"]]
+  return {
+    "task": results[0]["task"],
+    "seeds": [result["seed"] for result in results],
+    "degenerate": degenerate,
+    **stages,
+  }
+
+
+def _told(summary: dict[str, Any]) -> str:
+  lines = [f"{summary['task']}: {len(summary['seeds'])} seeds"]
+  for stage, title in (("dev", "after the last update"), ("best", "at each seed's best evaluation")):
+    lines.append(f"  {title}")
+    lines += [f"    {name}: {Spread(**values)}" for name, values in summary[stage].items()]
+  if summary["degenerate"]:
+    which = ", ".join(map(str, summary["degenerate"]))
+    lines.append(f"  degenerate, one prediction for every example: seed {which}")
   return "\n".join(lines)
+
+
+def _some(examples: list[Example], count: int) -> list[Example]:
+  """So many of them, evenly from the whole list: files are often sorted by source, as CoLA's and RACE's are."""
+  if not count or count >= len(examples):
+    return examples
+  return [examples[i * len(examples) // count] for i in range(count)]
 
 
 def transfer(fresh: Any, loaded: Any, layers: int | None, vocab_size: int) -> Any:
@@ -255,7 +285,10 @@ def _run_seed(
     return sharding.place(mine, mesh, parts, config.mesh.via)
 
   def evaluate_at(step: int) -> bool:
-    return due(step, config.train.evaluate_every or batches.steps_per_epoch)
+    if config.train.evaluate_every:
+      return due(step, config.train.evaluate_every)
+    epoch = batches.steps_per_epoch
+    return due(step, epoch) or (step < epoch and train.doubling(step, FIRST_EVALUATION))
 
   primary = f"dev_{task.primary_metric}"
   meta = {

@@ -64,9 +64,41 @@ def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
   again = finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir, seeds=2)
   assert again == finetuned.results
   told = capsys.readouterr().err
-  accuracies = [result["dev"]["dev_accuracy"] for result in again]
-  assert "table: 2 seeds, after the last epoch" in told
-  assert f"dev_accuracy: median {np.median(accuracies):.4f}, mean {np.mean(accuracies):.4f}" in told
+  summary = json.load(open(f"{finetuned.workdir}/summary.json", encoding="utf-8"))
+  assert (summary["seeds"], summary["degenerate"]) == ([0, 1], [])
+  for stage in ("dev", "best"):
+    accuracies = [result[stage]["dev_accuracy"] for result in again]
+    assert summary[stage]["dev_accuracy"]["values"] == accuracies
+    assert f"dev_accuracy: median {np.median(accuracies):.4f}, mean {np.mean(accuracies):.4f}" in told
+  assert "degenerate" not in told
+
+
+def test_degenerate_seeds_are_marked(finetuned, tmp_path, capsys):
+  for split in ("train", "dev"):  # nothing that could be told apart
+    (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "the barn\tmeows\nthe barn\tbarks\n" * 20)
+  config = dataclasses.replace(finetuned.config, train=TrainConfig(steps=1))
+  results = finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"), seeds=2)
+  summary = json.load(open(tmp_path / "run" / "summary.json", encoding="utf-8"))
+  assert summary["degenerate"] == [result["seed"] for result in results] == [0, 1]
+  assert "one prediction for every example: seed 0, 1" in capsys.readouterr().err
+
+
+def test_evaluations_of_the_first_epoch_double(finetuned, tmp_path, monkeypatch):
+  monkeypatch.setattr(finetune, "FIRST_EVALUATION", 3)
+  config = dataclasses.replace(finetuned.config, train=TrainConfig(epochs=2, log_every=8))
+  finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
+  assert [entry["step"] for entry in entries(tmp_path / "run") if "dev_accuracy" in entry] == [3, 6, 8, 16]
+
+
+def test_a_part_of_the_examples_is_even(finetuned, tmp_path, capsys):
+  rows = [f"the {animal}\t{label}" for animal, label in (("cat", "meows"), ("dog", "barks")) for _ in range(50)]
+  for split in ("train", "dev"):
+    (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+  config = dataclasses.replace(finetuned.config, train_examples=32, dev_examples=10, train=TrainConfig(steps=1))
+  finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
+  told = capsys.readouterr().err
+  assert "table train: 32 examples" in told and "table dev: 10 examples" in told
+  assert told.count("labels: barks 50.0%, meows 50.0%") == 2
 
 
 def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch, tmp_path):
