@@ -30,7 +30,6 @@ from gpt_jax.tasks.task import Named, Task
 from gpt_jax.train import TrainConfig, due
 from gpt_jax.trunks.transformer import TransformerConfig
 
-
 FIRST_EVALUATION = 1000  # update of the first epoch, which has others at its doublings (released train.py:430-445)
 
 
