@@ -17,7 +17,7 @@ from gpt_jax import losses, optim, pretrained, sharding, train
 from gpt_jax import workdir as workdirs
 from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.config import option, validate
-from gpt_jax.data.examples import Encoded, Example, PackedBatches
+from gpt_jax.data.examples import Encoded, PackedBatches, evenly
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.evaluate import make_predictor, task_measures
@@ -89,7 +89,9 @@ def run(
     print(f"{task.name}: the paper has {task.paper}", file=sys.stderr)
   data = {}
   for split in ("train", "dev"):
-    examples = _some(task.examples(data_dir, split), config.train_examples if split == "train" else config.dev_examples)
+    examples = evenly(
+      task.examples(data_dir, split), config.train_examples if split == "train" else config.dev_examples
+    )
     data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
     if jax.process_index() == 0:
       print(f"{task.name} {split}: {_indented(data[split].report(task.labels))}", file=sys.stderr)
@@ -135,13 +137,6 @@ def _told(summary: dict[str, Any]) -> str:
     which = ", ".join(map(str, summary["degenerate"]))
     lines.append(f"  degenerate, one prediction for every example: seed {which}")
   return "\n".join(lines)
-
-
-def _some(examples: list[Example], count: int) -> list[Example]:
-  """So many of them, evenly from the whole list: files are often sorted by source, as CoLA's and RACE's are."""
-  if not count or count >= len(examples):
-    return examples
-  return [examples[i * len(examples) // count] for i in range(count)]
 
 
 def transfer(fresh: Any, loaded: Any, layers: int | None, vocab_size: int) -> Any:

@@ -1,7 +1,7 @@
 """Labelled examples as token sequences with start, delimiter and extract, packed into batches of one shape."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,13 @@ class Example(NamedTuple):
   sequences: tuple[tuple[str, ...], ...]
   label: tuple[float, ...] | None
   name: str
+
+
+def evenly(examples: Sequence[Any], count: int) -> Sequence[Any]:
+  """So many of them, evenly from all, or all where count is 0: files may be sorted by source, as CoLA's and RACE's."""
+  if not count or count >= len(examples):
+    return examples
+  return [examples[i * len(examples) // count] for i in range(count)]
 
 
 def each_half(lengths: np.ndarray, context: int) -> np.ndarray:
