@@ -76,10 +76,13 @@ def test_reading_a_context_once_changes_nothing(trunk, make_run):
     options = [rng.integers(30, size=size).tolist() for size in (1, 3, 8, 20)[: 2 + context % 3]]
     questions.append(Question(rng.integers(30, size=context).tolist(), options, [0] * len(options)))
 
-  read = jax.jit(lambda ids: model.apply({"params": params}, TextBatch(ids, ids, ids, jnp.arange(32)[None], None)))
+  def forward(params, ids):
+    return model.apply({"params": params}, TextBatch(ids, ids, ids, jnp.arange(32)[None], None))
+
+  read = jax.jit(forward)
 
   def whole(ids):
-    hidden, table = read(np.array([[*ids, *[0] * (32 - len(ids))]], np.int32))
+    hidden, table = read(params, np.array([[*ids, *[0] * (32 - len(ids))]], np.int32))
     scores = np.asarray(hidden @ table.T, np.float64)[0, :, :30]
     scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
     return [scores[n - 1, ids[n]] for n in range(1, len(ids))]
