@@ -135,8 +135,8 @@ def make_scorer(model: LanguageModel) -> Callable[[Any, Sequence[Question]], lis
     return model.apply({"params": params}, ids, places, valid, state, method="extend")
 
   @jax.jit
-  def log_probabilities(params, contexts, begins, options, lengths):
-    """Contexts [Q, P] of begins [Q] ids and options [Q, C, T] of lengths [Q, C] -> [Q, C, T]."""
+  def log_probabilities(params, contexts, begins, options):
+    """Contexts [Q, P], of begins [Q] ids each, and options [Q, C, T] -> [Q, C, T]."""
     questions, choices, width = options.shape
     state = model.apply({"params": params}, questions, method="start")
     places = jnp.broadcast_to(jnp.arange(contexts.shape[1])[None], contexts.shape)
@@ -144,12 +144,10 @@ def make_scorer(model: LanguageModel) -> Callable[[Any, Sequence[Question]], lis
     last = jnp.take_along_axis(hidden, jnp.maximum(begins - 1, 0)[:, None, None], axis=1)  # [Q, 1, D]
 
     state, last, begins = jax.tree.map(lambda x: jnp.repeat(x, choices, axis=0), (state, last, begins))
-    options, lengths = options.reshape(-1, width), lengths.reshape(-1)
-    # Places behind an option's end are kept where no token of it can see them.
-    following = jnp.arange(width - 1)[None]
-    places = jnp.minimum(begins[:, None] + following, limit - 1)
-    valid = following < lengths[:, None] - 1
-    hidden, table, _ = extend(params, options[:, :-1], places, valid, state)
+    options = options.reshape(-1, width)
+    # What stands behind an option's end is read too, and by nobody after it; nor does an option's last id need a place.
+    places = jnp.minimum(begins[:, None] + jnp.arange(width - 1)[None], limit - 1)
+    hidden, table, _ = extend(params, options[:, :-1], places, jnp.ones(places.shape, bool), state)
 
     def of_option(hidden, ids):
       scores = logits(hidden, table, vocab_size)
@@ -176,14 +174,13 @@ def make_scorer(model: LanguageModel) -> Callable[[Any, Sequence[Question]], lis
       for first in range(0, len(members), size):
         batch = members[first : first + size]
         contexts, begins = np.zeros((size, width), np.int32), np.zeros(size, np.int32)
-        options, lengths = np.zeros((size, choices, longest), np.int32), np.zeros((size, choices), np.int32)
+        options = np.zeros((size, choices, longest), np.int32)
         for n, i in enumerate(batch):
           begins[n] = len(rows[i].context)
           contexts[n, : begins[n]] = rows[i].context
           for c, option in enumerate(rows[i].options):
-            lengths[n, c] = len(option)
             options[n, c, : len(option)] = option
-        found = np.asarray(log_probabilities(params, contexts, begins, options, lengths), np.float64)
+        found = np.asarray(log_probabilities(params, contexts, begins, options), np.float64)
         for n, i in enumerate(batch):
           counted = zip(found[n], rows[i].options, rows[i].unscored, strict=True)
           answers[i] = [Answer(float(x[skip : len(o)].sum()), max(0, len(o) - skip)) for x, o, skip in counted]

@@ -1,0 +1,117 @@
+"""The paper's tables 2 to 5 and what its figure 2 says, as numbers (Radford et al. 2018); all are test-set results.
+
+None stands for what a table leaves out. Figures of GLUE's leaderboard that the paper does not print are in the tasks.
+"""
+
+from typing import NamedTuple
+
+OURS = "Finetuned Transformer LM"  # the row of the paper's own model
+
+
+class Column(NamedTuple):
+  """A column of a table: the tasks whose primary metrics it averages."""
+
+  title: str
+  tasks: tuple[str, ...]
+
+
+class Table(NamedTuple):
+  """A table: rows of percentages, in the order of its columns."""
+
+  title: str
+  columns: tuple[Column, ...]
+  rows: dict[str, tuple[float | None, ...]]
+
+
+def _columns(**titles: str) -> tuple[Column, ...]:
+  return tuple(Column(title.replace("_", "-"), tuple(tasks.split())) for title, tasks in titles.items())
+
+
+TABLES = {
+  2: Table(
+    "natural language inference (accuracy)",
+    _columns(
+      MNLI_m="mnli", MNLI_mm="mnli-mismatched", SNLI="snli", SciTail="scitail", QNLI="qnli", RTE="rte"
+    ),
+    {
+      "ESIM + ELMo (5x)": (None, None, 89.3, None, None, None),
+      "CAFE (5x)": (80.2, 79.0, 89.3, None, None, None),
+      "Stochastic Answer Network (3x)": (80.6, 80.1, None, None, None, None),
+      "CAFE": (78.7, 77.9, 88.5, 83.3, None, None),
+      "GenSen": (71.4, 71.3, None, None, 82.3, 59.2),
+      "Multi-task BiLSTM + Attn": (72.2, 72.1, None, None, 82.1, 61.7),
+      OURS: (82.1, 81.4, 89.9, 88.3, 88.1, 56.0),
+    },
+  ),
+  3: Table(
+    "question answering and commonsense reasoning (accuracy)",
+    _columns(Story_Cloze="storycloze", RACE_m="race-middle", RACE_h="race-high", RACE="race"),
+    {
+      "val-LS-skip": (76.5, None, None, None),
+      "Hidden Coherence Model": (77.6, None, None, None),
+      "Dynamic Fusion Net (9x)": (None, 55.6, 49.4, 51.2),
+      "BiAttention MRU (9x)": (None, 60.2, 50.3, 53.3),
+      OURS: (86.5, 62.9, 57.4, 59.0),
+    },
+  ),
+  4: Table(
+    "semantic similarity and classification (CoLA Matthews, MRPC and QQP F1, STS-B Pearson, SST2 accuracy)",
+    _columns(CoLA="cola", SST2="sst2", MRPC="mrpc", STSB="stsb", QQP="qqp"),
+    {
+      "Sparse byte mLSTM": (None, 93.2, None, None, None),
+      "TF-KLD": (None, None, 86.0, None, None),
+      "ECNU (mixed ensemble)": (None, None, None, 81.0, None),
+      "Single-task BiLSTM + ELMo + Attn": (35.0, 90.2, 80.2, 55.5, 66.1),
+      "Multi-task BiLSTM + ELMo + Attn": (18.9, 91.6, 83.5, 72.8, 63.3),
+      OURS: (45.4, 91.3, 82.3, 82.0, 70.3),
+    },
+  ),
+  5: Table(
+    "ablations (metrics as in tables 2 and 4)",
+    _columns(
+      CoLA="cola", SST2="sst2", MRPC="mrpc", STSB="stsb", QQP="qqp", MNLI="mnli mnli-mismatched", QNLI="qnli", RTE="rte"
+    ),
+    {
+      "Transformer w/ aux LM (full)": (45.4, 91.3, 82.3, 82.0, 70.3, 81.8, 88.1, 56.0),
+      "Transformer w/o pre-training": (18.9, 84.0, 79.4, 30.9, 65.5, 75.7, 71.2, 53.8),
+      "Transformer w/o aux LM": (47.9, 92.0, 84.9, 83.2, 69.8, 81.1, 86.9, 54.4),
+      "LSTM w/ aux LM": (30.3, 90.5, 83.2, 71.8, 68.1, 73.7, 81.1, 54.6),
+    },
+  ),
+}
+PRINTED_AVERAGES = {  # table 5's first column; the last rounds to 69.2
+  "Transformer w/ aux LM (full)": 74.7,
+  "Transformer w/o pre-training": 59.9,
+  "Transformer w/o aux LM": 75.0,
+  "LSTM w/ aux LM": 69.1,
+}
+
+
+class Anchor(NamedTuple):
+  """One task of figure 2, right: its axis runs from chance, 0, to the best single supervised model, 1.
+
+  Attributes:
+    title: in the figure's legend.
+    chance, best: the ends, in percent.
+    source: of `best`.
+    reached: by the paper's Transformer at its end, on that axis and by eye.
+  """
+
+  title: str
+  chance: float
+  best: float
+  source: str
+  reached: float
+
+
+# The paper does not print them. Where its tables have a single model's result, it is that; for the pronouns they have
+# none, and 100 % stands for it.
+ANCHORS = {
+  "sst2": Anchor("sentiment analysis", 50.0, 93.2, "table 4, sparse byte mLSTM", 0.68),
+  "dprd": Anchor("Winograd schema resolution", 50.0, 100.0, "all of them", 0.55),
+  "cola": Anchor("linguistic acceptability", 0.0, 35.0, "table 4, single-task BiLSTM + ELMo + Attn", 0.43),
+  "race-middle": Anchor("question answering", 25.0, 60.2, "table 3, BiAttention MRU (9x)", 0.25),
+}
+
+# Figure 2, left, by eye: dev accuracy in percent with no layer and with all twelve transferred.
+TRANSFER = {"race": (40.0, 60.0), "mnli": (72.0, 82.0)}
