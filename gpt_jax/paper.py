@@ -30,9 +30,7 @@ def _columns(**titles: str) -> tuple[Column, ...]:
 TABLES = {
   2: Table(
     "natural language inference (accuracy)",
-    _columns(
-      MNLI_m="mnli", MNLI_mm="mnli-mismatched", SNLI="snli", SciTail="scitail", QNLI="qnli", RTE="rte"
-    ),
+    _columns(MNLI_m="mnli", MNLI_mm="mnli-mismatched", SNLI="snli", SciTail="scitail", QNLI="qnli", RTE="rte"),
     {
       "ESIM + ELMo (5x)": (None, None, 89.3, None, None, None),
       "CAFE (5x)": (80.2, 79.0, 89.3, None, None, None),

@@ -32,7 +32,9 @@ FULL = Setting("full")
 SCRATCH = Setting("no-pretraining", changes=(("transfer_layers", -1),))
 ABLATIONS = dict(
   zip(
-    paper.TABLES[5].rows, (FULL, SCRATCH, Setting("no-aux-lm", changes=(("text_weight", 0.0),)), Setting("lstm", "lstm")), strict=True
+    paper.TABLES[5].rows,
+    (FULL, SCRATCH, Setting("no-aux-lm", changes=(("text_weight", 0.0),)), Setting("lstm", "lstm")),
+    strict=True,
   )
 )
 
@@ -135,7 +137,9 @@ def run(
     for trunk in found:
       _say(f"zero-shot: every checkpoint of {paths[trunk]}, {chosen.zero_shot or 'all'} examples")
       names = [name for name in paper.ANCHORS if not tasks or name in tasks]
-      results["zero_shot"][trunk] = _zero_shot(results["zero_shot"].get(trunk, []), paths[trunk], data_dir, names, chosen)
+      results["zero_shot"][trunk] = _zero_shot(
+        results["zero_shot"].get(trunk, []), paths[trunk], data_dir, names, chosen
+      )
       workdirs.write_json(os.path.join(workdir, "results.json"), results)
   report = describe(results)
   with open(os.path.join(workdir, "results.md.partial"), "w", encoding="utf-8") as file:
@@ -157,3 +161,206 @@ def _check(tables: Iterable[int], figures: Iterable[int], tasks: Iterable[str], 
   for name in tasks:
     if name not in zero_shot.TASKS:
       find(name)
+
+
+def _claim(workdir: str, steps: dict[str, int], budget: str) -> dict[str, Any]:
+  """What earlier calls in this workdir found. Raises InputError where it is another's."""
+  path = os.path.join(workdir, "results.json")
+  if not os.path.exists(path):
+    if os.path.isdir(workdir) and set(os.listdir(workdir)) - {"runs", "compilation_cache"}:
+      raise InputError(f"--workdir={workdir}: not empty, and without results.json; use another folder")
+    os.makedirs(workdir, exist_ok=True)
+    return {"budget": budget, "checkpoints": steps, "runs": {}, "zero_shot": {}}
+  with open(path, encoding="utf-8") as file:
+    results = json.load(file)
+  same = results["budget"] == budget and all(
+    steps[name] == results["checkpoints"].get(name, steps[name]) for name in steps
+  )
+  if not same:
+    raise InputError(
+      f"--workdir={workdir} holds results of budget {results['budget']} and the checkpoints {results['checkpoints']}, "
+      f"not of {budget} and {steps}; use another folder"
+    )
+  results["checkpoints"].update(steps)
+  return results
+
+
+def _available(data_dir: str, tasks: Iterable[str]) -> list[str]:
+  """The tasks whose training and dev sets are there; says which are not."""
+  available = []
+  for name in tasks:
+    try:
+      for split in ("train", "dev"):
+        find(name).examples(data_dir, split)
+      available.append(name)
+    except InputError as error:
+      _say(f"left out: {name} ({error})")
+  return available
+
+
+def _layers(found: Pretrained) -> list[Setting]:
+  """Nothing, the embeddings, and the first 1, 2, … blocks transferred; all of them is the full run."""
+  blocks = found.spec.trunk.layers
+  return [SCRATCH, *(Setting(f"{k}-layers", changes=(("transfer_layers", k),)) for k in range(blocks)), FULL]
+
+
+def sized(budget: Budget, name: str, data_dir: str, found: Pretrained) -> tuple[FinetuneConfig, str]:
+  """The budget's config for a task, and how many of its examples that is, in words."""
+  config, counts, notes = budget.config, {}, []
+  if not budget.tokens:
+    return dataclasses.replace(config, task=Named(name)), ""
+  task = find(name)
+  for split in ("train", "dev"):
+    examples = task.examples(data_dir, split)
+    sample = task.encode(evenly(examples, 300), found.tokenizer, found.spec.trunk.context)
+    most = int(budget.tokens // sample.lengths.sum(axis=1).mean())
+    counts[f"{split}_examples"] = most if most < len(examples) else 0
+    notes.append(f"{min(most, len(examples)):,} of {len(examples):,} {split}")
+  note = f"({budget.name} budget: {', '.join(notes)})"
+  return dataclasses.replace(config, task=Named(name), **counts), note
+
+
+def _zero_shot(known: list[dict], workdir: str, data_dir: str, tasks: list[str], budget: Budget) -> list[dict]:
+  """Results of the tasks at every checkpoint of a run, those that are known not computed again."""
+  steps = {int(step) for step in os.listdir(os.path.join(workdir, "checkpoints")) if step.isdigit()}
+  for task in tasks:
+    if steps - {each["step"] for each in known if each["task"] == task}:
+      found = zero_shot.run(workdir, data_dir, [task], history=True, examples=budget.zero_shot)
+      known = [each for each in known if each["task"] != task] + [result._asdict() for result in found]
+  return known
+
+
+def describe(results: dict[str, Any]) -> str:
+  """All that is known, in Markdown: the tables with the paper's rows, ours and the difference; figure 2's numbers."""
+  budget = "" if results["budget"] == "paper" else f", {results['budget']} budget"
+  full = results["runs"].get(FULL.name, {})
+  lines = [
+    "Percent. The paper's are test-set results of the full model, ours of the dev sets at each seed's best evaluation.",
+    "",
+  ]
+  for number in (2, 3, 4):
+    table = paper.TABLES[number]
+    ours = [_value(full, column) for column in table.columns]
+    if any(value is not None for value in ours):
+      rows = dict(table.rows)
+      rows[f"**ours{budget}**"] = ours
+      rows[f"difference{budget}"] = _differences(ours, table.rows[paper.OURS])
+      lines += _table(f"Table {number}: {table.title}", [column.title for column in table.columns], rows)
+  table = paper.TABLES[5]
+  known = [n for n, column in enumerate(table.columns) if _value(full, column) is not None]
+  ablated = {name: results["runs"].get(setting.name, {}) for name, setting in ABLATIONS.items()}
+  if known and any(ablated[name] for name, setting in ABLATIONS.items() if setting != FULL):
+    rows = {}
+    for name, theirs in table.rows.items():
+      theirs = [theirs[n] for n in known]
+      ours = [_value(ablated[name], table.columns[n]) for n in known]
+      rows[name] = [_mean(theirs), *theirs]
+      rows[f"**ours{budget}**: {name}"] = [_mean(ours), *ours]
+      rows[f"difference{budget}" + "\u200b" * len(rows)] = _differences([_mean(ours), *ours], [_mean(theirs), *theirs])
+    titles = ["average of these", *(table.columns[n].title for n in known)]
+    lines += _table(f"Table 5: {table.title}", titles, rows)
+  lines += _transfer(results, budget) + _progress(results, budget) + _runs(results, budget)
+  return "\n".join(lines)
+
+
+def _runs(results: dict[str, Any], budget: str) -> list[str]:
+  """Every run with its spread over seeds."""
+  rows = {}
+  for setting, tasks in results["runs"].items():
+    for task, each in tasks.items():
+      spreads = [each[stage] for stage in ("best", "last")]
+      cells = [
+        f"{s['median']:.1f}, {s['mean']:.1f} ± {s['deviation']:.1f} [{s['low']:.1f}, {s['high']:.1f}]" for s in spreads
+      ]
+      seeds, constant = len(spreads[0]["values"]), each["degenerate"]
+      rows[f"{task}, {setting}{budget}"] = [
+        each["metric"],
+        str(seeds),
+        *cells,
+        ", ".join(map(str, constant)),
+        each["note"],
+      ]
+  titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate seeds", "examples"]
+  about = ["Median, mean ± standard deviation, 95 % bootstrap interval of the mean.", ""]
+  return ["### Every run", "", *about, *_table("", titles, rows)[2:]] if rows else []
+
+
+def _transfer(results: dict[str, Any], budget: str) -> list[str]:
+  runs = results["runs"]
+  depths = sorted((name for name in runs if name.endswith("-layers")), key=lambda name: int(name.partition("-")[0]))
+  if not depths:
+    return []
+  names = [SCRATCH.name, *depths, FULL.name]
+  tasks = [task for task in runs[depths[0]]]
+  rows = {
+    f"{task}{budget}": [runs.get(name, {}).get(task, {}).get("best", {}).get("mean") for name in names]
+    for task in tasks
+  }
+  rows |= {
+    f"the paper's {task}, by eye": [low, *[None] * len(depths), high] for task, (low, high) in paper.TRANSFER.items()
+  }
+  return _table(
+    "Figure 2, left: layers transferred",
+    ["nothing", *(name.replace("0-layers", "embeddings") for name in depths), "all"],
+    rows,
+  )
+
+
+def relative(task: str, value: float) -> float:
+  """A zero-shot result, from 0 to 1, on figure 2's axis: 0 is chance, 1 the best single supervised model."""
+  anchor = paper.ANCHORS[task]
+  return (100 * value - anchor.chance) / (anchor.best - anchor.chance)
+
+
+def _progress(results: dict[str, Any], budget: str) -> list[str]:
+  rows = {}
+  for trunk, found in results["zero_shot"].items():
+    steps = sorted({each["step"] for each in found})
+    for task in dict.fromkeys(each["task"] for each in found):
+      by_step = progress(found, task)
+      rows[f"{task}, {trunk}{budget}"] = [by_step.get(step) for step in steps]
+  if not rows:
+    return []
+  rows |= {
+    f"the paper's {task} at its end, by eye": [*[None] * (len(steps) - 1), each.reached]
+    for task, each in paper.ANCHORS.items()
+  }
+  return _table(
+    "Figure 2, right: zero-shot, from chance (0) to the best supervised (1)",
+    [f"{step:,}" for step in steps],
+    rows,
+    digits=2,
+  )
+
+
+def progress(found: list[dict], task: str) -> dict[int, float]:
+  """Step -> a task's zero-shot result on figure 2's axis; of CoLA's thresholds, the one fitted on the training set."""
+  rows = [each for each in found if each["task"] == task]
+  return {each["step"]: relative(task, each["value"]) for each in reversed(rows) if "dev" not in each["rule"]}
+
+
+def _value(runs: dict[str, Any], column: paper.Column) -> float | None:
+  values = [runs[task]["best"]["mean"] for task in column.tasks if task in runs]
+  return statistics.mean(values) if len(values) == len(column.tasks) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+  return None if None in values else statistics.mean(values)
+
+
+def _differences(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[str]:
+  pairs = zip(ours, theirs, strict=True)
+  return ["" if None in pair else f"{pair[0] - pair[1]:+.1f}" for pair in pairs]
+
+
+def _table(title: str, columns: Sequence[str], rows: dict[str, Sequence[Any]], digits: int = 1) -> list[str]:
+  def cell(value):
+    return "" if value is None else value if isinstance(value, str) else f"{value:.{digits}f}"
+
+  lines = [f"### {title}", "", f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+  lines += [f"| {name} | {' | '.join(map(cell, values))} |" for name, values in rows.items()]
+  return [*lines, ""]
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)

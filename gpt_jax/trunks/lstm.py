@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.config import option, validate
 from gpt_jax.dropout import Key, drop
-from gpt_jax.sharding import constrain
+from gpt_jax.sharding import axis_size, constrain
 from gpt_jax.trunks.transformer import Projection, padded_rows
 
 _INIT = nn.initializers.normal(0.02)
@@ -108,23 +108,71 @@ class LSTM(nn.Module):
   def _run(self, inputs, positions, valid, state, table):
     gates = constrain(self.read(table.astype(self.config.dtype)[inputs]), "data", None, None, "model")
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
-    kernel = self.recur()
-
-    def cell(state, at):
-      gates, first, valid = at
-      old = state
-      state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
-      gates = gates + jnp.einsum("bu,ugv->bgv", state.output, kernel.astype(gates.dtype))
-      entry, forget, candidate, exit = (gates[:, i] for i in range(4))
-      # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each token.
-      memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
-      output = jax.nn.sigmoid(exit) * jnp.tanh(memory)
-      state = jax.tree.map(lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old)
-      return state, output
-
-    by_time = (gates.swapaxes(0, 1), (positions == 0).T, valid.T)
-    state, outputs = jax.lax.scan(cell, state, by_time)
+    state, outputs = recur(self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state)
     return self.out(outputs.swapaxes(0, 1)), state
+
+
+@jax.custom_vjp
+def recur(kernel, gates, first, valid, state: State) -> tuple[State, jax.Array]:
+  """The last state and the outputs [T, B, U] of a layer.
+
+  Its gradient with respect to the kernel is one product over all places: derived from the loop it would be a sum of as
+  many outer products, each as large as the kernel, which on a CPU is most of the time.
+
+  Args:
+    kernel: [U, 4, U], from an output to the next gates.
+    gates: [T, B, 4, U], what the inputs add to them.
+    first: bool [T, B], where a text begins: the state is cleared before.
+    valid: bool [T, B], where the state changes.
+    state: before the first place.
+  """
+  return _loop(kernel, gates, first, valid, state)[:2]
+
+
+def _loop(kernel, gates, first, valid, state):
+  """Last state, outputs, and the outputs [T, B, U] that each place's gates were computed from."""
+
+  units, kernel = kernel.shape[0], kernel.astype(gates.dtype)
+
+  def product(x):
+    if axis_size("model") == 1:  # of two dimensions, as in Projection
+      return (x @ kernel.reshape(units, -1)).reshape(-1, 4, units)
+    return jnp.einsum("bu,ugv->bgv", x, kernel)
+
+  def cell(state, at):
+    gates, first, valid = at
+    old = state
+    state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
+    before = state.output
+    gates = gates + product(before)
+    entry, forget, candidate, exit = (gates[:, i] for i in range(4))
+    # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each token.
+    memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
+    output = jax.nn.sigmoid(exit) * jnp.tanh(memory)
+    state = jax.tree.map(lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old)
+    return state, (output, before)
+
+  state, (outputs, before) = jax.lax.scan(cell, state, (gates, first, valid))
+  return state, outputs, before
+
+
+def _recur_forward(kernel, gates, first, valid, state):
+  def run(gates, state):
+    state, outputs, before = _loop(kernel, gates, first, valid, state)
+    return (state, outputs), before
+
+  results, backward, before = jax.vjp(run, gates, state, has_aux=True)
+  return results, (backward, before)
+
+
+def _recur_backward(residuals, gradients):
+  backward, before = residuals
+  d_gates, d_state = backward(gradients)
+  d_kernel = jnp.einsum("tbu,tbgv->ugv", before, d_gates, preferred_element_type=jnp.float32)
+  return d_kernel, d_gates, None, None, d_state
+
+
+recur.defvjp(_recur_forward, _recur_backward)
 
 
 class Recurrent(nn.Module):

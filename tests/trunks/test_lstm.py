@@ -1,6 +1,7 @@
 """The LSTM against a plain NumPy one, and what must hold of it: causality, state reset, reading on from a state."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import dropout
+from gpt_jax.trunks import lstm
 from gpt_jax.trunks.lstm import LSTMConfig
 
 CONFIG = LSTMConfig(vocab_size=60, context=32, width=12, units=16)
@@ -80,6 +82,24 @@ def test_packed_rows_equal_rows_alone(trunk):
   hidden, _ = apply(inputs, positions, np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0]], np.int32))
   for begin, end in ((0, 3), (3, 7)):
     np.testing.assert_allclose(hidden[0, begin:end], numpy_lstm(params, inputs[0, begin:end]), atol=1e-5)
+
+
+def test_the_gradient_is_that_of_the_loop():
+  rng, (T, B, U) = np.random.default_rng(2), (7, 3, 5)
+  kernel, gates = rng.normal(size=(U, 4, U)).astype(np.float32), rng.normal(size=(T, B, 4, U)).astype(np.float32)
+  state = lstm.State(*rng.normal(size=(2, B, U)).astype(np.float32))
+  first, valid = rng.random((2, T, B)) < 0.3
+  weights = rng.normal(size=(T, B, U)).astype(np.float32)
+
+  def total(layer, kernel, gates, state):
+    state, outputs = layer(kernel, gates, first, ~valid, state)[:2]
+    return (outputs * weights).sum() + (state.output * state.memory).sum()
+
+  found, expected = (
+    jax.jit(jax.grad(functools.partial(total, layer), argnums=(0, 1, 2)))(kernel, gates, state)
+    for layer in (lstm.recur, lstm.recur.__wrapped__)
+  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
 
 
 def test_reading_on_equals_the_full_forward(trunk):
