@@ -2,7 +2,7 @@
 
 The layers, in order; each imports only what stands above it, and nothing imports launch/:
 
-  errors, config, batch         what everything agrees on: configs, batches, errors a user can mend
+  errors, config, batch, paper  what everything agrees on: configs, batches, errors a user can mend, known results
   data, metrics, seeds          text to token files and packed examples; scores, and their spread. numpy only
   tasks, objectives             one small file a task or objective. numpy only
   dropout, sharding             masks by a counter hash; meshes, and path rules that partition a tree
@@ -11,7 +11,7 @@ The layers, in order; each imports only what stands above it, and nothing import
   losses, checkpoint, interop   objectives of training; orbax; other formats in and out
   workdir, pretrained           the folder of a run, and the trained model in it
   train, evaluate, generate, zero_shot, reporting
-  prepare, pretrain, finetune, predict, export, quickstart, benchmark: the programs, each with run(…)
+  prepare, pretrain, finetune, predict, export, reproduce, quickstart, benchmark: the programs, each with run(…)
 
 A notebook calls the programs' run(…), which is all that launch/ does.
 """

@@ -1,4 +1,4 @@
-"""The program that repeats the paper's tables 2 to 5 and its figure 2: runs what is missing, prints ours beside theirs."""
+"""The program that repeats the paper's tables 2 to 5 and figure 2: runs what is missing, puts ours beside theirs."""
 
 import dataclasses
 import json
@@ -77,8 +77,8 @@ def run(
   data_dir: str,
   *,
   lstm: str = "",
-  tables: Sequence[int] = (),
-  figures: Sequence[int] = (),
+  tables: Sequence[str] = (),
+  figures: Sequence[str] = (),
   tasks: Sequence[str] = (),
   seeds: int = 1,
   budget: str = "paper",
@@ -90,8 +90,8 @@ def run(
     checkpoint: the workdir of a pre-trained Transformer (figure 2 evaluates each of its checkpoints).
     data_dir: the folder with the official files, glue/, race/ and so on.
     lstm: the same of an LSTM, for table 5's last row and figure 2; without it they are left out.
-    tables: of 2, 3, 4, 5.
-    figures: of 2.
+    tables: of "2", "3", "4", "5".
+    figures: of "2".
     tasks: only these; none: all of a table (figure 2, left: race-middle and mnli) whose data is there.
     seeds: how many runs of each.
     budget: "paper", or "small" for parts of the data sets and a recipe for small models.
@@ -102,7 +102,8 @@ def run(
   Raises:
     InputError: an unknown table, figure, task or budget, or a workdir of another checkpoint, budget or data.
   """
-  _check(tables, figures, tasks, budget)
+  tables, figures = _numbers("table", tables, paper.TABLES), _numbers("figure", figures, [2])
+  _check(bool(tables or figures), tasks, budget)
   chosen = BUDGETS[budget]
   found = {"transformer": pretrained.load(checkpoint)} | ({"lstm": pretrained.load(lstm)} if lstm else {})
   paths = {"transformer": checkpoint, "lstm": lstm}
@@ -142,19 +143,24 @@ def run(
       )
       workdirs.write_json(os.path.join(workdir, "results.json"), results)
   report = describe(results)
-  with open(os.path.join(workdir, "results.md.partial"), "w", encoding="utf-8") as file:
+  path = os.path.join(workdir, "results.md")
+  with open(f"{path}.partial", "w", encoding="utf-8") as file:
     file.write(report)
-  os.replace(os.path.join(workdir, "results.md.partial"), os.path.join(workdir, "results.md"))
+  os.replace(f"{path}.partial", path)
   print(report)
   return results
 
 
-def _check(tables: Iterable[int], figures: Iterable[int], tasks: Iterable[str], budget: str) -> None:
-  for flag, values, allowed in (("table", tables, sorted(paper.TABLES)), ("figure", figures, [2])):
-    for value in values:
-      if value not in allowed:
-        raise InputError(f"--{flag}={value}: must be among {', '.join(map(str, allowed))}")
-  if not tables and not figures:
+def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[int]:
+  names = {str(number): number for number in allowed}
+  for value in values:
+    if value not in names:
+      raise InputError(f"--{flag}={value}: must be among {', '.join(names)}")
+  return [names[value] for value in values]
+
+
+def _check(anything: bool, tasks: Iterable[str], budget: str) -> None:
+  if not anything:
     raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
   if budget not in BUDGETS:
     raise InputError(f"--budget={budget}: must be one of {', '.join(BUDGETS)}")
@@ -173,12 +179,10 @@ def _claim(workdir: str, steps: dict[str, int], budget: str) -> dict[str, Any]:
     return {"budget": budget, "checkpoints": steps, "runs": {}, "zero_shot": {}}
   with open(path, encoding="utf-8") as file:
     results = json.load(file)
-  same = results["budget"] == budget and all(
-    steps[name] == results["checkpoints"].get(name, steps[name]) for name in steps
-  )
-  if not same:
+  before = results["checkpoints"]
+  if results["budget"] != budget or any(before.get(name, step) != step for name, step in steps.items()):
     raise InputError(
-      f"--workdir={workdir} holds results of budget {results['budget']} and the checkpoints {results['checkpoints']}, "
+      f"--workdir={workdir} holds results of budget {results['budget']} and the checkpoints {before}, "
       f"not of {budget} and {steps}; use another folder"
     )
   results["checkpoints"].update(steps)
@@ -232,111 +236,113 @@ def _zero_shot(known: list[dict], workdir: str, data_dir: str, tasks: list[str],
 
 def describe(results: dict[str, Any]) -> str:
   """All that is known, in Markdown: the tables with the paper's rows, ours and the difference; figure 2's numbers."""
-  budget = "" if results["budget"] == "paper" else f", {results['budget']} budget"
-  full = results["runs"].get(FULL.name, {})
-  lines = [
-    "Percent. The paper's are test-set results of the full model, ours of the dev sets at each seed's best evaluation.",
-    "",
-  ]
+  budget = "" if results["budget"] == "paper" else f" ({results['budget']} budget)"
+  lines = ["Percent. The paper's are test-set results; ours of the dev sets, at each seed's best evaluation.", ""]
   for number in (2, 3, 4):
-    table = paper.TABLES[number]
-    ours = [_value(full, column) for column in table.columns]
-    if any(value is not None for value in ours):
-      rows = dict(table.rows)
-      rows[f"**ours{budget}**"] = ours
-      rows[f"difference{budget}"] = _differences(ours, table.rows[paper.OURS])
-      lines += _table(f"Table {number}: {table.title}", [column.title for column in table.columns], rows)
-  table = paper.TABLES[5]
-  known = [n for n, column in enumerate(table.columns) if _value(full, column) is not None]
-  ablated = {name: results["runs"].get(setting.name, {}) for name, setting in ABLATIONS.items()}
-  if known and any(ablated[name] for name, setting in ABLATIONS.items() if setting != FULL):
-    rows = {}
-    for name, theirs in table.rows.items():
-      theirs = [theirs[n] for n in known]
-      ours = [_value(ablated[name], table.columns[n]) for n in known]
-      rows[name] = [_mean(theirs), *theirs]
-      rows[f"**ours{budget}**: {name}"] = [_mean(ours), *ours]
-      rows[f"difference{budget}" + "\u200b" * len(rows)] = _differences([_mean(ours), *ours], [_mean(theirs), *theirs])
-    titles = ["average of these", *(table.columns[n].title for n in known)]
-    lines += _table(f"Table 5: {table.title}", titles, rows)
-  lines += _transfer(results, budget) + _progress(results, budget) + _runs(results, budget)
+    lines += _comparison(paper.TABLES[number], f"Table {number}", results["runs"].get(FULL.name, {}), budget)
+  lines += _ablations(results["runs"], budget)
+  lines += _transfer(results["runs"], budget)
+  lines += _progress(results["zero_shot"], budget)
+  lines += _every_run(results["runs"], budget)
   return "\n".join(lines)
 
 
-def _runs(results: dict[str, Any], budget: str) -> list[str]:
-  """Every run with its spread over seeds."""
-  rows = {}
-  for setting, tasks in results["runs"].items():
-    for task, each in tasks.items():
-      spreads = [each[stage] for stage in ("best", "last")]
-      cells = [
-        f"{s['median']:.1f}, {s['mean']:.1f} ± {s['deviation']:.1f} [{s['low']:.1f}, {s['high']:.1f}]" for s in spreads
-      ]
-      seeds, constant = len(spreads[0]["values"]), each["degenerate"]
-      rows[f"{task}, {setting}{budget}"] = [
-        each["metric"],
-        str(seeds),
-        *cells,
-        ", ".join(map(str, constant)),
-        each["note"],
-      ]
-  titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate seeds", "examples"]
-  about = ["Median, mean ± standard deviation, 95 % bootstrap interval of the mean.", ""]
-  return ["### Every run", "", *about, *_table("", titles, rows)[2:]] if rows else []
-
-
-def _transfer(results: dict[str, Any], budget: str) -> list[str]:
-  runs = results["runs"]
-  depths = sorted((name for name in runs if name.endswith("-layers")), key=lambda name: int(name.partition("-")[0]))
-  if not depths:
+def _comparison(table: paper.Table, name: str, runs: dict[str, Any], budget: str) -> list[str]:
+  """One of tables 2 to 4."""
+  ours = [_value(runs, column) for column in table.columns]
+  if all(value is None for value in ours):
     return []
-  names = [SCRATCH.name, *depths, FULL.name]
-  tasks = [task for task in runs[depths[0]]]
-  rows = {
-    f"{task}{budget}": [runs.get(name, {}).get(task, {}).get("best", {}).get("mean") for name in names]
+  rows = [*table.rows.items(), (f"**ours**{budget}", ours)]
+  rows.append((f"difference{budget}", _differences(ours, table.rows[paper.OURS])))
+  return _table(f"{name}: {table.title}", [column.title for column in table.columns], rows)
+
+
+def _ablations(runs: dict[str, Any], budget: str) -> list[str]:
+  """Table 5, of the tasks that the full model was trained on; the averages are of these alone."""
+  table, found = paper.TABLES[5], {name: runs.get(setting.name, {}) for name, setting in ABLATIONS.items()}
+  full = found[next(iter(ABLATIONS))]
+  known = [n for n, column in enumerate(table.columns) if _value(full, column) is not None]
+  if not known or not any(found[name] for name in list(ABLATIONS)[1:]):
+    return []
+  rows = []
+  for name, theirs in table.rows.items():
+    theirs, ours = [theirs[n] for n in known], [_value(found[name], table.columns[n]) for n in known]
+    theirs, ours = ([_mean(values), *values] for values in (theirs, ours))
+    rows += [
+      (f"{name}, the paper", theirs),
+      (f"**ours**{budget}", ours),
+      (f"difference{budget}", _differences(ours, theirs)),
+    ]
+  return _table(f"Table 5: {table.title}", ["average of these", *(table.columns[n].title for n in known)], rows)
+
+
+def _transfer(runs: dict[str, Any], budget: str) -> list[str]:
+  """Figure 2 on the left."""
+  points = transfer_points(runs)
+  if not points:
+    return []
+  rows = [(f"{task}{budget}", list(values.values())) for task, values in points.items()]
+  between = [None] * (len(rows[0][1]) - 2)
+  rows += [(f"{task}, the paper, by eye", [low, *between, high]) for task, (low, high) in paper.TRANSFER.items()]
+  return _table("Figure 2, left: what is transferred", list(next(iter(points.values()))), rows)
+
+
+def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+  """Task -> what is transferred -> the task's result, from nothing to all layers; empty without a sweep."""
+  depths = sorted((name for name in runs if name.endswith("-layers")), key=lambda name: int(name.partition("-")[0]))
+  names = {SCRATCH.name: "nothing", **{name: name.partition("-")[0] for name in depths}, FULL.name: "all"}
+  names = {name: {"0": "embeddings"}.get(title, title) for name, title in names.items()}
+  tasks = list(runs[depths[0]]) if depths else []
+  return {
+    task: {title: _value(runs.get(name, {}), paper.Column("", (task,))) for name, title in names.items()}
     for task in tasks
   }
-  rows |= {
-    f"the paper's {task}, by eye": [low, *[None] * len(depths), high] for task, (low, high) in paper.TRANSFER.items()
-  }
-  return _table(
-    "Figure 2, left: layers transferred",
-    ["nothing", *(name.replace("0-layers", "embeddings") for name in depths), "all"],
-    rows,
-  )
 
 
-def relative(task: str, value: float) -> float:
-  """A zero-shot result, from 0 to 1, on figure 2's axis: 0 is chance, 1 the best single supervised model."""
+def progress_points(found: list[dict], task: str) -> dict[int, float]:
+  """Step -> a task's zero-shot result on figure 2's axis, where chance is 0 and the best supervised model 1.
+
+  Of CoLA's thresholds it is the one fitted on the training set.
+  """
   anchor = paper.ANCHORS[task]
-  return (100 * value - anchor.chance) / (anchor.best - anchor.chance)
+  rows = {each["step"]: each["value"] for each in found if each["task"] == task and "dev" not in each["rule"]}
+  return {step: (100 * value - anchor.chance) / (anchor.best - anchor.chance) for step, value in sorted(rows.items())}
 
 
-def _progress(results: dict[str, Any], budget: str) -> list[str]:
-  rows = {}
-  for trunk, found in results["zero_shot"].items():
-    steps = sorted({each["step"] for each in found})
-    for task in dict.fromkeys(each["task"] for each in found):
-      by_step = progress(found, task)
-      rows[f"{task}, {trunk}{budget}"] = [by_step.get(step) for step in steps]
-  if not rows:
-    return []
-  rows |= {
-    f"the paper's {task} at its end, by eye": [*[None] * (len(steps) - 1), each.reached]
-    for task, each in paper.ANCHORS.items()
+def _progress(zero_shot: dict[str, list[dict]], budget: str) -> list[str]:
+  """Figure 2 on the right."""
+  points = {
+    (task, trunk): progress_points(found, task)
+    for trunk, found in zero_shot.items()
+    for task in dict.fromkeys(each["task"] for each in found)
   }
-  return _table(
-    "Figure 2, right: zero-shot, from chance (0) to the best supervised (1)",
-    [f"{step:,}" for step in steps],
-    rows,
-    digits=2,
-  )
+  if not points:
+    return []
+  steps = sorted({step for values in points.values() for step in values})
+  rows = [
+    (f"{task}, {trunk}{budget}", [values.get(step) for step in steps]) for (task, trunk), values in points.items()
+  ]
+  before = [None] * (len(steps) - 1)
+  rows += [
+    (f"{task}, transformer, the paper's end, by eye", [*before, each.reached]) for task, each in paper.ANCHORS.items()
+  ]
+  title = "Figure 2, right: zero-shot by updates, from chance (0) to the best supervised model (1)"
+  return _table(title, [f"{step:,}" for step in steps], rows, digits=2)
 
 
-def progress(found: list[dict], task: str) -> dict[int, float]:
-  """Step -> a task's zero-shot result on figure 2's axis; of CoLA's thresholds, the one fitted on the training set."""
-  rows = [each for each in found if each["task"] == task]
-  return {each["step"]: relative(task, each["value"]) for each in reversed(rows) if "dev" not in each["rule"]}
+def _every_run(runs: dict[str, Any], budget: str) -> list[str]:
+  """Each with its spread over seeds."""
+  rows = []
+  for setting, tasks in runs.items():
+    for task, each in tasks.items():
+      cells = [each["metric"], str(len(each["best"]["values"])), *(_spread(each[stage]) for stage in ("best", "last"))]
+      rows.append((f"{task}, {setting}{budget}", [*cells, ", ".join(map(str, each["degenerate"])), each["note"]]))
+  titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate seeds", "examples"]
+  return _table("Every run: median; mean ± deviation [95 % of means]", titles, rows) if rows else []
+
+
+def _spread(each: dict[str, Any]) -> str:
+  return f"{each['median']:.1f}; {each['mean']:.1f} ± {each['deviation']:.1f} [{each['low']:.1f}, {each['high']:.1f}]"
 
 
 def _value(runs: dict[str, Any], column: paper.Column) -> float | None:
@@ -353,13 +359,12 @@ def _differences(ours: Sequence[float | None], theirs: Sequence[float | None]) -
   return ["" if None in pair else f"{pair[0] - pair[1]:+.1f}" for pair in pairs]
 
 
-def _table(title: str, columns: Sequence[str], rows: dict[str, Sequence[Any]], digits: int = 1) -> list[str]:
+def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[Any]]], digits: int = 1) -> list[str]:
   def cell(value):
     return "" if value is None else value if isinstance(value, str) else f"{value:.{digits}f}"
 
   lines = [f"### {title}", "", f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-  lines += [f"| {name} | {' | '.join(map(cell, values))} |" for name, values in rows.items()]
-  return [*lines, ""]
+  return [*lines, *(f"| {name} | {' | '.join(map(cell, values))} |" for name, values in rows), ""]
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 # Each layer imports only from those before it, or within itself without a cycle. A folder stands for all its files.
 LAYERS = [
-  {"errors", "config", "batch"},
+  {"errors", "config", "batch", "paper"},
   {"data", "metrics", "seeds"},
   {"tasks", "objectives"},
   {"dropout", "sharding"},
@@ -19,7 +19,7 @@ LAYERS = [
   {"losses", "checkpoint", "interop"},
   {"workdir", "pretrained"},
   {"train", "evaluate", "generate", "zero_shot", "reporting"},
-  {"prepare", "pretrain", "finetune", "predict", "export", "quickstart", "benchmark"},
+  {"prepare", "pretrain", "finetune", "predict", "export", "reproduce", "quickstart", "benchmark"},
 ]
 NUMPY_ONLY = set.union(*LAYERS[:3])
 CORE = {"jax", "flax", "optax", "orbax", "numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
