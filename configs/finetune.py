@@ -3,8 +3,8 @@
   python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=runs/gpt1 --workdir=runs/cola
 
 Tasks: cola, sst2, mrpc, qqp, stsb, mnli, mnli-mismatched, qnli, rte, snli, scitail, race, race-middle, race-high,
-storycloze, storycloze-2018; of the embedded world story-ending, story-doing, story-company, story-next. With `:table`,
-files of your own:
+storycloze, storycloze-2018; wnli, which GLUE has and the paper has not; of the embedded world story-ending,
+story-doing, story-company, story-next. With `:table`, files of your own:
 
   python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR --pretrained=DIR --workdir=DIR \
     --config.task.columns=question,answer --config.task.label=verdict --config.task.transform=entailment

@@ -1,4 +1,4 @@
-"""The program that labels: a fine-tuned checkpoint and rows of text to labels and probabilities."""
+"""The program that labels: a fine-tuned checkpoint, and rows of text or of its task, to labels and probabilities."""
 
 import contextlib
 import csv
@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -20,33 +21,51 @@ from gpt_jax.tasks import rows
 from gpt_jax.tasks.task import Task, most_likely
 
 
-def run(checkpoint: str, source: str, output: str = "-", *, batch_size: int = 32) -> list[dict[str, Any]]:
-  """Predicts every row of a file, in its order.
+def run(
+  checkpoint: str,
+  source: str | None = None,
+  output: str = "-",
+  *,
+  data_dir: str | None = None,
+  split: str | None = None,
+  batch_size: int = 32,
+) -> list[dict[str, Any]]:
+  """Predicts every row of a file, or of a split of the checkpoint's task, in order.
 
   Args:
     checkpoint: a fine-tuned model (see pretrained.load).
     source: TSV, CSV or JSONL with the task's text columns by name, or "-" for standard input. A TSV without a header
       may have just the text columns, in the task's order: for one text, a line a text.
     output: TSV, or JSONL where it ends in .jsonl; "-" for standard output. Nothing is left of it on an error.
+    data_dir: instead of source, the folder of the task's files, as in finetune.
+    split: which of them, "train", "dev" or "test"; by default "test".
     batch_size: examples at a time.
 
   Returns:
     For every row {"prediction": label or value, "probabilities": {label: probability}}.
 
   Raises:
-    InputError: not a fine-tuned model; a row that cannot be read, with file and line.
+    InputError: not a fine-tuned model; a row that cannot be read, with file and line; source and data_dir both given,
+      or neither.
   """
+  if (source is None) == (data_dir is None):
+    raise InputError("give either --input, a file of rows, or --data_dir, the folder of the task's own files")
+  if split and data_dir is None:
+    raise InputError(f"--split={split}: is of --data_dir; --input takes all rows of a file")
   loaded = pretrained.load(checkpoint)
   if not isinstance(loaded.model, TaskModel):
     raise InputError(f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate")
   task = configs.from_json(loaded.meta["task"]).build("")
-  examples = [task.example(row) for row in _rows(source, task)]
-  if not examples:
-    raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
+  if source is None:
+    examples = task.examples(data_dir, split or "test")
+  else:
+    examples = [task.example(row) for row in _rows(source, task)]
+    if not examples:
+      raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
   mesh = sharding.make_mesh(MeshConfig())
   predictor = make_predictor(loaded.model, mesh)
-  with _writing(output, source) as file:  # opened before the time is spent
+  with _writing(output, source, data_dir) as file:  # opened before the time is spent
     params = sharding.replicate(loaded.params, mesh)
     probabilities = predictor(params, encoded, batch_size)
     results = [_result(task, each, value) for each, value in zip(probabilities, task.value(probabilities), strict=True)]
@@ -93,13 +112,17 @@ def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, An
 
 
 @contextlib.contextmanager
-def _writing(output: str, source: str) -> Iterator[TextIO]:
+def _writing(output: str, source: str | None, data_dir: str | None) -> Iterator[TextIO]:
   """The file under a temporary name, renamed when all of it is written."""
   if output == "-":
     yield sys.stdout
     return
-  if os.path.isdir(output) or (os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source)):
-    raise InputError(f"--output={output}: is {'a folder' if os.path.isdir(output) else 'the input'}; name another file")
+  if os.path.isdir(output):
+    raise InputError(f"--output={output}: is a folder; name another file")
+  if source and os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source):
+    raise InputError(f"--output={output}: is the input; name another file")
+  if data_dir and os.path.exists(output) and Path(output).resolve().is_relative_to(Path(data_dir).resolve()):
+    raise InputError(f"--output={output}: is there in --data_dir already; name another file")
   partial = f"{output}.partial"
   try:
     with open(partial, "w", encoding="utf-8", newline="") as file:

@@ -128,6 +128,29 @@ def make_run(tiny_tokenizer):
 
 
 @pytest.fixture(scope="session")
+def model_of(make_run, finetuned, tmp_path_factory):
+  """model_of(task name): a checkpoint of a task of this package, with random parameters."""
+  from gpt_jax import config as configs
+  from gpt_jax import pretrained
+  from gpt_jax.checkpoint import Checkpoints
+  from gpt_jax.models import HeadConfig, ModelConfig
+  from gpt_jax.tasks.task import Named
+
+  trunk = pretrained.load(finetuned.pretrained).spec.trunk
+
+  def make(name):
+    task = Named(name).build("")
+    spec = ModelConfig(trunk, HeadConfig(task.outcomes, task.combine))
+    folder = make_run(tmp_path_factory.mktemp("model") / name, spec)
+    meta = {**pretrained.load(folder).meta, "task": configs.to_json(Named(name))}
+    with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
+      checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
+    return folder
+
+  return make
+
+
+@pytest.fixture(scope="session")
 def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
   """A task that a tiny model learns (which animal occurs in the words), fine-tuned with two seeds.
 

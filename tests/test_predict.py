@@ -4,19 +4,17 @@ import csv
 import io
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpt_jax import config as configs
 from gpt_jax import predict, pretrained, sharding
-from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.errors import InputError
 from gpt_jax.evaluate import make_predictor, task_measures
-from gpt_jax.models import HeadConfig, ModelConfig
 from gpt_jax.sharding import MeshConfig
 from gpt_jax.tasks import rows
-from gpt_jax.tasks.task import Named
 
 TEXTS = ["the cat sat", "a dog ran", "old dog on the mat", "cat"]
 
@@ -24,23 +22,6 @@ TEXTS = ["the cat sat", "a dog ran", "old dog on the mat", "cat"]
 @pytest.fixture(scope="module")
 def checkpoint(finetuned):
   return f"{finetuned.workdir}/seed_0"
-
-
-@pytest.fixture(scope="module")
-def model_of(make_run, finetuned, tmp_path_factory):
-  """model_of(task name): a checkpoint of a task of this package, with random parameters."""
-  trunk = pretrained.load(finetuned.pretrained).spec.trunk
-
-  def make(name):
-    task = configs.from_json(configs.to_json(Named(name))).build("")
-    spec = ModelConfig(trunk, HeadConfig(task.outcomes, task.combine))
-    folder = make_run(tmp_path_factory.mktemp("model") / name, spec)
-    meta = {**pretrained.load(folder).meta, "task": configs.to_json(Named(name))}
-    with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
-      checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
-    return folder
-
-  return make
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +163,37 @@ def test_an_output_that_cannot_be(checkpoint, tmp_path, monkeypatch, output, mes
 def test_a_language_model_has_no_labels(finetuned, tmp_path):
   with pytest.raises(InputError, match="a language model without a head; fine-tune it first"):
     predict.run(finetuned.pretrained, write(tmp_path, "in.txt", "cat\n"))
+
+
+def test_a_split_of_the_task_is_its_file(finetuned, checkpoint, tmp_path):
+  for split in ("dev", "train"):
+    outputs = [str(tmp_path / f"{name}.tsv") for name in ("split", "file")]
+    found = predict.run(checkpoint, None, outputs[0], data_dir=finetuned.data_dir, split=split)
+    assert found == predict.run(checkpoint, f"{finetuned.data_dir}/{split}.tsv", outputs[1])
+    assert Path(outputs[0]).read_bytes() == Path(outputs[1]).read_bytes()
+
+
+def test_the_split_is_the_test_set_in_the_order_of_its_rows(model_of, tmp_path):
+  (tmp_path / "glue" / "RTE").mkdir(parents=True)
+  source = write(
+    tmp_path, "glue/RTE/test.tsv", "index\tsentence1\tsentence2\n" + "".join(f"0\t{t}\t.\n" for t in TEXTS)
+  )
+  found = predict.run(model_of("rte"), output=str(tmp_path / "out.jsonl"), data_dir=str(tmp_path))
+  assert found == predict.run(model_of("rte"), source, str(tmp_path / "file.jsonl"))
+  assert len({result["probabilities"]["entailment"] for result in found}) == len(TEXTS)  # or their order would not show
+
+
+def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_path, monkeypatch):
+  monkeypatch.setattr(predict, "make_predictor", lambda *_: pytest.fail)
+  (tmp_path / "data").mkdir()
+  dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
+  (tmp_path / "link").symlink_to(tmp_path / "data")
+  for folder in ("data", "link"):
+    with pytest.raises(InputError, match="--output=.*: is there in --data_dir already; name another file"):
+      predict.run(checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev")
+
+
+@pytest.mark.parametrize("given", [{}, {"source": "x", "data_dir": "y"}, {"source": "x", "data_dir": ""}])
+def test_either_a_file_or_a_split(checkpoint, given):
+  with pytest.raises(InputError, match="give either --input, a file of rows, or --data_dir"):
+    predict.run(checkpoint, **given)

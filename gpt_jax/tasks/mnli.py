@@ -1,5 +1,6 @@
 """MNLI: does a sentence follow from another, contradict it, or neither, in ten kinds of text? (Williams et al. 2018)"""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator
@@ -16,6 +17,20 @@ def read(data_dir: str, split: str, kind: str) -> Iterator[Row]:
   return table(path, ("sentence1", "sentence2"), "gold_label", unlabelled=split == "test")
 
 
+def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:
+  """The diagnostic set is a test set alone, for models of MNLI, whose training and matched dev set it goes with."""
+  if split == "test":
+    return table(diagnostic_file(data_dir), ("sentence1", "sentence2"))
+  return read(data_dir, split, "matched")
+
+
+def diagnostic_file(data_dir: str) -> str:
+  """AX/diagnostic.tsv, or diagnostic/diagnostic.tsv, where GLUE's download script puts it; it may not be there."""
+  places = ("glue/AX", "glue/diagnostic", "AX", "diagnostic")
+  paths = [os.path.join(data_dir, place, "diagnostic.tsv") for place in places]
+  return next(filter(os.path.exists, paths), paths[0])
+
+
 def _task(name: str, kind: str, paper: str) -> Task:
   return Task(
     name=name,
@@ -30,4 +45,14 @@ def _task(name: str, kind: str, paper: str) -> Task:
   )
 
 
-TASKS = (_task("mnli", "matched", "82.1"), _task("mnli-mismatched", "mismatched", "81.4"))
+TASKS = (
+  _task("mnli", "matched", "82.1"),
+  _task("mnli-mismatched", "mismatched", "81.4"),
+  dataclasses.replace(
+    _task("mnli-diagnostic", "matched", ""),
+    read=read_diagnostic,
+    tfds=("glue/ax",),
+    tfds_splits={},
+    paper="no result of it (Radford et al. 2018); its model has 29.8 Matthews on GLUE's leaderboard",
+  ),
+)

@@ -26,8 +26,13 @@ FILES = {
   "glue/RTE/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
   "glue/SST-2/train.tsv": 'sentence\tlabel\nhide new things \t0\na "joy\t1\n',
   "glue/SST-2/test.tsv": "index\tsentence\n0\tuneasy\n",
+  "glue/WNLI/train.tsv": (
+    'index\tsentence1\tsentence2\tlabel\n0\tThe "cup fell; it broke.\tThe cup broke.\t1\n1\tA.\tB.\t0\n'
+  ),
+  "glue/WNLI/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
   "glue/QNLI/dev.tsv": "index\tquestion\tsentence\tlabel\n0\tWhen?\tMay.\tentailment\n1\tWho?\tNo.\tnot_entailment\n",
   "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv": "A wave.\tIt waves.\tentails\nA cell.\tIt waves.\tneutral\n",
+  "glue/AX/diagnostic.tsv": "index\tsentence1\tsentence2\n0\tE.\tF.\n1\tG.\tH.\n",
   "glue/MNLI/dev_matched.tsv": "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tneutral\tentailment\n",
   "glue/MNLI/dev_mismatched.tsv": "index\tsentence1\tsentence2\tgold_label\n0\tC.\tD.\tcontradiction\n",
   "glue/QQP/train.tsv": (
@@ -94,6 +99,15 @@ def test_sst2(small):
   assert find("sst2").examples(str(small), "test")[0].label is None
 
 
+def test_wnli(small):
+  assert short(find("wnli").examples(str(small), "train"), small) == [
+    ((('The "cup fell; it broke.', "The cup broke."),), (0, 1), "glue/WNLI/train.tsv:2"),
+    ((("A.", "B."),), (1, 0), "glue/WNLI/train.tsv:3"),
+  ]
+  assert find("wnli").labels == ("not_entailment", "entailment")  # 0 and 1
+  assert short(find("wnli").examples(str(small), "test"), small) == [((("C.", "D."),), None, "glue/WNLI/test.tsv:2")]
+
+
 def test_qnli(small):
   assert short(find("qnli").examples(str(small), "dev"), small) == [
     ((("When?", "May."),), (1, 0), "glue/QNLI/dev.tsv:2"),
@@ -129,6 +143,20 @@ def test_mnli_has_two_dev_sets(small):
   matched, mismatched = (find(name).examples(str(small), "dev") for name in ("mnli", "mnli-mismatched"))
   assert short(matched, small) == [((("A.", "B."),), (1, 0, 0), "glue/MNLI/dev_matched.tsv:2")]
   assert short(mismatched, small) == [((("C.", "D."),), (0, 0, 1), "glue/MNLI/dev_mismatched.tsv:2")]
+
+
+def test_the_diagnostic_set_is_one_more_test_set_of_mnli(small):
+  task, place = find("mnli-diagnostic"), "glue/AX/diagnostic.tsv"
+  rows = [((("E.", "F."),), None, f"{place}:2"), ((("G.", "H."),), None, f"{place}:3")]
+  assert short(task.examples(str(small), "test"), small) == rows
+  assert task.examples(str(small / "glue"), "test") == task.examples(str(small), "test")
+  assert task.examples(str(small), "dev") == find("mnli").examples(str(small), "dev")
+  assert task.labels == find("mnli").labels
+  (small / "glue/AX").rename(small / "glue/diagnostic")  # as GLUE's download script has it
+  assert [example.sequences for example in task.examples(str(small), "test")] == [row[0] for row in rows]
+  (small / place.replace("AX", "diagnostic")).unlink()
+  with pytest.raises(InputError, match=r"glue/AX/diagnostic\.tsv: No such file"):
+    task.examples(str(small), "test")
 
 
 def test_qqp_leaves_out_what_is_broken_as_published(small):
@@ -222,6 +250,13 @@ def test_race_of_both_schools(small):
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\t5.1\n", r":2: label '5\.1': .* 0 to 5"),
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tnan\n", r":2: label 'nan': .* 0 to 5"),
     ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tx\n", r":2: label 'x': .* 0 to 5"),
+    (
+      "wnli",
+      "dev",
+      "glue/WNLI/dev.tsv",
+      "sentence1\tsentence2\tlabel\nA.\tB.\tentailment\n",
+      r"dev\.tsv:2: label 'entailment': should be 0 or 1",
+    ),
     ("sst2", "dev", "glue/SST-2/dev.tsv", "sentence\tlabel\nfine\t2\n", r"dev\.tsv:2: label '2': should be 0 or 1"),
     ("scitail", "dev", "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv", "A.\tB.\n", r"dev\.tsv:1: 2 columns; should be 3"),
     ("mrpc", "dev", "glue/MRPC/dev_ids.tsv", "3 4\n", r"dev_ids\.tsv:1: should be the two sentence ids"),

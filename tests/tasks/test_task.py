@@ -12,7 +12,7 @@ from gpt_jax.metrics import accuracy
 from gpt_jax.tasks.rows import Row
 from gpt_jax.tasks.task import Named, Task, classification, entailment, find, multiple_choice, similarity
 
-NAMES = ["cola", "mrpc", "race", "race-high", "race-middle", "rte", "stsb"]
+NAMES = ["cola", "mnli-diagnostic", "mrpc", "race", "race-high", "race-middle", "rte", "stsb", "wnli"]
 
 
 def toy(rows, **kwargs):
@@ -89,7 +89,7 @@ def test_score():
 
 @pytest.fixture(scope="module")
 def tfds_dir(tmp_path_factory):
-  """glue/rte, glue/stsb and race/middle as TFDS prepares them, with few rows."""
+  """glue/rte, glue/stsb, glue/ax and race/middle as TFDS prepares them, with few rows."""
   tfds = pytest.importorskip("tensorflow_datasets")
   text, integer = tfds.features.Text(), np.int64
   pair = {"sentence1": text, "sentence2": text}
@@ -97,6 +97,7 @@ def tfds_dir(tmp_path_factory):
   features = {
     "glue/rte": {**pair, "label": rte_label, "idx": integer},
     "glue/stsb": {**pair, "label": np.float32, "idx": integer},
+    "glue/ax": {"premise": text, "hypothesis": text, "label": tfds.features.ClassLabel(num_classes=3), "idx": integer},
     "race/middle": {
       "article": text,
       "questions": tfds.features.Sequence(text),
@@ -117,6 +118,8 @@ def tfds_dir(tmp_path_factory):
       return [{"sentence1": f"a{i}", "sentence2": "b", "label": -1 if test else i % 2, "idx": i} for i in range(4)]
     if name == "glue/stsb":
       return [{"sentence1": f"a{i}", "sentence2": "b", "label": -1.0 if test else 3.5, "idx": i} for i in range(4)]
+    if name == "glue/ax":
+      return [{"premise": "a", "hypothesis": "b", "label": -1, "idx": 0}]
     return [passage]
 
   def build(collection, configs, directory):
@@ -135,7 +138,8 @@ def tfds_dir(tmp_path_factory):
 
       def _split_generators(self, manager):
         dev = "dev" if collection == "race" else "validation"  # as TFDS calls them
-        return {split: self._generate_examples(split) for split in ("train", dev, "test")}
+        splits = ("test",) if self.builder_config.name == "ax" else ("train", dev, "test")
+        return {split: self._generate_examples(split) for split in splits}
 
       def _generate_examples(self, split):
         yield from enumerate(rows(self.full_name, split))
@@ -144,7 +148,7 @@ def tfds_dir(tmp_path_factory):
       Builder(config=name, data_dir=directory, file_format="array_record").download_and_prepare()
 
   directory = str(tmp_path_factory.mktemp("tfds"))
-  build("glue", ("rte", "stsb"), directory)
+  build("glue", ("rte", "stsb", "ax"), directory)
   with pytest.MonkeyPatch.context() as patch:  # to write nested lists, though not to read them, TFDS needs TensorFlow
     patch.setattr(tfds.features.TensorInfo, "dtype", property(lambda self: self.np_dtype))
     build("race", ("middle",), directory)
@@ -163,6 +167,13 @@ def test_tfds_labels_by_name(tfds_dir):
 def test_tfds_scores(tfds_dir):
   assert find("stsb").examples(f"tfds:{tfds_dir}", "dev")[0].label == (0, 0, 0, 0.5, 0.5, 0)
   assert find("stsb").examples(f"tfds:{tfds_dir}", "test")[0].label is None
+
+
+def test_tfds_has_the_diagnostic_set_for_testing_only(tfds_dir):
+  (example,) = find("mnli-diagnostic").examples(f"tfds:{tfds_dir}", "test")
+  assert (example.sequences, example.label) == ((("a", "b"),), None)
+  with pytest.raises(InputError, match="glue/ax has no split 'train', only 'test'"):
+    find("mnli-diagnostic").examples(f"tfds:{tfds_dir}", "train")
 
 
 def test_tfds_passages(tfds_dir):
