@@ -10,7 +10,7 @@ The layers, in order; each imports only what stands above it, and nothing import
   models, optim                 a trunk with its output; the optimisers and schedules
   losses, checkpoint, interop   objectives of training; orbax; other formats in and out
   workdir, pretrained           the folder of a run, and the trained model in it
-  train, evaluate, generate, zero_shot, reporting
+  train, evaluate, generate, zero_shot, reporting, figures
   prepare, pretrain, finetune, predict, glue, export, reproduce, quickstart, benchmark: the programs with a run(…)
 
 A notebook calls the programs' run(…), which is all that launch/ does.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax import finetune, paper, pretrained, zero_shot
+from gpt_jax import figures, finetune, paper, pretrained, zero_shot
 from gpt_jax import workdir as workdirs
 from gpt_jax.data.examples import evenly
 from gpt_jax.errors import InputError
@@ -77,8 +77,8 @@ def run(
   data_dir: str,
   *,
   lstm: str = "",
-  tables: Sequence[str] = (),
-  figures: Sequence[str] = (),
+  table: Sequence[str] = (),
+  figure: Sequence[str] = (),
   tasks: Sequence[str] = (),
   seeds: int = 1,
   budget: str = "paper",
@@ -90,8 +90,8 @@ def run(
     checkpoint: the workdir of a pre-trained Transformer (figure 2 evaluates each of its checkpoints).
     data_dir: the folder with the official files, glue/, race/ and so on.
     lstm: the same of an LSTM, for table 5's last row and figure 2; without it they are left out.
-    tables: of "2", "3", "4", "5".
-    figures: of "2".
+    table: of "2", "3", "4", "5".
+    figure: of "2".
     tasks: only these; none: all of a table (figure 2, left: race-middle and mnli) whose data is there.
     seeds: how many runs of each.
     budget: "paper", or "small" for parts of the data sets and a recipe for small models.
@@ -102,8 +102,8 @@ def run(
   Raises:
     InputError: an unknown table, figure, task or budget, or a workdir of another checkpoint, budget or data.
   """
-  tables, figures = _numbers("table", tables, paper.TABLES), _numbers("figure", figures, [2])
-  _check(bool(tables or figures), tasks, budget)
+  tables, sweep = _numbers("table", table, paper.TABLES), bool(_numbers("figure", figure, [2]))
+  _check(bool(tables) or sweep, tasks, budget)
   chosen = BUDGETS[budget]
   found = {"transformer": pretrained.load(checkpoint)} | ({"lstm": pretrained.load(lstm)} if lstm else {})
   paths = {"transformer": checkpoint, "lstm": lstm}
@@ -113,8 +113,8 @@ def run(
   wanted = [task for number in tables for column in paper.TABLES[number].columns for task in column.tasks]
   available = _available(data_dir, [name for name in dict.fromkeys(wanted) if not tasks or name in tasks])
   plan = [(setting, task) for task in available for setting in (settings.values() if 5 in tables else [FULL])]
-  layers = _layers(found["transformer"]) if figures else []
-  moved = _available(data_dir, tasks or list(paper.TRANSFER)) if figures else []
+  layers = _layers(found["transformer"]) if sweep else []
+  moved = _available(data_dir, tasks or list(paper.TRANSFER)) if sweep else []
   plan += [(setting, task) for task in moved for setting in layers]
 
   for number, (setting, task) in enumerate(dict.fromkeys(plan), start=1):
@@ -134,9 +134,10 @@ def run(
       "last": spread([100 * result["dev"][f"dev_{primary}"] for result in outcome])._asdict(),
     }
     workdirs.write_json(os.path.join(workdir, "results.json"), results)
-  if figures:
+  if sweep:
     for trunk in found:
-      _say(f"zero-shot: every checkpoint of {paths[trunk]}, {chosen.zero_shot or 'all'} examples")
+      amount = f"({budget} budget: {chosen.zero_shot} examples of a set)" if chosen.zero_shot else ""
+      _say(f"zero-shot, {trunk}: every checkpoint {amount}")
       names = [name for name in paper.ANCHORS if not tasks or name in tasks]
       results["zero_shot"][trunk] = _zero_shot(
         results["zero_shot"].get(trunk, []), paths[trunk], data_dir, names, chosen
@@ -147,6 +148,7 @@ def run(
   with open(f"{path}.partial", "w", encoding="utf-8") as file:
     file.write(report)
   os.replace(f"{path}.partial", path)
+  _draw(results, workdir)
   print(report)
   return results
 
@@ -247,33 +249,49 @@ def describe(results: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
+def _draw(results: dict[str, Any], workdir: str) -> None:
+  note = "" if results["budget"] == "paper" else f" ({results['budget']} budget)"
+  if ablations := ablation_points(results["runs"]):
+    figures.ablations(ablations, os.path.join(workdir, "table5"), note)
+  if transferred := transfer_points(results["runs"]):
+    figures.transferred(transferred, os.path.join(workdir, "figure2_left"), note)
+  if progress := progress_points(results["zero_shot"]):
+    figures.progress(progress, os.path.join(workdir, "figure2_right"), note)
+
+
 def _comparison(table: paper.Table, name: str, runs: dict[str, Any], budget: str) -> list[str]:
   """One of tables 2 to 4."""
   ours = [_value(runs, column) for column in table.columns]
   if all(value is None for value in ours):
     return []
-  rows = [*table.rows.items(), (f"**ours**{budget}", ours)]
+  rows = [(f"{name}, the paper" if name == paper.OURS else name, of) for name, of in table.rows.items()]
+  rows.append((f"**ours**{budget}", ours))
   rows.append((f"difference{budget}", _differences(ours, table.rows[paper.OURS])))
   return _table(f"{name}: {table.title}", [column.title for column in table.columns], rows)
 
 
 def _ablations(runs: dict[str, Any], budget: str) -> list[str]:
   """Table 5, of the tasks that the full model was trained on; the averages are of these alone."""
-  table, found = paper.TABLES[5], {name: runs.get(setting.name, {}) for name, setting in ABLATIONS.items()}
-  full = found[next(iter(ABLATIONS))]
-  known = [n for n, column in enumerate(table.columns) if _value(full, column) is not None]
-  if not known or not any(found[name] for name in list(ABLATIONS)[1:]):
+  table, points = paper.TABLES[5], ablation_points(runs)
+  if not points:
     return []
-  rows = []
-  for name, theirs in table.rows.items():
-    theirs, ours = [theirs[n] for n in known], [_value(found[name], table.columns[n]) for n in known]
-    theirs, ours = ([_mean(values), *values] for values in (theirs, ours))
-    rows += [
-      (f"{name}, the paper", theirs),
-      (f"**ours**{budget}", ours),
-      (f"difference{budget}", _differences(ours, theirs)),
+  rows, titles = [], list(next(iter(points.values())))
+  for name, values in points.items():
+    theirs = [
+      paper_value for column, paper_value in zip(table.columns, table.rows[name], strict=True) if column.title in titles
     ]
-  return _table(f"Table 5: {table.title}", ["average of these", *(table.columns[n].title for n in known)], rows)
+    theirs, ours = ([_mean(numbers), *numbers] for numbers in (theirs, list(values.values())))
+    rows += [(f"{name}, the paper", theirs), (f"**ours**{budget}", ours)]
+    rows.append((f"difference{budget}", _differences(ours, theirs)))
+  return _table(f"Table 5: {table.title}", ["average of these", *titles], rows)
+
+
+def ablation_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+  """Row of table 5 -> column -> result, of the columns that the full model has; empty without another row."""
+  found = {name: runs.get(setting.name, {}) for name, setting in ABLATIONS.items()}
+  columns = [column for column in paper.TABLES[5].columns if _value(runs.get(FULL.name, {}), column) is not None]
+  points = {name: {column.title: _value(of, column) for column in columns} for name, of in found.items()}
+  return points if sum(any(value is not None for value in row.values()) for row in points.values()) > 1 else {}
 
 
 def _transfer(runs: dict[str, Any], budget: str) -> list[str]:
@@ -299,23 +317,24 @@ def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
   }
 
 
-def progress_points(found: list[dict], task: str) -> dict[int, float]:
-  """Step -> a task's zero-shot result on figure 2's axis, where chance is 0 and the best supervised model 1.
+def progress_points(zero_shot: dict[str, list[dict]]) -> dict[tuple[str, str], dict[int, float]]:
+  """(Task, trunk) -> step -> zero-shot result on figure 2's axis: chance is 0, the best supervised model 1.
 
   Of CoLA's thresholds it is the one fitted on the training set.
   """
-  anchor = paper.ANCHORS[task]
-  rows = {each["step"]: each["value"] for each in found if each["task"] == task and "dev" not in each["rule"]}
-  return {step: (100 * value - anchor.chance) / (anchor.best - anchor.chance) for step, value in sorted(rows.items())}
+  points: dict[tuple[str, str], dict[int, float]] = {}
+  for trunk, found in zero_shot.items():
+    for each in sorted(found, key=lambda each: each["step"]):
+      if "dev" not in each["rule"]:
+        anchor = paper.ANCHORS[each["task"]]
+        reached = (100 * each["value"] - anchor.chance) / (anchor.best - anchor.chance)
+        points.setdefault((each["task"], trunk), {})[each["step"]] = reached
+  return points
 
 
 def _progress(zero_shot: dict[str, list[dict]], budget: str) -> list[str]:
   """Figure 2 on the right."""
-  points = {
-    (task, trunk): progress_points(found, task)
-    for trunk, found in zero_shot.items()
-    for task in dict.fromkeys(each["task"] for each in found)
-  }
+  points = progress_points(zero_shot)
   if not points:
     return []
   steps = sorted({step for values in points.values() for step in values})

@@ -18,7 +18,7 @@ LAYERS = [
   {"models", "optim"},
   {"losses", "checkpoint", "interop"},
   {"workdir", "pretrained"},
-  {"train", "evaluate", "generate", "zero_shot", "reporting"},
+  {"train", "evaluate", "generate", "zero_shot", "reporting", "figures"},
   {"prepare", "pretrain", "finetune", "predict", "glue", "export", "reproduce", "quickstart", "benchmark"},
 ]
 NUMPY_ONLY = set.union(*LAYERS[:3])
