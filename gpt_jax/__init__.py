@@ -11,7 +11,7 @@ The layers, in order; each imports only what stands above it, and nothing import
   losses, checkpoint, interop   objectives of training; orbax; other formats in and out
   workdir, pretrained           the folder of a run, and the trained model in it
   train, evaluate, generate, reporting
-  prepare, pretrain, finetune, predict, export, quickstart, benchmark: the programs, each with run(…)
+  prepare, pretrain, finetune, predict, visualize, export, quickstart, benchmark: programs with run(…)
 
 A notebook calls the programs' run(…), which is all that launch/ does.
 """

@@ -40,7 +40,7 @@ def run(checkpoint: str, source: str, output: str = "-", *, batch_size: int = 32
   if not isinstance(loaded.model, TaskModel):
     raise InputError(f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate")
   task = configs.from_json(loaded.meta["task"]).build("")
-  examples = [task.example(row) for row in _rows(source, task)]
+  examples = [task.example(row) for row in read_rows(source, task)]
   if not examples:
     raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
@@ -61,7 +61,8 @@ def run(checkpoint: str, source: str, output: str = "-", *, batch_size: int = 32
   return results
 
 
-def _rows(source: str, task: Task) -> Iterator[rows.Row]:
+def read_rows(source: str, task: Task) -> Iterator[rows.Row]:
+  """The rows of a file without their labels; see `run`."""
   if source.endswith((".csv", ".jsonl", ".json")):
     return rows.table(source, task.columns)
   lines = rows.lines(source)
