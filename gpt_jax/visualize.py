@@ -185,7 +185,8 @@ def read(model: LanguageModel, params: Any, ids: jax.Array, rows_in_use: int):
 def quantise(attention: np.ndarray) -> str:
   """The lower triangles of [layers, H, T, T], row by row, as base64 of bytes 255 sqrt(p): p to within 0.004.
 
-  The root, since of hundreds of tokens most have a share that a plain byte would round to nothing.
+  The root, since of hundreds of tokens most have a share that a plain byte would round to nothing. With 12 x 12 heads
+  50 tokens take 0.2 MB of the page and 512 take 25.
   """
   below = np.tril_indices(attention.shape[-1])
   return base64.b64encode(np.rint(255 * np.sqrt(attention[:, :, *below])).astype(np.uint8).tobytes()).decode()

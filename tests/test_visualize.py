@@ -224,12 +224,12 @@ def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
   before = page.read_text()
 
   def interrupt(*_):
-    raise KeyboardInterrupt
+    raise SystemExit
 
   monkeypatch.setattr(visualize, "read", interrupt)
   with pytest.raises(InputError, match="other.html: is there already and is no page of this program"):
     visualize.run(model_of("transformer"), str(other), ["the cat"])  # told before the time is spent
-  with pytest.raises(KeyboardInterrupt):
+  with pytest.raises(SystemExit):
     visualize.run(model_of("transformer"), str(page), ["the cat"])
   assert page.read_text() == before and other.read_text() == "<!doctype html><title>mine</title>"
   assert sorted(path.name for path in tmp_path.iterdir()) == ["other.html", "page.html"]
@@ -285,6 +285,34 @@ def test_a_browser_shows_tokens_and_the_chosen_head(model_of, tmp_path, render):
   assert names[0].endswith("not scored: nothing stands to its left")
   assert f"log-probability −{-sequence['logp'][1]:.3f};" in names[1] and f"rank {sequence['rank'][1]};" in names[1]
   assert shown.texts["numbers"].startswith(f"Token {token}: {sequence['tokens'][token]}")
+
+
+def test_a_browser_is_pointed_and_clicked_at(model_of, tmp_path, render):
+  """The address follows what is chosen; what is only pointed at it does not name."""
+  page, acted = tmp_path / "page.html", tmp_path / "acted.html"
+  found = visualize.run(model_of("transformer"), str(page), ["the dog", "the cat sat on the mat"])
+  acts = """<script>
+    const choice = document.getElementById("texts"), root = document.documentElement;
+    choice.value = "1 0";
+    choice.onchange({target: choice});
+    document.querySelector("#heads button:nth-of-type(4) canvas").dispatchEvent(new Event("click", {bubbles: true}));
+    const [, , , fourth, fifth] = document.querySelectorAll("#looks button");
+    fourth.click();
+    fourth.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+    root.dataset.address = location.hash;
+    root.dataset.focus = document.activeElement === fifth;
+    document.querySelectorAll("#likelihood button")[2].dispatchEvent(new Event("pointerover", {bubbles: true}));
+    root.dataset.after = location.hash;
+  </script></body>"""
+  acted.write_text(page.read_text().replace("</body>", acts))
+  shown = render(acted)
+  address = "#text=1&sequence=0&layer=1&head=1&token=4"
+  assert [shown.root[f"data-{name}"] for name in ("address", "after", "focus")] == [address, address, "true"]
+  (sequence,) = found["texts"][1]["sequences"]
+  assert shown.texts["numbers"].startswith(f"Token 2: {sequence['tokens'][2]}")
+  labels = [attributes["aria-label"] for attributes, _ in shown.strips["looks"]]
+  for j, share in enumerate(shares(sequence)[1, 1, 2]):
+    assert labels[j].endswith("to the right, not seen" if j > 2 else told(share) if share >= 0.1 else "%")
 
 
 def test_a_browser_shows_labels(finetuned, tmp_path, render):
