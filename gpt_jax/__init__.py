@@ -11,7 +11,7 @@ The layers, in order; each imports only what stands above it, and nothing import
   losses, checkpoint, interop   objectives of training; orbax; other formats in and out
   workdir, pretrained           the folder of a run, and the trained model in it
   train, evaluate, generate, zero_shot, reporting, figures
-  prepare, pretrain, finetune, predict, glue, export, reproduce, quickstart, benchmark: the programs with a run(…)
+  prepare, pretrain, finetune, predict, glue, visualize, export, reproduce, quickstart, benchmark: programs with run(…)
 
 A notebook calls the programs' run(…), which is all that launch/ does.
 """

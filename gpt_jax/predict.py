@@ -59,7 +59,7 @@ def run(
   if source is None:
     examples = task.examples(data_dir, split or "test")
   else:
-    examples = [task.example(row) for row in _rows(source, task)]
+    examples = [task.example(row) for row in read_rows(source, task)]
     if not examples:
       raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
@@ -80,7 +80,8 @@ def run(
   return results
 
 
-def _rows(source: str, task: Task) -> Iterator[rows.Row]:
+def read_rows(source: str, task: Task) -> Iterator[rows.Row]:
+  """The rows of a file without their labels; see `run`."""
   if source.endswith((".csv", ".jsonl", ".json")):
     return rows.table(source, task.columns)
   lines = rows.lines(source)

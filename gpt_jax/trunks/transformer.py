@@ -155,6 +155,21 @@ class Transformer(nn.Module):
     return constrain(table[inputs] + places[positions], "data"), table
 
 
+def attention_maps(intermediates) -> jax.Array:
+  """The attention probabilities of every layer and head, before dropout: float32 [layers, B, H, T, T].
+
+  Args:
+    intermediates: what the trunk kept, under "intermediates", in an apply(…, mutable="intermediates").
+  """
+  maps = []
+  for i in range(len(intermediates)):
+    blocks = intermediates[f"block_{i}"]["attention"]["probabilities"]  # of queries, each over its own prefix
+    length = blocks[-1].shape[-1]
+    whole = [jnp.pad(block, ((0, 0), (0, 0), (0, 0), (0, length - block.shape[-1]))) for block in blocks]
+    maps.append(jnp.concatenate(whole, axis=2))
+  return jnp.stack(maps)
+
+
 class Block(nn.Module):
   """n = LN(x + Attention(x)), LN(n + MLP(n)): normalised after the sum (train.py:143-147)."""
 
@@ -227,7 +242,9 @@ class Attention(nn.Module):
     scores = jnp.einsum("bhtk,bhsk->bhts", q, k, preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
     if allowed is not None:
       scores = jnp.where(allowed, scores, -1e9)
-    probabilities = drop(jax.nn.softmax(scores), self.config.attention_dropout, key)
+    probabilities = jax.nn.softmax(scores)
+    self.sow("intermediates", "probabilities", probabilities)  # nothing, unless apply is told to: attention_maps
+    probabilities = drop(probabilities, self.config.attention_dropout, key)
     return jnp.einsum("bhts,bhsk->bhtk", probabilities.astype(q.dtype), v)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpt_jax import dropout
 from gpt_jax.errors import InputError
-from gpt_jax.trunks.transformer import TransformerConfig
+from gpt_jax.trunks.transformer import TransformerConfig, attention_maps
 
 CONFIG = TransformerConfig(vocab_size=60, context=160, layers=2, width=16, heads=2)
 RNG = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def numpy_norm(x, p):
   return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
 
 
-def numpy_gpt(params, ids, heads, causal=True):
+def numpy_gpt(params, ids, heads, causal=True, maps=None):
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
   T, D = len(ids), p["tokens"].shape[1]
   h = p["tokens"][ids] + p["positions"][:T]
@@ -89,7 +89,10 @@ def numpy_gpt(params, ids, heads, causal=True):
       if causal:
         w = np.where(np.tril(np.ones((T, T))) == 1, w, -1e9)
       w = np.exp(w - w.max(-1, keepdims=True))
-      merged[:, part] = w / w.sum(-1, keepdims=True) @ v[:, part]
+      w = w / w.sum(-1, keepdims=True)
+      merged[:, part] = w @ v[:, part]
+      if maps is not None:
+        maps.append(w)
     out = block["attention"]["out"]
     n = numpy_norm(h + merged @ out["kernel"].reshape(D, D) + out["bias"], block["attention_norm"])
     m = n @ block["mlp"]["in"]["kernel"] + block["mlp"]["in"]["bias"]
@@ -113,6 +116,41 @@ def test_not_causal_equals_numpy(trunk):
   inputs, positions = tokens(1, 9)
   hidden, _ = jax.jit(CONFIG.build(causal=False).apply)({"params": params}, inputs, positions)
   np.testing.assert_allclose(hidden[0], numpy_gpt(params, inputs[0], CONFIG.heads, causal=False), atol=2e-4)
+
+
+@pytest.mark.parametrize("length", [9, 128])
+def test_attention_maps(trunk, length):
+  """They are the plain implementation's, and looking at them changes nothing."""
+  apply, params = trunk
+  inputs, positions = tokens(2, length)
+  (hidden, _), kept = CONFIG.build().apply({"params": params}, inputs, positions, mutable="intermediates")
+  found = np.asarray(attention_maps(kept["intermediates"]))
+  assert found.shape == (CONFIG.layers, 2, CONFIG.heads, length, length)
+  np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
+  assert (found[..., ~np.tri(length, dtype=bool)] == 0).all()
+  for row in range(2):
+    expected = []
+    numpy_gpt(params, inputs[row], CONFIG.heads, maps=expected)
+    np.testing.assert_allclose(found[:, row].reshape(-1, length, length), expected, atol=1e-4)
+  np.testing.assert_allclose(hidden, apply(inputs, positions)[0], atol=1e-5)
+
+
+def test_attention_maps_cost_nothing_where_nobody_looks(monkeypatch):
+  """The compiled gradient is the same program as that of a decoder which could not keep them."""
+  inputs, positions = tokens(2, 128)
+  module = CONFIG.build()
+  variables = module.init(jax.random.key(0), inputs, positions)
+  assert set(variables) == {"params"}
+
+  def program():
+    def total(params):
+      return module.apply({"params": params}, inputs, positions, None, dropout.key(0, 0))[0].sum()
+
+    return jax.jit(jax.grad(total)).lower(variables["params"]).as_text()
+
+  with_maps, asked = program(), []
+  monkeypatch.setattr("flax.linen.Module.sow", lambda self, *_: asked.append(self.path))
+  assert program() == with_maps and len(asked) == 4 * CONFIG.layers
 
 
 @pytest.mark.parametrize("length, changed", [(9, 4), (128, 31), (128, 32), (128, 100)])
