@@ -1,6 +1,7 @@
 """The program that measures: training step, data, generation, start and checkpoints of one config on this machine."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -18,17 +19,21 @@ import numpy as np
 
 from gpt_jax import config as configs
 from gpt_jax import generate, losses, optim, sharding, train
+from gpt_jax.batch import TaskBatch, TextBatch
 from gpt_jax.checkpoint import Checkpoints
+from gpt_jax.data.examples import Encoded, PackedBatches, evenly
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.tokens import TokenFile, TokenWriter, Windows
 from gpt_jax.errors import InputError
-from gpt_jax.models import ModelConfig
+from gpt_jax.models import HeadConfig, ModelConfig
 from gpt_jax.pretrain import PretrainConfig
+from gpt_jax.tasks.task import Task, find
 from gpt_jax.train import TrainState
 from gpt_jax.trunks.transformer import TransformerConfig
 
 ROUNDS = 5  # of matrix products and steps in turn, so that both meet the same load; medians are reported
 PAPER_VOCABULARY = 40_478
+EXAMPLES = 32  # in a batch of fine-tuning
 
 
 class Row(NamedTuple):
@@ -40,24 +45,30 @@ class Row(NamedTuple):
   unit: str
 
 
-def run(config: PretrainConfig, only: tuple[str, ...] = (), out: str = "") -> list[Row]:
+def run(
+  config: PretrainConfig, only: tuple[str, ...] = (), out: str = "", *, data_dir: str = "", tokenizer: str = ""
+) -> list[Row]:
   """Measures and prints a table.
 
   Args:
     config: what to measure; without a vocabulary it gets the paper's 40,478 ids.
-    only: the parts to measure, of PARTS; none: all.
+    only: the parts to measure, of PARTS; none: all, "finetuning" only with its data.
     out: JSON file for the same numbers.
+    data_dir, tokenizer: for "finetuning", the folder with CoLA's and MRPC's official files, and that of a vocabulary.
 
   Raises:
-    InputError: an unknown part.
+    InputError: an unknown part, or "finetuning" without its data.
   """
   if not isinstance(config, PretrainConfig):
     raise InputError(f"--config: a {type(config).__name__}; what is measured is a pre-training, as configs/gpt1.py has")
   if out and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
     raise InputError(f"--json={out}: no such folder")
+  parts = PARTS | {"finetuning": functools.partial(finetuning, data_dir=data_dir, tokenizer=tokenizer)}
   for part in only:
-    if part not in PARTS:
-      raise InputError(f"--only={part}: must be among {', '.join(PARTS)}")
+    if part not in parts:
+      raise InputError(f"--only={part}: must be among {', '.join(parts)}")
+  if bool(data_dir) != bool(tokenizer) or ("finetuning" in only and not data_dir):
+    raise InputError("finetuning needs both --data_dir, with glue/ in it, and --tokenizer, the folder of a vocabulary")
   config = dataclasses.replace(
     config, trunk=dataclasses.replace(config.trunk, vocab_size=config.trunk.vocab_size or PAPER_VOCABULARY)
   )
@@ -65,8 +76,8 @@ def run(config: PretrainConfig, only: tuple[str, ...] = (), out: str = "") -> li
   devices = f"{jax.device_count()} x {device.device_kind} ({device.platform})"
   print(f"{devices}, {os.cpu_count()} CPU cores, jax {jax.__version__}")
   rows = []
-  for part in only or PARTS:
-    for name, value, unit in PARTS[part](config):
+  for part in only or (parts if data_dir else PARTS):
+    for name, value, unit in parts[part](config):
       rows.append(Row(part, name, value, unit))
       print(f"{part:11} {name:48} {value:>12,.4g} {unit}", flush=True)
   if out:
@@ -204,6 +215,65 @@ def checkpoint(config: PretrainConfig) -> Measured:
   # The first compiles the fingerprints.
   yield "training waits", statistics.median(waits[1:]), "s"
   yield "until it is on disk", statistics.median(totals[1:]), "s"
+
+
+def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measured:
+  """Examples a second of CoLA and MRPC, packed as fine-tuning packs them, and padded to the longest as OpenAI's code."""
+  vocabulary = Tokenizer.load(tokenizer)
+  trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
+  for name in ("cola", "mrpc"):
+    task = find(name)
+    examples = evenly(task.examples(data_dir, "train"), 40 * EXAMPLES)
+    yield from _packing(
+      dataclasses.replace(config, trunk=trunk), task, task.encode(examples, vocabulary, trunk.context)
+    )
+
+
+def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
+  """One batch, packed and padded, trained on with the auxiliary loss and evaluated, in turns."""
+  mesh = sharding.make_mesh(config.mesh)
+  model = ModelConfig(config.trunk, HeadConfig(task.outcomes, task.combine)).build()
+  packed = PackedBatches(encoded, EXAMPLES, seed=0, epochs=1, row_multiple=mesh.size)(0)
+  batches = {"packed": packed, "padded": one_sequence_a_row(packed, int(encoded.lengths.max()))}
+  optimizer, schedule = optim.make(config.optim, 10_000)
+  make_state = train.init_state(lambda key: model.init(key, packed)["params"], optimizer)
+  make_state, shardings = train.lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  advance = train.make_step(losses.task_loss(model, 0.5), optimizer, schedule, mesh, shardings)
+  scores = jax.jit(lambda params, batch: model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))[0])
+  state, placed = make_state(np.uint32(0)), {kind: sharding.place(batch, mesh) for kind, batch in batches.items()}
+
+  def training(kind):
+    nonlocal state
+    state, metrics = advance(state, placed[kind], np.uint32(0))
+    return metrics["loss"]
+
+  def evaluation(kind):
+    return scores(state.params, placed[kind])
+
+  for work in (training, evaluation):
+    for kind in batches:
+      jax.block_until_ready(work(kind))  # compiles
+    rounds = [[seconds(functools.partial(work, kind)) for kind in batches] for _ in range(ROUNDS)]
+    for kind, times in zip(batches, zip(*rounds, strict=True), strict=True):
+      shape = " x ".join(map(str, batches[kind].text.inputs.shape))
+      yield f"{task.name} {work.__name__}, {kind} to {shape}", EXAMPLES / statistics.median(times), "examples/s"
+    yield f"{task.name} {work.__name__}, packed", statistics.median(b / a for a, b in rounds), "times as fast"
+
+
+def one_sequence_a_row(batch: TaskBatch, length: int) -> TaskBatch:
+  """The same examples with each sequence in a row of its own, filled up to `length`."""
+  text, (N, C) = batch.text, batch.ends.shape
+  rows = TextBatch(*np.zeros((5, N * C, length), np.int32))._replace(weights=np.zeros((N * C, length), np.float32))
+  ends = np.zeros_like(batch.ends)
+  for row, end in enumerate(batch.ends.reshape(-1)):
+    place, last = divmod(int(end), text.inputs.shape[1])
+    here = slice(last - int(text.positions[place, last]), last + 1)
+    size = here.stop - here.start
+    for filled, packed in zip(rows, text, strict=True):
+      filled[row, :size] = packed[place, here]
+    rows.segments[row, :size] = 1
+    ends.reshape(-1)[row] = row * length + size - 1
+  return batch._replace(text=rows, ends=ends)
 
 
 PARTS = {"step": step, "data": data, "generation": generation, "start": start, "checkpoint": checkpoint}

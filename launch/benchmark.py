@@ -1,6 +1,7 @@
 """Measures a config on this machine: training step, data, generation, time to the first step, checkpoints.
 
 python launch/benchmark.py [--config=configs/gpt1.py] [--only=step,data,generation,start,checkpoint] [--json=FILE]
+python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning --data_dir=DIR --tokenizer=DIR
 """
 
 from absl import flags
@@ -10,6 +11,8 @@ import command_line
 CONFIG = command_line.define_config(default="configs/gpt1.py")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 0, "rows in a step; 0: 1 on a CPU, else the config's", lower_bound=0)
 ONLY = flags.DEFINE_list("only", [], "parts to measure; all where none is named")
+DATA_DIR = flags.DEFINE_string("data_dir", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
+TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")
 JSON = flags.DEFINE_string("json", "", "file for the numbers")
 
 
@@ -25,7 +28,7 @@ def main():
   if isinstance(config, PretrainConfig):  # of any other, run() says what is wrong
     size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
-  benchmark.run(config, tuple(ONLY.value), JSON.value)
+  benchmark.run(config, tuple(ONLY.value), JSON.value, data_dir=DATA_DIR.value, tokenizer=TOKENIZER.value)
 
 
 if __name__ == "__main__":
