@@ -21,7 +21,7 @@ from gpt_jax import config as configs
 from gpt_jax import generate, losses, optim, sharding, train
 from gpt_jax.batch import TaskBatch, TextBatch
 from gpt_jax.checkpoint import Checkpoints
-from gpt_jax.data.examples import Encoded, PackedBatches, evenly
+from gpt_jax.data.examples import Encoded, PackedBatches
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.tokens import TokenFile, TokenWriter, Windows
 from gpt_jax.errors import InputError
@@ -218,15 +218,14 @@ def checkpoint(config: PretrainConfig) -> Measured:
 
 
 def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measured:
-  """Examples a second of CoLA and MRPC, packed as fine-tuning packs them, and padded to the longest as OpenAI's code."""
+  """Examples a second of CoLA and MRPC, packed as for fine-tuning, and padded to the longest as in OpenAI's code."""
   vocabulary = Tokenizer.load(tokenizer)
   trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
   for name in ("cola", "mrpc"):
     task = find(name)
-    examples = evenly(task.examples(data_dir, "train"), 40 * EXAMPLES)
-    yield from _packing(
-      dataclasses.replace(config, trunk=trunk), task, task.encode(examples, vocabulary, trunk.context)
-    )
+    encoded = task.encode(task.examples(data_dir, "train"), vocabulary, trunk.context)
+    yield f"{name}, longest sequence over the mean", encoded.lengths.max() / encoded.lengths.mean(), "times"
+    yield from _packing(dataclasses.replace(config, trunk=trunk), task, encoded)
 
 
 def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
