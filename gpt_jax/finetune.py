@@ -1,16 +1,13 @@
 """The program that fine-tunes: a pre-trained trunk, a labelled task, a new head W_y (section 3.2)."""
 
 import dataclasses
-import functools
 import json
 import os
 import sys
-import zlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from gpt_jax import config as configs
 from gpt_jax import losses, optim, pretrained, sharding, train
@@ -193,9 +190,7 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
   trunk, blocks = loaded.params["trunk"], getattr(loaded.spec.trunk, "layers", 1)
   if (config.transfer_layers or 0) > blocks:
     raise InputError(f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; none takes all")
-  return _Start(
-    loaded.spec.trunk, loaded.spec.causal, loaded.tokenizer, trunk, f"step {loaded.step}, checksum {_checksum(trunk)}"
-  )
+  return _Start(loaded.spec.trunk, loaded.spec.causal, loaded.tokenizer, trunk, loaded.identity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +256,7 @@ def _run_seed(
   identity = {"pretrained": start.name}
   for split, encoded in data.items():
     arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels]
-    identity[split] = f"{len(encoded)} examples, checksum {_checksum(arrays)}"
+    identity[split] = f"{len(encoded)} examples, checksum {workdirs.checksum(arrays)}"
   workdirs.claim(workdir, config, start.tokenizer, identity)
   finished = os.path.join(workdir, "result.json")
   if os.path.exists(finished):
@@ -316,11 +311,6 @@ def _run_seed(
     result["best"] = _best_evaluation(workdir, primary)
     workdirs.write_json(finished, result)
   return result
-
-
-def _checksum(tree: Any) -> str:
-  """Of the bytes of all arrays: other parameters or data of the same size are not the same run."""
-  return f"{functools.reduce(lambda sum, x: zlib.crc32(np.ascontiguousarray(x), sum), jax.tree.leaves(tree), 0):08x}"
 
 
 def _best_evaluation(workdir: str, primary: str) -> dict[str, float]:

@@ -10,6 +10,7 @@ from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.interop import npz
 from gpt_jax.models import LanguageModel, ModelConfig, TaskModel
+from gpt_jax.workdir import checksum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Pretrained:
   meta: dict = dataclasses.field(repr=False)
   step: int
   path: str
+
+  @property
+  def identity(self) -> str:
+    """What tells the trunk's parameters from others."""
+    return f"step {self.step}, checksum {checksum(self.params['trunk'])}"
 
   @property
   def model(self) -> LanguageModel | TaskModel:

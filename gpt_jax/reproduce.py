@@ -16,6 +16,7 @@ from gpt_jax.finetune import FinetuneConfig
 from gpt_jax.optim import OptimConfig
 from gpt_jax.pretrained import Pretrained
 from gpt_jax.seeds import spread
+from gpt_jax.tasks import pronouns
 from gpt_jax.tasks.task import Named, find
 from gpt_jax.train import TrainConfig
 
@@ -92,7 +93,7 @@ def run(
     lstm: the same of an LSTM, for table 5's last row and figure 2; without it they are left out.
     table: of "2", "3", "4", "5".
     figure: of "2".
-    tasks: only these; none: all of a table (figure 2, left: race-middle and mnli) whose data is there.
+    tasks: only these; none: all of a table, and race and mnli of figure 2, whose data is there.
     seeds: how many runs of each.
     budget: "paper", or "small" for parts of the data sets and a recipe for small models.
 
@@ -107,26 +108,32 @@ def run(
   chosen = BUDGETS[budget]
   found = {"transformer": pretrained.load(checkpoint)} | ({"lstm": pretrained.load(lstm)} if lstm else {})
   paths = {"transformer": checkpoint, "lstm": lstm}
-  results = _claim(workdir, {name: each.step for name, each in found.items()}, budget)
+  for name, each in found.items():
+    if each.spec.head:
+      raise InputError(f"{paths[name]} is fine-tuned; give a pre-trained checkpoint")
+  history = {name: zero_shot.checkpoints(paths[name]) for name in found} if sweep else {}
+  results = _claim(workdir, {name: each.identity for name, each in found.items()}, budget)
 
   settings = {name: each for name, each in ABLATIONS.items() if each.trunk in found}
   wanted = [task for number in tables for column in paper.TABLES[number].columns for task in column.tasks]
   available = _available(data_dir, [name for name in dict.fromkeys(wanted) if not tasks or name in tasks])
   plan = [(setting, task) for task in available for setting in (settings.values() if 5 in tables else [FULL])]
   layers = _layers(found["transformer"]) if sweep else []
-  moved = _available(data_dir, tasks or list(paper.TRANSFER)) if sweep else []
+  moved = [name for name in tasks or paper.TRANSFER if name not in pronouns.FILES]
+  moved = _available(data_dir, moved) if sweep else []
   plan += [(setting, task) for task in moved for setting in layers]
 
   for number, (setting, task) in enumerate(dict.fromkeys(plan), start=1):
     config, note = sized(chosen, task, data_dir, found[setting.trunk])
     config = dataclasses.replace(config, **dict(setting.changes))
     _say(f"{number} of {len(set(plan))}: {task}, {setting.name} {note}")
-    folder = os.path.join(workdir, "runs", setting.name, task)
+    folder, known = os.path.join(workdir, "runs", setting.name, task), results["runs"].setdefault(setting.name, {})
+    count = max(seeds, len(known[task]["best"]["values"]) if task in known else 1)
     # With one seed the folder would be the run's own, and no more seeds could be added.
-    each = {"workdir": folder, "seeds": seeds} if seeds > 1 else {"workdir": os.path.join(folder, "seed_0")}
+    each = {"workdir": folder, "seeds": count} if count > 1 else {"workdir": os.path.join(folder, "seed_0")}
     outcome = finetune.run(config, data_dir, paths[setting.trunk], **each)
     primary = find(task).primary_metric
-    results["runs"].setdefault(setting.name, {})[task] = {
+    known[task] = {
       "metric": primary,
       "note": note,
       "degenerate": [result["seed"] for result in outcome if "dev_degenerate" in result["best"]],
@@ -135,13 +142,18 @@ def run(
     }
     workdirs.write_json(os.path.join(workdir, "results.json"), results)
   if sweep:
-    for trunk in found:
+    for trunk, folders in history.items():
       amount = f"({budget} budget: {chosen.zero_shot} examples of a set)" if chosen.zero_shot else ""
       _say(f"zero-shot, {trunk}: every checkpoint {amount}")
       names = [name for name in paper.ANCHORS if not tasks or name in tasks]
-      results["zero_shot"][trunk] = _zero_shot(
-        results["zero_shot"].get(trunk, []), paths[trunk], data_dir, names, chosen
-      )
+      known = results["zero_shot"].get(trunk, [])
+      for name in names:
+        if {int(os.path.basename(folder)) for folder in folders} - {
+          each["step"] for each in known if each["task"] == name
+        }:
+          new = zero_shot.run(paths[trunk], data_dir, [name], history=True, examples=chosen.zero_shot)
+          known = [each for each in known if each["task"] != name] + [result._asdict() for result in new]
+      results["zero_shot"][trunk] = known
       workdirs.write_json(os.path.join(workdir, "results.json"), results)
   report = describe(results)
   path = os.path.join(workdir, "results.md")
@@ -171,23 +183,23 @@ def _check(anything: bool, tasks: Iterable[str], budget: str) -> None:
       find(name)
 
 
-def _claim(workdir: str, steps: dict[str, int], budget: str) -> dict[str, Any]:
+def _claim(workdir: str, models: dict[str, str], budget: str) -> dict[str, Any]:
   """What earlier calls in this workdir found. Raises InputError where it is another's."""
   path = os.path.join(workdir, "results.json")
   if not os.path.exists(path):
     if os.path.isdir(workdir) and set(os.listdir(workdir)) - {"runs", "compilation_cache"}:
       raise InputError(f"--workdir={workdir}: not empty, and without results.json; use another folder")
     os.makedirs(workdir, exist_ok=True)
-    return {"budget": budget, "checkpoints": steps, "runs": {}, "zero_shot": {}}
+    return {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
   with open(path, encoding="utf-8") as file:
     results = json.load(file)
   before = results["checkpoints"]
-  if results["budget"] != budget or any(before.get(name, step) != step for name, step in steps.items()):
+  if results["budget"] != budget or any(before.get(name, model) != model for name, model in models.items()):
     raise InputError(
       f"--workdir={workdir} holds results of budget {results['budget']} and the checkpoints {before}, "
-      f"not of {budget} and {steps}; use another folder"
+      f"not of {budget} and {models}; use another folder"
     )
-  results["checkpoints"].update(steps)
+  results["checkpoints"].update(models)
   return results
 
 
@@ -224,16 +236,6 @@ def sized(budget: Budget, name: str, data_dir: str, found: Pretrained) -> tuple[
     notes.append(f"{min(most, len(examples)):,} of {len(examples):,} {split}")
   note = f"({budget.name} budget: {', '.join(notes)})"
   return dataclasses.replace(config, task=Named(name), **counts), note
-
-
-def _zero_shot(known: list[dict], workdir: str, data_dir: str, tasks: list[str], budget: Budget) -> list[dict]:
-  """Results of the tasks at every checkpoint of a run, those that are known not computed again."""
-  steps = {int(step) for step in os.listdir(os.path.join(workdir, "checkpoints")) if step.isdigit()}
-  for task in tasks:
-    if steps - {each["step"] for each in known if each["task"] == task}:
-      found = zero_shot.run(workdir, data_dir, [task], history=True, examples=budget.zero_shot)
-      known = [each for each in known if each["task"] != task] + [result._asdict() for result in found]
-  return known
 
 
 def describe(results: dict[str, Any]) -> str:

@@ -1,10 +1,13 @@
 """The folder of a run: whose it is, and that the command given again is the same one."""
 
+import functools
 import json
 import os
+import zlib
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from gpt_jax import config as configs
@@ -95,6 +98,11 @@ def write_json(path: str, value: Any) -> None:
     json.dump(value, file, indent=2)
     file.write("\n")
   os.replace(f"{path}.partial", path)
+
+
+def checksum(tree: Any) -> str:
+  """Of the bytes of all arrays: other parameters or data of the same size are not the same run."""
+  return f"{functools.reduce(lambda sum, x: zlib.crc32(np.ascontiguousarray(x), sum), jax.tree.leaves(tree), 0):08x}"
 
 
 def _rename_unless_there(old: str, new: str) -> None:

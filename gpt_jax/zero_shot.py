@@ -94,7 +94,7 @@ def run(
       raise InputError(f"--tasks={name}: must be among {', '.join(TASKS)}")
   if out and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
     raise InputError(f"--json={out}: no such folder")
-  paths = _history(checkpoint) if history else [checkpoint]
+  paths = checkpoints(checkpoint) if history else [checkpoint]
   found = pretrained.load(paths[0])
   prepared = {name: TASKS[name](data_dir, found.tokenizer, examples) for name in tasks or TASKS}
   score = make_scorer(LanguageModel(found.spec.trunk))
@@ -115,11 +115,12 @@ def run(
   return results
 
 
-def _history(workdir: str) -> list[str]:
+def checkpoints(workdir: str) -> list[str]:
+  """The folders of a run's checkpoints, oldest first. Raises InputError where there are none."""
   folder = os.path.join(workdir, "checkpoints")
   steps = sorted((name for name in os.listdir(folder) if name.isdigit()), key=int) if os.path.isdir(folder) else []
   if not steps:
-    raise InputError(f"--checkpoint={workdir}: no checkpoints/ here; --history takes the workdir of a run")
+    raise InputError(f"--checkpoint={workdir}: no checkpoints/ here; give the workdir of a run")
   return [os.path.join(folder, step) for step in steps]
 
 

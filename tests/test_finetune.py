@@ -267,7 +267,7 @@ def test_from_scratch(finetuned, first_state, tmp_path):
   assert Tokenizer.load(str(tmp_path / "run" / "tokenizer")).hash == Tokenizer.load(tokenizer).hash
 
 
-def test_neither_batch_nor_packing_changes_an_example(finetuned):
+def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   loaded = pretrained.load(f"{finetuned.workdir}/seed_0")
   task = finetuned.config.task.build(finetuned.data_dir)
   examples = task.examples(finetuned.data_dir, "dev")
@@ -283,6 +283,11 @@ def test_neither_batch_nor_packing_changes_an_example(finetuned):
   np.testing.assert_allclose(probabilities(examples, 8), together, atol=1e-5)
   for n in (0, 3, 29):
     np.testing.assert_allclose(probabilities(examples[n : n + 1], 1), together[n : n + 1], atol=1e-5)
+  np.testing.assert_allclose(probabilities(examples[::-1], 32)[::-1], together, atol=1e-5)
+  encoded = task.encode(examples, loaded.tokenizer, 64)
+  for devices in (1, 2):
+    alone = make_predictor(loaded.model, sharding.make_mesh(MeshConfig(), jax.devices()[:devices]))
+    np.testing.assert_allclose(alone(loaded.params, encoded, 32), together, atol=1e-5)
 
   groups, scores = 4, jax.jit(lambda params, batch: loaded.model.apply({"params": params}, batch)[0])
   encoded = task.encode(examples, loaded.tokenizer, 64)
