@@ -27,6 +27,11 @@ def _columns(**titles: str) -> tuple[Column, ...]:
   return tuple(Column(title.replace("_", "-"), tuple(tasks.split())) for title, tasks in titles.items())
 
 
+_NINE = (
+  "cola sst2 mrpc stsb qqp mnli mnli-mismatched qnli rte wnli"  # WNLI counts, though the paper has no result of it
+)
+GLUE = Column("GLUE", tuple(_NINE.split()))  # its own average, glue.average
+
 TABLES = {
   2: Table(
     "natural language inference (accuracy)",
@@ -54,14 +59,14 @@ TABLES = {
   ),
   4: Table(
     "semantic similarity and classification (CoLA Matthews, MRPC and QQP F1, STS-B Pearson, SST2 accuracy)",
-    _columns(CoLA="cola", SST2="sst2", MRPC="mrpc", STSB="stsb", QQP="qqp"),
+    (*_columns(CoLA="cola", SST2="sst2", MRPC="mrpc", STSB="stsb", QQP="qqp"), GLUE),
     {
-      "Sparse byte mLSTM": (None, 93.2, None, None, None),
-      "TF-KLD": (None, None, 86.0, None, None),
-      "ECNU (mixed ensemble)": (None, None, None, 81.0, None),
-      "Single-task BiLSTM + ELMo + Attn": (35.0, 90.2, 80.2, 55.5, 66.1),
-      "Multi-task BiLSTM + ELMo + Attn": (18.9, 91.6, 83.5, 72.8, 63.3),
-      OURS: (45.4, 91.3, 82.3, 82.0, 70.3),
+      "Sparse byte mLSTM": (None, 93.2, None, None, None, None),
+      "TF-KLD": (None, None, 86.0, None, None, None),
+      "ECNU (mixed ensemble)": (None, None, None, 81.0, None, None),
+      "Single-task BiLSTM + ELMo + Attn": (35.0, 90.2, 80.2, 55.5, 66.1, 64.8),
+      "Multi-task BiLSTM + ELMo + Attn": (18.9, 91.6, 83.5, 72.8, 63.3, 68.9),
+      OURS: (45.4, 91.3, 82.3, 82.0, 70.3, 72.8),
     },
   ),
   5: Table(

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax import figures, finetune, paper, pretrained, zero_shot
+from gpt_jax import figures, finetune, glue, paper, pretrained, zero_shot
 from gpt_jax import workdir as workdirs
 from gpt_jax.data.examples import evenly
 from gpt_jax.errors import InputError
 from gpt_jax.finetune import FinetuneConfig
 from gpt_jax.optim import OptimConfig
 from gpt_jax.pretrained import Pretrained
-from gpt_jax.seeds import spread
 from gpt_jax.tasks import pronouns
 from gpt_jax.tasks.task import Named, find
 from gpt_jax.train import TrainConfig
@@ -125,36 +124,26 @@ def run(
 
   for number, (setting, task) in enumerate(dict.fromkeys(plan), start=1):
     config, note = sized(chosen, task, data_dir, found[setting.trunk])
-    config = dataclasses.replace(config, **dict(setting.changes))
     _say(f"{number} of {len(set(plan))}: {task}, {setting.name} {note}")
-    folder, known = os.path.join(workdir, "runs", setting.name, task), results["runs"].setdefault(setting.name, {})
-    count = max(seeds, len(known[task]["best"]["values"]) if task in known else 1)
+    config, known = dataclasses.replace(config, **dict(setting.changes)), results["runs"].setdefault(setting.name, {})
+    count = max(seeds, len(known[task]["seeds"]) if task in known else 1)
+    folder = os.path.join(workdir, "runs", setting.name, task)
     # With one seed the folder would be the run's own, and no more seeds could be added.
     each = {"workdir": folder, "seeds": count} if count > 1 else {"workdir": os.path.join(folder, "seed_0")}
     outcome = finetune.run(config, data_dir, paths[setting.trunk], **each)
-    primary = find(task).primary_metric
-    known[task] = {
-      "metric": primary,
-      "note": note,
-      "degenerate": [result["seed"] for result in outcome if "dev_degenerate" in result["best"]],
-      "best": spread([100 * result["best"][f"dev_{primary}"] for result in outcome])._asdict(),
-      "last": spread([100 * result["dev"][f"dev_{primary}"] for result in outcome])._asdict(),
-    }
+    known[task] = {"metric": find(task).primary_metric, "note": note, **finetune.summary(outcome)}
     workdirs.write_json(os.path.join(workdir, "results.json"), results)
-  if sweep:
-    for trunk, folders in history.items():
-      amount = f"({budget} budget: {chosen.zero_shot} examples of a set)" if chosen.zero_shot else ""
-      _say(f"zero-shot, {trunk}: every checkpoint {amount}")
-      names = [name for name in paper.ANCHORS if not tasks or name in tasks]
-      known = results["zero_shot"].get(trunk, [])
-      for name in names:
-        if {int(os.path.basename(folder)) for folder in folders} - {
-          each["step"] for each in known if each["task"] == name
-        }:
-          new = zero_shot.run(paths[trunk], data_dir, [name], history=True, examples=chosen.zero_shot)
-          known = [each for each in known if each["task"] != name] + [result._asdict() for result in new]
-      results["zero_shot"][trunk] = known
-      workdirs.write_json(os.path.join(workdir, "results.json"), results)
+
+  for trunk, folders in history.items():
+    amount = f"({budget} budget: {chosen.zero_shot} examples of a set)" if chosen.zero_shot else ""
+    _say(f"zero-shot, {trunk}: {len(folders)} checkpoints {amount}")
+    known, steps = results["zero_shot"].setdefault(trunk, []), {int(os.path.basename(folder)) for folder in folders}
+    for name in [name for name in paper.ANCHORS if not tasks or name in tasks]:
+      if steps - {each["step"] for each in known if each["task"] == name}:
+        new = zero_shot.run(paths[trunk], data_dir, [name], history=True, examples=chosen.zero_shot)
+        known[:] = [each for each in known if each["task"] != name] + [result._asdict() for result in new]
+        workdirs.write_json(os.path.join(workdir, "results.json"), results)
+
   report = describe(results)
   path = os.path.join(workdir, "results.md")
   with open(f"{path}.partial", "w", encoding="utf-8") as file:
@@ -356,19 +345,30 @@ def _every_run(runs: dict[str, Any], budget: str) -> list[str]:
   rows = []
   for setting, tasks in runs.items():
     for task, each in tasks.items():
-      cells = [each["metric"], str(len(each["best"]["values"])), *(_spread(each[stage]) for stage in ("best", "last"))]
-      rows.append((f"{task}, {setting}{budget}", [*cells, ", ".join(map(str, each["degenerate"])), each["note"]]))
+      spreads = [_spread(each[stage][f"dev_{each['metric']}"]) for stage in ("best", "dev")]
+      constant = ", ".join(map(str, each["degenerate"]))
+      rows.append(
+        (f"{task}, {setting}{budget}", [each["metric"], str(len(each["seeds"])), *spreads, constant, each["note"]])
+      )
   titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate seeds", "examples"]
   return _table("Every run: median; mean ± deviation [95 % of means]", titles, rows) if rows else []
 
 
 def _spread(each: dict[str, Any]) -> str:
-  return f"{each['median']:.1f}; {each['mean']:.1f} ± {each['deviation']:.1f} [{each['low']:.1f}, {each['high']:.1f}]"
+  median, mean, deviation, low, high = (100 * each[name] for name in ("median", "mean", "deviation", "low", "high"))
+  return f"{median:.1f}; {mean:.1f} ± {deviation:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _value(runs: dict[str, Any], column: paper.Column) -> float | None:
-  values = [runs[task]["best"]["mean"] for task in column.tasks if task in runs]
-  return statistics.mean(values) if len(values) == len(column.tasks) else None
+  """In percent, the mean over seeds; None where a task of the column has not been run."""
+  if any(task not in runs for task in column.tasks):
+    return None
+  if column == paper.GLUE:
+    means = {
+      task: {name.removeprefix("dev_"): of["mean"] for name, of in runs[task]["best"].items()} for task in column.tasks
+    }
+    return 100 * glue.average(means)
+  return 100 * statistics.mean(runs[task]["best"][f"dev_{runs[task]['metric']}"]["mean"] for task in column.tasks)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

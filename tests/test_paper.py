@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from gpt_jax import paper
+from gpt_jax import glue, paper
 from gpt_jax.tasks.task import find
 
 
@@ -17,6 +17,9 @@ def test_rows_fit_their_columns():
 def test_tasks_say_the_same(number):
   table = paper.TABLES[number]
   for column, value in zip(table.columns, table.rows[paper.OURS], strict=True):
+    if column == paper.GLUE:
+      assert {test_set.task for test_set in glue.TEST_SETS if test_set.metrics} == set(column.tasks)
+      continue
     (task,) = column.tasks
     assert find(task).paper.startswith(f"{value} "), task
     assert f"table {number}" in find(task).paper

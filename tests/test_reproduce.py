@@ -10,6 +10,7 @@ import pytest
 from gpt_jax import finetune, paper, reproduce
 from gpt_jax.errors import InputError
 from gpt_jax.models import ModelConfig
+from gpt_jax.seeds import spread
 from gpt_jax.trunks.lstm import LSTMConfig
 from gpt_jax.trunks.transformer import TransformerConfig
 
@@ -41,7 +42,8 @@ def test_every_row_and_point_is_run(world):
   config = json.load(open(f"{world.workdir}/runs/lstm/cola/seed_0/config.json", encoding="utf-8"))["config"]
   assert (config["text_weight"], config["trunk"]["units"]) == (0.5, 16)
   result = json.load(open(f"{world.workdir}/runs/full/cola/seed_0/result.json", encoding="utf-8"))
-  assert world.results["runs"]["full"]["cola"]["best"]["values"] == (100 * result["best"]["dev_matthews"],)
+  full = world.results["runs"]["full"]["cola"]
+  assert (full["seeds"], full["best"]["dev_matthews"]["values"]) == ([0], (result["best"]["dev_matthews"],))
   found = {trunk: [(each["task"], each["step"]) for each in of] for trunk, of in world.results["zero_shot"].items()}
   assert found == {trunk: [("cola", 3)] * 3 + [("cola", 7)] * 3 for trunk in ("transformer", "lstm")}
 
@@ -51,12 +53,16 @@ def test_what_is_written(world):
     os.listdir(world.workdir)
   )
   report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
-  full = world.results["runs"]["full"]["cola"]["best"]["mean"]
+
+  def mean(setting):
+    return 100 * world.results["runs"][setting]["cola"]["best"]["dev_matthews"]["mean"]
+
+  full = mean("full")
   rows = {line.split(" | ")[0].strip("| "): line for line in report.splitlines() if line.startswith("|")}
   assert rows["Transformer w/ aux LM (full), the paper"] == "| Transformer w/ aux LM (full), the paper | 45.4 | 45.4 |"
   assert f"| **ours** (small budget) | {full:.1f} | {full:.1f} |" in report
   assert f"| difference (small budget) | {full - 45.4:+.1f} | {full - 45.4:+.1f} |" in report
-  nothing, part = (world.results["runs"][name]["cola"]["best"]["mean"] for name in ("no-pretraining", "0-layers"))
+  nothing, part = mean("no-pretraining"), mean("0-layers")
   assert rows["cola (small budget)"] == f"| cola (small budget) | {nothing:.1f} | {part:.1f} | {full:.1f} |"
   ours = [line for line in report.splitlines() if line.startswith(("| **ours", "| difference", "| cola"))]
   ours = [line for line in ours if "the paper's end" not in line]
@@ -83,7 +89,7 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
     world.workdir, world.paths["transformer"], world.data, table=["4"], tasks=["cola"], budget="small", seeds=2
   )
   assert made == [("runs/full/cola/seed_0", True), ("runs/full/cola/seed_1", False)]
-  assert len(more["runs"]["full"]["cola"]["best"]["values"]) == 2
+  assert more["runs"]["full"]["cola"]["seeds"] == [0, 1]
   assert set(more["runs"]) == set(world.results["runs"])  # what was known stays
   report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
   assert "### Table 4" in report and "### Table 5" in report and "Multi-task BiLSTM + ELMo + Attn" in report
@@ -94,6 +100,32 @@ def test_tasks_without_data_are_said(world, capsys, tmp_path):
   told = capsys.readouterr().err
   for column in paper.TABLES[2].columns:
     assert f"left out: {column.tasks[0]} (" in told
+
+
+def test_glue_is_averaged_by_its_own_rule():
+  """With the paper's numbers in place of ours."""
+  measured = {
+    "cola": {"matthews": 45.4}, "sst2": {"accuracy": 91.3}, "mrpc": {"f1": 82.3, "accuracy": 75.7},
+    "stsb": {"pearson": 82.0, "spearman": 80.0}, "qqp": {"f1": 70.3, "accuracy": 88.5}, "mnli": {"accuracy": 82.1},
+    "mnli-mismatched": {"accuracy": 81.4}, "qnli": {"accuracy": 88.1}, "rte": {"accuracy": 56.0}, "wnli": {"accuracy": 53.4},
+  }  # fmt: skip
+  runs = {}
+  for task, metrics in measured.items():
+    found = {f"dev_{name}": spread([value / 100])._asdict() for name, value in metrics.items()}
+    runs[task] = {
+      "metric": next(iter(metrics)),
+      "seeds": [0],
+      "degenerate": [],
+      "best": found,
+      "dev": found,
+      "note": "",
+    }
+  results = {"budget": "paper", "runs": {"full": runs}, "zero_shot": {}}
+  rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in reproduce.describe(results).splitlines()}
+  assert rows["**ours**"] == ["45.4", "91.3", "82.3", "82.0", "70.3", "72.8 |"]
+  assert rows["difference"] == [*["+0.0"] * 5, "+0.0 |"]
+  del runs["wnli"]
+  assert "| **ours** | 45.4 | 91.3 | 82.3 | 82.0 | 70.3 |  |" in reproduce.describe(results)
 
 
 @pytest.mark.parametrize(
