@@ -34,7 +34,8 @@ def test_the_full_model_of_table_5_is_that_of_tables_2_and_4():
   elsewhere = {}
   for number in (2, 4):
     table = paper.TABLES[number]
-    elsewhere |= {column.tasks[0]: value for column, value in zip(table.columns, table.rows[paper.OURS], strict=True)}
+    pairs = zip(table.columns, table.rows[paper.OURS], strict=True)
+    elsewhere |= {column.tasks[0]: value for column, value in pairs if column != paper.GLUE}
   full = next(iter(paper.TABLES[5].rows.values()))
   for column, value in zip(paper.TABLES[5].columns, full, strict=True):
     assert statistics.fmean(elsewhere[task] for task in column.tasks) == pytest.approx(value, abs=0.06)
