@@ -58,22 +58,25 @@ def ablations(points: Mapping[str, Points], path: str, note: str) -> None:
   _save(figure, axes, path)
 
 
-def _axes() -> tuple[Any, Any]:
+def pyplot() -> Any:
+  """The library's module; InputError where it is not installed, to be met before the work that is to be drawn."""
   try:
     import matplotlib
   except ImportError as error:
     raise InputError("figures need matplotlib: pip install 'gpt_jax[plots]'") from error
   matplotlib.use("Agg")
-  from matplotlib import pyplot
+  import matplotlib.pyplot
 
-  return pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+  return matplotlib.pyplot
+
+
+def _axes() -> tuple[Any, Any]:
+  return pyplot().subplots(figsize=(8, 4.5), layout="constrained")
 
 
 def _save(figure: Any, axes: Any, path: str) -> None:
-  from matplotlib import pyplot
-
   axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
   for kind in ("png", "svg"):
     figure.savefig(f"{path}.partial", format=kind, dpi=120)
     os.replace(f"{path}.partial", f"{path}.{kind}")
-  pyplot.close(figure)
+  pyplot().close(figure)

@@ -104,6 +104,7 @@ def run(
   """
   tables, sweep = _numbers("table", table, paper.TABLES), bool(_numbers("figure", figure, [2]))
   _check(bool(tables) or sweep, tasks, budget)
+  figures.pyplot()
   chosen = BUDGETS[budget]
   found = {"transformer": pretrained.load(checkpoint)} | ({"lstm": pretrained.load(lstm)} if lstm else {})
   paths = {"transformer": checkpoint, "lstm": lstm}

@@ -94,6 +94,7 @@ def run(
       raise InputError(f"--tasks={name}: must be among {', '.join(TASKS)}")
   if out and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
     raise InputError(f"--json={out}: no such folder")
+  accuracy(np.zeros(1), np.zeros(1))  # what measuring needs is there
   paths = checkpoints(checkpoint) if history else [checkpoint]
   found = pretrained.load(paths[0])
   prepared = {name: TASKS[name](data_dir, found.tokenizer, examples) for name in tasks or TASKS}

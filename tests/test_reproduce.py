@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -144,6 +145,14 @@ def test_glue_is_averaged_by_its_own_rule():
 def test_what_is_refused(world, changes, message):
   with pytest.raises(InputError, match=message):
     reproduce.run(world.workdir, world.paths["transformer"], world.data, **world.asked | changes)
+
+
+def test_what_is_needed_later_is_missed_at_once(world, monkeypatch, tmp_path):
+  monkeypatch.setattr(finetune, "run", None)
+  monkeypatch.setitem(sys.modules, "matplotlib", None)
+  with pytest.raises(InputError, match="figures need matplotlib"):
+    reproduce.run(str(tmp_path / "new"), world.paths["transformer"], world.data, table=["5"], budget="small")
+  assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_of_something_else(world, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -150,6 +151,14 @@ def test_every_task_over_a_run(world, tmp_path, capsys):
   assert "words of 1" not in told and "tokens in this vocabulary: means are compared" in told  # both words split
   newest = zero_shot.run(world.run, world.data, tasks=["dprd"])
   assert newest == [result for result in results if (result.task, result.step) == ("dprd", 7)]
+
+
+def test_what_measuring_needs_is_missed_at_once(world, monkeypatch):
+  monkeypatch.setitem(sys.modules, "sklearn", None)
+  monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+  monkeypatch.setattr(zero_shot.pretrained, "load", None)
+  with pytest.raises(InputError, match="needs scikit-learn"):
+    zero_shot.run(world.run, world.data)
 
 
 def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
