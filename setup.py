@@ -36,6 +36,7 @@ setup(
   extras_require={
     **LIGHT,
     "all": sorted(sum(LIGHT.values(), [])),
+    "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # text for OpenAI's vocabularies
     "test": ["pytest>=8", "ruff>=0.9"],
     "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5"],
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],

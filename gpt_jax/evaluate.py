@@ -56,7 +56,7 @@ def _on_task(found: Pretrained, data_dir: str, split: str) -> dict[str, float]:
 
 def _on_text(found: Pretrained, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
-  text.check_vocabulary(found.tokenizer.hash)
+  text.check_vocabulary(found.tokenizer)
   config = configs.from_json(found.meta["config"])
   mesh = sharding.make_mesh(MeshConfig())
   size = -(-config.data.batch_size // mesh.size) * mesh.size

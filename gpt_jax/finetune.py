@@ -16,6 +16,7 @@ from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.config import option, validate
 from gpt_jax.data.examples import Encoded, PackedBatches, evenly
 from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 from gpt_jax.evaluate import make_predictor, task_measures
 from gpt_jax.models import HeadConfig, ModelConfig
@@ -166,7 +167,7 @@ class _Start:
 
   trunk: Any
   causal: bool
-  tokenizer: Tokenizer
+  tokenizer: Vocabulary
   params: Any
   name: str
 

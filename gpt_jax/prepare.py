@@ -20,6 +20,7 @@ import numpy as np
 from gpt_jax.config import option, validate
 from gpt_jax.data import corpus, tokens
 from gpt_jax.data.tokenizer import Tokenizer, WordCounts, plain
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 
 WINDOW = 512  # tokens, of the padding that the closing table tells
@@ -38,7 +39,7 @@ class PrepareConfig:
     "commas",
   )
   vocab_size: int = option(40_000, "ids in the vocabulary", unit="ids", low=1)
-  tokenizer: str = option("", "folder of a vocabulary to use instead of training one")
+  tokenizer: str = option("", "folder of a vocabulary, ours or OpenAI's, to use instead of training one")
   valid_share: float = option(0.01, "share of the text, by document, held out for validation", low=0.0001, high=0.5)
   field: str = option("text", "field of JSON lines or TFDS rows that holds the text")
 
@@ -73,6 +74,8 @@ def run(config: PrepareConfig, out: str) -> None:
   """
   sources = [found for source in config.source.split(",") for found in corpus.find(source.strip())]
   tokenizer = Tokenizer.load(config.tokenizer) if config.tokenizer else None
+  if tokenizer:
+    tokenizer.encode("")  # the packages it needs are there
   settings = dataclasses.asdict(config) | {"sources": [list(source) for source in sources]}
   settings |= {"tokenizer": tokenizer.hash, "vocab_size": tokenizer.vocab_size} if tokenizer else {}
   out = os.path.realpath(out)  # what is renamed in the end must not be a link
@@ -175,7 +178,7 @@ def _survey(sources, field: str, pool, count: bool) -> Survey:
   return survey
 
 
-def _write(sources, config: PrepareConfig, tokenizer: Tokenizer, survey: Survey, folder: str, pool) -> str:
+def _write(sources, config: PrepareConfig, tokenizer: Vocabulary, survey: Survey, folder: str, pool) -> str:
   """Reads everything again, writes the token files and returns the closing table."""
   held_out = _held_out(survey, config.valid_share)
   stream = _read(sources, config.field)
@@ -287,7 +290,7 @@ def _encode(folder: str, hash: str, batch) -> list[tuple[np.ndarray, int, int]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(folder: str, hash: str) -> Tokenizer:
+def _tokenizer(folder: str, hash: str) -> Vocabulary:
   """Loads it once a process; the hash is part of the key, since the next run may have another in the same folder."""
   return Tokenizer.load(folder)
 
@@ -370,7 +373,7 @@ def _table(headers: dict[str, dict], rows: dict[str, _Rows]) -> str:
     ("bytes per token", lambda split, header: f"{header['n_bytes'] / header['n_tokens']:.3f}"),
     ("tokens per word", lambda split, header: f"{header['n_tokens'] / max(1, header['n_words']):.3f}"),
     ("unigram entropy, nats per token", lambda split, header: f"{header['unigram_entropy']:.3f}"),
-    ("tokens spelled in bytes", lambda split, header: f"{header['unknown_share']:.4%}"),
+    ("unknown or spelled in bytes", lambda split, header: f"{header['unknown_share']:.4%}"),
     (f"padding in rows of {WINDOW} tokens", lambda split, header: f"{padding[split]:.1%}"),
   ):
     lines.append(f"{label:34}{''.join(f'{cell(split, header):>14}' for split, header in headers.items())}")

@@ -16,6 +16,7 @@ from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.config import option, validate
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 from gpt_jax.evaluate import make_evaluator, text_measures
 from gpt_jax.models import ModelConfig
@@ -65,7 +66,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
   tokenizer = Tokenizer.load(f"{data}/tokenizer")
   for split in (text, held_out):
-    split.check_vocabulary(tokenizer.hash)
+    split.check_vocabulary(tokenizer)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
   windows = Windows(text, config.data, config.train.seed)
   validation = Windows(held_out, config.data)
@@ -143,7 +144,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   return evaluation
 
 
-def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
+def with_vocabulary(trunk: Any, tokenizer: Vocabulary) -> Any:
   """The trunk's config with the data's vocabulary. Raises InputError where it names another size."""
   if trunk.vocab_size not in (0, tokenizer.vocab_size):
     raise InputError(
@@ -152,7 +153,7 @@ def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
   return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size)
 
 
-def describe(config: PretrainConfig, tokenizer: Tokenizer, text: TokenFile, total_steps: int, first: int) -> str:
+def describe(config: PretrainConfig, tokenizer: Vocabulary, text: TokenFile, total_steps: int, first: int) -> str:
   """What is about to run, for the console."""
   per_step = config.data.batch_size * config.data.length
   kinds = {device.device_kind for device in jax.devices()}

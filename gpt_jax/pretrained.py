@@ -7,6 +7,7 @@ from typing import Any
 from gpt_jax import checkpoint
 from gpt_jax import config as configs
 from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 from gpt_jax.interop import npz
 from gpt_jax.models import LanguageModel, ModelConfig, TaskModel
@@ -28,7 +29,7 @@ class Pretrained:
 
   spec: ModelConfig
   params: Any = dataclasses.field(repr=False)
-  tokenizer: Tokenizer
+  tokenizer: Vocabulary
   meta: dict = dataclasses.field(repr=False)
   step: int
   path: str
@@ -62,7 +63,7 @@ def load(path: str) -> Pretrained:
   if tokenizer.hash != meta["tokenizer_hash"]:
     raise InputError(
       f"{path}: a checkpoint whose vocabulary is not the tokenizer's: it was trained with "
-      f"{meta['tokenizer_hash'][:12]}, {home}/tokenizer is {tokenizer.hash[:12]}; put its own tokenizer there"
+      f"{tokenizer.difference(meta['tokenizer_hash'])}; put its own tokenizer into {home}/tokenizer"
     )
   return Pretrained(configs.from_json(meta["model"]), params, tokenizer, meta, step, path)
 

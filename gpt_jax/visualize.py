@@ -20,7 +20,7 @@ from gpt_jax import config as configs
 from gpt_jax import predict, pretrained, sharding
 from gpt_jax.batch import TextBatch
 from gpt_jax.data.examples import Encoded
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 from gpt_jax.evaluate import make_predictor
 from gpt_jax.models import LanguageModel, logits
@@ -192,11 +192,11 @@ def quantise(attention: np.ndarray) -> str:
   return base64.b64encode(np.rint(255 * np.sqrt(attention[:, :, *below])).astype(np.uint8).tobytes()).decode()
 
 
-def spelling(tokenizer: Tokenizer, i: int) -> str:
-  """A token as the vocabulary has it: a space is "▁", a byte such as "<0xF0>"."""
+def spelling(tokenizer: Vocabulary, i: int) -> str:
+  """A token as the vocabulary has it, with its mark for a space."""
   if i >= tokenizer.vocab_size:
     return f"<{tokenizer.special._fields[i - tokenizer.vocab_size]}>"
-  return tokenizer.processor.id_to_piece(i)
+  return tokenizer.piece(i)
 
 
 def _classes(found: Pretrained, task: Task, encoded: Encoded) -> list[dict[str, Any]]:

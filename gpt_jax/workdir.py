@@ -12,13 +12,14 @@ from jax.experimental import multihost_utils
 
 from gpt_jax import config as configs
 from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 
 # What may change between a run and its resumption: nothing that the result depends on.
 FREE = ("mesh.", "train.log_every", "train.checkpoint_every", "train.milestone")
 
 
-def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
+def claim(workdir: str, config: Any, tokenizer: Vocabulary, data: dict[str, Any]) -> None:
   """Makes the folder this run's, or finds that it is: writes config.json and tokenizer/ where there are none.
 
   Args:
@@ -30,7 +31,7 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
   """
   path = os.path.join(workdir, "config.json")
   wanted = {"config": configs.to_json(config), "data": {**data, "tokenizer_hash": tokenizer.hash}}
-  ours = _is_ours(workdir, config, wanted["data"])
+  ours = _is_ours(workdir, config, wanted["data"], tokenizer)
   multihost_utils.sync_global_devices("every process has looked, so that one may write")
   if ours or jax.process_index() != 0:
     return
@@ -40,12 +41,12 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
     write_json(f"{path}.{os.getpid()}", wanted)
     _rename_unless_there(f"{path}.{os.getpid()}", path)
   except FileExistsError:  # of two runs that began at once the other was quicker
-    _is_ours(workdir, config, wanted["data"])
+    _is_ours(workdir, config, wanted["data"], tokenizer)
   except OSError as error:
     raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
 
 
-def _is_ours(workdir: str, config: Any, data: dict[str, Any]) -> bool:
+def _is_ours(workdir: str, config: Any, data: dict[str, Any], tokenizer: Vocabulary) -> bool:
   """Whether the folder is this run's already. Raises InputError where it may not become so."""
   if not os.path.exists(os.path.join(workdir, "config.json")):
     unfinished = {name for name in _listing(workdir) if name.startswith("config.json.")}
@@ -56,7 +57,7 @@ def _is_ours(workdir: str, config: Any, data: dict[str, Any]) -> bool:
       )
     vocabulary = os.path.join(workdir, "tokenizer")
     known = os.path.exists(os.path.join(vocabulary, "tokenizer.json"))
-    if known and Tokenizer.load(vocabulary).hash != data["tokenizer_hash"]:
+    if known and Tokenizer.load(vocabulary).hash != tokenizer.hash:
       raise InputError(
         f"--workdir={workdir} holds another vocabulary and no config.json: not a run's folder; use another"
       )
@@ -71,7 +72,8 @@ def _is_ours(workdir: str, config: Any, data: dict[str, Any]) -> bool:
   for name in sorted(data.keys() | found["data"].keys()):
     before, now = found["data"].get(name), data.get(name)
     if before != now:
-      differences.append(f"data {name}: {before} != {now}")
+      difference = tokenizer.difference(str(before)) if name == "tokenizer_hash" else f"{before} != {now}"
+      differences.append(f"data {name}: {difference}")
   if differences:
     raise InputError(
       f"--workdir={workdir} holds a run with another config ({'; '.join(differences)}); "

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax import pretrained
 from gpt_jax.data.examples import evenly
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 from gpt_jax.losses import CHUNK_ELEMENTS
 from gpt_jax.metrics import accuracy, matthews
@@ -210,7 +210,7 @@ Judged = list[tuple[str, str, float, int]]
 Prepared = tuple[list[Question], Callable[[list[list[Answer]]], Judged]]
 
 
-def cola(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
+def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
   """Acceptable where the mean log-probability of the sentence's tokens is above a threshold.
 
   The paper does not say how it set that; given are the threshold that is best on the training set, the dev set's
@@ -251,7 +251,7 @@ def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
   return float((ordered[best] + np.append(ordered, ordered[-1] - 1)[best + 1]) / 2)
 
 
-def _question(tokenizer: Tokenizer, texts: Sequence[str], heads: Sequence[str]) -> Question:
+def _question(tokenizer: Vocabulary, texts: Sequence[str], heads: Sequence[str]) -> Question:
   """Texts that are compared, each scored behind its own head, which it begins with.
 
   Where a head ends within a token of the text, the token is scored. What all texts have in common is read once.
@@ -268,7 +268,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
   return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def sst2(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
+def sst2(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
   """ "very" is appended; positive or negative, which is the likelier next word?"""
   found = task.find("sst2")
   rows = evenly(found.examples(data_dir, "dev"), examples)
@@ -282,7 +282,7 @@ def sst2(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
   return questions, _best_option(rule, truth)
 
 
-def race(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
+def race(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
   """The option with the highest mean log-probability of its tokens, given document and question."""
   rows = evenly(task.find("race-middle").examples(data_dir, "dev"), examples)
   questions = [
@@ -292,8 +292,8 @@ def race(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
   return questions, _best_option("highest mean log-probability of an option", truth)
 
 
-def _resolution(name: str) -> Callable[[str, Tokenizer, int], Prepared]:
-  def prepare(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
+def _resolution(name: str) -> Callable[[str, Vocabulary, int], Prepared]:
+  def prepare(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
     """The candidate in the pronoun's place after which the rest of the sentence is likelier."""
     rows = evenly(pronouns.read(data_dir, name), examples)
     heads = [[row.before + candidate for candidate in row.candidates] for row in rows]

@@ -21,6 +21,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 def pytest_configure(config):
   config.addinivalue_line("markers", "parity: compares with torch or transformers (extra 'parity')")
+  config.addinivalue_line("markers", "released: encodes with OpenAI's vocabularies (extra 'released')")
   config.addinivalue_line("markers", "slow: takes more than 30 seconds on two cores")
   # Warnings raised in the package and in launch/ are errors; other libraries' differ from version to version.
   config.addinivalue_line("filterwarnings", r"error:::gpt_jax(\..*)?")
@@ -31,6 +32,8 @@ def pytest_configure(config):
 def pytest_runtest_setup(item):
   if item.get_closest_marker("parity") and not importlib.util.find_spec("torch"):
     pytest.skip("needs the extra 'parity': pip install torch==2.13.0, then -e .[parity]")
+  if item.get_closest_marker("released") and not all(map(importlib.util.find_spec, ("ftfy", "spacy", "tokenizers"))):
+    pytest.skip("needs the extra 'released': pip install -e .[released]")
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +65,16 @@ def tiny_tokenizer():
   from gpt_jax.data.tokenizer import Tokenizer
 
   return Tokenizer.train(["the cat sat on the mat and the dog ran to the old red barn by the sea"] * 3, 290)
+
+
+@pytest.fixture(scope="session")
+def openai_tokenizer():
+  """A vocabulary of the kind that OpenAI released with GPT-1: letters and one word."""
+  from gpt_jax.data.openai_bpe import GPT1Tokenizer
+
+  letters = "abcdefghijklmnopqrstuvwxyz.,"
+  singles = [*letters, *(letter + "</w>" for letter in letters)]
+  return GPT1Tokenizer(("<unk>", *singles, "th", "the</w>", "\n</w>"), (("t", "h"), ("th", "e</w>")))
 
 
 @pytest.fixture(scope="session")

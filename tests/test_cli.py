@@ -75,6 +75,9 @@ def world(tmp_path_factory, finetuned):
   (here / "tiny.py").write_text(CONFIG)
   (here / "text.txt").write_text("the cat sat on the mat and the dog ran to the old red barn\n" * 20)
   (here / "empty.txt").write_text("")
+  (here / "foreign").mkdir()
+  (here / "foreign" / "encoder.json").write_text('{"<unk>": 0, "a": 1, "a</w>": 2, "\\n</w>": 3}')
+  (here / "foreign" / "vocab.bpe").write_text("#version: 0.2\na a</w>\n")
   (here / "latin.txt").write_bytes(b"the caf\xe9\n")
   (here / "rows.tsv").write_text("text\tlabel\nthe cat\tmeows\n")
   (here / "broken.tsv").write_text("text\tlabel\nthe cat\tmeows\nthe dog\n")
@@ -128,6 +131,8 @@ CASES = [
   ("prepare --source=nothing.txt --out=new", "nothing.txt: no such file"),
   ("prepare --source=empty.txt --out=new", "empty.txt: there is no text in it"),
   ("prepare --source=latin.txt --out=new", "latin.txt: not UTF-8 at byte 7"),
+  ("prepare --source=text.txt --out=new --tokenizer=run", "run: no tokenizer here"),
+  ("prepare --source=text.txt --out=new --tokenizer=foreign", "foreign/vocab.bpe:2: makes 'aa</w>', which is not in"),
   ("prepare --source=text.txt --out=run", "not empty, and not made by prepare"),
   ("prepare --source=text.txt --out=text.txt", "text.txt: is a file; --out names the folder to make"),
   ("prepare --source=text.txt --out=/proc/new", "--out=/proc/new: cannot be made"),

@@ -1,6 +1,7 @@
 """prepare: a folder that appears whole or not at all, documents kept apart, and one line for each mistake."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,6 +114,35 @@ def test_workers_and_pieces_change_nothing(books, tmp_path, monkeypatch):
   monkeypatch.setattr(corpus, "PIECE", 700)
   run(settings(books), tmp_path / "three")
   assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
+
+
+@pytest.mark.released
+def test_openais_vocabulary(books, tmp_path, monkeypatch, openai_tokenizer):
+  vocabulary = tmp_path / "vocabulary"
+  openai_tokenizer.save(vocabulary)
+  (vocabulary / "tokenizer.json").unlink()  # as it was released
+  for out, small, piece in (("one", prepare.SMALL, corpus.PIECE), ("two", 0, corpus.PIECE), ("three", 1 << 22, 700)):
+    monkeypatch.setattr(prepare, "SMALL", small)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(corpus, "PIECE", piece)
+    run(settings(books, tokenizer=str(vocabulary)), tmp_path / out)
+  assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
+  assert Tokenizer.load(tmp_path / "one" / "tokenizer").hash == openai_tokenizer.hash
+  files = [TokenFile(tmp_path / "one", split) for split in ("train", "valid")]
+  documents = [file.read(a, b - a).tolist() for file in files for a, b in itertools.pairwise(file.offsets.tolist())]
+  expected = [openai_tokenizer.encode(corpus.clean(path.read_text())).tolist() for path in sorted(books.iterdir())]
+  assert sorted(documents) == sorted(expected)
+  assert any(openai_tokenizer.line_id in ids for ids in documents)
+
+
+def test_a_missing_package_is_met_before_the_reading(books, tmp_path, monkeypatch, openai_tokenizer):
+  openai_tokenizer.save(tmp_path / "vocabulary")
+  monkeypatch.setattr(prepare, "_survey", None)
+  monkeypatch.setitem(sys.modules, "tokenizers", None)
+  monkeypatch.setitem(sys.modules, "ftfy", SimpleNamespace(fix_text=None))
+  with pytest.raises(InputError, match="needs tokenizers: pip install"):
+    run(settings(books, tokenizer=str(tmp_path / "vocabulary")), tmp_path / "out")
+  assert not (tmp_path / "out").exists()
 
 
 def test_several_sources_and_json_lines(books, tmp_path):

@@ -1,5 +1,6 @@
 """Loading a trained model from each place that may be named, and refusing what is none."""
 
+import dataclasses
 import shutil
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 from gpt_jax import pretrained
 from gpt_jax.batch import TextBatch
+from gpt_jax.data.openai_bpe import REGEX
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.interop import npz
@@ -56,6 +58,17 @@ def test_another_vocabulary(copy):
   Tokenizer.train(["another text for another vocabulary"], 280).save(str(copy / "tokenizer"))
   with pytest.raises(InputError, match="vocabulary is not the tokenizer's"):
     pretrained.load(str(copy))
+
+
+def test_another_splitter_of_words(run, tmp_path, openai_tokenizer):
+  found = pretrained.load(run)
+  meta = found.meta | {"tokenizer_hash": openai_tokenizer.hash}
+  npz.save(str(tmp_path / "same"), found.params, meta, 7, openai_tokenizer)
+  assert pretrained.load(str(tmp_path / "same")).tokenizer == openai_tokenizer
+  other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
+  npz.save(str(tmp_path / "other"), found.params, meta, 7, other)
+  with pytest.raises(InputError, match="trained with the same but for the splitter of words, spacy-en, not regex-1;"):
+    pretrained.load(str(tmp_path / "other"))
 
 
 def test_a_checkpoint_taken_out_of_its_run(copy, tmp_path):

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from gpt_jax import workdir as workdirs
+from gpt_jax.data.openai_bpe import REGEX
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.pretrain import PretrainConfig
@@ -48,6 +49,13 @@ def test_differences_are_named(claimed, tiny_tokenizer):
   refused(claimed, "data train_tokens: 100 != 200", CONFIG, tiny_tokenizer, {"train_tokens": 200})
   other = Tokenizer.train(["a cat and a dog and a car"] * 3, 276)
   refused(claimed, "data tokenizer_hash: ", CONFIG, other)
+
+
+def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer):
+  workdirs.claim(str(tmp_path), CONFIG, openai_tokenizer, DATA)
+  other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
+  message = "data tokenizer_hash: the same but for the splitter of words, spacy-en, not regex-1"
+  refused(tmp_path, message, CONFIG, other)
 
 
 def test_layout_and_rhythm_may_change(claimed, tiny_tokenizer):

@@ -10,11 +10,12 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
 
+from gpt_jax.data import openai_bpe
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 
 KIND = "sentencepiece-bpe"
@@ -24,17 +25,9 @@ LINE = "<line>"
 TRAINING_THREADS = 2  # fixed: another count of threads trains another model
 
 
-class SpecialIds(NamedTuple):
-  """Ids above the vocabulary, in the padded rows of the embedding; only task inputs use them."""
-
-  start: int
-  delimiter: int
-  extract: int
-
-
 @dataclasses.dataclass(frozen=True)
-class Tokenizer:
-  """A trained vocabulary.
+class Tokenizer(Vocabulary):
+  """A trained vocabulary; `load` also reads those of other kinds.
 
   A newline is the id `line_id`; each line is encoded by itself. Bytes spell what no piece covers, so that
   nothing is lost but case, compatibility forms and repeated spaces.
@@ -92,41 +85,29 @@ class Tokenizer:
     return cls(model.getvalue())
 
   @classmethod
-  def load(cls, folder: str) -> "Tokenizer":
-    """Reads `tokenizer.model` and `tokenizer.json` of a folder; InputError where they are missing or do not agree."""
-    try:
-      with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as file:
-        metadata = json.load(file)
-      with open(os.path.join(folder, "tokenizer.model"), "rb") as file:
-        model = file.read()
-    except (OSError, ValueError) as error:
-      raise InputError(
-        f"{folder}: no tokenizer here ({error}); give a folder with tokenizer.model and tokenizer.json"
-      ) from error
-    if metadata.get("kind") != KIND:
-      raise InputError(f"{folder}/tokenizer.json: kind {metadata.get('kind')!r} is not known; {KIND!r} is")
-    tokenizer = cls(model, normaliser=metadata.get("normaliser"))
+  def load(cls, folder: str) -> Vocabulary:
+    """The vocabulary in a folder, of whatever kind: as `save` wrote it, or as OpenAI released it (openai_bpe.read).
+
+    Raises:
+      InputError: there is none, or its files do not agree.
+    """
+    metadata = _metadata(folder)
+    kind = metadata.get("kind")
+    if kind is None and openai_bpe.is_release(folder):  # a tokenizer.json without a kind is transformers'
+      return openai_bpe.read(folder)
+    if kind == KIND:
+      tokenizer = cls(_read(folder, "tokenizer.model"), normaliser=metadata.get("normaliser"))
+    elif kind in openai_bpe.KINDS:
+      tokenizer = openai_bpe.read(folder, metadata)
+    else:
+      known = ", ".join((KIND, *openai_bpe.KINDS))
+      raise InputError(f"{folder}/tokenizer.json: kind {kind!r} is not known; should be one of {known}")
     if tokenizer.hash != metadata.get("hash"):
       raise InputError(
-        f"{folder}/tokenizer.model: damaged, its hash is not the one in tokenizer.json; copy the folder again"
+        f"{folder}/{', '.join(tokenizer.files)}: damaged, the hash is not the one in tokenizer.json; "
+        "copy the folder again"
       )
     return tokenizer
-
-  def save(self, folder: str) -> None:
-    """Writes the two files, the metadata last and each whole."""
-    os.makedirs(folder, exist_ok=True)
-    metadata = {
-      "kind": self.kind,
-      "normaliser": self.normaliser,
-      "vocab_size": self.vocab_size,
-      "hash": self.hash,
-      "sentencepiece": sentencepiece.__version__,
-    }
-    for name, content in (("model", self.model), ("json", json.dumps(metadata, indent=2).encode() + b"\n")):
-      path = os.path.join(folder, f"tokenizer.{name}")
-      with open(path + ".partial", "wb") as file:
-        file.write(content)
-      os.replace(path + ".partial", path)
 
   @functools.cached_property
   def processor(self) -> sentencepiece.SentencePieceProcessor:
@@ -143,20 +124,18 @@ class Tokenizer:
 
   @functools.cached_property
   def spelled(self) -> np.ndarray:
-    """bool [vocab_size]: the ids that stand for no piece, the unknown one and the single bytes."""
     ids = range(self.vocab_size)
     return np.array([self.processor.is_byte(i) or self.processor.is_unknown(i) for i in ids])
 
   @property
-  def special(self) -> SpecialIds:
-    return SpecialIds(self.vocab_size, self.vocab_size + 1, self.vocab_size + 2)
+  def files(self) -> dict[str, bytes]:
+    return {"tokenizer.model": self.model}
 
-  def encode(self, text: str) -> np.ndarray:
-    """The ids of a text, int32 [n]."""
-    return self.encode_many([text])[0]
+  @property
+  def record(self) -> dict[str, str]:
+    return {"sentencepiece": sentencepiece.__version__}
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    """The ids of each text, int32 [n]."""
     lines = [plain(text).split("\n") for text in texts]
     encoded = iter(self.processor.encode([line for text in lines for line in text], out_type=int))
     results = []
@@ -169,7 +148,6 @@ class Tokenizer:
     return results
 
   def decode(self, ids: Iterable[int]) -> str:
-    """The text of ids below vocab_size, normalised as the vocabulary is."""
     lines = [[]]
     for i in np.asarray(ids).tolist():
       if i == self.line_id:
@@ -177,6 +155,35 @@ class Tokenizer:
       else:
         lines[-1].append(i)
     return "\n".join(self.processor.decode(lines))
+
+  def piece(self, i: int) -> str:
+    """A space is "▁", a byte such as "<0xF0>"."""
+    return self.processor.id_to_piece(i)
+
+
+def _metadata(folder: str) -> dict:
+  """What tokenizer.json says; nothing where OpenAI's files stand alone."""
+  if openai_bpe.is_release(folder) and not os.path.exists(os.path.join(folder, "tokenizer.json")):
+    return {}
+  content = _read(folder, "tokenizer.json")
+  try:
+    metadata = json.loads(content)
+  except ValueError as error:
+    raise InputError(f"{folder}/tokenizer.json: not JSON ({error}); copy the folder again") from error
+  if not isinstance(metadata, dict):
+    raise InputError(f"{folder}/tokenizer.json: holds no JSON object; copy the folder again")
+  return metadata
+
+
+def _read(folder: str, name: str) -> bytes:
+  try:
+    with open(os.path.join(folder, name), "rb") as file:
+      return file.read()
+  except OSError as error:
+    raise InputError(
+      f"{folder}: no tokenizer here ({error}); give a folder that has tokenizer.json and its vocabulary's files, or "
+      "OpenAI's"
+    ) from error
 
 
 def plain(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from gpt_jax.config import option, validate
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 
 NOTHING = -1  # in rows: past the end of a document
@@ -119,11 +120,11 @@ class TokenFile:
     if len(self.offsets) != self.n_documents + 1 or self.offsets[0] != 0 or self.offsets[-1] != self.n_tokens:
       raise InputError(f"{self.path}.documents.npy: does not fit {self.path}.json; prepare the text again")
 
-  def check_vocabulary(self, tokenizer_hash: str) -> None:
+  def check_vocabulary(self, tokenizer: Vocabulary) -> None:
     """Raises InputError where the file was written with another vocabulary."""
-    if self.tokenizer_hash != tokenizer_hash:
+    if self.tokenizer_hash != tokenizer.hash:
       raise InputError(
-        f"{self.path}.bin: a token file of another vocabulary, {self.tokenizer_hash[:12]}, not {tokenizer_hash[:12]}; "
+        f"{self.path}.bin: a token file of another vocabulary, {tokenizer.difference(self.tokenizer_hash)}; "
         "prepare the text with --tokenizer=DIR, the folder of the vocabulary wanted"
       )
 

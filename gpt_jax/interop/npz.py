@@ -16,15 +16,15 @@ import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 
 FORMAT = "gpt_jax.npz"
 _WEIGHTS, _CONFIG, _SUMS = "weights.npz", "config.json", "sha256.json"
-_FILES = (_WEIGHTS, _CONFIG, "tokenizer/tokenizer.model", "tokenizer/tokenizer.json")
+_FILES = (_WEIGHTS, _CONFIG, "tokenizer/tokenizer.json")  # and those of the vocabulary, whatever they are called
 
 
-def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary) -> None:
   """Writes the folder, whole or not at all. The same export again changes nothing.
 
   Raises:
@@ -41,7 +41,8 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     np.savez(os.path.join(partial, _WEIGHTS), **{name: np.asarray(x, np.float32) for name, x in arrays.items()})
     _write_json(partial, _CONFIG, {"format": FORMAT, "step": step, **meta})
     tokenizer.save(os.path.join(partial, "tokenizer"))
-    _write_json(partial, _SUMS, {name: _sha256(partial, name) for name in _FILES})
+    vocabulary = [f"tokenizer/{name}" for name in tokenizer.files]
+    _write_json(partial, _SUMS, {name: _sha256(partial, name) for name in (*_FILES, *vocabulary)})
     if not os.path.lexists(folder):
       os.rename(partial, folder)
     elif _read_json(folder, _SUMS) != _read_json(partial, _SUMS):
@@ -60,7 +61,7 @@ def load(folder: str) -> tuple[dict, dict, int]:
   """
   try:
     sums = _read_json(folder, _SUMS)
-    for name in _FILES:
+    for name in dict.fromkeys((*_FILES, *sums)):
       if _sha256(folder, name) != sums.get(name):
         raise InputError(f"{folder}/{name}: damaged, {_SUMS} has another sum for it; copy or export the model again")
     meta = _read_json(folder, _CONFIG)

@@ -93,6 +93,18 @@ def test_a_damaged_file_is_named(exported, name, damage):
     npz.load(str(exported))
 
 
+def test_a_damaged_vocabulary_of_openais_is_named(tmp_path, parts, openai_tokenizer):
+  npz.save(str(tmp_path / "out"), *parts[:-1], openai_tokenizer)
+  npz.load(str(tmp_path / "out"))
+  for name in openai_tokenizer.files:
+    path = tmp_path / "out" / "tokenizer" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(InputError, match=f"tokenizer/{name}: damaged"):
+      npz.load(str(tmp_path / "out"))
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_damaged_sums(exported, content):
   (exported / "sha256.json").write_text(content)
