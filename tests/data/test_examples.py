@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data.examples import Example, PackedBatches, each_half, encode, first_field, in_order
-from gpt_jax.data.tokenizer import SpecialIds
+from gpt_jax.data.vocabulary import SpecialIds
 from gpt_jax.errors import InputError
 
 START, DELIMITER, EXTRACT = 1000, 1001, 1002
