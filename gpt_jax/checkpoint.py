@@ -72,7 +72,7 @@ class Checkpoints:
     self._folder = os.path.abspath(os.path.join(workdir, "checkpoints"))
     self._ranking = [metric, mode]
     self._keep = keep
-    self._lock = _lock(workdir)
+    self._lock = lock(workdir)
     self._manager = ocp.CheckpointManager(
       self._folder,
       options=ocp.CheckpointManagerOptions(
@@ -174,8 +174,12 @@ class Checkpoints:
       self._scores.pop(int(os.path.basename(folder)), None)
 
 
-def _lock(workdir: str) -> TextIO:
-  """`<workdir>/lock`, locked until it is closed or its process ends, in whatever way."""
+def lock(workdir: str) -> TextIO:
+  """`<workdir>/lock`, locked until it is closed or its process ends, in whatever way.
+
+  Raises:
+    InputError: another process has it.
+  """
   os.makedirs(workdir, exist_ok=True)
   file = open(os.path.join(workdir, "lock"), "w", encoding="utf-8")  # what is open is locked
   if jax.process_index() == 0:

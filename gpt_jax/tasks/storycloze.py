@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.metrics import accuracy
 from gpt_jax.tasks.rows import Row, folder, table
 from gpt_jax.tasks.task import Task, multiple_choice
@@ -32,7 +32,8 @@ def read(data_dir: str, split: str, test: str) -> Iterator[Row]:
 def _rows(root: str, name: str) -> Iterator[Row]:
   found = sorted(glob.glob(os.path.join(glob.escape(root), "**", f"cloze_test_{name}*.csv"), recursive=True))
   if len(found) != 1:
-    raise InputError(f"{root}: {len(found)} files cloze_test_{name}*.csv; there should be one")
+    problem = InputError if found else MissingInput
+    raise problem(f"{root}: {len(found)} files cloze_test_{name}*.csv; there should be one")
   for row in table(found[0], (*SENTENCES, *ENDINGS), "AnswerRightEnding"):
     yield row._replace(texts=(" ".join(row.texts[:4]), *row.texts[4:]))
 
