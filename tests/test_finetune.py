@@ -54,6 +54,7 @@ def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetu
   folder = f"{finetuned.workdir}/seed_0"
   found = {entry["step"]: entry["dev_accuracy"] for entry in entries(folder) if "dev_accuracy" in entry}
   best = max(found, key=found.get)  # the first of equals
+  assert set(os.listdir(f"{folder}/checkpoints")) == {str(best), "48"}  # and the last one
   told = finetuned.results[0]["best"]
   assert (told["step"], told["dev_accuracy"]) == (best, found[best])
   assert pretrained.load(f"{folder}/best").step == best
