@@ -23,8 +23,9 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     for row in table(divided, ("#1 String", "#2 String"), "Quality", unlabelled=split == "test"):
       yield named(row, LABELS)
     return
+  rows = list(table(path, ("#1 ID", "#2 ID", "#1 String", "#2 String"), "Quality"))
   dev = set() if split == "test" else _pairs(os.path.join(place, "dev_ids.tsv"))
-  for row in table(path, ("#1 ID", "#2 ID", "#1 String", "#2 String"), "Quality"):
+  for row in rows:
     *ids, first, second = row.texts
     if split == "test" or (tuple(ids) in dev) == (split == "dev"):
       yield named(row._replace(texts=(first, second)), LABELS)
