@@ -22,7 +22,7 @@ def main():
 
   def show(cells, sizes=(), remarks=()):
     line = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-    print("  ".join([*line, *(size.rjust(7) for size in sizes), "; ".join(remarks)]).rstrip(), flush=True)
+    print("  ".join([*line, *(size.rjust(7) for size in sizes), "; ".join(remarks)]).rstrip())
 
   show(header, ("train", "dev", "test") if DATA_DIR.value is not None else ())
   for entry in entries:

@@ -106,7 +106,8 @@ def test_no_folder(tmp_path):
 def launch(*arguments, **kwargs):
   command = [sys.executable, str(ROOT / "launch" / "tasks.py"), *arguments]
   kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **kwargs}
-  return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, **kwargs)
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}  # as users have it
+  return subprocess.Popen(command, env=environment, **kwargs)
 
 
 def test_the_table(files):

@@ -348,7 +348,7 @@ def test_official_balance_of_labels(whole, name):
 
 
 def test_mrpc_has_3900_paraphrases(whole):
-  """Of its 5,801 pairs, in whatever split (Dolan and Brockett 2005, section 4)."""
+  """Of its 5,801 pairs, in whatever split (Dolan and Brockett 2005)."""
   examples = sum(whole("mrpc").values(), [])
   assert share(find("mrpc"), "equivalent", examples) * 5801 == pytest.approx(3900)
 
