@@ -13,6 +13,7 @@ LAYERS = [
   {"errors", "config", "batch", "paper"},
   {"data", "metrics", "seeds"},
   {"tasks", "objectives"},
+  {"catalogue"},
   {"dropout", "sharding"},
   {"trunks"},
   {"models", "optim"},
@@ -22,7 +23,7 @@ LAYERS = [
   {"prepare", "pretrain", "finetune", "predict", "glue", "visualize", "export", "quickstart", "benchmark"}
   | {"comparison", "reproduce"},
 ]
-NUMPY_ONLY = set.union(*LAYERS[:3])
+NUMPY_ONLY = set.union(*LAYERS[:4])
 CORE = {"jax", "flax", "optax", "orbax", "numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
 
 
