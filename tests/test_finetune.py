@@ -177,6 +177,7 @@ def test_another_run_in_the_same_folder_is_refused(finetuned, tmp_path, change):
 
 TRUNKS = {
   "transformer": TransformerConfig(vocab_size=100, context=8, layers=2, width=8, heads=2),
+  "pre-norm": TransformerConfig(vocab_size=100, context=8, layers=2, width=8, heads=2, norm="pre"),
   "lstm": LSTMConfig(vocab_size=100, context=8, width=8, units=8),
 }
 
@@ -202,6 +203,8 @@ def trunk_params():
     ("transformer", 1, ("tokens", "positions", "block_0")),
     ("transformer", 2, ("tokens", "positions", "block_0", "block_1")),
     ("transformer", None, ("tokens", "positions", "block_0", "block_1")),
+    ("pre-norm", 1, ("tokens", "positions", "block_0")),
+    ("pre-norm", 2, None),
     ("lstm", -1, ()),
     ("lstm", 0, ("tokens",)),
     ("lstm", 1, None),
