@@ -3,9 +3,9 @@
   python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR
   python launch/pretrain.py --config=configs/gpt2.py:small --data=data/books --workdir=runs/gpt2
 
-With the released vocabulary in DIR. Sizes: small, medium, large, xl; 124,439,808, 354,823,168, 774,030,080 and 1,557,611,200 parameters with the released
-vocabulary of 50,257 ids. 512 x 1,024 tokens a step; the paper does not give its schedule and length: those here are
-GPT-1's, with the decay of 0.01. Hardware and hours: not run by us at these sizes.
+DIR is the folder of a vocabulary; with the released one, of 50,257 ids, small, medium, large and xl have 124,439,808,
+354,823,168, 774,030,080 and 1,557,611,200 parameters. 512 x 1,024 tokens a step; the paper gives neither schedule nor
+length: those here are GPT-1's, 10 passes. Hardware and hours: not run by us at these sizes.
 """
 
 from gpt_jax.data.tokens import WindowsConfig
