@@ -5,6 +5,7 @@ The layers, in order; each imports only what stands above it, and nothing import
   errors, config, batch, paper  what everything agrees on: configs, batches, errors a user can mend, known results
   data, metrics, seeds          text to token files and packed examples; scores, and their spread. numpy only
   tasks, objectives             one small file a task or objective. numpy only
+  catalogue                     the program that lists the tasks. numpy only
   dropout, sharding             masks by a counter hash; meshes, and path rules that partition a tree
   trunks                        ids to hidden states: transformer, lstm
   models, optim                 a trunk with its output; the optimisers and schedules

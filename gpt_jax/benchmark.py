@@ -61,8 +61,8 @@ def run(
   """
   if not isinstance(config, PretrainConfig):
     raise InputError(f"--config: a {type(config).__name__}; what is measured is a pre-training, as configs/gpt1.py has")
-  if out and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-    raise InputError(f"--json={out}: no such folder")
+  if out and (os.path.isdir(out) or not os.path.isdir(os.path.dirname(os.path.abspath(out)))):
+    raise InputError(f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file")
   parts = PARTS | {"finetuning": functools.partial(finetuning, data_dir=data_dir, tokenizer=tokenizer)}
   for part in only:
     if part not in parts:

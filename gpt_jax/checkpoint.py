@@ -27,8 +27,6 @@ from jax.experimental import multihost_utils
 
 from gpt_jax.errors import InputError
 
-KEPT = 3  # newest steps; the best one stays besides
-
 # Orbax reports every step of its work through absl's logger, which is also ours; what goes wrong it raises as well.
 # After the one error of a damaged array come tracebacks for each array that was being read beside it.
 logging.getLogger("absl").addFilter(lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname)
@@ -48,7 +46,7 @@ class Damaged(Exception):
 
 
 class Checkpoints:
-  """The checkpoints of one run: newest three, best one and `keep` stay; written in the background, verified when read.
+  """The checkpoints of one run: newest, best and `keep` stay; written in the background, verified when read.
 
   Every process of a run opens it and makes the same calls. A save that is killed leaves nothing that would be read.
 
@@ -57,6 +55,7 @@ class Checkpoints:
     metric: the name among `save`'s metrics by which a checkpoint is the best; None: only the newest are kept.
     mode: "max" or "min", which of its values is best.
     keep: whether the checkpoint of a step stays for good.
+    newest: how many of the last ones stay besides.
 
   Raises:
     InputError: another process is writing there; it would take this one's unfinished saves for leftovers.
@@ -68,11 +67,12 @@ class Checkpoints:
     metric: str | None = None,
     mode: str = "max",
     keep: Callable[[int], bool] = lambda step: False,
+    newest: int = 3,
   ):
     self._folder = os.path.abspath(os.path.join(workdir, "checkpoints"))
     self._ranking = [metric, mode]
-    self._keep = keep
-    self._lock = _lock(workdir)
+    self._keep, self._newest = keep, newest
+    self._lock = lock(workdir)
     self._manager = ocp.CheckpointManager(
       self._folder,
       options=ocp.CheckpointManagerOptions(
@@ -158,7 +158,7 @@ class Checkpoints:
     del context
     steps = sorted(checkpoint.step for checkpoint in checkpoints)
     scores = {step: self._scores[step] for step in steps if step in self._scores}
-    kept = {*steps[-KEPT:], *([_best(scores)] if scores else []), *filter(self._keep, steps)}
+    kept = {*steps[-self._newest :], *([_best(scores)] if scores else []), *filter(self._keep, steps)}
     return [checkpoint.step in kept for checkpoint in checkpoints]
 
   def _set_aside(self, folders: list[str]) -> None:
@@ -174,8 +174,12 @@ class Checkpoints:
       self._scores.pop(int(os.path.basename(folder)), None)
 
 
-def _lock(workdir: str) -> TextIO:
-  """`<workdir>/lock`, locked until it is closed or its process ends, in whatever way."""
+def lock(workdir: str) -> TextIO:
+  """`<workdir>/lock`, locked until it is closed or its process ends, in whatever way.
+
+  Raises:
+    InputError: another process has it.
+  """
   os.makedirs(workdir, exist_ok=True)
   file = open(os.path.join(workdir, "lock"), "w", encoding="utf-8")  # what is open is locked
   if jax.process_index() == 0:

@@ -3,3 +3,7 @@
 
 class InputError(ValueError):
   """Bad input. The message is one line: which file, line, field and value, and what would be right."""
+
+
+class MissingInput(InputError):
+  """A file or folder that is not there; where several could do, another may be tried."""

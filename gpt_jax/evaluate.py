@@ -19,16 +19,17 @@ from gpt_jax.losses import Loss
 from gpt_jax.models import TaskModel
 from gpt_jax.pretrained import Pretrained
 from gpt_jax.sharding import MeshConfig
-from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.task import Task, find
 
 
-def run(checkpoint: str, data: str, split: str = "") -> dict[str, float]:
+def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str, float]:
   """How well a checkpoint does on a whole split of text, or of the labelled examples of its task.
 
   Args:
     checkpoint: see pretrained.load.
     data: for a language model, a folder that prepare wrote, with the checkpoint's vocabulary; for a fine-tuned one, the
       folder of its task's files, as in finetune.
+    task: for a fine-tuned model, another task with the same labels than its own, such as mnli-mismatched.
     split: "train" or "valid" of text, "train", "dev" or "test" of a task; by default "valid" and "dev".
 
   Returns:
@@ -39,11 +40,19 @@ def run(checkpoint: str, data: str, split: str = "") -> dict[str, float]:
     InputError: no such checkpoint or data, data of another vocabulary, or examples without labels.
   """
   found = pretrained.load(checkpoint)
-  return _on_task(found, data, split or "dev") if found.spec.head else _on_text(found, data, split or "valid")
+  if found.spec.head:
+    return _on_task(found, data, split or "dev", task)
+  if task:
+    raise InputError(f"--task={task}: {checkpoint} is a language model without a head; zero_shot.py asks it for tasks")
+  return _on_text(found, data, split or "valid")
 
 
-def _on_task(found: Pretrained, data_dir: str, split: str) -> dict[str, float]:
-  task = configs.from_json(found.meta["task"]).build(data_dir)
+def _on_task(found: Pretrained, data_dir: str, split: str, other: str) -> dict[str, float]:
+  own = configs.from_json(found.meta["task"]).build(data_dir)
+  task = find(other) if other else own
+  if (task.labels, task.combine) != (own.labels, own.combine):
+    labels = f"{', '.join(task.labels)}, and not {', '.join(own.labels)} as those of {own.name}"
+    raise InputError(f"--task={other}: its labels are {labels}")
   examples = task.examples(data_dir, split)
   if unlabelled := next((example.name for example in examples if example.label is None), None):
     raise InputError(f"{unlabelled}: no label; launch/predict.py is for rows without")

@@ -148,10 +148,14 @@ def transfer(fresh: Any, loaded: Any, layers: int | None, vocab_size: int) -> An
     vocab_size: the rows of the token table behind the vocabulary (start, delimiter, extract) always stay fresh.
   """
 
+  blocks = sum(name.startswith("block_") for name in fresh)
+
   def of_leaf(path, fresh, loaded):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
-    block = name.partition("/")[0].removeprefix("block_")
-    depth = 0 if name in ("tokens", "positions") else int(block) + 1 if block.isdigit() else 1
+    part = name.partition("/")[0]
+    depth = {"tokens": 0, "positions": 0, "last_norm": blocks}.get(part, 1)
+    if part.startswith("block_"):
+      depth = int(part.removeprefix("block_")) + 1
     if layers is not None and depth > layers:
       return fresh
     if name == "tokens":
@@ -287,7 +291,8 @@ def _run_seed(
     "task": configs.to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
   }
-  with Checkpoints(workdir, metric=primary, mode="max") as checkpoints:
+  # A sweep has many runs, and each checkpoint also the optimizer's state: 1.4 GB at GPT-1's size.
+  with Checkpoints(workdir, metric=primary, mode="max", newest=1) as checkpoints:
     state, first = train.begin(program.make_state, program.shardings, seed, checkpoints)
     if first == 0 and start.params is not None:
       trunk = program.transferred(state.params["trunk"], start.params)

@@ -1,42 +1,30 @@
 """The program that repeats the paper's tables 2 to 5 and figure 2: runs what is missing, puts ours beside theirs."""
 
+import contextlib
 import dataclasses
 import json
 import os
-import statistics
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from gpt_jax import figures, finetune, glue, paper, pretrained, zero_shot
+from gpt_jax import checkpoint as checkpoints
+from gpt_jax import comparison, evaluate, figures, finetune, paper, pretrained, zero_shot
 from gpt_jax import workdir as workdirs
+from gpt_jax.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.data.examples import evenly
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.finetune import FinetuneConfig
 from gpt_jax.optim import OptimConfig
 from gpt_jax.pretrained import Pretrained
-from gpt_jax.tasks import pronouns
 from gpt_jax.tasks.task import Named, find
 from gpt_jax.train import TrainConfig
+from gpt_jax.trunks.lstm import LSTMConfig
+from gpt_jax.trunks.transformer import TransformerConfig
 
-
-class Setting(NamedTuple):
-  """A row of table 5, or a point of figure 2: which checkpoint is fine-tuned, and what differs from the recipe."""
-
-  name: str
-  trunk: str = "transformer"
-  changes: tuple[tuple[str, Any], ...] = ()
-
-
-FULL = Setting("full")
-SCRATCH = Setting("no-pretraining", changes=(("transfer_layers", -1),))
-ABLATIONS = dict(
-  zip(
-    paper.TABLES[5].rows,
-    (FULL, SCRATCH, Setting("no-aux-lm", changes=(("text_weight", 0.0),)), Setting("lstm", "lstm")),
-    strict=True,
-  )
-)
+# What a model of one task is evaluated on too.
+SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
+TRUNKS = {"transformer": TransformerConfig, "lstm": LSTMConfig}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,19 +70,24 @@ def run(
   tasks: Sequence[str] = (),
   seeds: int = 1,
   budget: str = "paper",
+  microbatches: int = 1,
 ) -> dict[str, Any]:
   """Runs what is missing of the tables and figures asked for, and writes all that is known in the workdir.
 
+  What the paper's model learned once is learned once: MNLI for both of its dev sets; RACE, where both of its halves are
+  there, for either.
+
   Args:
     workdir: for `runs/<setting>/<task>/seed_<n>`, `results.json`, `results.md` and the figures, PNG and SVG.
-    checkpoint: the workdir of a pre-trained Transformer (figure 2 evaluates each of its checkpoints).
+    checkpoint: the workdir of a pre-trained Transformer (figure 2, right, evaluates each of its checkpoints).
     data_dir: the folder with the official files, glue/, race/ and so on.
     lstm: the same of an LSTM, for table 5's last row and figure 2; without it they are left out.
-    table: of "2", "3", "4", "5".
+    table: of "2", "3", "4", "5". Table 4's last column, GLUE's average, is run where all nine tasks are there.
     figure: of "2".
-    tasks: only these; none: all of a table, and race and mnli of figure 2, whose data is there.
+    tasks: only these; none: all of a table, and race and mnli of figure 2 (left), whose data is there.
     seeds: how many runs of each.
     budget: "paper", or "small" for parts of the data sets and a recipe for small models.
+    microbatches: parts of a batch, to save memory.
 
   Returns:
     What results.json says: also that of earlier calls in the same workdir.
@@ -103,56 +96,48 @@ def run(
     InputError: an unknown table, figure, task or budget, or a workdir of another checkpoint, budget or data.
   """
   tables, sweep = _numbers("table", table, paper.TABLES), bool(_numbers("figure", figure, [2]))
-  _check(bool(tables) or sweep, tasks, budget)
+  if not tables and not sweep:
+    raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
+  if budget not in BUDGETS:
+    raise InputError(f"--budget={budget}: must be one of {', '.join(BUDGETS)}")
+  for name in tasks:
+    if name not in paper.ANCHORS:
+      find(name)
   figures.pyplot()
-  chosen = BUDGETS[budget]
-  found = {"transformer": pretrained.load(checkpoint)} | ({"lstm": pretrained.load(lstm)} if lstm else {})
   paths = {"transformer": checkpoint, "lstm": lstm}
-  for name, each in found.items():
-    if each.spec.head:
-      raise InputError(f"{paths[name]} is fine-tuned; give a pre-trained checkpoint")
-  history = {name: zero_shot.checkpoints(paths[name]) for name in found} if sweep else {}
-  results = _claim(workdir, {name: each.identity for name, each in found.items()}, budget)
+  found = {name: _load(name, path) for name, path in paths.items() if path}
+  asked = _Asked(workdir, data_dir, paths, found, seeds, BUDGETS[budget], microbatches)
 
-  settings = {name: each for name, each in ABLATIONS.items() if each.trunk in found}
-  wanted = [task for number in tables for column in paper.TABLES[number].columns for task in column.tasks]
-  available = _available(data_dir, [name for name in dict.fromkeys(wanted) if not tasks or name in tasks])
-  plan = [(setting, task) for task in available for setting in (settings.values() if 5 in tables else [FULL])]
-  layers = _layers(found["transformer"]) if sweep else []
-  moved = [name for name in tasks or paper.TRANSFER if name not in pronouns.FILES]
-  moved = _available(data_dir, moved) if sweep else []
-  plan += [(setting, task) for task in moved for setting in layers]
+  available, left_out = _available(data_dir)
+  plan = _plan(tables, sweep, tasks, available, found)
+  history = _history(asked, tasks, available, left_out) if sweep else {}
+  if not plan and not history:
+    reasons = "; ".join(left_out.values()) or "no such task is in these tables"
+    raise InputError(f"there is nothing to run with --data_dir={data_dir}: {reasons}")
 
-  for number, (setting, task) in enumerate(dict.fromkeys(plan), start=1):
-    config, note = sized(chosen, task, data_dir, found[setting.trunk])
-    _say(f"{number} of {len(set(plan))}: {task}, {setting.name} {note}")
-    config, known = dataclasses.replace(config, **dict(setting.changes)), results["runs"].setdefault(setting.name, {})
-    count = max(seeds, len(known[task]["seeds"]) if task in known else 1)
-    folder = os.path.join(workdir, "runs", setting.name, task)
-    # With one seed the folder would be the run's own, and no more seeds could be added.
-    each = {"workdir": folder, "seeds": count} if count > 1 else {"workdir": os.path.join(folder, "seed_0")}
-    outcome = finetune.run(config, data_dir, paths[setting.trunk], **each)
-    known[task] = {"metric": find(task).primary_metric, "note": note, **finetune.summary(outcome)}
-    workdirs.write_json(os.path.join(workdir, "results.json"), results)
-
-  for trunk, folders in history.items():
-    amount = f"({budget} budget: {chosen.zero_shot} examples of a set)" if chosen.zero_shot else ""
-    _say(f"zero-shot, {trunk}: {len(folders)} checkpoints {amount}")
-    known, steps = results["zero_shot"].setdefault(trunk, []), {int(os.path.basename(folder)) for folder in folders}
-    for name in [name for name in paper.ANCHORS if not tasks or name in tasks]:
-      if steps - {each["step"] for each in known if each["task"] == name}:
-        new = zero_shot.run(paths[trunk], data_dir, [name], history=True, examples=chosen.zero_shot)
-        known[:] = [each for each in known if each["task"] != name] + [result._asdict() for result in new]
-        workdirs.write_json(os.path.join(workdir, "results.json"), results)
-
-  report = describe(results)
-  path = os.path.join(workdir, "results.md")
-  with open(f"{path}.partial", "w", encoding="utf-8") as file:
-    file.write(report)
-  os.replace(f"{path}.partial", path)
-  _draw(results, workdir)
-  print(report)
+  with _claimed(workdir, {name: each.identity for name, each in found.items()}, budget) as results:
+    results["left_out"] = left_out
+    try:
+      for number, (setting, task) in enumerate(plan, start=1):
+        _fine_tune(asked, results, setting, task, f"{number} of {len(plan)}")
+      for trunk, (folders, prepared) in history.items():
+        _zero_shot(asked, results, trunk, folders, prepared)
+    finally:  # whatever stopped it, what is known is told
+      _report(results, workdir)
   return results
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+  """The arguments of run that every part needs, and the models."""
+
+  workdir: str
+  data_dir: str
+  paths: dict[str, str]
+  found: dict[str, Pretrained]
+  seeds: int
+  budget: Budget
+  microbatches: int
 
 
 def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[int]:
@@ -163,47 +148,53 @@ def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[i
   return [names[value] for value in values]
 
 
-def _check(anything: bool, tasks: Iterable[str], budget: str) -> None:
-  if not anything:
-    raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
-  if budget not in BUDGETS:
-    raise InputError(f"--budget={budget}: must be one of {', '.join(BUDGETS)}")
-  for name in tasks:
-    if name not in zero_shot.TASKS:
-      find(name)
+def _load(name: str, path: str) -> Pretrained:
+  found, flag = pretrained.load(path), "--checkpoint" if name == "transformer" else "--lstm"
+  if found.spec.head:
+    raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
+  if not isinstance(found.spec.trunk, TRUNKS[name]):
+    raise InputError(f"{flag}={path}: a {type(found.spec.trunk).__name__}; should be a {TRUNKS[name].__name__}")
+  return found
 
 
-def _claim(workdir: str, models: dict[str, str], budget: str) -> dict[str, Any]:
-  """What earlier calls in this workdir found. Raises InputError where it is another's."""
-  path = os.path.join(workdir, "results.json")
-  if not os.path.exists(path):
-    if os.path.isdir(workdir) and set(os.listdir(workdir)) - {"runs", "compilation_cache"}:
-      raise InputError(f"--workdir={workdir}: not empty, and without results.json; use another folder")
-    os.makedirs(workdir, exist_ok=True)
-    return {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
-  with open(path, encoding="utf-8") as file:
-    results = json.load(file)
-  before = results["checkpoints"]
-  if results["budget"] != budget or any(before.get(name, model) != model for name, model in models.items()):
-    raise InputError(
-      f"--workdir={workdir} holds results of budget {results['budget']} and the checkpoints {before}, "
-      f"not of {budget} and {models}; use another folder"
-    )
-  results["checkpoints"].update(models)
-  return results
-
-
-def _available(data_dir: str, tasks: Iterable[str]) -> list[str]:
-  """The tasks whose training and dev sets are there; says which are not."""
-  available = []
-  for name in tasks:
+def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
+  """The paper's tasks whose training and dev sets are there, and why the others are not."""
+  available, left_out = [], {}
+  columns = [column for table in paper.TABLES.values() for column in table.columns]
+  for name in dict.fromkeys(task for column in columns for task in column.tasks):
     try:
       for split in ("train", "dev"):
         find(name).examples(data_dir, split)
       available.append(name)
-    except InputError as error:
-      _say(f"left out: {name} ({error})")
-  return available
+    except MissingInput as error:
+      left_out[name] = str(error)
+  return available, left_out
+
+
+def trained(task: str, available: Sequence[str]) -> str:
+  """The task whose model a table's column of this task is of."""
+  return next((name for name, others in SHARED.items() if task in others and name in available), task)
+
+
+def _plan(
+  tables: Sequence[int], sweep: bool, tasks: Sequence[str], available: Sequence[str], found: dict[str, Pretrained]
+) -> list[tuple[Setting, str]]:
+  """What to fine-tune: (setting, task), each once."""
+
+  def wanted(names):
+    models = [(trained(name, available), name) for name in names if name in available]
+    return [model for model, name in models if not tasks or name in tasks or model in tasks]
+
+  plan = []
+  for number in tables:
+    settings = [each for each in ABLATIONS.values() if each.trunk in found] if number == 5 else [FULL]
+    for column in paper.TABLES[number].columns:
+      if column != paper.GLUE or set(column.tasks) <= set(available):
+        plan += [(setting, task) for task in wanted(column.tasks) for setting in settings]
+  if sweep:
+    layers = _layers(found["transformer"])
+    plan += [(setting, task) for task in wanted(tasks or paper.TRANSFER) for setting in layers]
+  return list(dict.fromkeys(plan))
 
 
 def _layers(found: Pretrained) -> list[Setting]:
@@ -212,11 +203,113 @@ def _layers(found: Pretrained) -> list[Setting]:
   return [SCRATCH, *(Setting(f"{k}-layers", changes=(("transfer_layers", k),)) for k in range(blocks)), FULL]
 
 
-def sized(budget: Budget, name: str, data_dir: str, found: Pretrained) -> tuple[FinetuneConfig, str]:
+def _history(
+  asked: _Asked, tasks: Sequence[str], available: Sequence[str], left_out: dict[str, str]
+) -> dict[str, tuple[list[str], dict[str, zero_shot.Prepared]]]:
+  """For each model the folders of its run's checkpoints, and the zero-shot tasks that have data."""
+  names = [name for name in paper.ANCHORS if not tasks or name in tasks]
+  if "race" in available and "race" in names and "race-middle" not in tasks:
+    names.remove("race-middle")
+  history = {}
+  for trunk, found in asked.found.items():
+    prepared = {}
+    for name in names:
+      try:
+        prepared |= zero_shot.prepare(found, asked.data_dir, [name], asked.budget.zero_shot)
+      except MissingInput as error:
+        left_out[f"zero-shot {name}"] = str(error)
+    try:
+      folders = zero_shot.checkpoints(asked.paths[trunk])
+    except MissingInput as error:
+      left_out[f"zero-shot of the {trunk}"] = str(error)
+      continue
+    if prepared:
+      history[trunk] = folders, prepared
+  return history
+
+
+@contextlib.contextmanager
+def _claimed(workdir: str, models: dict[str, str], budget: str) -> Iterator[dict[str, Any]]:
+  """What earlier calls in this workdir found, held by this process alone. Raises InputError where it is another's."""
+  path = os.path.join(workdir, "results.json")
+  ours = {"runs", "compilation_cache", "lock", "results.json.partial"}
+  strangers = sorted(set(workdirs.listing(workdir)) - ours) if not os.path.exists(path) else []
+  if strangers:
+    raise InputError(f"--workdir={workdir} holds {strangers[0]!r} and no results.json; use another folder")
+  with checkpoints.lock(workdir):
+    results = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
+    if os.path.exists(path):
+      try:
+        with open(path, encoding="utf-8") as file:
+          results |= json.load(file)
+      except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); remove it: the runs stay, and are found again") from error
+    before = results["checkpoints"]
+    if results["budget"] != budget or any(before.get(name, model) != model for name, model in models.items()):
+      raise InputError(
+        f"--workdir={workdir} holds results of budget {results['budget']} and the checkpoints {before}, "
+        f"not of {budget} and {models}; use another folder"
+      )
+    before.update(models)
+    yield results
+
+
+def _fine_tune(asked: _Asked, results: dict[str, Any], setting: Setting, task: str, which: str) -> None:
+  """Makes the runs of one setting and task that are missing, and notes what all of them found."""
+  known, primary = results["runs"].setdefault(setting.name, {}), find(task).primary_metric
+  others = [name for name in SHARED.get(task, ()) if setting in ABLATIONS.values() and name not in results["left_out"]]
+  if all(len(known.get(name, {}).get("seeds", ())) >= asked.seeds for name in (task, *others)):
+    return
+  config, note = sized(asked.budget, task, asked.data_dir, asked.found[setting.trunk], asked.microbatches)
+  config = dataclasses.replace(config, **dict(setting.changes))
+  _say(f"{which}: {task}, {setting.name} {note}")
+  count = max(asked.seeds, len(known.get(task, {}).get("seeds", ())))
+  folder = os.path.join(asked.workdir, "runs", setting.name, task)
+  # With one seed the folder would be the run's own, and no more seeds could be added.
+  each = {"workdir": folder, "seeds": count} if count > 1 else {"workdir": os.path.join(folder, "seed_0")}
+  outcome = finetune.run(config, asked.data_dir, asked.paths[setting.trunk], **each)
+  known[task] = {"metric": primary, "note": note, **finetune.summary(outcome)}
+  for name in others:
+    of_name = []
+    for run in outcome:
+      best = os.path.join(folder, f"seed_{run['seed']}", "best")
+      found = {
+        f"dev_{k}": v for k, v in evaluate.run(best, asked.data_dir, "dev", task=name).items() if k != "examples"
+      }
+      of_name.append({**run, "task": name, "dev": found, "best": found})
+    known[name] = {"metric": primary, "note": f"the best checkpoints of {task}", **finetune.summary(of_name)}
+  workdirs.write_json(os.path.join(asked.workdir, "results.json"), results)
+
+
+def _zero_shot(
+  asked: _Asked, results: dict[str, Any], trunk: str, folders: list[str], prepared: dict[str, zero_shot.Prepared]
+) -> None:
+  """Evaluates what is missing of every checkpoint of a run."""
+  known, score = results["zero_shot"].setdefault(trunk, []), zero_shot.make_scorer(asked.found[trunk].spec.trunk)
+  _say(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
+  for folder in folders:
+    done = {each["task"] for each in known if each["step"] == int(os.path.basename(folder))}
+    missing = {name: each for name, each in prepared.items() if name not in done}
+    if not missing:
+      continue
+    try:
+      found = pretrained.load(folder)
+    except InputError as error:
+      _say(f"left out: {error}")
+      continue
+    known += [result._asdict() for result in zero_shot.measure(found, missing, score)]
+    workdirs.write_json(os.path.join(asked.workdir, "results.json"), results)
+
+
+def sized(
+  budget: Budget, name: str, data_dir: str, found: Pretrained, microbatches: int = 1
+) -> tuple[FinetuneConfig, str]:
   """The budget's config for a task, and how many of its examples that is, in words."""
-  config, counts, notes = budget.config, {}, []
+  counts, notes = {}, []
+  config = dataclasses.replace(budget.config, task=Named(name))
+  config = dataclasses.replace(config, train=dataclasses.replace(config.train, microbatches=microbatches))
   if not budget.tokens:
-    return dataclasses.replace(config, task=Named(name)), ""
+    return config, ""
   task = find(name)
   for split in ("train", "dev"):
     examples = task.examples(data_dir, split)
@@ -224,169 +317,27 @@ def sized(budget: Budget, name: str, data_dir: str, found: Pretrained) -> tuple[
     most = int(budget.tokens // sample.lengths.sum(axis=1).mean())
     counts[f"{split}_examples"] = most if most < len(examples) else 0
     notes.append(f"{min(most, len(examples)):,} of {len(examples):,} {split}")
-  note = f"({budget.name} budget: {', '.join(notes)})"
-  return dataclasses.replace(config, task=Named(name), **counts), note
+  return dataclasses.replace(config, **counts), f"({budget.name} budget: {', '.join(notes)})"
 
 
-def describe(results: dict[str, Any]) -> str:
-  """All that is known, in Markdown: the tables with the paper's rows, ours and the difference; figure 2's numbers."""
-  budget = "" if results["budget"] == "paper" else f" ({results['budget']} budget)"
-  lines = ["Percent. The paper's are test-set results; ours of the dev sets, at each seed's best evaluation.", ""]
-  for number in (2, 3, 4):
-    lines += _comparison(paper.TABLES[number], f"Table {number}", results["runs"].get(FULL.name, {}), budget)
-  lines += _ablations(results["runs"], budget)
-  lines += _transfer(results["runs"], budget)
-  lines += _progress(results["zero_shot"], budget)
-  lines += _every_run(results["runs"], budget)
-  return "\n".join(lines)
+def _report(results: dict[str, Any], workdir: str) -> None:
+  workdirs.write_json(os.path.join(workdir, "results.json"), results)
+  report, path = comparison.describe(results), os.path.join(workdir, "results.md")
+  with open(f"{path}.partial", "w", encoding="utf-8") as file:
+    file.write(report)
+  os.replace(f"{path}.partial", path)
+  _draw(results, workdir)
+  print(report)
 
 
 def _draw(results: dict[str, Any], workdir: str) -> None:
   note = "" if results["budget"] == "paper" else f" ({results['budget']} budget)"
-  if ablations := ablation_points(results["runs"]):
+  if ablations := comparison.ablation_points(results["runs"]):
     figures.ablations(ablations, os.path.join(workdir, "table5"), note)
-  if transferred := transfer_points(results["runs"]):
+  if transferred := comparison.transfer_points(results["runs"]):
     figures.transferred(transferred, os.path.join(workdir, "figure2_left"), note)
-  if progress := progress_points(results["zero_shot"]):
+  if progress := comparison.progress_points(results["zero_shot"]):
     figures.progress(progress, os.path.join(workdir, "figure2_right"), note)
-
-
-def _comparison(table: paper.Table, name: str, runs: dict[str, Any], budget: str) -> list[str]:
-  """One of tables 2 to 4."""
-  ours = [_value(runs, column) for column in table.columns]
-  if all(value is None for value in ours):
-    return []
-  rows = [(f"{name}, the paper" if name == paper.OURS else name, of) for name, of in table.rows.items()]
-  rows.append((f"**ours**{budget}", ours))
-  rows.append((f"difference{budget}", _differences(ours, table.rows[paper.OURS])))
-  return _table(f"{name}: {table.title}", [column.title for column in table.columns], rows)
-
-
-def _ablations(runs: dict[str, Any], budget: str) -> list[str]:
-  """Table 5, of the tasks that the full model was trained on; the averages are of these alone."""
-  table, points = paper.TABLES[5], ablation_points(runs)
-  if not points:
-    return []
-  rows, titles = [], list(next(iter(points.values())))
-  for name, values in points.items():
-    theirs = [
-      paper_value for column, paper_value in zip(table.columns, table.rows[name], strict=True) if column.title in titles
-    ]
-    theirs, ours = ([_mean(numbers), *numbers] for numbers in (theirs, list(values.values())))
-    rows += [(f"{name}, the paper", theirs), (f"**ours**{budget}", ours)]
-    rows.append((f"difference{budget}", _differences(ours, theirs)))
-  return _table(f"Table 5: {table.title}", ["average of these", *titles], rows)
-
-
-def ablation_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-  """Row of table 5 -> column -> result, of the columns that the full model has; empty without another row."""
-  found = {name: runs.get(setting.name, {}) for name, setting in ABLATIONS.items()}
-  columns = [column for column in paper.TABLES[5].columns if _value(runs.get(FULL.name, {}), column) is not None]
-  points = {name: {column.title: _value(of, column) for column in columns} for name, of in found.items()}
-  return points if sum(any(value is not None for value in row.values()) for row in points.values()) > 1 else {}
-
-
-def _transfer(runs: dict[str, Any], budget: str) -> list[str]:
-  """Figure 2 on the left."""
-  points = transfer_points(runs)
-  if not points:
-    return []
-  rows = [(f"{task}{budget}", list(values.values())) for task, values in points.items()]
-  between = [None] * (len(rows[0][1]) - 2)
-  rows += [(f"{task}, the paper, by eye", [low, *between, high]) for task, (low, high) in paper.TRANSFER.items()]
-  return _table("Figure 2, left: what is transferred", list(next(iter(points.values()))), rows)
-
-
-def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-  """Task -> what is transferred -> the task's result, from nothing to all layers; empty without a sweep."""
-  depths = sorted((name for name in runs if name.endswith("-layers")), key=lambda name: int(name.partition("-")[0]))
-  names = {SCRATCH.name: "nothing", **{name: name.partition("-")[0] for name in depths}, FULL.name: "all"}
-  names = {name: {"0": "embeddings"}.get(title, title) for name, title in names.items()}
-  tasks = list(runs[depths[0]]) if depths else []
-  return {
-    task: {title: _value(runs.get(name, {}), paper.Column("", (task,))) for name, title in names.items()}
-    for task in tasks
-  }
-
-
-def progress_points(zero_shot: dict[str, list[dict]]) -> dict[tuple[str, str], dict[int, float]]:
-  """(Task, trunk) -> step -> zero-shot result on figure 2's axis: chance is 0, the best supervised model 1.
-
-  Of CoLA's thresholds it is the one fitted on the training set.
-  """
-  points: dict[tuple[str, str], dict[int, float]] = {}
-  for trunk, found in zero_shot.items():
-    for each in sorted(found, key=lambda each: each["step"]):
-      if "dev" not in each["rule"]:
-        anchor = paper.ANCHORS[each["task"]]
-        reached = (100 * each["value"] - anchor.chance) / (anchor.best - anchor.chance)
-        points.setdefault((each["task"], trunk), {})[each["step"]] = reached
-  return points
-
-
-def _progress(zero_shot: dict[str, list[dict]], budget: str) -> list[str]:
-  """Figure 2 on the right."""
-  points = progress_points(zero_shot)
-  if not points:
-    return []
-  steps = sorted({step for values in points.values() for step in values})
-  rows = [
-    (f"{task}, {trunk}{budget}", [values.get(step) for step in steps]) for (task, trunk), values in points.items()
-  ]
-  before = [None] * (len(steps) - 1)
-  rows += [
-    (f"{task}, transformer, the paper's end, by eye", [*before, each.reached]) for task, each in paper.ANCHORS.items()
-  ]
-  title = "Figure 2, right: zero-shot by updates, from chance (0) to the best supervised model (1)"
-  return _table(title, [f"{step:,}" for step in steps], rows, digits=2)
-
-
-def _every_run(runs: dict[str, Any], budget: str) -> list[str]:
-  """Each with its spread over seeds."""
-  rows = []
-  for setting, tasks in runs.items():
-    for task, each in tasks.items():
-      spreads = [_spread(each[stage][f"dev_{each['metric']}"]) for stage in ("best", "dev")]
-      constant = ", ".join(map(str, each["degenerate"]))
-      rows.append(
-        (f"{task}, {setting}{budget}", [each["metric"], str(len(each["seeds"])), *spreads, constant, each["note"]])
-      )
-  titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate seeds", "examples"]
-  return _table("Every run: median; mean ± deviation [95 % of means]", titles, rows) if rows else []
-
-
-def _spread(each: dict[str, Any]) -> str:
-  median, mean, deviation, low, high = (100 * each[name] for name in ("median", "mean", "deviation", "low", "high"))
-  return f"{median:.1f}; {mean:.1f} ± {deviation:.1f} [{low:.1f}, {high:.1f}]"
-
-
-def _value(runs: dict[str, Any], column: paper.Column) -> float | None:
-  """In percent, the mean over seeds; None where a task of the column has not been run."""
-  if any(task not in runs for task in column.tasks):
-    return None
-  if column == paper.GLUE:
-    means = {
-      task: {name.removeprefix("dev_"): of["mean"] for name, of in runs[task]["best"].items()} for task in column.tasks
-    }
-    return 100 * glue.average(means)
-  return 100 * statistics.mean(runs[task]["best"][f"dev_{runs[task]['metric']}"]["mean"] for task in column.tasks)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-  return None if None in values else statistics.mean(values)
-
-
-def _differences(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[str]:
-  pairs = zip(ours, theirs, strict=True)
-  return ["" if None in pair else f"{pair[0] - pair[1]:+.1f}" for pair in pairs]
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[Any]]], digits: int = 1) -> list[str]:
-  def cell(value):
-    return "" if value is None else value if isinstance(value, str) else f"{value:.{digits}f}"
-
-  lines = [f"### {title}", "", f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-  return [*lines, *(f"| {name} | {' | '.join(map(cell, values))} |" for name, values in rows), ""]
 
 
 def _say(text: str) -> None:

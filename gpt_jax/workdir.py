@@ -49,8 +49,8 @@ def claim(workdir: str, config: Any, tokenizer: Vocabulary, data: dict[str, Any]
 def _is_ours(workdir: str, config: Any, data: dict[str, Any], tokenizer: Vocabulary) -> bool:
   """Whether the folder is this run's already. Raises InputError where it may not become so."""
   if not os.path.exists(os.path.join(workdir, "config.json")):
-    unfinished = {name for name in _listing(workdir) if name.startswith("config.json.")}
-    strangers = sorted(set(_listing(workdir)) - {"compilation_cache", "tokenizer"} - unfinished)
+    unfinished = {name for name in listing(workdir) if name.startswith("config.json.")}
+    strangers = sorted(set(listing(workdir)) - {"compilation_cache", "tokenizer"} - unfinished)
     if strangers:
       raise InputError(
         f"--workdir={workdir} holds {strangers[0]!r} but no config.json: not a run's folder; use another"
@@ -119,7 +119,8 @@ def _rename_unless_there(old: str, new: str) -> None:
     os.remove(old)
 
 
-def _listing(workdir: str) -> list[str]:
+def listing(workdir: str) -> list[str]:
+  """The names in a folder, none where it is not there yet. Raises InputError where it cannot be read."""
   try:
     return os.listdir(workdir)
   except FileNotFoundError:

@@ -8,6 +8,7 @@ Letters: Q questions, C options of each, P tokens of a context, T tokens of an o
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,14 +19,15 @@ import numpy as np
 from gpt_jax import pretrained
 from gpt_jax.data.examples import evenly
 from gpt_jax.data.vocabulary import Vocabulary
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.losses import CHUNK_ELEMENTS
 from gpt_jax.metrics import accuracy, matthews
 from gpt_jax.models import LanguageModel, logits
+from gpt_jax.pretrained import Pretrained
 from gpt_jax.tasks import pronouns, task
 
 SENTIMENT = (" positive", " negative")  # after "very"
-MOST_QUESTIONS = 256  # at once
+MOST_TOKENS = 2**14  # read at once
 _SHORTEST = 16  # widths are powers of two from here, so that few shapes need compiling
 
 
@@ -36,11 +38,13 @@ class Question(NamedTuple):
     context: the ids that all options continue; it may be empty.
     options: the ids of each continuation.
     unscored: how many ids at the head of each option are read, but not counted.
+    name: "file:line", for messages.
   """
 
   context: Sequence[int]
   options: Sequence[Sequence[int]]
   unscored: Sequence[int]
+  name: str = ""
 
 
 class Answer(NamedTuple):
@@ -51,7 +55,7 @@ class Answer(NamedTuple):
 
   @property
   def mean(self) -> float:
-    return self.total / max(1, self.tokens)
+    return self.total / self.tokens
 
 
 class Result(NamedTuple):
@@ -73,6 +77,13 @@ class Result(NamedTuple):
   step: int
 
 
+class Prepared(NamedTuple):
+  """A task's questions, and what their answers say: (rule, metric, value, examples), the result to quote first."""
+
+  questions: list[Question]
+  judge: Callable[[list[list[Answer]]], list[tuple[str, str, float, int]]]
+
+
 def run(
   checkpoint: str, data_dir: str, tasks: Sequence[str] = (), *, history: bool = False, examples: int = 0, out: str = ""
 ) -> list[Result]:
@@ -81,57 +92,81 @@ def run(
   Args:
     checkpoint: see pretrained.load; of a fine-tuned model the trunk is used.
     data_dir: the folder with glue/, race/ and winograd/ in it.
-    tasks: of TASKS; none: all.
+    tasks: of TASKS; none: all whose data is there.
     history: every checkpoint of the run in this workdir (train.milestone keeps more of them), oldest first.
     examples: only so many of each task, evenly from all; 0: all.
-    out: JSON file for the same numbers.
+    out: JSON file for the same numbers, written after every checkpoint.
 
   Raises:
-    InputError: an unknown task, no such checkpoint or data.
+    InputError: an unknown task, no such checkpoint or data, a text that the model's context does not hold.
   """
-  for name in tasks:
-    if name not in TASKS:
-      raise InputError(f"--tasks={name}: must be among {', '.join(TASKS)}")
-  if out and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-    raise InputError(f"--json={out}: no such folder")
-  accuracy(np.zeros(1), np.zeros(1))  # what measuring needs is there
+  if out and (os.path.isdir(out) or not os.path.isdir(os.path.dirname(os.path.abspath(out)))):
+    raise InputError(f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file")
   paths = checkpoints(checkpoint) if history else [checkpoint]
   found = pretrained.load(paths[0])
-  prepared = {name: TASKS[name](data_dir, found.tokenizer, examples) for name in tasks or TASKS}
-  score = make_scorer(LanguageModel(found.spec.trunk))
+  prepared = prepare(found, data_dir, tasks, examples)
+  score = make_scorer(found.spec.trunk)
   results = []
   for path in paths:
-    found = pretrained.load(path)
-    params = {"trunk": jax.device_put(found.params["trunk"])}
-    for name, (questions, judge) in prepared.items():
-      for each in judge(score(params, questions)):
-        results.append(Result(name, *each, found.step))
-        print(
-          f"step {found.step:<9,} {name:12} {each[1]:9} {each[2]:7.4f}  {each[3]:5} examples  {each[0]}", flush=True
-        )
-  if out:
-    with open(f"{out}.partial", "w", encoding="utf-8") as file:
-      json.dump([result._asdict() for result in results], file, indent=2)
-    os.replace(f"{out}.partial", out)
+    results += measure(pretrained.load(path), prepared, score)
+    if out:
+      with open(f"{out}.partial", "w", encoding="utf-8") as file:
+        json.dump([result._asdict() for result in results], file, indent=2)
+      os.replace(f"{out}.partial", out)
+  return results
+
+
+def prepare(found: Pretrained, data_dir: str, names: Sequence[str], examples: int) -> dict[str, Prepared]:
+  """The named tasks' questions, or those of all tasks whose data is there, fit for a model. Raises as run does."""
+  accuracy(np.zeros(1), np.zeros(1))  # what measuring needs is there
+  prepared = {}
+  for name in names or TASKS:
+    if name not in TASKS:
+      raise InputError(f"--tasks={name}: must be among {', '.join(TASKS)}")
+    try:
+      prepared[name] = TASKS[name](data_dir, found.tokenizer, examples)
+    except MissingInput as error:
+      if names:
+        raise
+      print(f"left out: {name} ({error})", file=sys.stderr)
+      continue
+    for question in prepared[name].questions:
+      _check(question, found.spec.trunk.context)
+  if not prepared:
+    raise InputError(f"--data_dir={data_dir}: the data of no task is here; these are {', '.join(TASKS)}")
+  return prepared
+
+
+def measure(found: Pretrained, prepared: dict[str, Prepared], score: Any) -> list[Result]:
+  """One checkpoint's results, which are printed too; score is make_scorer's."""
+  params = {"trunk": jax.device_put(found.params["trunk"])}
+  results = []
+  for name, (questions, judge) in prepared.items():
+    for rule, metric, value, count in judge(score(params, questions)):
+      results.append(Result(name, rule, metric, value, count, found.step))
+      print(f"step {found.step:<9,} {name:12} {metric:9} {value:7.4f}  {count:5} examples  {rule}", flush=True)
   return results
 
 
 def checkpoints(workdir: str) -> list[str]:
-  """The folders of a run's checkpoints, oldest first. Raises InputError where there are none."""
+  """The folders of a run's checkpoints, oldest first. Raises MissingInput where there are none."""
   folder = os.path.join(workdir, "checkpoints")
   steps = sorted((name for name in os.listdir(folder) if name.isdigit()), key=int) if os.path.isdir(folder) else []
   if not steps:
-    raise InputError(f"--checkpoint={workdir}: no checkpoints/ here; give the workdir of a run")
+    raise MissingInput(f"{workdir}: no checkpoints/ here; give the workdir of a run")
   return [os.path.join(folder, step) for step in steps]
 
 
-def make_scorer(model: LanguageModel) -> Callable[[Any, Sequence[Question]], list[list[Answer]]]:
+def make_scorer(trunk: Any) -> Callable[[Any, Sequence[Question]], list[list[Answer]]]:
   """(params, questions) -> the answers of every question's options; each context is read once for all of its options.
 
-  A context that leaves no room for its longest option loses its head. Raises InputError for an option longer than the
-  model's context.
+  A context that leaves no room for its longest option loses its head.
+
+  Args:
+    trunk: the config of a language model.
   """
-  limit, vocab_size = model.trunk_config.context, model.trunk_config.vocab_size
+  model = LanguageModel(trunk)
+  limit, vocab_size = trunk.context, trunk.vocab_size
 
   def extend(params, ids, places, valid, state):
     return model.apply({"params": params}, ids, places, valid, state, method="extend")
@@ -172,7 +207,9 @@ def make_scorer(model: LanguageModel) -> Callable[[Any, Sequence[Question]], lis
     for shape in sorted(set(shapes)):
       members = [i for i, other in enumerate(shapes) if other == shape]
       width, choices, longest = min(shape[0], limit), shape[1], min(shape[2], limit)
-      size = max(1, min(len(members), MOST_QUESTIONS, 2 * CHUNK_ELEMENTS // (choices * row_elements)))
+      tokens = max(width, choices * longest)
+      most = min(2 * CHUNK_ELEMENTS // (choices * row_elements), MOST_TOKENS // tokens)
+      size = max(1, min(len(members), most))
       for first in range(0, len(members), size):
         batch = members[first : first + size]
         contexts, begins = np.zeros((size, width), np.int32), np.zeros(size, np.int32)
@@ -191,23 +228,25 @@ def make_scorer(model: LanguageModel) -> Callable[[Any, Sequence[Question]], lis
   return score
 
 
-def _fitted(question: Question, limit: int) -> Question:
+def _check(question: Question, limit: int) -> None:
+  """Raises InputError for an option that is longer than the context, or has nothing to score."""
   longest = max(map(len, question.options))
   if longest > limit:
-    raise InputError(f"a text of {longest} tokens to score: the model's context is {limit}")
-  context = question.context[max(0, len(question.context) + longest - limit) :]
+    raise InputError(f"{question.name}: {longest} tokens to score; the model's context is {limit}")
+  first = 0 if len(question.context) else 1
+  if any(len(option) <= max(first, skip) for option, skip in zip(question.options, question.unscored, strict=True)):
+    raise InputError(f"{question.name}: no token to score; the first token of a text has nothing before it")
+
+
+def _fitted(question: Question, limit: int) -> Question:
+  context = question.context[max(0, len(question.context) + max(map(len, question.options)) - limit) :]
   # With nothing before it, an option's first token cannot be predicted.
   unscored = question.unscored if len(context) else [max(1, skip) for skip in question.unscored]
-  return Question(context, question.options, unscored)
+  return question._replace(context=context, unscored=unscored)
 
 
 def _width(length: int) -> int:
   return max(_SHORTEST, 1 << (length - 1).bit_length()) if length else _SHORTEST
-
-
-# A task: (data_dir, tokenizer, examples) -> its questions, and what their answers say, as (rule, metric, value, count).
-Judged = list[tuple[str, str, float, int]]
-Prepared = tuple[list[Question], Callable[[list[list[Answer]]], Judged]]
 
 
 def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
@@ -218,8 +257,9 @@ def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
   """
   found = task.find("cola")
   splits = {split: evenly(found.examples(data_dir, split), examples) for split in ("train", "dev")}
-  texts = [example.sequences[0][0] for split in splits.values() for example in split]
-  questions = [Question(ids[:1], (ids[1:],), (0,)) for ids in tokenizer.encode_many(texts)]
+  rows = [example for split in splits.values() for example in split]
+  texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
+  questions = [Question(ids[:1], (ids[1:],), (0,), row.name) for row, ids in zip(rows, texts, strict=True)]
   truth = {split: np.array([np.argmax(example.label) for example in each]) for split, each in splits.items()}
 
   def judge(answers):
@@ -234,7 +274,7 @@ def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
     rules = {rule: f"mean log-probability above {threshold:.3f}, {rule}" for rule, threshold in thresholds.items()}
     return [(rules[rule], "matthews", value, len(dev)) for rule, value in measured.items()]
 
-  return questions, judge
+  return Prepared(questions, judge)
 
 
 def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
@@ -251,7 +291,7 @@ def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
   return float((ordered[best] + np.append(ordered, ordered[-1] - 1)[best + 1]) / 2)
 
 
-def _question(tokenizer: Vocabulary, texts: Sequence[str], heads: Sequence[str]) -> Question:
+def _question(tokenizer: Vocabulary, name: str, texts: Sequence[str], heads: Sequence[str]) -> Question:
   """Texts that are compared, each scored behind its own head, which it begins with.
 
   Where a head ends within a token of the text, the token is scored. What all texts have in common is read once.
@@ -260,7 +300,7 @@ def _question(tokenizer: Vocabulary, texts: Sequence[str], heads: Sequence[str])
   ids = [each.tolist() for each in tokenizer.encode_many([*texts, *heads])]
   begins = [_common(ids[c], ids[C + c]) for c in range(C)]
   shared = min(*begins, *(_common(ids[0], other) for other in ids[1:C]))
-  return Question(ids[0][:shared], [ids[c][shared:] for c in range(C)], [begin - shared for begin in begins])
+  return Question(ids[0][:shared], [ids[c][shared:] for c in range(C)], [begin - shared for begin in begins], name)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -273,43 +313,55 @@ def sst2(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
   found = task.find("sst2")
   rows = evenly(found.examples(data_dir, "dev"), examples)
   heads = [f"{row.sequences[0][0].rstrip()} very" for row in rows]
-  questions = [_question(tokenizer, [head + word for word in SENTIMENT], [head] * 2) for head in heads]
+  questions = [
+    _question(tokenizer, row.name, [head + word for word in SENTIMENT], [head] * 2)
+    for row, head in zip(rows, heads, strict=True)
+  ]
   pieces = [len(option) for option in questions[0].options]
   rule = f"likelier after 'very': {' or '.join(word.strip() for word in SENTIMENT)}"
   if set(pieces) != {1}:
     rule += f" (words of {pieces[0]} and {pieces[1]} tokens in this vocabulary: means are compared)"
   truth = np.array([1 - np.argmax(row.label) for row in rows])  # the task's outcome 1 is positive
-  return questions, _best_option(rule, truth)
+  return Prepared(questions, _best_option(rule, truth))
 
 
-def race(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
-  """The option with the highest mean log-probability of its tokens, given document and question."""
-  rows = evenly(task.find("race-middle").examples(data_dir, "dev"), examples)
-  questions = [
-    _question(tokenizer, *([" ".join(fields[:end]) for fields in row.sequences] for end in (None, -1))) for row in rows
-  ]
-  truth = np.array([np.argmax(row.label) for row in rows])
-  return questions, _best_option("highest mean log-probability of an option", truth)
+def _race(name: str) -> Callable[[str, Vocabulary, int], Prepared]:
+  def prepare(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
+    """The option with the highest mean log-probability of its tokens, given document and question."""
+    rows = evenly(task.find(name).examples(data_dir, "dev"), examples)
+    questions = []
+    for row in rows:
+      texts, heads = ([" ".join(fields[:end]) for fields in row.sequences] for end in (None, -1))
+      questions.append(_question(tokenizer, row.name, texts, heads))
+    truth = np.array([np.argmax(row.label) for row in rows])
+    return Prepared(questions, _best_option("highest mean log-probability of an option", truth))
+
+  return prepare
 
 
 def _resolution(name: str) -> Callable[[str, Vocabulary, int], Prepared]:
   def prepare(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
     """The candidate in the pronoun's place after which the rest of the sentence is likelier."""
     rows = evenly(pronouns.read(data_dir, name), examples)
-    heads = [[row.before + candidate for candidate in row.candidates] for row in rows]
-    questions = [
-      _question(tokenizer, [head + row.after for head in each], each) for row, each in zip(rows, heads, strict=True)
-    ]
+    questions = []
+    for row in rows:
+      heads = [row.before + candidate for candidate in row.candidates]
+      questions.append(_question(tokenizer, row.name, [head + row.after for head in heads], heads))
     rule = "highest mean log-probability of what follows a candidate"
-    return questions, _best_option(rule, np.array([row.answer for row in rows]))
+    return Prepared(questions, _best_option(rule, np.array([row.answer for row in rows])))
 
   return prepare
 
 
-TASKS = {"cola": cola, "sst2": sst2, "race-middle": race, "dprd": _resolution("dprd"), "wsc273": _resolution("wsc273")}
+TASKS = {
+  "cola": cola,
+  "sst2": sst2,
+  **{name: _race(name) for name in ("race", "race-middle", "race-high")},
+  **{name: _resolution(name) for name in pronouns.FILES},
+}
 
 
-def _best_option(rule: str, truth: np.ndarray) -> Callable[[list[list[Answer]]], Judged]:
+def _best_option(rule: str, truth: np.ndarray) -> Callable[[list[list[Answer]]], list[tuple[str, str, float, int]]]:
   def judge(answers):
     # Of equals the last: in the published wsc273.txt the right candidate is always the first.
     means = [[answer.mean for answer in options] for options in answers]

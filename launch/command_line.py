@@ -77,6 +77,7 @@ def run(main: Callable[[], None]) -> None:
       _set_up_jax()
       warnings.formatwarning = _format_warning
       main()
+    sys.stdout.flush()  # here, where a closed pipe is understood
   except InputError as error:
     print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
     sys.exit(2)

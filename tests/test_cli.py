@@ -96,6 +96,17 @@ def world(tmp_path_factory, finetuned):
     (here / task / "train.tsv").write_text("text\tlabel\nthe cat\tmeows\n" + line)
     (here / task / "dev.tsv").write_text("text\tlabel\nthe cat\tmeows\n")
 
+  for file, content in {  # RTE's dev set is missing
+    "RTE": b"index\tsentence1\tsentence2\tlabel\n0\tthe cat sat\ta cat\tentailment\n",
+    "CoLA": b"gj04\t1\tthe cat\n",
+    "SST-2": b"sentence\tlabel\nfine\t2\n",
+    "QNLI": b"index\tquestion\tsentence\tlabel\n0\twhere?\t\tentailment\n",
+    "STS-B": b"index\tsentence1\tsentence2\tscore\n0\ta caf\xe9\ta bar\t3\n",
+    "WNLI": b"index\tsentence\tsentence2\tlabel\n0\tthe cat\tthe dog\t1\n",
+  }.items():
+    (here / "official" / "glue" / file).mkdir(parents=True)
+    (here / "official" / "glue" / file / "train.tsv").write_bytes(content)
+
   shutil.copytree(finetuned.pretrained, here / "damaged")
   for path in here.glob("damaged/checkpoints/*/state/**/*"):
     if path.is_file():
@@ -126,6 +137,9 @@ def contents(folder):
 
 PRETRAIN = "pretrain --config=tiny.py --workdir=new --data=prepared"
 TABLE = "--config={launched}/configs/finetune.py:table --workdir=new --config.batch_size=8"
+OFFICIAL = (
+  "finetune --config={{launched}}/configs/finetune.py:{} --workdir=new --data_dir=official --pretrained={{pretrained}}"
+)
 CASES = [
   # Files.
   ("prepare --source=nothing.txt --out=new", "nothing.txt: no such file"),
@@ -214,11 +228,18 @@ CASES = [
     "finetune --config={launched}/configs/finetune.py:cola --data_dir=labels --pretrained={pretrained} --workdir=new",
     "--data_dir=labels: no folder 'glue/CoLA' here",
   ),
+  (OFFICIAL.format("rte"), "glue/RTE/dev.tsv: No such file"),
+  (OFFICIAL.format("cola"), "glue/CoLA/train.tsv:1: 3 columns; should be 4"),
+  (OFFICIAL.format("sst2"), "glue/SST-2/train.tsv:2: label '2': should be 0 or 1"),
+  (OFFICIAL.format("qnli"), "glue/QNLI/train.tsv:2: column 'sentence' is empty; fill it in or remove the row"),
+  (OFFICIAL.format("stsb"), "glue/STS-B/train.tsv:2: not UTF-8 (byte 0xe9)"),
+  (OFFICIAL.format("wnli"), "glue/WNLI/train.tsv:2: no column 'sentence1'; the columns are"),
   (
     "finetune --config=tiny.py --data_dir=labels --pretrained={pretrained} --workdir=new",
     "--config: a PretrainConfig; fine-tuning takes that of configs/finetune.py:TASK",
   ),
   # Use.
+  ("tasks --data_dir=nothing", "--data_dir=nothing: no such folder"),
   ("predict --checkpoint={pretrained} --input=rows.tsv", "a language model without a head"),
   ("predict --checkpoint={finetuned} --input=nothing.tsv", "nothing.tsv: No such file"),
   ("predict --checkpoint={finetuned} --input=broken.tsv --output=new", "broken.tsv:3: 1 columns"),

@@ -1,5 +1,6 @@
 """Every file in configs/ loads, the commands in its docstring exist, and the paper's numbers are in the paper's."""
 
+import dataclasses
 import os
 import re
 import shlex
@@ -12,15 +13,18 @@ import pytest
 from gpt_jax import config as configs
 from gpt_jax import optim
 from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.errors import InputError
 from gpt_jax.tasks.task import _modules, _tasks
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
 
 
-def load(name, argument="cola"):
-  takes = "get_config(task" in (ROOT / "configs" / name).read_text()
-  return configs.load(str(ROOT / "configs" / name) + (f":{argument}" if takes else ""))
+ARGUMENTS = {"finetune.py": ":cola", "gpt2.py": ":small"}
+
+
+def load(name, argument=None):
+  return configs.load(str(ROOT / "configs" / name) + (f":{argument}" if argument else ARGUMENTS.get(name, "")))
 
 
 def commands(name):
@@ -51,6 +55,21 @@ def test_the_commands_of_the_docstring_exist(name):
     changes = [(flag.removeprefix("config."), value) for flag, value in given if flag.startswith("config.")]
     if "config" in dict(given):
       configs.override_all(configs.load(str(ROOT / dict(given)["config"])), changes)
+
+
+@pytest.mark.parametrize(
+  "size, parameters",
+  [("small", 124_439_808), ("medium", 354_823_168), ("large", 774_030_080), ("xl", 1_557_611_200)],
+)
+def test_the_published_sizes_of_gpt2(size, parameters):
+  trunk = configs.load(f"{ROOT}/configs/gpt2.py:{size}").trunk
+  assert dataclasses.replace(trunk, vocab_size=50_257).parameter_count() == parameters
+  assert trunk.width == 64 * trunk.heads
+
+
+def test_gpt2_of_no_published_size():
+  with pytest.raises(InputError, match="gpt2.py:huge: the sizes are small, medium, large, xl"):
+    configs.load(f"{ROOT}/configs/gpt2.py:huge")
 
 
 @pytest.mark.parametrize("name", ["gpt1.py", "finetune.py:rte"])

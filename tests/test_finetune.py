@@ -54,6 +54,7 @@ def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetu
   folder = f"{finetuned.workdir}/seed_0"
   found = {entry["step"]: entry["dev_accuracy"] for entry in entries(folder) if "dev_accuracy" in entry}
   best = max(found, key=found.get)  # the first of equals
+  assert set(os.listdir(f"{folder}/checkpoints")) == {str(best), "48"}  # and the last one
   told = finetuned.results[0]["best"]
   assert (told["step"], told["dev_accuracy"]) == (best, found[best])
   assert pretrained.load(f"{folder}/best").step == best
@@ -176,6 +177,7 @@ def test_another_run_in_the_same_folder_is_refused(finetuned, tmp_path, change):
 
 TRUNKS = {
   "transformer": TransformerConfig(vocab_size=100, context=8, layers=2, width=8, heads=2),
+  "pre-norm": TransformerConfig(vocab_size=100, context=8, layers=2, width=8, heads=2, norm="pre"),
   "lstm": LSTMConfig(vocab_size=100, context=8, width=8, units=8),
 }
 
@@ -201,6 +203,8 @@ def trunk_params():
     ("transformer", 1, ("tokens", "positions", "block_0")),
     ("transformer", 2, ("tokens", "positions", "block_0", "block_1")),
     ("transformer", None, ("tokens", "positions", "block_0", "block_1")),
+    ("pre-norm", 1, ("tokens", "positions", "block_0")),
+    ("pre-norm", 2, None),
     ("lstm", -1, ()),
     ("lstm", 0, ("tokens",)),
     ("lstm", 1, None),

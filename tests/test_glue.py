@@ -176,7 +176,11 @@ def test_the_official_test_sets_have_these_many_rows(data_root, file):
     (["cola", "rte"], ("RTE/test.tsv", None), r"RTE/test\.tsv: No such file"),
     (["mnli"], ("MNLI/test_mismatched.tsv", None), r"MNLI/test_mismatched\.tsv: No such file"),
     (["mnli"], ("AX/diagnostic.tsv", "index\tpremise\thypothesis\n0\ta\tb\n"), r"diagnostic\.tsv:2: no column"),
-    (["cola"], ("CoLA/test.tsv", "index\tsentence\n" + "0\tcat\n" * 4 + "4\t \n"), r"CoLA/test\.tsv:6: text field 1"),
+    (
+      ["cola"],
+      ("CoLA/test.tsv", "index\tsentence\n" + "0\tcat\n" * 4 + "4\t \n"),
+      r"CoLA/test\.tsv:6: column 'sentence' is empty",
+    ),
   ],
 )
 def test_what_is_wrong_is_told_before_the_time_is_spent(model_of, data, tmp_path, monkeypatch, tasks, change, message):

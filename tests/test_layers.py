@@ -13,15 +13,17 @@ LAYERS = [
   {"errors", "config", "batch", "paper"},
   {"data", "metrics", "seeds"},
   {"tasks", "objectives"},
+  {"catalogue"},
   {"dropout", "sharding"},
   {"trunks"},
   {"models", "optim"},
   {"losses", "checkpoint", "interop"},
   {"workdir", "pretrained"},
   {"train", "evaluate", "generate", "zero_shot", "reporting", "figures"},
-  {"prepare", "pretrain", "finetune", "predict", "glue", "visualize", "export", "reproduce", "quickstart", "benchmark"},
+  {"prepare", "pretrain", "finetune", "predict", "glue", "visualize", "export", "quickstart", "benchmark"}
+  | {"comparison", "reproduce"},
 ]
-NUMPY_ONLY = set.union(*LAYERS[:3])
+NUMPY_ONLY = set.union(*LAYERS[:4])
 CORE = {"jax", "flax", "optax", "orbax", "numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
 
 

@@ -121,7 +121,7 @@ def test_multiple_choice(model_of, tmp_path):
     ("in.csv", "", "in.csv: empty"),
     ("in.jsonl", "", "in.jsonl: no rows"),
     ("in.txt", b"the cat\nth\xe9 dog\n", r"in.txt:2: not UTF-8 \(byte 0xe9\)"),
-    ("in.csv", 'text\ncat\n" "\n', "in.csv:3: text field 1 is empty"),
+    ("in.csv", 'text\ncat\n" "\n', "in.csv:3: column 'text' is empty"),
   ],
 )
 def test_bad_input_names_its_place_and_loses_nothing(checkpoint, tmp_path, name, content, message):

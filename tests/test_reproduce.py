@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpt_jax import finetune, paper, reproduce
+from gpt_jax import comparison, finetune, paper, reproduce
 from gpt_jax.errors import InputError
 from gpt_jax.models import ModelConfig
 from gpt_jax.seeds import spread
 from gpt_jax.trunks.lstm import LSTMConfig
 from gpt_jax.trunks.transformer import TransformerConfig
+
+NOTHING = {"budget": "paper", "checkpoints": {}, "runs": {}, "zero_shot": {}, "left_out": {}}
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +83,10 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
     return run_seed(config, *arguments)
 
   monkeypatch.setattr(finetune, "_run_seed", counted)
-  monkeypatch.setattr(reproduce.zero_shot, "run", None)
+  monkeypatch.setattr(reproduce.zero_shot, "measure", None)
   again = reproduce.run(world.workdir, world.paths["transformer"], world.data, **world.asked)
   assert json.dumps(again, sort_keys=True) == json.dumps(world.results, sort_keys=True)
-  assert all(done for _, done in made)
-  made.clear()
+  assert not made
   more = reproduce.run(
     world.workdir, world.paths["transformer"], world.data, table=["4"], tasks=["cola"], budget="small", seeds=2
   )
@@ -94,13 +95,141 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
   assert set(more["runs"]) == set(world.results["runs"])  # what was known stays
   report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
   assert "### Table 4" in report and "### Table 5" in report and "Multi-task BiLSTM + ELMo + Attn" in report
+  os.remove(f"{world.workdir}/results.json")  # what was lost is found again
+  os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial")
+  for name in os.listdir(world.workdir):
+    if name.startswith(("table5", "figure2")):
+      os.remove(f"{world.workdir}/{name}")
+  found = reproduce.run(
+    world.workdir, world.paths["transformer"], world.data, table=["4"], tasks=["cola"], budget="small", seeds=2
+  )
+  assert json.dumps(found["runs"]["full"]) == json.dumps(more["runs"]["full"])
 
 
-def test_tasks_without_data_are_said(world, capsys, tmp_path):
-  reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], budget="small")
-  told = capsys.readouterr().err
-  for column in paper.TABLES[2].columns:
-    assert f"left out: {column.tasks[0]} (" in told
+@pytest.fixture
+def files(tmp_path):
+  """A folder with a few rows of CoLA, RTE, MNLI and both halves of RACE."""
+  glue = {
+    "CoLA/{}.tsv": "x\t1\t\tthe cat sat\nx\t0\t\tsat cat\n",
+    "RTE/{}.tsv": "index\tsentence1\tsentence2\tlabel\n0\tthe cat sat\tcat\tentailment\n",
+  }
+  for name, text in glue.items():
+    for split in ("train", "dev"):
+      path = tmp_path / "glue" / name.format(split)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(text)
+  header = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
+  header += "sentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+  (tmp_path / "glue" / "MNLI").mkdir()
+  for split in ("train", "dev_matched", "dev_mismatched"):
+    row = "\t".join(["0", *["x"] * 7, "the cat sat", "a cat", "neutral", "neutral"])
+    (tmp_path / "glue" / "MNLI" / f"{split}.tsv").write_text(header + row + "\n")
+  passage = {
+    "article": "the cat sat",
+    "questions": ["who sat?"],
+    "options": [["cat", "dog", "sea", "mat"]],
+    "answers": ["A"],
+  }
+  for split in ("train", "dev"):
+    for half in ("middle", "high"):
+      (tmp_path / "race" / split / half).mkdir(parents=True)
+      (tmp_path / "race" / split / half / "1.txt").write_text(json.dumps(passage))
+  return tmp_path
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+  """Runs that take no time: the list of (folder's end, config), each with a result of its own."""
+  made = []
+
+  def run(config, data_dir, source, workdir, seeds=1):
+    made.append(("/".join(workdir.split("/")[-3:]), config))
+    number = len(made) / 100
+    found = {"dev_loss": 1.0, "dev_accuracy": number, "dev_matthews": number}
+    return [{"task": config.task.name, "seed": 0, "dev": found, "best": {"step": 1, **found}}]
+
+  monkeypatch.setattr(reproduce.finetune, "run", run)
+  monkeypatch.setattr(
+    reproduce.evaluate, "run", lambda best, *_, task: {"loss": 1.0, "accuracy": {"mnli-mismatched": 0.9}.get(task, 0.8)}
+  )
+  return made
+
+
+def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, made_up, tmp_path):
+  results = reproduce.run(
+    str(tmp_path / "out"), world.paths["transformer"], str(files), table=["2", "3", "4", "5"], lstm=world.paths["lstm"]
+  )
+  made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
+  rows = ("full", "no-pretraining", "no-aux-lm", "lstm")
+  once = ["full/mnli", "full/rte", "full/race", "full/cola"]
+  of_table_5 = [f"{row}/{task}" for task in ("cola", "mnli", "rte") for row in rows]
+  assert made == list(dict.fromkeys(once + of_table_5))
+  value = {folder: n / 100 for n, folder in enumerate(made, start=1)}
+  runs = results["runs"]
+  for row in rows:
+    for task, metric in (("cola", "matthews"), ("rte", "accuracy"), ("mnli", "accuracy")):
+      assert runs[row][task]["best"][f"dev_{metric}"]["mean"] == value[f"{row}/{task}"]
+    assert runs[row]["mnli-mismatched"]["best"]["dev_accuracy"]["mean"] == 0.9
+  table = comparison.ablation_points(runs)["LSTM w/ aux LM"]
+  assert table == {
+    "CoLA": pytest.approx(100 * value["lstm/cola"]),
+    "MNLI": pytest.approx((100 * value["lstm/mnli"] + 90) / 2),
+    "RTE": pytest.approx(100 * value["lstm/rte"]),
+  }
+  report = open(tmp_path / "out" / "results.md", encoding="utf-8").read()
+  assert f"| **ours** |  | 80.0 | 80.0 | {100 * value['full/race']:.1f} |" in report  # table 3: one model of all RACE
+  assert f"| **ours** | {100 * value['full/mnli']:.1f} | 90.0 |  |  |  | {100 * value['full/rte']:.1f} |" in report
+  assert "- wnli: --data_dir" in report and "- snli: --data_dir" in report
+
+
+def test_figure_2_without_all_of_its_data(world, files, made_up, tmp_path, monkeypatch):
+  monkeypatch.setattr(reproduce.zero_shot, "measure", lambda found, prepared, score: [])
+  results = reproduce.run(str(tmp_path / "out"), world.paths["transformer"], str(files), figure=["2"])
+  made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
+  layers = ("no-pretraining", "0-layers", "full")
+  assert made == [f"{setting}/{task}" for task in ("race", "mnli") for setting in layers]
+  assert [config.transfer_layers for _, config in made_up] == [-1, 0, None] * 2
+  assert {"zero-shot sst2", "zero-shot dprd"} <= set(results["left_out"])
+  assert "zero-shot race" not in results["left_out"]
+
+
+def test_what_is_known_is_told_when_a_run_fails(world, files, made_up, tmp_path, monkeypatch):
+  run = reproduce.finetune.run
+
+  def fail(config, *arguments, **named):
+    if config.task.name == "rte":
+      raise InputError("it diverged")
+    return run(config, *arguments, **named)
+
+  monkeypatch.setattr(reproduce.finetune, "run", fail)
+  with pytest.raises(InputError, match="it diverged"):
+    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], str(files), table=["5"])
+  assert "| **ours** |" in open(tmp_path / "out" / "results.md", encoding="utf-8").read()
+
+
+def test_the_papers_averages_are_the_printed_ones():
+  runs = {
+    setting: {
+      task: {
+        "metric": "m", "seeds": [0], "degenerate": [], "note": "",
+        "best": {"dev_m": spread([0.5])._asdict()}, "dev": {"dev_m": spread([0.5])._asdict()},
+      }
+      for column in paper.TABLES[5].columns
+      for task in column.tasks
+    }
+    for setting in ("full", "lstm")
+  }  # fmt: skip
+  report = comparison.describe({**NOTHING, "runs": runs})
+  assert "| Transformer w/ aux LM (full), the paper | 74.7 | 45.4 |" in report
+  assert "| LSTM w/ aux LM, the paper | 69.1 | 30.3 |" in report
+
+
+def test_nothing_to_run_is_an_error(world, tmp_path):
+  with pytest.raises(InputError, match="nothing to run with --data_dir=.*no folder 'glue/MNLI' here"):
+    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], budget="small")
+  with pytest.raises(InputError, match="nothing to run"):
+    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], tasks=["cola"])
+  assert not (tmp_path / "out").exists()
 
 
 def test_glue_is_averaged_by_its_own_rule():
@@ -122,12 +251,13 @@ def test_glue_is_averaged_by_its_own_rule():
       "dev": found,
       "note": "",
     }
-  results = {"budget": "paper", "runs": {"full": runs}, "zero_shot": {}}
-  rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in reproduce.describe(results).splitlines()}
+  results = {**NOTHING, "runs": {"full": runs}}
+  lines = comparison.describe(results).splitlines()
+  rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in lines}
   assert rows["**ours**"] == ["45.4", "91.3", "82.3", "82.0", "70.3", "72.8 |"]
   assert rows["difference"] == [*["+0.0"] * 5, "+0.0 |"]
   del runs["wnli"]
-  assert "| **ours** | 45.4 | 91.3 | 82.3 | 82.0 | 70.3 |  |" in reproduce.describe(results)
+  assert "| **ours** | 45.4 | 91.3 | 82.3 | 82.0 | 70.3 |  |" in comparison.describe(results)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +270,12 @@ def test_glue_is_averaged_by_its_own_rule():
     ({"tasks": ["colla"]}, "no task 'colla'"),
     ({"budget": "paper"}, "holds results of budget small and the checkpoints"),
     ({"lstm": "nothing"}, "no checkpoint in"),
+    ({"lstm": "transformer"}, "--lstm=.*: a TransformerConfig; should be a LSTMConfig"),
   ],
 )
 def test_what_is_refused(world, changes, message):
+  if "lstm" in changes:
+    changes = {"lstm": world.paths.get(changes["lstm"], "nothing")}
   with pytest.raises(InputError, match=message):
     reproduce.run(world.workdir, world.paths["transformer"], world.data, **world.asked | changes)
 
@@ -157,5 +290,10 @@ def test_what_is_needed_later_is_missed_at_once(world, monkeypatch, tmp_path):
 
 def test_a_folder_of_something_else(world, tmp_path):
   (tmp_path / "thesis.txt").write_text("mine")
-  with pytest.raises(InputError, match="not empty, and without results.json"):
+  with pytest.raises(InputError, match="holds 'thesis.txt' and no results.json"):
+    reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)
+  with pytest.raises(InputError, match="thesis.txt is a file"):
+    reproduce.run(str(tmp_path / "thesis.txt"), world.paths["transformer"], world.data, **world.asked)
+  (tmp_path / "results.json").write_text('{"budget": ')
+  with pytest.raises(InputError, match="results.json: cannot be read .* the runs stay"):
     reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)

@@ -35,18 +35,25 @@ class Bigrams:
     return jnp.log(self.follows)[ids], jnp.eye(3), state
 
 
-def test_a_model_known_by_hand():
+@pytest.fixture
+def scorer(monkeypatch):
+  """make_scorer of the bigrams."""
+  monkeypatch.setattr(zero_shot, "LanguageModel", lambda trunk: Bigrams())
+  return lambda: zero_shot.make_scorer(Bigrams.trunk_config)
+
+
+def test_a_model_known_by_hand(scorer):
   questions = [
     Question([0, 1], [[2], [0]], [0, 0]),  # 0 1 | 2: P(2 | 1); 0 1 | 0
     Question([1], [[2, 1, 1], [0]], [0, 0]),  # options of unequal lengths
-    Question([1], [[2, 1, 1], [0, 2]], [1, 2]),  # the first ids read and not counted
+    Question([1], [[2, 1, 1], [0, 2]], [1, 1]),  # the first ids read and not counted
     Question([], [[0, 1, 2]], [0]),  # nothing before the first token, which cannot be scored
   ]
-  found = zero_shot.make_scorer(Bigrams())({}, questions)
+  found = scorer()({}, questions)
   expected = [
     [(math.log(0.7), 1), (math.log(0.1), 1)],
     [(math.log(0.7) + math.log(0.6) + math.log(0.2), 3), (math.log(0.1), 1)],
-    [(math.log(0.6) + math.log(0.2), 2), (0.0, 0)],
+    [(math.log(0.6) + math.log(0.2), 2), (math.log(0.25), 1)],
     [(math.log(0.25) + math.log(0.7), 2)],
   ]
   for answers, wanted in zip(found, expected, strict=True):
@@ -54,12 +61,10 @@ def test_a_model_known_by_hand():
   assert found[1][0].mean == pytest.approx(math.log(0.7 * 0.6 * 0.2) / 3)
 
 
-def test_a_context_without_room_loses_its_head():
+def test_a_context_without_room_loses_its_head(scorer):
   question = Question([2] * 7 + [1], [[2, 1, 1]], [0])
-  (found,) = zero_shot.make_scorer(Bigrams())({}, [question])
+  (found,) = scorer()({}, [question])
   assert found[0].total == pytest.approx(math.log(0.7 * 0.6 * 0.2))
-  with pytest.raises(InputError, match="a text of 9 tokens to score: the model's context is 8"):
-    zero_shot.make_scorer(Bigrams())({}, [Question([0], [[1] * 9], [0])])
 
 
 TRUNKS = [
@@ -88,7 +93,7 @@ def test_reading_a_context_once_changes_nothing(trunk, make_run):
     scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
     return [scores[n - 1, ids[n]] for n in range(1, len(ids))]
 
-  found = zero_shot.make_scorer(model)(params, questions)
+  found = zero_shot.make_scorer(trunk)(params, questions)
   for question, answers in zip(questions, found, strict=True):
     longest = max(map(len, question.options))
     context = question.context[max(0, len(question.context) + longest - 32) :]
@@ -119,7 +124,7 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
     "the dog ran to the sea",
     "sea red the to",
     "the barn",
-    "mat",
+    "mat on",
   ]
   for split in ("train", "dev"):
     lines = [f"x\t{1 - n % 2}\t\t{text}\n" for n, text in enumerate(sentences * 2)]
@@ -156,9 +161,22 @@ def test_every_task_over_a_run(world, tmp_path, capsys):
 def test_what_measuring_needs_is_missed_at_once(world, monkeypatch):
   monkeypatch.setitem(sys.modules, "sklearn", None)
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-  monkeypatch.setattr(zero_shot.pretrained, "load", None)
+  monkeypatch.setattr(zero_shot, "make_scorer", None)
   with pytest.raises(InputError, match="needs scikit-learn"):
     zero_shot.run(world.run, world.data)
+
+
+@pytest.mark.parametrize(
+  "sentence, message",
+  [("the", "dev.tsv:1: no token to score"), ("the cat sat " * 40, r"dev.tsv:1: \d+ tokens to score; .* context is 64")],
+)
+def test_texts_that_cannot_be_scored_are_named_before_any_is(world, tmp_path, monkeypatch, sentence, message):
+  (tmp_path / "glue" / "CoLA").mkdir(parents=True)
+  for split, text in (("train", "the cat sat"), ("dev", sentence)):
+    (tmp_path / "glue" / "CoLA" / f"{split}.tsv").write_text(f"x\t1\t\t{text}\n")
+  monkeypatch.setattr(zero_shot, "measure", None)
+  with pytest.raises(InputError, match=message):
+    zero_shot.run(world.run, str(tmp_path), ["cola"])
 
 
 def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):

@@ -139,7 +139,7 @@ def encode(
     outcomes: K.
 
   Raises:
-    InputError: naming the example, for an empty field or another number of sequences, fields or outcomes.
+    InputError: naming the example, for a field without tokens or another number of sequences, fields or outcomes.
   """
   if not examples:
     raise InputError("no examples to encode")
@@ -175,10 +175,6 @@ def _check(example: Example, shape: tuple[int, int], outcomes: int) -> None:
     )
   if example.label is not None and len(example.label) != outcomes:
     raise InputError(f"{example.name}: a label over {len(example.label)} outcomes where the task has {outcomes}")
-  for sequence in example.sequences:
-    for f, text in enumerate(sequence):
-      if not text.strip():
-        raise InputError(f"{example.name}: text field {f + 1} is empty; fill it in or remove the row")
 
 
 class PackedBatches:

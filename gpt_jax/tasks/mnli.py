@@ -25,9 +25,9 @@ def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:
 
 
 def diagnostic_file(data_dir: str) -> str:
-  """AX/diagnostic.tsv, or diagnostic/diagnostic.tsv, where GLUE's download script puts it; it may not be there."""
-  places = ("glue/AX", "glue/diagnostic", "AX", "diagnostic")
-  paths = [os.path.join(data_dir, place, "diagnostic.tsv") for place in places]
+  """AX.tsv as published, diagnostic/diagnostic.tsv as GLUE's download script has it; it may not be there."""
+  names = ("AX/diagnostic.tsv", "diagnostic/diagnostic.tsv", "AX/AX.tsv", "AX.tsv")
+  paths = [os.path.join(data_dir, place, name) for place in ("glue", "") for name in names]
   return next(filter(os.path.exists, paths), paths[0])
 
 

@@ -12,11 +12,20 @@ LABELS = ("not_equivalent", "equivalent")  # written 0 and 1 in the files
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  """Microsoft's two files; GLUE's dev split is the pairs of the train file that dev_ids.tsv lists."""
+  """Microsoft's two files; GLUE's dev split is the pairs of the train file that dev_ids.tsv lists.
+
+  Where they are not there, the three that GLUE's download script makes of them, whose test set has no labels.
+  """
   place = folder(data_dir, "glue", "MRPC")
   path = os.path.join(place, f"msr_paraphrase_{'test' if split == 'test' else 'train'}.txt")
+  divided = os.path.join(place, f"{split}.tsv")
+  if os.path.exists(divided) and not os.path.exists(path):
+    for row in table(divided, ("#1 String", "#2 String"), "Quality", unlabelled=split == "test"):
+      yield named(row, LABELS)
+    return
+  rows = list(table(path, ("#1 ID", "#2 ID", "#1 String", "#2 String"), "Quality"))
   dev = set() if split == "test" else _pairs(os.path.join(place, "dev_ids.tsv"))
-  for row in table(path, ("#1 ID", "#2 ID", "#1 String", "#2 String"), "Quality"):
+  for row in rows:
     *ids, first, second = row.texts
     if split == "test" or (tuple(ids) in dev) == (split == "dev"):
       yield named(row._replace(texts=(first, second)), LABELS)

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.rows import folder, lines
 
 FILES = {"dprd": "test.c.txt", "wsc273": "wsc273.txt"}
@@ -68,8 +68,8 @@ def _blocks(path: str) -> Iterator[Pronoun]:
 def _schemas(path: str) -> Iterator[Pronoun]:
   try:
     schemas = xml.parse(path).getroot().iter("schema")
-  except OSError as error:
-    raise InputError(f"{path}: {error.strerror or error}; {FILES['wsc273']} would do as well") from error
+  except FileNotFoundError as error:
+    raise MissingInput(f"{path}: {error.strerror}; {FILES['wsc273']} would do as well") from error
   except xml.ParseError as error:
     raise InputError(f"{path}: not XML: {error}") from error
   for number, schema in enumerate(schemas, start=1):

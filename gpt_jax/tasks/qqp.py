@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from gpt_jax.errors import InputError
 from gpt_jax.metrics import accuracy, f1
@@ -14,7 +15,10 @@ COLUMNS = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  """GLUE's files. A few rows of the labelled ones are broken as published; they are left out and counted."""
+  """GLUE's files. A few rows of the labelled ones are broken as published; they are left out and counted.
+
+  Most have too few columns, and two have no second question (https://github.com/huggingface/datasets/issues/277).
+  """
   path = os.path.join(folder(data_dir, "glue", "QQP"), f"{split}.tsv")
   if split == "test":
     yield from table(path, ("question1", "question2"))
@@ -25,7 +29,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   broken = []
   for number, line in rows:
     cells = line.split("\t")
-    if len(cells) != len(COLUMNS) or not (cells[3].strip() and cells[4].strip()):
+    if len(cells) != len(COLUMNS) or _lacks_text(*cells[3:5]):
       broken.append(number)
     else:
       yield named(Row((cells[3], cells[4]), cells[5], f"{path}:{number}"), LABELS)
@@ -34,6 +38,17 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     if len(broken) > 0.001 * len(rows) + 2:  # more than were published
       raise InputError(f"{message}; copy the file again")
     warnings.warn(message, stacklevel=2)
+
+
+def parse(record: dict[str, Any], name: str) -> Iterator[Row]:
+  """Of TFDS, which has the rows without a second question."""
+  questions = record["question1"], record["question2"]
+  if not _lacks_text(*questions):
+    yield Row(questions, record["label"], name)
+
+
+def _lacks_text(*questions: str) -> bool:
+  return not all(map(str.strip, questions))
 
 
 TASKS = (
@@ -45,6 +60,7 @@ TASKS = (
     read=read,
     metrics={"f1": f1, "accuracy": accuracy},
     tfds=("glue/qqp",),
+    parse=parse,
     paper="70.3 F1 on the test server (Radford et al. 2018, table 4); accuracy 88.5 (GLUE leaderboard)",
   ),
 )

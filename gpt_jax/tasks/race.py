@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.data.examples import first_field
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.metrics import accuracy
 from gpt_jax.tasks.rows import Row, folder, lines
 from gpt_jax.tasks.task import Sequences, Task
@@ -25,7 +25,7 @@ def read(data_dir: str, split: str, schools: tuple[str, ...]) -> Iterator[Row]:
   for school in schools:
     place = os.path.join(root, split, school)
     if not os.path.isdir(place):
-      raise InputError(f"{place}: no such folder; RACE has one for each split and school, with a .txt file a passage")
+      raise MissingInput(f"{place}: no such folder; RACE has one for each split and school, with a .txt file a passage")
     for name in sorted(os.listdir(place), key=lambda name: (len(name), name)):  # 2.txt before 10.txt
       if name.endswith(".txt"):
         yield from _read_passage(os.path.join(place, name))

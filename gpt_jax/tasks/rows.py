@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 
 
 class Row(NamedTuple):
@@ -35,7 +35,7 @@ def folder(data_dir: str, collection: str, name: str = "") -> str:
   for candidate in candidates:
     if data_dir and os.path.isdir(candidate):
       return candidate
-  raise InputError(
+  raise MissingInput(
     f"--data_dir={data_dir}: no folder {wanted!r} here; it should contain the official files of {name or collection}"
   )
 
@@ -145,6 +145,8 @@ def _text(path: str) -> str:
     try:
       with open(path, "rb") as file:
         data = file.read()
+    except FileNotFoundError as error:
+      raise MissingInput(f"{path}: {error.strerror}") from error
     except OSError as error:
       raise InputError(f"{path}: {error.strerror or error}") from error
   try:

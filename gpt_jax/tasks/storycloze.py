@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.metrics import accuracy
 from gpt_jax.tasks.rows import Row, folder, table
-from gpt_jax.tasks.task import Task, multiple_choice
+from gpt_jax.tasks.task import Sequences, Task, multiple_choice
 
 SENTENCES = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 ENDINGS = ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2")
@@ -32,17 +32,22 @@ def read(data_dir: str, split: str, test: str) -> Iterator[Row]:
 def _rows(root: str, name: str) -> Iterator[Row]:
   found = sorted(glob.glob(os.path.join(glob.escape(root), "**", f"cloze_test_{name}*.csv"), recursive=True))
   if len(found) != 1:
-    raise InputError(f"{root}: {len(found)} files cloze_test_{name}*.csv; there should be one")
-  for row in table(found[0], (*SENTENCES, *ENDINGS), "AnswerRightEnding"):
-    yield row._replace(texts=(" ".join(row.texts[:4]), *row.texts[4:]))
+    problem = InputError if found else MissingInput
+    raise problem(f"{root}: {len(found)} files cloze_test_{name}*.csv; there should be one")
+  return table(found[0], (*SENTENCES, *ENDINGS), "AnswerRightEnding")
+
+
+def sequences(*texts: str) -> Sequences:
+  """<start> story <delimiter> ending <extract>, for each of the two endings."""
+  return multiple_choice(" ".join(texts[:4]), *texts[4:])
 
 
 def _task(name: str, test: str, paper: str) -> Task:
   return Task(
     name=name,
     labels=("1", "2"),
-    columns=("story", "first", "second"),
-    sequences=multiple_choice,
+    columns=(*SENTENCES, *ENDINGS),
+    sequences=sequences,
     read=functools.partial(read, test=test),
     metrics={"accuracy": accuracy},
     combine="choose",

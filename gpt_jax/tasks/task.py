@@ -3,7 +3,8 @@
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,8 @@ class Task:
     value: distributions [N, K] -> what the metrics compare, [N].
     tfds: the TFDS data sets that hold the task, read when data_dir is "tfds:DIR".
     tfds_splits: "train", "dev" or "test" -> its name there, where it is another.
-    parse: (a TFDS record, its name) -> rows; None: the columns and "label" by their names.
+    parse: (a TFDS record, its name) -> rows, none where the record is to be left out; None: the columns and "label" by
+      their names.
     paper: the paper's result with its source.
   """
 
@@ -91,7 +93,7 @@ class Task:
     """The examples of a split, in the order of the files.
 
     Raises:
-      InputError: naming file and line, for anything missing or malformed; unlabelled rows outside "test".
+      InputError: naming file and line, for anything missing or malformed, an empty text, or no label outside "test".
     """
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
@@ -109,7 +111,14 @@ class Task:
     return examples
 
   def example(self, row: Row) -> Example:
-    """Applies the input transformation, and turns the label into a distribution."""
+    """Applies the input transformation, and turns the label into a distribution.
+
+    Raises:
+      InputError: naming file and line, for an empty text or an unknown label.
+    """
+    for column, text in zip(self.columns, row.texts, strict=True):
+      if not text.strip():
+        raise InputError(f"{row.name}: column {column!r} is empty; fill it in or remove the row")
     return Example(self.sequences(*row.texts), None if row.label is None else self._distribution(row), row.name)
 
   def encode(self, examples: list[Example], tokenizer: Any, context: int) -> Encoded:
@@ -125,7 +134,8 @@ class Task:
     """
     truth, predicted = self.value(np.asarray(labels)), self.value(np.asarray(probabilities))
     result = {name: float(metric(truth, predicted)) for name, metric in self.metrics.items()}
-    return result if np.ptp(predicted) > 0 else {**result, "degenerate": 1.0}
+    # Not 0: of one and the same prediction the last bits differ with the place in a batch.
+    return result if np.ptp(predicted) > 1e-3 else {**result, "degenerate": 1.0}
 
   def _distribution(self, row: Row) -> tuple[float, ...]:
     try:
@@ -141,12 +151,18 @@ class Task:
     if not self.tfds:
       raise InputError(f"--data_dir=tfds:{data_dir}: task {self.name} is not in TFDS")
     for data_set in self.tfds:
+      total = dropped = 0
       for name, record in tfds_records(data_set, self.tfds_splits.get(split, split), data_dir):
-        if self.parse:
-          yield from self.parse(record, name)
-        else:
-          label = record["label"]
-          yield Row(tuple(record[column] for column in self.columns), None if label is None else str(label), name)
+        rows = list((self.parse or self._by_name)(record, name))
+        total, dropped = total + 1, dropped + (not rows)
+        yield from rows
+      if dropped:
+        message = f"tfds:{data_dir}: {dropped} of {total} rows of {data_set} ({split}) lack a label or a text"
+        warnings.warn(f"{message} and are left out", stacklevel=2)
+
+  def _by_name(self, record: dict[str, Any], name: str) -> Iterator[Row]:
+    label = record["label"]
+    yield Row(tuple(record[column] for column in self.columns), None if label is None else str(label), name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,8 +187,13 @@ def find(name: str) -> Task:
   for task in _tasks(module) if module in _modules() else ():
     if task.name == name:
       return task
-  names = [task.name for module in _modules() for task in _tasks(module)]
-  raise InputError(f"no task {name!r}; the tasks are {', '.join(names)}, and table for files of your own")
+  names = ", ".join(task.name for task in every())
+  raise InputError(f"no task {name!r}; the tasks are {names}, and table for files of your own")
+
+
+def every() -> list[Task]:
+  """All tasks of this package."""
+  return [task for module in _modules() for task in _tasks(module)]
 
 
 def _modules() -> list[str]:

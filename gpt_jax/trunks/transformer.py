@@ -1,6 +1,7 @@
-"""The GPT-1 decoder: a post-norm Transformer with learned positions and a tied output table.
+"""The GPT decoder: a Transformer with learned positions and a tied output table, post-norm (GPT-1) or pre-norm (GPT-2).
 
 Radford et al. 2018, section 4.1; where the paper is silent, OpenAI's released train.py (finetune-transformer-lm).
+Pre-norm: Radford et al. 2019, section 2.3.
 
 Letters: B rows, T positions, D width, H heads, K = D / H, F = 4 D, R rows of the padded vocabulary.
 """
@@ -22,7 +23,8 @@ from gpt_jax.sharding import axis_size, constrain
 
 SPECIAL_TOKENS = 3  # start, delimiter, extract: the first rows behind the vocabulary
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills the tiles of a matrix unit
-_INIT = nn.initializers.normal(0.02)  # the paper's N(0, 0.02); the released code reads it as standard deviation
+_STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
+_INIT = nn.initializers.normal(_STD)
 _EPSILON = 1e-5
 
 # Matched against the paths of parameters and optimizer moments (see sharding.partition).
@@ -54,6 +56,11 @@ class TransformerConfig:
   residual_dropout: float = option(0.1, "dropout on what each sublayer adds", low=0.0, high=0.99)
   attention_dropout: float = option(0.1, "dropout on attention probabilities", low=0.0, high=0.99)
   embedding_dropout: float = option(0.1, "dropout on the embedding tables", low=0.0, high=0.99)
+  norm: str = option(
+    "post",
+    "post: a block normalises its sums, as GPT-1; pre: what its sublayers read, as GPT-2, with a last norm at the end",
+    choices=("post", "pre"),
+  )
   dtype: str = option("float32", "of activations and matrix products", choices=("float32", "bfloat16"))
 
   def __post_init__(self):
@@ -68,13 +75,19 @@ class TransformerConfig:
     """R, the rows of the embedding table."""
     return padded_rows(self.vocab_size)
 
+  @property
+  def residual_scale(self) -> float:
+    """Of the first kernels that add to the residual stream: pre-norm, it grows with depth (GPT-2, section 2.3)."""
+    return (2 * self.layers) ** -0.5 if self.norm == "pre" else 1.0
+
   def build(self, causal: bool = True) -> "Transformer":
     return Transformer(self, causal)
 
   def parameter_count(self) -> int:
     """Parameters without the unused rows of the table: 116,534,784 at the paper's sizes and 40,478 ids."""
     per_block = 12 * self.width**2 + 13 * self.width
-    return (self.vocab_size + self.context) * self.width + self.layers * per_block
+    last_norm = 2 * self.width if self.norm == "pre" else 0
+    return (self.vocab_size + self.context) * self.width + self.layers * per_block + last_norm
 
   def flops_per_token(self, length: int) -> float:
     """Floating-point operations of a training step for one token: 6 N + 12 L T D, attention counted whole."""
@@ -99,6 +112,7 @@ class Transformer(nn.Module):
     self.tokens = self.param("tokens", _INIT, (c.rows, c.width))
     self.positions = self.param("positions", _INIT, (c.context, c.width))
     self.blocks = [Block(c, self.causal, name=f"block_{i}") for i in range(c.layers)]
+    self.last_norm = LayerNorm(c.dtype) if c.norm == "pre" else lambda x: x
 
   def __call__(self, inputs, positions, segments=None, key: Key | None = None):
     """Hidden states and the table that turns them into logits.
@@ -116,7 +130,7 @@ class Transformer(nn.Module):
     x, table = self._embed(inputs, positions, key)
     for i, block in enumerate(self.blocks):
       x = block(x, segments, key and key.fold(i))
-    return x, table
+    return self.last_norm(x), table
 
   def start(self, batch_size: int) -> Cache:
     """The cache before the first token."""
@@ -142,7 +156,7 @@ class Transformer(nn.Module):
       x, k, v = block.extend(x, positions, cache.keys[i], cache.values[i])
       keys.append(k)
       values.append(v)
-    return x, table, Cache(tuple(keys), tuple(values))
+    return self.last_norm(x), table, Cache(tuple(keys), tuple(values))
 
   def _embed(self, inputs, positions, key):
     c = self.config
@@ -171,7 +185,7 @@ def attention_maps(intermediates) -> jax.Array:
 
 
 class Block(nn.Module):
-  """n = LN(x + Attention(x)), LN(n + MLP(n)): normalised after the sum (train.py:143-147)."""
+  """GPT-1: n = LN(x + Attention(x)), LN(n + MLP(n)) (train.py:143-147); GPT-2: x + Attention(LN(x)), then MLP."""
 
   config: TransformerConfig
   causal: bool
@@ -185,11 +199,19 @@ class Block(nn.Module):
   def __call__(self, x, segments, key):
     rate = self.config.residual_dropout
     keys = [key and key.fold(i) for i in range(3)]
-    x = self.attention_norm(x + drop(self.attention(x, segments, keys[0]), rate, keys[1]))
-    x = self.mlp_norm(x + drop(self.mlp(x), rate, keys[2]))
+    if self.config.norm == "pre":
+      x = x + drop(self.attention(self.attention_norm(x), segments, keys[0]), rate, keys[1])
+      x = x + drop(self.mlp(self.mlp_norm(x)), rate, keys[2])
+    else:
+      x = self.attention_norm(x + drop(self.attention(x, segments, keys[0]), rate, keys[1]))
+      x = self.mlp_norm(x + drop(self.mlp(x), rate, keys[2]))
     return constrain(x, "data")
 
   def extend(self, x, positions, keys, values):
+    if self.config.norm == "pre":
+      update, keys, values = self.attention.extend(self.attention_norm(x), positions, keys, values)
+      x = x + update
+      return x + self.mlp(self.mlp_norm(x)), keys, values
     update, keys, values = self.attention.extend(x, positions, keys, values)
     x = self.attention_norm(x + update)
     return self.mlp_norm(x + self.mlp(x)), keys, values
@@ -204,7 +226,7 @@ class Attention(nn.Module):
   def setup(self):
     d, h = self.config.width, self.config.heads
     self.qkv = Projection((d,), (3, h, d // h), self.config.dtype)
-    self.out = Projection((h, d // h), (d,), self.config.dtype)
+    self.out = Projection((h, d // h), (d,), self.config.dtype, self.config.residual_scale)
 
   def __call__(self, x, segments, key):
     q, k, v = self._project(x)
@@ -257,7 +279,7 @@ class MLP(nn.Module):
   def __call__(self, x):
     d, dtype = self.config.width, self.config.dtype
     x = jax.nn.gelu(Projection((d,), (4 * d,), dtype, name="in")(x), approximate=True)
-    return Projection((4 * d,), (d,), dtype, name="out")(x)
+    return Projection((4 * d,), (d,), dtype, self.config.residual_scale, name="out")(x)
 
 
 class Projection(nn.Module):
@@ -266,10 +288,12 @@ class Projection(nn.Module):
   inputs: tuple[int, ...]
   outputs: tuple[int, ...]
   dtype: str
+  scale: float = 1.0  # of the first kernel
 
   @nn.compact
   def __call__(self, x):
-    kernel = self.param("kernel", _INIT, self.inputs + self.outputs).astype(self.dtype)
+    init = nn.initializers.normal(self.scale * _STD)
+    kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
     bias = self.param("bias", nn.initializers.zeros, self.outputs).astype(self.dtype)
     before = x.shape[: x.ndim - len(self.inputs)]
     if axis_size("model") == 1:

@@ -264,13 +264,6 @@ def test_report():
   assert "nothing truncated" in encode(examples, Numbers(), 64, each_half, 2).report()
 
 
-@pytest.mark.parametrize("empty", ["", "  \t"])
-def test_empty_field_names_file_and_line(empty):
-  examples = [Example((("7", "8"),), (1.0,), "a.tsv:2"), Example((("7", empty),), (1.0,), "a.tsv:3")]
-  with pytest.raises(InputError, match=r"^a\.tsv:3: text field 2 is empty"):
-    encode(examples, Numbers(), 16, each_half, 1)
-
-
 def test_text_that_the_tokenizer_drops_names_file_and_line():
   class Dropping(Numbers):
     def encode_many(self, texts):

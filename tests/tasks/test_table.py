@@ -14,6 +14,7 @@ def files(tmp_path):
     "train.csv": 'review,stars\n"good, really",pos\nbad,neg\nfine,pos\n',
     "dev.jsonl": '{"review": "meh", "stars": "neg"}\n',
     "test.tsv": "review\nunseen\n",
+    "blank.jsonl": '{"review": "a", "stars": "neg"}\n{"review": " ", "stars": "pos"}\n',
     "pairs.tsv": "a\tb\tsame\nx\ty\t1\nz\tw\t0\n",
     "choices.tsv": "story\tfirst\tsecond\tthird\tright\nOnce.\tA.\tB.\tC.\tsecond\n",
   }
@@ -99,6 +100,7 @@ def test_bad_configs(fields, message):
     ({"label": "grade"}, "train", r"train\.csv:2: no column 'grade'"),
     ({"columns": ("text",)}, "train", r"train\.csv:2: no column 'text'; the columns are 'review', 'stars'"),
     ({"train": "none.csv"}, "train", r"none\.csv: No such file"),
+    ({"train": "blank.jsonl"}, "train", r"blank\.jsonl:2: column 'review' is empty; fill it in or remove the row"),
     ({"dev": ""}, "dev", "TableTask.dev: no file is named"),
     ({"dev": "test.tsv"}, "dev", r"test\.tsv:2: no column 'stars'"),
     ({"train": "choices.tsv", "columns": ("story",), "label": "right"}, "train", "two or more are needed"),

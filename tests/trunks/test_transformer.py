@@ -61,6 +61,17 @@ def test_initial_values():
       np.testing.assert_allclose(np.std(leaf), 0.02, rtol=0.05, err_msg=name)
 
 
+def test_pre_norm_begins_with_smaller_sums():
+  text = np.zeros((1, 8), np.int32)
+  config = dataclasses.replace(CONFIG, width=64, layers=8, norm="pre")
+  params = jax.jit(config.build().init)(jax.random.key(0), text, text)["params"]
+  for part, size in (("attention", 1 / 4), ("mlp", 1 / 4)):  # 1 / sqrt(2 x 8)
+    np.testing.assert_allclose(np.std(params["block_3"][part]["out"]["kernel"]), 0.02 * size, rtol=0.05)
+  np.testing.assert_allclose(np.std(params["block_3"]["mlp"]["in"]["kernel"]), 0.02, rtol=0.05)
+  np.testing.assert_allclose(np.std(params["block_3"]["attention"]["qkv"]["kernel"]), 0.02, rtol=0.05)
+  assert config.parameter_count() == sum(p.size for p in jax.tree.leaves(params)) - (128 - 60) * 64
+
+
 def test_heads_must_divide_the_width():
   with pytest.raises(InputError, match="trunk.heads=3: must divide trunk.width=16"):
     dataclasses.replace(CONFIG, heads=3)
@@ -78,9 +89,11 @@ def numpy_gpt(params, ids, heads, causal=True, maps=None):
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
   T, D = len(ids), p["tokens"].shape[1]
   h = p["tokens"][ids] + p["positions"][:T]
+  pre = "last_norm" in p
   for i in range(CONFIG.layers):
     block = p[f"block_{i}"]
-    c = h @ block["attention"]["qkv"]["kernel"].reshape(D, 3 * D) + block["attention"]["qkv"]["bias"].reshape(3 * D)
+    x = numpy_norm(h, block["attention_norm"]) if pre else h
+    c = x @ block["attention"]["qkv"]["kernel"].reshape(D, 3 * D) + block["attention"]["qkv"]["bias"].reshape(3 * D)
     q, k, v = c[:, :D], c[:, D : 2 * D], c[:, 2 * D :]
     merged = np.zeros((T, D))
     for head in range(heads):
@@ -94,11 +107,14 @@ def numpy_gpt(params, ids, heads, causal=True, maps=None):
       if maps is not None:
         maps.append(w)
     out = block["attention"]["out"]
-    n = numpy_norm(h + merged @ out["kernel"].reshape(D, D) + out["bias"], block["attention_norm"])
-    m = n @ block["mlp"]["in"]["kernel"] + block["mlp"]["in"]["bias"]
+    n = h + merged @ out["kernel"].reshape(D, D) + out["bias"]
+    n = n if pre else numpy_norm(n, block["attention_norm"])
+    x = numpy_norm(n, block["mlp_norm"]) if pre else n
+    m = x @ block["mlp"]["in"]["kernel"] + block["mlp"]["in"]["bias"]
     m = 0.5 * m * (1 + np.tanh(np.sqrt(2 / np.pi) * (m + 0.044715 * m**3)))
-    h = numpy_norm(n + m @ block["mlp"]["out"]["kernel"] + block["mlp"]["out"]["bias"], block["mlp_norm"])
-  return h
+    h = n + m @ block["mlp"]["out"]["kernel"] + block["mlp"]["out"]["bias"]
+    h = h if pre else numpy_norm(h, block["mlp_norm"])
+  return numpy_norm(h, p["last_norm"]) if pre else h
 
 
 @pytest.mark.parametrize("length", [9, 128])  # from 128 on attention goes by blocks of queries
@@ -116,6 +132,27 @@ def test_not_causal_equals_numpy(trunk):
   inputs, positions = tokens(1, 9)
   hidden, _ = jax.jit(CONFIG.build(causal=False).apply)({"params": params}, inputs, positions)
   np.testing.assert_allclose(hidden[0], numpy_gpt(params, inputs[0], CONFIG.heads, causal=False), atol=2e-4)
+
+
+@pytest.mark.parametrize("length", [9, 128])
+def test_pre_norm_equals_numpy(length):
+  config = dataclasses.replace(CONFIG, norm="pre")
+  module = config.build()
+  inputs, positions = tokens(2, length)
+  params = perturbed(jax.jit(module.init)(jax.random.key(0), inputs, positions)["params"])
+  hidden, _ = jax.jit(module.apply)({"params": params}, inputs, positions)
+  for found, ids in zip(hidden, inputs, strict=True):
+    np.testing.assert_allclose(found, numpy_gpt(params, ids, CONFIG.heads), atol=2e-4)
+
+  @jax.jit
+  def extend(inputs, positions, state):
+    return module.apply({"params": params}, inputs, positions, None, state, method="extend")
+
+  state = module.apply({"params": params}, 2, method="start")
+  half = length // 2
+  first, _, state = extend(inputs[:, :half], positions[:, :half], state)
+  second, _, _ = extend(inputs[:, half:], positions[:, half:], state)
+  np.testing.assert_allclose(np.concatenate([first, second], axis=1), hidden, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [9, 128])

@@ -1,0 +1,34 @@
+"""GPT-2 (Radford et al. 2019): the same decoder, pre-norm, with contexts of 1,024, in its four published sizes.
+
+  python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR
+  python launch/pretrain.py --config=configs/gpt2.py:small --data=data/books --workdir=runs/gpt2
+
+DIR is the folder of a vocabulary; with the released one, of 50,257 ids, small, medium, large and xl have 124,439,808,
+354,823,168, 774,030,080 and 1,557,611,200 parameters. 512 x 1,024 tokens a step; the paper gives neither schedule nor
+length: those here are GPT-1's, 10 passes. Hardware and hours: not run by us at these sizes.
+"""
+
+from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.pretrain import PretrainConfig
+from gpt_jax.train import TrainConfig
+from gpt_jax.trunks.transformer import TransformerConfig
+
+SIZES = {  # layers, width, heads of 64
+  "small": (12, 768, 12),
+  "medium": (24, 1024, 16),
+  "large": (36, 1280, 20),
+  "xl": (48, 1600, 25),
+}
+
+
+def get_config(size: str) -> PretrainConfig:
+  if size not in SIZES:
+    raise InputError(f"--config=configs/gpt2.py:{size}: the sizes are {', '.join(SIZES)}")
+  layers, width, heads = SIZES[size]
+  return PretrainConfig(
+    trunk=TransformerConfig(context=1024, layers=layers, width=width, heads=heads, norm="pre"),
+    data=WindowsConfig(batch_size=512, length=1024),
+    train=TrainConfig(epochs=10, evaluate_every=1_000, checkpoint_every=1_000, log_every=10),
+    evaluation_batches=20,
+  )

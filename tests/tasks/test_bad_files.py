@@ -1,0 +1,188 @@
+"""What can be wrong with an official file, for every reader: one line that names the file and the row."""
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.task import every, find
+
+
+class File(NamedTuple):
+  """A file as published, with one row twice; the second is what gets broken.
+
+  Attributes:
+    task, split: what reads it.
+    path: below the data folder.
+    header: the first line's cells; empty where it has none.
+    row: the cells of the row.
+    texts: the places of the text columns.
+    label: the place of the label; None where it has none.
+    beside: another file that must be there.
+  """
+
+  task: str
+  split: str
+  path: str
+  header: tuple[str, ...]
+  row: tuple[str, ...]
+  texts: tuple[int, ...]
+  label: int | None
+  beside: str = ""
+
+  @property
+  def line(self):
+    return 3 if self.header else 2
+
+  def write(self, root, row=None, header=None):
+    separator = "," if self.path.endswith(".csv") else "\t"
+    lines = [self.header if header is None else header, self.row, self.row if row is None else row]
+    content = "".join(separator.join(cells) + "\n" for cells in lines if cells)
+    for path, text in ((self.path, content), (self.beside, "7\t8\n")):
+      if path:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(text.encode(errors="surrogateescape"))
+
+  def changed(self, place, cell):
+    return (*self.row[:place], cell, *self.row[place + 1 :])
+
+
+PAIR = ("index", "sentence1", "sentence2")
+PARAPHRASE = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
+INFERENCE = ("index", "promptID", "sentence1", "sentence2", "label1", "gold_label")
+CLOZE = (
+  *("InputStoryid", "InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4"),
+  *("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2", "AnswerRightEnding"),
+)
+STORY = ("x", "One.", "Two.", "Three.", "Four.", "Good.", "Bad.", "1")
+
+FILES = [
+  File("cola", "train", "glue/CoLA/train.tsv", (), ("gj04", "1", "", "A cat sat."), (3,), 1),
+  File("cola", "test", "glue/CoLA/test.tsv", ("index", "sentence"), ("0", "A cat sat."), (1,), None),
+  File("sst2", "train", "glue/SST-2/train.tsv", ("sentence", "label"), ("fine", "1"), (0,), 1),
+  File("sst2", "test", "glue/SST-2/test.tsv", ("index", "sentence"), ("0", "fine"), (1,), None),
+  File("rte", "dev", "glue/RTE/dev.tsv", (*PAIR, "label"), ("0", "A.", "B.", "entailment"), (1, 2), 3),
+  File("rte", "test", "glue/RTE/test.tsv", PAIR, ("0", "A.", "B."), (1, 2), None),
+  File("wnli", "dev", "glue/WNLI/dev.tsv", (*PAIR, "label"), ("0", "A.", "B.", "1"), (1, 2), 3),
+  File(
+    *("qnli", "dev", "glue/QNLI/dev.tsv", ("index", "question", "sentence", "label")),
+    *(("0", "A?", "B.", "entailment"), (1, 2), 3),
+  ),
+  File("stsb", "dev", "glue/STS-B/dev.tsv", (*PAIR, "score"), ("0", "A.", "B.", "3.5"), (1, 2), 3),
+  File(
+    *("qqp", "dev", "glue/QQP/dev.tsv", ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")),
+    *(("0", "1", "2", "A?", "B?", "1"), (3, 4), 5),
+  ),
+  File("qqp", "test", "glue/QQP/test.tsv", ("id", "question1", "question2"), ("0", "A?", "B?"), (1, 2), None),
+  File(
+    *("mrpc", "train", "glue/MRPC/msr_paraphrase_train.txt", PARAPHRASE, ("1", "1", "2", "A.", "B."), (3, 4), 0),
+    beside="glue/MRPC/dev_ids.tsv",
+  ),
+  File("mrpc", "test", "glue/MRPC/msr_paraphrase_test.txt", PARAPHRASE, ("1", "1", "2", "A.", "B."), (3, 4), 0),
+  File("mrpc", "dev", "glue/MRPC/dev.tsv", PARAPHRASE, ("1", "1", "2", "A.", "B."), (3, 4), 0),
+  *(
+    File(task, split, f"glue/MNLI/{file}.tsv", INFERENCE, ("0", "1", "A.", "B.", "x", "neutral"), (2, 3), 5)
+    for task, split, file in (
+      ("mnli", "train", "train"),
+      ("mnli", "dev", "dev_matched"),
+      ("mnli-mismatched", "dev", "dev_mismatched"),
+    )
+  ),
+  File("mnli", "test", "glue/MNLI/test_matched.tsv", INFERENCE[:4], ("0", "1", "A.", "B."), (2, 3), None),
+  File("mnli-diagnostic", "test", "glue/AX/diagnostic.tsv", PAIR, ("0", "A.", "B."), (1, 2), None),
+  File(
+    *("snli", "train", "snli_1.0/snli_1.0_train.txt", ("gold_label", *PAIR[1:])),
+    *(("neutral", "A.", "B."), (1, 2), 0),
+  ),
+  File("scitail", "test", "SciTailV1.1/tsv_format/scitail_1.0_test.tsv", (), ("A.", "B.", "neutral"), (0, 1), 2),
+  File("storycloze", "test", "story_cloze/cloze_test_test__spring2016 - x.csv", CLOZE, STORY, (1, 2, 3, 4, 5, 6), 7),
+  File("storycloze", "train", "story_cloze/cloze_test_val__spring2016 - x.csv", CLOZE, STORY, (1, 2, 3, 4, 5, 6), 7),
+  File("storycloze-2018", "test", "story_cloze/cloze_test_val__winter2018.csv", CLOZE, STORY, (1, 2, 3, 4, 5, 6), 7),
+]
+
+
+def identity(file):
+  return f"{file.task}-{file.split}-{file.path}"
+
+
+of_each_file = pytest.mark.parametrize("file", FILES, ids=identity)
+
+
+def refused(file, root, message):
+  """The message is one line, and begins with the file."""
+  with pytest.raises(InputError) as caught:
+    find(file.task).examples(str(root), file.split)
+  assert re.match(re.escape(str(root / file.path)) + message, str(caught.value)), caught.value
+  assert "\n" not in str(caught.value)
+
+
+def test_all_readers_are_here():
+  elsewhere = {"race", "race-middle", "race-high"}  # folders of JSON, see test_official_files.py
+  own = {task.name for task in every() if task.name.startswith("story-")}
+  assert {task.name for task in every()} - elsewhere - own == {file.task for file in FILES}
+
+
+@of_each_file
+def test_whole(tmp_path, file):
+  file.write(tmp_path)
+  examples = find(file.task).examples(str(tmp_path), file.split)
+  names = [example.name for example in examples]
+  assert sorted(names) == [f"{tmp_path / file.path}:{line}" for line in (file.line - 1, file.line)]
+
+
+@of_each_file
+def test_missing(tmp_path, file):
+  file.write(tmp_path)
+  (tmp_path / file.path).unlink()
+  if file.path.endswith(".csv"):
+    with pytest.raises(InputError, match=r"story_cloze/?: 0 files cloze_test_\w+\*\.csv; there should be one"):
+      find(file.task).examples(str(tmp_path), file.split)
+  else:  # of MRPC's two layouts the first is asked for
+    path = "glue/MRPC/msr_paraphrase_train.txt" if file.path == "glue/MRPC/dev.tsv" else file.path
+    refused(file._replace(path=path), tmp_path, ": No such file or directory")
+
+
+@of_each_file
+def test_truncated_row(tmp_path, file):
+  file.write(tmp_path, row=file.row[:-1])
+  if file.task == "qqp" and file.label:
+    with pytest.warns(UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"):
+      assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
+  else:
+    refused(file, tmp_path, rf":{file.line}: {len(file.row) - 1} columns")
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.label is not None], ids=identity)
+def test_unknown_label(tmp_path, file):
+  file.write(tmp_path, row=file.changed(file.label, "maybe"))
+  refused(file, tmp_path, rf":{file.line}: label 'maybe': should be ")
+
+
+@of_each_file
+def test_empty_text(tmp_path, file):
+  for place, column in zip(file.texts, find(file.task).columns, strict=file.task != "storycloze"):
+    for empty in ("", " \u00a0"):
+      file.write(tmp_path, row=file.changed(place, empty))
+      if file.task == "qqp" and file.label:
+        with pytest.warns(UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"):
+          assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
+      else:
+        refused(file, tmp_path, rf":{file.line}: column '{column}' is empty; fill it in or remove the row")
+
+
+@of_each_file
+def test_wrong_encoding(tmp_path, file):
+  file.write(tmp_path, row=file.changed(file.texts[0], "caf\udce9"))
+  refused(file, tmp_path, rf":{file.line}: not UTF-8 \(byte 0xe9\); convert the file to UTF-8")
+
+
+@of_each_file
+def test_another_header(tmp_path, file):
+  if file.header:
+    column = file.header[file.texts[0]]
+    file.write(tmp_path, header=tuple(name.replace(column, "text") for name in file.header))
+    refused(file, tmp_path, rf":(1: should name the columns|[12]: no column '{column}'; the columns are '\w)")
+  else:  # a header where the official file has none
+    file.write(tmp_path, header=tuple(f"column{n}" for n in range(len(file.row))))
+    refused(file, tmp_path, rf":1: label 'column{file.label}': should be ")
