@@ -12,9 +12,27 @@ The layers, in order; each imports only what stands above it, and nothing import
   losses, checkpoint, interop   objectives of training; orbax; other formats in and out
   workdir, pretrained           the folder of a run, and the trained model in it
   train, evaluate, generate, zero_shot, reporting, figures
+  inference                     a trained model in hand: what gpt_jax.load gives
   prepare, pretrain, finetune, predict, glue, visualize, export, reproduce, quickstart, benchmark: programs with run(…)
 
-A notebook calls the programs' run(…), which is all that launch/ does.
+A notebook calls the programs' run(…), which is all that launch/ does, and gpt_jax.load.
 """
 
 __version__ = "0.1.0"
+
+
+def load(path: str):
+  """A trained model, to generate, score, embed and classify with; see gpt_jax.inference.
+
+  Args:
+    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or an exported folder.
+
+  Returns:
+    A gpt_jax.inference.Model.
+
+  Raises:
+    gpt_jax.errors.InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
+  """
+  from gpt_jax import inference  # here, so that importing the package takes no time
+
+  return inference.load(path)

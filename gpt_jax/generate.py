@@ -11,6 +11,7 @@ import numpy as np
 from gpt_jax import pretrained
 from gpt_jax.errors import InputError
 from gpt_jax.models import LanguageModel, logits
+from gpt_jax.pretrained import Pretrained
 
 _BATCH = 16  # prompts at once: beyond, a batch takes longer and no more tokens come a second
 _WIDTHS = 16  # prompts are filled up to a multiple of this, so that few widths need compiling
@@ -25,10 +26,23 @@ def run(
   top_p: float = 1.0,
   seed: int = 0,
 ) -> list[str]:
+  """Each prompt with its continuation by a checkpoint (see pretrained.load and continuations)."""
+  return continuations(pretrained.load(checkpoint), prompts, max_tokens, temperature, top_k, top_p, seed)
+
+
+def continuations(
+  found: Pretrained,
+  prompts: Sequence[str],
+  max_tokens: int = 100,
+  temperature: float = 1.0,
+  top_k: int = 0,
+  top_p: float = 1.0,
+  seed: int = 0,
+) -> list[str]:
   """Each prompt with its continuation, as the vocabulary spells them.
 
   Args:
-    checkpoint: see pretrained.load; of a fine-tuned model the trunk is used.
+    found: a trained model; of a fine-tuned one the trunk is used.
     prompts: texts. GPT-1 has no token that begins a text, so none may be empty.
     max_tokens: to add to each prompt.
     temperature: 1 samples from the model, below 1 prefers its favourites, 0 takes the most likely token.
@@ -37,20 +51,9 @@ def run(
     seed: prompt number i, from 0, is continued by seed + i, whatever the other prompts are.
 
   Raises:
-    InputError: no such checkpoint, an empty prompt, or a value that is not allowed.
+    InputError: an empty prompt, or a value that is not allowed.
   """
-  for name, value, allowed, wanted in (
-    ("max_tokens", max_tokens, max_tokens >= 1, "at least 1"),
-    ("temperature", temperature, 0 <= temperature < float("inf"), "at least 0"),
-    ("top_k", top_k, top_k >= 0, "at least 0"),
-    ("top_p", top_p, 0 < top_p <= 1, "above 0 and at most 1"),
-    ("seed", seed, 0 <= seed < 2**31, "from 0 to 2^31 - 1"),
-  ):
-    if not allowed:
-      raise InputError(f"--{name}={value}: must be {wanted}")
-  if not prompts:
-    raise InputError("no prompt: give one with --prompt=TEXT, or a file with one a line")
-  found = pretrained.load(checkpoint)
+  _check(prompts, max_tokens, temperature, top_k, top_p, seed)
   encoded = found.tokenizer.encode_many(list(prompts))
   for number, ids in enumerate(encoded, 1):
     if not len(ids):
@@ -63,6 +66,20 @@ def run(
     added = sample(model, params, batch, seeds, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     texts += [found.tokenizer.decode([*before, *after]) for before, after in zip(batch, added, strict=True)]
   return texts
+
+
+def _check(prompts: Sequence[str], max_tokens: int, temperature: float, top_k: int, top_p: float, seed: int) -> None:
+  for name, value, allowed, wanted in (
+    ("max_tokens", max_tokens, max_tokens >= 1, "at least 1"),
+    ("temperature", temperature, 0 <= temperature < float("inf"), "at least 0"),
+    ("top_k", top_k, top_k >= 0, "at least 0"),
+    ("top_p", top_p, 0 < top_p <= 1, "above 0 and at most 1"),
+    ("seed", seed, 0 <= seed < 2**31, "from 0 to 2^31 - 1"),
+  ):
+    if not allowed:
+      raise InputError(f"--{name}={value}: must be {wanted}")
+  if not prompts:
+    raise InputError("no prompt: give one with --prompt=TEXT, or a file with one a line")
 
 
 def sample(
