@@ -49,7 +49,7 @@ BUDGETS = {
   "small": Budget(
     "small",
     100_000,
-    1000,
+    500,
     FinetuneConfig(
       batch_size=16,
       optim=OptimConfig(learning_rate=5e-4, schedule="linear", warmup_steps=0, warmup_share=0.1),

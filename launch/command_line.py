@@ -155,7 +155,7 @@ def _usage(doc: str) -> str:
   width = max((len(flag.name) for flag in _own_flags()), default=0)
   for flag in _own_flags():
     required = any("other than None" in validator.message for validator in flag.validators)
-    default = "" if flag.default in (None, False) else f" (default {flag.default})"
+    default = f" (default {flag.default})" if flag.default else ""
     lines.append(f"  --{flag.name:{width}}  {flag.help}{' (required)' if required else default}")
   return "\n".join(lines)
 

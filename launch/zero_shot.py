@@ -1,4 +1,4 @@
-"""Does five tasks with the language model alone (section 5): CoLA, SST-2, RACE, definite pronouns, Winograd schemas.
+"""Does tasks with the language model alone (section 5): CoLA, SST-2, RACE, definite pronouns, Winograd schemas.
 
 python launch/zero_shot.py --checkpoint=DIR --data_dir=DIR [--tasks=cola,dprd] [--history]
 """
@@ -9,7 +9,9 @@ import command_line
 
 CHECKPOINT = command_line.define_checkpoint()
 DATA_DIR = flags.DEFINE_string("data_dir", None, "folder with glue/, race/ and winograd/ in it", required=True)
-TASKS = flags.DEFINE_list("tasks", [], "some of cola, sst2, race-middle, dprd, wsc273; none: all")
+TASKS = flags.DEFINE_list(
+  "tasks", [], "some of cola, sst2, race, race-middle, race-high, dprd, wsc273; none: all whose data is there"
+)
 HISTORY = flags.DEFINE_boolean(
   "history", False, "evaluate every checkpoint of the run (--config.train.milestone keeps more)"
 )
