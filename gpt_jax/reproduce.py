@@ -104,6 +104,7 @@ def run(
     if name not in paper.ANCHORS:
       find(name)
   figures.pyplot()
+  _check_folder(workdir)
   paths = {"transformer": checkpoint, "lstm": lstm}
   found = {name: _load(name, path) for name, path in paths.items() if path}
   asked = _Asked(workdir, data_dir, paths, found, seeds, BUDGETS[budget], microbatches)
@@ -146,6 +147,14 @@ def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[i
     if value not in names:
       raise InputError(f"--{flag}={value}: must be among {', '.join(names)}")
   return [names[value] for value in values]
+
+
+def _check_folder(workdir: str) -> None:
+  """Raises InputError where the folder is something else's."""
+  names = set(workdirs.listing(workdir))
+  strangers = sorted(names - {"runs", "compilation_cache", "lock", "results.json.partial"})
+  if strangers and "results.json" not in names:
+    raise InputError(f"--workdir={workdir} holds {strangers[0]!r} and no results.json; use another folder")
 
 
 def _load(name: str, path: str) -> Pretrained:
@@ -232,10 +241,6 @@ def _history(
 def _claimed(workdir: str, models: dict[str, str], budget: str) -> Iterator[dict[str, Any]]:
   """What earlier calls in this workdir found, held by this process alone. Raises InputError where it is another's."""
   path = os.path.join(workdir, "results.json")
-  ours = {"runs", "compilation_cache", "lock", "results.json.partial"}
-  strangers = sorted(set(workdirs.listing(workdir)) - ours) if not os.path.exists(path) else []
-  if strangers:
-    raise InputError(f"--workdir={workdir} holds {strangers[0]!r} and no results.json; use another folder")
   with checkpoints.lock(workdir):
     results = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
     if os.path.exists(path):

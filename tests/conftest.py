@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -17,6 +18,10 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the background; programs that a test starts
+  signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore Ctrl-C too
 
 
 def pytest_configure(config):

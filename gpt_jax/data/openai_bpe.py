@@ -12,7 +12,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -220,17 +220,14 @@ def read(folder: str, metadata: dict | None = None) -> GPT1Tokenizer | GPT2Token
   found = [names for names in FILES if any(os.path.isfile(os.path.join(folder, name)) for name in names)]
   paths = [os.path.join(folder, name) for name in (found or FILES)[0]]
   pieces, merges = _pieces(paths[0]), _merges(paths[1])
-  if pieces[0] == UNKNOWN and LINE in pieces:
-    tokenizer = GPT1Tokenizer(pieces, merges, *_splitter(folder, metadata))
-  elif set(BYTES) <= set(pieces):
-    tokenizer = GPT2Tokenizer(pieces, merges)
-  else:
+  of_gpt1 = pieces[0] == UNKNOWN and LINE in pieces
+  if not of_gpt1 and not set(BYTES) <= set(pieces):
     raise InputError(
       f"{paths[0]}: neither GPT-1's vocabulary, where {UNKNOWN!r} has the id 0 and {LINE!r} is a piece, nor GPT-2's, "
       "with a piece for each byte"
     )
-  _check(tokenizer, *paths)
-  return tokenizer
+  _check(pieces, merges, *paths)
+  return GPT1Tokenizer(pieces, merges, *_splitter(folder, metadata)) if of_gpt1 else GPT2Tokenizer(pieces, merges)
 
 
 def _splitter(folder: str, metadata: dict | None) -> tuple[str, str]:
@@ -292,11 +289,11 @@ def _read(path: str) -> str:
     raise InputError(f"{path}: cannot be read ({error})") from error
 
 
-def _check(tokenizer: _Pairs, pieces_path: str, merges_path: str) -> None:
+def _check(all_pieces: Sequence[str], merges: Sequence[tuple[str, str]], pieces_path: str, merges_path: str) -> None:
   """Every merge is of pieces there are, and makes one that no other makes; every longer piece is made."""
-  pieces = set(tokenizer.pieces)
+  pieces = set(all_pieces)
   made = {piece for piece in pieces if piece in (UNKNOWN, END_OF_TEXT) or len(piece.removesuffix(END)) == 1}
-  for number, pair in enumerate(tokenizer.merges, 2):
+  for number, pair in enumerate(merges, 2):
     for piece in pair:
       if piece not in made:
         fault = "that no line above has made" if piece in pieces else f"that is not in {pieces_path}"
@@ -307,9 +304,9 @@ def _check(tokenizer: _Pairs, pieces_path: str, merges_path: str) -> None:
       raise InputError(f"{merges_path}:{number}: makes {piece!r}, {fault}")
     made.add(piece)
   if len(made) < len(pieces):
-    left = [piece for piece in tokenizer.pieces if piece not in made]
+    left = [piece for piece in all_pieces if piece not in made]
     raise InputError(
-      f"{merges_path}:{len(tokenizer.merges) + 1}: ends before {left[0]!r} is made, one of {len(left)} such pieces of "
+      f"{merges_path}:{len(merges) + 1}: ends before {left[0]!r} is made, one of {len(left)} such pieces of "
       f"{pieces_path}: truncated, or another vocabulary's"
     )
 
