@@ -2,7 +2,8 @@
 
   python launch/pretrain.py --config=configs/lstm_small.py --data=data/novels --workdir=runs/lstm_small
 
-The same text, batches and steps.
+The same text, batches and steps. Hardware: 2 CPU cores, 2,500 to 3,000 tokens/s, about 40 minutes. Expect: not run to
+its end by us yet.
 """
 
 from gpt_jax.data.tokens import WindowsConfig

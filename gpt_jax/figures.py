@@ -32,7 +32,8 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
     style = "-" if trunk == "transformer" else "--"
     axes.plot(list(values), list(values.values()), style, marker=".", color=colors[task], label=f"{task}, {trunk}")
   for task in dict.fromkeys(task for task, _ in points):
-    axes.plot(end, paper.ANCHORS[task].reached, "x", color=colors[task])
+    if paper.ANCHORS[task].reached is not None:
+      axes.plot(end, paper.ANCHORS[task].reached, "x", color=colors[task])
   axes.axhline(0, color="gray", linewidth=0.8)
   axes.set(
     xscale="log",

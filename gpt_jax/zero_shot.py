@@ -108,7 +108,8 @@ def run(
   score = make_scorer(found.spec.trunk)
   results = []
   for path in paths:
-    results += measure(pretrained.load(path), prepared, score)
+    found = found if path == paths[0] else pretrained.load(path)
+    results += measure(found, prepared, score)
     if out:
       with open(f"{out}.partial", "w", encoding="utf-8") as file:
         json.dump([result._asdict() for result in results], file, indent=2)

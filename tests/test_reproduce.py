@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpt_jax import comparison, finetune, paper, reproduce
+from gpt_jax import comparison, figures, finetune, paper, reproduce
 from gpt_jax.errors import InputError
 from gpt_jax.models import ModelConfig
 from gpt_jax.seeds import spread
@@ -191,6 +191,16 @@ def test_figure_2_without_all_of_its_data(world, files, made_up, tmp_path, monke
   assert [config.transfer_layers for _, config in made_up] == [-1, 0, None] * 2
   assert {"zero-shot sst2", "zero-shot dprd"} <= set(results["left_out"])
   assert "zero-shot race" not in results["left_out"]
+
+
+@pytest.mark.parametrize("task", sorted(paper.ANCHORS))
+def test_every_zero_shot_task_can_be_told_and_drawn(task, tmp_path):
+  found = [{"task": task, "rule": "", "metric": "", "value": 0.5, "examples": 9, "step": step} for step in (1, 2)]
+  results = {**NOTHING, "zero_shot": {"transformer": found, "lstm": found}}
+  rows = [line for line in comparison.describe(results).splitlines() if line.startswith(f"| {task}, ")]
+  assert len(rows) == 2 + (paper.ANCHORS[task].reached is not None)
+  figures.progress(comparison.progress_points(results["zero_shot"]), str(tmp_path / "figure"), "")
+  assert {"figure.png", "figure.svg"} == set(os.listdir(tmp_path))
 
 
 def test_what_is_known_is_told_when_a_run_fails(world, files, made_up, tmp_path, monkeypatch):
