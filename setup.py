@@ -13,6 +13,7 @@ LIGHT = {
   "plots": ["matplotlib>=3.9"],
   "tensorboard": ["tensorboardX>=2.6"],
   "progress": ["tqdm>=4.66"],
+  "safetensors": ["safetensors>=0.5,<1"],  # weights in that format, and transformers' folders
 }
 
 setup(
@@ -38,7 +39,7 @@ setup(
     "all": sorted(sum(LIGHT.values(), [])),
     "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # text for OpenAI's vocabularies
     "test": ["pytest>=8", "ruff>=0.9"],
-    "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5"],
+    "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1"],
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],
     "cuda": ["jax[cuda12]>=0.10.2,<0.12"],
   },

@@ -13,7 +13,8 @@ The layers, in order; each imports only what stands above it, and nothing import
   workdir, pretrained           the folder of a run, and the trained model in it
   train, evaluate, generate, zero_shot, reporting, figures
   inference                     a trained model in hand: what gpt_jax.load gives
-  prepare, pretrain, finetune, predict, glue, visualize, export, reproduce, quickstart, benchmark: programs with run(…)
+  prepare, pretrain, finetune, predict, glue, visualize, export, import_weights, verify, reproduce, quickstart,
+    benchmark: programs with run(…)
 
 A notebook calls the programs' run(…), which is all that launch/ does, and gpt_jax.load.
 """
@@ -25,7 +26,8 @@ def load(path: str):
   """A trained model, to generate, score, embed and classify with; see gpt_jax.inference.
 
   Args:
-    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or an exported folder.
+    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an exported folder,
+      OpenAI's released folder, or one of transformers'.
 
   Returns:
     A gpt_jax.inference.Model.

@@ -13,10 +13,11 @@ from gpt_jax import config as configs
 from gpt_jax import losses, pretrained, sharding
 from gpt_jax.batch import Mean
 from gpt_jax.data.examples import Encoded, in_order
-from gpt_jax.data.tokens import TokenFile, Windows
+from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.losses import Loss
 from gpt_jax.models import TaskModel
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.pretrained import Pretrained
 from gpt_jax.sharding import MeshConfig
 from gpt_jax.tasks.task import Task, find
@@ -66,12 +67,15 @@ def _on_task(found: Pretrained, data_dir: str, split: str, other: str) -> dict[s
 def _on_text(found: Pretrained, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   text.check_vocabulary(found.tokenizer)
-  config = configs.from_json(found.meta["config"])
+  windows, objective = WindowsConfig(length=found.spec.trunk.context), Causal()  # of weights from elsewhere
+  if "config" in found.meta:
+    config = configs.from_json(found.meta["config"])
+    windows, objective = config.data, config.objective
   mesh = sharding.make_mesh(MeshConfig())
-  size = -(-config.data.batch_size // mesh.size) * mesh.size
-  rows = Windows(text, config.data).sequential(size, sharding.local_rows(size, mesh))
+  size = -(-windows.batch_size // mesh.size) * mesh.size
+  rows = Windows(text, windows).sequential(size, sharding.local_rows(size, mesh))
   params = sharding.replicate(found.params, mesh)
-  means = make_evaluator(losses.text_loss(found.model), mesh)(params, map(config.objective, rows))
+  means = make_evaluator(losses.text_loss(found.model), mesh)(params, map(objective, rows))
   return {
     "tokens": text.n_tokens,
     "bytes": text.n_bytes,

@@ -1,4 +1,4 @@
-"""A trained model as it is used: the parameters of a checkpoint or an export, their config, and their vocabulary."""
+"""A trained model as it is used: the parameters of a checkpoint or another format, their config, their vocabulary."""
 
 import dataclasses
 import os
@@ -9,9 +9,12 @@ from gpt_jax import config as configs
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
-from gpt_jax.interop import npz
+from gpt_jax.interop import hf, npz, openai, safetensors
 from gpt_jax.models import LanguageModel, ModelConfig, TaskModel
 from gpt_jax.workdir import checksum
+
+# Each has is_one(path), load(path) -> (params, meta, step, tokenizer), save(folder, params, meta, step, tokenizer).
+FORMATS = {"npz": npz, "safetensors": safetensors, "openai": openai, "hf": hf}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,22 +47,27 @@ class Pretrained:
     return self.spec.build()
 
 
-def load(path: str) -> Pretrained:
+def load(path: str, format: str = "") -> Pretrained:
   """Reads a trained model, verified.
 
   Args:
-    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or an exported folder.
+    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an exported folder,
+      OpenAI's released folder, or one of transformers'.
+    format: one of FORMATS, where it may be no other; "" takes what is there.
 
   Raises:
     InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
   """
-  if npz.is_export(path):
-    params, meta, step = npz.load(path)
+  if format and format not in FORMATS:
+    raise InputError(f"--format={format}: must be one of {', '.join(FORMATS)}")
+  name = format or next((name for name, one in FORMATS.items() if one.is_one(path)), "")
+  if name:
+    params, meta, step, tokenizer = FORMATS[name].load(path)
     home = path
   else:
     params, meta, step = checkpoint.restore_params(path)
     home = _workdir_of(path)
-  tokenizer = Tokenizer.load(os.path.join(home, "tokenizer"))
+    tokenizer = Tokenizer.load(os.path.join(home, "tokenizer"))
   if tokenizer.hash != meta["tokenizer_hash"]:
     raise InputError(
       f"{path}: a checkpoint whose vocabulary is not the tokenizer's: it was trained with "

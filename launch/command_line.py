@@ -50,7 +50,7 @@ def define_workdir() -> flags.FlagHolder[str]:
 
 def define_checkpoint() -> flags.FlagHolder[str]:
   """Defines --checkpoint, a trained model to use."""
-  help = "workdir (its newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, or an exported folder"
+  help = "workdir (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, export, OpenAI's or transformers' folder"
   return flags.DEFINE_string("checkpoint", None, help, required=True)
 
 

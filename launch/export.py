@@ -1,6 +1,6 @@
 """Exports a checkpoint: float32 arrays, config and vocabulary in a folder that loads wherever a checkpoint does.
 
-python launch/export.py --checkpoint=DIR --out=PATH [--format=npz]
+python launch/export.py --checkpoint=DIR --out=PATH [--format=npz|safetensors|openai|hf]
 """
 
 from absl import flags
@@ -9,7 +9,9 @@ import command_line
 
 CHECKPOINT = command_line.define_checkpoint()
 OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
-FORMAT = flags.DEFINE_string("format", "npz", "npz: NumPy arrays, read without pickle")
+FORMAT = flags.DEFINE_string(
+  "format", "npz", "npz: NumPy arrays, no pickle; safetensors; openai: GPT-1 as released; hf: transformers"
+)
 
 
 def main():

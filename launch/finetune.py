@@ -12,7 +12,10 @@ DATA_DIR = flags.DEFINE_string(
   "data_dir", None, "folder of the task's official files (with glue/ or race/ in it), or tfds:DIR", required=True
 )
 PRETRAINED = flags.DEFINE_string(
-  "pretrained", None, "workdir of a pre-training run, WORKDIR/best, one checkpoint, an export; or none", required=True
+  "pretrained",
+  None,
+  "workdir of a run, WORKDIR/best, one checkpoint, export, OpenAI's or transformers' folder; or none",
+  required=True,
 )
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "folder of a vocabulary, needed with --pretrained=none")
 SEEDS = flags.DEFINE_integer("seeds", 1, "how many runs, each with its own seed and folder", lower_bound=1)

@@ -83,6 +83,58 @@ def openai_tokenizer():
 
 
 @pytest.fixture(scope="session")
+def write_release():
+  """write_release(folder, tokenizer, shapes, cuts=None): what OpenAI's folder holds, of random numbers.
+
+  Returns the vector of all of them. cuts: where the pieces end, in place of ten equal ones.
+  write_release.shapes(vocab_size, …): the shapes of a model, as OpenAI's file lists them.
+  """
+  import json
+  import math
+
+  import numpy as np
+
+  def write(folder, tokenizer, shapes, cuts=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in tokenizer.files.items():
+      (folder / name).write_bytes(content)
+    (folder / "params_shapes.json").write_text(json.dumps(shapes))
+    vector = np.random.default_rng(0).normal(size=sum(map(math.prod, shapes))).astype(np.float32) / 4
+    for i, piece in enumerate(np.array_split(vector, 10) if cuts is None else np.split(vector, cuts)):
+      np.save(folder / f"params_{i}.npy", piece)
+    return vector
+
+  def shapes(vocab_size, context=16, width=24, blocks=2):
+    d = width
+    block = [[1, d, 3 * d], [3 * d], [1, d, d], [d], [d], [d], [1, d, 4 * d], [4 * d], [1, 4 * d, d], [d], [d], [d]]
+    return [[context, d], [vocab_size, d], *(block * blocks)]
+
+  write.shapes = shapes
+  return write
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory, write_release, openai_tokenizer):
+  """A model as OpenAI released its own: folder, vector, shapes."""
+  from types import SimpleNamespace
+
+  folder = tmp_path_factory.mktemp("openai") / "model"
+  shapes = write_release.shapes(openai_tokenizer.vocab_size)
+  return SimpleNamespace(folder=folder, vector=write_release(folder, openai_tokenizer, shapes), shapes=shapes)
+
+
+@pytest.fixture
+def spacy_there(monkeypatch, tmp_path_factory):
+  """spaCy, or where it is not installed something of its name, which does for all but finding words."""
+  if not importlib.util.find_spec("spacy"):
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "spacy.py").touch()
+    (folder / "spacy-3.8.0.dist-info").mkdir()
+    (folder / "spacy-3.8.0.dist-info" / "METADATA").write_text("Name: spacy\nVersion: 3.8.0\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.fixture(scope="session")
 def prepared(tmp_path_factory, tiny_tokenizer):
   """A folder as prepare writes it: 60 and 7 short documents of sentences that follow a pattern."""
   import random

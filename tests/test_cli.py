@@ -1,6 +1,7 @@
 """Bad input, through the command lines: one line that says what to do, exit code 2, and nothing lost."""
 
 import hashlib
+import json
 import os
 import runpy
 import shutil
@@ -15,12 +16,14 @@ import pytest
 from absl import flags
 
 from gpt_jax import config as configs
-from gpt_jax import optim, train
+from gpt_jax import optim, pretrained, train
 from gpt_jax import workdir as workdirs
 from gpt_jax.batch import TextBatch
 from gpt_jax.checkpoint import Checkpoints
+from gpt_jax.data.openai_bpe import BYTES, GPT2Tokenizer
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.tokens import TokenFile
+from gpt_jax.interop import npz
 from gpt_jax.models import LanguageModel
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +72,7 @@ def launch(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory, finetuned):
+def world(tmp_path_factory, finetuned, release):
   """A folder with everything that could be wrong, each in its own place."""
   here = tmp_path_factory.mktemp("world")
   (here / "tiny.py").write_text(CONFIG)
@@ -79,6 +82,21 @@ def world(tmp_path_factory, finetuned):
   (here / "foreign" / "encoder.json").write_text('{"<unk>": 0, "a": 1, "a</w>": 2, "\\n</w>": 3}')
   (here / "foreign" / "vocab.bpe").write_text("#version: 0.2\na a</w>\n")
   (here / "latin.txt").write_bytes(b"the caf\xe9\n")
+  for name in ("release", "released_half", "released_nine", "released_pickle", "released_words", "released_shapes"):
+    shutil.copytree(release.folder, here / name)
+  os.truncate(here / "released_half" / "params_4.npy", 1_000)
+  (here / "released_nine" / "params_9.npy").unlink()
+  np.save(here / "released_pickle" / "params_4.npy", np.array([{}], dtype=object), allow_pickle=True)
+  shapes = json.loads((here / "release" / "params_shapes.json").read_text())
+  for name, number, shape in (("released_words", 1, [61, 24]), ("released_shapes", 3, [71])):
+    changed = [*shapes[:number], shape, *shapes[number + 1 :]]
+    (here / name / "params_shapes.json").write_text(json.dumps(changed))
+  for name, model_type in (("hf", "gpt2"), ("hf_bert", "bert")):
+    (here / name).mkdir()
+    sizes = {"vocab_size": 257, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    (here / name / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
+    (here / name / "model.safetensors").write_bytes(b"\xff" * 16)
+    GPT2Tokenizer((*BYTES, "<|endoftext|>"), ()).save(str(here / name / "tokenizer"))
   (here / "rows.tsv").write_text("text\tlabel\nthe cat\tmeows\n")
   (here / "broken.tsv").write_text("text\tlabel\nthe cat\tmeows\nthe dog\n")
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -307,13 +325,44 @@ CASES = [
   ("visualize --checkpoint={pretrained} --text=the --out=nothing/new.html", "--out=nothing/new.html: No such file"),
   ("export --checkpoint={pretrained} --out=run", "is no exported model; choose another place"),
   ("export --checkpoint={pretrained} --out=new --format=torch", "--format=torch: must be one of npz"),
+  ("export --checkpoint={pretrained} --out=run --format=safetensors", "run is there already and is no exported model"),
+  ("export --checkpoint={pretrained} --out=new --format=openai", "its vocabulary is of the kind sentencepiece-bpe"),
+  ("export --checkpoint=release --out=run --format=openai", "run is there already; choose another place"),
+  ("export --checkpoint=release --out=run --format=hf", "run is there already; choose another place"),
+  ("import_weights --path=release --out=new", "needed: --format"),
+  ("import_weights --format=torch --path=release --out=new", "--format=torch: must be one of npz, safetensors, op"),
+  ("import_weights --format=openai --path=nothing --out=new", "nothing/encoder_bpe_40000.json: missing"),
+  ("import_weights --format=openai --path=text.txt --out=new", "text.txt/encoder_bpe_40000.json: cannot be read"),
+  ("import_weights --format=openai --path=foreign --out=new", "foreign/vocab.bpe:2: makes 'aa</w>'"),
+  ("import_weights --format=openai --path=release --out=run", "run is there already; choose another place"),
+  ("import_weights --format=openai --path=release --out=text.txt", "text.txt is there already; choose another place"),
+  ("import_weights --format=openai --path=release --out=/proc/new", "cannot write /proc/new: "),
+  ("import_weights --format=openai --path=released_half --out=new", "params_4.npy: not a piece of a release"),
+  ("import_weights --format=openai --path=released_nine --out=new", "params_9.npy: missing; a release has params_0"),
+  ("import_weights --format=openai --path=released_pickle --out=new", "params_4.npy: not a piece of a release"),
+  ("import_weights --format=openai --path=released_words --out=new", "61 rows of tokens, and the vocabulary has 60"),
+  ("import_weights --format=openai --path=released_shapes --out=new", "array 3 has the shape [71]: should be [72]"),
+  ("import_weights --format=hf --path=nothing --out=new", "nothing: no model.safetensors or pytorch_model.bin here"),
+  ("import_weights --format=hf --path=release --out=new", "release: no model.safetensors or pytorch_model.bin here"),
+  ("import_weights --format=hf --path=hf_bert --out=new", "hf_bert/config.json: model_type 'bert': should be one of"),
+  ("import_weights --format=hf --path=hf --out=new", "hf/model.safetensors: not a safetensors file ("),
+  ("import_weights --format=npz --path=release --out=new", "release: not a whole exported model ("),
+  ("verify --a={pretrained} --b=nothing --text=the", "no checkpoint in"),
+  ("verify --a={pretrained} --b=hf_bert --text=the", "hf_bert/config.json: model_type 'bert'"),
+  ("verify --a=released_half --b={pretrained} --text=the", "params_4.npy: not a piece of a release"),
+  ("verify --a={pretrained} --b={pretrained}", "no text: give one with --text=TEXT"),
+  ("verify --a={pretrained} --b={pretrained} --text=", "no text of two tokens"),
+  ("verify --a={pretrained} --b={pretrained} --text=the --tolerance=-1", "--tolerance=-1.0: must be at least 0"),
+  ("verify --a={pretrained} --text=the", "needed: --b"),
 ]
 
 
 @pytest.mark.parametrize(
   "command, message", CASES, ids=[f"{command.split()[0]}-{message}" for command, message in CASES]
 )
-def test_bad_input_is_one_line_and_loses_nothing(world, launch, monkeypatch, command, message):
+def test_bad_input_is_one_line_and_loses_nothing(world, launch, spacy_there, monkeypatch, command, message):
+  if "=hf" in command or "=safetensors" in command:
+    pytest.importorskip("safetensors")
   monkeypatch.chdir(world.folder)
   before, kept = contents(world.folder), contents(world.paths["finetuned"])
   code, out, err = launch(*command.format(**world.paths).split())
@@ -343,3 +392,27 @@ def test_in_a_process_of_its_own(world, command, message):
   assert (done.returncode, done.stdout) == (2, "")
   assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
   assert message in done.stderr
+
+
+@pytest.mark.parametrize("difference, code", [(0, 0), (1, 1)])
+def test_verify_says_by_its_exit_code_what_it_found(world, launch, monkeypatch, tmp_path, difference, code):
+  found = pretrained.load(world.paths["pretrained"])
+  found.params["trunk"]["positions"][0] += difference
+  npz.save(str(tmp_path / "other"), found.params, found.meta, found.step, found.tokenizer)
+  returned, out, err = launch(
+    "verify", f"--a={world.paths['pretrained']}", f"--b={tmp_path / 'other'}", "--text=the cat"
+  )
+  assert (returned, err) == (code, "")
+  assert out.endswith("not equal within 0.0001\n" if code else "\nequal within 0.0001\n")
+
+
+def test_weights_are_imported_and_exported(world, launch, spacy_there, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  for command in (
+    f"import_weights --format=openai --path={world.folder}/release --out=run",
+    "export --checkpoint=run --format=openai --out=again",
+  ):
+    assert launch(*command.split())[::2] == (0, "")
+  assert {path.name for path in tmp_path.iterdir()} == {"run", "again"}
+  for path in (world.folder / "release").iterdir():
+    assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()

@@ -21,8 +21,8 @@ LAYERS = [
   {"workdir", "pretrained"},
   {"train", "evaluate", "generate", "zero_shot", "reporting", "figures"},
   {"inference"},
-  {"prepare", "pretrain", "finetune", "predict", "glue", "visualize", "export", "quickstart", "benchmark"}
-  | {"comparison", "reproduce"},
+  {"prepare", "pretrain", "finetune", "predict", "glue", "visualize", "export", "quickstart", "benchmark", "verify"}
+  | {"comparison", "reproduce", "import_weights"},
 ]
 NUMPY_ONLY = set.union(*LAYERS[:4])
 CORE = {"jax", "flax", "optax", "orbax", "numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names

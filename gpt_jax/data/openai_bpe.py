@@ -64,6 +64,8 @@ class _Pairs(Vocabulary):
   @property
   def files(self) -> dict[str, bytes]:
     ids = {piece: i for i, piece in enumerate(self.pieces)}
+    if UNKNOWN in ids:
+      ids[UNKNOWN] = ids.pop(UNKNOWN)  # where OpenAI's file has it
     lines = ["#version: 0.2", *map(" ".join, self.merges), ""]
     return dict(zip(self._names, (json.dumps(ids).encode(), "\n".join(lines).encode()), strict=True))
 

@@ -1,0 +1,57 @@
+"""GPT-1 and GPT-2 from an exported folder (launch/export.py --format=npz), in NumPy alone: copy this file, it is all.
+
+python read_npz.py FOLDER ID ID ID …
+"""
+
+import json
+import sys
+
+import numpy as np
+
+
+def load(folder):
+  """The parameters by name, such as trunk/block_0/mlp/in/kernel, and the sizes of the Transformer."""
+  with open(f"{folder}/config.json", encoding="utf-8") as file:
+    sizes = json.load(file)["model"]["trunk"]
+  with np.load(f"{folder}/weights.npz", allow_pickle=False) as arrays:
+    return dict(arrays), sizes
+
+
+def logits(params, sizes, ids):
+  """Scores float32 [T, V] of the token that follows each of the ids [T]; their softmax is its probability."""
+  table = params["trunk/tokens"]
+  x = table[ids] + params["trunk/positions"][: len(ids)]  # [T, D]
+  for i in range(sizes["layers"]):
+    p = {name.split("/", 2)[2]: array for name, array in params.items() if name.startswith(f"trunk/block_{i}/")}
+    if sizes["norm"] == "pre":  # GPT-2
+      x = x + attention(p, norm(p, "attention_norm", x))
+      x = x + mlp(p, norm(p, "mlp_norm", x))
+    else:
+      x = norm(p, "attention_norm", x + attention(p, x))
+      x = norm(p, "mlp_norm", x + mlp(p, x))
+  x = norm(params, "trunk/last_norm", x) if sizes["norm"] == "pre" else x
+  return x @ table[: sizes["vocab_size"]].T
+
+
+def attention(p, x):
+  q, k, v = np.einsum("td,dnhk->nhtk", x, p["attention/qkv/kernel"]) + p["attention/qkv/bias"][:, :, None]
+  scores = q @ k.swapaxes(1, 2) / q.shape[-1] ** 0.5  # [H, T, T]
+  scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)  # a token sees those before it
+  shares = np.exp(scores - scores.max(-1, keepdims=True))
+  shares /= shares.sum(-1, keepdims=True)
+  return np.einsum("htk,hkd->td", shares @ v, p["attention/out/kernel"]) + p["attention/out/bias"]
+
+
+def mlp(p, x):
+  x = x @ p["mlp/in/kernel"] + p["mlp/in/bias"]
+  x = 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))  # GELU
+  return x @ p["mlp/out/kernel"] + p["mlp/out/bias"]
+
+
+def norm(p, name, x):
+  x = x - x.mean(-1, keepdims=True)
+  return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * p[f"{name}/scale"] + p[f"{name}/bias"]
+
+
+if __name__ == "__main__":
+  print(logits(*load(sys.argv[1]), list(map(int, sys.argv[2:])))[-1].argsort()[:-6:-1])  # the five likeliest next
