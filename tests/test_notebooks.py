@@ -62,91 +62,105 @@ class Execution:
     import nbclient
     import nbformat
 
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    users = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
     search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    env = {**ours, "JAX_PLATFORMS": "cpu", "GPT_JAX_WORK": str(work / "files"), "PYTHONPATH": search}
+    env = {**users, "JAX_PLATFORMS": "cpu", "GPT_JAX_WORK": str(work / "files"), "PYTHONPATH": search}
     self.notebook = nbformat.read(path, as_version=4)
     nbformat.validate(self.notebook)
     client = nbclient.NotebookClient(
       self.notebook, timeout=1500, kernel_name="python3", resources={"metadata": {"path": str(work)}}
     )
     client.execute(env=env)  # raises CellExecutionError, with the cell and its traceback
-    self.work = work / "files"
+    self.work, self.sources = work / "files", cells(path, "code")
 
   def outputs(self, cell: str) -> list:
     return next(found for found in self.notebook.cells if found.id == cell).outputs
 
-  def text(self, cell: str) -> str:
-    """What a cell prints, on either stream."""
-    return "".join(output.text for output in self.outputs(cell) if output.output_type == "stream")
+  def text(self, cell: str, *streams: str) -> str:
+    """What a cell prints, on "stdout" and "stderr" or on one of them."""
+    streams = streams or ("stdout", "stderr")
+    return "".join(output.text for output in self.outputs(cell) if output.get("name") in streams)
 
   def data(self, cell: str, kind: str) -> list[str]:
     return [output.data[kind] for output in self.outputs(cell) if kind in output.get("data", {})]
 
-  def written(self) -> dict[str, int]:
-    """When each result of training was written."""
-    names = ("prepare.json", "result.json", "config.json", "_CHECKPOINT_METADATA")
-    return {str(path): path.stat().st_mtime_ns for path in self.work.rglob("*") if path.name in names}
+
+def trained(work: Path) -> dict[str, int]:
+  """When each result of training below a folder was written."""
+  names = ("prepare.json", "config.json", "result.json", "_CHECKPOINT_METADATA")
+  return {str(path): path.stat().st_mtime_ns for path in work.rglob("*") if path.name in names}
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-  """executed(name): the notebook, run twice in one folder: (the first execution, its files, the second)."""
+def execute(tmp_path_factory):
+  """execute(name): the notebook, executed in the one folder of all."""
   for package in ("nbclient", "nbformat", "ipykernel"):
     if not importlib.util.find_spec(package):
       pytest.skip(f"needs {package}: pip install -e '.[test]'")
-  done = {}
-
-  def execute(name):
-    if name not in done:
-      work = tmp_path_factory.mktemp(name)
-      path = ROOT / "launch" / "notebooks" / f"{name}.ipynb"
-      first = Execution(path, work)
-      done[name] = first, first.written(), Execution(path, work)
-    return done[name]
-
-  return execute
+  work = tmp_path_factory.mktemp("notebooks")
+  return lambda name: Execution(ROOT / "launch" / "notebooks" / f"{name}.ipynb", work)
 
 
-@pytest.mark.slow
-@each
-def test_runs_with_bars_and_plots_and_trains_nothing_twice(executed, path):
-  first, written, second = executed(path.stem)
-  assert "step 800  valid_loss" in first.text("pretrain") and "800/800" in first.text("pretrain")
-  assert "unigram" in first.text("pretrain") and "%|" in first.text("pretrain")  # a bar
-  codes = cells(path, "code")
-  images = [image for cell in codes for image in first.data(cell, "image/png")]
-  assert len(images) == sum("plt.show()" in source for source in codes.values()) > 0
-  assert all(base64.b64decode(image).startswith(b"\x89PNG") for image in images)
-  assert second.written() == written and len(written) > 5
-  assert "valid_loss" not in second.text("pretrain") and "dev_accuracy" not in second.text("finetune")
-  assert "already prepared" in second.text("prepare") and "done already" in second.text("finetune")
+@pytest.fixture(scope="module")
+def quickstart(execute):
+  return execute("quickstart")
+
+
+@pytest.fixture(scope="module")
+def own(execute, quickstart):
+  return execute("finetune_your_own")
+
+
+@pytest.fixture(scope="module")
+def visualize(execute, quickstart):
+  return execute("visualize")
 
 
 @pytest.mark.slow
-def test_the_quickstart_tells_and_learns(executed):
-  first, _, _ = executed("quickstart")
-  assert "one morning anna went to the" in first.text("stories")
+def test_the_quickstart_tells_and_learns(quickstart):
+  assert "800/800" in quickstart.text("pretrain") and "(unigram 4.4" in quickstart.text("pretrain")  # a bar
+  assert "step 800  valid_loss" in quickstart.text("pretrain")
+  assert "one morning anna went to the" in quickstart.text("stories")
   accuracies = {
-    name: json.loads((first.work / name / "result.json").read_text())["best"]["dev_accuracy"]
+    name: json.loads((quickstart.work / name / "result.json").read_text())["best"]["dev_accuracy"]
     for name in ("story-ending", "story-ending-from-scratch")
   }
   assert accuracies["story-ending"] > accuracies["story-ending-from-scratch"] + 0.1
-  assert len(first.text("classify").splitlines()) == 2 and "'badly': " in first.text("classify")
+  assert len(quickstart.text("classify").splitlines()) == 2 and "'badly': " in quickstart.text("classify")
 
 
 @pytest.mark.slow
-def test_a_table_becomes_labels_and_arrays(executed):
-  first, _, _ = executed("finetune_your_own")
-  labels = (first.work / "mine" / "labels.tsv").read_text().splitlines()
+def test_a_table_becomes_labels_and_arrays(own):
+  labels = (own.work / "mine" / "labels.tsv").read_text().splitlines()
   assert labels[0] == "prediction\tp(bad)\tp(good)" and len(labels) == 6
-  assert (first.work / "mine" / "exported" / "weights.npz").exists()
-  assert json.loads((first.work / "mine" / "run" / "result.json").read_text())["best"]["dev_accuracy"] > 0.6
+  assert (own.work / "mine" / "exported.zip").exists() and "head/kernel (96, 2)" in own.text("export")
+  assert json.loads((own.work / "mine" / "run" / "result.json").read_text())["best"]["dev_accuracy"] > 0.6
 
 
 @pytest.mark.slow
-def test_pages_are_shown_inline(executed):
-  first, _, _ = executed("visualize")
+def test_pages_are_shown_inline(visualize):
   for cell in ("page", "labels"):
-    (shown,) = first.data(cell, "text/html")
-    assert shown.startswith("<iframe srcdoc=") and "gpt_jax visualize" in shown
+    (shown,) = visualize.data(cell, "text/html")
+    assert "<iframe srcdoc=" in shown and "gpt_jax visualize" in shown
+    assert not visualize.text(cell, "stderr")  # no warning
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["quickstart", "own", "visualize"])
+def test_plots_are_shown_inline(name, request):
+  execution = request.getfixturevalue(name)
+  images = [image for cell in execution.sources for image in execution.data(cell, "image/png")]
+  assert len(images) == sum("plt.show()" in source for source in execution.sources.values()) > 0
+  assert all(base64.b64decode(image).startswith(b"\x89PNG") for image in images)
+
+
+@pytest.mark.slow
+def test_what_is_done_is_not_trained_again(execute, quickstart, own, visualize):
+  before = trained(quickstart.work)
+  again = [own, visualize, execute("quickstart"), execute("finetune_your_own")]
+  assert trained(quickstart.work) == before and len(before) > 10
+  for execution in again:
+    assert "already prepared" in execution.text("prepare") and "resumed at step 800" in execution.text("pretrain")
+    assert "valid_loss" not in execution.text("pretrain")
+  for execution in again[1:]:
+    assert "done already" in execution.text("finetune") and "dev_accuracy" not in execution.text("finetune")
