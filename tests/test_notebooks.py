@@ -118,8 +118,9 @@ def visualize(execute, quickstart):
 
 @pytest.mark.slow
 def test_the_quickstart_tells_and_learns(quickstart):
-  assert "800/800" in quickstart.text("pretrain") and "(unigram 4.4" in quickstart.text("pretrain")  # a bar
-  assert "step 800  valid_loss" in quickstart.text("pretrain")
+  told = quickstart.text("pretrain")
+  assert "devices 1 x" in told and "step 800  valid_loss" in told and "step 20/800" not in told
+  assert " 0/800 [" in "".join([told, *quickstart.data("pretrain", "text/plain")])  # a bar, of characters or a widget
   assert "one morning anna went to the" in quickstart.text("stories")
   accuracies = {
     name: json.loads((quickstart.work / name / "result.json").read_text())["best"]["dev_accuracy"]
