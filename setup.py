@@ -38,7 +38,7 @@ setup(
     **LIGHT,
     "all": sorted(sum(LIGHT.values(), [])),
     "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # text for OpenAI's vocabularies
-    "test": ["pytest>=8", "ruff>=0.9"],
+    "test": ["pytest>=8", "ruff>=0.9", "nbclient>=0.10", "ipykernel>=6.29"],  # the last two execute the notebooks
     "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1"],
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],
     "cuda": ["jax[cuda12]>=0.10.2,<0.12"],

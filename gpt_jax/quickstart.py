@@ -4,7 +4,6 @@ On the embedded world (data/storyworld.py) it asks the paper's question in minia
 a model that has read, and one that has not?
 """
 
-import json
 import os
 import statistics
 import sys
@@ -13,7 +12,7 @@ import warnings
 
 import numpy as np
 
-from gpt_jax import finetune, generate, prepare, pretrain
+from gpt_jax import finetune, generate, prepare, pretrain, reporting
 from gpt_jax import workdir as workdirs
 from gpt_jax.data import corpus
 from gpt_jax.data.tokens import TokenFile, WindowsConfig
@@ -47,7 +46,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=vocabulary(text) if text else 1500), data)
   measured = pretrain.run(pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained)
   entropy = TokenFile(data, "train").unigram_entropy
-  plot(os.path.join(pretrained, "metrics.jsonl"), entropy, os.path.join(workdir, "loss.png"))
+  plot(pretrained, entropy, os.path.join(workdir, "loss.png"))
   results = {"short": short, "unigram_entropy": entropy, **measured, "tasks": {}}
   for task in () if text else TASKS:
     results["tasks"][task.name] = compare(task, pretrained, workdir, short)
@@ -137,7 +136,7 @@ def bag_of_words(task: Task) -> float:
   return float((predicted == labels["dev"]).mean())
 
 
-def plot(metrics: str, unigram_entropy: float, path: str) -> None:
+def plot(pretrained: str, unigram_entropy: float, path: str) -> None:
   """The loss of training and of held-out text by step, with the entropy that knows only frequencies."""
   try:
     import matplotlib
@@ -147,12 +146,9 @@ def plot(metrics: str, unigram_entropy: float, path: str) -> None:
   matplotlib.use("Agg")
   from matplotlib import pyplot
 
-  with open(metrics, encoding="utf-8") as file:
-    entries = [json.loads(line) for line in file]
   figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
   for name, label, style in (("loss", "training", "-"), ("valid_loss", "held-out text", "o-")):
-    points = [(entry["step"], entry[name]) for entry in entries if entry.get(name) is not None]
-    axes.plot(*zip(*points, strict=True), style, label=label)
+    axes.plot(*reporting.curve(pretrained, name), style, label=label)
   axes.axhline(unigram_entropy, linestyle=":", color="gray", label="unigram entropy")
   axes.set(xlabel="step", ylabel="nats per token", title="Pre-training")
   axes.legend()

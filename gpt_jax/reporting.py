@@ -1,4 +1,4 @@
-"""What a run tells of itself: metrics.jsonl, a progress line, and TensorBoard files where tensorboardX is installed."""
+"""What a run tells of itself: metrics.jsonl, its progress, and TensorBoard files where tensorboardX is installed."""
 
 import contextlib
 import json
@@ -7,10 +7,13 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
 import jax
+
+from gpt_jax.errors import InputError
 
 # Dense bfloat16 FLOP/s of one JAX device, from the vendors' data sheets, by the beginning of its device_kind; the first
 # match counts. A device of TPU v2 and v3 is a core, half a chip.
@@ -43,7 +46,8 @@ class Reporter:
       that is everything.
     unigram_entropy: nats, shown beside the loss, which a model that has learned nothing but frequencies stays at.
     flops_per_token: of a training step, for the share of the devices' peak; 0 where it is not known.
-    stream: for the progress: rewritten in place on a terminal, a line a report elsewhere.
+    stream: for the progress: rewritten in place on a terminal, a line a report elsewhere. Where none is given it is
+      standard error, and in a notebook a bar where tqdm is installed.
   """
 
   def __init__(
@@ -58,7 +62,7 @@ class Reporter:
     self._writes = jax.process_index() == 0
     self._total, self._step, self._unigram_entropy = total_steps, start_step, unigram_entropy
     self._flops_per_token, self._peak = flops_per_token, peak_flops(jax.devices()[0].device_kind) * jax.device_count()
-    self._stream = stream or sys.stderr
+    self._bar, self._stream = None, stream or sys.stderr
     self._in_place, self._line_is_open = self._stream.isatty(), False
     self._reports, self._seconds_per_step, self._since = 0, 0.0, time.monotonic()
     if not self._writes:
@@ -68,6 +72,8 @@ class Reporter:
     _cut_back(path, start_step)
     self._file = open(path, "a", encoding="utf-8")
     self._tensorboard = _tensorboard(workdir, start_step)
+    if stream is None:
+      self._bar = _bar(total_steps, start_step)
 
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
     """After training on `tokens` tokens since the last call: their rate, and the time that remains, from the clock."""
@@ -82,7 +88,14 @@ class Reporter:
     if self._peak and self._flops_per_token:
       speed["share_of_peak"] = rate * self._flops_per_token / self._peak
     self._record(step, {**values, **speed})
-    self._show(self._progress_line(step, values, **speed), stays=not self._in_place)
+    told = self._told(values, **speed)
+    if self._bar is not None:
+      self._bar.set_postfix_str("  ".join(told), refresh=False)
+      self._bar.update(step - self._bar.n)
+      return
+    left = _duration((self._total - step) * self._seconds_per_step)
+    line = "  ".join([f"step {step:,}/{self._total:,}", *told, f"{left} left"])
+    self._show(line, stays=not self._in_place)
 
   def results(self, step: int, values: Mapping[str, float]) -> None:
     """What was measured at a step, such as an evaluation; its line stays."""
@@ -108,6 +121,8 @@ class Reporter:
     if self._line_is_open:
       print(file=self._stream, flush=True)
       self._line_is_open = False
+    if self._bar is not None:
+      self._bar.close()
     self._file.close()
     if self._tensorboard:
       self._tensorboard.close()
@@ -118,18 +133,17 @@ class Reporter:
   def __exit__(self, *_):
     self.close()
 
-  def _progress_line(
-    self, step: int, values: Mapping[str, float], tokens_per_second: float, share_of_peak: float | None = None
-  ) -> str:
-    parts = [f"step {step:,}/{self._total:,}"]
+  def _told(
+    self, values: Mapping[str, float], tokens_per_second: float, share_of_peak: float | None = None
+  ) -> list[str]:
+    parts = []
     if "loss" in values:
       beside = "" if self._unigram_entropy is None else f" (unigram {self._unigram_entropy:.2f})"
       parts.append(f"loss {values['loss']:.4f}{beside}")
     parts.append(f"{tokens_per_second:,.0f} tokens/s")
     if share_of_peak is not None:
       parts.append(f"{share_of_peak:.0%} of peak")
-    parts.append(f"{_duration((self._total - step) * self._seconds_per_step)} left")
-    return "  ".join(parts)
+    return parts
 
   def _record(self, step: int, values: Mapping[str, float]) -> None:
     if not self._writes:
@@ -146,11 +160,36 @@ class Reporter:
   def _show(self, line: str, stays: bool) -> None:
     if not self._writes:
       return
+    if self._bar is not None:
+      self._bar.write(line, file=self._stream)
+      return
     if not stays:
       line = line[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be rewritten
     begin, end = ("\r\x1b[K" if self._line_is_open else ""), ("\n" if stays else "")
     print(f"{begin}{line}", end=end, file=self._stream, flush=True)
     self._line_is_open = not stays
+
+
+def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
+  """The steps at which a run measured something, such as "loss" or "valid_loss", and what it found, for a plot.
+
+  Raises:
+    InputError: no metrics.jsonl there, or nothing of that name in it.
+  """
+  path, entries = os.path.join(workdir, "metrics.jsonl"), []
+  try:
+    with open(path, encoding="utf-8") as file:
+      for line in file:
+        with contextlib.suppress(ValueError):  # torn by a kill
+          entries.append(json.loads(line))
+  except OSError as error:
+    raise InputError(f"{path}: {error.strerror}; {workdir!r} should be the folder of a run") from error
+  points = [(entry["step"], entry[name]) for entry in entries if entry.get(name) is not None]
+  if not points:
+    names = sorted({key for entry in entries for key in entry} - {"step", "time"})
+    raise InputError(f"{path}: has no {name!r}; it has {', '.join(names)}")
+  steps, values = zip(*points, strict=True)
+  return list(steps), list(values)
 
 
 def peak_flops(device_kind: str) -> float:
@@ -176,6 +215,20 @@ def _tensorboard(workdir: str, start_step: int):
   except ImportError:  # metrics.jsonl has the same
     return None
   return SummaryWriter(os.path.join(workdir, "tensorboard"), purge_step=start_step + 1 if start_step else 0)
+
+
+def _bar(total_steps: int, start_step: int):
+  """A bar where this is a notebook and tqdm is there, else None."""
+  ipython = sys.modules.get("IPython")
+  if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):  # IPython on a terminal has none
+    return None
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # without ipywidgets it is a bar of characters, which will do
+      from tqdm.auto import tqdm
+  except ImportError:  # lines will do
+    return None
+  return tqdm(total=total_steps, initial=start_step, unit="step")
 
 
 def _duration(seconds: float) -> str:

@@ -3,12 +3,15 @@
 import builtins
 import io
 import json
+import sys
 import time
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 from gpt_jax import reporting
+from gpt_jax.errors import InputError
 
 
 class Terminal(io.StringIO):
@@ -75,6 +78,47 @@ def test_a_terminal_shows_one_line(tmp_path):
   assert [entry["step"] for entry in entries(tmp_path)] == [1, 2, 2, 3]
 
 
+@pytest.fixture
+def shell(monkeypatch):
+  """shell(**attributes): IPython is imported, and its shell has these; a notebook's has a kernel, a terminal's none."""
+
+  def make(**attributes):
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(**attributes))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+
+  return make
+
+
+def test_a_notebook_shows_a_bar(tmp_path, shell, capsys):
+  pytest.importorskip("tqdm.auto", reason="needs tqdm")
+  shell(kernel=object())
+  with reporting.Reporter(tmp_path, 100, start_step=40, unigram_entropy=6.6) as reporter:
+    reporter.progress(70, {"loss": 2}, tokens=1)
+    reporter.results(70, {"valid_loss": 1.25})
+    reporter.progress(100, {"loss": 1.5}, tokens=1)
+  frames = capsys.readouterr().err.replace("\n", "\r").split("\r")
+  assert any(frame.startswith(" 40%|") for frame in frames)  # where it resumes
+  assert "step 70  valid_loss 1.25" in [frame.strip() for frame in frames]
+  last = [frame for frame in frames if "|" in frame][-1]
+  assert last.startswith("100%|") and "100/100" in last and "loss 1.5000 (unigram 6.60)" in last
+  assert [entry["step"] for entry in entries(tmp_path)] == [70, 70, 100]
+
+
+def test_a_shell_on_a_terminal_shows_lines(tmp_path, shell, capsys):
+  shell()
+  with reporting.Reporter(tmp_path, 100) as reporter:
+    reporter.progress(70, {"loss": 2}, tokens=1)
+  assert capsys.readouterr().err.startswith("step 70/100  loss 2.0000")
+
+
+def test_a_notebook_without_tqdm_shows_lines(tmp_path, shell, capsys, monkeypatch):
+  monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+  shell(kernel=object())
+  with reporting.Reporter(tmp_path, 100) as reporter:
+    reporter.progress(70, {"loss": 2}, tokens=1)
+  assert capsys.readouterr().err.startswith("step 70/100  loss 2.0000")
+
+
 def write_run(tmp_path, torn='{"step": 4, "lo'):
   with reporting.Reporter(tmp_path, 100, stream=io.StringIO()) as reporter:
     for step in (0, 10, 20, 30):
@@ -91,6 +135,21 @@ def test_a_resumed_run_repeats_no_entry(tmp_path, start, left, torn):
     reporter.progress(25, {}, tokens=1)
   assert [entry["step"] for entry in entries(tmp_path)] == [*left, 25]
   assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_curve_is_what_was_measured_at_each_step(tmp_path):
+  write_run(tmp_path)
+  with reporting.Reporter(tmp_path, 100, start_step=20, stream=io.StringIO()) as reporter:
+    reporter.progress(30, {"loss": float("nan")}, tokens=1)
+    reporter.results(30, {"valid_loss": 1.5})
+  with open(tmp_path / "metrics.jsonl", "a") as file:
+    file.write('{"step": 4, "lo')  # killed
+  assert reporting.curve(str(tmp_path), "loss") == ([0, 10, 20], [0, 10, 20])
+  assert reporting.curve(str(tmp_path), "valid_loss") == ([30], [1.5])
+  with pytest.raises(InputError, match=r"has no 'accuracy'; it has loss, tokens_per_second, valid_loss$"):
+    reporting.curve(str(tmp_path), "accuracy")
+  with pytest.raises(InputError, match="should be the folder of a run"):
+    reporting.curve(str(tmp_path / "elsewhere"), "loss")
 
 
 def test_the_other_processes_write_nothing(tmp_path, monkeypatch):
