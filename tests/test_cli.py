@@ -24,7 +24,8 @@ from gpt_jax.data.openai_bpe import BYTES, GPT2Tokenizer
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.tokens import TokenFile
 from gpt_jax.interop import npz
-from gpt_jax.models import LanguageModel
+from gpt_jax.models import LanguageModel, ModelConfig
+from gpt_jax.trunks.transformer import TransformerConfig
 
 ROOT = Path(__file__).parents[1]
 
@@ -404,6 +405,27 @@ def test_verify_says_by_its_exit_code_what_it_found(world, launch, monkeypatch, 
   )
   assert (returned, err) == (code, "")
   assert out.endswith("not equal within 0.0001\n" if code else "\nequal within 0.0001\n")
+
+
+@pytest.mark.released
+def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, monkeypatch, tmp_path):
+  """The commands of generate's docstring, as bash reads them; greedy or not, the prompt is given back whole."""
+  tokenizer = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
+  spec = ModelConfig(TransformerConfig(tokenizer.vocab_size, context=64, layers=1, width=16, heads=2, norm="pre"))
+  meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
+  npz.save(str(tmp_path / "DIR"), make_run.params_of(spec, 1), meta, 1, tokenizer)
+  (tmp_path / "article.txt").write_text("The café is open.\n\nIt serves tea.\n")
+  monkeypatch.chdir(tmp_path)
+  told = []
+  for line in (ROOT / "launch" / "generate.py").read_text().splitlines():
+    if line.startswith("python ") and "$" in line:
+      command = r"printf '%s\0' " + line.partition("generate.py")[2]
+      words = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout.split("\0")
+      code, out, err = launch("generate", "--max_tokens=3", *words[:-1])
+      assert (code, err) == (0, "")
+      told.append(out)
+  assert told[0].startswith("The café is open.\n\nIt serves tea.\nTL;DR:")
+  assert told[1].startswith("bonjour = good morning\nmerci bien =")
 
 
 def test_weights_are_imported_and_exported(world, launch, spacy_there, monkeypatch, tmp_path):
