@@ -2,7 +2,9 @@
 
 The layers, in order; each imports only what stands above it, and nothing imports launch/:
 
-  errors, config, batch, paper  what everything agrees on: configs, batches, errors a user can mend, known results
+  errors, writing, config, batch, paper
+                                what everything agrees on: errors a user can mend, whole files, configs, batches, and
+                                known results
   data, metrics, seeds          text to token files and packed examples; scores, and their spread. numpy only
   tasks, objectives             one small file a task or objective. numpy only
   catalogue                     the program that lists the tasks. numpy only

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import config as configs
-from gpt_jax import generate, losses, optim, sharding, train
+from gpt_jax import generate, losses, optim, sharding, train, writing
 from gpt_jax.batch import TaskBatch, TextBatch
 from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.data.examples import Encoded, PackedBatches
@@ -87,9 +87,8 @@ def run(
       "cpus": os.cpu_count(),
       "jax": jax.__version__,
     }
-    with open(f"{out}.partial", "w", encoding="utf-8") as file:
+    with writing.whole(out) as file:
       json.dump({**machine, "config": configs.to_json(config), "rows": [row._asdict() for row in rows]}, file, indent=2)
-    os.replace(f"{out}.partial", out)
   return rows
 
 

@@ -1,10 +1,9 @@
 """The figures of a reproduction, each as PNG and SVG: ours beside the paper's (its figure 2 and table 5)."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from gpt_jax import paper
+from gpt_jax import paper, writing
 from gpt_jax.errors import InputError
 
 Points = Mapping[Any, float | None]
@@ -78,6 +77,6 @@ def _axes() -> tuple[Any, Any]:
 def _save(figure: Any, axes: Any, path: str) -> None:
   axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
   for kind in ("png", "svg"):
-    figure.savefig(f"{path}.partial", format=kind, dpi=120)
-    os.replace(f"{path}.partial", f"{path}.{kind}")
+    with writing.whole(f"{path}.{kind}", "wb") as file:
+      figure.savefig(file, format=kind, dpi=120)
   pyplot().close(figure)

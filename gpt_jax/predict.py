@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from gpt_jax import config as configs
-from gpt_jax import pretrained, sharding
+from gpt_jax import pretrained, sharding, writing
 from gpt_jax.errors import InputError
 from gpt_jax.evaluate import make_predictor
 from gpt_jax.models import TaskModel
@@ -114,7 +114,7 @@ def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, An
 
 @contextlib.contextmanager
 def _writing(output: str, source: str | None, data_dir: str | None) -> Iterator[TextIO]:
-  """The file under a temporary name, renamed when all of it is written."""
+  """The file, written whole or not at all."""
   if output == "-":
     yield sys.stdout
     return
@@ -124,13 +124,8 @@ def _writing(output: str, source: str | None, data_dir: str | None) -> Iterator[
     raise InputError(f"--output={output}: is the input; name another file")
   if data_dir and os.path.exists(output) and Path(output).resolve().is_relative_to(Path(data_dir).resolve()):
     raise InputError(f"--output={output}: is there in --data_dir already; name another file")
-  partial = f"{output}.partial"
   try:
-    with open(partial, "w", encoding="utf-8", newline="") as file:
+    with writing.whole(output) as file:
       yield file
-    os.replace(partial, output)
   except OSError as error:
     raise InputError(f"--output={output}: {error.strerror or error}") from error
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(partial)

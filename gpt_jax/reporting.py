@@ -13,6 +13,7 @@ from typing import TextIO
 
 import jax
 
+from gpt_jax import writing
 from gpt_jax.errors import InputError
 
 # Dense bfloat16 FLOP/s of one JAX device, from the vendors' data sheets, by the beginning of its device_kind; the first
@@ -201,12 +202,11 @@ def _cut_back(path: str, step: int) -> None:
   """Leaves the entries up to a step, all of them or none if this is interrupted; a line torn by a kill goes too."""
   if not os.path.exists(path):
     return
-  with open(path, encoding="utf-8", errors="replace") as file, open(f"{path}.partial", "w", encoding="utf-8") as kept:
+  with open(path, encoding="utf-8", errors="replace") as file, writing.whole(path) as kept:
     for line in file:
       with contextlib.suppress(ValueError):
         if step and line.endswith("\n") and json.loads(line)["step"] <= step:
           kept.write(line)
-  os.replace(f"{path}.partial", path)
 
 
 def _tensorboard(workdir: str, start_step: int):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gpt_jax import checkpoint as checkpoints
-from gpt_jax import comparison, evaluate, figures, finetune, paper, pretrained, zero_shot
+from gpt_jax import comparison, evaluate, figures, finetune, paper, pretrained, writing, zero_shot
 from gpt_jax import workdir as workdirs
 from gpt_jax.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.data.examples import evenly
@@ -328,9 +328,8 @@ def sized(
 def _report(results: dict[str, Any], workdir: str) -> None:
   workdirs.write_json(os.path.join(workdir, "results.json"), results)
   report, path = comparison.describe(results), os.path.join(workdir, "results.md")
-  with open(f"{path}.partial", "w", encoding="utf-8") as file:
+  with writing.whole(path) as file:
     file.write(report)
-  os.replace(f"{path}.partial", path)
   _draw(results, workdir)
   print(report)
 

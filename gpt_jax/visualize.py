@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import config as configs
-from gpt_jax import predict, pretrained, sharding
+from gpt_jax import predict, pretrained, sharding, writing
 from gpt_jax.batch import TextBatch
 from gpt_jax.data.examples import Encoded
 from gpt_jax.data.vocabulary import Vocabulary
@@ -230,18 +230,13 @@ def _classes(found: Pretrained, task: Task, encoded: Encoded) -> list[dict[str, 
 
 @contextlib.contextmanager
 def _writing(out: str) -> Iterator[TextIO]:
-  """The file under a temporary name, renamed when all of it is written."""
-  partial = f"{out}.partial"
+  """The file, written whole or not at all."""
   try:
     if os.path.isdir(out):
       raise InputError(f"--out={out}: is a folder; name the page to write")
     if os.path.lexists(out) and not (os.path.isfile(out) and _OURS in Path(out).read_bytes()[:500]):
       raise InputError(f"--out={out}: is there already and is no page of this program; name another file")
-    with open(partial, "w", encoding="utf-8") as file:
+    with writing.whole(out) as file:
       yield file
-    os.replace(partial, out)
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
-  finally:
-    with contextlib.suppress(OSError):
-      os.remove(partial)

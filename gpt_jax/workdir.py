@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gpt_jax import config as configs
+from gpt_jax import writing
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
@@ -96,10 +97,9 @@ def read(workdir: str) -> dict[str, Any]:
 
 def write_json(path: str, value: Any) -> None:
   """Writes the whole file or nothing."""
-  with open(f"{path}.partial", "w", encoding="utf-8") as file:
+  with writing.whole(path) as file:
     json.dump(value, file, indent=2)
     file.write("\n")
-  os.replace(f"{path}.partial", path)
 
 
 def checksum(tree: Any) -> str:

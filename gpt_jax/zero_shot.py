@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import pretrained
+from gpt_jax import pretrained, writing
 from gpt_jax.data.examples import evenly
 from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError, MissingInput
@@ -111,9 +111,8 @@ def run(
     found = found if path == paths[0] else pretrained.load(path)
     results += measure(found, prepared, score)
     if out:
-      with open(f"{out}.partial", "w", encoding="utf-8") as file:
+      with writing.whole(out) as file:
         json.dump([result._asdict() for result in results], file, indent=2)
-      os.replace(f"{out}.partial", out)
   return results
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 # Each layer imports only from those before it, or within itself without a cycle. A folder stands for all its files.
 LAYERS = [
-  {"errors", "config", "batch", "paper"},
+  {"errors", "config", "writing", "batch", "paper"},
   {"data", "metrics", "seeds"},
   {"tasks", "objectives"},
   {"catalogue"},

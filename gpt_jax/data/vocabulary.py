@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax import writing
+
 
 class SpecialIds(NamedTuple):
   """Ids above the vocabulary, in the padded rows of the embedding; only task inputs use them."""
@@ -71,6 +73,5 @@ class Vocabulary(abc.ABC):
     text = json.dumps(metadata | self.record, indent=2) + "\n"
     for name, content in (*self.files.items(), ("tokenizer.json", text.encode())):
       path = os.path.join(folder, name)
-      with open(path + ".partial", "wb") as file:
+      with writing.whole(path, "wb") as file:
         file.write(content)
-      os.replace(path + ".partial", path)
