@@ -260,7 +260,13 @@ def _open_torch(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], 
   except Exception as error:  # what a damaged or foreign pickle raises may be of any type
     reason = str(error).partition("\n")[0].partition(". ")[0]
     raise InputError(f"{path}: torch.load(weights_only=True) refuses it ({type(error).__name__}: {reason})") from error
-  return shapes, lambda name: tensors[name].to(torch.float32).numpy(), {}
+
+  def read(name: str) -> np.ndarray:
+    if tensors[name].dtype not in (torch.float32, torch.float16, torch.bfloat16):
+      raise InputError(f"{path}: {name} is {tensors[name].dtype}: should be float32, float16 or bfloat16")
+    return tensors[name].detach().to(torch.float32).numpy()  # detached, since a saved Parameter wants a gradient
+
+  return shapes, read, {}
 
 
 # Out.

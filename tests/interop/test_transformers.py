@@ -227,6 +227,33 @@ def test_no_pickle_is_trusted(tmp_path, content):
   assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float64"])
+def test_the_types_of_a_bin(tmp_path, dtype):
+  """As in a model.safetensors: half precision becomes float32, quantised numbers are not taken for weights."""
+  import torch
+  from safetensors.numpy import load_file
+
+  random_model("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path)
+  add_vocabulary(tmp_path, GPT2)
+  expected = pretrained.load(str(tmp_path)).params
+  tensors = {name: torch.from_numpy(x) for name, x in load_file(tmp_path / "model.safetensors").items()}
+  (tmp_path / "model.safetensors").unlink()
+  cast = {name: x.to(getattr(torch, dtype)) for name, x in tensors.items()}
+  if dtype == "float32":
+    cast = {name: torch.nn.Parameter(x) for name, x in cast.items()}  # which want gradients
+  torch.save(cast, tmp_path / "pytorch_model.bin")
+  if dtype in ("int8", "float64"):
+    with pytest.raises(
+      InputError, match=f"pytorch_model.bin: transformer.wte.weight is torch.{dtype}: should be float"
+    ):
+      pretrained.load(str(tmp_path))
+  else:
+    close = {"atol": {"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[dtype], "rtol": 0}
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, **close), pretrained.load(str(tmp_path)).params, expected
+    )
+
+
 def test_their_tokenizer_has_gpt2s_ids(tmp_path, make_run, openai_tokenizer):
   from transformers import AutoTokenizer
 
