@@ -101,7 +101,9 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
 
   shapes, read, notes = _open(weights)
   names = {name.removeprefix(_PREFIX): name for name in shapes}
-  tokens = family.tokens if family.tokens in names else "lm_head.weight"  # of the two a file may have either
+  tokens = family.tokens
+  if tokens not in names and "lm_head.weight" in names:  # of the two a file may have either
+    tokens = "lm_head.weight"
   wanted = _arrays(spec, family, tokens, rows)
   for array in wanted:
     if array.theirs not in names:
@@ -164,6 +166,7 @@ def _config(path: str) -> tuple[dict, _Family]:
     ("n_inner", (None, 4 * config["n_embd"])),
     ("scale_attn_weights", (True,)),
     ("scale_attn_by_inverse_layer_idx", (False,)),
+    ("reorder_and_upcast_attn", (False,)),
     ("add_cross_attention", (False,)),
     ("tie_word_embeddings", (True,)),
   ):
