@@ -54,6 +54,7 @@ def test_embed(model):
   for text, vector in zip(TEXTS * 7, found, strict=True):
     np.testing.assert_allclose(vector, alone(model, text)[2].mean(0), atol=1e-4)
   assert model.embed([]).shape == (0, 16)
+  np.testing.assert_allclose(model.embed("dog"), found[1], atol=1e-5)  # and not one of each letter
 
 
 def test_generate(model):
@@ -69,6 +70,7 @@ def test_classify(finetuned):
   assert [max(each, key=each.get) for each in found] == ["meows", "barks"]
   assert all(sum(each.values()) == pytest.approx(1) for each in found)
   assert model.classify([]) == []
+  assert model.classify("the") == model.classify(["the"])[0]  # and not one of each letter
   assert "fine-tuned on table" in repr(model)
 
 
