@@ -88,6 +88,14 @@ def test_another_export_is_not_overwritten(exported, parts, format):
   assert [path.name for path in exported.parent.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("damage", ["truncate", "remove", "remove the sums"])
+def test_a_damaged_export_is_not_taken_for_the_same(exported, parts, format, damage):
+  path = exported / ("sha256.json" if damage == "remove the sums" else format.WEIGHTS)
+  path.write_bytes(b"") if damage == "truncate" else path.unlink()
+  with pytest.raises(InputError, match="is the export of another model, or damaged; remove it"):
+    format.save(str(exported), *parts)
+
+
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_something_else_is_not_overwritten(tmp_path, parts, format, kind):
   place = tmp_path / "out"
