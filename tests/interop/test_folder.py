@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,18 @@ def test_without_the_package(monkeypatch, tmp_path, parts):
   for call in (lambda: safetensors.save(str(tmp_path / "out"), *parts), lambda: safetensors.load("anything")):
     with pytest.raises(InputError, match=r"pip install 'gpt_jax\[safetensors\]'"):
       call()
+  assert not any(tmp_path.iterdir())
+
+
+def test_no_room_left(tmp_path, parts, format):
+  """One line, and nothing half-written."""
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+  try:
+    with pytest.raises(InputError, match="cannot write .*out: .*File too large"):
+      format.save(str(tmp_path / "out"), *parts)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   assert not any(tmp_path.iterdir())
 
 
