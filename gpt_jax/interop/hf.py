@@ -389,9 +389,14 @@ def _readme(model: str, tokenizer: Vocabulary, task: Any, orders: int, folded: b
   ]
   if task:
     paragraphs.append(
-      f"Fine-tuned on {task.name}: {', '.join(task.labels)}. A sequence is {special.start}, the ids of a text, "
-      f"{special.extract}; with two texts {special.delimiter} stands between them. The score is read at "
+      f"Fine-tuned on {task.name}: {', '.join(task.labels)}. A sequence is {special.start}, the ids of its texts, "
+      f"{special.extract}; before the last of several texts stands {special.delimiter}. The score is read at "
       f"{special.extract}; what fills a batch up comes behind it, and is 0."
+    )
+  if task and task.combine == "choose":
+    paragraphs.append(
+      f"Each option is a sequence. Give the places of {special.extract} as `mc_token_ids`: without them this class "
+      "reads the last place of every row, filled up or not."
     )
   if orders > 1:
     paragraphs.append("Put the two texts in both orders, and add the logits.")

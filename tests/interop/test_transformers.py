@@ -126,6 +126,8 @@ def test_a_classifier_there(tmp_path, make_run, openai_tokenizer, norm, task, ou
 @pytest.mark.parametrize("norm", FAMILIES)
 def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   """Both heads of the class are the model's, bias included."""
+  import torch
+
   folder = tmp_path / "out"
   spec, params, tokenizer = exported(folder, make_run, openai_tokenizer, norm, HeadConfig(4, "choose"), "race")
   ids = rows_of(tokenizer.vocab_size + 3, 8)
@@ -135,6 +137,12 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   found = call(model, ids.reshape(2, 4, -1))
   np.testing.assert_allclose(found.mc_logits.numpy(), scores, **CLOSE)
   np.testing.assert_allclose(found.logits.numpy().reshape(text.shape), text, **CLOSE)
+  # Of unequal lengths, as README.md says.
+  filled = np.concatenate([ids, np.zeros((8, 5), np.int32)], axis=1).reshape(2, 4, -1)
+  ends = torch.full((2, 4), ids.shape[1] - 1)
+  np.testing.assert_allclose(call(model, filled, mc_token_ids=ends).mc_logits.numpy(), scores, **CLOSE)
+  assert np.abs(call(model, filled).mc_logits.numpy() - scores).max() > 0.01
+  assert f"Give the places of {tokenizer.special.extract} as `mc_token_ids`" in (folder / "README.md").read_text()
   model.save_pretrained(tmp_path / "saved")
   tokenizer.save(tmp_path / "saved" / "tokenizer")
   back = pretrained.load(str(tmp_path / "saved"))
