@@ -4,12 +4,13 @@ Letters: N texts, B of them at once, T tokens of the longest, D width, R rows of
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from gpt_jax import config as configs
 from gpt_jax import generate, pretrained, sharding
@@ -132,11 +133,16 @@ class Model:
     if not examples:
       return []
     encoded = task.encode(examples, self.found.tokenizer, self.found.spec.trunk.context)
-    mesh = sharding.make_mesh(MeshConfig())
-    predictor = make_predictor(self.found.model, mesh)
+    mesh, predictor = self._predictor
     probabilities = predictor(sharding.replicate(self.found.params, mesh), encoded, 2 * _BATCH)
     found = [dict(zip(task.labels, map(float, each), strict=True)) for each in probabilities]
     return found[0] if isinstance(texts, str) else found
+
+  @functools.cached_property
+  def _predictor(self) -> tuple[Mesh, Callable[..., np.ndarray]]:
+    """Kept, since each one made compiles anew."""
+    mesh = sharding.make_mesh(MeshConfig())
+    return mesh, make_predictor(self.found.model, mesh)
 
   @property
   def _trunk(self) -> dict[str, Any]:
