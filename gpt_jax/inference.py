@@ -4,12 +4,13 @@ Letters: N texts, B of them at once, T tokens of the longest, D width, R rows of
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from gpt_jax import config as configs
 from gpt_jax import generate, pretrained, sharding
@@ -102,17 +103,19 @@ class Model:
         scored.append(Scored(tokens, np.concatenate([[np.float32(np.nan)], values[: length - 1]])))
     return scored[0] if isinstance(texts, str) else scored
 
-  def embed(self, texts: Sequence[str]) -> np.ndarray:
-    """The mean of the trunk's last hidden states over the tokens of each text, float32 [N, D].
+  def embed(self, texts: str | Sequence[str]) -> np.ndarray:
+    """The mean of the trunk's last hidden states over a text's tokens: float32 [D] of a text, [N, D] of a list.
 
     Raises:
       InputError: an empty text, or one that is longer than the model's context.
     """
-    found = [np.asarray(_mean_hidden(self._language_model, self._trunk, *each)) for each in self._batches(list(texts))]
-    return np.concatenate(found) if found else np.zeros((0, self.found.spec.trunk.width), np.float32)
+    given = [texts] if isinstance(texts, str) else list(texts)
+    found = [np.asarray(_mean_hidden(self._language_model, self._trunk, *each)) for each in self._batches(given)]
+    vectors = np.concatenate(found) if found else np.zeros((0, self.found.spec.trunk.width), np.float32)
+    return vectors[0] if isinstance(texts, str) else vectors
 
-  def classify(self, texts: Sequence[str | Sequence[str]]) -> list[dict[str, float]]:
-    """For each text, or tuple of the task's columns, the probability of every label.
+  def classify(self, texts: str | Sequence[str | Sequence[str]]) -> dict[str, float] | list[dict[str, float]]:
+    """The probability of every label: of a text, or of each text, or tuple of the task's columns, of a list.
 
     Raises:
       InputError: a language model, another number of columns, or an empty text.
@@ -121,7 +124,7 @@ class Model:
     if task is None:
       raise InputError(f"{self.found.path}: a language model without a head; fine-tune it first")
     examples = []
-    for number, text in enumerate(texts, start=1):
+    for number, text in enumerate([texts] if isinstance(texts, str) else texts, start=1):
       cells = (text,) if isinstance(text, str) else tuple(text)
       if len(cells) != len(task.columns):
         wanted = f"{task.name} reads {len(task.columns)}: {', '.join(task.columns)}"
@@ -130,10 +133,16 @@ class Model:
     if not examples:
       return []
     encoded = task.encode(examples, self.found.tokenizer, self.found.spec.trunk.context)
-    mesh = sharding.make_mesh(MeshConfig())
-    predictor = make_predictor(self.found.model, mesh)
+    mesh, predictor = self._predictor
     probabilities = predictor(sharding.replicate(self.found.params, mesh), encoded, 2 * _BATCH)
-    return [dict(zip(task.labels, map(float, each), strict=True)) for each in probabilities]
+    found = [dict(zip(task.labels, map(float, each), strict=True)) for each in probabilities]
+    return found[0] if isinstance(texts, str) else found
+
+  @functools.cached_property
+  def _predictor(self) -> tuple[Mesh, Callable[..., np.ndarray]]:
+    """Kept, since each one made compiles anew."""
+    mesh = sharding.make_mesh(MeshConfig())
+    return mesh, make_predictor(self.found.model, mesh)
 
   @property
   def _trunk(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -54,6 +55,7 @@ def test_embed(model):
   for text, vector in zip(TEXTS * 7, found, strict=True):
     np.testing.assert_allclose(vector, alone(model, text)[2].mean(0), atol=1e-4)
   assert model.embed([]).shape == (0, 16)
+  np.testing.assert_allclose(model.embed("dog"), found[1], atol=1e-5)  # and not one of each letter
 
 
 def test_generate(model):
@@ -62,13 +64,17 @@ def test_generate(model):
   assert model.generate(TEXTS[0], max_tokens=5, temperature=0.7, seed=3) == texts[0]
 
 
-def test_classify(finetuned):
+def test_classify(finetuned, caplog):
   model = gpt_jax.load(f"{finetuned.workdir}/seed_0")
   assert (model.labels, model.columns) == (("barks", "meows"), ("text",))
   found = model.classify(["the cat sat", ("dog ran",)])
   assert [max(each, key=each.get) for each in found] == ["meows", "barks"]
   assert all(sum(each.values()) == pytest.approx(1) for each in found)
   assert model.classify([]) == []
+  with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+    model.classify(["the cat sat", ("dog ran",)])
+  assert "XLA compilation" not in caplog.text
+  assert model.classify("the") == model.classify(["the"])[0]  # and not one of each letter
   assert "fine-tuned on table" in repr(model)
 
 

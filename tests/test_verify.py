@@ -66,9 +66,9 @@ def test_the_perplexity_is_that_of_the_loss(world):
   """Over windows of the context, each text by itself."""
   model = pretrained.load(world.run)
   total, weight, loss = 0, 0, jax.jit(text_loss(LanguageModel(model.spec.trunk)))
+  assert len(model.tokenizer.encode(TEXT[0])) > 12  # so that there are several windows
   for text in TEXT:
     ids = model.tokenizer.encode(text)
-    assert len(TEXT[0]) > 12  # so that there are several windows
     for window in (ids[i : i + 12] for i in range(0, len(ids), 12)):
       places = np.arange(len(window) - 1, dtype=np.int32)[None]
       batch = TextBatch(window[None, :-1], window[None, 1:], np.ones((1, len(window) - 1), np.float32), places, None)

@@ -187,9 +187,12 @@ def _read(folder: str, name: str) -> bytes:
 
 
 def plain(text: str) -> str:
-  """Typewriter punctuation, as the paper standardises it: straight quotes, " - " for the several long dashes."""
+  """Typewriter punctuation, as the paper standardises it: straight quotes, " - " for the several long dashes.
+
+  Half of a surrogate pair, which stands for a byte of a command line that is no UTF-8, becomes "?".
+  """
   if not text.isascii():
-    text = text.translate(_PLAIN)
+    text = text.encode(errors="replace").decode().translate(_PLAIN)
   return re.sub(" *-{2,} *", " - ", text) if "--" in text else text
 
 

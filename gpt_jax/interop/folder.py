@@ -85,7 +85,7 @@ def save(
   """
   again = is_one(folder, weights)
   if os.path.lexists(folder) and not again:
-    raise InputError(f"{folder} is there already and is no exported model; choose another place")
+    raise InputError(f"{folder} is there already and holds no {weights} that we exported; choose another place")
   config = {"format": _format(weights), "step": step, **meta}
   with whole(folder, _unless_another if again else None) as partial:
     arrays = {name: np.ascontiguousarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
@@ -146,13 +146,14 @@ def _format(weights: str) -> str:
 
 
 def _unless_another(partial: str, folder: str) -> None:
-  """Keeps the export that is there. Raises InputError where it is not the one just written."""
+  """Keeps the export that is there. Raises InputError where it is not, or no longer, the one just written."""
   try:
-    same = read_json(os.path.join(folder, SUMS)) == read_json(os.path.join(partial, SUMS))
-  except ValueError:
+    sums = read_json(os.path.join(folder, SUMS))
+    same = sums == read_json(os.path.join(partial, SUMS)) and all(_sha256(folder, name) == sums[name] for name in sums)
+  except (OSError, ValueError):
     same = False
   if not same:
-    raise InputError(f"{folder} is the export of another model; remove it, or choose another place")
+    raise InputError(f"{folder} is the export of another model, or damaged; remove it, or choose another place")
 
 
 def _sha256(folder: str, name: str) -> str:

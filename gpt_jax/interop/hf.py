@@ -101,7 +101,9 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
 
   shapes, read, notes = _open(weights)
   names = {name.removeprefix(_PREFIX): name for name in shapes}
-  tokens = family.tokens if family.tokens in names else "lm_head.weight"  # of the two a file may have either
+  tokens = family.tokens
+  if tokens not in names and "lm_head.weight" in names:  # of the two a file may have either
+    tokens = "lm_head.weight"
   wanted = _arrays(spec, family, tokens, rows)
   for array in wanted:
     if array.theirs not in names:
@@ -164,6 +166,7 @@ def _config(path: str) -> tuple[dict, _Family]:
     ("n_inner", (None, 4 * config["n_embd"])),
     ("scale_attn_weights", (True,)),
     ("scale_attn_by_inverse_layer_idx", (False,)),
+    ("reorder_and_upcast_attn", (False,)),
     ("add_cross_attention", (False,)),
     ("tie_word_embeddings", (True,)),
   ):
@@ -260,7 +263,13 @@ def _open_torch(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], 
   except Exception as error:  # what a damaged or foreign pickle raises may be of any type
     reason = str(error).partition("\n")[0].partition(". ")[0]
     raise InputError(f"{path}: torch.load(weights_only=True) refuses it ({type(error).__name__}: {reason})") from error
-  return shapes, lambda name: tensors[name].to(torch.float32).numpy(), {}
+
+  def read(name: str) -> np.ndarray:
+    if tensors[name].dtype not in (torch.float32, torch.float16, torch.bfloat16):
+      raise InputError(f"{path}: {name} is {tensors[name].dtype}: should be float32, float16 or bfloat16")
+    return tensors[name].detach().to(torch.float32).numpy()  # detached, since a saved Parameter wants a gradient
+
+  return shapes, read, {}
 
 
 # Out.
@@ -380,9 +389,14 @@ def _readme(model: str, tokenizer: Vocabulary, task: Any, orders: int, folded: b
   ]
   if task:
     paragraphs.append(
-      f"Fine-tuned on {task.name}: {', '.join(task.labels)}. A sequence is {special.start}, the ids of a text, "
-      f"{special.extract}; with two texts {special.delimiter} stands between them. The score is read at "
+      f"Fine-tuned on {task.name}: {', '.join(task.labels)}. A sequence is {special.start}, the ids of its texts, "
+      f"{special.extract}; before the last of several texts stands {special.delimiter}. The score is read at "
       f"{special.extract}; what fills a batch up comes behind it, and is 0."
+    )
+  if task and task.combine == "choose":
+    paragraphs.append(
+      f"Each option is a sequence. Give the places of {special.extract} as `mc_token_ids`: without them this class "
+      "reads the last place of every row, filled up or not."
     )
   if orders > 1:
     paragraphs.append("Put the two texts in both orders, and add the logits.")

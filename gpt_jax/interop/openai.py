@@ -7,6 +7,7 @@ positions, tokens, then twelve arrays a block. Kernels have an axis of 1 in fron
 import json
 import math
 import os
+import tokenize
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,10 @@ def _read_shapes(path: str, tokenizer: GPT1Tokenizer) -> TransformerConfig:
     raise InputError(f"{path}: {vocab_size:,} rows of tokens, and the vocabulary has {tokenizer.vocab_size:,}")
   if width % HEADS:
     raise InputError(f"{path}: a width of {width}: should be a multiple of {HEADS}, OpenAI's number of heads")
-  trunk = TransformerConfig(vocab_size, context=context, layers=max(1, len(blocks) // 12), width=width, heads=HEADS)
+  try:
+    trunk = TransformerConfig(vocab_size, context=context, layers=max(1, len(blocks) // 12), width=width, heads=HEADS)
+  except InputError as error:
+    raise InputError(f"{path}: {error}") from error
   for number, (shape, wanted) in enumerate(zip(shapes, _shapes(trunk), strict=False)):
     if shape != wanted:
       raise InputError(f"{path}: array {number} has the shape {list(shape)}: should be {list(wanted)}")
@@ -144,7 +148,7 @@ def _open(path: str) -> np.memmap:
     return piece
   except FileNotFoundError as error:
     raise InputError(f"{path}: missing; a release has {PIECES[0]} to {PIECES[-1]}") from error
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, OverflowError, tokenize.TokenError) as error:  # NumPy lets the last two out of a header
     raise InputError(f"{path}: not a piece of a release ({error}); copy it again") from error
 
 

@@ -36,10 +36,13 @@ def library() -> Any:
 
 
 def write(path: str, arrays: folders.Arrays, notes: dict[str, str]) -> None:
-  """One file, with the permissions of any other: the package's own are for its owner only."""
+  """One file, with the permissions of any other: the package's own are for its owner only. Raises OSError."""
   with open(path, "wb") as file:
     mode = os.fstat(file.fileno()).st_mode
-  library().numpy.save_file(arrays, path, notes)
+  try:
+    library().numpy.save_file(arrays, path, notes)
+  except library().SafetensorError as error:  # what it makes of a full disk
+    raise OSError(str(error)) from error
   os.chmod(path, mode)
 
 

@@ -102,6 +102,10 @@ def test_plain_punctuation():
   assert plain("nothing to do") == "nothing to do"
 
 
+def test_bytes_of_a_command_line_that_are_no_text(tokenizer):
+  np.testing.assert_array_equal(tokenizer.encode("caf\udce9 \ud800"), tokenizer.encode("caf? ?"))
+
+
 def test_save_and_load(tokenizer, tmp_path):
   tokenizer.save(tmp_path)
   assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json", "tokenizer.model"]

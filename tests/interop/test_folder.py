@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,14 @@ def test_another_export_is_not_overwritten(exported, parts, format):
     format.save(str(exported), other, *parts[1:])
   np.testing.assert_array_equal(format.load(str(exported))[0]["head"]["bias"], parts[0]["head"]["bias"])
   assert [path.name for path in exported.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove", "remove the sums"])
+def test_a_damaged_export_is_not_taken_for_the_same(exported, parts, format, damage):
+  path = exported / ("sha256.json" if damage == "remove the sums" else format.WEIGHTS)
+  path.write_bytes(b"") if damage == "truncate" else path.unlink()
+  with pytest.raises(InputError, match="is the export of another model, or damaged; remove it"):
+    format.save(str(exported), *parts)
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
@@ -182,6 +191,18 @@ def test_without_the_package(monkeypatch, tmp_path, parts):
   for call in (lambda: safetensors.save(str(tmp_path / "out"), *parts), lambda: safetensors.load("anything")):
     with pytest.raises(InputError, match=r"pip install 'gpt_jax\[safetensors\]'"):
       call()
+  assert not any(tmp_path.iterdir())
+
+
+def test_no_room_left(tmp_path, parts, format):
+  """One line, and nothing half-written."""
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+  try:
+    with pytest.raises(InputError, match="cannot write .*out: .*File too large"):
+      format.save(str(tmp_path / "out"), *parts)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   assert not any(tmp_path.iterdir())
 
 

@@ -232,6 +232,7 @@ DAMAGE = {
   "another context": (sets(n_ctx=8), "config.json: n_ctx is 8: only 16 is what we have"),
   "another hidden size": (sets(n_inner=99), "n_inner is 99: only None or 96 is what we have"),
   "scores by layer": (sets(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
+  "another order of products": (sets(reorder_and_upcast_attn=True), "reorder_and_upcast_attn is True: only False"),
   "an untied head": (sets(tie_word_embeddings=False), "tie_word_embeddings is False"),
   "heads that do not divide": (sets(n_head=5), "config.json: trunk.heads=5: must divide trunk.width=24"),
   "another vocabulary": (sets(vocab_size=99), "config.json: vocab_size is 99, and the vocabulary has "),
@@ -239,6 +240,10 @@ DAMAGE = {
   "more positions": (sets(n_positions=32, n_ctx=32), r"has the shape \[16, 24\]: should be \[32, 24\]"),
   "our entry of no model": (sets(gpt_jax={"model": {"type": "gpt_jax.models:HeadConfig"}}), "is no Transformer"),
   "a missing array": (edits(without("h.2.ln_1.bias")), "model.safetensors: holds no h.2.ln_1.bias"),
+  "no table": (
+    edits(lambda x: {k: v for k, v in x.items() if k != table_name(x)}),
+    "holds no (tokens_embed|wte).weight",
+  ),
   "a strange array": (edits(lambda x: {**x, "h.0.moe": np.zeros(3)}), "holds h.0.moe, which no "),
   "another shape": (
     edits(lambda x: {**x, "transformer.h.1.mlp.c_fc.bias": np.zeros(5)}),

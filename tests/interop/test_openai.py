@@ -162,6 +162,8 @@ DAMAGE = {
   "no piece": (lambda folder: (folder / "params_7.npy").unlink(), "params_7.npy: missing; a release has params_0.npy"),
   "an empty piece": (rewrite("params_3.npy", lambda _: b""), "params_3.npy: not a piece of a release"),
   "half a header": (rewrite("params_3.npy", lambda x: x[:40]), "params_3.npy: not a piece of a release"),
+  "an open bracket": (rewrite("params_3.npy", lambda x: x.replace(b",), }", b",    ", 1)), "params_3.npy: not a piece"),
+  "less than nothing": (rewrite("params_3.npy", lambda x: x.replace(b": (", b":(-", 1)), "params_3.npy: not a piece"),
   "half a piece": (rewrite("params_3.npy", lambda x: x[:-100]), "params_3.npy: not a piece of a release"),
   "more than a piece": (rewrite("params_3.npy", lambda x: x + b"\0" * 4), "params_3.npy: .*longer than it says"),
   "another file": (rewrite("params_3.npy", lambda _: b"PK\x03\x04 and so on"), "params_3.npy: not a piece"),
@@ -183,6 +185,7 @@ DAMAGE = {
   "no blocks": (reshape(lambda x: x[:2]), "params_shapes.json: 2 shapes: should be 2, and 12 a block"),
   "eleven arrays": (reshape(lambda x: x[:-1]), "array 14|params_shapes.json: 25 shapes: should be 2, and 12 a block"),
   "another vocabulary": (reshape(lambda x: [x[0], [59, 24], *x[2:]]), "59 rows of tokens, and the vocabulary has 60"),
+  "a context of 1": (reshape(lambda x: [[1, 24], *x[1:]]), "params_shapes.json: .*context = 1: must be .* at least 2"),
   "another width": (reshape(lambda x: [[16, 12], *x[1:]]), r"array 1 has the shape \[60, 24\]: should be \[60, 12\]"),
   "a width of 10": (reshape(lambda x: [[16, 10], [60, 10], *x[2:]]), "a width of 10: should be a multiple of 12"),
   "another kernel": (

@@ -126,6 +126,8 @@ def test_a_classifier_there(tmp_path, make_run, openai_tokenizer, norm, task, ou
 @pytest.mark.parametrize("norm", FAMILIES)
 def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   """Both heads of the class are the model's, bias included."""
+  import torch
+
   folder = tmp_path / "out"
   spec, params, tokenizer = exported(folder, make_run, openai_tokenizer, norm, HeadConfig(4, "choose"), "race")
   ids = rows_of(tokenizer.vocab_size + 3, 8)
@@ -135,6 +137,12 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   found = call(model, ids.reshape(2, 4, -1))
   np.testing.assert_allclose(found.mc_logits.numpy(), scores, **CLOSE)
   np.testing.assert_allclose(found.logits.numpy().reshape(text.shape), text, **CLOSE)
+  # Of unequal lengths, as README.md says.
+  filled = np.concatenate([ids, np.zeros((8, 5), np.int32)], axis=1).reshape(2, 4, -1)
+  ends = torch.full((2, 4), ids.shape[1] - 1)
+  np.testing.assert_allclose(call(model, filled, mc_token_ids=ends).mc_logits.numpy(), scores, **CLOSE)
+  assert np.abs(call(model, filled).mc_logits.numpy() - scores).max() > 0.01
+  assert f"Give the places of {tokenizer.special.extract} as `mc_token_ids`" in (folder / "README.md").read_text()
   model.save_pretrained(tmp_path / "saved")
   tokenizer.save(tmp_path / "saved" / "tokenizer")
   back = pretrained.load(str(tmp_path / "saved"))
@@ -225,6 +233,33 @@ def test_no_pickle_is_trusted(tmp_path, content):
   with pytest.raises(InputError, match=r"pytorch_model.bin: torch.load\(weights_only=True\) refuses it") as error:
     pretrained.load(str(tmp_path))
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float64"])
+def test_the_types_of_a_bin(tmp_path, dtype):
+  """As in a model.safetensors: half precision becomes float32, quantised numbers are not taken for weights."""
+  import torch
+  from safetensors.numpy import load_file
+
+  random_model("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path)
+  add_vocabulary(tmp_path, GPT2)
+  expected = pretrained.load(str(tmp_path)).params
+  tensors = {name: torch.from_numpy(x) for name, x in load_file(tmp_path / "model.safetensors").items()}
+  (tmp_path / "model.safetensors").unlink()
+  cast = {name: x.to(getattr(torch, dtype)) for name, x in tensors.items()}
+  if dtype == "float32":
+    cast = {name: torch.nn.Parameter(x) for name, x in cast.items()}  # which want gradients
+  torch.save(cast, tmp_path / "pytorch_model.bin")
+  if dtype in ("int8", "float64"):
+    with pytest.raises(
+      InputError, match=f"pytorch_model.bin: transformer.wte.weight is torch.{dtype}: should be float"
+    ):
+      pretrained.load(str(tmp_path))
+  else:
+    close = {"atol": {"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[dtype], "rtol": 0}
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, **close), pretrained.load(str(tmp_path)).params, expected
+    )
 
 
 def test_their_tokenizer_has_gpt2s_ids(tmp_path, make_run, openai_tokenizer):
