@@ -1,8 +1,6 @@
 """The program that exports: a checkpoint to a folder that other software can read and that loads back equal."""
 
 from gpt_jax import pretrained
-from gpt_jax.errors import InputError
-from gpt_jax.pretrained import FORMATS
 
 
 def run(checkpoint: str, out: str, format: str = "npz") -> None:
@@ -17,8 +15,7 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   Raises:
     InputError: no checkpoint, another vocabulary, a model that the format cannot hold, or something else in `out`.
   """
-  if format not in FORMATS:
-    raise InputError(f"--format={format}: must be one of {', '.join(FORMATS)}")
+  target = pretrained.of_format(format)  # met before the work
   found = pretrained.load(checkpoint)
-  FORMATS[format].save(out, found.params, found.meta, found.step, found.tokenizer)
+  target.save(out, found.params, found.meta, found.step, found.tokenizer)
   print(f"{out}: step {found.step:,} of {checkpoint}, {found.spec.trunk.parameter_count():,} parameters")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from types import ModuleType
 from typing import Any
 
 from gpt_jax import checkpoint
@@ -58,11 +59,9 @@ def load(path: str, format: str = "") -> Pretrained:
   Raises:
     InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
   """
-  if format and format not in FORMATS:
-    raise InputError(f"--format={format}: must be one of {', '.join(FORMATS)}")
-  name = format or next((name for name, one in FORMATS.items() if one.is_one(path)), "")
-  if name:
-    params, meta, step, tokenizer = FORMATS[name].load(path)
+  found = of_format(format) if format else next((one for one in FORMATS.values() if one.is_one(path)), None)
+  if found:
+    params, meta, step, tokenizer = found.load(path)
     home = path
   else:
     params, meta, step = checkpoint.restore_params(path)
@@ -74,6 +73,13 @@ def load(path: str, format: str = "") -> Pretrained:
       f"{tokenizer.difference(meta['tokenizer_hash'])}; put its own tokenizer into {home}/tokenizer"
     )
   return Pretrained(configs.from_json(meta["model"]), params, tokenizer, meta, step, path)
+
+
+def of_format(name: str) -> ModuleType:
+  """The module of FORMATS. Raises InputError at another name."""
+  if name not in FORMATS:
+    raise InputError(f"--format={name}: must be one of {', '.join(FORMATS)}")
+  return FORMATS[name]
 
 
 def _workdir_of(path: str) -> str:

@@ -331,6 +331,7 @@ CASES = [
   ("export --checkpoint=release --out=run --format=openai", "run is there already; choose another place"),
   ("export --checkpoint=release --out=run --format=hf", "run is there already; choose another place"),
   ("import_weights --path=release --out=new", "needed: --format"),
+  ("import_weights --format= --path=release --out=new", "--format=: must be one of npz, safetensors, openai, hf"),
   ("import_weights --format=torch --path=release --out=new", "--format=torch: must be one of npz, safetensors, op"),
   ("import_weights --format=openai --path=nothing --out=new", "nothing/encoder_bpe_40000.json: missing"),
   ("import_weights --format=openai --path=text.txt --out=new", "text.txt/encoder_bpe_40000.json: cannot be read"),

@@ -134,6 +134,8 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
 
 def _find(path: str) -> tuple[str, str]:
   """The folder, and the file of weights."""
+  if os.path.basename(path) in _SHARDED:
+    path = os.path.dirname(path) or "."
   if os.path.isfile(path):
     return os.path.dirname(path) or ".", path
   found = [name for name in (*WEIGHTS, *_SHARDED) if os.path.isfile(os.path.join(path, name))]
@@ -153,7 +155,7 @@ def _config(path: str) -> tuple[dict, _Family]:
   except (OSError, ValueError) as error:
     raise InputError(f"{path}: cannot be read ({error})") from error
   families = {family.model_type: family for family in _FAMILIES}
-  if config.get("model_type") not in families:
+  if config.get("model_type") not in list(families):  # where what has no hash can be looked for
     raise InputError(f"{path}: model_type {config.get('model_type')!r}: should be one of {', '.join(families)}")
   family = families[config["model_type"]]
   for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):

@@ -224,6 +224,7 @@ DAMAGE = {
   "no JSON": (writes("config.json", b"{"), "config.json: cannot be read"),
   "no object": (writes("config.json", b"[]"), "config.json: cannot be read"),
   "another architecture": (sets(model_type="bert"), "model_type 'bert': should be one of openai-gpt, gpt2"),
+  "a list of architectures": (sets(model_type=["gpt2"]), r"model_type \['gpt2'\]: should be one of openai-gpt, gpt2"),
   "no architecture": (sets(model_type=None), "model_type None: should be one of openai-gpt, gpt2"),
   "no size": (sets(n_embd=None), "config.json: n_embd is None: should be a number"),
   "a size in words": (sets(n_layer="3"), "config.json: n_layer is '3': should be a number"),
@@ -297,8 +298,9 @@ def test_weights_in_several_files(copy):
   (copy / "model.safetensors").rename(copy / "model-00001-of-00002.safetensors")
   (copy / "model.safetensors.index.json").write_text("{}")
   assert hf.is_one(str(copy))
-  with pytest.raises(InputError, match="weights in several files"):
-    hf.load(str(copy))
+  for path in (copy, copy / "model.safetensors.index.json"):
+    with pytest.raises(InputError, match=f"{copy}: weights in several files"):
+      hf.load(str(path))
 
 
 @pytest.mark.parametrize("spec", [ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "causal=False"])
