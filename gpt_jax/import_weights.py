@@ -22,7 +22,8 @@ def run(format: str, path: str, out: str) -> None:
     out: a folder that is not there yet.
 
   Raises:
-    InputError: an unknown format, no such files, damaged or not of this format, another vocabulary, or something in `out`.
+    InputError: an unknown format, no such files, damaged or not of this format, another vocabulary, or something in
+      `out`.
   """
   pretrained.of_format(format)  # a name is needed here: what is meant for OpenAI's files is not to find others
   with whole(out) as folder:
