@@ -1,8 +1,10 @@
 """What launch/ scripts share: flags, --config with dotted overrides, one-line errors, a process set up for JAX."""
 
 import _thread
+import contextlib
 import ctypes
 import difflib
+import errno
 import os
 import re
 import signal
@@ -20,6 +22,7 @@ from gpt_jax.errors import InputError
 flags.disclaim_key_flags()
 
 FLAGS = flags.FLAGS
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))  # a disk; packages put it into errors of their own
 _default_format = warnings.formatwarning
 _changes: list[tuple[str, str]] = []  # dotted name and text of every --config.NAME=VALUE
 
@@ -68,7 +71,8 @@ def run(main: Callable[[], None]) -> None:
   """Parses the flags, sets the process up and calls main().
 
   main() does the importing of everything that imports JAX, so that --help and errors in flags come at once. What a
-  user can mend (InputError) is one line on standard error and exit code 2; anything else keeps its traceback.
+  user can mend (InputError, a full disk) is one line on standard error and exit code 2; anything else keeps its
+  traceback.
   """
   _catch_interrupts()
   try:
@@ -87,6 +91,14 @@ def run(main: Callable[[], None]) -> None:
   except BrokenPipeError:  # the reader of standard output, such as head, has had enough
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
+  except Exception as error:
+    reason = next((text for text in _FULL if text in str(error)), None)
+    if reason is None:
+      raise
+    print(f"error: {reason}; make room, and give the same command again", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
+    os._exit(2)  # at an ordinary end what a checkpoint still wanted to write fails again, in a hundred lines
 
 
 def _parse(argv: list[str], doc: str) -> bool:

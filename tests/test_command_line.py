@@ -46,6 +46,14 @@ def main():
     gc.collect()
     for _ in range(50):
       time.sleep(0.1)
+  if FAIL.value == "disk":
+    import atexit
+    atexit.register(print, "and then it failed again", file=sys.stderr)
+    with open("/dev/full", "wb", 0) as file:
+      try:
+        file.write(b"x")
+      except OSError as error:
+        raise ValueError(f"RESOURCE_EXHAUSTED: {error}") from error
   if FAIL.value == "bug":
     raise ValueError("ours")
   if FAIL.value == "memory":
@@ -89,6 +97,7 @@ def toy(tmp_path_factory):
   (folder / "config.py").write_text(CONFIG)
   (folder / "swallows.py").write_text(SWALLOWS)
   environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+  environment.pop("PYTHONUNBUFFERED", None)
   environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
 
   def call(*arguments):
@@ -166,6 +175,9 @@ def test_other_ends(toy):
   for lost in ("collector", "import"):
     code, _, err = toy(*GOOD, f"--fail={lost}")
     assert (code, err) == (130, "interrupted\n")
+  code, out, err = toy(*GOOD, "--fail=disk")
+  assert (code, err) == (2, "error: No space left on device; make room, and give the same command again\n")
+  assert out.endswith("False\n")  # what was printed before is not lost
   code, _, err = toy(*GOOD, "--fail=bug")
   assert code == 1
   assert "Traceback" in err and err.endswith("ValueError: ours\n")
