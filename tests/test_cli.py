@@ -269,7 +269,7 @@ CASES = [
   ("predict --checkpoint={finetuned}", "give either --input, a file of rows, or --data_dir"),
   ("predict --checkpoint={finetuned} --input=rows.tsv --data_dir=labels", "give either --input"),
   ("predict --checkpoint={finetuned} --input=rows.tsv --split=dev", "--split=dev: is of --data_dir"),
-  ("predict --checkpoint={finetuned} --data_dir=labels", "TableTask.test: no file is named"),
+  ("predict --checkpoint={finetuned} --data_dir=labels", "TableTask.test: no file is named; --config.task.test=FILE"),
   ("predict --checkpoint={finetuned} --data_dir=labels --split=valid", "should be one of train, dev, test"),
   ("predict --checkpoint={finetuned} --data_dir=labels --split=train", "labels/train.tsv:3: label 'moos'"),
   ("predict --checkpoint={finetuned} --data_dir=labels --split=dev --output=labels/dev.tsv", "in --data_dir already"),

@@ -82,7 +82,7 @@ class TableTask:
   def _path(self, data_dir: str, split: str) -> str:
     name = getattr(self, split)
     if not name:
-      raise InputError(f"TableTask.{split}: no file is named")
+      raise InputError(f"TableTask.{split}: no file is named; --config.task.{split}=FILE, when fine-tuning, names one")
     return os.path.join(data_dir, name)
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row]:
