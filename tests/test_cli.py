@@ -299,6 +299,7 @@ CASES = [
   ("reproduce --checkpoint={finetuned} --data_dir=labels --workdir=new --table=5", "is fine-tuned; give a pre-trained"),
   ("zero_shot --checkpoint={pretrained} --data_dir=labels", "--data_dir=labels: the data of no task is here"),
   ("zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=cola", "no folder 'glue/CoLA' here"),
+  ("zero_shot --checkpoint={pretrained} --data_dir=nothing", "--data_dir=nothing: no such folder"),
   ("zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=rte", "--tasks=rte: must be among cola, sst2"),
   ("zero_shot --checkpoint=prepared --data_dir=labels --history", "no checkpoints/ here; give the workdir of a run"),
   ("zero_shot --checkpoint={pretrained} --data_dir=labels --json=nothing/a.json", "nothing/a.json: no such folder"),
