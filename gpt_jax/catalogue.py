@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gpt_jax import paper
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.rows import check_exists
 from gpt_jax.tasks.task import SPLITS, Task, every
 
 
@@ -43,8 +44,8 @@ def run(data_dir: str | None = None) -> Iterator[Entry]:
   Raises:
     InputError: data_dir is no folder. What is wrong with one task's files is in its remarks.
   """
-  if data_dir is not None and not os.path.isdir(data_dir.removeprefix("tfds:") or os.curdir):
-    raise InputError(f"--data_dir={data_dir}: no such folder")
+  if data_dir is not None:
+    check_exists(data_dir)
   return _entries(data_dir)
 
 

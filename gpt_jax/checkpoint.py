@@ -331,19 +331,25 @@ def _locate(path: str) -> list[str]:
   if os.path.isdir(os.path.join(path, "meta")):
     return [path]
   parent, last = os.path.split(path)
-  if last == "best" and not os.path.exists(path):
-    folders = _best_folder(os.path.join(parent, "checkpoints"))
-  else:
-    folders = _step_folders(os.path.join(path, "checkpoints"))
+  best = last == "best" and not os.path.exists(path)
+  workdir = parent if best else path
+  folders = _step_folders(os.path.join(workdir, "checkpoints"))
   if not folders:
-    raise InputError(f"no checkpoint in {path}: give a workdir, <workdir>/best or <workdir>/checkpoints/<step>")
-  return folders
+    seeds = sorted(name for name in _names(workdir) if name.startswith("seed_"))
+    hint = "a workdir, <workdir>/best or <workdir>/checkpoints/<step>"
+    if seeds:  # a run of several seeds; each is a workdir of its own
+      hint = f"one of its seeds, such as {os.path.join(workdir, seeds[0])}{'/best' * best}"
+    raise InputError(f"no checkpoint in {workdir}: give {hint}")
+  return _best_folder(os.path.join(workdir, "checkpoints")) if best else folders
 
 
 def _step_folders(folder: str) -> list[str]:
   """Newest first. What is not yet whole, or set aside as damaged, has no number for a name."""
-  names = os.listdir(folder) if os.path.isdir(folder) else []
-  return [os.path.join(folder, name) for name in sorted(filter(str.isdigit, names), key=int, reverse=True)]
+  return [os.path.join(folder, name) for name in sorted(filter(str.isdigit, _names(folder)), key=int, reverse=True)]
+
+
+def _names(folder: str) -> list[str]:
+  return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 def _best_folder(folder: str) -> list[str]:

@@ -337,7 +337,8 @@ def _type_words(hint: Any) -> str:
   plain = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "none"}
   if hint in plain:
     return plain[hint]
-  return f"a {getattr(hint, '__name__', hint)}, which is chosen in the config file"
+  name = "group of fields" if hint is Any else getattr(hint, "__name__", hint)
+  return f"a {name}, which is chosen in the config file"
 
 
 def _shown(value: Any) -> str:
@@ -380,8 +381,9 @@ def _place(path: str, error: Exception) -> str:
 
 
 def _neighbours(path: str) -> str:
-  """The config files beside a path that is not there, nearest names first."""
-  folder, wanted = os.path.dirname(path) or ".", os.path.basename(path).removesuffix(".py")
+  """The config files beside a path that is not there, or in it where it is a folder, nearest names first."""
+  folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+  wanted = os.path.basename(path).removesuffix(".py")
   found = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
   names = [name.removesuffix(".py") for name in found if name.endswith(".py")]
   near = difflib.get_close_matches(wanted, names) or names

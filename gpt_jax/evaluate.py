@@ -30,7 +30,7 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
     checkpoint: see pretrained.load.
     data: for a language model, a folder that prepare wrote, with the checkpoint's vocabulary; for a fine-tuned one, the
       folder of its task's files, as in finetune.
-    task: for a fine-tuned model, another task with the same labels than its own, such as mnli-mismatched.
+    task: for a fine-tuned model, another task with the same labels as its own, such as mnli-mismatched.
     split: "train" or "valid" of text, "train", "dev" or "test" of a task; by default "valid" and "dev".
 
   Returns:

@@ -36,7 +36,7 @@ def run(
     checkpoint: a fine-tuned model (see pretrained.load).
     source: TSV, CSV or JSONL with the task's text columns by name, or "-" for standard input. A TSV without a header
       may have just the text columns, in the task's order: for one text, a line a text.
-    output: TSV, or JSONL where it ends in .jsonl; "-" for standard output. Nothing is left of it on an error.
+    output: TSV, or what its name ends in, .csv or .jsonl; "-" for standard output. Nothing is left of it on an error.
     data_dir: instead of source, the folder of the task's files, as in finetune.
     split: which of them, "train", "dev" or "test"; by default "test".
     batch_size: examples at a time.
@@ -73,7 +73,7 @@ def run(
       for result in results:
         print(json.dumps(result), file=file)
     else:
-      writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+      writer = csv.writer(file, delimiter="," if output.endswith(".csv") else "\t", lineterminator="\n")
       writer.writerow(["prediction", *(f"p({label})" for label in task.labels)])
       for result in results:
         writer.writerow([result["prediction"], *(f"{p:.6f}" for p in result["probabilities"].values())])

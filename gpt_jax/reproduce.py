@@ -17,6 +17,7 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.finetune import FinetuneConfig
 from gpt_jax.optim import OptimConfig
 from gpt_jax.pretrained import Pretrained
+from gpt_jax.tasks.rows import check_exists
 from gpt_jax.tasks.task import Named, find
 from gpt_jax.train import TrainConfig
 from gpt_jax.trunks.lstm import LSTMConfig
@@ -104,6 +105,7 @@ def run(
     if name not in paper.ANCHORS:
       find(name)
   figures.pyplot()
+  check_exists(data_dir)
   _check_folder(workdir)
   paths = {"transformer": checkpoint, "lstm": lstm}
   found = {name: _load(name, path) for name, path in paths.items() if path}
@@ -113,8 +115,9 @@ def run(
   plan = _plan(tables, sweep, tasks, available, found)
   history = _history(asked, tasks, available, left_out) if sweep else {}
   if not plan and not history:
-    reasons = "; ".join(left_out.values()) or "no such task is in these tables"
-    raise InputError(f"there is nothing to run with --data_dir={data_dir}: {reasons}")
+    reasons = _reasons(tables, sweep, tasks, left_out)
+    said = "; ".join(reason.removeprefix(f"--data_dir={data_dir}: ") for reason in reasons)
+    raise InputError(f"there is nothing to run with --data_dir={data_dir}: {said or 'no such task is in these tables'}")
 
   with _claimed(workdir, {name: each.identity for name, each in found.items()}, budget) as results:
     results["left_out"] = left_out
@@ -204,6 +207,17 @@ def _plan(
     layers = _layers(found["transformer"])
     plan += [(setting, task) for task in wanted(tasks or paper.TRANSFER) for setting in layers]
   return list(dict.fromkeys(plan))
+
+
+def _reasons(tables: Sequence[int], sweep: bool, tasks: Sequence[str], left_out: dict[str, str]) -> list[str]:
+  """Why what was asked for is left out, each reason once; nothing of tasks that no table asked for has."""
+  names = {task for number in tables for column in paper.TABLES[number].columns for task in column.tasks}
+  names |= set(tasks or paper.TRANSFER) if sweep else set()
+  if tasks:
+    shared = {other for name in tasks for other in SHARED.get(name, ())}
+    names &= {*tasks, *shared}
+  asked = [name for name in left_out if name in names or name.startswith("zero-shot")]  # _history looked for no other
+  return list(dict.fromkeys(left_out[name] for name in asked))
 
 
 def _layers(found: Pretrained) -> list[Setting]:

@@ -25,6 +25,7 @@ from gpt_jax.metrics import accuracy, matthews
 from gpt_jax.models import LanguageModel, logits
 from gpt_jax.pretrained import Pretrained
 from gpt_jax.tasks import pronouns, task
+from gpt_jax.tasks.rows import check_exists
 
 SENTIMENT = (" positive", " negative")  # after "very"
 MOST_TOKENS = 2**14  # read at once
@@ -102,6 +103,7 @@ def run(
   """
   if out and (os.path.isdir(out) or not os.path.isdir(os.path.dirname(os.path.abspath(out)))):
     raise InputError(f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file")
+  check_exists(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   found = pretrained.load(paths[0])
   prepared = prepare(found, data_dir, tasks, examples)

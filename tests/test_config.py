@@ -107,6 +107,7 @@ def test_override_reads_the_fields_type(path, text, value):
     ("mesh", "0,2", "mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) of at least 1"),
     ("via", "vmap", "via = 'vmap': must be one of jit, pmap"),
     ("trunk", "lstm", "trunk = 'lstm': must be a Trunk, which is chosen in the config file or a Other"),
+    ("anything", "other", "anything = 'other': must be a group of fields, which is chosen in the config file"),
     ("trunk.layer", "2", "config has no field 'trunk.layer'; did you mean trunk.layers? (fields of trunk: layers,"),
     ("layers", "2", "config has no field 'layers'; did you mean trunk.layers? (fields of config: trunk,"),
     ("trnk.layers", "2", "config has no field 'trnk.layers'; did you mean trunk.layers? (fields of config: trunk,"),
@@ -266,5 +267,7 @@ def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
     InputError, match=r"cannot read config file '.*sme\.py': No such file or directory; there: some\.py"
   ):
     config.load(str(tmp_path / "sme.py"))
+  with pytest.raises(InputError, match=r"Is a directory; there: some\.py"):
+    config.load(str(tmp_path))
   with pytest.raises(InputError, match="cannot read config file 'absent/x.py'"):
     config.load("absent/x.py")

@@ -66,7 +66,7 @@ def test_every_form_of_input(checkpoint, expected, tmp_path, monkeypatch, name, 
   assert [result["prediction"] for result in found] == ["meows", "barks", "barks", "meows"]
 
 
-def test_output_as_tsv_and_jsonl(checkpoint, tmp_path, capsys):
+def test_output_as_tsv_csv_and_jsonl(checkpoint, tmp_path, capsys):
   source = write(tmp_path, "in.txt", FORMS["lines.txt"])
   found = predict.run(checkpoint, source, str(tmp_path / "out.jsonl"), batch_size=2)
   assert [json.loads(line) for line in open(tmp_path / "out.jsonl", encoding="utf-8")] == found
@@ -78,6 +78,8 @@ def test_output_as_tsv_and_jsonl(checkpoint, tmp_path, capsys):
   told = np.array([[float(cell) for cell in line[1:]] for line in lines])
   np.testing.assert_allclose(told, [list(result["probabilities"].values()) for result in found], atol=2e-6)
   assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.jsonl"]
+  predict.run(checkpoint, source, str(tmp_path / "out.csv"))
+  assert list(csv.reader(open(tmp_path / "out.csv", encoding="utf-8"))) == [header, *lines]
 
 
 def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path):

@@ -79,8 +79,15 @@ def test_a_checkpoint_taken_out_of_its_run(copy, tmp_path):
 
 @pytest.mark.parametrize("place", ["", "/best", "/checkpoints/3"])
 def test_nothing_there(tmp_path, place):
-  with pytest.raises(InputError, match="no (best )?checkpoint"):
+  with pytest.raises(InputError, match="no checkpoint in .*: give a workdir, <workdir>/best or"):
     pretrained.load(str(tmp_path / "run") + place)
+
+
+@pytest.mark.parametrize("place", ["", "/best"])
+def test_a_run_of_several_seeds_names_one(tmp_path, place):
+  (tmp_path / "seed_0").mkdir()
+  with pytest.raises(InputError, match=f"no checkpoint in .*: give one of its seeds, such as .*/seed_0{place}$"):
+    pretrained.load(str(tmp_path) + place)
 
 
 def test_the_tokenizer_is_missing(copy):

@@ -237,8 +237,14 @@ def test_the_papers_averages_are_the_printed_ones():
 def test_nothing_to_run_is_an_error(world, tmp_path):
   with pytest.raises(InputError, match="nothing to run with --data_dir=.*no folder 'glue/MNLI' here"):
     reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], budget="small")
-  with pytest.raises(InputError, match="nothing to run"):
+  with pytest.raises(InputError, match="nothing to run with --data_dir=.*: no such task is in these tables"):
     reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], tasks=["cola"])
+  with pytest.raises(InputError, match="nothing to run") as error:
+    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], tasks=["mnli", "snli"])
+  reasons = "no folder 'glue/MNLI' here; it should contain the official files; no folder 'snli_1.0' here"
+  assert reasons in str(error.value) and "SciTail" not in str(error.value)
+  with pytest.raises(InputError, match="--data_dir=nothing: no such folder"):
+    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], "nothing", table=["2"])
   assert not (tmp_path / "out").exists()
 
 

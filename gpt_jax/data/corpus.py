@@ -286,7 +286,9 @@ def _tfds(name: str, field: str) -> Iterator[str]:
     builder = tfds.builder(base, file_format="array_record")
     builder.download_and_prepare()
     rows = builder.as_data_source(split=split)
-  except Exception as error:  # whatever goes wrong there: unknown name, no network, no such split
+  except tfds.core.registered.DatasetNotFoundError as error:  # it goes on with the names of all there are
+    raise InputError(f"tfds:{name}: TFDS has no data set {base!r}; its catalogue has the names") from error
+  except Exception as error:  # whatever else goes wrong there: no network, no such split
     raise InputError(f"tfds:{name}: {' '.join(str(error).split())[:300]}") from error
   if field not in builder.info.features:
     raise InputError(f"tfds:{name}: no field {field!r}; its fields: {', '.join(builder.info.features)} (--field)")

@@ -26,6 +26,12 @@ class Row(NamedTuple):
   name: str
 
 
+def check_exists(data_dir: str) -> None:
+  """Raises InputError where data_dir is no folder, for programs that would look for one task after the other in it."""
+  if not os.path.isdir(data_dir.removeprefix("tfds:") or os.curdir):
+    raise InputError(f"--data_dir={data_dir}: no such folder")
+
+
 def folder(data_dir: str, collection: str, name: str = "") -> str:
   """Finds data_dir/collection/name, where data_dir may be the collection's own folder, or the one that contains it."""
   wanted = os.path.join(collection, name) if name else collection
@@ -35,9 +41,7 @@ def folder(data_dir: str, collection: str, name: str = "") -> str:
   for candidate in candidates:
     if data_dir and os.path.isdir(candidate):
       return candidate
-  raise MissingInput(
-    f"--data_dir={data_dir}: no folder {wanted!r} here; it should contain the official files of {name or collection}"
-  )
+  raise MissingInput(f"--data_dir={data_dir}: no folder {wanted!r} here; it should contain the official files")
 
 
 def lines(path: str) -> list[tuple[int, str]]:

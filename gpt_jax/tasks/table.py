@@ -54,7 +54,7 @@ class TableTask:
     elif self.transform == "multiple_choice":
       labels = self.columns[1:]
     else:
-      labels = tuple(sorted({row.label for row in self._read(data_dir, "train") if row.label is not None}))
+      labels = tuple(sorted({row.label for row in self._read(data_dir, "train") if row.label}))
     if len(labels) < 2:
       raise InputError(
         f"{self._path(data_dir, 'train')}: column {self.label!r} has the labels {labels}; two or more are needed"
@@ -82,7 +82,7 @@ class TableTask:
   def _path(self, data_dir: str, split: str) -> str:
     name = getattr(self, split)
     if not name:
-      raise InputError(f"TableTask.{split}: no file is named")
+      raise InputError(f"TableTask.{split}: no file is named; --config.task.{split}=FILE, when fine-tuning, names one")
     return os.path.join(data_dir, name)
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row]:

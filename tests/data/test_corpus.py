@@ -230,7 +230,7 @@ def test_tfds(tmp_path, monkeypatch):
     list(corpus.documents("tfds:pocket_stories"))
   with pytest.raises(InputError, match="tfds:pocket_stories/test"):
     list(corpus.documents("tfds:pocket_stories/test", field="story"))
-  with pytest.raises(InputError, match="tfds:no_such_stories"):
+  with pytest.raises(InputError, match="tfds:no_such_stories: TFDS has no data set 'no_such_stories'; its catalogue"):
     list(corpus.documents("tfds:no_such_stories"))
   assert "tensorflow" not in sys.modules
 
