@@ -62,7 +62,7 @@ def _comparison(title: str, table: paper.Table, runs: dict[str, Any], budget: st
 
 
 def _ablations(runs: dict[str, Any], budget: str) -> list[str]:
-  """Table 5, of the tasks that the full model was trained on; the averages are of these alone."""
+  """Table 5, of the tasks that there is something to compare on; the averages are of these alone."""
   table, points = paper.TABLES[5], ablation_points(runs)
   if not points:
     return []
@@ -80,11 +80,15 @@ def _ablations(runs: dict[str, Any], budget: str) -> list[str]:
 
 
 def ablation_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-  """Row of table 5 -> column -> result, of the columns that the full model has; empty without another row."""
+  """Row of table 5 -> column -> result, of the columns that the full model has and another row too; else empty."""
   found = {name: runs.get(setting.name, {}) for name, setting in ABLATIONS.items()}
-  columns = [column for column in paper.TABLES[5].columns if _value(runs.get(FULL.name, {}), column) is not None]
-  points = {name: {column.title: _value(of, column) for column in columns} for name, of in found.items()}
-  return points if sum(any(value is not None for value in row.values()) for row in points.values()) > 1 else {}
+  points = {name: {} for name in found}
+  for column in paper.TABLES[5].columns:
+    full, *others = values = [_value(of, column) for of in found.values()]
+    if full is not None and any(other is not None for other in others):
+      for row, value in zip(points.values(), values, strict=True):
+        row[column.title] = value
+  return points if all(points.values()) else {}
 
 
 def _transfer(runs: dict[str, Any], budget: str) -> list[str]:

@@ -327,7 +327,10 @@ CASES = [
   ("visualize --checkpoint={pretrained} --text=the --out=nothing/new.html", "--out=nothing/new.html: No such file"),
   ("export --checkpoint={pretrained} --out=run", "run is there already and holds no weights.npz that we exported"),
   ("export --checkpoint={pretrained} --out=new --format=torch", "--format=torch: must be one of npz"),
-  ("export --checkpoint={pretrained} --out=run --format=safetensors", "run is there already and holds no weights.safet"),
+  (
+    "export --checkpoint={pretrained} --out=run --format=safetensors",
+    "run is there already and holds no weights.saf",
+  ),
   ("export --checkpoint={pretrained} --out=new --format=openai", "its vocabulary is of the kind sentencepiece-bpe"),
   ("export --checkpoint=release --out=run --format=openai", "run is there already; choose another place"),
   ("export --checkpoint=release --out=run --format=hf", "run is there already; choose another place"),

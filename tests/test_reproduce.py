@@ -234,6 +234,19 @@ def test_the_papers_averages_are_the_printed_ones():
   assert "| LSTM w/ aux LM, the paper | 69.1 | 30.3 |" in report
 
 
+def test_table_5_has_the_tasks_that_two_rows_have():
+  one = {"metric": "m", "seeds": [0], "degenerate": [], "note": "", "best": {"dev_m": spread([0.5])._asdict()}}
+  one["dev"] = one["best"]
+  full, scratch = "Transformer w/ aux LM (full)", "Transformer w/o pre-training"
+  points = comparison.ablation_points({"full": {"cola": one, "rte": one}, "no-pretraining": {"rte": one, "sst2": one}})
+  assert points[full] == points[scratch] == {"RTE": 50}
+  assert set(points) == set(paper.TABLES[5].rows) and points["LSTM w/ aux LM"] == {"RTE": None}
+  report = comparison.describe({**NOTHING, "runs": {"full": {"cola": one, "rte": one}, "lstm": {"rte": one}}})
+  assert "| LSTM w/ aux LM, the paper | 54.6 | 54.6 |" in report  # the average is of this task too
+  assert comparison.ablation_points({"full": {"cola": one}, "lstm": {"rte": one}}) == {}
+  assert comparison.ablation_points({"lstm": {"rte": one}}) == comparison.ablation_points({}) == {}
+
+
 def test_nothing_to_run_is_an_error(world, tmp_path):
   with pytest.raises(InputError, match="nothing to run with --data_dir=.*no folder 'glue/MNLI' here"):
     reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], budget="small")
