@@ -154,10 +154,13 @@ def _every_run(runs: dict[str, Any], budget: str) -> list[str]:
       cells = [each["metric"], str(len(each["seeds"])), *spreads, constant, each["note"]]
       rows.append((f"{task}, {setting}{budget}", cells))
   titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate", "examples"]
-  return _table("Every run: median; mean ± deviation [bootstrap interval of the mean]", titles, rows) if rows else []
+  title = "Every run: one seed's result, or median; mean ± deviation [bootstrap interval of the mean]"
+  return _table(title, titles, rows) if rows else []
 
 
 def _spread(each: dict[str, Any]) -> str:
+  if len(each["values"]) == 1:
+    return f"{100 * each['mean']:.1f}"
   median, mean, deviation, low, high = (100 * each[name] for name in ("median", "mean", "deviation", "low", "high"))
   return f"{median:.1f}; {mean:.1f} ± {deviation:.1f} [{low:.1f}, {high:.1f}]"
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import sys
 from types import SimpleNamespace
 
@@ -71,6 +72,9 @@ def test_what_is_written(world):
   ours = [line for line in ours if "the paper's end" not in line]
   assert len(ours) == 2 + 2 * 4 + 1 + 2 + 5
   assert all("small budget" in line for line in ours)
+  assert rows["cola, 0-layers (small budget)"].startswith(
+    f"| cola, 0-layers (small budget) | matthews | 1 | {part:.1f} |"
+  )
 
 
 def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
@@ -94,6 +98,7 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
   assert more["runs"]["full"]["cola"]["seeds"] == [0, 1]
   assert set(more["runs"]) == set(world.results["runs"])  # what was known stays
   report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
+  assert re.search(r"\| cola, full \(small budget\) \| matthews \| 2 \| (-?[\d.]+; ){2}", report.replace(" ± ", "; "))
   assert "### Table 4" in report and "### Table 5" in report and "Multi-task BiLSTM + ELMo + Attn" in report
   os.remove(f"{world.workdir}/results.json")  # what was lost is found again
   os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial")
