@@ -15,8 +15,8 @@ def transferred(points: Mapping[str, Points], path: str, note: str) -> None:
   for task, values in points.items():
     axes.plot(list(values), list(values.values()), "o-", label=task)
   places = list(next(iter(points.values())))
-  for task, ends in paper.TRANSFER.items():
-    axes.plot([places[0], places[-1]], ends, "k:", marker="x", label=f"{task}, the paper's ends, 12 layers")
+  for (task, ends), marker in zip(paper.TRANSFER.items(), "x+", strict=True):
+    axes.plot([places[0], places[-1]], ends, "k:", marker=marker, label=f"{task}, the paper's ends, 12 layers")
   below = "what is transferred (a number: so many blocks, and the embeddings)"
   axes.set(xlabel=below, ylabel="dev set, %", title=f"Layers transferred{note}")
   _save(figure, axes, path)
@@ -26,13 +26,13 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
   """Figure 2, right: (task, trunk) -> updates -> zero-shot result from chance, 0, to the best supervised model, 1."""
   figure, axes = _axes()
   colors = {task: f"C{number}" for number, task in enumerate(paper.ANCHORS)}
-  end = max(step for values in points.values() for step in values)
+  steps = sorted({step for values in points.values() for step in values})
   for (task, trunk), values in points.items():
     style = "-" if trunk == "transformer" else "--"
     axes.plot(list(values), list(values.values()), style, marker=".", color=colors[task], label=f"{task}, {trunk}")
   for task in dict.fromkeys(task for task, _ in points):
     if paper.ANCHORS[task].reached is not None:
-      axes.plot(end, paper.ANCHORS[task].reached, "x", color=colors[task])
+      axes.plot(steps[-1], paper.ANCHORS[task].reached, "x", color=colors[task])
   axes.axhline(0, color="gray", linewidth=0.8)
   axes.set(
     xscale="log",
@@ -40,6 +40,12 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
     ylabel="0: chance, 1: best supervised model",
     title=f"Zero-shot over pre-training{note}",
   )
+  ticks = steps[:1]
+  for step in steps:
+    if step > 1.4 * ticks[-1]:  # so far apart that their labels are too
+      ticks.append(step)
+  axes.set_xticks(ticks, [f"{step:,}" for step in ticks])
+  axes.set_xticks([], minor=True)
   _save(figure, axes, path)
 
 
