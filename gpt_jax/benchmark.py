@@ -87,8 +87,7 @@ def run(
       "cpus": os.cpu_count(),
       "jax": jax.__version__,
     }
-    with writing.whole(out) as file:
-      json.dump({**machine, "config": configs.to_json(config), "rows": [row._asdict() for row in rows]}, file, indent=2)
+    writing.write_json(out, {**machine, "config": configs.to_json(config), "rows": [row._asdict() for row in rows]})
   return rows
 
 

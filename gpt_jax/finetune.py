@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax import config as configs
-from gpt_jax import losses, optim, pretrained, sharding, train
+from gpt_jax import losses, optim, pretrained, sharding, train, writing
 from gpt_jax import workdir as workdirs
 from gpt_jax.checkpoint import Checkpoints
 from gpt_jax.config import option, validate
@@ -103,7 +103,7 @@ def run(
     results.append(_run_seed(of_seed, task, data, start, program, os.path.join(workdir, f"seed_{seed}")))
   if jax.process_index() == 0:
     found = summary(results)
-    workdirs.write_json(os.path.join(workdir, "summary.json"), found)
+    writing.write_json(os.path.join(workdir, "summary.json"), found)
     print(_told(found), file=sys.stderr)
   return results
 
@@ -315,7 +315,7 @@ def _run_seed(
   result = {"task": task.name, "seed": seed, "steps": program.total_steps, "dev": evaluation}
   if jax.process_index() == 0:  # it alone has metrics.jsonl
     result["best"] = _best_evaluation(workdir, primary)
-    workdirs.write_json(finished, result)
+    writing.write_json(finished, result)
   return result
 
 

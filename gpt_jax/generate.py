@@ -17,17 +17,9 @@ _BATCH = 16  # prompts at once: beyond, a batch takes longer and no more tokens 
 _WIDTHS = 16  # prompts are filled up to a multiple of this, so that few widths need compiling
 
 
-def run(
-  checkpoint: str,
-  prompts: Sequence[str],
-  max_tokens: int = 100,
-  temperature: float = 1.0,
-  top_k: int = 0,
-  top_p: float = 1.0,
-  seed: int = 0,
-) -> list[str]:
-  """Each prompt with its continuation by a checkpoint (see pretrained.load and continuations)."""
-  return continuations(pretrained.load(checkpoint), prompts, max_tokens, temperature, top_k, top_p, seed)
+def run(checkpoint: str, prompts: Sequence[str], *settings: Any, **named: Any) -> list[str]:
+  """Each prompt with its continuation by a checkpoint (see pretrained.load), with the settings of `continuations`."""
+  return continuations(pretrained.load(checkpoint), prompts, *settings, **named)
 
 
 def continuations(

@@ -12,8 +12,7 @@ import warnings
 
 import numpy as np
 
-from gpt_jax import finetune, generate, prepare, pretrain, reporting
-from gpt_jax import workdir as workdirs
+from gpt_jax import finetune, generate, prepare, pretrain, reporting, writing
 from gpt_jax.data import corpus
 from gpt_jax.data.tokens import TokenFile, WindowsConfig
 from gpt_jax.errors import InputError
@@ -53,7 +52,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   stories = generate.run(pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95)
   results["seconds"] = round(time.monotonic() - began, 1)
   report = describe(results, stories)
-  workdirs.write_json(os.path.join(workdir, "results.json"), results)
+  writing.write_json(os.path.join(workdir, "results.json"), results)
   with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
     file.write(report)
   print(report)

@@ -297,7 +297,7 @@ def _fine_tune(asked: _Asked, results: dict[str, Any], setting: Setting, task: s
       }
       of_name.append({**run, "task": name, "dev": found, "best": found})
     known[name] = {"metric": primary, "note": f"the best checkpoints of {task}", **finetune.summary(of_name)}
-  workdirs.write_json(os.path.join(asked.workdir, "results.json"), results)
+  writing.write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
 def _zero_shot(
@@ -317,7 +317,7 @@ def _zero_shot(
       _say(f"left out: {error}")
       continue
     known += [result._asdict() for result in zero_shot.measure(found, missing, score)]
-    workdirs.write_json(os.path.join(asked.workdir, "results.json"), results)
+    writing.write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
 def sized(
@@ -340,7 +340,7 @@ def sized(
 
 
 def _report(results: dict[str, Any], workdir: str) -> None:
-  workdirs.write_json(os.path.join(workdir, "results.json"), results)
+  writing.write_json(os.path.join(workdir, "results.json"), results)
   report, path = comparison.describe(results), os.path.join(workdir, "results.md")
   with writing.whole(path) as file:
     file.write(report)

@@ -39,7 +39,7 @@ def claim(workdir: str, config: Any, tokenizer: Vocabulary, data: dict[str, Any]
   try:
     os.makedirs(workdir, exist_ok=True)
     tokenizer.save(os.path.join(workdir, "tokenizer"))
-    write_json(f"{path}.{os.getpid()}", wanted)
+    writing.write_json(f"{path}.{os.getpid()}", wanted)
     _rename_unless_there(f"{path}.{os.getpid()}", path)
   except FileExistsError:  # of two runs that began at once the other was quicker
     _is_ours(workdir, config, wanted["data"], tokenizer)
@@ -93,13 +93,6 @@ def read(workdir: str) -> dict[str, Any]:
     raise InputError(f"{path}: missing; {workdir!r} is not the folder of a run") from error
   except (OSError, ValueError) as error:
     raise InputError(f"{path}: cannot be read ({error})") from error
-
-
-def write_json(path: str, value: Any) -> None:
-  """Writes the whole file or nothing."""
-  with writing.whole(path) as file:
-    json.dump(value, file, indent=2)
-    file.write("\n")
 
 
 def checksum(tree: Any) -> str:

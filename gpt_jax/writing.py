@@ -1,9 +1,10 @@
 """Files that are written whole or not at all."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 
 @contextlib.contextmanager
@@ -25,3 +26,10 @@ def whole(path: str, mode: str = "w") -> Iterator[IO]:
   finally:
     with contextlib.suppress(OSError):
       os.remove(partial)
+
+
+def write_json(path: str, value: Any) -> None:
+  """Writes a file of JSON, whole or not at all."""
+  with whole(path) as file:
+    json.dump(value, file, indent=2)
+    file.write("\n")

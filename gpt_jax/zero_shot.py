@@ -6,7 +6,6 @@ token of a text is never scored.
 Letters: Q questions, C options of each, P tokens of a context, T tokens of an option.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -113,8 +112,7 @@ def run(
     found = found if path == paths[0] else pretrained.load(path)
     results += measure(found, prepared, score)
     if out:
-      with writing.whole(out) as file:
-        json.dump([result._asdict() for result in results], file, indent=2)
+      writing.write_json(out, [result._asdict() for result in results])
   return results
 
 

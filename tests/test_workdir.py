@@ -1,7 +1,6 @@
 """Whose folder a workdir is."""
 
 import dataclasses
-import json
 import os
 
 import pytest
@@ -106,11 +105,3 @@ def test_a_damaged_config(claimed, tiny_tokenizer):
   refused(claimed, "config.json: cannot be read", CONFIG, tiny_tokenizer)
   with pytest.raises(InputError, match="config.json: missing; .* is not the folder of a run"):
     workdirs.read(str(claimed / "nothing"))
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path):
-  path = tmp_path / "value.json"
-  workdirs.write_json(str(path), {"a": 1})
-  with pytest.raises(TypeError):
-    workdirs.write_json(str(path), {"a": object()})
-  assert json.loads(path.read_text()) == {"a": 1}

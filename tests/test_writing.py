@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import json
 import os
 
 import pytest
@@ -33,3 +34,11 @@ def test_a_folder_is_not_replaced(tmp_path):
   with pytest.raises(OSError), writing.whole(str(tmp_path / "file")) as file:
     file.write("text")
   assert os.listdir(tmp_path) == ["file"] and (tmp_path / "file").is_dir()
+
+
+def test_json_too(tmp_path):
+  path = tmp_path / "value.json"
+  writing.write_json(str(path), {"a": 1})
+  with pytest.raises(TypeError):
+    writing.write_json(str(path), {"a": object()})
+  assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["value.json"]

@@ -20,6 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
+from gpt_jax.writing import write_json
 
 CONFIG, SUMS, TOKENIZER = "config.json", "sha256.json", "tokenizer"
 Arrays = dict[str, np.ndarray]
@@ -133,12 +134,6 @@ def read_json(path: str) -> dict:
   if not isinstance(value, dict):
     raise ValueError(f"{os.path.basename(path)} holds no JSON object")
   return value
-
-
-def write_json(path: str, value: Any) -> None:
-  with open(path, "w", encoding="utf-8") as file:
-    json.dump(value, file, indent=2)
-    file.write("\n")
 
 
 def _format(weights: str) -> str:

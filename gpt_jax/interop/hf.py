@@ -22,9 +22,10 @@ from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.data.vocabulary import Vocabulary
 from gpt_jax.errors import InputError
 from gpt_jax.interop import layout, safetensors
-from gpt_jax.interop.folder import TOKENIZER, read_json, whole, write_json
+from gpt_jax.interop.folder import TOKENIZER, read_json, whole
 from gpt_jax.models import ModelConfig
 from gpt_jax.trunks.transformer import SPECIAL_TOKENS, TransformerConfig
+from gpt_jax.writing import write_json
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SHARDED = tuple(f"{name}.index.json" for name in WEIGHTS)
