@@ -1,0 +1,180 @@
+"""Numbers of a fixed set of runs, recorded in golden.json: a change of structure must not change any of them.
+
+To record them anew, where a change of the numbers is meant: GPT_JAX_RECORD_GOLDEN=1 pytest tests/test_golden.py.
+Say in the commit what changed and why: runs begun before it will not resume exactly.
+"""
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import gpt_jax
+from gpt_jax import checkpoint, finetune, losses, optim, pretrain, sharding, train
+from gpt_jax.data.examples import PackedBatches
+from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.finetune import FinetuneConfig
+from gpt_jax.models import LanguageModel, logits
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.optim import OptimConfig
+from gpt_jax.pretrain import PretrainConfig
+from gpt_jax.sharding import MeshConfig
+from gpt_jax.tasks.task import Named
+from gpt_jax.train import TrainConfig
+from gpt_jax.trunks.lstm import LSTMConfig
+from gpt_jax.trunks.transformer import TransformerConfig
+
+RECORD = Path(__file__).with_name("golden.json")
+RELATIVE = 2e-6  # of one float32 rounding, several times; sums that changed their order stay within it
+TRUNKS = {
+  "gpt1": TransformerConfig(context=128, layers=2, width=32, heads=2),
+  "gpt2": TransformerConfig(context=128, layers=2, width=32, heads=2, norm="pre"),
+  "lstm": LSTMConfig(context=128, width=32, units=24),
+}
+TASKS = ("story-ending", "story-doing", "story-company", "story-next")  # one for each transformation
+TEXTS = ("the cat sat on the mat and the dog ran to the sea", "the old red barn")
+
+
+@pytest.fixture(scope="module")
+def golden():
+  """golden(name, value): compares with the record, or records."""
+  recording = bool(os.environ.get("GPT_JAX_RECORD_GOLDEN"))
+  record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+
+  def check(name, value, relative=RELATIVE):
+    value = json.loads(json.dumps(value))
+    if recording:
+      record[name] = value
+      RECORD.write_text(json.dumps(record, indent=1) + "\n")
+      return
+    expected = record[name]
+    assert _shape(value) == _shape(expected), name
+    for path, (a, b) in _pairs(value, expected).items():
+      if isinstance(b, float):
+        np.testing.assert_allclose(a, b, rtol=relative, atol=relative, err_msg=f"{name} {path}")
+      else:
+        assert a == b, f"{name} {path}"
+
+  return check
+
+
+def _shape(value):
+  if isinstance(value, dict):
+    return {key: _shape(item) for key, item in value.items()}
+  return [_shape(item) for item in value] if isinstance(value, list) else None
+
+
+def _pairs(a, b, path=""):
+  if isinstance(b, dict):
+    return {k: v for key in b for k, v in _pairs(a[key], b[key], f"{path}/{key}").items()}
+  if isinstance(b, list):
+    return {k: v for i in range(len(b)) for k, v in _pairs(a[i], b[i], f"{path}/{i}").items()}
+  return {path: (a, b)}
+
+
+@pytest.fixture(scope="module")
+def pretrained(prepared, tmp_path_factory):
+  """pretrained(name): the workdir of 20 steps of a tiny model, dropout on."""
+  folder, done = tmp_path_factory.mktemp("golden"), {}
+
+  def run(name):
+    if name not in done:
+      done[name] = str(folder / name)
+      config = PretrainConfig(
+        trunk=TRUNKS[name],
+        data=WindowsConfig(batch_size=8, length=32),
+        optim=OptimConfig(learning_rate=1e-2, warmup_steps=10),
+        mesh=MeshConfig(),
+        train=TrainConfig(steps=20, log_every=1),
+      )
+      pretrain.run(config, prepared, done[name])
+    return done[name]
+
+  return run
+
+
+def metrics_of(workdir, *names):
+  """The values of every entry of metrics.jsonl, by name."""
+  entries = [json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()]
+  return {name: [entry[name] for entry in entries if name in entry] for name in names}
+
+
+def sums_of(workdir):
+  """Sum of the absolute values of each array, by its path: a change of any shows."""
+  params, _, _ = checkpoint.restore_params(workdir)
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  return {jax.tree_util.keystr(path, simple=True, separator="/"): float(np.abs(x).sum()) for path, x in leaves}
+
+
+@pytest.mark.parametrize("name", TRUNKS)
+def test_pretraining(golden, pretrained, name):
+  workdir = pretrained(name)
+  golden(f"pretrain {name}", metrics_of(workdir, "loss", "gradient_norm", "learning_rate", "valid_loss"))
+  golden(f"pretrain {name} params", sums_of(workdir), 1e-5)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_finetuning(golden, pretrained, task, tmp_path):
+  config = FinetuneConfig(
+    task=Named(task),
+    batch_size=16,
+    train_examples=64,
+    dev_examples=16,
+    optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=2),
+    train=TrainConfig(epochs=2, log_every=1),
+  )
+  finetune.run(config, "", pretrained("gpt1"), str(tmp_path / "run"))
+  names = ("loss", "task_loss", "text_loss", "gradient_norm", "dev_loss", "dev_accuracy")
+  golden(f"finetune {task}", metrics_of(tmp_path / "run", *names), 1e-5)
+
+
+@pytest.mark.parametrize("name", TRUNKS)
+def test_logits_and_generation(golden, pretrained, name):
+  model = gpt_jax.load(pretrained(name))
+  ids = model.found.tokenizer.encode(TEXTS[0])[None]
+  rows = np.concatenate([ids, ids[:, :1]], axis=1)
+  language_model = LanguageModel(model.found.spec.trunk)
+  hidden, table = language_model.apply({"params": model.found.params}, Causal()(rows))
+  scores = np.asarray(logits(hidden, table, language_model.rows_in_use))[0, -1]
+  golden(f"logits {name}", [float(x) for x in scores[:: len(scores) // 16]], 1e-5)
+  golden(f"log_probs {name}", [scored.log_probs[1:].tolist() for scored in model.log_probs(list(TEXTS))], 1e-5)
+  texts = model.generate(list(TEXTS), max_tokens=20, temperature=0.0)
+  texts += model.generate(list(TEXTS), max_tokens=20, temperature=0.8, top_k=20, top_p=0.9, seed=3)
+  golden(f"generated {name}", texts)
+
+
+def test_packed_batch(golden, tiny_tokenizer):
+  task = Named("story-company").build("")
+  encoded = task.encode(task.examples("", "train")[:40], tiny_tokenizer, 128)
+  batch = PackedBatches(encoded, 16, seed=1, epochs=2, groups=2, row_multiple=2)(3)
+  text = batch.text
+  arrays = {
+    "inputs": text.inputs,
+    "targets": text.targets,
+    "positions": text.positions,
+    "segments": text.segments,
+    "anchors": batch.ends,
+  }
+  golden("packed", {name: [list(x.shape), zlib.crc32(np.ascontiguousarray(x, np.int32))] for name, x in arrays.items()})
+  golden("packed ids", text.inputs[0].tolist())
+  golden("packed weights", [float(text.weights.sum()), float(np.square(text.weights).sum()), batch.labels.tolist()])
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(data=8, via="pmap"), MeshConfig(data=2, model=2)], ids=["pmap", "2x2"])
+def test_one_step(golden, mesh):
+  trunk = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
+  rows = ((np.arange(16)[:, None] + 7 * np.arange(9)) % 60).astype(np.int32)
+  where = sharding.make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
+  model = LanguageModel(trunk)
+  optimizer, schedule = optim.make(OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20)
+  make_state = train.init_state(lambda key: model.init(key, Causal()(rows))["params"], optimizer)
+  make_state, shardings = train.lay_out(make_state, where, trunk.TENSOR_PARALLEL)
+  step = train.make_step(losses.text_loss(model), optimizer, schedule, where, shardings, via=mesh.via)
+  state, metrics = step(make_state(np.uint32(3)), sharding.place(Causal()(rows), where, 1, mesh.via), 3)
+  values = [float(jax.device_get(metrics["loss"]).value), float(metrics["gradient_norm"])]
+  values += [float(np.abs(x).sum()) for x in jax.tree.leaves(jax.device_get(state.params))]
+  golden(f"one step {mesh.via}", values, 1e-5)
