@@ -21,7 +21,7 @@ setup(
   version=VERSION,
   description="GPT-1: generative pre-training and fine-tuning in JAX",
   packages=find_packages(include=["gpt_jax", "gpt_jax.*"]),
-  package_data={"gpt_jax": ["visualize.html", "visualize.js"]},
+  package_data={"gpt_jax.programs": ["visualize.html", "visualize.js"]},
   python_requires=">=3.11",
   install_requires=[
     "jax>=0.10.2,<0.12",

@@ -17,7 +17,7 @@ The warm-up is 0.2 % of the updates, which below 500 updates is the first update
 --config.optim.min_warmup_steps makes it longer.
 """
 
-from gpt_jax.finetune import FinetuneConfig
+from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import Named
 

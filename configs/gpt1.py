@@ -13,8 +13,8 @@ The paper gives 100 epochs; a table in BERT's paper says 1M steps, which is 3.6 
 --config.train.epochs=0 trains that.
 """
 
-from gpt_jax.pretrain import PretrainConfig
-from gpt_jax.train import TrainConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
 
 
 def get_config() -> PretrainConfig:

@@ -8,10 +8,10 @@ perplexity of 139 per token (1.70 bits per byte) on the five held out.
 """
 
 from gpt_jax.data.tokens import WindowsConfig
-from gpt_jax.optim import OptimConfig
-from gpt_jax.pretrain import PretrainConfig
-from gpt_jax.train import TrainConfig
-from gpt_jax.trunks.transformer import TransformerConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
 
 
 def get_config() -> PretrainConfig:

@@ -10,9 +10,9 @@ length: those here are GPT-1's, 10 passes. Hardware and hours: not run by us at 
 
 from gpt_jax.data.tokens import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.pretrain import PretrainConfig
-from gpt_jax.train import TrainConfig
-from gpt_jax.trunks.transformer import TransformerConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
 
 SIZES = {  # layers, width, heads of 64
   "small": (12, 768, 12),

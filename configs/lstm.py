@@ -6,9 +6,9 @@ Hardware and hours: not measured at full size. Expect: worse than GPT-1 everywhe
 score after fine-tuning (the paper; it gives no perplexity).
 """
 
-from gpt_jax.pretrain import PretrainConfig
-from gpt_jax.train import TrainConfig
-from gpt_jax.trunks.lstm import LSTMConfig
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
 
 
 def get_config() -> PretrainConfig:

@@ -7,10 +7,10 @@ English novels a perplexity of 227 on the first 40,960 held-out tokens, where th
 """
 
 from gpt_jax.data.tokens import WindowsConfig
-from gpt_jax.optim import OptimConfig
-from gpt_jax.pretrain import PretrainConfig
-from gpt_jax.train import TrainConfig
-from gpt_jax.trunks.lstm import LSTMConfig
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
 
 
 def get_config() -> PretrainConfig:

@@ -25,18 +25,18 @@ __version__ = "0.1.0"
 
 
 def load(path: str):
-  """A trained model, to generate, score, embed and classify with; see gpt_jax.inference.
+  """A trained model, to generate, score, embed and classify with; see gpt_jax.inference.model.
 
   Args:
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an exported folder,
       OpenAI's released folder, or one of transformers'.
 
   Returns:
-    A gpt_jax.inference.Model.
+    A gpt_jax.inference.model.Model.
 
   Raises:
     gpt_jax.errors.InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
   """
-  from gpt_jax import inference  # here, so that importing the package takes no time
+  from gpt_jax.inference import model as inference  # here, so that importing the package takes no time
 
   return inference.load(path)

@@ -21,8 +21,8 @@ def main():
 
   import jax
 
-  from gpt_jax import benchmark
-  from gpt_jax.pretrain import PretrainConfig
+  from gpt_jax.programs import benchmark
+  from gpt_jax.programs.pretrain import PretrainConfig
 
   config = CONFIG.value
   if isinstance(config, PretrainConfig):  # of any other, run() says what is wrong

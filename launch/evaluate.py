@@ -16,7 +16,7 @@ TASK = flags.DEFINE_string("task", "", "for a fine-tuned model: another task wit
 
 
 def main():
-  from gpt_jax import evaluate
+  from gpt_jax.inference import evaluate
 
   for name, value in evaluate.run(CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value).items():
     print(f"{name:13} {value:,.4f}" if isinstance(value, float) else f"{name:13} {value:,}")

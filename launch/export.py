@@ -15,7 +15,7 @@ FORMAT = flags.DEFINE_string(
 
 
 def main():
-  from gpt_jax import export
+  from gpt_jax.programs import export
 
   export.run(CHECKPOINT.value, OUT.value, FORMAT.value)
 

@@ -24,7 +24,7 @@ command_line.define_distributed()
 
 
 def main():
-  from gpt_jax import finetune
+  from gpt_jax.programs import finetune
 
   finetune.run(
     CONFIG.value, DATA_DIR.value, PRETRAINED.value, WORKDIR.value, seeds=SEEDS.value, tokenizer=TOKENIZER.value

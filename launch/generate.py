@@ -27,7 +27,7 @@ SEED = flags.DEFINE_integer("seed", 0, "of the first prompt; the next prompts ha
 
 def main():
   prompts = PROMPT.value + (read(FILE.value) if FILE.value else [])
-  from gpt_jax import generate
+  from gpt_jax.inference import generate
 
   settings = [flag.value for flag in (MAX_TOKENS, TEMPERATURE, TOP_K, TOP_P, SEED)]
   texts = generate.run(CHECKPOINT.value, prompts, *settings)

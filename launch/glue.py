@@ -18,7 +18,7 @@ CHECK = flags.DEFINE_string("check", None, "a submission to check, instead of ma
 
 
 def main():
-  from gpt_jax import glue
+  from gpt_jax.paper import glue
 
   making = {"--checkpoints": CHECKPOINTS.value, "--data_dir": DATA_DIR.value, "--out": OUT.value}
   missing = [name for name, value in making.items() if value is None]

@@ -15,7 +15,7 @@ OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
 
 
 def main():
-  from gpt_jax import import_weights
+  from gpt_jax.programs import import_weights
 
   import_weights.run(FORMAT.value, PATH.value, OUT.value)
 

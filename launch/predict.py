@@ -16,7 +16,7 @@ OUTPUT = flags.DEFINE_string("output", "-", "TSV, or what the name ends in, .csv
 
 
 def main():
-  from gpt_jax import predict
+  from gpt_jax.programs import predict
 
   predict.run(CHECKPOINT.value, INPUT.value, OUTPUT.value, data_dir=DATA_DIR.value, split=SPLIT.value)
 

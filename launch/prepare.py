@@ -8,7 +8,7 @@ import dataclasses
 from absl import flags
 
 import command_line
-from gpt_jax.prepare import PrepareConfig
+from gpt_jax.programs.prepare import PrepareConfig
 
 OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
 DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFINE_float}
@@ -20,7 +20,7 @@ for field in dataclasses.fields(PrepareConfig):
 
 
 def main():
-  from gpt_jax import prepare
+  from gpt_jax.programs import prepare
 
   prepare.run(PrepareConfig(**{option.name: option.value for option in OPTIONS}), out=OUT.value)
 

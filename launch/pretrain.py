@@ -14,7 +14,7 @@ command_line.define_distributed()
 
 
 def main():
-  from gpt_jax import pretrain
+  from gpt_jax.programs import pretrain
 
   pretrain.run(CONFIG.value, data=DATA.value, workdir=WORKDIR.value)
 

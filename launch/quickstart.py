@@ -13,7 +13,7 @@ SHORT = flags.DEFINE_boolean("short", False, "hardly any training: only shows th
 
 
 def main():
-  from gpt_jax import quickstart
+  from gpt_jax.programs import quickstart
 
   workdir = WORKDIR.value
   if not WORKDIR.present:  # each kind of run has its own, so that one does not refuse another

@@ -20,7 +20,7 @@ WORKDIR = command_line.define_workdir()
 
 
 def main():
-  from gpt_jax import reproduce
+  from gpt_jax.programs import reproduce
 
   reproduce.run(
     WORKDIR.value,

@@ -13,7 +13,7 @@ DATA_DIR = flags.DEFINE_string(
 
 
 def main():
-  from gpt_jax import catalogue
+  from gpt_jax.programs import list_tasks as catalogue
 
   entries = catalogue.run(DATA_DIR.value)
   rows = {entry.task: _cells(entry) for entry in catalogue.run()}

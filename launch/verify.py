@@ -18,7 +18,7 @@ TOLERANCE = flags.DEFINE_float("tolerance", 1e-4, "largest difference of a logit
 
 
 def main():
-  from gpt_jax import verify
+  from gpt_jax.programs import verify
 
   if not verify.run(A.value, B.value, TEXT.value, TOLERANCE.value)["equal"]:
     sys.exit(1)

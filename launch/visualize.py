@@ -16,7 +16,7 @@ OUT = flags.DEFINE_string("out", None, "HTML page to write, which needs no other
 
 
 def main():
-  from gpt_jax import visualize
+  from gpt_jax.programs import visualize
 
   visualize.run(CHECKPOINT.value, OUT.value, TEXT.value, INPUT.value or "")
 

@@ -20,7 +20,7 @@ OUT = flags.DEFINE_string("json", "", "file for the numbers")
 
 
 def main():
-  from gpt_jax import zero_shot
+  from gpt_jax.paper import zero_shot
 
   zero_shot.run(
     CHECKPOINT.value, DATA_DIR.value, TASKS.value, history=HISTORY.value, examples=EXAMPLES.value, out=OUT.value

@@ -67,7 +67,7 @@ def data_root() -> Path:
 @pytest.fixture(scope="session")
 def tiny_tokenizer():
   """A vocabulary of a few hundred pieces."""
-  from gpt_jax.data.tokenizer import Tokenizer
+  from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
 
   return Tokenizer.train(["the cat sat on the mat and the dog ran to the old red barn by the sea"] * 3, 290)
 
@@ -75,7 +75,7 @@ def tiny_tokenizer():
 @pytest.fixture(scope="session")
 def openai_tokenizer():
   """A vocabulary of the kind that OpenAI released with GPT-1: letters and one word."""
-  from gpt_jax.data.openai_bpe import GPT1Tokenizer
+  from gpt_jax.data.tokenizers.openai_bpe import GPT1Tokenizer
 
   letters = "abcdefghijklmnopqrstuvwxyz.,"
   singles = [*letters, *(letter + "</w>" for letter in letters)]
@@ -165,12 +165,12 @@ def make_run(tiny_tokenizer):
   import numpy as np
 
   from gpt_jax import config as configs
-  from gpt_jax import workdir as workdirs
   from gpt_jax.batch import TaskBatch, TextBatch
-  from gpt_jax.checkpoint import Checkpoints
+  from gpt_jax.checkpoints import run_folder as workdirs
+  from gpt_jax.checkpoints.store import Checkpoints
   from gpt_jax.data.tokens import WindowsConfig
-  from gpt_jax.models import ModelConfig
-  from gpt_jax.pretrain import PretrainConfig
+  from gpt_jax.models.model import ModelConfig
+  from gpt_jax.programs.pretrain import PretrainConfig
 
   def params_of(spec, seed):
     ids = np.zeros((1, 4), np.int32)
@@ -201,9 +201,9 @@ def make_run(tiny_tokenizer):
 def model_of(make_run, finetuned, tmp_path_factory):
   """model_of(task name): a checkpoint of a task of this package, with random parameters."""
   from gpt_jax import config as configs
-  from gpt_jax import pretrained
-  from gpt_jax.checkpoint import Checkpoints
-  from gpt_jax.models import HeadConfig, ModelConfig
+  from gpt_jax.checkpoints import load as pretrained
+  from gpt_jax.checkpoints.store import Checkpoints
+  from gpt_jax.models.model import HeadConfig, ModelConfig
   from gpt_jax.tasks.task import Named
 
   trunk = pretrained.load(finetuned.pretrained).spec.trunk
@@ -229,12 +229,12 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
   import random
   from types import SimpleNamespace
 
-  from gpt_jax import finetune
-  from gpt_jax.models import ModelConfig
-  from gpt_jax.optim import OptimConfig
+  from gpt_jax.models.model import ModelConfig
+  from gpt_jax.models.transformer import TransformerConfig
+  from gpt_jax.programs import finetune
   from gpt_jax.tasks.table import TableTask
-  from gpt_jax.train import TrainConfig
-  from gpt_jax.trunks.transformer import TransformerConfig
+  from gpt_jax.training.loop import TrainConfig
+  from gpt_jax.training.optimizer import OptimConfig
 
   folder, rng = tmp_path_factory.mktemp("finetuned"), random.Random(0)
 

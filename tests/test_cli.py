@@ -16,23 +16,25 @@ import pytest
 from absl import flags
 
 from gpt_jax import config as configs
-from gpt_jax import optim, pretrained, train
-from gpt_jax import workdir as workdirs
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoint import Checkpoints
-from gpt_jax.data.openai_bpe import BYTES, GPT2Tokenizer
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints import run_folder as workdirs
+from gpt_jax.checkpoints.formats import npz
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.data.tokenizers.openai_bpe import BYTES, GPT2Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
 from gpt_jax.data.tokens import TokenFile
-from gpt_jax.interop import npz
-from gpt_jax.models import LanguageModel, ModelConfig
-from gpt_jax.trunks.transformer import TransformerConfig
+from gpt_jax.models.model import LanguageModel, ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.training import loop as train
+from gpt_jax.training import optimizer as optim
 
 ROOT = Path(__file__).parents[1]
 
 CONFIG = """from gpt_jax.data.tokens import WindowsConfig
-from gpt_jax.pretrain import PretrainConfig
-from gpt_jax.train import TrainConfig
-from gpt_jax.trunks.transformer import TransformerConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.models.transformer import TransformerConfig
 
 
 def get_config():

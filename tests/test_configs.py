@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpt_jax import config as configs
-from gpt_jax import optim
 from gpt_jax.data.tokens import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.task import _modules, _tasks
+from gpt_jax.training import optimizer as optim
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
@@ -47,7 +47,7 @@ def test_the_commands_of_the_docstring_exist(name):
   assert any(f"--config=configs/{name}" in argument for command in found for argument in command)
   for _, script, *arguments in found:
     source = (ROOT / script).read_text() + (ROOT / "launch" / "command_line.py").read_text()
-    source += (ROOT / "gpt_jax" / "prepare.py").read_text() if script.endswith("/prepare.py") else ""
+    source += (ROOT / "gpt_jax" / "programs" / "prepare.py").read_text() if script.endswith("/prepare.py") else ""
     given = [argument.removeprefix("--").split("=", 1) for argument in arguments]
     for flag, _ in given:
       if not flag.startswith("config."):
@@ -90,7 +90,7 @@ def test_print_config(name):
   assert shown["optim.learning_rate"] == ("6.25e-05" if ":" in name else "0.00025")
 
 
-@pytest.mark.parametrize("name", [task.name for module in _modules() for task in _tasks(module)] + ["table"])
+@pytest.mark.parametrize("name", [task.name for module in _modules().values() for task in _tasks(module)] + ["table"])
 def test_every_task_has_its_config(name):
   task = load("finetune.py", name).task
   assert name == "table" or task.build("").name == name

@@ -18,15 +18,15 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax import checkpoint
+from gpt_jax.checkpoints import store as checkpoint
 
 ROOT = Path(__file__).parents[1]
 CONFIG = """
 from gpt_jax.data.tokens import WindowsConfig
-from gpt_jax.optim import OptimConfig
-from gpt_jax.pretrain import PretrainConfig
-from gpt_jax.train import TrainConfig
-from gpt_jax.trunks.transformer import TransformerConfig
+from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.models.transformer import TransformerConfig
 
 def get_config():
   return PretrainConfig(

@@ -14,19 +14,24 @@ import numpy as np
 import pytest
 
 import gpt_jax
-from gpt_jax import checkpoint, finetune, losses, optim, pretrain, sharding, train
-from gpt_jax.data.examples import PackedBatches
+from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.data.tokens import WindowsConfig
-from gpt_jax.finetune import FinetuneConfig
-from gpt_jax.models import LanguageModel, logits
+from gpt_jax.models import losses
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import LanguageModel, logits
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.optim import OptimConfig
-from gpt_jax.pretrain import PretrainConfig
-from gpt_jax.sharding import MeshConfig
+from gpt_jax.parallel import sharding
+from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.programs import finetune, pretrain
+from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.encoding import PackedBatches
 from gpt_jax.tasks.task import Named
-from gpt_jax.train import TrainConfig
-from gpt_jax.trunks.lstm import LSTMConfig
-from gpt_jax.trunks.transformer import TransformerConfig
+from gpt_jax.training import loop as train
+from gpt_jax.training import optimizer as optim
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
 
 RECORD = Path(__file__).with_name("golden.json")
 RELATIVE = 2e-6  # of one float32 rounding, several times; sums that changed their order stay within it

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from gpt_jax.config import option, validate
-from gpt_jax.data.vocabulary import Vocabulary
+from gpt_jax.data.tokenizers.base import Vocabulary
 from gpt_jax.errors import InputError
 
 NOTHING = -1  # in rows: past the end of a document

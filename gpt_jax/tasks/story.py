@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from gpt_jax import metrics
 from gpt_jax.data import storyworld
-from gpt_jax.data.examples import first_field
-from gpt_jax.tasks.rows import Row
+from gpt_jax.tasks import metrics
+from gpt_jax.tasks.encoding import first_field
+from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Task, classification, entailment, multiple_choice, similarity
 
 

@@ -4,11 +4,11 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
-from gpt_jax import metrics
 from gpt_jax.config import option, validate
-from gpt_jax.data.examples import each_half, first_field
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.rows import Row, table
+from gpt_jax.tasks import metrics
+from gpt_jax.tasks.encoding import each_half, first_field
+from gpt_jax.tasks.readers import Row, table
 from gpt_jax.tasks.task import Task, classification, entailment, multiple_choice, similarity
 
 _TRANSFORMS = {

@@ -11,9 +11,9 @@ import numpy as np
 
 from gpt_jax import tasks
 from gpt_jax.config import option, validate
-from gpt_jax.data.examples import Encoded, Example, each_half, encode
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.rows import Row, tfds_records
+from gpt_jax.tasks.encoding import Encoded, Example, each_half, encode
+from gpt_jax.tasks.readers import Row, tfds_records
 
 SPLITS = ("train", "dev", "test")
 Sequences = tuple[tuple[str, ...], ...]
@@ -182,9 +182,9 @@ class Named:
 
 
 def find(name: str) -> Task:
-  """The task of that name: "race-middle" is in the TASKS of gpt_jax/tasks/race.py."""
-  module = name.partition("-")[0]
-  for task in _tasks(module) if module in _modules() else ():
+  """The task of that name: "race-middle" is in the TASKS of gpt_jax/tasks/reading/race.py."""
+  module = _modules().get(name.partition("-")[0])
+  for task in _tasks(module) if module else ():
     if task.name == name:
       return task
   names = ", ".join(task.name for task in every())
@@ -192,13 +192,15 @@ def find(name: str) -> Task:
 
 
 def every() -> list[Task]:
-  """All tasks of this package."""
-  return [task for module in _modules() for task in _tasks(module)]
+  """All tasks of this package, by the names of their files."""
+  return [task for _, module in sorted(_modules().items()) for task in _tasks(module)]
 
 
-def _modules() -> list[str]:
-  return sorted(module.name for module in pkgutil.iter_modules(tasks.__path__))
+def _modules() -> dict[str, str]:
+  """File name without its suffix -> dotted name, of every file in gpt_jax/tasks/ and its folders."""
+  found = pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}.")
+  return {module.name.rpartition(".")[2]: module.name for module in found if not module.ispkg}
 
 
 def _tasks(module: str) -> tuple[Task, ...]:
-  return getattr(importlib.import_module(f"{tasks.__name__}.{module}"), "TASKS", ())
+  return getattr(importlib.import_module(module), "TASKS", ())

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gpt_jax import config
-from gpt_jax.data.examples import Example
 from gpt_jax.errors import InputError
-from gpt_jax.metrics import accuracy
-from gpt_jax.tasks.rows import Row
+from gpt_jax.tasks.encoding import Example
+from gpt_jax.tasks.metrics import accuracy
+from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Named, Task, classification, entailment, every, find, multiple_choice, similarity
 
 

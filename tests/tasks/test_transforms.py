@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data.examples import in_order
-from gpt_jax.data.vocabulary import SpecialIds
-from gpt_jax.tasks.rows import Row
+from gpt_jax.data.tokenizers.base import SpecialIds
+from gpt_jax.tasks.encoding import in_order
+from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
 
 S, D, X = 90, 91, 92  # start, delimiter, extract

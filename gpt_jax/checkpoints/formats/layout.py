@@ -1,0 +1,61 @@
+"""The decoder's arrays as OpenAI's code orders, names and shapes them (train.py:143-166), which transformers kept."""
+
+from typing import NamedTuple
+
+from gpt_jax import config as configs
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+
+
+class Array(NamedTuple):
+  """One array in both worlds; the numbers are in the same order.
+
+  Attributes:
+    theirs: transformers' name, such as h.0.attn.c_attn.weight, which OpenAI's code calls model/h0/attn/c_attn/w.
+    ours: its path in the trunk.
+    shape: theirs, [in, out] of a kernel.
+    our_shape: ours, with the heads apart.
+  """
+
+  theirs: str
+  ours: str
+  shape: tuple[int, ...]
+  our_shape: tuple[int, ...]
+
+
+def of_blocks(trunk: TransformerConfig) -> list[Array]:
+  """The twelve arrays of each block, in OpenAI's order."""
+  d, h, k, f = trunk.width, trunk.heads, trunk.width // trunk.heads, 4 * trunk.width
+  block = (
+    ("attn.c_attn.weight", "attention/qkv/kernel", (d, 3 * d), (d, 3, h, k)),
+    ("attn.c_attn.bias", "attention/qkv/bias", (3 * d,), (3, h, k)),
+    ("attn.c_proj.weight", "attention/out/kernel", (d, d), (h, k, d)),
+    ("attn.c_proj.bias", "attention/out/bias", (d,), (d,)),
+    ("ln_1.weight", "attention_norm/scale", (d,), (d,)),
+    ("ln_1.bias", "attention_norm/bias", (d,), (d,)),
+    ("mlp.c_fc.weight", "mlp/in/kernel", (d, f), (d, f)),
+    ("mlp.c_fc.bias", "mlp/in/bias", (f,), (f,)),
+    ("mlp.c_proj.weight", "mlp/out/kernel", (f, d), (f, d)),
+    ("mlp.c_proj.bias", "mlp/out/bias", (d,), (d,)),
+    ("ln_2.weight", "mlp_norm/scale", (d,), (d,)),
+    ("ln_2.bias", "mlp_norm/bias", (d,), (d,)),
+  )
+  return [
+    Array(f"h.{i}.{theirs}", f"block_{i}/{ours}", shape, our_shape)
+    for i in range(trunk.layers)
+    for theirs, ours, shape, our_shape in block
+  ]
+
+
+def decoder(meta: dict, format: str) -> ModelConfig:
+  """The config of a model that other software can hold.
+
+  Raises:
+    InputError: it is no causal Transformer.
+  """
+  spec = configs.from_json(meta["model"])
+  if not isinstance(spec.trunk, TransformerConfig) or not spec.causal:
+    kind = type(spec.trunk).__name__ if spec.causal else "a model that looks ahead"
+    raise InputError(f"--format={format}: holds causal Transformers only, this is {kind}; npz can hold it")
+  return spec

@@ -1,0 +1,169 @@
+"""OpenAI's release of GPT-1 (finetune-transformer-lm, model/): ten pieces of one vector of numbers, its vocabulary.
+
+`params_shapes.json` has the shapes of the arrays that `params_0.npy` to `params_9.npy`, one after the other, hold:
+positions, tokens, then twelve arrays a block. Kernels have an axis of 1 in front, that of a convolution.
+"""
+
+import json
+import math
+import os
+import tokenize
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from gpt_jax import config as configs
+from gpt_jax.checkpoints.formats import layout
+from gpt_jax.checkpoints.formats.folder import whole
+from gpt_jax.data.tokenizers import openai_bpe
+from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.data.tokenizers.openai_bpe import GPT1Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+
+SHAPES, PIECES = "params_shapes.json", [f"params_{i}.npy" for i in range(10)]
+HEADS = 12  # of OpenAI's code (train.py:340); the files do not say
+_HEADER = 128  # bytes before the numbers of a piece, as NumPy writes them now; in 2018 they were 80
+
+
+def is_one(path: str) -> bool:
+  return any(os.path.isfile(os.path.join(path, name)) for name in (SHAPES, PIECES[0]))
+
+
+def load(folder: str) -> tuple[dict, dict, int, Vocabulary]:
+  """Reads the release: params as float32 NumPy arrays, meta, step 0, the vocabulary.
+
+  The rows of start, delimiter and extract, which the release has none of, and those never used are zero; fine-tuning
+  draws them, and until then nothing reads them.
+
+  Raises:
+    InputError: a file is missing, damaged or does not fit the others; nothing is unpickled.
+  """
+  tokenizer = openai_bpe.read(folder)
+  if not isinstance(tokenizer, GPT1Tokenizer):
+    raise InputError(f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {', '.join(openai_bpe.FILES[0])}")
+  trunk = _read_shapes(os.path.join(folder, SHAPES), tokenizer)
+  pieces = [_open(os.path.join(folder, name)) for name in PIECES]
+  found, needed = sum(len(piece) for piece in pieces), sum(map(math.prod, _shapes(trunk)))
+  if found != needed:
+    raise InputError(
+      f"{folder}: {PIECES[0]} to {PIECES[-1]} hold {found:,} numbers, and {SHAPES} has {needed:,}; copy them again"
+    )
+  cut = [[len(piece), piece.offset] for piece in pieces]
+  arrays = {"positions": np.empty((trunk.context, trunk.width), np.float32)}
+  _take(pieces, arrays["positions"])
+  arrays["tokens"] = np.zeros((trunk.rows, trunk.width), np.float32)
+  _take(pieces, arrays["tokens"][: trunk.vocab_size])
+  for array in layout.of_blocks(trunk):
+    arrays[array.ours] = np.empty(array.our_shape, np.float32)
+    _take(pieces, arrays[array.ours])
+  meta = {"model": configs.to_json(ModelConfig(trunk)), "tokenizer_hash": tokenizer.hash, "openai_pieces": cut}
+  return {"trunk": unflatten_dict(arrays, sep="/")}, meta, 0, tokenizer
+
+
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary) -> None:
+  """Writes a folder as OpenAI released it; of a release that was imported, the very files.
+
+  Raises:
+    InputError: the folder is there, or the model is not one that OpenAI's code could build.
+  """
+  del step
+  spec = layout.decoder(meta, "openai")
+  trunk = spec.trunk
+  for fits, fault in (
+    (isinstance(tokenizer, GPT1Tokenizer), f"its vocabulary is of the kind {tokenizer.kind}"),
+    (spec.head is None, "it is fine-tuned, and the files have no place for W_y and the special tokens"),
+    (trunk.norm == "post", "it is pre-norm, as GPT-2"),
+    (trunk.heads == HEADS, f"it has {trunk.heads} heads and not {HEADS}"),
+  ):
+    if not fits:
+      raise InputError(f"--format=openai: holds GPT-1 with OpenAI's vocabulary only, and {fault}; hf and npz hold it")
+  shapes = _shapes(trunk)
+  each, left = divmod(sum(map(math.prod, shapes)), len(PIECES))
+  cut = meta.get("openai_pieces") or [[each + (i < left), _HEADER] for i in range(len(PIECES))]
+  arrays = flatten_dict(params["trunk"], sep="/")
+  arrays["tokens"] = arrays["tokens"][: trunk.vocab_size]
+  names = ["positions", "tokens", *(array.ours for array in layout.of_blocks(trunk))]
+  numbers = (np.ascontiguousarray(arrays[name], "<f4").reshape(-1) for name in names)
+  with whole(folder) as partial:
+    with open(os.path.join(partial, SHAPES), "w", encoding="utf-8") as file:
+      json.dump(shapes, file)
+    for name, content in tokenizer.files.items():
+      with open(os.path.join(partial, name), "wb") as file:
+        file.write(content)
+    rest = np.empty(0, "<f4")
+    for name, (count, header) in zip(PIECES, cut, strict=True):
+      with open(os.path.join(partial, name), "wb") as file:
+        file.write(_header(count, header))
+        while count:
+          rest = rest if rest.size else next(numbers)
+          part, rest = rest[:count], rest[count:]
+          file.write(part)
+          count -= part.size
+
+
+def _shapes(trunk: TransformerConfig) -> list[tuple[int, ...]]:
+  """Of all arrays, as params_shapes.json has them."""
+  blocks = [array.shape for array in layout.of_blocks(trunk)]
+  kernels = [(1, *shape) if len(shape) == 2 else shape for shape in blocks]
+  return [(trunk.context, trunk.width), (trunk.vocab_size, trunk.width), *kernels]
+
+
+def _read_shapes(path: str, tokenizer: GPT1Tokenizer) -> TransformerConfig:
+  """The model that the shapes are of."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      shapes = [tuple(shape) for shape in json.load(file)]
+    if not all(type(size) is int and size > 0 for shape in shapes for size in shape):
+      raise ValueError("a size is no number above 0")
+    (context, width), (vocab_size, _), *blocks = shapes
+  except (OSError, ValueError, TypeError) as error:
+    raise InputError(f"{path}: not the shapes of a release ({error}); copy it again") from error
+  if vocab_size != tokenizer.vocab_size:
+    raise InputError(f"{path}: {vocab_size:,} rows of tokens, and the vocabulary has {tokenizer.vocab_size:,}")
+  if width % HEADS:
+    raise InputError(f"{path}: a width of {width}: should be a multiple of {HEADS}, OpenAI's number of heads")
+  try:
+    trunk = TransformerConfig(vocab_size, context=context, layers=max(1, len(blocks) // 12), width=width, heads=HEADS)
+  except InputError as error:
+    raise InputError(f"{path}: {error}") from error
+  for number, (shape, wanted) in enumerate(zip(shapes, _shapes(trunk), strict=False)):
+    if shape != wanted:
+      raise InputError(f"{path}: array {number} has the shape {list(shape)}: should be {list(wanted)}")
+  if len(shapes) != len(_shapes(trunk)):
+    raise InputError(f"{path}: {len(shapes)} shapes: should be 2, and 12 a block")
+  return trunk
+
+
+def _open(path: str) -> np.memmap:
+  """A piece, mapped and not read."""
+  try:
+    piece = np.lib.format.open_memmap(path, mode="r")  # knows neither pickles nor zips
+    if piece.ndim != 1 or piece.dtype != np.dtype("<f4"):
+      raise ValueError("should be one vector of float32")
+    if os.path.getsize(path) != piece.offset + piece.nbytes:
+      raise ValueError("is longer than it says")
+    return piece
+  except FileNotFoundError as error:
+    raise InputError(f"{path}: missing; a release has {PIECES[0]} to {PIECES[-1]}") from error
+  except (OSError, ValueError, OverflowError, tokenize.TokenError) as error:  # NumPy lets the last two out of a header
+    raise InputError(f"{path}: not a piece of a release ({error}); copy it again") from error
+
+
+def _take(pieces: list[np.ndarray], out: np.ndarray) -> None:
+  """Fills `out` from the front of the pieces, which are let go of as they are used up."""
+  out = out.reshape(-1)
+  while out.size:
+    part = pieces[0][: out.size]
+    out[: part.size] = part
+    out, pieces[0] = out[part.size :], pieces[0][part.size :]
+    if not pieces[0].size:
+      pieces.pop(0)
+
+
+def _header(count: int, size: int) -> bytes:
+  """That of an .npy file of float32 [count], version 1.0, filled with spaces up to so many bytes."""
+  text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}"
+  return b"\x93NUMPY\x01\x00" + (size - 10).to_bytes(2, "little") + text.ljust(size - 11).encode() + b"\n"

@@ -1,1 +1,0 @@
-"""Parameters to and from other formats."""

@@ -1,0 +1,190 @@
+"""The paper's recurrent baseline: a single-layer LSTM of 2048 units in the same framework (section 5, Table 5).
+
+The paper gives only the number of units. Ours to choose, and chosen so that tables and heads are those of the
+Transformer: embeddings of 768, the state projected back to 768, output tied to the input.
+
+Letters: B rows, T positions, D width, U units, R rows of the padded vocabulary.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax.config import option, validate
+from gpt_jax.models.transformer import Projection, padded_rows
+from gpt_jax.ops.dropout import Key, drop
+from gpt_jax.parallel.sharding import axis_size, constrain
+
+_INIT = nn.initializers.normal(0.02)
+_RECURRENT_INIT = nn.initializers.orthogonal(column_axis=-1)  # keeps the state's scale over hundreds of steps
+
+TENSOR_PARALLEL = (
+  (r"tokens$", P("model", None)),
+  (r"(read|recur)/kernel$", P(None, None, "model")),
+  (r"read/bias$", P(None, "model")),
+  (r"out/kernel$", P("model", None)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTMConfig:
+  """Sizes and rates of the recurrent trunk."""
+
+  vocab_size: int = option(0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0)
+  context: int = option(512, "longest sequence", unit="tokens", low=2)
+  width: int = option(768, "size of an embedding and of what the trunk returns, D", low=1)
+  units: int = option(2048, "size of the recurrent state, U", low=1)
+  residual_dropout: float = option(0.1, "dropout on the projected state", low=0.0, high=0.99)
+  embedding_dropout: float = option(0.1, "dropout on the embedding table", low=0.0, high=0.99)
+  dtype: str = option("float32", "of activations and matrix products", choices=("float32", "bfloat16"))
+
+  TENSOR_PARALLEL = TENSOR_PARALLEL
+
+  def __post_init__(self):
+    validate(self)
+
+  @property
+  def rows(self) -> int:
+    """R, the rows of the embedding table."""
+    return padded_rows(self.vocab_size)
+
+  def build(self, causal: bool = True) -> "LSTM":
+    if not causal:
+      raise NotImplementedError("an LSTM reads from left to right")
+    return LSTM(self)
+
+  def parameter_count(self) -> int:
+    """Parameters without the unused rows of the table."""
+    d, u = self.width, self.units
+    return self.vocab_size * d + 4 * u * (d + u + 1) + u * d + d
+
+  def flops_per_token(self, length: int) -> float:
+    """Floating-point operations of a training step for one token: 6 N."""
+    del length
+    return 6 * self.parameter_count()
+
+
+class State(NamedTuple):
+  """Output and memory of the cell: [B, U] each."""
+
+  output: jax.Array
+  memory: jax.Array
+
+
+class LSTM(nn.Module):
+  """Embedding, one LSTM layer, projection. A row's state is cleared wherever its position is 0."""
+
+  config: LSTMConfig
+
+  def setup(self):
+    c = self.config
+    self.tokens = self.param("tokens", _INIT, (c.rows, c.width))
+    self.read = Projection((c.width,), (4, c.units), c.dtype)
+    self.recur = Recurrent(c.units)
+    self.out = Projection((c.units,), (c.width,), c.dtype)
+
+  def __call__(self, inputs, positions, segments=None, key: Key | None = None):
+    """hidden [B, T, D] and table [R, D]; the arguments are those of the Transformer."""
+    del segments  # the texts of a packed row are told apart by their first positions
+    c = self.config
+    table = self.tokens if key is None else drop(self.tokens, c.embedding_dropout, key.fold(0), sharded=False)
+    hidden, _ = self._run(inputs, positions, None, self.start(inputs.shape[0]), table)
+    return drop(hidden, c.residual_dropout, key and key.fold(1)), table.astype(c.dtype)
+
+  def start(self, batch_size: int) -> State:
+    """The state before the first token."""
+    zeros = jnp.zeros((batch_size, self.config.units), self.config.dtype)
+    return State(zeros, zeros)
+
+  def extend(self, inputs, positions, valid, state: State):
+    """Reads T more tokens a row, evaluating; places that are not valid [B, T] leave the state as it was."""
+    hidden, state = self._run(inputs, positions, valid, state, self.tokens)
+    return hidden, self.tokens.astype(self.config.dtype), state
+
+  def _run(self, inputs, positions, valid, state, table):
+    gates = constrain(self.read(table.astype(self.config.dtype)[inputs]), "data", None, None, "model")
+    valid = jnp.ones(inputs.shape, bool) if valid is None else valid
+    state, outputs = recur(self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state)
+    return self.out(outputs.swapaxes(0, 1)), state
+
+
+@jax.custom_vjp
+def recur(kernel, gates, first, valid, state: State) -> tuple[State, jax.Array]:
+  """The last state and the outputs [T, B, U] of a layer.
+
+  Its gradient with respect to the kernel is one product over all places: derived from the loop it would be a sum of as
+  many outer products, each as large as the kernel, which on a CPU is most of the time.
+
+  Args:
+    kernel: [U, 4, U], from an output to the next gates.
+    gates: [T, B, 4, U], what the inputs add to them.
+    first: bool [T, B], where a text begins: the state is cleared before.
+    valid: bool [T, B], where the state changes.
+    state: before the first place.
+  """
+  return _loop(kernel, gates, first, valid, state)[:2]
+
+
+def _loop(kernel, gates, first, valid, state):
+  """Last state, outputs, and the outputs [T, B, U] that each place's gates were computed from."""
+
+  units, kernel = kernel.shape[0], kernel.astype(gates.dtype)
+
+  def product(x):
+    if axis_size("model") == 1:  # of two dimensions, as in Projection
+      return (x @ kernel.reshape(units, -1)).reshape(-1, 4, units)
+    return jnp.einsum("bu,ugv->bgv", x, kernel)
+
+  def cell(state, at):
+    gates, first, valid = at
+    old = state
+    state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
+    before = state.output
+    gates = gates + product(before)
+    entry, forget, candidate, exit = (gates[:, i] for i in range(4))
+    # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each token.
+    memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
+    output = jax.nn.sigmoid(exit) * jnp.tanh(memory)
+    state = jax.tree.map(lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old)
+    return state, (output, before)
+
+  state, (outputs, before) = jax.lax.scan(cell, state, (gates, first, valid))
+  return state, outputs, before
+
+
+def _recur_forward(kernel, gates, first, valid, state):
+  def run(gates, state):
+    state, outputs, before = _loop(kernel, gates, first, valid, state)
+    return (state, outputs), before
+
+  results, backward, before = jax.vjp(run, gates, state, has_aux=True)
+  return results, (backward, before)
+
+
+def _recur_backward(residuals, gradients):
+  backward, before = residuals
+  d_gates, d_state = backward(gradients)
+  d_kernel = jnp.einsum("tbu,tbgv->ugv", before, d_gates, preferred_element_type=jnp.float32)
+  return d_kernel, d_gates, None, None, d_state
+
+
+recur.defvjp(_recur_forward, _recur_backward)
+
+
+class Recurrent(nn.Module):
+  """The kernel from one step's output to the next step's gates, [U, 4, U]."""
+
+  units: int
+
+  @nn.compact
+  def __call__(self):
+    return self.param("kernel", _init_recurrent, (self.units, 4, self.units))
+
+
+def _init_recurrent(key, shape, dtype=jnp.float32):
+  blocks = [_RECURRENT_INIT(k, (shape[0], shape[2]), dtype) for k in jax.random.split(key, shape[1])]
+  return jnp.stack(blocks, axis=1)

@@ -1,0 +1,294 @@
+"""The program that makes a GLUE submission: test predictions in the files its server scores (Wang et al. 2018).
+
+Only the server has the labels. It is sent a zip without folders, a file a test set, each with the header
+`index<TAB>prediction` and rows counted from 0 in the order of the test set (gluebenchmark.com/faq; jiant writes the
+same, https://github.com/jiant-dev/jiant-dev/pull/134). It refuses a file that lacks an index
+(https://github.com/nyu-mll/GLUE-baselines/issues/14) and scores of STS-B outside 0 to 5
+(https://github.com/princeton-nlp/DinkyTrain/issues/2).
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import statistics
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from gpt_jax import config as configs
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import Pretrained
+from gpt_jax.errors import InputError
+from gpt_jax.inference.evaluate import make_predictor
+from gpt_jax.parallel import sharding
+from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.glue.mnli import diagnostic_file
+from gpt_jax.tasks.task import find
+
+HEADER = "index\tprediction"
+
+
+@dataclasses.dataclass(frozen=True)
+class TestSet:
+  """A test set of GLUE, and how its predictions are written.
+
+  Attributes:
+    file: its name in the submission.
+    task: which task's test split it is.
+    rows: how many it has.
+    written: what stands for each of the task's labels, in their order; empty where a number from 0 to 5 does.
+    constant: what is written where there is no model: the most frequent label in training, 2.5 for STS-B.
+    metrics: those of the task that count in GLUE's score.
+  """
+
+  file: str
+  task: str
+  rows: int
+  written: tuple[str, ...]
+  constant: str
+  metrics: tuple[str, ...]
+
+  @property
+  def trained_on(self) -> str:
+    """The task whose models predict it: "mnli" for all three of MNLI."""
+    return _trained_on(self.task)
+
+  def predictions(self, values: np.ndarray) -> list[str]:
+    """The second column of the file, of what Task.value gives, [N]."""
+    if self.written:
+      return [self.written[int(value)] for value in values]
+    return [f"{value:.4f}" for value in np.clip(values, 0, 5)]
+
+
+_BINARY = ("0", "1")
+_OF_TWO = ("entailment", "not_entailment")
+_OF_THREE = ("entailment", "neutral", "contradiction")
+
+TEST_SETS = (
+  TestSet("CoLA.tsv", "cola", 1063, _BINARY, "1", ("matthews",)),
+  TestSet("SST-2.tsv", "sst2", 1821, _BINARY, "1", ("accuracy",)),
+  TestSet("MRPC.tsv", "mrpc", 1725, _BINARY, "1", ("f1", "accuracy")),
+  TestSet("STS-B.tsv", "stsb", 1379, (), "2.5", ("pearson", "spearman")),
+  TestSet("QQP.tsv", "qqp", 390965, _BINARY, "0", ("f1", "accuracy")),
+  TestSet("MNLI-m.tsv", "mnli", 9796, _OF_THREE, "entailment", ("accuracy",)),
+  TestSet("MNLI-mm.tsv", "mnli-mismatched", 9847, _OF_THREE, "entailment", ("accuracy",)),
+  TestSet("QNLI.tsv", "qnli", 5463, _OF_TWO, "entailment", ("accuracy",)),
+  TestSet("RTE.tsv", "rte", 3000, _OF_TWO, "entailment", ("accuracy",)),
+  TestSet("WNLI.tsv", "wnli", 146, _BINARY, "0", ("accuracy",)),
+  TestSet("AX.tsv", "mnli-diagnostic", 1104, _OF_THREE, "entailment", ()),
+)
+OPTIONAL = ("AX.tsv",)  # the diagnostic set is shown beside the score and is no part of it
+
+
+def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
+  """Writes a submission. What is missing is told first; before the first prediction all test files have been read.
+
+  Args:
+    checkpoints: fine-tuned models (see pretrained.load), at most one a task. One of MNLI predicts both of its test sets
+      and, where it is there, the diagnostic set.
+    data_dir: where GLUE's official files are, as in finetune. TFDS has the rows in another order.
+    out: the zip to write. A file for which there is no model holds one constant, and a warning says so.
+
+  Returns:
+    For every file what its predictions are from: a checkpoint, or "constant: …" with the reason.
+
+  Raises:
+    InputError: `out` is there already; two models of one task, or one of none of GLUE's; a test file that is missing or
+      has another number of rows than GLUE's.
+  """
+  if not checkpoints:
+    raise InputError("--checkpoints: none is named; give one or more fine-tuned on tasks of GLUE")
+  if data_dir.startswith("tfds:"):
+    raise InputError(f"--data_dir={data_dir}: TFDS has shuffled the rows, the server wants the official files' order")
+  _check_out(out)
+  models: dict[str, str] = {}
+  encoded: dict[str, dict[TestSet, Encoded]] = {}
+  for path in checkpoints:
+    found = pretrained.load(path)
+    task = _task_of(found)
+    if task in models:
+      raise InputError(f"--checkpoints: {models[task]} and {path} are both of {task}; give one of them")
+    models[task] = path
+    test_sets = [test_set for test_set in TEST_SETS if test_set.trained_on == task and _is_there(test_set, data_dir)]
+    encoded[path] = {test_set: _encode(test_set, found, data_dir) for test_set in test_sets}
+
+  sources = {}
+  for test_set in TEST_SETS:
+    missing = diagnostic_file(data_dir) if test_set.trained_on in models else f"checkpoint of {test_set.trained_on}"
+    sources[test_set.file] = f"constant: no {missing}"
+  sources.update({test_set.file: path for path in encoded for test_set in encoded[path]})
+  if constant := [f"{file} ({source})" for file, source in sources.items() if source not in encoded]:
+    warnings.warn(f"{out}: not predicted by any model: {', '.join(constant)}", stacklevel=2)
+
+  predictions = {test_set.file: [test_set.constant] * test_set.rows for test_set in TEST_SETS}
+  mesh = sharding.make_mesh(MeshConfig())
+  with _making(out) as partial:  # opened before the time is spent
+    for path, of_model in encoded.items():
+      found = pretrained.load(path)  # again, so that one model at a time is in memory
+      predictor, params = make_predictor(found.model, mesh), sharding.replicate(found.params, mesh)
+      for test_set, examples in of_model.items():
+        probabilities = predictor(params, examples, 32)
+        if not np.isfinite(probabilities).all():
+          raise InputError(f"--checkpoints: {path} predicts nan for {test_set.task}; its training must have diverged")
+        predictions[test_set.file] = test_set.predictions(find(test_set.task).value(probabilities))
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+      for file, column in predictions.items():
+        archive.writestr(file, "\n".join([HEADER, *(f"{row}\t{value}" for row, value in enumerate(column)), ""]))
+    check(partial)
+  return sources
+
+
+def check(path: str) -> dict[str, Counter[str]]:
+  """Whether the server would take a submission.
+
+  Args:
+    path: a zip with a file for each test set; AX.tsv may be missing.
+
+  Returns:
+    For every file how often it predicts what; scores of STS-B are rounded to whole numbers.
+
+  Raises:
+    InputError: naming file and line, for the first thing that is wrong.
+  """
+  return {
+    test_set.file: _check_rows(f"{path}: {test_set.file}", content, test_set)
+    for test_set, content in _contents(path).items()
+  }
+
+
+def average(scores: Mapping[str, Mapping[str, float]]) -> float:
+  """GLUE's score: the mean over its nine tasks, for each the mean of its metrics; those of MNLI are of both test sets.
+
+  Args:
+    scores: a task's name -> its metrics by name, in one unit, as evaluate.run gives them; what is not GLUE's is left
+      out. MNLI's are those of "mnli" and of "mnli-mismatched".
+
+  Raises:
+    InputError: naming what is missing.
+  """
+  counted = [(test_set, metric) for test_set in TEST_SETS for metric in test_set.metrics]
+  missing = [f"{each.task} ({metric})" for each, metric in counted if metric not in scores.get(each.task, {})]
+  if missing:
+    raise InputError(f"GLUE's score takes all nine tasks; missing: {', '.join(missing)}")
+  of_task: dict[str, list[float]] = {}
+  for test_set, metric in counted:
+    of_task.setdefault(test_set.trained_on, []).append(scores[test_set.task][metric])
+  return statistics.fmean(map(statistics.fmean, of_task.values()))
+
+
+def _trained_on(task: str) -> str:
+  return task.partition("-")[0]
+
+
+def _task_of(found: Pretrained) -> str:
+  """What a checkpoint was trained on, e.g. "mnli"."""
+  if not found.spec.head:
+    raise InputError(f"--checkpoints: {found.path} is a language model without a head; fine-tune it first")
+  name = configs.from_json(found.meta["task"]).build("").name
+  tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
+  if _trained_on(name) not in tasks:
+    raise InputError(f"--checkpoints: {found.path} is of {name}, no task of GLUE; these are {', '.join(tasks)}")
+  return _trained_on(name)
+
+
+def _is_there(test_set: TestSet, data_dir: str) -> bool:
+  return test_set.file not in OPTIONAL or os.path.exists(diagnostic_file(data_dir))
+
+
+def _encode(test_set: TestSet, found: Pretrained, data_dir: str) -> Encoded:
+  task = find(test_set.task)
+  examples = task.examples(data_dir, "test")
+  if len(examples) != test_set.rows:
+    file = examples[0].name.rpartition(":")[0]
+    raise InputError(f"{file}: {len(examples)} rows; GLUE's has {test_set.rows}: copy the official file again")
+  return task.encode(examples, found.tokenizer, found.spec.trunk.context)
+
+
+def _check_out(out: str) -> None:
+  if os.path.lexists(out):
+    raise InputError(f"--out={out}: is there already; name another file")
+  if not os.path.basename(out):
+    raise InputError(f"--out={out}: should name the zip to make")
+
+
+@contextlib.contextmanager
+def _making(out: str) -> Iterator[str]:
+  """A temporary name, which becomes `out` when all has gone well."""
+  partial = f"{out}.partial-{os.getpid()}"
+  try:
+    open(partial, "xb").close()
+    yield partial
+    _check_out(out)
+    os.rename(partial, out)
+  except OSError as error:
+    raise InputError(f"--out={out}: {error.strerror or error}") from error
+  finally:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+      os.remove(partial)
+
+
+def _contents(path: str) -> dict[TestSet, bytes]:
+  """The files of a submission, of which none is missing and none is something else."""
+  try:
+    with zipfile.ZipFile(path) as archive:
+      names = archive.namelist()
+      _check_names(path, names)
+      return {test_set: archive.read(test_set.file) for test_set in TEST_SETS if test_set.file in names}
+  except InputError:
+    raise
+  except OSError as error:
+    raise InputError(f"{path}: {error.strerror or error}") from error
+  except Exception as error:  # a damaged zip fails in as many ways as there are decoders in it
+    raise InputError(f"{path}: not a whole zip file ({error})") from error
+
+
+def _check_names(path: str, names: list[str]) -> None:
+  files = [test_set.file for test_set in TEST_SETS]
+  for name in names:
+    if "/" in name:
+      raise InputError(f"{path}: {name!r} is or is in a folder; the zip should have the files at its top")
+    if name not in files:
+      raise InputError(f"{path}: {name!r} is no file of a submission; these are {', '.join(files)}")
+    if names.count(name) > 1:
+      raise InputError(f"{path}: {name!r} is in it {names.count(name)} times")
+  if missing := [file for file in files if file not in names and file not in OPTIONAL]:
+    raise InputError(f"{path}: no {', '.join(missing)}; the server wants every task")
+
+
+def _check_rows(name: str, content: bytes, test_set: TestSet) -> Counter[str]:
+  """How often each prediction occurs; raises InputError with `name` and line."""
+  lines = content.decode("utf-8", errors="backslashreplace").removesuffix("\n").split("\n")
+  if lines[0] != HEADER:
+    raise InputError(f"{name}:1: {lines[0][:60]!r}; should be index and prediction, separated by a tab")
+  counts: Counter[str] = Counter()
+  for row, line in enumerate(lines[1:]):
+    cells = line.split("\t")
+    if len(cells) != 2:
+      raise InputError(f"{name}:{row + 2}: {len(cells)} columns; should be 2, separated by a tab")
+    if cells[0] != str(row):
+      raise InputError(f"{name}:{row + 2}: index {cells[0]!r}; should be {row}: every row, in order")
+    try:
+      counts[_outcome(cells[1], test_set)] += 1
+    except ValueError as error:
+      raise InputError(f"{name}:{row + 2}: prediction {cells[1]!r}: should be {error}") from error
+  if len(lines) - 1 != test_set.rows:
+    raise InputError(f"{name}:{len(lines)}: ends after {len(lines) - 1} rows; should have {test_set.rows}")
+  return counts
+
+
+def _outcome(prediction: str, test_set: TestSet) -> str:
+  """A prediction as it is counted; a ValueError says what it should be."""
+  if test_set.written:
+    if prediction not in test_set.written:
+      raise ValueError(f"one of {', '.join(test_set.written)}")
+    return prediction
+  number = float(prediction) if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]+)?", prediction) else math.nan
+  if not 0 <= number <= 5:
+    raise ValueError("a number from 0 to 5")
+  return f"{number:.0f}"

@@ -1,0 +1,45 @@
+"""The program that imports: weights in another format to the folder of a run, which is used as any other."""
+
+import os
+
+import jax
+
+from gpt_jax import config as configs
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints import run_folder as workdirs
+from gpt_jax.checkpoints.formats.folder import whole
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+
+
+def run(format: str, path: str, out: str) -> None:
+  """Writes the folder `out`, with config, vocabulary and one checkpoint.
+
+  Args:
+    format: one of pretrained.FORMATS.
+    path: a folder of that format; for "hf" also the file of weights in it.
+    out: a folder that is not there yet.
+
+  Raises:
+    InputError: an unknown format, no such files, damaged or not of this format, another vocabulary, or something in
+      `out`.
+  """
+  pretrained.of_format(format)  # a name is needed here: what is meant for OpenAI's files is not to find others
+  with whole(out) as folder:
+    found = pretrained.load(path, format)
+    config = (
+      configs.from_json(found.meta["config"])
+      if "config" in found.meta
+      else PretrainConfig(found.spec.trunk, data=WindowsConfig(length=found.spec.trunk.context))
+    )
+    meta = {**found.meta, "config": configs.to_json(config)}
+    workdirs.claim(folder, config, found.tokenizer, {"imported": os.path.basename(os.path.abspath(path))})
+    leaves, tree = jax.tree.flatten(found.params)
+    spec, step = found.spec, found.step
+    del found
+    for i in range(len(leaves)):  # one by one: a checkpoint copies NumPy arrays, all at once, and not JAX's
+      leaves[i] = jax.device_put(leaves[i])
+    with Checkpoints(folder) as checkpoints:
+      checkpoints.save(step, {"params": jax.tree.unflatten(tree, leaves)}, meta)
+  print(f"{out}: step {step:,} of {path}, {spec.trunk.parameter_count():,} parameters")

@@ -1,0 +1,173 @@
+"""The program that pre-trains: prepared text to a checkpoint (section 3.1)."""
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax import config as configs
+from gpt_jax.checkpoints import run_folder as workdirs
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import option, validate
+from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.inference.evaluate import make_evaluator, text_measures
+from gpt_jax.models import losses
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.parallel import sharding
+from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.training import loop as train
+from gpt_jax.training import optimizer as optim
+from gpt_jax.training.loop import TrainConfig, due
+from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.reporter import Reporter
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig:
+  """A pre-training run; the defaults are the paper's (section 4.1)."""
+
+  trunk: Any = option(TransformerConfig(), "the model below the head: TransformerConfig or LSTMConfig")
+  objective: Any = option(Causal(), "what is predicted")
+  data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")
+  optim: OptimConfig = option(OptimConfig(), "update rule and schedule")
+  mesh: MeshConfig = option(MeshConfig(), "how devices are used")
+  train: TrainConfig = option(TrainConfig(epochs=100), "length and rhythm of the run")
+  evaluation_batches: int = option(0, "batches of held-out text an evaluation reads; 0: all", low=0)
+
+  def __post_init__(self):
+    validate(self)
+    if self.data.length > self.trunk.context:
+      raise InputError(f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}")
+
+
+def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
+  """Trains to the end, or from where the same call stopped before; returns the last evaluation.
+
+  Args:
+    config: see configs/.
+    data: a folder that prepare wrote.
+    workdir: the run's folder.
+
+  Raises:
+    InputError: for everything that a user can mend, before any training time is spent.
+  """
+  if not isinstance(config, PretrainConfig):
+    raise InputError(
+      f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, as configs/gpt1.py has"
+    )
+
+  # 1. The text, and what it decides of the config.
+  text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
+  tokenizer = Tokenizer.load(f"{data}/tokenizer")
+  for split in (text, held_out):
+    split.check_vocabulary(tokenizer)
+  config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
+  windows = Windows(text, config.data, config.train.seed)
+  validation = Windows(held_out, config.data)
+  total_steps = config.train.total_steps(windows.steps_per_epoch)
+
+  # 2. The devices, and the rows of each batch that this process provides.
+  mesh = sharding.make_mesh(config.mesh)
+  parts = config.train.microbatches
+  sharding.check_batch(config.data.batch_size, mesh, parts)
+  rows = sharding.local_rows(config.data.batch_size, mesh, parts)
+  evaluation_rows = sharding.local_rows(config.data.batch_size, mesh)
+
+  # 3. Model, loss, optimizer, state.
+  spec = ModelConfig(config.trunk, None, config.objective.causal)
+  model = spec.build()
+  loss = losses.text_loss(model)
+  optimizer, schedule = optim.make(config.optim, total_steps)
+  example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
+  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state, shardings = train.lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  step = train.make_step(loss, optimizer, schedule, mesh, shardings, microbatches=parts, via=config.mesh.via)
+  workdirs.claim(workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens})
+
+  def batch_at(step: int):
+    rng = np.random.Generator(np.random.Philox(key=[config.train.seed, step]))
+    return sharding.place(config.objective(windows(step, rows), rng), mesh, parts, config.mesh.via)
+
+  evaluator = make_evaluator(loss, mesh)
+
+  def evaluate(params) -> dict[str, float]:
+    batches = (config.objective(rows) for rows in validation.sequential(rows=evaluation_rows))
+    found = evaluator(params, _first(batches, config.evaluation_batches))
+    measures = text_measures(found["loss"], held_out.n_tokens, held_out.n_bytes)
+    return {f"valid_{name}": value for name, value in measures.items()}
+
+  def evaluate_at(step: int) -> bool:
+    return due(step, config.train.evaluate_every)
+
+  def milestone(step: int) -> bool:
+    return train.doubling(step, config.train.milestone)
+
+  def save_at(step: int) -> bool:
+    return evaluate_at(step) or due(step, config.train.checkpoint_every) or milestone(step)
+
+  # 4. Train, from the newest checkpoint if there is one.
+  with Checkpoints(workdir, metric="valid_loss", mode="min", keep=milestone) as checkpoints:
+    state, first = train.begin(make_state, shardings, config.train.seed, checkpoints)
+    meta = {"model": configs.to_json(spec), "config": configs.to_json(config), "tokenizer_hash": tokenizer.hash}
+    settled = 2 * optim.warmup_length(config.optim, total_steps)
+    warned = False
+
+    def watch(step: int, means: dict[str, float]) -> None:
+      nonlocal warned
+      if step > settled and "loss" in means and not warned:
+        warned = train.warn_if_stuck(means["loss"], text.unigram_entropy)
+
+    if jax.process_index() == 0:
+      print(describe(config, tokenizer, text, total_steps, first), file=sys.stderr)
+    flops = config.trunk.flops_per_token(config.data.length)
+    with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
+      _, evaluation = train.fit(
+        state,
+        lambda state, batch: step(state, batch, config.train.seed),
+        batch_at,
+        total_steps,
+        reporter=reporter,
+        tokens_per_step=config.data.batch_size * config.data.length,
+        save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
+        evaluate=evaluate,
+        log_every=config.train.log_every,
+        evaluate_at=evaluate_at,
+        save_at=save_at,
+        watch=watch,
+      )
+  return evaluation
+
+
+def with_vocabulary(trunk: Any, tokenizer: Vocabulary) -> Any:
+  """The trunk's config with the data's vocabulary. Raises InputError where it names another size."""
+  if trunk.vocab_size not in (0, tokenizer.vocab_size):
+    raise InputError(
+      f"trunk.vocab_size={trunk.vocab_size}: the data's tokenizer has {tokenizer.vocab_size}; leave the field at 0"
+    )
+  return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size)
+
+
+def describe(config: PretrainConfig, tokenizer: Vocabulary, text: TokenFile, total_steps: int, first: int) -> str:
+  """What is about to run, for the console."""
+  per_step = config.data.batch_size * config.data.length
+  kinds = {device.device_kind for device in jax.devices()}
+  lines = [
+    f"model   {config.trunk.parameter_count():,} parameters, {type(config.trunk).__name__}, {config.trunk.dtype}",
+    f"text    {text.n_tokens:,} tokens, vocabulary {tokenizer.vocab_size:,}, entropy {text.unigram_entropy:.3f}",
+    f"run     {total_steps:,} steps of {per_step:,} tokens: {total_steps * per_step / text.n_tokens:.2f} passes",
+    f"devices {jax.device_count()} x {', '.join(sorted(kinds))}",
+  ]
+  return "\n".join(lines + [f"resumed at step {first:,}"] * bool(first))
+
+
+def _first(batches: Iterable[Any], count: int) -> Iterable[Any]:
+  return itertools.islice(batches, count) if count else batches

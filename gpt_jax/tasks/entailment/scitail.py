@@ -1,0 +1,34 @@
+"""SciTail: does a statement of science follow from a sentence found on the web? (Khot et al. 2018)"""
+
+import os
+from collections.abc import Iterator
+
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.metrics import accuracy
+from gpt_jax.tasks.readers import Row, folder, lines
+from gpt_jax.tasks.task import Task, entailment
+
+
+def read(data_dir: str, split: str) -> Iterator[Row]:
+  """The release's tsv_format, which has no header."""
+  path = os.path.join(folder(data_dir, "SciTailV1.1", "tsv_format"), f"scitail_1.0_{split}.tsv")
+  for number, line in lines(path):
+    cells = line.split("\t")
+    if len(cells) != 3:
+      raise InputError(f"{path}:{number}: {len(cells)} columns; should be 3: premise, hypothesis, label")
+    premise, hypothesis, label = cells
+    yield Row((premise, hypothesis), label, f"{path}:{number}")
+
+
+TASKS = (
+  Task(
+    name="scitail",
+    labels=("entails", "neutral"),
+    columns=("premise", "hypothesis"),
+    sequences=entailment,
+    read=read,
+    metrics={"accuracy": accuracy},
+    tfds=("sci_tail",),
+    paper="88.3 accuracy on the test set (Radford et al. 2018, table 2)",
+  ),
+)

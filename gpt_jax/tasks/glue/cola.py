@@ -1,0 +1,40 @@
+"""CoLA: is the sentence acceptable English? (Warstadt et al. 2018)"""
+
+import os
+from collections.abc import Iterator
+
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.metrics import accuracy, matthews
+from gpt_jax.tasks.readers import Row, folder, lines, named, table
+from gpt_jax.tasks.task import Task, classification
+
+LABELS = ("unacceptable", "acceptable")  # written 0 and 1 in the files
+
+
+def read(data_dir: str, split: str) -> Iterator[Row]:
+  path = os.path.join(folder(data_dir, "glue", "CoLA"), f"{split}.tsv")
+  if split == "test":  # unlabelled, and the only file with a header
+    yield from table(path, ("sentence",))
+    return
+  for number, line in lines(path):
+    cells = line.split("\t")
+    if len(cells) != 4:
+      raise InputError(
+        f"{path}:{number}: {len(cells)} columns; should be 4: source, label, the author's mark, sentence"
+      )
+    _, label, _, sentence = cells
+    yield named(Row((sentence,), label, f"{path}:{number}"), LABELS)
+
+
+TASKS = (
+  Task(
+    name="cola",
+    labels=LABELS,
+    columns=("sentence",),
+    sequences=classification,
+    read=read,
+    metrics={"matthews": matthews, "accuracy": accuracy},
+    tfds=("glue/cola",),
+    paper="45.4 Matthews on the test server (Radford et al. 2018, table 4)",
+  ),
+)

@@ -1,0 +1,27 @@
+"""QNLI: does the sentence hold the answer to the question? (GLUE, from SQuAD; the second version)"""
+
+import os
+from collections.abc import Iterator
+
+from gpt_jax.tasks.metrics import accuracy
+from gpt_jax.tasks.readers import Row, folder, table
+from gpt_jax.tasks.task import Task, entailment
+
+
+def read(data_dir: str, split: str) -> Iterator[Row]:
+  path = os.path.join(folder(data_dir, "glue", "QNLI"), f"{split}.tsv")
+  return table(path, ("question", "sentence"), "label", unlabelled=split == "test")
+
+
+TASKS = (
+  Task(
+    name="qnli",
+    labels=("entailment", "not_entailment"),
+    columns=("question", "sentence"),
+    sequences=entailment,
+    read=read,
+    metrics={"accuracy": accuracy},
+    tfds=("glue/qnli",),
+    paper="88.1 accuracy on the test server, first version (Radford et al. 2018, table 2)",
+  ),
+)

@@ -1,0 +1,27 @@
+"""RTE: does the second sentence follow from the first? (GLUE, Wang et al. 2018)"""
+
+import os
+from collections.abc import Iterator
+
+from gpt_jax.tasks.metrics import accuracy
+from gpt_jax.tasks.readers import Row, folder, table
+from gpt_jax.tasks.task import Task, entailment
+
+
+def read(data_dir: str, split: str) -> Iterator[Row]:
+  path = os.path.join(folder(data_dir, "glue", "RTE"), f"{split}.tsv")
+  return table(path, ("sentence1", "sentence2"), "label", unlabelled=split == "test")
+
+
+TASKS = (
+  Task(
+    name="rte",
+    labels=("entailment", "not_entailment"),
+    columns=("sentence1", "sentence2"),
+    sequences=entailment,
+    read=read,
+    metrics={"accuracy": accuracy},
+    tfds=("glue/rte",),
+    paper="56.0 accuracy on the test server (Radford et al. 2018, table 2)",
+  ),
+)

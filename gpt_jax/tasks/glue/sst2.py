@@ -1,0 +1,30 @@
+"""SST-2: does a phrase of a film review praise or blame? (Socher et al. 2013)"""
+
+import os
+from collections.abc import Iterator
+
+from gpt_jax.tasks.metrics import accuracy
+from gpt_jax.tasks.readers import Row, folder, named, table
+from gpt_jax.tasks.task import Task, classification
+
+LABELS = ("negative", "positive")  # written 0 and 1 in the files
+
+
+def read(data_dir: str, split: str) -> Iterator[Row]:
+  path = os.path.join(folder(data_dir, "glue", "SST-2"), f"{split}.tsv")
+  for row in table(path, ("sentence",), "label", unlabelled=split == "test"):
+    yield named(row, LABELS)
+
+
+TASKS = (
+  Task(
+    name="sst2",
+    labels=LABELS,
+    columns=("sentence",),
+    sequences=classification,
+    read=read,
+    metrics={"accuracy": accuracy},
+    tfds=("glue/sst2",),
+    paper="91.3 accuracy on the test server (Radford et al. 2018, table 4)",
+  ),
+)

@@ -1,0 +1,59 @@
+"""STS-B: how similar are two sentences, from 0 to 5? (Cer et al. 2017)"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.tasks.metrics import pearson, spearman
+from gpt_jax.tasks.readers import Row, folder, table
+from gpt_jax.tasks.task import Task, similarity
+
+
+def bins(score: str) -> tuple[float, ...]:
+  """A score as a distribution over 0..5 with that expectation: 3.4 is 0.6 on 3, 0.4 on 4 (Tai et al. 2015, 4.2).
+
+  Raises:
+    ValueError: not a number from 0 to 5.
+  """
+  wanted = "should be a number from 0 to 5"
+  try:
+    value = float(score)
+  except ValueError as error:
+    raise ValueError(wanted) from error
+  if not 0 <= value <= 5:
+    raise ValueError(wanted)
+  return tuple(max(0.0, 1 - abs(value - k)) for k in range(6))
+
+
+def expectation(distributions: np.ndarray) -> np.ndarray:
+  """[N, 6] -> [N], within 0..5."""
+  return distributions @ np.arange(6)
+
+
+def read(data_dir: str, split: str) -> Iterator[Row]:
+  path = os.path.join(folder(data_dir, "glue", "STS-B"), f"{split}.tsv")
+  return table(path, ("sentence1", "sentence2"), "score", unlabelled=split == "test")
+
+
+def parse(record: dict[str, Any], name: str) -> Iterator[Row]:
+  score = record["label"]  # -1 where TFDS has none
+  yield Row((record["sentence1"], record["sentence2"]), str(score) if score >= 0 else None, name)
+
+
+TASKS = (
+  Task(
+    name="stsb",
+    labels=("0", "1", "2", "3", "4", "5"),
+    columns=("sentence1", "sentence2"),
+    sequences=similarity,
+    read=read,
+    metrics={"pearson": pearson, "spearman": spearman},
+    target=bins,
+    value=expectation,
+    tfds=("glue/stsb",),
+    parse=parse,
+    paper="82.0 Pearson on the test server (Radford et al. 2018, table 4); Spearman 80.0 (GLUE leaderboard)",
+  ),
+)

@@ -1,0 +1,233 @@
+"""Exports, as npz and as safetensors: equal when read back, written whole or not at all, and never trusted."""
+
+import hashlib
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as configs
+from gpt_jax.batch import TextBatch
+from gpt_jax.checkpoints.formats import npz, read_npz, safetensors
+from gpt_jax.errors import InputError
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import HeadConfig, ModelConfig, logits
+from gpt_jax.models.transformer import TransformerConfig
+
+
+@pytest.fixture(scope="module")
+def parts(make_run, tiny_tokenizer):
+  """What `save` is given, after the folder."""
+  spec = ModelConfig(LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8), HeadConfig(outcomes=3))
+  meta = {"model": configs.to_json(spec), "tokenizer_hash": tiny_tokenizer.hash, "task": {"labels": ["no", "yes"]}}
+  return make_run.params_of(spec, 1), meta, 5, tiny_tokenizer
+
+
+@pytest.fixture(params=[npz, safetensors], ids=["npz", "safetensors"])
+def format(request):
+  if request.param is safetensors:
+    pytest.importorskip("safetensors")
+  return request.param
+
+
+@pytest.fixture
+def exported(tmp_path, parts, format):
+  format.save(str(tmp_path / "out"), *parts)
+  return tmp_path / "out"
+
+
+def test_loads_back_equal(exported, parts, format):
+  for path in (exported, exported / format.WEIGHTS):
+    params, meta, step, tokenizer = format.load(str(path))
+    assert (meta, step, tokenizer) == (parts[1], 5, parts[3])
+    assert jax.tree.structure(params) == jax.tree.structure(parts[0])
+    jax.tree.map(np.testing.assert_array_equal, params, parts[0])
+
+
+def test_each_knows_its_own(tmp_path, exported, format):
+  (tmp_path / "empty").mkdir()
+  for path, expected in ((exported, True), (exported / format.WEIGHTS, True), (tmp_path / "empty", False)):
+    assert format.is_one(str(path)) == expected
+    assert not (npz if format is safetensors else safetensors).is_one(str(path))
+  (exported / format.WEIGHTS).unlink()
+  assert format.is_one(str(exported))  # so that what is missing is named
+
+
+def test_numpy_alone_reads_it(tmp_path, parts):
+  exported = tmp_path / "out"
+  npz.save(str(exported), *parts)
+  with np.load(exported / "weights.npz", allow_pickle=False) as arrays:
+    assert arrays["trunk/read/kernel"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["head/kernel"], parts[0]["head"]["kernel"])
+  assert json.loads((exported / "config.json").read_text())["task"] == {"labels": ["no", "yes"]}
+  assert (exported / "tokenizer" / "tokenizer.model").exists()
+
+
+def test_bfloat16_is_written_as_float32(tmp_path, parts, format):
+  params = {"trunk": {"tokens": jax.numpy.ones((2, 3), "bfloat16")}}
+  format.save(str(tmp_path / "out"), params, *parts[1:])
+  assert format.load(str(tmp_path / "out"))[0]["trunk"]["tokens"].dtype == np.float32
+
+
+def test_the_same_export_again_changes_nothing(exported, parts, format):
+  before = (exported / format.WEIGHTS).stat().st_mtime_ns
+  format.save(str(exported), *parts)
+  assert (exported / format.WEIGHTS).stat().st_mtime_ns == before
+  assert [path.name for path in exported.parent.iterdir()] == ["out"]
+
+
+def test_another_export_is_not_overwritten(exported, parts, format):
+  other = jax.tree.map(lambda x: x + 1, parts[0])
+  with pytest.raises(InputError, match="export of another model"):
+    format.save(str(exported), other, *parts[1:])
+  np.testing.assert_array_equal(format.load(str(exported))[0]["head"]["bias"], parts[0]["head"]["bias"])
+  assert [path.name for path in exported.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove", "remove the sums"])
+def test_a_damaged_export_is_not_taken_for_the_same(exported, parts, format, damage):
+  path = exported / ("sha256.json" if damage == "remove the sums" else format.WEIGHTS)
+  path.write_bytes(b"") if damage == "truncate" else path.unlink()
+  with pytest.raises(InputError, match="is the export of another model, or damaged; remove it"):
+    format.save(str(exported), *parts)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_something_else_is_not_overwritten(tmp_path, parts, format, kind):
+  place = tmp_path / "out"
+  if kind == "folder":
+    place.mkdir()
+    (place / "thesis.txt").write_text("mine")
+  else:
+    place.write_text("mine")
+  with pytest.raises(InputError, match="is there already"):
+    format.save(str(place), *parts)
+  assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", ["weights", "config.json", "tokenizer/tokenizer.model", "tokenizer/tokenizer.json"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_file_is_named(exported, format, name, damage):
+  name = format.WEIGHTS if name == "weights" else name
+  path = exported / name
+  content = bytearray(path.read_bytes())
+  if damage == "remove":
+    path.unlink()
+  else:
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content if damage == "flip" else content[: len(content) // 2])
+  with pytest.raises(InputError, match=name if damage == "remove" else f"{name}: damaged"):
+    format.load(str(exported))
+
+
+def test_a_damaged_vocabulary_of_openais_is_named(tmp_path, parts, openai_tokenizer):
+  npz.save(str(tmp_path / "out"), *parts[:-1], openai_tokenizer)
+  npz.load(str(tmp_path / "out"))
+  for name in openai_tokenizer.files:
+    path = tmp_path / "out" / "tokenizer" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(InputError, match=f"tokenizer/{name}: damaged"):
+      npz.load(str(tmp_path / "out"))
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_damaged_sums(exported, format, content):
+  (exported / "sha256.json").write_text(content)
+  with pytest.raises(InputError, match=str(exported)):
+    format.load(str(exported))
+
+
+def reseal(exported, name):
+  """Makes sha256.json agree with a file, as whoever changed it on purpose would."""
+  sums = json.loads((exported / "sha256.json").read_text())
+  sums[name] = hashlib.sha256((exported / name).read_bytes()).hexdigest()
+  (exported / "sha256.json").write_text(json.dumps(sums))
+
+
+def test_pickles_are_refused(tmp_path, parts):
+  exported = tmp_path / "out"
+  npz.save(str(exported), *parts)
+
+  class Bomb:
+    def __reduce__(self):
+      return pytest.fail, ("a pickle was loaded",)
+
+  np.savez(exported / "weights.npz", x=np.array([Bomb()], dtype=object))
+  reseal(exported, "weights.npz")
+  with pytest.raises(InputError, match="allow_pickle"):
+    npz.load(str(exported))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x05\0", b"\xff" * 16, b"\x05\0\0\0\0\0\0\0{nope", b"\x02\0\0\0\0\0\0\0[]"])
+def test_a_bad_header_is_refused(tmp_path, parts, content):
+  pytest.importorskip("safetensors")
+  exported = tmp_path / "out"
+  safetensors.save(str(exported), *parts)
+  (exported / "weights.safetensors").write_bytes(content)
+  reseal(exported, "weights.safetensors")
+  with pytest.raises(InputError, match="not a whole exported model .*header"):
+    safetensors.load(str(exported))
+
+
+def test_safetensors_says_what_it_is(tmp_path, parts):
+  """The file alone, as the package reads it."""
+  package = pytest.importorskip("safetensors")
+  safetensors.save(str(tmp_path / "out"), *parts)
+  with package.safe_open(tmp_path / "out" / "weights.safetensors", framework="np") as file:
+    assert json.loads(file.metadata()["gpt_jax"]) == {"format": "gpt_jax.safetensors", "step": 5, **parts[1]}
+    np.testing.assert_array_equal(file.get_tensor("head/kernel"), parts[0]["head"]["kernel"])
+
+
+def test_without_the_package(monkeypatch, tmp_path, parts):
+  monkeypatch.setitem(sys.modules, "safetensors", None)
+  monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+  for call in (lambda: safetensors.save(str(tmp_path / "out"), *parts), lambda: safetensors.load("anything")):
+    with pytest.raises(InputError, match=r"pip install 'gpt_jax\[safetensors\]'"):
+      call()
+  assert not any(tmp_path.iterdir())
+
+
+def test_no_room_left(tmp_path, parts, format):
+  """One line, and nothing half-written."""
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+  try:
+    with pytest.raises(InputError, match="cannot write .*out: .*File too large"):
+      format.save(str(tmp_path / "out"), *parts)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_reader_in_numpy(tmp_path, make_run, tiny_tokenizer, norm):
+  """interop/read_npz.py by itself, of GPT-1 and of GPT-2, against the model."""
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=3, width=24, heads=4, norm=norm)
+  spec = ModelConfig(trunk)
+  params = make_run.params_of(spec, 1)
+  meta = {"model": configs.to_json(spec), "tokenizer_hash": tiny_tokenizer.hash}
+  npz.save(str(tmp_path / "out"), params, meta, 1, tiny_tokenizer)
+  ids = np.arange(3, 14, dtype=np.int32)
+  places = np.arange(len(ids), dtype=np.int32)[None]
+  hidden, table = spec.build().apply({"params": params}, TextBatch(ids[None], ids[None], ids[None], places, None))
+  expected = np.asarray(logits(hidden, table, trunk.vocab_size))[0, :, : trunk.vocab_size]
+  found = read_npz.logits(*read_npz.load(str(tmp_path / "out")), ids)
+  assert (found.shape, found.dtype) == (expected.shape, np.float32)
+  np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
+  command = [sys.executable, "-S", read_npz.__file__, str(tmp_path / "out"), *map(str, ids)]
+  numpy_alone = {"PYTHONPATH": str(Path(np.__file__).parents[1])}
+  done = subprocess.run(command, capture_output=True, text=True, env=numpy_alone)
+  assert done.stdout.strip() == str(expected[-1].argsort()[:-6:-1]), done.stderr
+
+
+def test_the_reader_is_as_short_as_it_says():
+  lines = Path(read_npz.__file__).read_text().splitlines()
+  assert len(lines) <= 60
+  assert {line for line in lines if "import" in line} == {"import json", "import sys", "import numpy as np"}

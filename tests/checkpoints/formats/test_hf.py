@@ -1,0 +1,336 @@
+"""transformers' folders without transformers: equal when read back, in all their varieties, refused where they are not
+ours to read. tests/interop/test_transformers.py has theirs beside it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax import config as configs
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.formats import hf
+from gpt_jax.data.tokenizers import openai_bpe
+from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.tasks.task import Named
+
+safetensors = pytest.importorskip("safetensors.numpy")
+pytestmark = pytest.mark.usefixtures("spacy_there")
+
+GPT2 = GPT2Tokenizer((*openai_bpe.BYTES, "<|endoftext|>"), ())
+HEADS = {
+  "no head": (None, None),
+  "classes": (HeadConfig(3), "mnli"),
+  "both orders": (HeadConfig(2), "mrpc"),
+  "choices": (HeadConfig(4, "choose"), "race"),
+}
+
+
+def parts_of(make_run, tokenizer, norm="post", head="no head"):
+  """What `save` is given, after the folder."""
+  trunk = TransformerConfig(
+    tokenizer.vocab_size, context=16, layers=3, width=24, heads=4, residual_dropout=0.25, norm=norm, dtype="bfloat16"
+  )
+  config, task = HEADS[head]
+  spec = ModelConfig(trunk, config)
+  meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
+  if task:
+    meta["task"] = configs.to_json(Named(task))
+  return make_run.params_of(spec, 1), meta, 5, tokenizer
+
+
+def without_unused(params, tokenizer, rows=0):
+  """What no format keeps, the rows behind the last token, set to zero."""
+  table = params["trunk"]["tokens"].copy()
+  table[tokenizer.vocab_size + rows :] = 0
+  return {**params, "trunk": {**params["trunk"], "tokens": table}}
+
+
+@pytest.fixture(scope="module", params=["post", "pre"])
+def saved(request, tmp_path_factory, make_run, openai_tokenizer):
+  """(folder, what was saved) of a language model of either family."""
+  folder = tmp_path_factory.mktemp("hf") / "model"
+  parts = parts_of(make_run, openai_tokenizer if request.param == "post" else GPT2, request.param)
+  hf.save(str(folder), *parts)
+  return folder, parts
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+  return Path(shutil.copytree(saved[0], tmp_path / "model"))
+
+
+def same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_loads_back_equal(saved, tmp_path, make_run, head):
+  before = parts_of(make_run, saved[1][3], configs.from_json(saved[1][1]["model"]).trunk.norm, head)
+  hf.save(str(tmp_path / "out"), *before)
+  assert hf.is_one(str(tmp_path / "out"))
+  params, *rest = hf.load(str(tmp_path / "out"))
+  assert rest == [*before[1:]]
+  same(params, without_unused(before[0], before[3], 0 if head == "no head" else 3))
+
+
+def test_the_file_names_its_folder(saved):
+  same(hf.load(str(saved[0] / "model.safetensors"))[0], hf.load(str(saved[0]))[0])
+  assert pretrained.load(str(saved[0] / "model.safetensors")).tokenizer == saved[1][3]
+
+
+def test_a_sentencepiece_vocabulary_is_ours_alone(tmp_path, make_run, tiny_tokenizer):
+  hf.save(str(tmp_path / "out"), *parts_of(make_run, tiny_tokenizer))
+  assert not (tmp_path / "out" / "vocab.json").exists()
+  assert "sentencepiece-bpe, for which transformers has no class" in (tmp_path / "out" / "README.md").read_text()
+  assert pretrained.load(str(tmp_path / "out")).tokenizer == tiny_tokenizer
+
+
+def change(path, edit, metadata=None):
+  """The arrays of a file, edited and written again."""
+  arrays = safetensors.load_file(path)
+  safetensors.save_file({name: np.ascontiguousarray(x) for name, x in edit(arrays).items()}, path, metadata)
+
+
+def configure(folder, **changes):
+  """config.json as somebody else's: without our entry, and with these; None removes one."""
+  path = folder / "config.json"
+  config = {**json.loads(path.read_text()), "gpt_jax": None, **changes}
+  path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+
+
+def foreign(folder, **changes):
+  """As transformers itself would have written it."""
+  configure(folder, **changes)
+  shutil.rmtree(folder / "tokenizer")
+
+
+def renamed(arrays):
+  return {name.removeprefix("transformer."): x for name, x in arrays.items()}
+
+
+def buffers(arrays):
+  """Of older versions."""
+  masks = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 16, 16), np.uint8) for i in range(3)}
+  return {**arrays, **masks, "transformer.h.0.attn.masked_bias": np.float32([-1e4]), "position_ids": np.arange(16)}
+
+
+def table_name(arrays):
+  return next(name for name in arrays if name.endswith(("tokens_embed.weight", "wte.weight")))
+
+
+VARIETIES = {
+  "as it is": lambda arrays: arrays,
+  "without a prefix": renamed,
+  "with buffers": buffers,
+  "with the tied head": lambda arrays: {**arrays, "lm_head.weight": arrays[table_name(arrays)]},
+  "the tied head alone": lambda arrays: {
+    "lm_head.weight" if name == table_name(arrays) else name: x for name, x in arrays.items()
+  },
+}
+
+
+@pytest.mark.parametrize("variety", VARIETIES)
+def test_as_others_write_it(saved, copy, variety):
+  foreign(copy)
+  change(copy / "model.safetensors", VARIETIES[variety])
+  params, meta, step, tokenizer = hf.load(str(copy))
+  before, _, _, vocabulary = saved[1]
+  same(params, without_unused(before, vocabulary))
+  spec = configs.from_json(meta["model"])
+  assert (spec.head, spec.trunk.residual_dropout, spec.trunk.dtype, step) == (None, 0.25, "float32", 0)
+  assert (tokenizer.hash, meta["tokenizer_hash"]) == (vocabulary.hash, vocabulary.hash)
+
+
+def test_without_notes_of_the_file(copy, saved):
+  """Older files say nothing of themselves."""
+  foreign(copy, n_ctx=None, eos_token_id=None)
+  change(copy / "model.safetensors", lambda arrays: arrays, metadata=None)
+  same(hf.load(str(copy))[0], without_unused(saved[1][0], saved[1][3]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_becomes_float32(copy, saved, dtype):
+  foreign(copy)
+  arrays = safetensors.load_file(copy / "model.safetensors")
+  half = {name: np.asarray(jnp.asarray(x, dtype)) for name, x in arrays.items()}
+  safetensors.save_file(half, copy / "model.safetensors")
+  params = hf.load(str(copy))[0]
+  expected = jax.tree.map(lambda x: np.asarray(jnp.asarray(x, dtype), np.float32), saved[1][0])
+  same(params, without_unused(expected, saved[1][3]))
+
+
+def test_a_vocabulary_in_one_file(copy, saved):
+  """transformers 5 saves tokenizer.json alone."""
+  foreign(copy)
+  pieces, merges = (copy / "vocab.json").read_text(), (copy / "merges.txt").read_text().split("\n")[1:-1]
+  for name in ("vocab.json", "merges.txt"):
+    (copy / name).unlink()
+  together = copy / "tokenizer.json"
+  for apart in (str, str.split):
+    together.write_text(json.dumps({"model": {"vocab": json.loads(pieces), "merges": list(map(apart, merges))}}))
+    assert hf.load(str(copy))[3].hash == saved[1][3].hash
+  for broken in ("{}", "[]", "{", '{"model": {"vocab": {"a": 0}, "merges": []}}'):
+    together.write_text(broken)
+    with pytest.raises(InputError, match="tokenizer.json: not GPT-1's or GPT-2's vocabulary") as error:
+      hf.load(str(copy))
+    assert "/tmp" not in str(error.value).replace(str(copy), "")
+
+
+def test_a_strangers_head_is_left_out(copy, saved):
+  foreign(copy)
+  change(copy / "model.safetensors", lambda arrays: {**arrays, "score.weight": np.zeros((2, 24), np.float32)})
+  with pytest.warns(UserWarning, match="score.weight is left out"):
+    params = hf.load(str(copy))[0]
+  same(params, without_unused(saved[1][0], saved[1][3]))
+
+
+def test_a_head_trained_on_elsewhere(tmp_path, make_run, openai_tokenizer):
+  """transformers keeps our entry of config.json and drops the notes: what it saved then holds."""
+  parts = parts_of(make_run, openai_tokenizer, head="classes")
+  hf.save(str(tmp_path / "out"), *parts)
+  change(tmp_path / "out" / "model.safetensors", lambda arrays: arrays, {"format": "pt"})
+  head = hf.load(str(tmp_path / "out"))[0]["head"]
+  np.testing.assert_array_equal(head["kernel"], parts[0]["head"]["kernel"])
+  np.testing.assert_array_equal(head["bias"], 0)
+
+
+def sets(**changes):
+  return lambda folder: configure(folder, **changes)
+
+
+def edits(edit):
+  return lambda folder: change(folder / "model.safetensors", edit)
+
+
+def writes(name, content):
+  return lambda folder: (folder / name).write_bytes(content)
+
+
+def without(name):
+  return lambda arrays: {key: x for key, x in arrays.items() if not key.endswith(name)}
+
+
+DAMAGE = {
+  "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: missing; it says which architecture"),
+  "no JSON": (writes("config.json", b"{"), "config.json: cannot be read"),
+  "no object": (writes("config.json", b"[]"), "config.json: cannot be read"),
+  "another architecture": (sets(model_type="bert"), "model_type 'bert': should be one of openai-gpt, gpt2"),
+  "a list of architectures": (sets(model_type=["gpt2"]), r"model_type \['gpt2'\]: should be one of openai-gpt, gpt2"),
+  "no architecture": (sets(model_type=None), "model_type None: should be one of openai-gpt, gpt2"),
+  "no size": (sets(n_embd=None), "config.json: n_embd is None: should be a number"),
+  "a size in words": (sets(n_layer="3"), "config.json: n_layer is '3': should be a number"),
+  "another activation": (sets(afn="relu", activation_function="relu"), "is 'relu': only 'gelu"),
+  "another epsilon": (sets(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06: only 1e-05 is what we have"),
+  "another context": (sets(n_ctx=8), "config.json: n_ctx is 8: only 16 is what we have"),
+  "another hidden size": (sets(n_inner=99), "n_inner is 99: only None or 96 is what we have"),
+  "scores by layer": (sets(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
+  "another order of products": (sets(reorder_and_upcast_attn=True), "reorder_and_upcast_attn is True: only False"),
+  "an untied head": (sets(tie_word_embeddings=False), "tie_word_embeddings is False"),
+  "heads that do not divide": (sets(n_head=5), "config.json: trunk.heads=5: must divide trunk.width=24"),
+  "another vocabulary": (sets(vocab_size=99), "config.json: vocab_size is 99, and the vocabulary has "),
+  "more blocks": (sets(n_layer=4), "model.safetensors: holds no h.3.attn.c_attn.weight"),
+  "more positions": (sets(n_positions=32, n_ctx=32), r"has the shape \[16, 24\]: should be \[32, 24\]"),
+  "our entry of no model": (sets(gpt_jax={"model": {"type": "gpt_jax.models.model:HeadConfig"}}), "is no Transformer"),
+  "a missing array": (edits(without("h.2.ln_1.bias")), "model.safetensors: holds no h.2.ln_1.bias"),
+  "no table": (
+    edits(lambda x: {k: v for k, v in x.items() if k != table_name(x)}),
+    "holds no (tokens_embed|wte).weight",
+  ),
+  "a strange array": (edits(lambda x: {**x, "h.0.moe": np.zeros(3)}), "holds h.0.moe, which no "),
+  "another shape": (
+    edits(lambda x: {**x, "transformer.h.1.mlp.c_fc.bias": np.zeros(5)}),
+    r"model.safetensors: h.1.mlp.c_fc.bias has the shape \[5\]: should be \[96\]",
+  ),
+  "a transposed kernel": (
+    edits(lambda x: {**x, "transformer.h.1.mlp.c_fc.weight": x["transformer.h.1.mlp.c_fc.weight"].T}),
+    r"h.1.mlp.c_fc.weight has the shape \[96, 24\]: should be \[24, 96\]",
+  ),
+  "integers": (
+    edits(lambda x: {**x, "transformer.h.1.mlp.c_fc.bias": np.zeros(96, np.int32)}),
+    "h.1.mlp.c_fc.bias is I32: should be F32, F16 or BF16",
+  ),
+  "another head of the table": (
+    edits(lambda x: {**x, "lm_head.weight": x[table_name(x)] + 1}),
+    "lm_head.weight is not .*: the output is not tied",
+  ),
+  "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors or pytorch_model.bin"),
+  "an empty file": (writes("model.safetensors", b""), "model.safetensors: not a safetensors file .*header"),
+  "a bad header": (writes("model.safetensors", b"\x05" + bytes(7) + b"{nope"), "not a safetensors file .*header"),
+  "half a file": (
+    lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9]),
+    "model.safetensors: not a safetensors file .*not fully covered",
+  ),
+  "damaged notes": (
+    lambda folder: change(folder / "model.safetensors", lambda x: x, {"gpt_jax": '{"head/bias": [1]}'}),
+    "the note gpt_jax in it is damaged",
+  ),
+  "our vocabulary damaged": (writes("tokenizer/tokenizer.json", b"{"), "tokenizer/tokenizer.json: not JSON"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_named(copy, damage):
+  spoil, message = DAMAGE[damage]
+  spoil(copy)
+  with pytest.raises(InputError, match=message) as error:
+    hf.load(str(copy))
+  assert str(copy) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_no_vocabulary(copy):
+  foreign(copy)
+  for name in ("vocab.json", "merges.txt"):
+    (copy / name).unlink()
+  with pytest.raises(InputError, match="no vocabulary here; vocab.json and merges.txt belong beside the weights"):
+    hf.load(str(copy))
+
+
+def test_weights_in_several_files(copy):
+  (copy / "model.safetensors").rename(copy / "model-00001-of-00002.safetensors")
+  (copy / "model.safetensors.index.json").write_text("{}")
+  assert hf.is_one(str(copy))
+  for path in (copy, copy / "model.safetensors.index.json"):
+    with pytest.raises(InputError, match=f"{copy}: weights in several files"):
+      hf.load(str(path))
+
+
+@pytest.mark.parametrize("spec", [ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "causal=False"])
+def test_what_no_folder_holds(tmp_path, make_run, openai_tokenizer, spec):
+  if spec == "causal=False":
+    spec = ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=4), causal=False)
+  meta = {"model": configs.to_json(spec)}
+  with pytest.raises(InputError, match="--format=hf: holds causal Transformers only"):
+    hf.save(str(tmp_path / "out"), make_run.params_of(spec, 1), meta, 1, openai_tokenizer)
+  assert not any(tmp_path.iterdir())
+
+
+def test_a_bias_that_the_kernel_cannot_make(tmp_path, make_run, openai_tokenizer):
+  params, *rest = parts_of(make_run, openai_tokenizer, head="classes")
+  head = {"kernel": np.zeros_like(params["head"]["kernel"]), "bias": params["head"]["bias"]}
+  with pytest.raises(InputError, match="cannot hold this head's bias"):
+    hf.save(str(tmp_path / "out"), {**params, "head": head}, *rest)
+
+
+def test_nothing_half_written(copy, saved, tmp_path):
+  for place in (copy, copy / "README.md"):
+    before = {path: path.is_file() and path.read_bytes() for path in copy.rglob("*")}
+    with pytest.raises(InputError, match="is there already; choose another place"):
+      hf.save(str(place), *saved[1])
+    assert {path: path.is_file() and path.read_bytes() for path in copy.rglob("*")} == before
+  with pytest.raises(AttributeError):  # when the weights are written
+    hf.save(str(tmp_path / "out"), *saved[1][:3], None)
+  assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_permissions_are_those_of_any_file(saved):
+  modes = {path.name: path.stat().st_mode for path in saved[0].iterdir() if path.is_file()}
+  assert len(set(modes.values())) == 1, modes

@@ -1,0 +1,280 @@
+"""What we export, in transformers' classes, and what these save, in ours: the same logits, fine-tuned heads too."""
+
+import io
+import json
+import pickle
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as configs
+from gpt_jax.batch import TaskBatch, TextBatch
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.formats import hf
+from gpt_jax.data.tokenizers import openai_bpe
+from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import HeadConfig, ModelConfig, logits
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.tasks.task import Named
+
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("spacy_there")]
+
+GPT2 = GPT2Tokenizer((*openai_bpe.BYTES, "<|endoftext|>"), ())
+CLOSE = {"atol": 1e-4, "rtol": 0}
+FAMILIES = {"post": "OpenAIGPT", "pre": "GPT2"}
+
+
+def theirs(name, folder):
+  """The model of a class, read from a folder: offline, quietly, evaluating."""
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  return getattr(transformers, name).from_pretrained(str(folder), local_files_only=True).eval()
+
+
+def exported(folder, make_run, openai_tokenizer, norm, head=None, task=""):
+  """A model with everything perturbed, and the folder of it; (spec, params, tokenizer)."""
+  tokenizer = openai_tokenizer if norm == "post" else GPT2
+  spec = ModelConfig(TransformerConfig(tokenizer.vocab_size, context=24, layers=3, width=32, heads=4, norm=norm), head)
+  params = make_run.params_of(spec, 3)
+  meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
+  if task:
+    meta["task"] = configs.to_json(Named(task))
+  hf.save(str(folder), params, meta, 3, tokenizer)
+  return spec, params, tokenizer
+
+
+def rows_of(vocab_size, rows=2, length=17):
+  return np.random.default_rng(5).integers(vocab_size, size=(rows, length)).astype(np.int32)
+
+
+def text_batch(ids):
+  places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+  return TextBatch(ids, ids, np.ones(ids.shape, np.float32), places, None)
+
+
+def our_logits(spec, params, ids):
+  """[rows, T, V]."""
+  hidden, table = jax.jit(spec.build().apply)({"params": params}, text_batch(ids))
+  return np.asarray(logits(hidden, table, spec.trunk.vocab_size))[..., : spec.trunk.vocab_size]
+
+
+def our_scores(spec, params, ids, sequences):
+  """Scores [N, K] of examples that are so many of the rows each, and the language model's logits [rows, T, V + 3]."""
+  ends = (np.arange(len(ids), dtype=np.int32) * ids.shape[1] + ids.shape[1] - 1).reshape(-1, sequences)
+  batch = TaskBatch(text_batch(ids), ends, None, None)
+  scores, hidden, table = jax.jit(spec.build().apply)({"params": params}, batch)
+  rows = spec.trunk.vocab_size + 3
+  return np.asarray(scores), np.asarray(logits(hidden, table, rows))[..., :rows]
+
+
+def call(model, ids, **arguments):
+  import torch
+
+  with torch.no_grad():
+    return model(torch.from_numpy(np.asarray(ids)).long(), **arguments)
+
+
+@pytest.mark.parametrize("norm", FAMILIES)
+def test_a_language_model_there(tmp_path, make_run, openai_tokenizer, norm):
+  spec, params, tokenizer = exported(tmp_path / "out", make_run, openai_tokenizer, norm)
+  ids = rows_of(tokenizer.vocab_size)
+  expected = our_logits(spec, params, ids)
+  assert expected.std() > 0.2
+  found = call(theirs(f"{FAMILIES[norm]}LMHeadModel", tmp_path / "out"), ids).logits
+  np.testing.assert_allclose(found.numpy(), expected, **CLOSE)
+  found = call(theirs("AutoModelForCausalLM", tmp_path / "out"), ids).logits
+  np.testing.assert_allclose(found.numpy(), expected, **CLOSE)
+  # The other classes find the trunk in the same folder, and draw a head.
+  found = call(theirs(f"{FAMILIES[norm]}DoubleHeadsModel", tmp_path / "out"), ids[None]).logits
+  np.testing.assert_allclose(found.numpy()[0], expected, **CLOSE)
+  trunk = theirs(f"{FAMILIES[norm]}ForSequenceClassification", tmp_path / "out").transformer
+  found = call(trunk, ids).last_hidden_state.numpy() @ params["trunk"]["tokens"][: tokenizer.vocab_size].T
+  np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("norm", FAMILIES)
+@pytest.mark.parametrize("task, outcomes, sequences", [("mnli", 3, 1), ("mrpc", 2, 2)])
+def test_a_classifier_there(tmp_path, make_run, openai_tokenizer, norm, task, outcomes, sequences):
+  """Its scores, though its class has no bias; of two orders, when the logits of both are added."""
+  folder = tmp_path / "out"
+  spec, params, tokenizer = exported(folder, make_run, openai_tokenizer, norm, HeadConfig(outcomes), task)
+  assert np.abs(params["head"]["bias"]).max() > 0.05
+  ids = rows_of(tokenizer.vocab_size + 3, 4)
+  ids[:, -1] = tokenizer.special.extract
+  expected, _ = our_scores(spec, params, ids, sequences)
+  model = theirs(f"{FAMILIES[norm]}ForSequenceClassification", folder)
+  found = call(model, ids).logits.numpy().reshape(-1, sequences, outcomes).sum(1)
+  np.testing.assert_allclose(found, expected, **CLOSE)
+  filled = np.concatenate([ids, np.zeros((4, 5), np.int32)], axis=1)  # as a batch of unequal lengths is
+  found = call(model, filled).logits.numpy().reshape(-1, sequences, outcomes).sum(1)
+  np.testing.assert_allclose(found, expected, **CLOSE)
+  assert list(model.config.id2label.values()) == list(Named(task).build("").labels)
+  # And back, trunk and head as they were: as this folder, and as transformers saves it.
+  back = pretrained.load(str(folder))
+  np.testing.assert_allclose(our_scores(back.spec, back.params, ids, sequences)[0], expected, atol=1e-6, rtol=0)
+  model.save_pretrained(tmp_path / "saved")
+  tokenizer.save(tmp_path / "saved" / "tokenizer")
+  back = pretrained.load(str(tmp_path / "saved"))
+  np.testing.assert_allclose(our_scores(back.spec, back.params, ids, sequences)[0], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("norm", FAMILIES)
+def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
+  """Both heads of the class are the model's, bias included."""
+  import torch
+
+  folder = tmp_path / "out"
+  spec, params, tokenizer = exported(folder, make_run, openai_tokenizer, norm, HeadConfig(4, "choose"), "race")
+  ids = rows_of(tokenizer.vocab_size + 3, 8)
+  ids[:, -1] = tokenizer.special.extract
+  scores, text = our_scores(spec, params, ids, 4)
+  model = theirs(f"{FAMILIES[norm]}DoubleHeadsModel", folder)
+  found = call(model, ids.reshape(2, 4, -1))
+  np.testing.assert_allclose(found.mc_logits.numpy(), scores, **CLOSE)
+  np.testing.assert_allclose(found.logits.numpy().reshape(text.shape), text, **CLOSE)
+  # Of unequal lengths, as README.md says.
+  filled = np.concatenate([ids, np.zeros((8, 5), np.int32)], axis=1).reshape(2, 4, -1)
+  ends = torch.full((2, 4), ids.shape[1] - 1)
+  np.testing.assert_allclose(call(model, filled, mc_token_ids=ends).mc_logits.numpy(), scores, **CLOSE)
+  assert np.abs(call(model, filled).mc_logits.numpy() - scores).max() > 0.01
+  assert f"Give the places of {tokenizer.special.extract} as `mc_token_ids`" in (folder / "README.md").read_text()
+  model.save_pretrained(tmp_path / "saved")
+  tokenizer.save(tmp_path / "saved" / "tokenizer")
+  back = pretrained.load(str(tmp_path / "saved"))
+  np.testing.assert_allclose(our_scores(back.spec, back.params, ids, 4)[0], scores, **CLOSE)
+
+
+def random_model(name, tokenizer, **settings):
+  """One of their classes, drawn by torch, every parameter perturbed."""
+  import torch
+  import transformers
+
+  config = transformers.OpenAIGPTConfig if name.startswith("OpenAI") else transformers.GPT2Config
+  config = config(
+    vocab_size=tokenizer.vocab_size,
+    n_positions=24,
+    n_embd=32,
+    n_layer=3,
+    n_head=4,
+    bos_token_id=None,
+    eos_token_id=None,
+    **settings,
+  )
+  torch.manual_seed(0)
+  model = getattr(transformers, name)(config).eval()
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter += 0.1 * torch.randn_like(parameter)
+  return model
+
+
+def add_vocabulary(folder, tokenizer):
+  for name, content in zip(("vocab.json", "merges.txt"), tokenizer.files.values(), strict=True):
+    (Path(folder) / name).write_bytes(content)
+
+
+@pytest.mark.filterwarnings("ignore:.*multiple_choice_head.summary.bias is left out")
+@pytest.mark.parametrize("name", ["OpenAIGPTLMHeadModel", "OpenAIGPTDoubleHeadsModel", "GPT2LMHeadModel"])
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_a_language_model_here(tmp_path, openai_tokenizer, name, file):
+  import torch
+
+  tokenizer = openai_tokenizer if name.startswith("OpenAI") else GPT2
+  model = random_model(name, tokenizer)
+  model.save_pretrained(tmp_path)
+  add_vocabulary(tmp_path, tokenizer)
+  if file == "pytorch_model.bin":
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / file)
+  found = pretrained.load(str(tmp_path))
+  ids = rows_of(tokenizer.vocab_size)
+  expected = call(model, ids[:, None] if "Double" in name else ids).logits.numpy().reshape(*ids.shape, -1)
+  assert expected.std() > 0.2
+  np.testing.assert_allclose(our_logits(found.spec, found.params, ids), expected, **CLOSE)
+  assert found.tokenizer.hash == tokenizer.hash
+
+
+def test_another_activation_would_be_seen(tmp_path):
+  """The check of the setting is not for nothing: with the exact GELU the logits differ."""
+  model = random_model("GPT2LMHeadModel", GPT2, activation_function="gelu")
+  model.save_pretrained(tmp_path)
+  add_vocabulary(tmp_path, GPT2)
+  with pytest.raises(InputError, match="activation_function is 'gelu': only 'gelu_new' or 'gelu_pytorch_tanh'"):
+    pretrained.load(str(tmp_path))
+  config = json.loads((tmp_path / "config.json").read_text())
+  (tmp_path / "config.json").write_text(json.dumps({**config, "activation_function": "gelu_new"}))
+  found, ids = pretrained.load(str(tmp_path)), rows_of(GPT2.vocab_size)
+  assert np.abs(our_logits(found.spec, found.params, ids) - call(model, ids).logits.numpy()).max() > 2e-4
+
+
+class Bomb:
+  def __reduce__(self):
+    return pytest.fail, ("a pickle was loaded",)
+
+
+@pytest.mark.parametrize("content", ["a pickle", "a torch pickle", "nothing", "no tensors"])
+def test_no_pickle_is_trusted(tmp_path, content):
+  import torch
+
+  random_model("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path)
+  add_vocabulary(tmp_path, GPT2)
+  (tmp_path / "model.safetensors").unlink()
+  file = io.BytesIO()
+  if content == "a pickle":
+    pickle.dump({"wte.weight": Bomb()}, file)
+  elif content != "nothing":
+    torch.save({"wte.weight": Bomb()} if content == "a torch pickle" else [1, 2], file)
+  (tmp_path / "pytorch_model.bin").write_bytes(file.getvalue())
+  with pytest.raises(InputError, match=r"pytorch_model.bin: torch.load\(weights_only=True\) refuses it") as error:
+    pretrained.load(str(tmp_path))
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float64"])
+def test_the_types_of_a_bin(tmp_path, dtype):
+  """As in a model.safetensors: half precision becomes float32, quantised numbers are not taken for weights."""
+  import torch
+  from safetensors.numpy import load_file
+
+  random_model("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path)
+  add_vocabulary(tmp_path, GPT2)
+  expected = pretrained.load(str(tmp_path)).params
+  tensors = {name: torch.from_numpy(x) for name, x in load_file(tmp_path / "model.safetensors").items()}
+  (tmp_path / "model.safetensors").unlink()
+  cast = {name: x.to(getattr(torch, dtype)) for name, x in tensors.items()}
+  if dtype == "float32":
+    cast = {name: torch.nn.Parameter(x) for name, x in cast.items()}  # which want gradients
+  torch.save(cast, tmp_path / "pytorch_model.bin")
+  if dtype in ("int8", "float64"):
+    with pytest.raises(
+      InputError, match=f"pytorch_model.bin: transformer.wte.weight is torch.{dtype}: should be float"
+    ):
+      pretrained.load(str(tmp_path))
+  else:
+    close = {"atol": {"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[dtype], "rtol": 0}
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, **close), pretrained.load(str(tmp_path)).params, expected
+    )
+
+
+def test_their_tokenizer_has_gpt2s_ids(tmp_path, make_run, openai_tokenizer):
+  from transformers import AutoTokenizer
+
+  _, _, tokenizer = exported(tmp_path / "out", make_run, openai_tokenizer, "pre")
+  text = "The sea — calm,\n\n  and 3 gulls' cries. \U0001f30a"
+  ids = AutoTokenizer.from_pretrained(str(tmp_path / "out"), local_files_only=True)(text)["input_ids"]
+  assert ids == tokenizer.encode(text).tolist()
+
+
+def test_their_tokenizer_knows_gpt1s_pieces(tmp_path, make_run, openai_tokenizer):
+  from transformers import AutoTokenizer
+
+  exported(tmp_path / "out", make_run, openai_tokenizer, "post")
+  found = AutoTokenizer.from_pretrained(str(tmp_path / "out"), local_files_only=True)
+  assert found.get_vocab() == {piece: i for i, piece in enumerate(openai_tokenizer.pieces)}
+  assert found("the")["input_ids"] == [openai_tokenizer.pieces.index("the</w>")]

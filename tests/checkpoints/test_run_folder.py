@@ -1,0 +1,107 @@
+"""Whose folder a workdir is."""
+
+import dataclasses
+import os
+
+import pytest
+
+from gpt_jax.checkpoints import run_folder as workdirs
+from gpt_jax.data.tokenizers.openai_bpe import REGEX
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+
+CONFIG = PretrainConfig(train=TrainConfig(steps=10))
+DATA = {"train_tokens": 100}
+
+
+def refused(workdir, match, config=CONFIG, tokenizer=None, data=DATA):
+  before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
+  with pytest.raises(InputError, match=match) as error:
+    workdirs.claim(str(workdir), config, tokenizer, data)
+  assert "\n" not in str(error.value)
+  assert {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()} == before
+
+
+@pytest.fixture
+def claimed(tmp_path, tiny_tokenizer):
+  workdirs.claim(str(tmp_path / "run"), CONFIG, tiny_tokenizer, DATA)
+  return tmp_path / "run"
+
+
+def test_a_claimed_folder_is_recognised(claimed, tiny_tokenizer):
+  before = (claimed / "config.json").read_bytes()
+  assert Tokenizer.load(str(claimed / "tokenizer")).hash == tiny_tokenizer.hash
+  found = workdirs.read(str(claimed))
+  assert found["data"] == {**DATA, "tokenizer_hash": tiny_tokenizer.hash}
+  workdirs.claim(str(claimed), CONFIG, tiny_tokenizer, DATA)
+  assert (claimed / "config.json").read_bytes() == before
+
+
+def test_differences_are_named(claimed, tiny_tokenizer):
+  config = dataclasses.replace(CONFIG, train=TrainConfig(steps=20), evaluation_batches=3)
+  refused(
+    claimed, r"evaluation_batches: 0 != 3.*train.steps: 10 != 20|train.steps.*evaluation_b", config, tiny_tokenizer
+  )
+  refused(claimed, "data train_tokens: 100 != 200", CONFIG, tiny_tokenizer, {"train_tokens": 200})
+  other = Tokenizer.train(["a cat and a dog and a car"] * 3, 276)
+  refused(claimed, "data tokenizer_hash: ", CONFIG, other)
+
+
+def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer):
+  workdirs.claim(str(tmp_path), CONFIG, openai_tokenizer, DATA)
+  other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
+  message = "data tokenizer_hash: the same but for the splitter of words, spacy-en, not regex-1"
+  refused(tmp_path, message, CONFIG, other)
+
+
+def test_layout_and_rhythm_may_change(claimed, tiny_tokenizer):
+  train = TrainConfig(steps=10, log_every=1, checkpoint_every=2)
+  workdirs.claim(str(claimed), dataclasses.replace(CONFIG, train=train, mesh=MeshConfig(model=2)), tiny_tokenizer, DATA)
+
+
+def test_folders_of_others(tmp_path, tiny_tokenizer):
+  (tmp_path / "thesis.tex").write_text("all of it")
+  refused(tmp_path, "holds 'thesis.tex' but no config.json: not a run's folder", CONFIG, tiny_tokenizer)
+  file = tmp_path / "file"
+  file.write_text("")
+  with pytest.raises(InputError, match="is a file; a folder is needed"):
+    workdirs.claim(str(file), CONFIG, tiny_tokenizer, DATA)
+  other = tmp_path / "vocabulary"
+  Tokenizer.train(["a cat and a dog and a car"] * 3, 276).save(str(other / "tokenizer"))
+  refused(other, "holds another vocabulary and no config.json", CONFIG, tiny_tokenizer)
+
+  (tmp_path / "export").mkdir()
+  (tmp_path / "export" / "config.json").write_text('{"model_type": "gpt2"}')
+  refused(tmp_path / "export", "holds a config.json that no run wrote", CONFIG, tiny_tokenizer)
+
+
+def test_of_two_runs_that_begin_at_once_one_is_refused(tmp_path, tiny_tokenizer, monkeypatch):
+  def the_other_one(_):
+    monkeypatch.undo()
+    workdirs.claim(str(tmp_path), dataclasses.replace(CONFIG, evaluation_batches=3), tiny_tokenizer, DATA)
+
+  monkeypatch.setattr(workdirs.multihost_utils, "sync_global_devices", the_other_one)
+  with pytest.raises(InputError, match="another config .evaluation_batches: 3 != 0"):
+    workdirs.claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
+  assert sorted(os.listdir(tmp_path)) == ["config.json", "tokenizer"]
+
+
+@pytest.mark.parametrize("written", [[], ["tokenizer/tokenizer.model"], ["config.json.7.partial"]])
+def test_what_a_kill_left_is_no_obstacle(tmp_path, tiny_tokenizer, written):
+  for name in written:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("torn")
+  workdirs.claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
+  assert Tokenizer.load(str(tmp_path / "tokenizer")).hash == tiny_tokenizer.hash
+  left = {name for name in written if "/" not in name}
+  assert set(os.listdir(tmp_path)) == {"config.json", "tokenizer"} | left
+
+
+def test_a_damaged_config(claimed, tiny_tokenizer):
+  (claimed / "config.json").write_text('{"config": ')
+  refused(claimed, "config.json: cannot be read", CONFIG, tiny_tokenizer)
+  with pytest.raises(InputError, match="config.json: missing; .* is not the folder of a run"):
+    workdirs.read(str(claimed / "nothing"))

@@ -1,0 +1,367 @@
+"""Saving, restoring on any mesh, and what happens to damaged, foreign and superseded checkpoints."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax.checkpoints import store as checkpoint
+from gpt_jax.errors import InputError
+
+
+class State(NamedTuple):
+  step: Any
+  params: Any
+  opt_state: Any
+
+
+def make_state(step=0, width=16):
+  keys = jax.random.split(jax.random.key(step), 2)
+  params = {
+    "trunk": {
+      "embedding": jax.random.normal(keys[0], (24, width)),
+      "norm": {"scale": jnp.linspace(-1, 1, width).astype(jnp.bfloat16), "used": jnp.arange(width) % 3 == 0},
+    },
+    "head": {"kernel": jax.random.normal(keys[1], (width, 8)), "ids": jnp.arange(8, dtype=jnp.uint32)},
+  }
+  return State(jnp.int32(step), params, optax.adam(1e-3).init(params))
+
+
+def abstract_of(tree):
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+
+
+def assert_same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert x.dtype == y.dtype
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def saved(workdir, steps=(1, 2), **options):
+  """A workdir with a checkpoint of make_state(step) for each step."""
+  with checkpoint.Checkpoints(str(workdir), **options) as checkpoints:
+    for step in steps:
+      checkpoints.save(step, make_state(step), {"note": step})
+  return workdir
+
+
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory):
+  return saved(tmp_path_factory.mktemp("two_steps"))
+
+
+@pytest.fixture
+def workdir(two_steps, tmp_path):
+  return shutil.copytree(two_steps, tmp_path / "run")
+
+
+def test_round_trip_is_bit_exact(workdir):
+  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+    assert checkpoints.steps() == [1, 2]
+    for step, expected in ((None, 2), (1, 1)):
+      state, meta, found = checkpoints.restore(abstract_of(make_state()), step)
+      assert (meta, found) == ({"note": expected}, expected)
+      assert_same(state, make_state(expected))
+
+
+def test_a_background_save_keeps_the_values_of_its_moment(tmp_path):
+  def update(state):
+    return jax.tree.map(lambda x: x ^ 1 if x.dtype == jnp.bool_ else (x * 2 + 1).astype(x.dtype), state)
+
+  update = jax.jit(update, donate_argnums=0)
+  state, expected = make_state(5), make_state(5)
+  with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
+    checkpoints.save(5, state, {})
+    for _ in range(30):
+      state = update(state)
+    restored, _, _ = checkpoints.restore(abstract_of(expected))
+  assert_same(restored, expected)
+
+
+def test_newest_three_and_the_best_are_kept(tmp_path):
+  accuracy = [float("nan"), 0.7, 0.3, 0.7, 0.1, 0.2]
+  with checkpoint.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
+    for step in range(4):
+      checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
+  with checkpoint.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:  # what was best is known again
+    for step in range(4, 6):
+      checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 3, 4, 5]
+    state, _, step = checkpoints.restore(abstract_of(make_state()), "best")
+    assert step == 1  # the first of equals
+    assert_same(state, make_state(1))
+  assert checkpoint.restore_params(str(tmp_path / "best"))[2] == 1
+
+
+def test_what_is_to_stay_stays(tmp_path):
+  workdir = saved(tmp_path, range(1, 7), keep=lambda step: step in (1, 2))
+  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+    assert checkpoints.steps() == [1, 2, 4, 5, 6]
+
+
+def test_the_smallest_loss_is_best(tmp_path):
+  with checkpoint.Checkpoints(str(tmp_path), metric="loss", mode="min") as checkpoints:
+    for step, loss in enumerate([3.0, 1.0, 2.0]):
+      checkpoints.save(step, make_state(step), {}, {"loss": loss})
+    assert checkpoints.restore(abstract_of(make_state()), "best")[2] == 1
+
+
+def test_a_step_is_saved_once(workdir):
+  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+    checkpoints.save(2, make_state(7), {"note": "again"})
+    assert checkpoints.restore(abstract_of(make_state()))[1] == {"note": 2}
+
+
+def test_an_older_step_can_still_be_saved(tmp_path):
+  with checkpoint.Checkpoints(str(saved(tmp_path, (1, 5)))) as checkpoints:
+    checkpoints.save(3, make_state(3), {})
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 3, 5]
+
+
+def data_files(folder):
+  """Everything orbax reads of the arrays, largest first."""
+  files = [path for path in pathlib.Path(folder, "state").rglob("*") if path.is_file() and path.stat().st_size]
+  return sorted(files, key=lambda path: -path.stat().st_size)
+
+
+def flip(path, bit):
+  data = bytearray(path.read_bytes())
+  data[bit // 8] ^= 1 << bit % 8
+  path.write_bytes(data)
+
+
+def remove_arrays(folder):
+  shutil.rmtree(folder / "state")
+
+
+def remove_meta(folder):
+  shutil.rmtree(folder / "meta")
+
+
+def halve_arrays(folder):
+  path = data_files(folder)[0]
+  os.truncate(path, path.stat().st_size // 2)
+
+
+def change_meta(folder):
+  path = folder / "meta" / "metadata"
+  path.write_text(path.read_text().replace('"note": 2', '"note": 3'))
+
+
+def lose_a_name(folder):
+  path = folder / "state" / "_METADATA"
+  path.write_text(path.read_text().replace("embedding", "embeddinh"))
+
+
+@pytest.mark.parametrize("damage", [remove_arrays, remove_meta, halve_arrays, change_meta, lose_a_name])
+def test_a_damaged_step_is_passed_over(workdir, damage):
+  damage(workdir / "checkpoints" / "2")
+  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+    with pytest.warns(UserWarning, match=r"damaged checkpoint: 2 \(.+\); loaded 1 instead") as caught:
+      state, meta, step = checkpoints.restore(abstract_of(make_state()))
+    assert len(caught) == 1 and "\n" not in str(caught[0].message)
+    assert (meta, step) == ({"note": 1}, 1)
+    assert_same(state, make_state(1))
+    checkpoints.save(2, make_state(2), {"note": 2})  # the run goes on and saves that step anew
+    state, _, step = checkpoints.restore(abstract_of(make_state()))
+    assert step == 2
+    assert_same(state, make_state(2))
+  assert len(list((workdir / "checkpoints").glob("2.damaged-*"))) == 1
+
+
+def test_flipped_bits_never_load(workdir):
+  """Whatever the flipped bit, the values are those of step 2, where it did not matter, or the valid step 1."""
+  folder, rng, fell_back = workdir / "checkpoints" / "2", np.random.default_rng(0), 0
+  for path in data_files(folder)[:3] * 4:
+    bit = int(rng.integers(8 * path.stat().st_size))
+    flip(path, bit)
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter("always")
+      params, _, step = checkpoint.restore_params(str(workdir))
+    assert_same(params, jax.device_get(make_state(step).params))
+    assert [str(w.message).startswith("damaged checkpoint: 2") for w in caught] == ([True] if step == 1 else [])
+    fell_back += step == 1
+    flip(path, bit)
+  assert fell_back >= 3
+  assert checkpoint.restore_params(str(workdir))[2] == 2
+
+
+def test_the_warning_names_the_array(workdir, monkeypatch):
+  original = checkpoint._read_arrays
+
+  def unlucky(folder, abstract):
+    tree = original(folder, abstract)
+    if folder.endswith("2"):
+      tree["params"]["head"]["kernel"] = tree["params"]["head"]["kernel"].at[3, 4].multiply(-1)
+    return tree
+
+  monkeypatch.setattr(checkpoint, "_read_arrays", unlucky)
+  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+    with pytest.warns(UserWarning, match=r"2 \(params/head/kernel is not what was saved\); loaded 1 instead"):
+      checkpoints.restore(abstract_of(make_state()))
+
+
+def test_all_damaged(workdir):
+  for step in "12":
+    remove_arrays(workdir / "checkpoints" / step)
+  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+    with pytest.raises(InputError, match=r"no undamaged checkpoint in .*: 2 \(.*, 1 \("):
+      checkpoints.restore(abstract_of(make_state()))
+    with pytest.raises(InputError, match="no undamaged checkpoint"):
+      checkpoints.restore(abstract_of(make_state()), 2)
+  assert sorted(os.listdir(workdir / "checkpoints")) == ["1", "2"]  # nothing is renamed where nothing replaces it
+
+
+def test_no_checkpoint(tmp_path):
+  with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
+    assert checkpoints.steps() == []
+    for step in (None, "best"):
+      with pytest.raises(InputError, match="checkpoint"):
+        checkpoints.restore(abstract_of(make_state()), step)
+  with pytest.raises(InputError, match="no checkpoint in .*nowhere"):
+    checkpoint.restore_params(str(tmp_path / "nowhere"))
+
+
+def test_another_model_size(workdir):
+  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+    with pytest.raises(
+      InputError, match=re.escape("params/head/kernel is float32[16, 8] there and float32[32, 8] here")
+    ):
+      checkpoints.restore(abstract_of(make_state(width=32))._replace(opt_state=abstract_of(make_state().opt_state)))
+    other = abstract_of(make_state())
+    other.params["trunk"]["bias"] = jax.ShapeDtypeStruct((3,), jnp.float32)
+    with pytest.raises(InputError, match="it has no params/trunk/bias"):
+      checkpoints.restore(other)
+    del other.params["trunk"]["bias"], other.params["head"]["kernel"]
+    with pytest.raises(InputError, match="it has params/head/kernel besides"):
+      checkpoints.restore(other)
+    other.params["head"]["kernel"] = jax.ShapeDtypeStruct((16, 8), jnp.bfloat16)
+    with pytest.raises(InputError, match=r"is float32\[16, 8\] there and bfloat16\[16, 8\] here"):
+      checkpoints.restore(other)
+
+
+def test_parameters_alone(workdir):
+  for path in (workdir, workdir / "checkpoints" / "2"):
+    params, meta, step = checkpoint.restore_params(str(path))
+    assert (meta, step) == ({"note": 2}, 2)
+    assert_same(params, jax.device_get(make_state(2).params))
+  trunk = {"trunk": abstract_of(make_state().params["trunk"])}  # the part that fine-tuning starts from
+  params, _, _ = checkpoint.restore_params(str(workdir / "checkpoints" / "1"), trunk)
+  assert_same(params["trunk"], make_state(1).params["trunk"])
+  moved = shutil.move(workdir / "checkpoints" / "1", workdir / "released")
+  assert checkpoint.restore_params(str(moved))[2] == 1
+  with pytest.raises(InputError, match="head/kernel is"):
+    checkpoint.restore_params(str(workdir), abstract_of(make_state(width=8).params))
+
+
+def mesh_of(shape):
+  devices = jax.devices()[: int(np.prod(shape))]
+  return jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
+
+
+def spread(tree, shape):
+  """Matrices over both axes of a mesh, the rest replicated."""
+  mesh = mesh_of(shape)
+  return jax.tree.map(
+    lambda x: jax.device_put(x, NamedSharding(mesh, P("data", "model") if x.ndim == 2 else P())), tree
+  )
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 (simulated) devices")
+def test_a_save_restores_on_another_mesh(tmp_path):
+  state = make_state(4)
+  with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
+    checkpoints.save(4, spread(state, (2, 4)), {})
+    for shape in ((8, 1), (1, 1)):
+      target = abstract_of(spread(state, shape))
+      restored, _, _ = checkpoints.restore(target)
+      assert_same(restored, state)
+      assert jax.tree.all(jax.tree.map(lambda x, y: x.sharding == y.sharding, restored, target))
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 (simulated) devices")
+def test_fingerprints_are_the_same_on_every_mesh():
+  state = make_state(4)
+  alone = checkpoint.describe(state)
+  assert all(checkpoint.describe(spread(state, shape)) == alone for shape in ((8, 1), (2, 4), (4, 2)))
+  assert checkpoint.describe(jax.device_get(state)) == alone
+
+
+def fingerprint(values, dtype=None):
+  return checkpoint.describe({"x": np.asarray(values, dtype)})["x"][2]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.uint32, jnp.bool_])
+def test_fingerprints_see_every_change(dtype):
+  values = np.random.default_rng(0).integers(0, 2, size=(5, 7)).astype(dtype)
+  prints = [fingerprint(values), fingerprint(values[::-1]), fingerprint(values[:, ::-1])]
+  for index in np.ndindex(values.shape):
+    other = values.copy()
+    other[index] = not other[index]
+    prints.append(fingerprint(other))
+  assert len(set(prints)) == len(prints)
+
+
+def test_fingerprints_are_of_bits():
+  assert fingerprint([0.0, 1.0], np.float32) != fingerprint([-0.0, 1.0], np.float32)
+  quiet, other = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)  # two of the many nan
+  assert fingerprint([quiet]) == fingerprint([quiet]) != fingerprint([other])
+
+
+KILLED = """
+import sys, jax, jax.numpy as jnp
+from gpt_jax.checkpoints import store as checkpoint
+with checkpoint.Checkpoints(sys.argv[1]) as checkpoints:
+  for step in range(1, 10**6):
+    state = {"params": {"kernel": jnp.full((256, 1024), step, jnp.float32)}, "step": jnp.int32(step)}
+    checkpoints.save(step, state, {"note": step})
+    print(step, flush=True)
+"""
+
+
+def test_a_killed_save_is_harmless(tmp_path):
+  rng, root = np.random.default_rng(0), pathlib.Path(checkpoint.__file__).parents[2]
+  environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+  command = [sys.executable, "-c", KILLED, str(tmp_path)]
+  with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    while int(process.stdout.readline()) < 8:
+      pass
+    time.sleep(rng.uniform(0, 0.05))
+    process.send_signal(signal.SIGKILL)
+  (tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp" / "state").mkdir(parents=True)  # in case it died between saves
+  with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
+    kernel = jax.ShapeDtypeStruct((256, 1024), jnp.float32)
+    abstract = {"params": {"kernel": kernel}, "step": jax.ShapeDtypeStruct((), jnp.int32)}
+    state, meta, step = checkpoints.restore(abstract)
+    assert step >= 6 and meta["note"] == step == state["step"]
+    np.testing.assert_array_equal(state["params"]["kernel"], step)
+    checkpoints.save(step + 1, state, {})
+    checkpoints.wait()
+    assert checkpoints.steps()[-1] == step + 1
+  assert all(name.isdigit() for name in os.listdir(tmp_path / "checkpoints"))
+
+
+def test_one_run_at_a_time(tmp_path):
+  with checkpoint.Checkpoints(str(saved(tmp_path, steps=(1,)))) as first:
+    with pytest.raises(InputError, match="another run is at work there"):
+      checkpoint.Checkpoints(str(tmp_path))
+    first.save(2, make_state(2), {})
+  with checkpoint.Checkpoints(str(tmp_path)) as second:
+    assert second.steps() == [1, 2]

@@ -1,0 +1,482 @@
+"""OpenAI's vocabularies: ids as by the published procedure, written out here; damaged files; what refuses what."""
+
+import collections
+import itertools
+import json
+import random
+import re
+import shutil
+import sys
+import unicodedata
+import warnings
+
+import numpy as np
+import pytest
+
+from gpt_jax.data.tokenizers import openai_bpe
+from gpt_jax.data.tokenizers.openai_bpe import REGEX, SPACY, GPT1Tokenizer, GPT2Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokens import TokenFile, TokenWriter
+from gpt_jax.errors import InputError
+
+TEXT = """the old man walked slowly to the sea and the sea was calm . she asked why he walked there , and nothing was
+said about the calm old sea nor about the walking man . " i do n't know , " she said . " it 's the sea ! " """
+
+EXAMPLES = {
+  "nothing": "",
+  "spaces": " \t \n\n  ",
+  "one letter": "a",
+  "one line break": "one\ntwo",
+  "line breaks": "\n\none\n\n\n two \n\t\n three\n",
+  "carriage returns": "one\r\ntwo\rthree\x85four\u2028five\u2029six",
+  "tabs and other spaces": "one\ttwo\xa0three\u3000four\x0bfive\x0csix\x1cseven\u200beight",
+  "dialogue": "“Well,” said he—“what's that?” 'Nothing--nothing at all…' she cried. \"No?!\"",
+  "contractions": "I'm gonna say they'd've, we'll, can't cannot won't dont 'tis John's the boys' o'clock rock 'n' roll",
+  "curly contractions": "I’m sure you’re right, it’s what we’ve been told; he didn’t.",
+  "numbers": "3.5% of $1,000.50, +7 -8 1/2 10:30 p.m. on 12-04-1999 3km 20°C. No. 5 1st 2nd 1e-9 £5 €6",
+  "abbreviations": "Mr. and Mrs. Smith of the U.S.A. met Dr. Jones, Ph.D., e.g. on St. James's St. Vol. 3 a.m.",
+  "addresses": "See https://example.com/a_b?c=d&e=f#g or mail someone@example.co.uk, C:\\new\\tables \\\\ ~/home",
+  "emoji": "🙂🙃 👨‍👩‍👧 :-) ;) :D xD <3 ¯\\_(ツ)_/¯ 8) =3 :o ಠ_ಠ",
+  "mojibake": "schÃ¶n â€œquotedâ€\x9d itâ€™s doesnâ€™t ï¬\x81nd sÃ³lo",
+  "html": "fish &amp; chips &lt;b&gt; <i>a &amp; b</i>\n&amp; after &eacute;",
+  "entities before a tag": "&amp; one\n<p> &amp; two\n&amp; three",
+  "other letters": "naïve café ﬁnd ＦＵＬＬ ΟΔΟΣ İstanbul straße 日本語 العربية हिन्दी Ⅷ ½ ǆ",
+  "control characters": "a\x00b\x07c\x1b[31md\x7fe\ufefff\ufffd",
+  "half a pair": "one \ud83d two \udcff",
+  "marks": 'a--b!!!c???d;;e,,f((g))h[[i]]j{{k}}l||m__n**o//p++q~~r""s...t....u·v§w¶x_y',
+  "signs of the vocabulary": "</w> <unk> a</w>b <|endoftext|> \n</w> Ġthe",
+  "quotes that span words": "' ''St. ’ ’’Why’re '' `` ` ' \" ''",
+  "a long word": "ab" * 3000,
+  "a long line": "the old man walked slowly to the sea, and " * 3000,
+}
+LETTERS = "aabcdeeeehilmnorsttuwz" + "ABEIST" + "    \n\n\t\r" + "''’\"“”.,;:!?-—…()[]{}<>|_*/\\&%$#+=~^@0123456789"
+RARE = "éßİΣσς日ツ🙂\u200d\u200b\xa0\x85\u2028\x00\x1b\ufeff\ufffdÃâ€™½Ⅷ°²́\ud800"
+FRAGMENTS = [
+  "n't",
+  "'s",
+  "'ll",
+  "don't",
+  "gonna",
+  "Mr.",
+  "a.m.",
+  "://",
+  "&amp;",
+  "<b>",
+  "''",
+  ":)",
+  "8)",
+  "\r\n",
+  "...",
+]
+
+needs_packages = pytest.mark.released
+
+
+def mixed(rng: random.Random) -> str:
+  alphabet = [*LETTERS, *rng.sample([*RARE, *FRAGMENTS], 6)]
+  return "".join(rng.choices(alphabet, k=rng.randint(1, 60)))
+
+
+def standardised(text: str) -> str:
+  """text_utils.py: replace five characters, put spaces around runs of marks, then tidy the white space."""
+  for old, new in (("—", "-"), ("–", "-"), ("―", "-"), ("…", "..."), ("´", "'")):
+    text = text.replace(old, new)
+  runs = "|".join(re.escape(mark) + "+" for mark in '-~!";?+,)(/*[]}{|_')
+  text = re.sub(f"({runs})", r" \1 ", text)
+  text = re.sub(r"\s*\n\s*", " \n ", text)
+  return re.sub(r"[^\S\n]+", " ", text).strip()
+
+
+def merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+  """The pair of the lowest rank is merged, wherever it stands, from left to right; then the next."""
+  while len(parts) > 1:
+    pair = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
+    if pair not in ranks:
+      break
+    joined = []
+    while parts:
+      taken = 2 if tuple(parts[:2]) == pair else 1
+      joined.append("".join(parts[:taken]))
+      parts = parts[taken:]
+    parts = joined
+  return parts
+
+
+def published_gpt1(texts: list[str], tokenizer: GPT1Tokenizer) -> list[list[int]]:
+  import ftfy
+  import spacy
+
+  nlp, ids = spacy.blank("en"), {piece: i for i, piece in enumerate(tokenizer.pieces)}
+  ranks = {pair: rank for rank, pair in enumerate(tokenizer.merges)}
+  memory, results = {}, []
+  for text in texts:
+    found = []
+    for token in nlp(standardised(ftfy.fix_text(text))):
+      word = token.text.lower()
+      if word not in memory:
+        pieces = " ".join(merged([*word[:-1], word[-1] + "</w>"], ranks))
+        memory[word] = "\n</w>" if pieces == "\n  </w>" else pieces
+      found += [ids.get(piece, 0) for piece in memory[word].split(" ")]
+    results.append(found)
+  return results
+
+
+def published_gpt2(texts: list[str], tokenizer: GPT2Tokenizer) -> list[list[int]]:
+  """encoder.py: contractions, then letters, digits and others with the space before them; merged as bytes."""
+  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  signs = dict(zip(printable, map(chr, printable), strict=True))
+  signs |= {value: chr(256 + n) for n, value in enumerate(value for value in range(256) if value not in signs)}
+  ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+  ranks = {pair: rank for rank, pair in enumerate(tokenizer.merges)}
+  results = []
+  for text in texts:
+    shape, found, at = "".join(map(kind_of, text)), [], 0
+    while at < len(text):
+      short = [short for short in ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d") if text.startswith(short, at)]
+      end = at + len(short[0]) if short else re.compile(r" ?a+| ?0+| ?!+|\s+(?!\S)|\s+").match(shape, at).end()
+      found += [ids[piece] for piece in merged([signs[value] for value in text[at:end].encode()], ranks)]
+      at = end
+    results.append(found)
+  return results
+
+
+def kind_of(letter: str) -> str:
+  """One letter of its kind: a space, other white space, a letter, a digit, or anything else."""
+  if letter in "\t\n\x0b\x0c\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" or "\u2000" <= letter <= "\u200a":
+    return "\t"
+  return " " if letter == " " else {"L": "a", "N": "0"}.get(unicodedata.category(letter)[0], "!")
+
+
+def trained(words: list[list[str]], count: int) -> list[tuple[str, str]]:
+  """Merges of the pairs that are the most frequent; enough of a vocabulary to tell a right procedure from a wrong."""
+  merges = []
+  while len(merges) < count:
+    made = {"".join(pair) for pair in merges}
+    pairs = collections.Counter(
+      pair for word in words for pair in itertools.pairwise(word) if "".join(pair) not in made
+    )
+    merges.append(max(pairs, key=lambda pair: (pairs[pair], pair)))
+    words = [merged(word, {merges[-1]: 0}) for word in words]
+  return merges
+
+
+def write(folder, names, pieces, merges):
+  folder.mkdir(exist_ok=True)
+  ids = sorted(((piece, i) for i, piece in enumerate(pieces)), key=lambda pair: pair[0] == "<unk>")  # last, as OpenAI's
+  (folder / names[0]).write_text(json.dumps(dict(ids)))
+  (folder / names[1]).write_text("\n".join(["#version: 0.2", *map(" ".join, merges), ""]), encoding="utf-8")
+  return str(folder)
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+  """Folders of a small vocabulary of each kind, as OpenAI would have released it: {"gpt1": …, "gpt2": …}."""
+  folder = tmp_path_factory.mktemp("released")
+  letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-&<>$\\éσ\ufffd"))
+  merges = trained([[*word[:-1], word[-1] + "</w>"] for word in TEXT.split()], 50)
+  singles = [*letters, *(letter + "</w>" for letter in letters)]
+  pieces = ["<unk>", *singles, *map("".join, merges), "\n</w>"]
+  gpt1 = write(folder / "gpt1", ("encoder_bpe_40000.json", "vocab_40000.bpe"), pieces, merges)
+  merges = trained([[*("Ġ" + word)] for word in TEXT.split()] + [["Ċ", "Ċ"], ["Ã", "©"]], 50)
+  pieces = [*openai_bpe.BYTES, *map("".join, merges), "<|endoftext|>"]
+  return {"gpt1": gpt1, "gpt2": write(folder / "gpt2", ("encoder.json", "vocab.bpe"), pieces, merges)}
+
+
+@pytest.fixture(params=["small", "released"])
+def folders(request, small):
+  if request.param == "small":
+    return small
+  root = request.getfixturevalue("data_root")
+  return {"gpt1": str(root / "gpt1_release"), "gpt2": str(root / "gpt2_release")}
+
+
+def without(monkeypatch, *packages):
+  for package in packages:
+    monkeypatch.setitem(sys.modules, package, None)
+
+
+@needs_packages
+def test_gpt1_ids_are_those_of_the_published_procedure(folders):
+  tokenizer = Tokenizer.load(folders["gpt1"])
+  rng = random.Random(0)
+  texts = [*EXAMPLES.values(), *(mixed(rng) for _ in range(400))]
+  for text, ids, expected in zip(texts, tokenizer.encode_many(texts), published_gpt1(texts, tokenizer), strict=True):
+    assert ids.dtype == np.int32
+    assert ids.tolist() == expected, repr(text[:200])
+
+
+@needs_packages
+def test_gpt1_ids_of_novels(data_root):
+  tokenizer = Tokenizer.load(str(data_root / "gpt1_release"))
+  novels = sorted((data_root / "novels").glob("*.txt"))[::12]
+  texts = [path.read_text(encoding="utf-8")[50_000:80_000] for path in novels]
+  for ids, expected in zip(tokenizer.encode_many(texts), published_gpt1(texts, tokenizer), strict=True):
+    assert ids.tolist() == expected
+
+
+@needs_packages
+def test_the_regex_finds_the_words_of_novels(data_root):
+  from_spacy = Tokenizer.load(str(data_root / "gpt1_release"))
+  from_regex = GPT1Tokenizer(from_spacy.pieces, from_spacy.merges, REGEX)
+  novels = sorted((data_root / "novels").glob("*.txt"))[5::12]
+  lines = [line for path in novels for line in path.read_text(encoding="utf-8")[:100_000].split("\n")]
+  both = zip(from_spacy.encode_many(lines), from_regex.encode_many(lines), strict=True)
+  equal = [(len(ids), np.array_equal(ids, others)) for ids, others in both if len(ids)]
+  assert sum(n for n, same in equal if same) / sum(n for n, _ in equal) > 0.99  # by line; a line has 20 tokens
+
+
+def test_the_released_ids(data_root, spacy_there):
+  tokenizer = Tokenizer.load(str(data_root / "gpt1_release"))
+  assert (tokenizer.vocab_size, tokenizer.line_id, tokenizer.unknown_id) == (40478, 40477, 0)
+  assert tokenizer.special == (40478, 40479, 40480)
+  assert [tokenizer.piece(i) for i in (0, 963, 6353, 9503, 40477)] == [
+    *("<unk>", "very</w>", "positive</w>", "negative</w>", "\n</w>")
+  ]
+  assert np.flatnonzero(tokenizer.spelled).tolist() == [0]
+  tokenizer = Tokenizer.load(str(data_root / "gpt2_release"))
+  assert (tokenizer.vocab_size, tokenizer.line_id, tokenizer.special) == (50257, 198, (50257, 50258, 50259))
+
+
+@needs_packages
+def test_line_breaks_and_unknown_letters(folders):
+  tokenizer = Tokenizer.load(folders["gpt1"])
+  line = tokenizer.line_id
+  assert [tokenizer.encode(text).tolist().count(line) for text in ("a", "a\nb", "\n a \n\n b\n", "\n")] == [0, 1, 1, 0]
+  assert tokenizer.encode("\u6f22").tolist() == [0] and tokenizer.encode("a\u6f22b").tolist().count(0) == 1
+
+
+def test_gpt1_decodes_to_words(small, spacy_there):
+  tokenizer = Tokenizer.load(small["gpt1"])
+  ids = [tokenizer.pieces.index(piece) for piece in ("the</w>", "se", "a</w>", ".</w>", "\n</w>", "i</w>")]
+  assert tokenizer.decode(ids) == "the sea .\ni"
+  assert tokenizer.decode(np.array(ids[:2])) == "the se" and tokenizer.decode([]) == ""
+
+
+@needs_packages
+def test_what_is_decoded_encodes_to_the_same_ids(folders):
+  tokenizer = Tokenizer.load(folders["gpt1"])
+  ids = tokenizer.encode("The old man, calm:\nwalked to the sea (and said 'nothing').")
+  np.testing.assert_array_equal(tokenizer.encode(tokenizer.decode(ids)), ids)
+
+
+@needs_packages
+def test_few_words_remembered_change_nothing(small, monkeypatch):
+  texts = [mixed(random.Random(n)) for n in range(30)]
+  expected = Tokenizer.load(small["gpt1"]).encode_many(texts)
+  monkeypatch.setattr(openai_bpe, "MOST_WORDS", 20)
+  tokenizer = Tokenizer.load(small["gpt1"])
+  for text, ids in zip(texts, expected, strict=True):
+    np.testing.assert_array_equal(tokenizer.encode(text), ids)
+    assert len(tokenizer._words[1]) <= 20 + len(text)
+
+
+@needs_packages
+def test_gpt2_ids_and_round_trip(folders):
+  tokenizer = Tokenizer.load(folders["gpt2"])
+  rng = random.Random(0)
+  assigned = [c for c in map(chr, range(0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
+  texts = [*EXAMPLES.values(), *(mixed(rng) for _ in range(200))]
+  texts = [re.sub("[\ud800-\udfff]", "", text)[:4000] for text in texts]
+  texts += ["".join(rng.choices(assigned, k=30)) for _ in range(100)]
+  for text, ids, expected in zip(texts, tokenizer.encode_many(texts), published_gpt2(texts, tokenizer), strict=True):
+    assert ids.dtype == np.int32
+    assert ids.tolist() == expected, repr(text[:200])
+    assert tokenizer.decode(ids) == text
+
+
+@needs_packages
+def test_gpt2_lines_and_what_is_no_character(small):
+  tokenizer = Tokenizer.load(small["gpt2"])
+  assert tokenizer.encode("\n").tolist() == [tokenizer.line_id]
+  a, b = tokenizer.encode("the sea"), tokenizer.encode("was calm")
+  np.testing.assert_array_equal(tokenizer.encode("the sea\nwas calm"), [*a, tokenizer.line_id, *b])
+  assert tokenizer.encode("<|endoftext|>").max() < 256
+  assert tokenizer.decode([tokenizer.vocab_size - 1]) == "<|endoftext|>"
+  assert tokenizer.decode([0xC3, 0xA9]) == "é" and tokenizer.decode([0xA9]) == "\ufffd"  # here a byte is its id
+  assert tokenizer.encode("\ud800").tolist() == tokenizer.encode("?").tolist()
+  assert np.flatnonzero(tokenizer.spelled).tolist() == list(range(128, 256))
+
+
+@pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
+def test_save_and_load(small, spacy_there, tmp_path, kind):
+  tokenizer = Tokenizer.load(small[kind])
+  tokenizer.save(tmp_path / "copy")
+  assert Tokenizer.load(tmp_path / "copy") == tokenizer
+  for name in ("encoder_bpe_40000.json", "vocab_40000.bpe") if kind == "gpt1" else ("encoder.json", "vocab.bpe"):
+    assert (tmp_path / "copy" / name).read_text() == (tmp_path / small[kind] / name).read_text()
+  metadata = json.loads((tmp_path / "copy" / "tokenizer.json").read_text())
+  assert metadata["hash"] == tokenizer.hash and metadata["vocab_size"] == tokenizer.vocab_size
+  assert metadata["kind"] == f"openai-{kind}" and metadata["normaliser"] == tokenizer.normaliser
+  if kind == "gpt1":
+    assert (metadata["splitter"], metadata["splitter_version"]) == (SPACY, tokenizer.splitter_version)
+    assert re.match(r"3\.\d+", tokenizer.splitter_version)
+
+
+@pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
+def test_transformers_names_are_the_same_vocabulary(small, spacy_there, tmp_path, kind):
+  tokenizer = Tokenizer.load(small[kind])
+  pieces = sorted(tokenizer.pieces)
+  write(tmp_path, ("vocab.json", "merges.txt"), pieces, tokenizer.merges)
+  (tmp_path / "vocab.json").write_text(json.dumps({piece: tokenizer.pieces.index(piece) for piece in pieces}))
+  (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "BPE"}}')  # transformers' own
+  assert Tokenizer.load(tmp_path) == tokenizer and Tokenizer.load(tmp_path).hash == tokenizer.hash
+
+
+def test_the_hash_tells_what_decides_the_ids(small, spacy_there):
+  tokenizer = Tokenizer.load(small["gpt1"])
+  pieces, merges = tokenizer.pieces, tokenizer.merges
+  others = [
+    GPT1Tokenizer(pieces, merges, REGEX),
+    GPT1Tokenizer(pieces, (merges[1], merges[0], *merges[2:]), SPACY),
+    GPT1Tokenizer((pieces[0], pieces[2], pieces[1], *pieces[3:]), merges, SPACY),
+    GPT2Tokenizer(pieces, merges),
+  ]
+  assert len({tokenizer.hash, *(other.hash for other in others)}) == 5
+  assert tokenizer.hash == GPT1Tokenizer(pieces, merges, SPACY, "another version").hash
+
+
+def test_without_spacy_one_warning_and_its_name(small, tmp_path, monkeypatch):
+  without(monkeypatch, "spacy")
+  with pytest.warns(UserWarning, match="spaCy is not installed: words are split by regex-1") as caught:
+    tokenizer = Tokenizer.load(small["gpt1"])
+  assert len(caught) == 1 and tokenizer.splitter == REGEX
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    tokenizer.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+  assert again == tokenizer and json.loads((tmp_path / "tokenizer.json").read_text())["splitter"] == REGEX
+  monkeypatch.undo()
+  assert Tokenizer.load(tmp_path).splitter == REGEX  # spaCy's presence changes nothing
+
+
+@needs_packages
+def test_without_spacy_words_are_still_found(small, monkeypatch):
+  text = (
+    "Mr. and Mrs. O'Hara's\nson cannot say... Dr. Lee.Then at 10:30 p.m. he'd 5% of 'em. We’ve 'no' wouldn't, don’t!"
+  )
+  expected = Tokenizer.load(small["gpt1"]).encode(text)
+  without(monkeypatch, "spacy")
+  with pytest.warns(UserWarning, match="spaCy"):
+    tokenizer = Tokenizer.load(small["gpt1"])
+  np.testing.assert_array_equal(tokenizer.encode(text), expected)
+
+
+@needs_packages
+@pytest.mark.parametrize(
+  "kind, package", [("gpt1", "spacy"), ("gpt1", "ftfy"), ("gpt1", "tokenizers"), ("gpt2", "tokenizers")]
+)
+def test_a_missing_package_is_one_line(small, tmp_path, monkeypatch, kind, package):
+  Tokenizer.load(small[kind]).save(tmp_path)
+  without(monkeypatch, package)
+  tokenizer = Tokenizer.load(tmp_path)  # where tokens are already made, none is needed
+  assert tokenizer.decode([5, 6])
+  with pytest.raises(InputError, match=rf"needs {package}: pip install 'gpt_jax\[released\]'$"):
+    tokenizer.encode("")
+
+
+@needs_packages
+def test_another_spacy_is_warned_of(small):
+  tokenizer = Tokenizer.load(small["gpt1"])
+  other = GPT1Tokenizer(tokenizer.pieces, tokenizer.merges, SPACY, "2.0.11")
+  with pytest.warns(UserWarning, match=r"spaCy 2\.0\.11, here it is 3\."):
+    other.encode("a")
+  ours = tokenizer.splitter_version.split(".")
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", UserWarning)
+    GPT1Tokenizer(tokenizer.pieces, tokenizer.merges, SPACY, f"{ours[0]}.{ours[1]}.999").encode("a")
+
+
+def test_tokens_of_another_splitter_are_refused(small, spacy_there, tmp_path):
+  tokenizer = Tokenizer.load(small["gpt1"])
+  other = GPT1Tokenizer(tokenizer.pieces, tokenizer.merges, REGEX)
+  writer = TokenWriter(str(tmp_path), "train", other.vocab_size)
+  writer.add(np.arange(5), 5, 5)
+  writer.close(tokenizer_hash=other.hash)
+  TokenFile(str(tmp_path), "train").check_vocabulary(other)
+  with pytest.raises(InputError, match="the same but for the splitter of words, regex-1, not spacy-en; prepare"):
+    TokenFile(str(tmp_path), "train").check_vocabulary(tokenizer)
+  with pytest.raises(InputError, match=f"another vocabulary, {other.hash[:12]}, not "):
+    TokenFile(str(tmp_path), "train").check_vocabulary(Tokenizer.load(small["gpt2"]))
+
+
+PIECES, MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
+
+
+@pytest.mark.parametrize(
+  "name, old, new, message",
+  [
+    (PIECES, '{"', "{", "json:1: not JSON \\("),
+    (PIECES, '"the</w>":', "", "json:1: not JSON \\("),
+    (PIECES, '"<unk>": 0', '"<unk>": "0"', "json: piece '<unk>' has the id '0'; 162 pieces have the ids from 0 on"),
+    (PIECES, ": 5,", ": 500,", 'json: piece "\'" has the id 500; 162 pieces'),
+    (PIECES, ": 5,", ": 6,", "json: \"'\" and '\\(' have the same id, 6"),
+    (PIECES, '"a"', '"b"', "json: 'b' is there twice"),
+    (PIECES, "<unk>", "<UNK>", "json: neither GPT-1's vocabulary, .* nor GPT-2's"),
+    (PIECES, '"the</w>"', '"The</w>"', "bpe:3: makes 'the</w>', which is not in .*json$"),
+    (PIECES, '"h"', '"\u0442"', "bpe:2: merges 'h', that is not in .*json$"),
+    (MERGES, "#version: 0.2\n", "", "bpe:1: 'h e</w>': should be '#version: 0.2'"),
+    (MERGES, "h e</w>\n", "h e </w>\n", "bpe:2: 'h e </w>': should be two pieces with a space between"),
+    (MERGES, "h e</w>\n", "h\n", "bpe:2: 'h': should be two pieces"),
+    (MERGES, "h e</w>\n", "h e</w>\nh e</w>\n", "bpe:3: makes 'he</w>', which is there already"),
+    (MERGES, "h e</w>\n", "", "bpe:2: merges 'he</w>', that no line above has made"),
+    (MERGES, "no r</w>\n", "", "bpe:50: ends before 'nor</w>' is made, one of 1 such pieces of .*json: truncated"),
+  ],
+)
+def test_files_that_are_no_vocabulary(small, spacy_there, tmp_path, name, old, new, message):
+  folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
+  text = (folder / name).read_text()
+  assert old in text
+  (folder / name).write_text(text.replace(old, new, 1))
+  with pytest.raises(InputError, match=message) as error:
+    Tokenizer.load(str(folder))
+  assert str(error.value).startswith(str(folder)) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.999])
+@pytest.mark.parametrize("name", [PIECES, MERGES])
+def test_truncated_files(small, spacy_there, tmp_path, name, share):
+  folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
+  content = (folder / name).read_bytes()
+  (folder / name).write_bytes(content[: int(share * (len(content) - 2))])
+  with pytest.raises(InputError, match=rf"{name}:\d+: "):
+    Tokenizer.load(str(folder))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "3", '[["a", 0]]'])
+def test_other_json(small, tmp_path, content):
+  folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
+  (folder / PIECES).write_text(content)
+  with pytest.raises(InputError, match=f"{PIECES}: should be one JSON object, of ids by piece"):
+    Tokenizer.load(str(folder))
+
+
+def test_missing_and_unreadable_files(small, spacy_there, tmp_path):
+  for name in (PIECES, MERGES):
+    folder = shutil.copytree(small["gpt1"], tmp_path / f"without {name}")
+    (folder / name).unlink()
+    with pytest.raises(InputError, match=f"{name}: missing; both files"):
+      Tokenizer.load(str(folder))
+    (folder / name).write_bytes(b"\xff")
+    with pytest.raises(InputError, match=f"{name}: cannot be read"):
+      Tokenizer.load(str(folder))
+  with pytest.raises(InputError, match="no tokenizer here"):
+    Tokenizer.load(str(tmp_path))
+
+
+def test_a_folder_that_was_changed_after_saving(small, spacy_there, tmp_path):
+  Tokenizer.load(small["gpt1"]).save(tmp_path)
+  metadata = json.loads((tmp_path / "tokenizer.json").read_text())
+
+  def refused(message, **changes):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | changes))
+    with pytest.raises(InputError, match=message):
+      Tokenizer.load(str(tmp_path))
+
+  refused(f"{PIECES}, {MERGES}: damaged, the hash is not the one in tokenizer.json", splitter=REGEX)
+  refused("splitter 'nltk' is not known; spacy-en and regex-1 are", splitter="nltk")
+  refused("kind 'gpt3' is not known", kind="gpt3")
+  refused("kind \\['gpt3'\\] is not known", kind=["gpt3"])
+  for content, message in (("{", "tokenizer.json: not JSON"), ("[]", "tokenizer.json: holds no JSON object")):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+      Tokenizer.load(str(tmp_path))

@@ -1,0 +1,166 @@
+"""Vocabularies: training on counts, exact ids, what survives a round trip, and what a damaged folder says."""
+
+import collections
+import io
+import json
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer, WordCounts, count_words, plain
+from gpt_jax.errors import InputError
+
+TEXT = [
+  "The old man walked slowly to the sea, and the sea was calm.",
+  "She asked the old man why he walked; he said nothing at all.",
+  "Nothing was said about the calm old sea, nor about the walking man.",
+] * 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+  return Tokenizer.train(TEXT, 330)
+
+
+def test_counts_train_the_same_model_as_the_text():
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(TEXT),
+    model_writer=model,
+    model_type="bpe",
+    vocab_size=330,
+    character_coverage=1.0,
+    normalization_rule_name="nmt_nfkc_cf",
+    byte_fallback=True,
+    unk_id=0,
+    bos_id=-1,
+    eos_id=-1,
+    pad_id=-1,
+    control_symbols=["<line>"],
+    minloglevel=2,
+  )
+  direct = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+  counted = Tokenizer.train(collections.Counter(" ".join(TEXT).split()), 330).processor
+  assert [counted.id_to_piece(i) for i in range(330)] == [direct.id_to_piece(i) for i in range(330)]
+
+
+def test_the_order_of_words_is_no_matter(tokenizer):
+  words = count_words(TEXT)
+  assert Tokenizer.train(dict(reversed(words.items())), 330).model == tokenizer.model
+
+
+def test_ids(tokenizer):
+  assert tokenizer.vocab_size == 330
+  assert tokenizer.special == (330, 331, 332)
+  assert tokenizer.encode("\n").tolist() == [tokenizer.line_id] == [1]
+  assert min(tokenizer.encode("the")) > 257  # the unknown id, the line and 256 bytes come first
+  assert tokenizer.spelled.sum() == 257  # the unknown id and 256 bytes
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "the sea was calm",
+    "the sea\nwas calm",
+    "\nthe\n\nsea\n",
+    "",
+    "\n",
+    "<line> <unk> is text",
+    "日本 ☃ x\x00y",
+    "naïve $5",
+  ],
+)
+def test_round_trip(tokenizer, text):
+  ids = tokenizer.encode(text)
+  assert ids.dtype == np.int32 and ids.ndim == 1
+  assert np.count_nonzero(ids == tokenizer.line_id) == text.count("\n")
+  assert ids.max(initial=0) < tokenizer.vocab_size
+  assert tokenizer.decode(ids) == text
+
+
+def test_normalisation(tokenizer):
+  assert tokenizer.decode(tokenizer.encode("  The   SEA—was “calm”…")) == 'the sea - was "calm"...'
+
+
+def test_encode_many_is_encode_of_each(tokenizer):
+  texts = ["the sea", "", "a\nb\n", "old man"]
+  for many, text in zip(tokenizer.encode_many(texts), texts, strict=True):
+    np.testing.assert_array_equal(many, tokenizer.encode(text))
+  assert tokenizer.encode_many([]) == []
+
+
+def test_words_never_merge_across_spaces(tokenizer):
+  """A long paragraph may be cut at any space, and the ids put together again."""
+  left, right = "the old man walked", "slowly to the sea"
+  together = tokenizer.encode(f"{left} {right}")
+  np.testing.assert_array_equal(together, np.concatenate([tokenizer.encode(left), tokenizer.encode(right)]))
+
+
+def test_plain_punctuation():
+  assert plain("‘a’ “b” c—d e--f g -- h i-j") == "'a' \"b\" c - d e - f g - h i-j"
+  assert plain("nothing to do") == "nothing to do"
+
+
+def test_bytes_of_a_command_line_that_are_no_text(tokenizer):
+  np.testing.assert_array_equal(tokenizer.encode("caf\udce9 \ud800"), tokenizer.encode("caf? ?"))
+
+
+def test_save_and_load(tokenizer, tmp_path):
+  tokenizer.save(tmp_path)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json", "tokenizer.model"]
+  loaded = Tokenizer.load(tmp_path)
+  assert loaded == tokenizer and loaded.hash == tokenizer.hash
+  assert loaded.hash != Tokenizer.train(TEXT, 331).hash
+
+
+def test_load_refuses_a_damaged_model(tokenizer, tmp_path):
+  tokenizer.save(tmp_path)
+  model = bytearray((tmp_path / "tokenizer.model").read_bytes())
+  model[100] ^= 1
+  (tmp_path / "tokenizer.model").write_bytes(model)
+  with pytest.raises(InputError, match=r"tokenizer\.model: damaged"):
+    Tokenizer.load(tmp_path)
+
+
+def test_load_refuses_what_it_does_not_know(tokenizer, tmp_path):
+  with pytest.raises(InputError, match="no tokenizer here"):
+    Tokenizer.load(tmp_path)
+  tokenizer.save(tmp_path)
+  metadata = json.loads((tmp_path / "tokenizer.json").read_text())
+  (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | {"kind": "wordpiece"}))
+  with pytest.raises(InputError, match="'wordpiece' is not known"):
+    Tokenizer.load(tmp_path)
+
+
+def test_train_says_how_large_a_vocabulary_may_be():
+  with pytest.raises(InputError, match=r"vocab_size 5000 is more .* largest possible is (\d+)") as error:
+    Tokenizer.train(TEXT, 5000)
+  largest = int(str(error.value).rsplit(" ", 1)[1])
+  assert Tokenizer.train(TEXT, largest).vocab_size == largest
+  with pytest.raises(InputError):
+    Tokenizer.train(TEXT, largest + 1)
+
+
+def test_train_says_how_small_a_vocabulary_may_be():
+  with pytest.raises(InputError, match=r"vocab_size 100 is too small .* at least (\d+)") as error:
+    Tokenizer.train(TEXT, 100)
+  least = int(str(error.value).rsplit("least ", 1)[1].split()[0])
+  assert Tokenizer.train(TEXT, least).vocab_size == least
+  with pytest.raises(InputError):
+    Tokenizer.train(TEXT, least - 1)
+
+
+def test_train_on_nothing():
+  with pytest.raises(InputError, match="no text"):
+    Tokenizer.train([], 300)
+
+
+def test_word_counts_are_bounded_and_keep_the_frequent():
+  counts = WordCounts(most=1000)
+  for start in range(0, 2000, 100):
+    counts.add({f"w{i:05}": 1 for i in range(start, start + 100)} | {"often": 5, "sometimes": 2})
+  assert sum(map(len, counts.words)) <= 1000
+  assert counts.words["often"] == 100 and counts.words["sometimes"] == 40
+  kept = [int(word[1:]) for word in counts.words if word.startswith("w")]
+  assert min(kept) < 700 < 1300 < max(kept)  # not only the newest

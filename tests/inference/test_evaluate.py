@@ -1,0 +1,122 @@
+"""The evaluation of a language model, against a plain loop over its tokens."""
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.batch import TextBatch
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokens import TokenWriter
+from gpt_jax.errors import InputError
+from gpt_jax.inference import evaluate
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.tasks.readers import Row
+
+ROOT = Path(__file__).parents[2]
+CONTEXT = 8
+TEXTS = ["the cat sat on the mat", "the dog ran to the old red barn by the sea and the cat sat", "the sea"]
+
+
+@pytest.fixture(scope="module")
+def trunk(tiny_tokenizer):
+  return TransformerConfig(tiny_tokenizer.vocab_size, context=CONTEXT, layers=1, width=16, heads=2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, make_run, trunk):
+  return make_run(tmp_path_factory.mktemp("evaluate") / "run", ModelConfig(trunk))
+
+
+def prepare(folder, tokenizer):
+  writer = TokenWriter(str(folder), "valid", tokenizer.vocab_size)
+  for text in TEXTS:
+    writer.add(tokenizer.encode(text), len(text.encode()), len(text.split()))
+  writer.close(tokenizer_hash=tokenizer.hash)
+  return str(folder)
+
+
+def loop(run):
+  """Nats of each predicted token, a window at a time, from the softmax over the vocabulary alone."""
+  found = pretrained.load(run)
+  apply, nats = jax.jit(found.model.apply), []
+  for text in TEXTS:
+    ids = found.tokenizer.encode(text)
+    for begin in range(0, len(ids) - 1, CONTEXT):
+      span = ids[begin : begin + CONTEXT + 1]
+      inputs = np.zeros((1, CONTEXT), np.int32)
+      inputs[0, : len(span) - 1] = span[:-1]
+      places = np.arange(CONTEXT, dtype=np.int32)[None]
+      hidden, table = apply({"params": found.params}, TextBatch(inputs, inputs, inputs, places, None))
+      scores = np.float64(hidden[0]) @ np.float64(table[: found.tokenizer.vocab_size]).T
+      nats += [math.log(np.exp(row).sum()) - row[target] for row, target in zip(scores, span[1:], strict=False)]
+  return nats
+
+
+def test_equals_a_loop_over_all_tokens(run, tmp_path, tiny_tokenizer):
+  found = evaluate.run(run, prepare(tmp_path, tiny_tokenizer))
+  nats = loop(run)
+  tokens = sum(len(tiny_tokenizer.encode(text)) for text in TEXTS)
+  assert (found["tokens"], found["bytes"]) == (tokens, len("".join(TEXTS)))
+  assert len(nats) == tokens - len(TEXTS)
+  np.testing.assert_allclose(found["loss"], np.mean(nats), rtol=1e-5)
+  np.testing.assert_allclose(found["perplexity"], np.exp(np.mean(nats)), rtol=1e-4)
+  np.testing.assert_allclose(found["bits_per_byte"], np.mean(nats) / np.log(2) * tokens / found["bytes"], rtol=1e-5)
+
+
+def test_text_of_another_vocabulary(run, tmp_path):
+  other = Tokenizer.train(["another text for another vocabulary"], 280)
+  with pytest.raises(InputError, match=r"valid\.bin: a token file of another vocabulary"):
+    evaluate.run(run, prepare(tmp_path, other))
+
+
+def test_a_fine_tuned_model_on_its_task(finetuned, tmp_path):
+  checkpoint = f"{finetuned.workdir}/seed_0"
+  found = evaluate.run(checkpoint, finetuned.data_dir)
+  assert found.pop("examples") == 30
+  assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in found.items()} == finetuned.results[0]["dev"]
+  assert evaluate.run(checkpoint, finetuned.data_dir, "train")["examples"] == 128
+  with pytest.raises(InputError, match=r"TableTask\.test: no file is named"):
+    evaluate.run(checkpoint, finetuned.data_dir, "test")
+  with pytest.raises(InputError, match="split 'valid' of table: should be one of train, dev, test"):
+    evaluate.run(checkpoint, finetuned.data_dir, "valid")
+  with pytest.raises(InputError, match=r"dev\.tsv: No such file"):
+    evaluate.run(checkpoint, str(tmp_path))
+
+
+def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
+  (tmp_path / "dev.tsv").write_text("text\nthe cat\n")
+  with pytest.raises(InputError, match=r"dev\.tsv:2: no column 'label'"):
+    evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path))
+  task = finetuned.config.task.build(finetuned.data_dir)
+  unlabelled = dataclasses.replace(task, read=lambda *_: [Row(("the cat",), None, "test.tsv:2")])
+  monkeypatch.setattr(type(finetuned.config.task), "build", lambda *_: unlabelled)
+  with pytest.raises(InputError, match=r"test\.tsv:2: no label; launch/predict\.py"):
+    evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path), "test")
+
+
+def launch(*flags):
+  command = [sys.executable, str(ROOT / "launch" / "evaluate.py"), *flags]
+  return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_the_command_line(run, tmp_path, tiny_tokenizer):
+  data = prepare(tmp_path, tiny_tokenizer)
+  done = launch(f"--checkpoint={run}", f"--data={data}")
+  assert (done.returncode, done.stderr) == (0, "")
+  shown = dict(line.split() for line in done.stdout.splitlines())
+  assert shown["loss"] == f"{evaluate.run(run, data)['loss']:,.4f}"
+
+
+def test_missing_data_is_one_line(run, tmp_path):
+  done = launch(f"--checkpoint={run}", f"--data={tmp_path}")
+  assert done.returncode == 2
+  assert done.stderr.startswith("error:") and "valid.json: missing" in done.stderr and done.stderr.count("\n") == 1

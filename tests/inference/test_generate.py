@@ -1,0 +1,162 @@
+"""Generation: equal to generation without a cache, each prompt by itself, within the vocabulary."""
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.batch import TextBatch
+from gpt_jax.errors import InputError
+from gpt_jax.inference import generate
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig, logits
+from gpt_jax.models.transformer import TransformerConfig
+
+ROOT = Path(__file__).parents[2]
+CONTEXT = 24
+PROMPTS = [[5, 9, 11], [7], list(range(20, 50)), [3] * 13]  # the third is longer than the context
+SEEDS = [4, 5, 6, 7]
+
+
+@pytest.fixture(scope="module", params=["transformer", "lstm"])
+def trained(request, make_run):
+  trunks = {
+    "transformer": TransformerConfig(vocab_size=60, context=CONTEXT, layers=2, width=32, heads=4),
+    "lstm": LSTMConfig(vocab_size=60, context=CONTEXT, width=16, units=24),
+  }
+  spec = ModelConfig(trunks[request.param])
+  return spec.build(), jax.tree.map(lambda x: 2 * x, make_run.params_of(spec, 1))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def one_token(model, params, ids, places, last, seed, number, temperature):
+  scores = logits(*model.apply({"params": params}, TextBatch(ids, ids, ids, places, None)), model.rows_in_use)
+  noise = jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), number), (60,))
+  return (scores[0, last, :60] + temperature * noise).argmax()
+
+
+def without_cache(model, params, prompt, seed, max_tokens, temperature):
+  """Reads everything again for every token."""
+  text, begin = list(prompt), 0
+  for number in range(max_tokens):
+    if len(text) - begin >= CONTEXT:
+      begin = len(text) - CONTEXT // 2
+    window = text[begin:]
+    ids = np.array([window + [0] * (CONTEXT - len(window))], np.int32)
+    places = np.arange(CONTEXT, dtype=np.int32)[None]
+    text.append(int(one_token(model, params, ids, places, len(window) - 1, seed, number, temperature)))
+  return text[len(prompt) :]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_equals_generation_without_a_cache(trained, temperature):
+  model, params = trained
+  found = generate.sample(model, params, PROMPTS, SEEDS, 40, temperature=temperature)
+  for prompt, seed, ids in zip(PROMPTS, SEEDS, found, strict=True):
+    assert ids == without_cache(model, params, prompt, seed, 40, temperature)
+  assert len({tuple(ids) for ids in found}) == len(PROMPTS)
+
+
+def test_a_prompt_is_continued_the_same_in_any_company(trained):
+  together = generate.sample(*trained, PROMPTS, SEEDS, 30)
+  assert together == generate.sample(*trained, PROMPTS, SEEDS, 30)
+  for i in range(4):
+    assert generate.sample(*trained, PROMPTS[i : i + 1], SEEDS[i : i + 1], 30) == together[i : i + 1]
+  assert generate.sample(*trained, PROMPTS[:1], [99], 30) != together[:1]
+
+
+def test_a_longer_continuation_begins_with_the_shorter(trained):
+  assert generate.sample(*trained, PROMPTS, SEEDS, 40)[1][:7] == generate.sample(*trained, PROMPTS, SEEDS, 7)[1]
+
+
+def test_only_tokens_of_the_vocabulary(trained):
+  """At this temperature all of the table's 128 rows would be as likely."""
+  (ids,) = generate.sample(*trained, [[1]], [0], 300, temperature=1e4)
+  assert max(ids) < 60 and len(set(ids)) > 50
+
+
+def test_a_model_in_bfloat16(make_run):
+  trunk = TransformerConfig(vocab_size=60, context=CONTEXT, layers=1, width=32, heads=4, dtype="bfloat16")
+  params = make_run.params_of(ModelConfig(trunk), 0)
+  assert len(generate.sample(LanguageModel(trunk), params, PROMPTS, SEEDS, 3)[0]) == 3
+
+
+@pytest.mark.parametrize("trained", ["transformer"], indirect=True)
+def test_top_k_of_one_is_greedy(trained):
+  greedy = generate.sample(*trained, PROMPTS, SEEDS, 10, temperature=0.0)
+  assert generate.sample(*trained, PROMPTS, SEEDS, 10, top_k=1) == greedy
+  assert generate.sample(*trained, PROMPTS, SEEDS, 10, top_p=1e-6) == greedy
+
+
+@pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 5, 1.0), (0.7, 0, 0.6), (1.3, 8, 0.5), (1.0, 99, 0.9)])
+def test_keep_likely(temperature, top_k, top_p):
+  scores = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32) * 2
+  kept = np.isfinite(generate.keep_likely(scores, temperature, top_k, top_p))
+  for row, found in zip(scores, kept, strict=True):
+    order = np.argsort(-row)[: top_k or None]
+    shares = np.exp(row[order] / temperature)
+    shares /= shares.sum()
+    expected = order[: int(np.searchsorted(np.cumsum(shares), top_p)) + 1]
+    assert set(np.flatnonzero(found)) == set(expected)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, make_run, tiny_tokenizer):
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
+  return make_run(tmp_path_factory.mktemp("generate") / "run", ModelConfig(trunk))
+
+
+def test_many_prompts_are_as_many_runs(run):
+  texts = generate.run(run, ["the cat"] * 17, max_tokens=5, seed=3)
+  assert len(set(texts)) > 10 and all(text.startswith("the cat") for text in texts)
+  assert generate.run(run, ["the cat"], max_tokens=5, seed=19) == texts[16:]
+
+
+def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_tokenizer):
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
+  path = make_run(tmp_path / "run", ModelConfig(trunk, HeadConfig()))
+  assert generate.run(path, ["the dog"], max_tokens=2)[0].startswith("the dog")
+
+
+@pytest.mark.parametrize(
+  "settings, message",
+  [
+    ({"temperature": -0.1}, "--temperature=-0.1: must be at least 0"),
+    ({"temperature": float("nan")}, "--temperature=nan"),
+    ({"top_p": 1.5}, "--top_p=1.5: must be above 0 and at most 1"),
+    ({"top_p": 0.0}, "--top_p=0.0"),
+    ({"top_k": -1}, "--top_k=-1"),
+    ({"max_tokens": 0}, "--max_tokens=0"),
+    ({"seed": -1}, "--seed=-1"),
+    ({"prompts": []}, "no prompt"),
+    ({"prompts": ["the cat", " "]}, "prompt 2 is empty"),
+  ],
+)
+def test_bad_values(run, settings, message):
+  with pytest.raises(InputError, match=message):
+    generate.run(run, **{"prompts": ["the cat"], **settings})
+
+
+def launch(*flags, **kwargs):
+  command = [sys.executable, str(ROOT / "launch" / "generate.py"), *flags]
+  env = {**os.environ, "PYTHONPATH": str(ROOT)}
+  return subprocess.run(command, capture_output=True, text=True, env=env, **kwargs)
+
+
+def test_the_command_line(run):
+  flags = [f"--checkpoint={run}", "--max_tokens=4", "--temperature=0", "--prompt=The cat, on\nthe mat"]
+  done = launch(*flags, "--prompts_file=-", input="the dog\n")
+  assert (done.returncode, done.stderr) == (0, "")
+  first, second = generate.run(run, ["the cat, on\nthe mat", "the dog"], max_tokens=4, temperature=0)
+  assert done.stdout == f"=== 1 of 2 ===\n{first}\n=== 2 of 2 ===\n{second}\n"
+
+
+def test_a_missing_prompts_file_is_one_line(run):
+  done = launch(f"--checkpoint={run}", "--prompts_file=nowhere.txt")
+  assert done.returncode == 2
+  assert done.stderr.startswith("error: --prompts_file=nowhere.txt: cannot be read") and done.stderr.count("\n") == 1

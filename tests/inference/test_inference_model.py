@@ -1,0 +1,97 @@
+"""gpt_jax.load: what a notebook does with a trained model, and that importing the package takes no time."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import gpt_jax
+from gpt_jax.batch import TextBatch
+from gpt_jax.errors import InputError
+from gpt_jax.inference import generate
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+
+TEXTS = ["the cat sat on the mat", "dog", "the dog ran to the old red barn by the sea and sat on the cat"]
+
+
+@pytest.fixture(scope="module", params=["transformer", "lstm"])
+def model(request, tmp_path_factory, make_run, tiny_tokenizer):
+  trunks = {
+    "transformer": TransformerConfig(tiny_tokenizer.vocab_size, context=48, layers=2, width=16, heads=2),
+    "lstm": LSTMConfig(tiny_tokenizer.vocab_size, context=48, width=16, units=24),
+  }
+  return gpt_jax.load(make_run(tmp_path_factory.mktemp("load"), ModelConfig(trunks[request.param])))
+
+
+def alone(model, text):
+  """Ids, and from one text by itself: log-softmax of the logits [n, V], hidden states [n, D]."""
+  ids = model.found.tokenizer.encode(text)[None]
+  places = np.arange(ids.shape[1], dtype=np.int32)[None]
+  hidden, table = model.found.model.apply({"params": model.found.params}, TextBatch(ids, ids, ids, places, None))
+  scores = np.asarray(hidden @ table.T, np.float64)[0, :, : model.found.tokenizer.vocab_size]
+  return ids[0], scores - np.log(np.exp(scores).sum(-1, keepdims=True)), np.asarray(hidden)[0]
+
+
+def test_log_probs(model):
+  scored = model.log_probs(TEXTS)
+  for text, each in zip(TEXTS, scored, strict=True):
+    ids, scores, _ = alone(model, text)
+    assert np.isnan(each.log_probs[0]) and len(each.tokens) == len(ids) == len(each.log_probs)
+    expected = scores[np.arange(len(ids) - 1), ids[1:]]
+    np.testing.assert_allclose(each.log_probs[1:], expected, atol=1e-4)
+    np.testing.assert_allclose(each.perplexity, np.exp(-expected.mean()), rtol=1e-4)
+    assert "".join(each.tokens).replace("▁", " ").strip() == text
+  one = model.log_probs(TEXTS[0])
+  np.testing.assert_allclose(one.log_probs[1:], scored[0].log_probs[1:], atol=1e-5)
+
+
+def test_embed(model):
+  found = model.embed(TEXTS * 7)  # more than a batch
+  assert (found.shape, found.dtype) == ((21, 16), np.float32)
+  for text, vector in zip(TEXTS * 7, found, strict=True):
+    np.testing.assert_allclose(vector, alone(model, text)[2].mean(0), atol=1e-4)
+  assert model.embed([]).shape == (0, 16)
+  np.testing.assert_allclose(model.embed("dog"), found[1], atol=1e-5)  # and not one of each letter
+
+
+def test_generate(model):
+  texts = model.generate(TEXTS[:2], max_tokens=5, temperature=0.7, seed=3)
+  assert texts == generate.run(model.found.path, TEXTS[:2], 5, 0.7, seed=3)
+  assert model.generate(TEXTS[0], max_tokens=5, temperature=0.7, seed=3) == texts[0]
+
+
+def test_classify(finetuned, caplog):
+  model = gpt_jax.load(f"{finetuned.workdir}/seed_0")
+  assert (model.labels, model.columns) == (("barks", "meows"), ("text",))
+  found = model.classify(["the cat sat", ("dog ran",)])
+  assert [max(each, key=each.get) for each in found] == ["meows", "barks"]
+  assert all(sum(each.values()) == pytest.approx(1) for each in found)
+  assert model.classify([]) == []
+  with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+    model.classify(["the cat sat", ("dog ran",)])
+  assert "XLA compilation" not in caplog.text
+  assert model.classify("the") == model.classify(["the"])[0]  # and not one of each letter
+  assert "fine-tuned on table" in repr(model)
+
+
+def test_what_is_refused(model, finetuned):
+  with pytest.raises(InputError, match="text 2: empty; give at least one word"):
+    model.log_probs(["the cat", ""])
+  with pytest.raises(InputError, match="text 1: [0-9]+ tokens, and the model's context is 48; give a part"):
+    model.embed(["the cat " * 40])
+  with pytest.raises(InputError, match="a language model without a head; fine-tune it first"):
+    model.classify(["the cat"])
+  with pytest.raises(InputError, match="text 1: 2 columns; table reads 1: text"):
+    gpt_jax.load(f"{finetuned.workdir}/seed_0").classify([("the cat", "sat")])
+  with pytest.raises(InputError, match="no checkpoint in"):
+    gpt_jax.load("nothing")
+
+
+def test_importing_the_package_imports_nothing_else():
+  code = "import sys; before = set(sys.modules); import gpt_jax; print(sorted(set(sys.modules) - before))"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == "['gpt_jax']"

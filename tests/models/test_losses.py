@@ -1,0 +1,202 @@
+"""The losses against plain log-softmax, jax.grad, and a NumPy computation of eq. 1 and eq. 3-5."""
+
+import re
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax.models import losses
+from gpt_jax.models.model import HeadConfig, LanguageModel, TaskModel
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.parallel import sharding
+from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.tasks.encoding import Encoded, in_order
+
+B, T, D, ROWS, IN_USE = 3, 8, 5, 16, 11
+TRUNK = TransformerConfig(vocab_size=60, context=32, layers=1, width=16, heads=2)
+
+
+def make_inputs(length=T, dtype=jnp.float32, batch=B):
+  keys = jax.random.split(jax.random.key(0), 4)
+  hidden = jax.random.normal(keys[0], (batch, length, D), dtype)
+  table = jax.random.normal(keys[1], (ROWS, D), dtype)
+  targets = jax.random.randint(keys[2], (batch, length), 0, IN_USE)
+  weights = jax.random.uniform(keys[3], (batch, length)) * (jnp.arange(length) != 2)[None]
+  return hidden, table, targets, weights
+
+
+@jax.jit
+@partial(jax.value_and_grad, argnums=(0, 1))
+def plain(hidden, table, targets, weights):
+  """The same by log_softmax of the rows in use alone, and its gradients."""
+  log_probabilities = jax.nn.log_softmax(jnp.einsum("btd,rd->btr", hidden, table[:IN_USE]))
+  return -(jnp.take_along_axis(log_probabilities, targets[..., None], 2)[..., 0] * weights).sum()
+
+
+@jax.jit
+@partial(jax.value_and_grad, argnums=(0, 1))
+def ours(hidden, table, targets, weights):
+  return losses.cross_entropy(hidden, table, targets, weights, IN_USE)
+
+
+@pytest.mark.parametrize(
+  "length, allowed, chunks",
+  [(8, 8, 1), (8, 2, 4), (7, 4, 7)],  # 7 has no divisor but itself
+)
+def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks):
+  monkeypatch.setattr(losses, "CHUNK_ELEMENTS", B * allowed * ROWS)
+  inputs = make_inputs(length)
+  made = []
+  chunk = losses._chunk
+  monkeypatch.setattr(losses, "_chunk", lambda *args: made.append(args[0].shape) or chunk(*args))
+
+  def scaled(hidden, table):  # a scale tests that the backward pass uses the cotangent
+    return 3 * losses.cross_entropy(hidden, table, *inputs[2:], IN_USE)
+
+  loss, gradients = jax.jit(jax.value_and_grad(scaled, (0, 1)))(*inputs[:2])
+  expected, expected_gradients = plain(*inputs)
+  assert made[0] == (B, length // chunks, D)
+  np.testing.assert_allclose(loss, 3 * expected, rtol=1e-6)
+  for found, right in zip(gradients, expected_gradients, strict=True):
+    np.testing.assert_allclose(found, 3 * right, atol=1e-5)
+  evaluated = jax.jit(lambda x: losses.cross_entropy(*x, IN_USE))(inputs)  # without a gradient: another code path
+  np.testing.assert_allclose(evaluated, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("data, model, chunks", [(8, 1, 4), (4, 2, 4), (1, 1, 8)])
+def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
+  """A chunk's size is that on one device, and devices speak to each other of the table's gradient once, at the end."""
+  mesh = sharding.make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
+  monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks)
+  hidden, table, targets, weights = make_inputs(batch=8)
+  rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P("model"))
+  inputs = [jax.device_put(x, where) for x, where in ((hidden, rows), (table, whole), (targets, rows), (weights, rows))]
+  gradients = jax.value_and_grad(lambda *inputs: losses.cross_entropy(*inputs, IN_USE), (0, 1))
+  with jax.set_mesh(mesh):
+    lowered = jax.jit(gradients).lower(*inputs)
+  assert f"tensor<{chunks}x8x{T // chunks}x{D}xf32>" in lowered.as_text()
+  compiled = lowered.compile()
+  for computation in compiled.as_text().split("\n\n"):
+    reduced = re.findall(r"= (.*?) (?:all-reduce|reduce-scatter)", computation)
+    assert "ENTRY" in computation or f"f32[{ROWS // model},{D}]" not in "".join(reduced), computation
+  (loss, found), (expected, right) = compiled(*inputs), plain(hidden, table, targets, weights)
+  np.testing.assert_allclose(loss, expected, rtol=1e-6)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, right)
+
+
+def test_rows_not_in_use_have_no_probability_and_no_gradient():
+  hidden, table, targets, weights = make_inputs()
+  total, (d_hidden, d_table) = ours(hidden, table.at[IN_USE:].set(50.0), targets, weights)
+  expected, (expected_d_hidden, _) = ours(hidden, table, targets, weights)
+  np.testing.assert_array_equal(total, expected)
+  np.testing.assert_array_equal(d_table[IN_USE:], 0)
+  np.testing.assert_array_equal(d_hidden, expected_d_hidden)
+
+
+def test_weights_count():
+  hidden, table, targets, weights = make_inputs()
+
+  def loss(**weights):
+    array = np.zeros((B, T), np.float32)
+    array[0, 1], array[0, 2] = weights.get("a", 0), weights.get("b", 0)
+    return ours(hidden, table, targets, array)[0]
+
+  np.testing.assert_allclose(loss(a=0.25, b=2), 0.25 * loss(a=1) + 2 * loss(b=1), rtol=1e-6)
+  _, (d_hidden, _) = ours(hidden, table, targets, weights)
+  np.testing.assert_array_equal(d_hidden[:, 2], 0)  # where the weight is 0
+
+
+def test_bfloat16_gradients_keep_their_types():
+  inputs = make_inputs(dtype=jnp.bfloat16)
+  _, gradients = ours(*inputs)
+  _, exact = plain(*(x.astype(jnp.float32) for x in inputs[:2]), *inputs[2:])
+  for found, right in zip(gradients, exact, strict=True):
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(jnp.float32), right, atol=0.05 * float(jnp.abs(right).max()))
+
+
+def numpy_cross_entropies(hidden, table, targets, in_use):
+  """-log P of each target, float64, from hidden [t, D] and the table's rows that are tokens."""
+  scores = np.asarray(hidden, np.float64) @ np.asarray(table, np.float64)[:in_use].T
+  return (
+    np.log(np.exp(scores - scores.max(-1, keepdims=True)).sum(-1))
+    + scores.max(-1)
+    - np.take_along_axis(scores, np.asarray(targets)[:, None], -1)[:, 0]
+  )
+
+
+def test_text_loss():
+  model = LanguageModel(TRUNK)
+  rows = np.random.default_rng(0).integers(0, 60, (3, 13)).astype(np.int32)
+  rows[1, 6:] = -1  # a short text
+  rows[2] = -1  # what fills up an evaluation batch
+  batch = Causal()(rows)
+  params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
+  objective, metrics = jax.jit(losses.text_loss(model))(params, batch, None)
+  hidden, table = jax.jit(model.apply)({"params": params}, batch)
+  each = [
+    numpy_cross_entropies(h[: n - 1], table, row[1:n], 60)
+    for h, row, n in zip(hidden, rows, (13, 6, 0), strict=True)
+    if n
+  ]
+  np.testing.assert_allclose(objective.total, np.concatenate(each).sum(), rtol=1e-5)
+  assert objective.weight == 12 + 5
+  np.testing.assert_allclose(metrics["loss"].value, np.concatenate(each).mean(), rtol=1e-5)
+
+
+def encoded(n, c, k, seed=0, labels=None):
+  """Random examples of c sequences of two fields each."""
+  rng = np.random.default_rng(seed)
+  texts = [rng.integers(2, 60, rng.integers(1, 9)).astype(np.int32) for _ in range(n * c * 2)]
+  fields = np.arange(n * c * 2).reshape(n, c, 2)
+  kept = np.array([len(text) for text in texts])[fields]
+  labels = rng.dirichlet(np.ones(k), n).astype(np.float32) if labels is None else labels
+  special = SimpleNamespace(start=60, delimiter=61, extract=62)
+  return Encoded(texts, fields, kept, labels, [f"x:{i}" for i in range(n)], 32, special, 0.0)
+
+
+@pytest.mark.parametrize(
+  "combine, c, k, text_weight", [("sum", 1, 3, 0.5), ("sum", 2, 2, 0.5), ("choose", 4, 4, 0.5), ("sum", 1, 3, 0.0)]
+)
+def test_task_loss(combine, c, k, text_weight):
+  """Packed and summed with weights, against each sequence run alone and equations 3-5 written down plainly."""
+  examples = encoded(5, c, k)
+  batch = next(iter(in_order(examples, 6)))  # one example only fills the batch
+  batch.labels[5] = 1 / k  # so that only its weight keeps it out
+  model = TaskModel(TRUNK, HeadConfig(outcomes=k, combine=combine))
+  params = jax.jit(model.init)(jax.random.key(1), batch)["params"]
+  params["head"]["bias"] += 0.1 * jnp.arange(params["head"]["bias"].size)
+  objective, metrics = jax.jit(losses.task_loss(model, text_weight))(params, batch, None)
+
+  language_model = LanguageModel(TRUNK)
+  alone = jax.jit(lambda text: language_model.apply({"params": {"trunk": params["trunk"]}}, text))
+  task, text = [], []
+  for n in range(5):
+    extracts, means = [], []
+    for i in range(c):
+      ids = examples.sequence(n, i)
+      row = np.zeros((1, 33), np.int32)
+      row[0, : len(ids)] = ids
+      hidden, table = alone(Causal()(row))
+      extracts.append(np.asarray(hidden[0, len(ids) - 1], np.float64))
+      means.append(numpy_cross_entropies(hidden[0, : len(ids) - 1], table, ids[1:], 63).mean())
+    kernel, bias = (np.asarray(params["head"][name], np.float64) for name in ("kernel", "bias"))
+    if combine == "sum":
+      scores = sum(extracts) @ kernel + bias
+    else:
+      scores = np.array([(x @ kernel + bias)[0] for x in extracts])
+    task.append(-(examples.labels[n] * (scores - np.log(np.exp(scores).sum()))).sum())
+    text.append(np.mean(means))
+
+  assert objective.weight == 5
+  np.testing.assert_allclose(metrics["task_loss"].value, np.mean(task), rtol=1e-5)
+  np.testing.assert_allclose(objective.value, np.mean(task) + text_weight * np.mean(text), rtol=1e-5)
+  if text_weight:
+    np.testing.assert_allclose(metrics["text_loss"].value, np.mean(text), rtol=1e-5)

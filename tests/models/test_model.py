@@ -1,0 +1,123 @@
+"""The head's two ways to combine sequences, its shared mask, and parameters that a language model hands on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax import config
+from gpt_jax.batch import TaskBatch
+from gpt_jax.models import model as models
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import Head, HeadConfig, LanguageModel, ModelConfig, TaskModel
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.ops import dropout
+
+TRUNKS = [
+  TransformerConfig(vocab_size=60, context=16, layers=1, width=16, heads=2),
+  LSTMConfig(vocab_size=60, context=16, width=16, units=8),
+]
+TEXT = Causal()(np.arange(27, dtype=np.int32).reshape(3, 9))
+BATCH = TaskBatch(TEXT, np.array([[3, 7], [12, 20]], np.int32), np.eye(2, dtype=np.float32), np.ones(2, np.float32))
+
+
+def shapes(model, batch):
+  return jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+
+
+@pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
+def test_a_pretrained_checkpoint_is_a_subtree_of_a_fine_tuned_one(trunk):
+  before = shapes(LanguageModel(trunk), TEXT)
+  after = shapes(TaskModel(trunk, HeadConfig()), BATCH)
+  assert set(before) == {"trunk"}
+  assert set(after) == {"trunk", "head"}
+  assert before["trunk"] == after["trunk"]
+
+
+@pytest.mark.parametrize("head", [None, HeadConfig(outcomes=3, combine="choose")])
+@pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
+def test_a_model_is_rebuilt_from_json(trunk, head):
+  spec = ModelConfig(trunk, head)
+  assert config.from_json(config.to_json(spec)).build() == spec.build()
+
+
+@pytest.fixture(scope="module")
+def extracts():
+  return np.random.default_rng(0).standard_normal((5, 3, 8), np.float32)  # [N, C, D]
+
+
+def apply(combine, extracts, key=None, outcomes=2):
+  rng = np.random.default_rng(1)
+  width = outcomes if combine == "sum" else 1
+  params = {"kernel": rng.standard_normal((8, width), np.float32), "bias": rng.standard_normal(width, np.float32)}
+  head = Head(HeadConfig(outcomes=outcomes, combine=combine, dropout=0.5))
+  shapes = jax.eval_shape(head.init, jax.random.key(0), extracts, None)["params"]
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
+  return np.asarray(jax.jit(head.apply)({"params": params}, extracts, key)), params
+
+
+def test_sum(extracts):
+  scores, p = apply("sum", extracts)
+  np.testing.assert_allclose(scores, extracts.sum(1) @ p["kernel"] + p["bias"], rtol=1e-5)
+  np.testing.assert_allclose(apply("sum", extracts[:, ::-1])[0], scores, rtol=1e-5)  # the order does not matter
+
+
+def test_choose(extracts):
+  scores, p = apply("choose", extracts, outcomes=3)
+  np.testing.assert_allclose(scores, extracts @ p["kernel"][:, 0] + p["bias"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("combine", ["sum", "choose"])
+def test_dropout_is_one_mask_an_example(combine):
+  """Found from the scores of single features, with a head that reads one at a time."""
+  N, C, D = 6, 3, 64
+  scores = []
+  head = Head(HeadConfig(outcomes=2, combine=combine, dropout=0.5))
+  read = jax.jit(
+    lambda kernel, key: head.apply(
+      {"params": {"kernel": kernel, "bias": kernel[0] * 0}}, np.ones((N, C, D), np.float32), key
+    )
+  )
+  for feature in range(D):
+    kernel = np.zeros((D, 2 if combine == "sum" else 1), np.float32)
+    kernel[feature] = 1
+    scores.append(np.asarray(read(kernel, dropout.key(0, 0))))
+  scores = np.stack(scores, -1)  # [N, K or C, D]
+  kept = scores != 0
+  np.testing.assert_allclose(scores[kept], 2 * (C if combine == "sum" else 1))
+  assert (kept == kept[:, :1]).all()  # all outcomes, or all candidates, see the same features
+  assert 0.4 < kept.mean() < 0.6
+  assert len(np.unique(kept[:, 0], axis=0)) == N  # examples have masks of their own
+
+
+def test_the_head_reads_the_extract_tokens():
+  """Changing what stands behind an extract token, or in another row, does not change the scores."""
+  model = TaskModel(TRUNKS[0], HeadConfig(outcomes=2))
+  params = jax.jit(model.init)(jax.random.key(0), BATCH)["params"]
+  scores = jax.jit(lambda inputs: model.apply({"params": params}, BATCH._replace(text=TEXT._replace(inputs=inputs)))[0])
+  # Example 0 reads places 3 and 7 of row 0; example 1 reads place 4 of row 1 and place 4 of row 2.
+  base = scores(TEXT.inputs)
+  for row, column, changed in [
+    (0, 7, [True, False]),
+    (1, 4, [False, True]),
+    (1, 5, [False] * 2),
+    (2, 4, [False, True]),
+  ]:
+    inputs = TEXT.inputs.copy()
+    inputs[row, column] += 1
+    np.testing.assert_array_equal((scores(inputs) != base).any(-1), changed)
+
+
+def test_logits_mask_rows_that_are_no_token():
+  hidden, table = np.ones((2, 3, 4), np.float32), np.arange(32, dtype=np.float32).reshape(8, 4)
+  scores = models.logits(hidden, table, 6)
+  np.testing.assert_allclose(scores[..., :6], hidden @ table[:6].T)
+  np.testing.assert_array_equal(scores[..., 6:], -1e9)
+  np.testing.assert_allclose(models.logits(hidden, table, 8), hidden @ table.T)
+  assert models.logits(hidden.astype(jnp.bfloat16), table.astype(jnp.bfloat16), 6).dtype == jnp.float32
+
+
+def test_special_tokens_count_in_fine_tuning_only():
+  assert LanguageModel(TRUNKS[0]).rows_in_use == 60
+  assert TaskModel(TRUNKS[0], HeadConfig()).rows_in_use == 63

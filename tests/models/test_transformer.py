@@ -1,0 +1,311 @@
+"""The decoder against a plain NumPy GPT-1, and what must hold of it: causality, packing, caching, dropout."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.models.transformer import TransformerConfig, attention_maps
+from gpt_jax.ops import dropout
+
+CONFIG = TransformerConfig(vocab_size=60, context=160, layers=2, width=16, heads=2)
+RNG = np.random.default_rng(0)
+
+
+def perturbed(params, scale=0.3):
+  """Every parameter moved, so that biases and gains matter too and attention is far from uniform."""
+  rng = np.random.default_rng(1)
+  return jax.tree.map(lambda p: p + scale * rng.standard_normal(p.shape, np.float32), params)
+
+
+@pytest.fixture(scope="module")
+def trunk():
+  """(apply(inputs, positions, segments, key), params)."""
+  module = CONFIG.build()
+  text = np.zeros((1, 8), np.int32)
+  params = perturbed(jax.jit(module.init)(jax.random.key(0), text, text)["params"])
+  return jax.jit(lambda *args, params=params: module.apply({"params": params}, *args)), params
+
+
+def tokens(rows, length):
+  inputs = RNG.integers(0, 63, (rows, length)).astype(np.int32)
+  return inputs, np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)
+
+
+def test_parameter_count():
+  config = TransformerConfig(vocab_size=40_478)
+  text = jnp.zeros((1, 8), jnp.int32)
+  params = jax.eval_shape(config.build().init, jax.random.key(0), text, text)["params"]
+  assert config.parameter_count() == 116_534_784
+  assert params["tokens"].shape == (40_576, 768)  # 40,478 + 3 special ids, up to a multiple of 128
+  unused = (40_576 - 40_478) * 768
+  assert sum(math.prod(p.shape) for p in jax.tree.leaves(params)) - unused == 116_534_784
+  assert len(jax.tree.leaves(params)) == 146
+
+
+def test_initial_values():
+  text = np.zeros((1, 8), np.int32)
+  config = dataclasses.replace(CONFIG, width=64)
+  params = jax.jit(config.build().init)(jax.random.key(0), text, text)["params"]
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    if name.endswith("bias"):
+      np.testing.assert_array_equal(leaf, 0)
+    elif name.endswith("scale"):
+      np.testing.assert_array_equal(leaf, 1)
+    else:
+      np.testing.assert_allclose(np.std(leaf), 0.02, rtol=0.05, err_msg=name)
+
+
+def test_pre_norm_begins_with_smaller_sums():
+  text = np.zeros((1, 8), np.int32)
+  config = dataclasses.replace(CONFIG, width=64, layers=8, norm="pre")
+  params = jax.jit(config.build().init)(jax.random.key(0), text, text)["params"]
+  for part, size in (("attention", 1 / 4), ("mlp", 1 / 4)):  # 1 / sqrt(2 x 8)
+    np.testing.assert_allclose(np.std(params["block_3"][part]["out"]["kernel"]), 0.02 * size, rtol=0.05)
+  np.testing.assert_allclose(np.std(params["block_3"]["mlp"]["in"]["kernel"]), 0.02, rtol=0.05)
+  np.testing.assert_allclose(np.std(params["block_3"]["attention"]["qkv"]["kernel"]), 0.02, rtol=0.05)
+  assert config.parameter_count() == sum(p.size for p in jax.tree.leaves(params)) - (128 - 60) * 64
+
+
+def test_heads_must_divide_the_width():
+  with pytest.raises(InputError, match="trunk.heads=3: must divide trunk.width=16"):
+    dataclasses.replace(CONFIG, heads=3)
+
+
+# The second implementation: one sequence at a time, a loop over heads, nothing shared with the first.
+
+
+def numpy_norm(x, p):
+  mean = x.mean(-1, keepdims=True)
+  return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
+
+
+def numpy_gpt(params, ids, heads, causal=True, maps=None):
+  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+  T, D = len(ids), p["tokens"].shape[1]
+  h = p["tokens"][ids] + p["positions"][:T]
+  pre = "last_norm" in p
+  for i in range(CONFIG.layers):
+    block = p[f"block_{i}"]
+    x = numpy_norm(h, block["attention_norm"]) if pre else h
+    c = x @ block["attention"]["qkv"]["kernel"].reshape(D, 3 * D) + block["attention"]["qkv"]["bias"].reshape(3 * D)
+    q, k, v = c[:, :D], c[:, D : 2 * D], c[:, 2 * D :]
+    merged = np.zeros((T, D))
+    for head in range(heads):
+      part = slice(head * D // heads, (head + 1) * D // heads)
+      w = q[:, part] @ k[:, part].T / np.sqrt(D // heads)
+      if causal:
+        w = np.where(np.tril(np.ones((T, T))) == 1, w, -1e9)
+      w = np.exp(w - w.max(-1, keepdims=True))
+      w = w / w.sum(-1, keepdims=True)
+      merged[:, part] = w @ v[:, part]
+      if maps is not None:
+        maps.append(w)
+    out = block["attention"]["out"]
+    n = h + merged @ out["kernel"].reshape(D, D) + out["bias"]
+    n = n if pre else numpy_norm(n, block["attention_norm"])
+    x = numpy_norm(n, block["mlp_norm"]) if pre else n
+    m = x @ block["mlp"]["in"]["kernel"] + block["mlp"]["in"]["bias"]
+    m = 0.5 * m * (1 + np.tanh(np.sqrt(2 / np.pi) * (m + 0.044715 * m**3)))
+    h = n + m @ block["mlp"]["out"]["kernel"] + block["mlp"]["out"]["bias"]
+    h = h if pre else numpy_norm(h, block["mlp_norm"])
+  return numpy_norm(h, p["last_norm"]) if pre else h
+
+
+@pytest.mark.parametrize("length", [9, 128])  # from 128 on attention goes by blocks of queries
+def test_equals_numpy(trunk, length):
+  apply, params = trunk
+  inputs, positions = tokens(2, length)
+  hidden, table = apply(inputs, positions)
+  for found, ids in zip(hidden, inputs, strict=True):
+    np.testing.assert_allclose(found, numpy_gpt(params, ids, CONFIG.heads), atol=2e-4)
+  np.testing.assert_array_equal(table, params["tokens"])
+
+
+def test_not_causal_equals_numpy(trunk):
+  _, params = trunk
+  inputs, positions = tokens(1, 9)
+  hidden, _ = jax.jit(CONFIG.build(causal=False).apply)({"params": params}, inputs, positions)
+  np.testing.assert_allclose(hidden[0], numpy_gpt(params, inputs[0], CONFIG.heads, causal=False), atol=2e-4)
+
+
+@pytest.mark.parametrize("length", [9, 128])
+def test_pre_norm_equals_numpy(length):
+  config = dataclasses.replace(CONFIG, norm="pre")
+  module = config.build()
+  inputs, positions = tokens(2, length)
+  params = perturbed(jax.jit(module.init)(jax.random.key(0), inputs, positions)["params"])
+  hidden, _ = jax.jit(module.apply)({"params": params}, inputs, positions)
+  for found, ids in zip(hidden, inputs, strict=True):
+    np.testing.assert_allclose(found, numpy_gpt(params, ids, CONFIG.heads), atol=2e-4)
+
+  @jax.jit
+  def extend(inputs, positions, state):
+    return module.apply({"params": params}, inputs, positions, None, state, method="extend")
+
+  state = module.apply({"params": params}, 2, method="start")
+  half = length // 2
+  first, _, state = extend(inputs[:, :half], positions[:, :half], state)
+  second, _, _ = extend(inputs[:, half:], positions[:, half:], state)
+  np.testing.assert_allclose(np.concatenate([first, second], axis=1), hidden, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [9, 128])
+def test_attention_maps(trunk, length):
+  """They are the plain implementation's, and looking at them changes nothing."""
+  apply, params = trunk
+  inputs, positions = tokens(2, length)
+  (hidden, _), kept = CONFIG.build().apply({"params": params}, inputs, positions, mutable="intermediates")
+  found = np.asarray(attention_maps(kept["intermediates"]))
+  assert found.shape == (CONFIG.layers, 2, CONFIG.heads, length, length)
+  np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
+  assert (found[..., ~np.tri(length, dtype=bool)] == 0).all()
+  for row in range(2):
+    expected = []
+    numpy_gpt(params, inputs[row], CONFIG.heads, maps=expected)
+    np.testing.assert_allclose(found[:, row].reshape(-1, length, length), expected, atol=1e-4)
+  np.testing.assert_allclose(hidden, apply(inputs, positions)[0], atol=1e-5)
+
+
+def test_attention_maps_cost_nothing_where_nobody_looks(monkeypatch):
+  """The compiled gradient is the same program as that of a decoder which could not keep them."""
+  inputs, positions = tokens(2, 128)
+  module = CONFIG.build()
+  variables = module.init(jax.random.key(0), inputs, positions)
+  assert set(variables) == {"params"}
+
+  def program():
+    def total(params):
+      return module.apply({"params": params}, inputs, positions, None, dropout.key(0, 0))[0].sum()
+
+    return jax.jit(jax.grad(total)).lower(variables["params"]).as_text()
+
+  with_maps, asked = program(), []
+  monkeypatch.setattr("flax.linen.Module.sow", lambda self, *_: asked.append(self.path))
+  assert program() == with_maps and len(asked) == 4 * CONFIG.layers
+
+
+@pytest.mark.parametrize("length, changed", [(9, 4), (128, 31), (128, 32), (128, 100)])
+def test_causality(trunk, length, changed):
+  """Nothing before a changed token moves, and everything behind it does."""
+  apply, _ = trunk
+  inputs, positions = tokens(1, length)
+  other = inputs.copy()
+  other[0, changed] = (other[0, changed] + 1) % 60
+  before, after = apply(inputs, positions)[0], apply(other, positions)[0]
+  np.testing.assert_array_equal(before[0, :changed], after[0, :changed])
+  assert (np.abs(before - after)[0, changed:].max(-1) > 0).all()
+
+
+@pytest.mark.parametrize("length", [24, 128])
+def test_packed_rows_equal_rows_alone(trunk, length):
+  apply, _ = trunk
+  cuts = [0, 7, length // 2 + 3, length - 2, length]  # the last two places fill the row
+  inputs, _ = tokens(1, length)
+  positions, segments = np.zeros((2, 1, length), np.int32)
+  for number, (begin, end) in enumerate(zip(cuts[:-2], cuts[1:-1], strict=True)):
+    positions[0, begin:end] = np.arange(end - begin)
+    segments[0, begin:end] = number + 1
+  hidden, _ = apply(inputs, positions, segments)
+  alone = np.zeros((3, length), np.int32)
+  for row, begin, end in zip(alone, cuts[:-2], cuts[1:-1], strict=True):
+    row[: end - begin] = inputs[0, begin:end]
+  expected, _ = apply(alone, np.broadcast_to(np.arange(length, dtype=np.int32), alone.shape))
+  for row, begin, end in zip(expected, cuts[:-2], cuts[1:-1], strict=True):
+    np.testing.assert_allclose(hidden[0, begin:end], row[: end - begin], atol=1e-5)
+  assert np.isfinite(hidden).all()
+
+
+def test_cache_equals_the_full_forward(trunk):
+  """Prompts of three lengths in one pass, then token by token."""
+  apply, params = trunk
+  module = CONFIG.build()
+  lengths, rows, total = np.array([3, 6, 5]), 3, 12
+  inputs, positions = tokens(rows, total)
+  full, table = apply(inputs, positions)
+
+  @jax.jit
+  def extend(inputs, positions, valid, cache):
+    return module.apply({"params": params}, inputs, positions, valid, cache, method="extend")
+
+  cache = module.apply({"params": params}, rows, method="start")
+  valid = positions[:, :6] < lengths[:, None]
+  prompt = np.where(valid, inputs[:, :6], 59)  # anything may stand behind a shorter prompt
+  hidden, cached_table, cache = extend(prompt, positions[:, :6], valid, cache)
+  np.testing.assert_array_equal(table, cached_table)
+  for row, length in enumerate(lengths):
+    np.testing.assert_allclose(hidden[row, :length], full[row, :length], atol=1e-5)
+  for step in range(total - 6):
+    at = lengths + step
+    one = np.take_along_axis(inputs, at[:, None], 1)
+    hidden, _, cache = extend(one, at[:, None].astype(np.int32), np.ones((rows, 1), bool), cache)
+    np.testing.assert_allclose(hidden[:, 0], full[np.arange(rows), at], atol=1e-5)
+
+
+def test_bfloat16_is_near_float32(trunk):
+  apply, params = trunk
+  inputs, positions = tokens(2, 20)
+  params = jax.tree.map(lambda p: p / 2, params)
+  exact, _ = apply(inputs, positions, params=params)
+  rough, table = jax.jit(dataclasses.replace(CONFIG, dtype="bfloat16").build().apply)(
+    {"params": params}, inputs, positions
+  )
+  assert rough.dtype == table.dtype == jnp.bfloat16
+  error = np.asarray(rough, np.float32) - np.asarray(exact)
+  assert 0 < np.sqrt((error**2).mean()) < 0.03 * np.std(exact)
+
+
+def test_embedding_dropout_is_that_of_the_whole_table():
+  """A token loses the same features wherever it occurs, and in the output table as well."""
+  config = dataclasses.replace(CONFIG, embedding_dropout=0.25, residual_dropout=0.0, attention_dropout=0.0)
+  module = config.build()
+  inputs, positions = tokens(2, 16)
+  params = jax.jit(module.init)(jax.random.key(0), inputs, positions)["params"]
+  params = {**params, "tokens": jnp.ones_like(params["tokens"])}
+  key = dropout.key(0, 3)
+  hidden, table = jax.jit(module.apply)({"params": params}, inputs, positions, None, key)
+  kept = np.asarray(table) != 0
+  np.testing.assert_allclose(kept.mean(), 0.75, atol=0.03)
+  np.testing.assert_allclose(np.asarray(table)[kept], 1 / 0.75, rtol=1e-6)
+  assert len(np.unique(kept, axis=0)) > 100  # rows have masks of their own
+  # The dropped table and the dropped positions, given to the model as its parameters, are all that dropout does.
+  places = dropout.drop(params["positions"], 0.25, key.fold(config.layers + 1), sharded=False)
+  assert (np.asarray(places) == 0).mean() == pytest.approx(0.25, abs=0.03)
+  expected, _ = jax.jit(module.apply)({"params": {**params, "tokens": table, "positions": places}}, inputs, positions)
+  np.testing.assert_allclose(hidden, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("field, uses", [("residual_dropout", 2), ("attention_dropout", 1)])
+def test_dropout_rates(monkeypatch, field, uses):
+  """Each use in each layer drops its share, by a mask of its own."""
+  shape = {"residual_dropout": (4, 24, 16), "attention_dropout": (4, 2, 24, 24)}[field]
+  masks = []
+
+  def spy(x, rate, key, *, sharded=True):
+    if x.shape == shape and rate:
+      masks.append(dropout.drop(jnp.ones(x.shape), rate, key, sharded=sharded))
+    return dropout.drop(x, rate, key, sharded=sharded)
+
+  monkeypatch.setattr("gpt_jax.models.transformer.drop", spy)
+  rates = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.0)
+  module = dataclasses.replace(CONFIG, **rates | {field: 0.3}).build()
+  inputs, positions = tokens(4, 24)
+  params = jax.jit(module.init)(jax.random.key(0), inputs, positions)["params"]
+
+  @jax.jit
+  def found(params):
+    masks.clear()
+    module.apply({"params": params}, inputs, positions, None, dropout.key(0, 0))
+    return masks
+
+  dropped = [np.asarray(mask) == 0 for mask in found(params)]
+  assert len(dropped) == uses * CONFIG.layers
+  for i, mask in enumerate(dropped):
+    np.testing.assert_allclose(mask.mean(), 0.3, atol=0.04)
+    for other in dropped[:i]:
+      np.testing.assert_allclose((mask != other).mean(), 2 * 0.3 * 0.7, atol=0.05)  # where they are independent

@@ -1,0 +1,244 @@
+"""Zero-shot scores against a model known by hand and against whole texts read without a cache; the five tasks."""
+
+import json
+import math
+import sys
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax.batch import TextBatch
+from gpt_jax.errors import InputError
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import LanguageModel, ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.paper import zero_shot
+from gpt_jax.paper.zero_shot import Question
+from gpt_jax.tasks.metrics import matthews
+from gpt_jax.tasks.reading import pronouns
+
+
+class Bigrams:
+  """Three words; each is followed by the others with probabilities that are written down here."""
+
+  trunk_config = SimpleNamespace(context=8, vocab_size=3)
+  follows = np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.3, 0.6, 0.1]])
+
+  def apply(self, params, *arguments, method):
+    del params
+    if method == "start":
+      return jnp.zeros((arguments[0], 1))
+    ids, state = arguments[0], arguments[-1]
+    return jnp.log(self.follows)[ids], jnp.eye(3), state
+
+
+@pytest.fixture
+def scorer(monkeypatch):
+  """make_scorer of the bigrams."""
+  monkeypatch.setattr(zero_shot, "LanguageModel", lambda trunk: Bigrams())
+  return lambda: zero_shot.make_scorer(Bigrams.trunk_config)
+
+
+def test_a_model_known_by_hand(scorer):
+  questions = [
+    Question([0, 1], [[2], [0]], [0, 0]),  # 0 1 | 2: P(2 | 1); 0 1 | 0
+    Question([1], [[2, 1, 1], [0]], [0, 0]),  # options of unequal lengths
+    Question([1], [[2, 1, 1], [0, 2]], [1, 1]),  # the first ids read and not counted
+    Question([], [[0, 1, 2]], [0]),  # nothing before the first token, which cannot be scored
+  ]
+  found = scorer()({}, questions)
+  expected = [
+    [(math.log(0.7), 1), (math.log(0.1), 1)],
+    [(math.log(0.7) + math.log(0.6) + math.log(0.2), 3), (math.log(0.1), 1)],
+    [(math.log(0.6) + math.log(0.2), 2), (math.log(0.25), 1)],
+    [(math.log(0.25) + math.log(0.7), 2)],
+  ]
+  for answers, wanted in zip(found, expected, strict=True):
+    np.testing.assert_allclose(answers, wanted, rtol=1e-6, atol=1e-7)
+  assert found[1][0].mean == pytest.approx(math.log(0.7 * 0.6 * 0.2) / 3)
+
+
+def test_a_context_without_room_loses_its_head(scorer):
+  question = Question([2] * 7 + [1], [[2, 1, 1]], [0])
+  (found,) = scorer()({}, [question])
+  assert found[0].total == pytest.approx(math.log(0.7 * 0.6 * 0.2))
+
+
+TRUNKS = [
+  TransformerConfig(vocab_size=30, context=32, layers=2, width=16, heads=2),
+  LSTMConfig(vocab_size=30, context=32, width=16, units=24),
+]
+
+
+@pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
+def test_reading_a_context_once_changes_nothing(trunk, make_run):
+  model, rng = LanguageModel(trunk), np.random.default_rng(0)
+  params = make_run.params_of(ModelConfig(trunk), 0)
+  questions = []
+  for context in (0, 1, 2, 9, 17, 24):
+    options = [rng.integers(30, size=size).tolist() for size in (1, 3, 8, 20)[: 2 + context % 3]]
+    questions.append(Question(rng.integers(30, size=context).tolist(), options, [0] * len(options)))
+
+  def forward(params, ids):
+    return model.apply({"params": params}, TextBatch(ids, ids, ids, jnp.arange(32)[None], None))
+
+  read = jax.jit(forward)
+
+  def whole(ids):
+    hidden, table = read(params, np.array([[*ids, *[0] * (32 - len(ids))]], np.int32))
+    scores = np.asarray(hidden @ table.T, np.float64)[0, :, :30]
+    scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
+    return [scores[n - 1, ids[n]] for n in range(1, len(ids))]
+
+  found = zero_shot.make_scorer(trunk)(params, questions)
+  for question, answers in zip(questions, found, strict=True):
+    longest = max(map(len, question.options))
+    context = question.context[max(0, len(question.context) + longest - 32) :]
+    for option, answer in zip(question.options, answers, strict=True):
+      scored = whole([*context, *option])[-len(option) :] if context or len(option) > 1 else []
+      assert answer.tokens == len(scored)
+      np.testing.assert_allclose(answer.total, sum(scored), rtol=1e-4, atol=1e-4)
+
+
+def test_the_best_threshold_is_the_best_of_all():
+  rng = np.random.default_rng(0)
+  for _ in range(9):
+    truth, scores = rng.integers(2, size=40), np.round(rng.normal(size=40), 1)
+    threshold = zero_shot.best_threshold(truth, scores)
+    every = [matthews(truth, (scores > t).astype(int)) for t in np.arange(-3.05, 3, 0.1)]
+    assert matthews(truth, (scores > threshold).astype(int)) == pytest.approx(max(every))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, make_run, tiny_tokenizer):
+  """A data folder with a few examples of each task, and the run of a model with random parameters."""
+  folder = tmp_path_factory.mktemp("zero_shot")
+  for place in ("glue/CoLA", "glue/SST-2", "race/dev/middle", "winograd"):
+    (folder / place).mkdir(parents=True)
+  sentences = [
+    "the cat sat on the mat",
+    "cat the on sat",
+    "the dog ran to the sea",
+    "sea red the to",
+    "the barn",
+    "mat on",
+  ]
+  for split in ("train", "dev"):
+    lines = [f"x\t{1 - n % 2}\t\t{text}\n" for n, text in enumerate(sentences * 2)]
+    (folder / f"glue/CoLA/{split}.tsv").write_text("".join(lines))
+    rows = [f"{text} \t{n % 2}\n" for n, text in enumerate(sentences)]
+    (folder / f"glue/SST-2/{split}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
+  passage = {"article": "the cat sat on the mat " * 9, "questions": ["the dog _", "who ran?"], "answers": ["A", "D"]}
+  passage["options"] = [["ran to the sea", "sat", "the mat", "the old red barn"], ["cat", "dog", "sea", "mat"]]
+  (folder / "race/dev/middle/1.txt").write_text(json.dumps(passage))
+  (folder / "winograd/test.c.txt").write_text(
+    "The cat sat on the mat because it was old.\nit\nThe cat,the mat\nthe cat\n\n"
+    "Italy ran to the sea and it sat.\nit\nItaly,the sea\nItaly\n"
+  )
+  (folder / "winograd/wsc273.txt").write_text("[MASK]  ran to the sea. \n[MASK]\nThe dog ,The barn \nThe dog \n")
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=16, heads=2)
+  workdir = make_run(folder / "run", ModelConfig(trunk), steps=(3, 7))
+  return SimpleNamespace(data=str(folder), run=workdir)
+
+
+def test_every_task_over_a_run(world, tmp_path, capsys):
+  results = zero_shot.run(world.run, world.data, history=True, out=str(tmp_path / "found.json"))
+  assert json.load(open(tmp_path / "found.json", encoding="utf-8")) == [result._asdict() for result in results]
+  assert [result.step for result in results] == [3] * 7 + [7] * 7
+  counts = {result.task: result.examples for result in results}
+  assert counts == {"cola": 12, "sst2": 6, "race-middle": 2, "dprd": 2, "wsc273": 1}
+  assert sum("ORACLE" in result.rule for result in results) == 2
+  told = capsys.readouterr().out
+  assert told.count("\n") == 14
+  assert "words of 1" not in told and "tokens in this vocabulary: means are compared" in told  # both words split
+  newest = zero_shot.run(world.run, world.data, tasks=["dprd"])
+  assert newest == [result for result in results if (result.task, result.step) == ("dprd", 7)]
+
+
+def test_what_measuring_needs_is_missed_at_once(world, monkeypatch):
+  monkeypatch.setitem(sys.modules, "sklearn", None)
+  monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+  monkeypatch.setattr(zero_shot, "make_scorer", None)
+  with pytest.raises(InputError, match="needs scikit-learn"):
+    zero_shot.run(world.run, world.data)
+
+
+@pytest.mark.parametrize(
+  "sentence, message",
+  [("the", "dev.tsv:1: no token to score"), ("the cat sat " * 40, r"dev.tsv:1: \d+ tokens to score; .* context is 64")],
+)
+def test_texts_that_cannot_be_scored_are_named_before_any_is(world, tmp_path, monkeypatch, sentence, message):
+  (tmp_path / "glue" / "CoLA").mkdir(parents=True)
+  for split, text in (("train", "the cat sat"), ("dev", sentence)):
+    (tmp_path / "glue" / "CoLA" / f"{split}.tsv").write_text(f"x\t1\t\t{text}\n")
+  monkeypatch.setattr(zero_shot, "measure", None)
+  with pytest.raises(InputError, match=message):
+    zero_shot.run(world.run, str(tmp_path), ["cola"])
+
+
+def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
+  questions, judge = zero_shot.TASKS["dprd"](world.data, tiny_tokenizer, 0)
+  text = tiny_tokenizer.decode
+  # What the candidates have in common is read once: here the article too.
+  heads = ["the cat sat on the mat because the", "italy ran to the sea and"]
+  assert [text(question.context).lower() for question in questions] == heads
+  scored = [[text(o[n:]) for o, n in zip(q.options, q.unscored, strict=True)] for q in questions]
+  assert scored == [["was old."] * 2, ["sat."] * 2]
+  likelier, less, equal = zero_shot.Answer(-1.0, 2), zero_shot.Answer(-1.0, 1), zero_shot.Answer(-2.0, 4)
+  for options, value in (((likelier, less), 1.0), ((less, likelier), 0.0), ((likelier, equal), 0.0)):
+    assert judge([options] * 2)[0][1:3] == ("accuracy", value)  # of equals the last: no credit for the order
+
+
+def test_options_that_begin_alike_are_scored_whole(world, tiny_tokenizer):
+  questions, _ = zero_shot.TASKS["race-middle"](world.data, tiny_tokenizer, 0)
+  first = questions[0]
+  scored = [tiny_tokenizer.decode(option[n:]) for option, n in zip(first.options, first.unscored, strict=True)]
+  assert scored == ["ran to the sea", "sat", "the mat", "the old red barn"]
+
+
+def test_pronouns_are_words_and_the_first_of_them_is_meant(world):
+  first, second = pronouns.read(world.data, "dprd")
+  assert (first.before, first.after) == ("The cat sat on the mat because ", " was old.")
+  assert first.candidates == ("the cat", "the mat")  # "The" is of a sentence's beginning
+  assert (second.before, second.answer) == ("Italy ran to the sea and ", 0)
+  (schema,) = pronouns.read(world.data, "wsc273")
+  assert (schema.before, schema.after, schema.candidates) == ("", " ran to the sea.", ("The dog", "The barn"))
+
+
+def test_real_files(data_root):
+  assert len(pronouns.read(str(data_root), "dprd")) == 564
+  found = pronouns.read(str(data_root), "wsc273")
+  assert len(found) == 273
+  assert {each.answer for each in found} == {0}  # the right candidate first, so equals must not go to the first
+
+
+def test_the_schemas_as_published(data_root, tmp_path):
+  sample = data_root / "format_samples" / "winograd_wsc" / "wsc273" / "WSCollection.xml"
+  (tmp_path / "winograd").mkdir()
+  (tmp_path / "winograd" / "WSCollection.xml").write_bytes(sample.read_bytes())
+  found = pronouns.read(str(tmp_path), "wsc273")
+  assert (found[0].before, found[0].after) == (
+    "The city councilmen refused the demonstrators a permit because ",
+    " feared violence.",
+  )
+  assert (found[0].candidates, found[0].answer) == (("the city councilmen", "the demonstrators"), 0)
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ("The cat sat.\nit\na cat,a dog\n", r"test.c.txt:1: 3 lines; there should be sentence, pronoun"),
+    ("The cat sat.\nit\na cat,a dog\na cat\n", r"test.c.txt:1: the pronoun 'it' is not in the sentence"),
+    ("\n\nIt sat.\nit\na cat,a dog\na mat\n", r"test.c.txt:3: answer 'a mat': should be one of two candidates"),
+    ("It sat.\nit\na cat\na cat\n", r"test.c.txt:1: answer 'a cat': should be one of two candidates"),
+    ("\n", "test.c.txt: empty"),
+  ],
+)
+def test_broken_sentences(tmp_path, text, message):
+  (tmp_path / "winograd").mkdir()
+  (tmp_path / "winograd" / "test.c.txt").write_text(text)
+  with pytest.raises(InputError, match=message):
+    pronouns.read(str(tmp_path), "dprd")

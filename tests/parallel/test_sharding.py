@@ -1,0 +1,153 @@
+"""Where arrays go: the mesh, path rules for parameters and moments, FSDP, and the rows of a batch."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax.batch import TextBatch
+from gpt_jax.errors import InputError
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel import sharding
+from gpt_jax.parallel.sharding import MeshConfig, make_mesh
+
+TRANSFORMER = TransformerConfig(vocab_size=60, context=16, layers=2, width=16, heads=4)
+LSTM = LSTMConfig(vocab_size=60, context=16, width=16, units=8)
+
+
+def abstract_state(trunk):
+  text = jnp.zeros((1, 8), jnp.int32)
+
+  def make():
+    params = {"trunk": trunk.build().init(jax.random.key(0), text, text)["params"]}
+    return {"params": params, "opt_state": optax.adam(1e-3).init(params)}
+
+  return jax.eval_shape(make)
+
+
+def specs(tree, *args, **options):
+  found = sharding.partition(tree, *args, **options)
+  leaves = jax.tree_util.tree_leaves_with_path(found)
+  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.spec for path, leaf in leaves}
+
+
+def test_mesh_shapes():
+  assert dict(make_mesh(MeshConfig()).shape) == {"data": 8, "model": 1}
+  assert dict(make_mesh(MeshConfig(model=4)).shape) == {"data": 2, "model": 4}
+  assert dict(make_mesh(MeshConfig(data=2), jax.devices()[:2]).shape) == {"data": 2, "model": 1}
+
+
+@pytest.mark.parametrize("options", [{"data": 3}, {"model": 3}, {"data": 4}, {"data": 8, "model": 2}])
+def test_devices_that_do_not_divide(options):
+  with pytest.raises(InputError, match="is not the number of devices, 8"):
+    make_mesh(MeshConfig(**options))
+
+
+def test_pmap_is_data_parallel_only():
+  for options in ({"model": 2}, {"fsdp": True}):
+    with pytest.raises(InputError, match="pmap is data parallel only"):
+      MeshConfig(via="pmap", **options)
+
+
+@pytest.mark.parametrize("trunk", [TRANSFORMER, LSTM], ids=["transformer", "lstm"])
+def test_rules_hit_parameters_and_both_moments(trunk):
+  state = abstract_state(trunk)
+  found = specs(state, trunk.TENSOR_PARALLEL, make_mesh(MeshConfig(data=2, model=4)))
+  parameters = {name: spec for name, spec in found.items() if name.startswith("params/")}
+  for name, spec in parameters.items():
+    for moment in ("mu", "nu"):
+      assert found[name.replace("params/", f"opt_state/0/{moment}/")] == spec
+  for pattern, spec in trunk.TENSOR_PARALLEL:
+    matched = [found for name, found in parameters.items() if re.search(pattern, name)]
+    assert matched and all(tuple(found) == tuple(spec) for found in matched), pattern
+  # Every matrix but the positions is divided: what a rule forgot would be held whole by each device.
+  whole = {name for name, spec in parameters.items() if "model" not in spec and len(spec) > 1}
+  assert whole <= {"params/trunk/positions"}
+  assert found["opt_state/0/count"] == P()
+
+
+def test_rules_are_idle_without_a_model_axis():
+  found = specs(abstract_state(TRANSFORMER), TRANSFORMER.TENSOR_PARALLEL, make_mesh(MeshConfig()))
+  assert not any(axis for spec in found.values() for axis in spec)
+
+
+def test_fsdp_takes_the_largest_axis_that_is_left_and_divides():
+  tree = {
+    "a": jax.ShapeDtypeStruct((8, 24), jnp.float32),
+    "taken": jax.ShapeDtypeStruct((24, 8), jnp.float32),
+    "odd": jax.ShapeDtypeStruct((25, 8), jnp.float32),
+    "nothing": jax.ShapeDtypeStruct((3, 5), jnp.float32),
+    "scalar": jax.ShapeDtypeStruct((), jnp.float32),
+  }
+  mesh = make_mesh(MeshConfig(data=4, model=2))
+  assert specs(tree, [("taken", P("model"))], mesh, fsdp=True) == {
+    "a": P(None, "data"),
+    "taken": P("model", "data"),
+    "odd": P(None, "data"),
+    "nothing": P(None, None),
+    "scalar": P(),
+  }
+
+
+def test_heads_that_do_not_divide():
+  trunk = dataclasses.replace(TRANSFORMER, heads=2)
+  with pytest.raises(InputError, match=r"mesh.model=4: does not divide the axis of size 2 of .*/attention/"):
+    specs(abstract_state(trunk), trunk.TENSOR_PARALLEL, make_mesh(MeshConfig(model=4)))
+
+
+def test_check_batch():
+  mesh = make_mesh(MeshConfig(data=4, model=2))
+  sharding.check_batch(24, mesh, 3)
+  with pytest.raises(InputError, match=r"data.batch_size=20: must be a multiple of 8 .*; use 16"):
+    sharding.check_batch(20, mesh, 2)
+  with pytest.raises(InputError, match="; use 8$"):
+    sharding.check_batch(3, mesh, 2)
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize("config", [MeshConfig(), MeshConfig(data=4, model=2), MeshConfig(via="pmap")])
+def test_placed_rows_come_back(config, microbatches):
+  mesh = make_mesh(config)
+  batch = TextBatch(*(np.arange(24 * 5).reshape(24, 5) + i for i in range(4)), None)
+  rows = sharding.local_rows(24, mesh, microbatches)
+  np.testing.assert_array_equal(np.sort(rows), np.arange(24))
+  placed = sharding.place(jax.tree.map(lambda x: x[rows], batch), mesh, microbatches, config.via)
+  assert placed.segments is None
+  x = placed.inputs
+  if config.via == "pmap":
+    assert x.shape == (8, microbatches, 24 // microbatches // 8, 5)
+    x = np.moveaxis(x, 0, 1).reshape(microbatches, -1, 5)
+  else:
+    assert x.sharding.is_equivalent_to(NamedSharding(mesh, P(None, "data")), 3)
+  assert x.shape == (microbatches, 24 // microbatches, 5)
+  np.testing.assert_array_equal(np.reshape(x, (24, 5)), batch.inputs)
+
+
+def test_local_rows_of_one_process_of_two(monkeypatch):
+  """Simulated: the devices of the second process hold the second half of each microbatch."""
+  mesh = make_mesh(MeshConfig(data=4, model=2))
+  second = set(mesh.devices[2:].ravel())
+
+  def local(found, shape):
+    return {device: index for device, index in found.devices_indices_map(shape).items() if device in second}
+
+  monkeypatch.setattr(NamedSharding, "addressable_devices_indices_map", local)
+  np.testing.assert_array_equal(sharding.local_rows(16, mesh, 2), [4, 5, 6, 7, 12, 13, 14, 15])
+
+
+def test_constrain():
+  x = jnp.ones((8, 4))
+  assert sharding.constrain(x, "data") is x  # no mesh
+  mesh = make_mesh(MeshConfig(data=4, model=2))
+  with jax.set_mesh(mesh):
+    placed = jax.jit(lambda x: sharding.constrain(x, "data", "model"))(x)
+  assert placed.sharding.is_equivalent_to(NamedSharding(mesh, P("data", "model")), 2)
+  with jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:1])):
+    assert sharding.constrain(x, "data") is x

@@ -1,0 +1,124 @@
+"""The benchmark at a size that takes seconds: every part measures, and the matrix products are a step's work."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.models import losses
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import benchmark
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.encoding import PackedBatches
+from gpt_jax.tasks.task import find
+
+
+@pytest.fixture
+def config(monkeypatch):
+  monkeypatch.setattr(benchmark, "ROUNDS", 1)
+  monkeypatch.setattr(benchmark, "seconds", lambda run: (run(), 0.5)[1])
+  trunk = TransformerConfig(vocab_size=50, context=24, layers=1, width=16, heads=2)
+  return PretrainConfig(trunk, data=WindowsConfig(batch_size=8, length=16))
+
+
+def test_the_parts_measure(config, tmp_path, capsys):
+  parts = tuple(part for part in benchmark.PARTS if part != "start")
+  rows = benchmark.run(config, parts, str(tmp_path / "out.json"))
+  assert {row.part for row in rows} == set(parts)
+  assert all(np.isfinite(row.value) and row.value > 0 for row in rows)
+  saved = json.loads((tmp_path / "out.json").read_text())
+  assert [tuple(row.values()) for row in saved["rows"]] == [tuple(row) for row in rows]
+  assert len(capsys.readouterr().out.splitlines()) == len(rows) + 1
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory, tiny_tokenizer):
+  """A folder with a few short rows of CoLA and MRPC, and one long row each; and a vocabulary."""
+  folder = tmp_path_factory.mktemp("glue")
+  for task in ("CoLA", "MRPC"):
+    (folder / "glue" / task).mkdir(parents=True)
+  texts = ["the cat", "sat"] * 20
+  cola = [f"x\t{n % 2}\t\t{text}\n" for n, text in enumerate([*texts, " ".join(texts[:6])])]
+  (folder / "glue/CoLA/train.tsv").write_text("".join(cola))
+  header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+  mrpc = [f"{n % 2}\t{n}\t{n}\t{text}\t{text}\n" for n, text in enumerate([*texts, "the old red barn"])]
+  (folder / "glue/MRPC/msr_paraphrase_train.txt").write_text(header + "".join(mrpc))
+  (folder / "glue/MRPC/dev_ids.tsv").write_text("0\t0\n")
+  tiny_tokenizer.save(str(folder / "tokenizer"))
+  return {"data_dir": str(folder), "tokenizer": str(folder / "tokenizer")}
+
+
+def test_packing_is_measured_against_padding(config, glue):
+  found = {row.name: row for row in benchmark.run(config, ("finetuning",), **glue)}
+  assert len(found) == 2 * (1 + 2 * 3)
+  for task in ("cola", "mrpc"):
+    for work in ("training", "evaluation"):
+      assert found[f"{task} {work}, packed"].value == 1  # every time is 0.5 s here
+      rates = [row for name, row in found.items() if name.startswith(f"{task} {work}, pa") and " x " in name]
+      assert [row.value for row in rates] == [32 / 0.5] * 2
+      packed, padded = ([int(n) for n in row.name.split(" to ")[1].split(" x ")] for row in rates)
+      assert padded[0] == 32 * (2 if task == "mrpc" else 1) > packed[0]
+
+
+def test_padding_changes_no_example(config, glue, make_run, tiny_tokenizer):
+  trunk = dataclasses.replace(config.trunk, vocab_size=tiny_tokenizer.vocab_size)
+  task = find("mrpc")
+  encoded = task.encode(task.examples(glue["data_dir"], "train"), tiny_tokenizer, trunk.context)
+  spec = ModelConfig(trunk, HeadConfig())
+  params = make_run.params_of(spec, 0)
+  packed = PackedBatches(encoded, 32, seed=0, epochs=1, row_multiple=8)(0)
+  padded = benchmark.one_sequence_a_row(packed, 24)
+  assert packed.text.inputs.shape[0] < padded.text.inputs.shape[0] == 64
+  scores = [jax.jit(spec.build().apply)({"params": params}, batch)[0] for batch in (packed, padded)]
+  np.testing.assert_allclose(*scores, atol=1e-5)
+  loss = losses.task_loss(spec.build(), 0.5)
+  totals = [jax.jit(loss)(params, batch)[0].total for batch in (packed, padded)]
+  np.testing.assert_allclose(*totals, rtol=1e-5)
+
+
+@pytest.mark.parametrize("given", [{}, {"data_dir": "x"}, {"tokenizer": "x"}])
+def test_finetuning_needs_its_data(config, given):
+  with pytest.raises(InputError, match="finetuning needs both --data_dir"):
+    benchmark.run(config, ("finetuning",), **given)
+
+
+@pytest.mark.slow
+def test_the_time_to_the_first_step(config, monkeypatch):
+  monkeypatch.setenv("XLA_FLAGS", "")  # of the processes that it starts
+  cold, warm = benchmark.run(config, ("start",))
+  assert "cold" in cold.name and "warm" in warm.name
+  assert min(cold.value, warm.value) > 0.5  # what importing JAX takes
+
+
+def test_rates_follow_from_times(config):
+  found = {row.name: row.value for row in benchmark.run(config, ("step",))}
+  assert found["time of a step"] == 0.5
+  assert found["tokens"] == 8 * 16 / 0.5
+  np.testing.assert_allclose(
+    found["work, attention counted whole"], 8 * 16 * config.trunk.flops_per_token(16) / 0.5 / 1e9
+  )
+
+
+@pytest.mark.parametrize("batch, length", [(1, 512), (64, 512), (3, 128)])
+def test_the_matrix_products_are_the_work_of_a_step(batch, length):
+  config = PretrainConfig(TransformerConfig(vocab_size=40478), data=WindowsConfig(batch_size=batch, length=length))
+  work = sum(product.count * product.flops for product in benchmark.matrix_products(config, devices=1))
+  # Beside them the formula counts what it takes for matrices: biases, norms and positions, under 1 %.
+  np.testing.assert_allclose(work, batch * length * config.trunk.flops_per_token(length), rtol=0.01)
+
+
+def test_another_trunk_is_measured_without_a_peak(config):
+  config = PretrainConfig(LSTMConfig(vocab_size=50, context=24, width=8, units=8), data=config.data)
+  assert [row.name for row in benchmark.run(config, ("step",))][:2] == ["time of a step", "tokens"]
+  assert benchmark.matrix_products(config, 1) == []
+
+
+def test_an_unknown_part(config):
+  with pytest.raises(InputError, match="--only=steps: must be among step, data"):
+    benchmark.run(config, ("steps",))

@@ -1,0 +1,48 @@
+"""launch/export.py from the command line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import export
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, make_run, tiny_tokenizer):
+  spec = ModelConfig(TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2))
+  return make_run(tmp_path_factory.mktemp("export") / "run", spec)
+
+
+def launch(*flags):
+  command = [sys.executable, str(ROOT / "launch" / "export.py"), *flags]
+  return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_the_command_exports_and_the_export_loads(run, tmp_path):
+  done = launch(f"--checkpoint={run}", f"--out={tmp_path / 'out'}", "--format=npz")
+  assert (done.returncode, done.stderr) == (0, "")
+  before, after = pretrained.load(run), pretrained.load(str(tmp_path / "out"))
+  jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
+
+
+def test_a_missing_checkpoint_is_one_line(tmp_path):
+  done = launch(f"--checkpoint={tmp_path / 'nowhere'}", f"--out={tmp_path / 'out'}")
+  assert done.returncode == 2
+  assert done.stderr.startswith("error: no checkpoint in") and done.stderr.count("\n") == 1
+  assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_format(run, tmp_path):
+  with pytest.raises(InputError, match="--format=onnx: must be one of npz"):
+    export.run(run, str(tmp_path / "out"), "onnx")

@@ -1,0 +1,117 @@
+"""import_weights: other formats to a run's folder that is used as any other, or nothing at all."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.inference import evaluate, generate
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.programs import export, finetune, import_weights, prepare, pretrain
+from gpt_jax.tasks.table import TableTask
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+pytestmark = pytest.mark.usefixtures("spacy_there")
+
+
+def contents(folder):
+  return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in Path(folder).rglob("*")}
+
+
+def test_openais_release_goes_in_and_comes_out(release, tmp_path):
+  out = tmp_path / "run"
+  import_weights.run("openai", str(release.folder), str(out))
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+  assert {"config.json", "tokenizer", "checkpoints"} <= {path.name for path in out.iterdir()}
+  direct, found = pretrained.load(str(release.folder)), pretrained.load(str(out))
+  jax.tree.map(np.testing.assert_array_equal, found.params, direct.params)
+  assert (found.spec, found.tokenizer, found.step) == (direct.spec, direct.tokenizer, 0)
+  for checkpoint in (out, release.folder):
+    export.run(str(checkpoint), str(tmp_path / f"again_{checkpoint.name}"), "openai")
+    assert contents(tmp_path / f"again_{checkpoint.name}") == contents(release.folder)
+
+
+@pytest.mark.parametrize("format", pretrained.FORMATS)
+def test_every_format_goes_out_and_comes_in(release, tmp_path, format):
+  if format in ("hf", "safetensors"):
+    pytest.importorskip("safetensors")
+  export.run(str(release.folder), str(tmp_path / "there"), format)
+  import_weights.run(format, str(tmp_path / "there"), str(tmp_path / "run"))
+  before, after = pretrained.load(str(release.folder)), pretrained.load(str(tmp_path / "run"))
+  jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
+  assert (before.spec, before.tokenizer, before.step) == (after.spec, after.tokenizer, after.step)
+
+
+@pytest.mark.parametrize("format", ["npz", "hf"])
+def test_a_fine_tuned_model_stays_one(finetuned, tmp_path, format):
+  if format == "hf":
+    pytest.importorskip("safetensors")
+  source = f"{finetuned.workdir}/seed_0"
+  export.run(source, str(tmp_path / "there"), format)
+  import_weights.run(format, str(tmp_path / "there"), str(tmp_path / "run"))
+  before = evaluate.run(source, finetuned.data_dir)
+  assert evaluate.run(str(tmp_path / "run"), finetuned.data_dir) == before
+  assert evaluate.run(str(tmp_path / "there"), finetuned.data_dir) == before
+
+
+def test_an_lstm_through_npz(tmp_path, make_run, tiny_tokenizer):
+  spec = ModelConfig(LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8))
+  source = make_run(tmp_path / "source", spec)
+  export.run(source, str(tmp_path / "there"), "npz")
+  import_weights.run("npz", str(tmp_path / "there"), str(tmp_path / "run"))
+  assert pretrained.load(str(tmp_path / "run")).identity == pretrained.load(source).identity
+
+
+@pytest.mark.released
+def test_an_imported_model_is_used_as_any_other(release, tmp_path):
+  """Fine-tuned, scored and sampled from; and its folder is not taken for a run to go on with."""
+  run = str(tmp_path / "run")
+  import_weights.run("openai", str(release.folder), run)
+  text = generate.run(run, ["the sea"], max_tokens=5)
+  assert text[0].startswith("the")
+  (tmp_path / "text.txt").write_text("the sea and the barn.\n\nthe cat sat there, the dog ran.\n\n" * 40)
+  prepared = prepare.PrepareConfig(source=str(tmp_path / "text.txt"), tokenizer=f"{run}/tokenizer", valid_share=0.5)
+  prepare.run(prepared, str(tmp_path / "prepared"))
+  found = [evaluate.run(path, str(tmp_path / "prepared")) for path in (run, str(release.folder))]
+  assert found[0] == found[1] and found[0]["perplexity"] > 1
+  for split in ("train", "dev"):
+    rows = [f"the {animal} sat\t{sound}" for animal, sound in (("cat", "meows"), ("dog", "barks"))] * 8
+    (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]))
+  config = finetune.FinetuneConfig(
+    task=TableTask(), batch_size=8, optim=OptimConfig(learning_rate=0.01), train=TrainConfig(epochs=1)
+  )
+  results = finetune.run(config, str(tmp_path), run, str(tmp_path / "tuned"))
+  assert 0 <= results[0]["dev"]["dev_accuracy"] <= 1
+  with pytest.raises(InputError, match="holds a run with another config"):
+    config = pretrain.PretrainConfig(pretrained.load(run).spec.trunk, data=WindowsConfig(batch_size=8, length=16))
+    pretrain.run(config, str(tmp_path / "prepared"), run)
+
+
+def test_what_is_there_stays(release, tmp_path):
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "thesis.txt").write_text("mine")
+  before = contents(tmp_path)
+  with pytest.raises(InputError, match="is there already; choose another place"):
+    import_weights.run("openai", str(release.folder), str(tmp_path / "run"))
+  assert contents(tmp_path) == before
+
+
+def test_a_failure_leaves_nothing(release, tmp_path, monkeypatch):
+  monkeypatch.setattr(import_weights, "Checkpoints", None)
+  with pytest.raises(TypeError):
+    import_weights.run("openai", str(release.folder), str(tmp_path / "run"))
+  assert not any(tmp_path.iterdir())
+
+
+def test_the_config_says_where_it_is_from(release, tmp_path):
+  import_weights.run("openai", str(release.folder), str(tmp_path / "run"))
+  config = json.loads((tmp_path / "run" / "config.json").read_text())
+  assert config["data"]["imported"] == "model"
+  assert config["config"]["trunk"]["context"] == config["config"]["data"]["length"] == 16

@@ -1,0 +1,134 @@
+"""The list of tasks, and what it says of folders that are whole, partial and broken."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.programs import list_tasks as catalogue
+from gpt_jax.tasks.task import every
+
+ROOT = Path(__file__).parents[2]
+COLA = "x\t1\t\tThe cat sat.\n"
+
+# What the paper says of its twelve tasks: section 3.3's transformations, tables 2 to 4.
+PAPER = {
+  "classification": {"cola": 45.4, "sst2": 91.3},
+  "similarity": {"mrpc": 82.3, "qqp": 70.3, "stsb": 82.0},
+  "entailment": {"mnli": 82.1, "mnli-mismatched": 81.4, "qnli": 88.1, "rte": 56.0, "scitail": 88.3, "snli": 89.9},
+  "multiple choice": {"race": 59.0, "race-middle": 62.9, "race-high": 57.4, "storycloze": 86.5},
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+  """files({name: content}) -> a folder with these files."""
+
+  def make(contents):
+    for name, content in contents.items():
+      path = tmp_path / name
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(tmp_path)
+
+  return make
+
+
+def of(name, data_dir):
+  return next(entry for entry in catalogue.run(data_dir) if entry.task == name)
+
+
+def test_every_task_and_what_it_is():
+  entries = {entry.task: entry for entry in catalogue.run()}
+  assert list(entries) == [task.name for task in every()] and len(entries) == 22
+  found = {}
+  for entry in entries.values():
+    assert (entry.sizes, entry.remarks) == ({}, ())
+    if entry.paper is not None:
+      found.setdefault(entry.transform, {})[entry.task] = entry.paper
+  assert found == PAPER
+  assert entries["stsb"][2:6] == (tuple("012345"), ("pearson", "spearman"), 82.0, ("glue/stsb",))
+  assert {entries[f"story-{name}"].transform for name in ("ending", "doing", "company", "next")} == set(PAPER)
+
+
+def test_sizes(files):
+  data_dir = files({"glue/CoLA/train.tsv": COLA * 3, "glue/CoLA/dev.tsv": COLA, "glue/CoLA/test.tsv": "sentence\nA.\n"})
+  assert of("cola", data_dir)[-2:] == ({"train": 3, "dev": 1, "test": 1}, ())
+  assert of("cola", f"{data_dir}/glue").sizes == {"train": 3, "dev": 1, "test": 1}
+
+
+def test_what_is_missing_or_broken_is_told_and_the_others_are_counted(files, monkeypatch):
+  data_dir = files(
+    {
+      "glue/CoLA/train.tsv": COLA,
+      "glue/CoLA/dev.tsv": COLA + "x\t1\n",
+      "glue/SST-2/dev.tsv": "sentence\tlabel\nfine\t1\n",
+      "glue/SST-2/train.tsv": b"sentence\tlabel\nf\xefne\t1\n",
+      "snli_1.0/snli_1.0_dev.txt": "gold_label\tsentence1\tsentence2\nneutral\tA.\tB.\n-\tC.\tD.\n",
+      "race": "a file",
+    }
+  )
+  by_name = {entry.task: entry[-2:] for entry in catalogue.run(data_dir)}
+  missing = "No such file or directory"
+  assert by_name["cola"] == (
+    {"train": 1, "dev": None, "test": None},
+    ("glue/CoLA/dev.tsv:2: 2 columns", f"glue/CoLA/test.tsv: {missing}"),
+  )
+  sst2 = ("glue/SST-2/train.tsv:2: not UTF-8 (byte 0xef)", f"glue/SST-2/test.tsv: {missing}")
+  assert by_name["sst2"] == ({"train": None, "dev": 1, "test": None}, sst2)
+  assert by_name["snli"][0]["dev"] == 1
+  assert "snli_1.0/snli_1.0_dev.txt: 1 of 2 rows have no gold label and are left out" in by_name["snli"][1]
+  nothing = {"train": None, "dev": None, "test": None}
+  assert by_name["rte"] == (nothing, ("no folder 'glue/RTE' here",))
+  assert by_name["race"] == (nothing, ("no folder 'race' here",))
+  assert by_name["story-next"][0]["train"] > 0
+
+
+def test_an_error_of_ours_does_not_end_the_list(files, monkeypatch):
+  def broken(*_):
+    raise ZeroDivisionError("ours")
+
+  data_dir = files({"glue/SST-2/dev.tsv": "sentence\tlabel\nfine\t1\n"})
+  monkeypatch.setattr("gpt_jax.tasks.glue.cola.lines", broken)
+  files({"glue/CoLA/dev.tsv": COLA})
+  assert "dev: ZeroDivisionError: ours" in of("cola", data_dir).remarks
+  assert of("sst2", data_dir).sizes["dev"] == 1
+
+
+def test_no_folder(tmp_path):
+  with pytest.raises(InputError, match=r"^--data_dir=.*nowhere: no such folder$"):
+    catalogue.run(str(tmp_path / "nowhere"))
+
+
+def launch(*arguments, **kwargs):
+  command = [sys.executable, str(ROOT / "launch" / "tasks.py"), *arguments]
+  kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **kwargs}
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}  # as users have it
+  return subprocess.Popen(command, env=environment, **kwargs)
+
+
+def test_the_table(files):
+  data_dir = files({"glue/CoLA/train.tsv": COLA * 1200, "glue/CoLA/dev.tsv": COLA})
+  process = launch(f"--data_dir={data_dir}")
+  out, err = process.communicate()
+  assert (process.returncode, err) == (0, "")
+  header, *rows, note = out.splitlines()
+  assert header.split() == ["task", "transform", "labels", "metrics", "paper", "TFDS", "train", "dev", "test"]
+  assert [row.split()[0] for row in rows] == [task.name for task in every()]
+  cola = ["cola", "classification", "unacceptable, acceptable", "matthews, accuracy", "45.4", "glue/cola"]
+  row = rows[[task.name for task in every()].index("cola")]
+  assert [row[header.index(word) :].split("  ")[0] for word in header.split()[:6]] == cola
+  assert row.split("glue/cola")[1].split() == "1,200 1 - glue/CoLA/test.tsv: No such file or directory".split()
+  assert note.startswith("paper: ")
+
+
+def test_a_reader_that_has_had_enough():
+  reading, writing = os.pipe()
+  os.close(reading)
+  process = launch(stdout=writing)
+  os.close(writing)
+  assert process.communicate()[1] == ""
+  assert process.returncode == 141

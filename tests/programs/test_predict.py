@@ -1,0 +1,203 @@
+"""Predictions: every form of input and output, in order, equal to what the evaluation saw."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt_jax import config as configs
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.errors import InputError
+from gpt_jax.inference.evaluate import make_predictor, task_measures
+from gpt_jax.parallel import sharding
+from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.programs import predict
+from gpt_jax.tasks import readers as rows
+
+TEXTS = ["the cat sat", "a dog ran", "old dog on the mat", "cat"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(finetuned):
+  return f"{finetuned.workdir}/seed_0"
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint):
+  """Prediction and probabilities of TEXTS, by the model itself, one text at a time."""
+  loaded = pretrained.load(checkpoint)
+  task = configs.from_json(loaded.meta["task"]).build("")
+  predictor = make_predictor(loaded.model, sharding.make_mesh(MeshConfig()))
+  encode = [task.encode([task.example(rows.Row((text,), None, ""))], loaded.tokenizer, 64) for text in TEXTS]
+  return np.concatenate([predictor(loaded.params, each, 1) for each in encode])
+
+
+def write(folder, name, content):
+  path = folder / name
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  return str(path)
+
+
+FORMS = {
+  "header.tsv": "id\ttext\tlabel\n" + "".join(f"{n}\t{text}\tmeows\n" for n, text in enumerate(TEXTS)),
+  "lines.txt": "".join(text + "\r\n" for text in TEXTS),
+  "quoted.csv": "label,text\n" + "".join(f'x,"{text}"\n' for text in TEXTS),
+  "objects.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in TEXTS),
+}
+
+
+@pytest.mark.parametrize(
+  "name, standard_input",
+  # CSV on standard input is not told from TSV.
+  [(name, piped) for name in FORMS for piped in (False, True) if not (piped and name.endswith(".csv"))],
+)
+def test_every_form_of_input(checkpoint, expected, tmp_path, monkeypatch, name, standard_input):
+  source = write(tmp_path, name, FORMS[name])
+  if standard_input:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FORMS[name].encode())))
+    rows._standard_input.cache_clear()
+    source = "-"
+  found = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
+  rows._standard_input.cache_clear()
+  assert [list(result["probabilities"]) for result in found] == [["barks", "meows"]] * 4
+  np.testing.assert_allclose([list(result["probabilities"].values()) for result in found], expected, atol=1e-5)
+  assert [result["prediction"] for result in found] == ["meows", "barks", "barks", "meows"]
+
+
+def test_output_as_tsv_csv_and_jsonl(checkpoint, tmp_path, capsys):
+  source = write(tmp_path, "in.txt", FORMS["lines.txt"])
+  found = predict.run(checkpoint, source, str(tmp_path / "out.jsonl"), batch_size=2)
+  assert [json.loads(line) for line in open(tmp_path / "out.jsonl", encoding="utf-8")] == found
+  assert all(abs(sum(result["probabilities"].values()) - 1) < 1e-6 for result in found)
+  predict.run(checkpoint, source)
+  header, *lines = csv.reader(io.StringIO(capsys.readouterr().out), delimiter="\t")
+  assert header == ["prediction", "p(barks)", "p(meows)"]
+  assert [line[0] for line in lines] == [result["prediction"] for result in found]
+  told = np.array([[float(cell) for cell in line[1:]] for line in lines])
+  np.testing.assert_allclose(told, [list(result["probabilities"].values()) for result in found], atol=2e-6)
+  assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.jsonl"]
+  predict.run(checkpoint, source, str(tmp_path / "out.csv"))
+  assert list(csv.reader(open(tmp_path / "out.csv", encoding="utf-8"))) == [header, *lines]
+
+
+def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path):
+  found = predict.run(checkpoint, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "out.tsv"), batch_size=8)
+  task = finetuned.config.task.build(finetuned.data_dir)
+  labels = np.array([example.label for example in task.examples(finetuned.data_dir, "dev")])
+  measures = task_measures(task, np.array([list(result["probabilities"].values()) for result in found]), labels)
+  assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in measures.items()} == (
+    finetuned.results[0]["dev"]
+  )
+
+
+def test_a_value_is_the_expectation(model_of, tmp_path):
+  source = write(tmp_path, "pairs.tsv", "the cat\tthe dog\nred barn\ta barn\n")
+  for result in predict.run(model_of("stsb"), source, str(tmp_path / "out.tsv")):
+    assert len(result["probabilities"]) == 6
+    expectation = sum(score * p for score, p in enumerate(result["probabilities"].values()))
+    assert result["prediction"] == pytest.approx(expectation, abs=1e-4)
+
+
+def test_multiple_choice(model_of, tmp_path):
+  columns = dict(zip(("article", "question", "A", "B", "C", "D"), ["the cat sat.", "where?", *TEXTS], strict=True))
+  source = write(tmp_path, "in.jsonl", json.dumps(columns) + "\n")
+  (result,) = predict.run(model_of("race-middle"), source, str(tmp_path / "out.tsv"))
+  assert list(result["probabilities"]) == ["A", "B", "C", "D"]
+  assert result["prediction"] == max(result["probabilities"], key=result["probabilities"].get)
+
+
+@pytest.mark.parametrize(
+  "name, content, message",
+  [
+    ("in.tsv", "cat\tx\ndog\ty\n", "in.tsv:1: 2 columns; without a first line that names them there should be 1: text"),
+    ("in.tsv", "id\ttext\n1\tcat\n2\n", "in.tsv:3: 1 columns where the first line names 2"),
+    ("in.csv", "id,words\n1,cat\n", "in.csv:2: no column 'text'; the columns are 'id', 'words'"),
+    ("in.jsonl", '{"text": "cat"}\n{"txt": "dog"}\n', "in.jsonl:2: no column 'text'"),
+    ("in.jsonl", '{"text": "cat"}\n{"text": 3}\n', "in.jsonl:2: column 'text' should be text, not 3"),
+    ("in.jsonl", '{"text": "cat"}\n{"text"\n', "in.jsonl:2: not JSON"),
+    ("in.txt", "", "in.txt: empty"),
+    ("in.txt", "the cat\n\nthe dog\n", "in.txt:2: an empty line; give it a text, or remove it"),
+    ("in.tsv", "text\tlabel\n", "in.tsv: no rows; one needs text"),
+    ("in.csv", "", "in.csv: empty"),
+    ("in.jsonl", "", "in.jsonl: no rows"),
+    ("in.txt", b"the cat\nth\xe9 dog\n", r"in.txt:2: not UTF-8 \(byte 0xe9\)"),
+    ("in.csv", 'text\ncat\n" "\n', "in.csv:3: column 'text' is empty"),
+  ],
+)
+def test_bad_input_names_its_place_and_loses_nothing(checkpoint, tmp_path, name, content, message):
+  source, output = write(tmp_path, name, content), write(tmp_path, "out.tsv", "old predictions")
+  with pytest.raises(InputError, match=message):
+    predict.run(checkpoint, source, output)
+  assert open(output, encoding="utf-8").read() == "old predictions"
+  assert sorted(os.listdir(tmp_path)) == [name, "out.tsv"]
+
+
+def test_a_brace_in_a_line_is_text(checkpoint, tmp_path):
+  source = write(tmp_path, "in.txt", "{cat} sat\nthe dog\n")
+  assert len(predict.run(checkpoint, source, str(tmp_path / "out.tsv"))) == 2
+
+
+def test_killed_in_the_middle(checkpoint, tmp_path, monkeypatch):
+  def interrupt(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(predict, "_result", interrupt)
+  source, output = write(tmp_path, "in.txt", "cat\n"), write(tmp_path, "out.tsv", "old predictions")
+  with pytest.raises(KeyboardInterrupt):
+    predict.run(checkpoint, source, output)
+  assert open(output, encoding="utf-8").read() == "old predictions"
+  assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.tsv"]
+
+
+@pytest.mark.parametrize(
+  "output, message", [("in.txt", "is the input"), ("", "is a folder"), ("none/out.tsv", "No such file or directory")]
+)
+def test_an_output_that_cannot_be(checkpoint, tmp_path, monkeypatch, output, message):
+  monkeypatch.setattr(predict, "make_predictor", lambda *_: pytest.fail)  # told before the time is spent
+  source = write(tmp_path, "in.txt", "the cat\n")
+  with pytest.raises(InputError, match=f"--output=.*{message}"):
+    predict.run(checkpoint, source, str(tmp_path / output))
+  assert open(source, encoding="utf-8").read() == "the cat\n"
+
+
+def test_a_language_model_has_no_labels(finetuned, tmp_path):
+  with pytest.raises(InputError, match="a language model without a head; fine-tune it first"):
+    predict.run(finetuned.pretrained, write(tmp_path, "in.txt", "cat\n"))
+
+
+def test_a_split_of_the_task_is_its_file(finetuned, checkpoint, tmp_path):
+  for split in ("dev", "train"):
+    outputs = [str(tmp_path / f"{name}.tsv") for name in ("split", "file")]
+    found = predict.run(checkpoint, None, outputs[0], data_dir=finetuned.data_dir, split=split)
+    assert found == predict.run(checkpoint, f"{finetuned.data_dir}/{split}.tsv", outputs[1])
+    assert Path(outputs[0]).read_bytes() == Path(outputs[1]).read_bytes()
+
+
+def test_the_split_is_the_test_set_in_the_order_of_its_rows(model_of, tmp_path):
+  (tmp_path / "glue" / "RTE").mkdir(parents=True)
+  source = write(
+    tmp_path, "glue/RTE/test.tsv", "index\tsentence1\tsentence2\n" + "".join(f"0\t{t}\t.\n" for t in TEXTS)
+  )
+  found = predict.run(model_of("rte"), output=str(tmp_path / "out.jsonl"), data_dir=str(tmp_path))
+  assert found == predict.run(model_of("rte"), source, str(tmp_path / "file.jsonl"))
+  assert len({result["probabilities"]["entailment"] for result in found}) == len(TEXTS)  # or their order would not show
+
+
+def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_path, monkeypatch):
+  monkeypatch.setattr(predict, "make_predictor", lambda *_: pytest.fail)
+  (tmp_path / "data").mkdir()
+  dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
+  (tmp_path / "link").symlink_to(tmp_path / "data")
+  for folder in ("data", "link"):
+    with pytest.raises(InputError, match="--output=.*: is there in --data_dir already; name another file"):
+      predict.run(checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev")
+
+
+@pytest.mark.parametrize("given", [{}, {"source": "x", "data_dir": "y"}, {"source": "x", "data_dir": ""}])
+def test_either_a_file_or_a_split(checkpoint, given):
+  with pytest.raises(InputError, match="give either --input, a file of rows, or --data_dir"):
+    predict.run(checkpoint, **given)

@@ -1,0 +1,361 @@
+"""prepare: a folder that appears whole or not at all, documents kept apart, and one line for each mistake."""
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpt_jax.data import corpus
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.programs import prepare
+from gpt_jax.programs.prepare import PrepareConfig, run
+
+ROOT = Path(__file__).parents[2]
+WORDS = "the a sea ship captain sailed slowly to harbour old grey and storm night nobody spoke of lantern rope".split()
+
+
+def prose(seed: int, words: int) -> str:
+  draw = random.Random(seed)
+  text = [draw.choice(WORDS) + (".\n" if draw.random() < 0.05 else "") for _ in range(words)]
+  return " ".join(text).replace("\n ", "\n") + f" End of {seed}."
+
+
+@pytest.fixture
+def books(tmp_path) -> Path:
+  """Twelve documents of very different lengths."""
+  folder = tmp_path / "books"
+  folder.mkdir()
+  for i in range(12):
+    (folder / f"{i:02}.txt").write_text(prose(i, 20 + 40 * i * i), encoding="utf-8")
+  return folder
+
+
+def settings(source, /, **changes) -> PrepareConfig:
+  return PrepareConfig(**{"source": str(source), "vocab_size": 320, "valid_share": 0.1} | changes)
+
+
+def texts(out) -> dict[str, list[str]]:
+  """The documents of each split, decoded."""
+  tokenizer = Tokenizer.load(out / "tokenizer")
+  files = {split: TokenFile(out, split) for split in ("train", "valid")}
+  return {
+    split: [
+      tokenizer.decode(file.read(begin, end - begin))
+      for begin, end in zip(file.offsets[:-1].tolist(), file.offsets[1:].tolist(), strict=True)
+    ]
+    for split, file in files.items()
+  }
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+  return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def launch(*arguments, **options) -> subprocess.Popen:
+  command = [sys.executable, ROOT / "launch" / "prepare.py", *arguments]
+  environment = os.environ | {"PYTHONPATH": str(ROOT)}
+  return subprocess.Popen(
+    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+  )
+
+
+def test_every_document_once_in_one_split_and_whole(books, tmp_path, capsys):
+  out = tmp_path / "out"
+  run(settings(books), out)
+  got = texts(out)
+  originals = [corpus.clean(path.read_text()).lower() for path in sorted(books.iterdir())]
+  assert sorted(got["train"] + got["valid"]) == sorted(originals)
+  assert 1 <= len(got["valid"]) <= 6
+  share = sum(map(len, got["valid"])) / sum(map(len, originals))
+  assert 0.05 < share <= 0.1
+  shown = capsys.readouterr().out
+  for label in ("documents", "tokens per word", "unigram entropy", "spelled in bytes", "padding in rows of 512"):
+    assert label in shown
+
+
+def test_headers_tell_the_truth(books, tmp_path):
+  out = tmp_path / "out"
+  run(settings(books), out)
+  got = texts(out)
+  tokenizer = Tokenizer.load(out / "tokenizer")
+  assert tokenizer.vocab_size == 320
+  for split in ("train", "valid"):
+    file = TokenFile(out, split)
+    ids = file.read(0, file.n_tokens)
+    share = np.bincount(ids) / file.n_tokens
+    assert file.unigram_entropy == pytest.approx(-sum(p * np.log(p) for p in share if p))
+    assert file.n_bytes == sum(len(text.encode()) for text in got[split])
+    assert file.n_words == sum(len(text.split()) for text in got[split])
+    assert file.vocab_size == 320 and file.tokenizer_hash == tokenizer.hash
+    assert file.header["normaliser"] == tokenizer.normaliser and file.header["cleaner"] == corpus.cleaner()
+    assert file.header["sources"] == [[str(path), path.stat().st_size] for path in sorted(books.iterdir())]
+    assert file.header["unknown_share"] == 0
+  Windows(TokenFile(out, "train"), WindowsConfig(4, 32))(0)
+
+
+def test_workers_and_pieces_change_nothing(books, tmp_path, monkeypatch):
+  run(settings(books), tmp_path / "one")
+  monkeypatch.setattr(prepare, "SMALL", 0)
+  monkeypatch.setattr(os, "cpu_count", lambda: 2)
+  run(settings(books), tmp_path / "two")
+  monkeypatch.setattr(prepare, "SMALL", 1 << 22)
+  monkeypatch.setattr(corpus, "PIECE", 700)
+  run(settings(books), tmp_path / "three")
+  assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
+
+
+@pytest.mark.released
+def test_openais_vocabulary(books, tmp_path, monkeypatch, openai_tokenizer):
+  vocabulary = tmp_path / "vocabulary"
+  openai_tokenizer.save(vocabulary)
+  (vocabulary / "tokenizer.json").unlink()  # as it was released
+  for out, small, piece in (("one", prepare.SMALL, corpus.PIECE), ("two", 0, corpus.PIECE), ("three", 1 << 22, 700)):
+    monkeypatch.setattr(prepare, "SMALL", small)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(corpus, "PIECE", piece)
+    run(settings(books, tokenizer=str(vocabulary)), tmp_path / out)
+  assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
+  assert Tokenizer.load(tmp_path / "one" / "tokenizer").hash == openai_tokenizer.hash
+  files = [TokenFile(tmp_path / "one", split) for split in ("train", "valid")]
+  documents = [file.read(a, b - a).tolist() for file in files for a, b in itertools.pairwise(file.offsets.tolist())]
+  expected = [openai_tokenizer.encode(corpus.clean(path.read_text())).tolist() for path in sorted(books.iterdir())]
+  assert sorted(documents) == sorted(expected)
+  assert any(openai_tokenizer.line_id in ids for ids in documents)
+
+
+def test_a_missing_package_is_met_before_the_reading(books, tmp_path, monkeypatch, openai_tokenizer):
+  openai_tokenizer.save(tmp_path / "vocabulary")
+  monkeypatch.setattr(prepare, "_survey", None)
+  monkeypatch.setitem(sys.modules, "tokenizers", None)
+  monkeypatch.setitem(sys.modules, "ftfy", SimpleNamespace(fix_text=None))
+  with pytest.raises(InputError, match="needs tokenizers: pip install"):
+    run(settings(books, tokenizer=str(tmp_path / "vocabulary")), tmp_path / "out")
+  assert not (tmp_path / "out").exists()
+
+
+def test_several_sources_and_json_lines(books, tmp_path):
+  rows = tmp_path / "rows.jsonl"
+  rows.write_text("\n".join(json.dumps({"story": prose(100 + i, 30)}) for i in range(30)))
+  run(settings(f"{books}/*.txt,{rows}", field="story"), tmp_path / "out")
+  got = texts(tmp_path / "out")
+  assert len(got["train"]) + len(got["valid"]) == 42
+  assert any("end of 129." in text for text in got["train"] + got["valid"])
+
+
+def test_embedded(tmp_path, monkeypatch):
+  storyworld = pytest.importorskip("gpt_jax.data.storyworld")
+  monkeypatch.setattr(storyworld, "documents", lambda: iter([prose(i, 200) for i in range(8)]))
+  monkeypatch.setattr(os, "cpu_count", lambda: 1)
+  run(settings("embedded"), tmp_path / "out")
+  assert sum(map(len, texts(tmp_path / "out").values())) == 8
+
+
+def test_a_vocabulary_is_reused(books, tmp_path):
+  run(settings(books), tmp_path / "one")
+  (tmp_path / "other.txt").write_text("The SEA spoke of zebras.\n\nOld ropes — and “storms”.\n" * 20)
+  run(settings(tmp_path / "other.txt", tokenizer=str(tmp_path / "one" / "tokenizer")), tmp_path / "two")
+  assert TokenFile(tmp_path / "one", "train").tokenizer_hash == TokenFile(tmp_path / "two", "train").tokenizer_hash
+  assert texts(tmp_path / "two")["train"][0].startswith('the sea spoke of zebras.\nold ropes - and "storms".\n')
+  assert 0 < TokenFile(tmp_path / "two", "train").header["unknown_share"] < 0.2  # no z, no dash in the first text
+  with pytest.raises(InputError, match="no tokenizer here"):
+    run(settings(books, tokenizer=str(books)), tmp_path / "three")
+
+
+@pytest.mark.parametrize("piece", [1 << 19, 3000])
+def test_one_document_gives_its_tail(tmp_path, monkeypatch, capsys, piece):
+  monkeypatch.setattr(corpus, "PIECE", piece)
+  (tmp_path / "book.txt").write_text(prose(0, 8000))
+  run(settings(tmp_path / "book.txt"), tmp_path / "out")
+  assert "one document only" in capsys.readouterr().out
+  got = texts(tmp_path / "out")
+  whole = corpus.clean(prose(0, 8000)).lower()
+  (train,), (valid,) = got["train"], got["valid"]
+  assert f"{train}\n{valid}" == whole
+  assert 0.1 <= len(valid) / len(whole) < 0.13
+
+
+def test_a_giant_paragraph_in_pieces_is_one_paragraph(tmp_path, monkeypatch):
+  line = prose(0, 3000).replace("\n", " ")
+  for name in ("a", "b", "c"):
+    (tmp_path / f"{name}.txt").write_text(line)
+  monkeypatch.setattr(corpus, "PIECE", 1000)
+  run(settings(f"{tmp_path}/*.txt"), tmp_path / "out")
+  assert set(texts(tmp_path / "out")["train"]) == {line.lower()}
+
+
+def test_many_documents_are_drawn_one_by_one(tmp_path, monkeypatch):
+  monkeypatch.setattr(prepare, "FEW", 100)
+  rows = tmp_path / "rows.jsonl"
+  rows.write_text("\n".join(json.dumps({"text": f"ship {i} sailed to sea"}) for i in range(3000)))
+  run(settings(rows), tmp_path / "out")
+  got = texts(tmp_path / "out")
+  assert len(got["train"]) + len(got["valid"]) == 3000
+  assert 230 < len(got["valid"]) < 370
+  rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:300]))
+  run(settings(rows, vocab_size=290, valid_share=0.0001), tmp_path / "few")
+  assert len(texts(tmp_path / "few")["valid"]) == 1
+
+
+def test_short_documents_are_told_of(tmp_path, capsys):
+  rows = tmp_path / "rows.jsonl"
+  rows.write_text("\n".join(json.dumps({"text": prose(i, 60)}) for i in range(50)))
+  run(settings(rows), tmp_path / "out")
+  shown = capsys.readouterr().out
+  assert "across_documents" in shown
+  windows = Windows(TokenFile(tmp_path / "out", "train"), WindowsConfig(1, 512))
+  rows = np.concatenate([windows(step) for step in range(windows.spans_per_epoch)])
+  assert f"{(rows[:, 1:] < 0).mean():.1%}" in shown
+
+
+def test_the_same_again_is_already_prepared(books, tmp_path, capsys):
+  run(settings(books), tmp_path / "out")
+  before = contents(tmp_path / "out")
+  capsys.readouterr()
+  run(settings(books), tmp_path / "out")
+  assert capsys.readouterr().out.count("\n") == 1
+  assert contents(tmp_path / "out") == before
+
+
+def test_other_settings_lose_nothing(books, tmp_path):
+  out = tmp_path / "out"
+  run(settings(books), out)
+  before = contents(out)
+  with pytest.raises(InputError, match="other settings \\(vocab_size 320, now 300\\)"):
+    run(settings(books, vocab_size=300), out)
+  (books / "more.txt").write_text("more")
+  with pytest.raises(InputError, match="its sources have changed"):
+    run(settings(books), out)
+  assert contents(out) == before
+  (books / "more.txt").unlink()
+  (out / "train.bin").write_bytes(before["train.bin"][:-2])
+  with pytest.raises(InputError, match=r"train\.bin: truncated"):
+    run(settings(books), out)
+
+
+def test_what_is_not_ours_is_left_alone(books, tmp_path, monkeypatch):
+  with pytest.raises(InputError, match="not empty, and not made by prepare"):
+    run(settings(books), books)
+  with pytest.raises(InputError, match="is a file"):
+    run(settings(books), books / "00.txt")
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "link").symlink_to("empty")
+  run(settings(books), tmp_path / "link")
+  assert (tmp_path / "empty" / "train.bin").exists() and (tmp_path / "link").is_symlink()
+  (tmp_path / "mounted").mkdir()
+  monkeypatch.setattr(os.path, "ismount", lambda path: os.path.basename(path) == "mounted")
+  with pytest.raises(InputError, match="mounted: is a mounted folder"):
+    run(settings(books), tmp_path / "mounted")
+
+
+def test_a_failure_leaves_nothing(books, tmp_path):
+  (books / "zz.txt").write_bytes(b"good, then \xff bad")
+  with pytest.raises(InputError, match=r"zz\.txt: not UTF-8 at byte 11"):
+    run(settings(books), tmp_path / "out")
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["books"]
+
+
+@pytest.mark.parametrize(
+  ("changes", "fault"),
+  [
+    ({"vocab_size": 30_000}, r"vocab_size 30000 is more than this text supports; the largest possible is \d+"),
+    ({"vocab_size": 20}, "vocab_size 20 is too small"),
+    ({"source": "gone.txt"}, r"gone\.txt: no such file"),
+    ({"valid_share": 0.9}, "valid_share = 0.9: must be"),
+  ],
+)
+def test_bad_settings(books, tmp_path, changes, fault):
+  with pytest.raises(InputError, match=fault):
+    run(settings(books, **changes), tmp_path / "out")
+  assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_corpus(tmp_path):
+  (tmp_path / "blank.txt").write_text("\ufeff\r\n  \r\n")
+  with pytest.raises(InputError, match=r"blank\.txt: there is no text"):
+    run(settings(tmp_path / "blank.txt"), tmp_path / "out")
+
+
+def test_command_line(books, tmp_path):
+  program = launch(f"--source={books}", f"--out={tmp_path / 'out'}", "--vocab_size=320", "--valid_share=0.1")
+  shown, errors = program.communicate(timeout=60)
+  assert program.returncode == 0 and not errors and "prepared" in shown
+  run(settings(books), tmp_path / "same")
+  assert contents(tmp_path / "out") == contents(tmp_path / "same")
+  program = launch(f"--source={books / 'gone'}", f"--out={tmp_path / 'other'}")
+  _, errors = program.communicate(timeout=60)
+  assert program.returncode == 2 and errors.startswith("error: ") and errors.count("\n") == 1
+  program = launch("--help")
+  shown, _ = program.communicate(timeout=60)
+  assert "--valid_share" in shown and "default 40000" in shown
+
+
+@contextlib.contextmanager
+def stopped_half_way(books: Path, out: Path):
+  """A run with its workers at work, waiting for the last source: a pipe that nobody writes to."""
+  (books / "0.txt").write_text(prose(0, 200_000))
+  os.mkfifo(books / "zz.pipe")
+  program = launch(
+    f"--source={books}/*.txt,{books}/zz.pipe", f"--out={out}", "--vocab_size=320", start_new_session=True
+  )
+  try:
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
+    deadline = time.monotonic() + 60
+    while not (list(out.parent.glob("*.partial-*")) and len(children.read_text().split()) >= 2):
+      assert time.monotonic() < deadline and program.poll() is None
+      time.sleep(0.05)
+    time.sleep(0.5)
+    yield program, [int(child) for child in children.read_text().split()]
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(program.pid, signal.SIGKILL)
+    program.communicate()
+
+
+def gone(processes: list[int]) -> bool:
+  """Whether they have ended, within 20 seconds."""
+  deadline = time.monotonic() + 20
+  while any(map(is_running, processes)) and time.monotonic() < deadline:
+    time.sleep(0.05)
+  return not any(map(is_running, processes))
+
+
+def is_running(process: int) -> bool:
+  try:
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+  except FileNotFoundError:
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_an_interrupt_leaves_nothing(books, tmp_path):
+  with stopped_half_way(books, tmp_path / "out") as (program, workers):
+    os.killpg(program.pid, signal.SIGINT)  # as Ctrl-C does: everybody gets it
+    _, errors = program.communicate(timeout=30)
+  assert program.returncode == 130 and errors.strip() == "interrupted"
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["books"]
+  assert gone(workers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_after_a_kill_the_next_run_cleans_up(books, tmp_path):
+  with stopped_half_way(books, tmp_path / "out") as (program, workers):
+    os.kill(program.pid, signal.SIGKILL)
+    program.communicate(timeout=30)
+    assert gone(workers)
+  assert [path.name for path in tmp_path.iterdir() if path.name != "books"] == [f"out.partial-{program.pid}"]
+  running = tmp_path / f"out.partial-{os.getppid()}"  # that of another run, still at it
+  running.mkdir()
+  run(settings(f"{books}/*.txt"), tmp_path / "out")
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["books", "out", running.name]

@@ -1,0 +1,298 @@
+"""Pre-training end to end on a tiny prepared folder: learning, exact resumption, what it writes, what it refuses."""
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.checkpoints import store as checkpoint
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokens import TokenFile, TokenWriter, WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import LanguageModel
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.programs import pretrain
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.reporter import Reporter
+
+CONFIG = PretrainConfig(
+  trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
+  data=WindowsConfig(batch_size=16, length=16),
+  optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
+  train=TrainConfig(steps=24, log_every=5, evaluate_every=10, checkpoint_every=6),
+)
+
+
+def changed(config=CONFIG, **changes):
+  """changed(train={"steps": 3}): the config with some fields of its groups replaced."""
+  groups = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changes.items()}
+  return dataclasses.replace(config, **groups)
+
+
+def entries(workdir):
+  with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
+    return [json.loads(line) for line in file]
+
+
+def assert_same_bits(a, b):
+  """The newest parameters of two workdirs."""
+  (a, _, step), (b, _, other) = (checkpoint.restore_params(str(workdir)) for workdir in (a, b))
+  assert step == other
+  jax.tree.map(lambda x, y: np.testing.assert_array_equal(x.view(np.uint32), y.view(np.uint32)), a, b)
+
+
+@pytest.fixture(scope="module")
+def whole(prepared, tmp_path_factory):
+  """(workdir, evaluation) of a run that nothing interrupted."""
+  workdir = str(tmp_path_factory.mktemp("pretrain") / "whole")
+  return workdir, pretrain.run(CONFIG, prepared, workdir)
+
+
+def test_text_is_learned(whole, prepared):
+  workdir, evaluation = whole
+  logged = [entry["loss"] for entry in entries(workdir) if "loss" in entry]
+  assert logged[-1] < logged[0] - 1
+  assert evaluation["valid_loss"] < TokenFile(prepared, "valid").unigram_entropy
+
+
+def test_what_a_run_leaves(whole, prepared):
+  workdir, evaluation = whole
+  assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer"} <= set(os.listdir(workdir))
+  assert Tokenizer.load(f"{workdir}/tokenizer").hash == Tokenizer.load(f"{prepared}/tokenizer").hash
+  found = entries(workdir)
+  trained = [entry for entry in found if "loss" in entry]
+  evaluated = [entry for entry in found if "valid_loss" in entry]
+  assert [entry["step"] for entry in trained] == [5, 10, 15, 20, 24]
+  assert [entry["step"] for entry in evaluated] == [10, 20, 24]
+  assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second"} <= set(trained[0])
+  assert {name: evaluated[-1][name] for name in evaluation} == evaluation
+  # Saved at 6, 10, 12, 18, 20 and 24, of which the newest three stay; the last one is the best as well.
+  assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["18", "20", "24"]
+
+
+def test_evaluation_is_the_mean_over_all_held_out_tokens(whole, prepared):
+  """A plain loop over documents and windows, softmax over the vocabulary alone, in float64."""
+  workdir, evaluation = whole
+  params, _, _ = checkpoint.restore_params(workdir)
+  held_out = TokenFile(prepared, "valid")
+  trunk = dataclasses.replace(CONFIG.trunk, vocab_size=held_out.vocab_size)
+  apply = jax.jit(LanguageModel(trunk).apply)
+  nats = []
+  for begin, end in zip(held_out.offsets[:-1], held_out.offsets[1:], strict=True):
+    for at in range(begin, end - 1, 16):
+      span = held_out.read(at, min(17, end - at))
+      row = np.zeros((1, 17), np.int32)
+      row[0, : len(span)] = span
+      hidden, table = apply({"params": params}, Causal()(row))
+      scores = np.float64(hidden[0]) @ np.float64(table)[: held_out.vocab_size].T
+      nats += [math.log(np.exp(s).sum()) - s[target] for s, target in zip(scores, span[1:], strict=False)]
+  assert len(nats) == held_out.n_tokens - held_out.n_documents
+  assert evaluation["valid_loss"] == pytest.approx(np.mean(nats), rel=1e-5)
+  assert evaluation["valid_perplexity"] == pytest.approx(np.exp(np.mean(nats)), rel=1e-4)
+  bits = np.mean(nats) * held_out.n_tokens / held_out.n_bytes / np.log(2)
+  assert evaluation["valid_bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+
+
+class Stop(Exception):
+  pass
+
+
+def stop_at(monkeypatch, step, act):
+  """Calls act() when the progress of a step is reported."""
+  progress = Reporter.progress
+
+  def report(self, now, *args):
+    progress(self, now, *args)
+    if now == step:
+      act()
+
+  monkeypatch.setattr(Reporter, "progress", report)
+
+
+def crash():
+  raise Stop
+
+
+def assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, resumed_at):
+  monkeypatch.undo()
+  capsys.readouterr()
+  assert pretrain.run(CONFIG, prepared, workdir) == whole[1]
+  assert (f"resumed at step {resumed_at}" in capsys.readouterr().err) == (resumed_at > 0)
+  assert_same_bits(workdir, whole[0])
+  timeless = ("time", "tokens_per_second")
+  mine, theirs = ([{k: v for k, v in e.items() if k not in timeless} for e in entries(w)] for w in (workdir, whole[0]))
+  return mine, theirs
+
+
+@pytest.mark.parametrize("step, resumed_at", [(5, 0), (20, 18)])
+def test_a_crashed_run_resumes_exactly(whole, prepared, tmp_path, monkeypatch, capsys, step, resumed_at):
+  workdir = str(tmp_path / "run")
+  stop_at(monkeypatch, step, crash)
+  with pytest.raises(Stop):
+    pretrain.run(CONFIG, prepared, workdir)
+  mine, theirs = assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, resumed_at)
+  assert [e["step"] for e in mine] == [e["step"] for e in theirs]
+  assert mine[-1] == theirs[-1]
+
+
+def test_a_terminated_run_resumes_exactly(whole, prepared, tmp_path, monkeypatch, capsys):
+  workdir = str(tmp_path / "run")
+  stop_at(monkeypatch, 10, lambda: os.kill(os.getpid(), signal.SIGTERM))
+  with pytest.raises(SystemExit) as stopped:
+    pretrain.run(CONFIG, prepared, workdir)
+  assert stopped.value.code == 0
+  assert "stopped at step 11 of 24 and saved" in capsys.readouterr().err
+  assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, 11)
+
+
+@pytest.mark.parametrize("step", [10, 24])
+def test_terminated_at_an_evaluation_it_is_made(whole, prepared, tmp_path, monkeypatch, capsys, step):
+  workdir = str(tmp_path / "run")
+  stop_at(monkeypatch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+  with pytest.raises(SystemExit):
+    pretrain.run(changed(train={"log_every": 1}), prepared, workdir)
+  mine, theirs = assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, step)
+  assert [e for e in mine if "valid_loss" in e] == [e for e in theirs if "valid_loss" in e]
+
+
+def test_a_finished_run_only_evaluates(whole, prepared, monkeypatch):
+  before = entries(whole[0])
+  monkeypatch.setattr("gpt_jax.data.tokens.Windows.__call__", lambda *_: pytest.fail("trained again"))
+  assert pretrain.run(CONFIG, prepared, whole[0]) == whole[1]
+  assert entries(whole[0]) == before
+
+
+def test_a_run_resumes_on_another_mesh(whole, prepared, tmp_path):
+  """To float tolerance: sums of other parts round differently."""
+  workdir = str(tmp_path / "run")
+  shutil.copytree(whole[0], workdir)
+  for step in ("18", "24"):
+    shutil.rmtree(f"{workdir}/checkpoints/{step}")
+  found = pretrain.run(dataclasses.replace(CONFIG, mesh=MeshConfig(data=4, model=2, fsdp=True)), prepared, workdir)
+  assert found["valid_loss"] == pytest.approx(whole[1]["valid_loss"], abs=1e-4)
+
+
+def test_lstm_with_microbatches_on_a_part_of_the_evaluation(prepared, tmp_path):
+  config = changed(train={"steps": 3, "microbatches": 2, "evaluate_every": 0, "checkpoint_every": 0})
+  trunk = LSTMConfig(context=16, width=16, units=8)
+  config = dataclasses.replace(config, trunk=trunk, mesh=MeshConfig(data=4, model=2), evaluation_batches=1)
+  found = pretrain.run(config, prepared, str(tmp_path / "run"))
+  assert np.isfinite(found["valid_loss"])
+
+
+def test_milestones_stay(prepared, tmp_path):
+  config = changed(train={"steps": 9, "evaluate_every": 0, "checkpoint_every": 1, "milestone": 2})
+  pretrain.run(config, prepared, str(tmp_path))
+  assert sorted(os.listdir(tmp_path / "checkpoints"), key=int) == ["2", "4", "7", "8", "9"]
+
+
+def test_a_run_that_is_stuck_warns_once(prepared, tmp_path):
+  config = changed(optim={"learning_rate": 0.0, "warmup_steps": 1}, train={"steps": 8, "log_every": 2})
+  with pytest.warns(UserWarning, match="not below the unigram entropy") as warned:
+    pretrain.run(config, prepared, str(tmp_path / "run"))
+  assert len([w for w in warned if "unigram" in str(w.message)]) == 1
+
+
+# What is refused, before any training time is spent.
+
+
+def refused(config, data, workdir, match):
+  with pytest.raises(InputError, match=match) as error:
+    pretrain.run(config, str(data), str(workdir))
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "config, match",
+  [
+    (changed(data={"batch_size": 12}), r"data.batch_size=12: must be a multiple of 8 .*; use 8"),
+    (changed(train={"microbatches": 4}), r"data.batch_size=16: must be a multiple of 32"),
+    (changed(mesh={"data": 3}), "mesh.data x mesh.model: 3 x 1 is not the number of devices, 8"),
+    (changed(mesh={"model": 4}), r"mesh.model=4: does not divide the axis of size 2"),
+    (changed(trunk={"vocab_size": 1000}), "trunk.vocab_size=1000: the data's tokenizer has 290; leave the field at 0"),
+    (changed(train={"epochs": 1}), "train.steps=24 and train.epochs=1: exactly one of them"),
+  ],
+)
+def test_configs_that_do_not_fit(prepared, tmp_path, config, match):
+  refused(config, prepared, tmp_path / "run", match)
+
+
+def test_windows_longer_than_the_context():
+  with pytest.raises(InputError, match="data.length=32: must not exceed trunk.context=16"):
+    changed(data={"length": 32})
+
+
+@pytest.fixture
+def copied(prepared, tmp_path):
+  """The prepared folder, to be damaged."""
+  return shutil.copytree(prepared, tmp_path / "data")
+
+
+def write_split(folder, split, tokenizer, text, hash=None):
+  writer = TokenWriter(str(folder), split, tokenizer.vocab_size)
+  writer.add(tokenizer.encode(text), len(text), len(text.split()))
+  writer.close(tokenizer_hash=hash or tokenizer.hash)
+
+
+def test_a_corpus_shorter_than_a_window(copied, tmp_path, tiny_tokenizer):
+  write_split(copied, "train", tiny_tokenizer, "the cat")
+  config = changed(data={"sampling": "across_documents"})
+  refused(config, copied, tmp_path / "run", "are less than one window of length")
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_token_file_of_another_vocabulary(copied, tmp_path, tiny_tokenizer, split):
+  write_split(copied, split, tiny_tokenizer, "the cat sat on the mat and the dog ran to the sea", hash="0" * 64)
+  refused(CONFIG, copied, tmp_path / "run", rf"{split}.bin: a token file of another vocabulary, 000000000000, not ")
+
+
+def test_missing_and_truncated_data(copied, tmp_path):
+  refused(CONFIG, tmp_path / "nowhere", tmp_path / "run", r"nowhere/train.json: missing; .* made by launch/prepare.py")
+  with open(copied / "valid.bin", "r+b") as file:
+    file.truncate(10)
+  refused(CONFIG, copied, tmp_path / "run", "valid.bin: truncated, 10 bytes where")
+  (copied / "train.json").unlink()
+  refused(CONFIG, copied, tmp_path / "run", "train.json: missing")
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_workdir_of_another_config(whole, prepared):
+  config = changed(train={"seed": 1}, trunk={"width": 32})
+  refused(config, prepared, whole[0], r"another config \(.*trunk.width: 16 != 32.*train.seed: 0 != 1\)")
+
+
+def test_a_workdir_of_other_data(whole, copied, tiny_tokenizer):
+  write_split(copied, "train", tiny_tokenizer, "the cat sat on the mat " * 20)
+  refused(CONFIG, copied, whole[0], r"data train_tokens: \d+ != \d+")
+
+
+def test_what_may_change_on_resuming(whole, prepared, tmp_path):
+  workdir = str(tmp_path / "run")
+  shutil.copytree(whole[0], workdir)
+  again = changed(train={"log_every": 1, "checkpoint_every": 7}, mesh={"data": 8})
+  assert pretrain.run(again, prepared, workdir)["valid_loss"] == pytest.approx(whole[1]["valid_loss"], abs=1e-5)
+
+
+def test_a_checkpoint_of_another_size(whole, prepared, tmp_path):
+  """The checkpoints of another run, put into this one's folder."""
+  workdir = tmp_path / "run"
+  pretrain_config = changed(trunk={"width": 32})
+  pretrain.workdirs.claim(
+    str(workdir),
+    dataclasses.replace(pretrain_config, trunk=dataclasses.replace(pretrain_config.trunk, vocab_size=290)),
+    Tokenizer.load(f"{prepared}/tokenizer"),
+    {f"{split}_tokens": TokenFile(prepared, split).n_tokens for split in ("train", "valid")},
+  )
+  shutil.copytree(f"{whole[0]}/checkpoints", workdir / "checkpoints")
+  refused(pretrain_config, prepared, workdir, r"checkpoints/24 is of another model: .* there and .* here")

@@ -1,0 +1,180 @@
+"""verify: what sets two models apart, in any two formats."""
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as configs
+from gpt_jax.batch import TextBatch
+from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.formats import npz
+from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.models.losses import text_loss
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import export, verify
+
+TEXT = ["the cat sat on the mat and the dog ran to the old red barn by the sea", "the sea"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, make_run, tiny_tokenizer):
+  """A run, and functions that write others like it."""
+  folder = tmp_path_factory.mktemp("verify")
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=12, layers=3, width=16, heads=2)
+  spec = ModelConfig(trunk)
+  run = make_run(folder / "run", spec)
+
+  def write(name, spec=spec, change=lambda params: None, tokenizer=tiny_tokenizer):
+    params = jax.tree.map(np.copy, make_run.params_of(spec, 7))
+    change(params)
+    meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
+    npz.save(str(folder / name), params, meta, 7, tokenizer)
+    return str(folder / name)
+
+  write.run, write.spec, write.folder = run, spec, folder
+  return write
+
+
+def test_every_format_is_equal_to_every_other(world, capsys):
+  paths = [world.run]
+  for format in ("npz", "safetensors", "hf"):
+    if format != "npz":
+      pytest.importorskip("safetensors")
+    paths.append(str(world.folder / format))
+    export.run(world.run, paths[-1], format)
+  for a, b in itertools.combinations(paths, 2):
+    found = verify.run(a, b, TEXT)
+    assert found["equal"] and found["logits"] == 0 and found["array"] is None and found["vocabulary"] is None
+    assert found["perplexities"][0] == found["perplexities"][1] > 1
+  assert "all arrays are the same, bit for bit" in capsys.readouterr().out
+
+
+@pytest.mark.released
+def test_openais_arrays(release, tmp_path):
+  export.run(str(release.folder), str(tmp_path / "npz"), "npz")
+  found = verify.run(str(tmp_path / "npz"), str(release.folder), ["the sea, the end."])
+  assert found["equal"] and found["perplexities"][0] > 1
+
+
+def test_the_perplexity_is_that_of_the_loss(world):
+  """Over windows of the context, each text by itself."""
+  model = pretrained.load(world.run)
+  total, weight, loss = 0, 0, jax.jit(text_loss(LanguageModel(model.spec.trunk)))
+  assert len(model.tokenizer.encode(TEXT[0])) > 12  # so that there are several windows
+  for text in TEXT:
+    ids = model.tokenizer.encode(text)
+    for window in (ids[i : i + 12] for i in range(0, len(ids), 12)):
+      places = np.arange(len(window) - 1, dtype=np.int32)[None]
+      batch = TextBatch(window[None, :-1], window[None, 1:], np.ones((1, len(window) - 1), np.float32), places, None)
+      if len(window) > 1:
+        mean = loss(model.params, batch)[0]
+        total, weight = total + float(mean.total), weight + float(mean.weight)
+  found = verify.run(world.run, world.run, TEXT)
+  np.testing.assert_allclose(found["perplexities"], math.exp(total / weight), rtol=1e-5)
+
+
+def test_the_first_array_that_differs(world, capsys):
+  """In the order of the blocks, 2 before 10, and of the places, not of their size."""
+
+  def change(params):
+    params["trunk"]["block_10"]["mlp"]["in"]["bias"][3] += 2
+    params["trunk"]["block_2"]["mlp"]["in"]["bias"][3] += 0.5
+
+  deep = ModelConfig(dataclasses.replace(world.spec.trunk, layers=11))
+  a, b = world("deep", deep), world("changed", deep, change)
+  found = verify.run(a, b, TEXT)
+  assert not found["equal"] and found["logits"] > 1e-3 and found["differing"] == 2
+  name, *shapes, difference = found["array"]
+  assert (name, *shapes) == ("trunk/block_2/mlp/in/bias", (64,), (64,)) and math.isclose(difference, 0.5, rel_tol=1e-5)
+  said = capsys.readouterr().out
+  assert "first array that differs, of 2: trunk/block_2/mlp/in/bias, max |difference| 0.5 of [64]" in said
+  assert said.endswith("not equal within 0.0001\n")
+  assert verify.run(a, b, TEXT, tolerance=1e6)["equal"]
+
+
+def test_what_the_text_does_not_show(world):
+  """A position that no text reaches is still a difference."""
+
+  def change(params):
+    params["trunk"]["positions"][11] += 1
+
+  found = verify.run(world.run, world("position", change=change), ["the sea"])
+  assert found["logits"] == 0 and not found["equal"] and found["array"][0] == "trunk/positions"
+
+
+def test_unused_rows_are_no_difference(world):
+  def change(params):
+    params["trunk"]["tokens"][world.spec.trunk.vocab_size :] += 1
+
+  assert verify.run(world.run, world("rows", change=change), TEXT)["equal"]
+
+
+def test_special_rows_and_the_head_of_a_fine_tuned_model_are(world):
+  spec = ModelConfig(world.spec.trunk, HeadConfig())
+
+  def change(params):
+    params["trunk"]["tokens"][world.spec.trunk.vocab_size + 2] += 1
+
+  def change_head(params):
+    params["head"]["bias"] += 1
+
+  tuned = world("tuned", spec)
+  assert verify.run(tuned, world("tuned_rows", spec, change), TEXT)["array"][0] == "trunk/tokens"
+  assert verify.run(tuned, world("tuned_head", spec, change_head), TEXT)["array"][0] == "head/bias"
+  found = verify.run(world.run, tuned, TEXT)
+  assert not found["equal"] and found["array"][:2] == ("head/bias", None)
+
+
+def test_nan_is_not_equal(world):
+  def change(params):
+    params["trunk"]["block_0"]["mlp"]["in"]["bias"][0] = np.nan
+
+  found = verify.run(world.run, world("nan", change=change), TEXT, tolerance=1e9)
+  assert not found["equal"] and math.isnan(found["logits"])
+
+
+def test_models_of_other_shapes(world, capsys):
+  fewer = world("fewer", ModelConfig(dataclasses.replace(world.spec.trunk, layers=2, context=8)))
+  found = verify.run(world.run, fewer, TEXT)
+  assert not found["equal"] and found["logits"] > 0
+  name, a, b, difference = found["array"]
+  assert (name, b, difference) == ("trunk/block_2/attention/out/bias", None, math.inf) and a == (16,)
+  assert "trunk/block_2/attention/out/bias, [16] and absent" in capsys.readouterr().out
+  lstm = ModelConfig(LSTMConfig(world.spec.trunk.vocab_size, context=16, width=8, units=8))
+  assert not verify.run(world.run, world("lstm", lstm), TEXT)["equal"]
+
+
+def test_compute_is_float32_whatever_the_config_says(world):
+  half = world("half", ModelConfig(dataclasses.replace(world.spec.trunk, dtype="bfloat16")))
+  assert verify.run(world.run, half, TEXT)["logits"] == 0
+
+
+def test_other_vocabularies(world, capsys, tiny_tokenizer):
+  other = Tokenizer.train(["another text with the same number of ids, or so it is to be hoped by all"] * 3, 290)
+  assert other.vocab_size == tiny_tokenizer.vocab_size
+  found = verify.run(world.run, world("other", tokenizer=other), TEXT)
+  assert found["logits"] == 0 and not found["equal"]
+  assert "another vocabulary of b: " in capsys.readouterr().out
+  smaller = Tokenizer.train(["another text"], 270)
+  spec = ModelConfig(dataclasses.replace(world.spec.trunk, vocab_size=270))
+  found = verify.run(world.run, world("smaller", spec, tokenizer=smaller), TEXT)
+  assert not found["equal"] and found["logits"] is None and found["perplexities"] is None
+
+
+@pytest.mark.parametrize("texts, message", [([], "no text: give one"), ([""], "no text of two tokens")])
+def test_no_text(world, texts, message):
+  with pytest.raises(InputError, match=message):
+    verify.run(world.run, world.run, texts)
+
+
+@pytest.mark.parametrize("tolerance", [-1, math.nan])
+def test_a_tolerance_that_is_none(world, tolerance):
+  with pytest.raises(InputError, match="--tolerance="):
+    verify.run(world.run, world.run, TEXT, tolerance)

@@ -1,0 +1,298 @@
+"""Encoding, truncation and packing of labelled examples."""
+
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gpt_jax.data.tokenizers.base import SpecialIds
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.encoding import Example, PackedBatches, each_half, encode, first_field, in_order
+
+START, DELIMITER, EXTRACT = 1000, 1001, 1002
+
+
+class Numbers:
+  """A tokenizer of texts like "12 7 503": every word is its own id; ids below 5 count as unknown."""
+
+  special = SpecialIds(START, DELIMITER, EXTRACT)
+  spelled = np.arange(1000) < 5
+
+  def encode_many(self, texts):
+    return [np.array(text.split(), np.int32) for text in texts]
+
+
+def words(rng, low, high):
+  return " ".join(map(str, rng.integers(5, 1000, rng.integers(low, high + 1))))
+
+
+def random_examples(count, sequences=1, fields=2, longest=40, outcomes=3, seed=0):
+  rng = np.random.default_rng(seed)
+  one_hot = np.eye(outcomes)
+  return [
+    Example(
+      tuple(tuple(words(rng, 1, longest) for _ in range(fields)) for _ in range(sequences)),
+      tuple(one_hot[rng.integers(outcomes)]),
+      f"file:{n + 1}",
+    )
+    for n in range(count)
+  ]
+
+
+def encoded_examples(count, context=128, truncate=each_half, outcomes=3, **kwargs):
+  return encode(random_examples(count, outcomes=outcomes, **kwargs), Numbers(), context, truncate, outcomes)
+
+
+def unpack(batch, groups=1):
+  """Every sequence of a batch found again through its extract token: a list [N][C] of ids; and the cells they fill."""
+  rows, length = batch.text.inputs.shape
+  used = np.zeros((rows, length), bool)
+  found = []
+  for n, ends in enumerate(batch.ends):
+    if not batch.weights[n]:
+      found.append(None)
+      continue
+    first_row = n // (len(batch.ends) // groups) * (rows // groups)
+    example = []
+    for end in ends:
+      row, last = first_row + end // length, end % length
+      cells = np.flatnonzero(batch.text.segments[row] == batch.text.segments[row, last])
+      assert cells[-1] == last and (np.diff(cells) == 1).all(), "a sequence is contiguous and ends at its extract token"
+      assert not used[row, cells].any(), "segments are unique in a row"
+      used[row, cells] = True
+      ids = batch.text.inputs[row, cells]
+      np.testing.assert_array_equal(batch.text.positions[row, cells], np.arange(len(cells)))
+      np.testing.assert_array_equal(batch.text.targets[row, cells[:-1]], ids[1:])
+      weights = batch.text.weights[row, cells]
+      np.testing.assert_allclose(weights[:-1], 1 / len(ends) / (len(ids) - 1), rtol=1e-6)
+      assert weights[-1] == 0, "nothing follows the extract token"
+      example.append(ids)
+    found.append(example)
+  return found, used
+
+
+def expected(encoded):
+  N, C = encoded.fields.shape[:2]
+  return [tuple(tuple(encoded.sequence(n, c).tolist()) for c in range(C)) for n in range(N)]
+
+
+def as_tuples(example):
+  return tuple(tuple(ids.tolist()) for ids in example)
+
+
+def test_sequence_layout():
+  one = encode([Example((("7 8",),), (1.0,), "f:1")], Numbers(), 16, each_half, 1)
+  assert one.sequence(0, 0).tolist() == [START, 7, 8, EXTRACT]
+  pair = encode([Example((("7 8", "9"), ("9", "7 8")), (1.0,), "f:1")], Numbers(), 16, each_half, 1)
+  assert pair.sequence(0, 0).tolist() == [START, 7, 8, DELIMITER, 9, EXTRACT]
+  assert pair.sequence(0, 1).tolist() == [START, 9, DELIMITER, 7, 8, EXTRACT]
+  three = encode([Example((("7 8", "9", "10"),), (1.0,), "f:1")], Numbers(), 16, first_field, 1)
+  assert three.sequence(0, 0).tolist() == [START, 7, 8, 9, DELIMITER, 10, EXTRACT]
+  assert one.sequence(0, 0).dtype == np.int32
+
+
+@pytest.mark.parametrize("context", [8, 32, 33, 512])
+def test_each_half_keeps_heads(context):
+  """Released train.py: max_len = n_ctx // 2 - 2 for each field of a pair; a single field has n_ctx - 2."""
+  long = [str(5 + i) for i in range(600)]
+  pair = encode([Example(((" ".join(long), " ".join(long[::-1])),), None, "f:1")], Numbers(), context, each_half, 2)
+  most = context // 2 - 2
+  wanted = [START, *map(int, long[:most]), DELIMITER, *map(int, long[::-1][:most]), EXTRACT]
+  assert pair.sequence(0, 0).tolist() == wanted
+  single = encode([Example(((" ".join(long),),), None, "f:1")], Numbers(), context, each_half, 2)
+  assert single.sequence(0, 0).tolist() == [START, *map(int, long[: context - 2]), EXTRACT]
+
+
+def test_first_field_alone_is_cut_as_long_as_that_suffices():
+  rng = np.random.default_rng(0)
+  lengths = rng.integers(1, 80, (2000, 3))
+  kept = first_field(lengths, 64)
+  assert (kept.sum(axis=1) + 3 <= 64).all() and (kept >= 0).all() and (kept <= lengths).all()
+  fits = lengths[:, 1:].sum(axis=1) <= 61
+  assert fits.any() and not fits.all()
+  np.testing.assert_array_equal(kept[fits, 1:], lengths[fits, 1:])
+  np.testing.assert_array_equal(kept[fits].sum(axis=1), np.minimum(lengths[fits].sum(axis=1), 61))
+  assert (kept[~fits, 1:] <= 30).all() and (kept[~fits, 1:] >= 1).all()
+
+
+@pytest.mark.parametrize(
+  "sequences, fields, truncate, groups", [(1, 1, each_half, 1), (2, 2, each_half, 4), (4, 3, first_field, 2)]
+)
+def test_packing_changes_nothing_and_loses_nothing(sequences, fields, truncate, groups):
+  encoded = encoded_examples(70, 128, truncate, sequences=sequences, fields=fields)
+  batches = PackedBatches(encoded, 8, seed=3, epochs=2, groups=groups)
+  assert batches.steps_per_epoch == 8
+  wanted = Counter(zip(expected(encoded), map(tuple, encoded.labels), strict=True))
+  for epoch in range(2):
+    seen = Counter()
+    for step in range(epoch * 8, epoch * 8 + 8):
+      batch = batches(step)
+      assert batch.text.inputs.shape == batches.shape, "one shape for the whole run"
+      found, used = unpack(batch, groups)
+      seen.update(zip(map(as_tuples, found), map(tuple, batch.labels), strict=True))
+      assert (batch.weights == 1).all()
+      assert (batch.text.weights[~used] == 0).all() and (batch.text.segments[~used] == 0).all()
+      assert (batch.text.segments[used] > 0).all()
+      np.testing.assert_allclose(batch.text.weights.sum(), 8, rtol=1e-5)  # 1 for each example
+    assert sum(seen.values()) == 64 and seen <= wanted, "every example at most once, and all but the last 6"
+
+
+def test_dtypes():
+  batch = PackedBatches(encoded_examples(8), 8, seed=0, epochs=1)(0)
+  kinds = [array.dtype for array in (*batch.text, batch.ends, batch.labels, batch.weights)]
+  assert kinds == [np.int32, np.int32, np.float32, np.int32, np.int32, np.int32, np.float32, np.float32]
+
+
+def test_order_is_a_pure_function_of_seed_and_epoch():
+  encoded = encoded_examples(64)
+
+  def order(seed, epochs, epoch):
+    batches = PackedBatches(encoded, 8, seed, epochs)
+    steps = range(epoch * 8, epoch * 8 + 8)
+    return [as_tuples(example) for step in steps for example in unpack(batches(step))[0]]
+
+  assert order(1, 2, 1) == order(1, 3, 1), "the number of epochs changes nothing"
+  assert len({tuple(order(seed, 2, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
+  by_length = sorted(order(1, 1, 0), key=lambda example: len(example[0]))
+  assert order(1, 1, 0) != by_length
+
+
+def test_every_batch_has_a_like_mixture_of_lengths():
+  """So that one shape fits all closely, and no batch consists of long examples only."""
+  encoded = encoded_examples(640, fields=1, longest=100)
+  batches = PackedBatches(encoded, 32, seed=0, epochs=1)
+  tokens = [np.count_nonzero(batches(step).text.segments) for step in range(20)]
+  plain = np.random.default_rng(0).permutation(encoded.lengths[:, 0]).reshape(20, 32).sum(axis=1)
+  assert np.std(tokens) < np.std(plain) / 4
+  assert max(tokens) / np.prod(batches.shape) > 0.9
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_groups_hold_the_same_examples_in_the_same_order(groups):
+  encoded = encoded_examples(64, sequences=2)
+  one, several = (PackedBatches(encoded, 8, 0, 1, groups=g) for g in (1, groups))
+  assert several.shape[0] % groups == 0
+  for step in range(one.steps_per_epoch):
+    assert list(map(as_tuples, unpack(one(step))[0])) == list(map(as_tuples, unpack(several(step), groups)[0]))
+    np.testing.assert_array_equal(one(step).labels, several(step).labels)
+    assert several(step).ends.max() < several.shape[0] // groups * several.shape[1], "ends are local to the group"
+
+
+def test_row_multiple_only_adds_empty_rows():
+  """So that a run is the same on any number of devices."""
+  encoded = encoded_examples(64, sequences=2)
+  one, several = PackedBatches(encoded, 8, 0, 1, groups=2), PackedBatches(encoded, 8, 0, 1, groups=2, row_multiple=16)
+  rows = one.shape[0] // 2
+  assert rows % 16 and several.shape[0] == 2 * (rows // 16 + 1) * 16
+  for step in range(one.steps_per_epoch):
+    a, b = one(step), several(step)
+    for x, y in zip(a.text, b.text, strict=True):
+      parts = y.reshape(2, -1, y.shape[1])
+      np.testing.assert_array_equal(parts[:, :rows].reshape(x.shape), x)
+      assert not parts[:, rows:].any()
+    np.testing.assert_array_equal(a.ends, b.ends)
+  assert next(in_order(encoded, 8, row_multiple=16)).text.inputs.shape[0] % 16 == 0
+
+
+def test_in_order_covers_every_example_once():
+  encoded = encoded_examples(21, sequences=2)
+  batches = list(in_order(encoded, 8, groups=2))
+  assert len({batch.text.inputs.shape for batch in batches}) == 1 and len(batches) == 3
+  found = [example for batch in batches for example in unpack(batch, 2)[0]]
+  assert list(map(as_tuples, found[:21])) == expected(encoded)
+  assert found[21:] == [None] * 3
+  last = batches[-1]
+  assert last.weights.tolist() == [1] * 5 + [0] * 3
+  assert (last.labels[5:] == 0).all()
+  np.testing.assert_allclose(last.text.weights.sum(), 5, rtol=1e-5)
+
+
+def test_row_length_can_be_given_and_is_chosen_within_the_context():
+  encoded = encoded_examples(64, 100)
+  assert PackedBatches(encoded, 8, 0, 1).shape[1] in (96, 100)
+  assert PackedBatches(encoded, 8, 0, 1, length=160).shape[1] == 160
+  with pytest.raises(InputError, match="rows of 20 tokens do not hold the longest sequence"):
+    PackedBatches(encoded, 8, 0, 1, length=20)
+
+
+def test_row_length_costs_the_least_arithmetic():
+  encoded = encoded_examples(64, 256, longest=30)
+
+  def cost(shape):
+    return shape[0] * shape[1] * (1 + shape[1] / (6 * 768))
+
+  others = [PackedBatches(encoded, 8, 0, 1, length=length).shape for length in range(64, 257, 32)]
+  assert len({cost(shape) for shape in others}) > 1
+  assert cost(PackedBatches(encoded, 8, 0, 1).shape) == min(map(cost, others))
+
+
+def test_packing_needs_few_rows():
+  """First fit decreasing stays within 11/9 of the optimum, which is at least tokens / length."""
+  encoded = encoded_examples(256, fields=1, longest=60)
+  batches = PackedBatches(encoded, 64, 0, 1)
+  tokens = max(np.count_nonzero(batches(step).text.segments) for step in range(4))
+  assert batches.shape[0] <= np.ceil(tokens / batches.shape[1]) * 11 / 9 + 1
+
+
+def test_rows_are_filled_to_the_last_cell():
+  examples = [Example((("7 " * 14,),), (1.0,), f"f:{n}") for n in range(8)]  # 16 tokens each
+  batches = PackedBatches(encode(examples, Numbers(), 32, each_half, 1), 8, 0, 1)
+  assert batches.shape == (4, 32)
+
+
+def test_planning_is_fast():
+  encoded = encoded_examples(8500, fields=1, longest=50)
+  begin = time.perf_counter()
+  PackedBatches(encoded, 32, 0, 3)
+  assert time.perf_counter() - begin < 5  # 0.05 s on an idle core
+
+
+def test_soft_and_missing_labels():
+  examples = [Example((("7",),), (0.25, 0.75), "f:1"), Example((("8",),), None, "f:2")]
+  encoded = encode(examples, Numbers(), 16, each_half, 2)
+  np.testing.assert_array_equal(encoded.labels, [[0.25, 0.75], [0, 0]])
+
+
+def test_report():
+  examples = [Example((("7 8 9 1", "7"),), (1.0, 0.0), "f:1"), Example((("7", "8 9 9 9 9 9"),), (0.0, 1.0), "f:2")] * 2
+  text = encode(examples, Numbers(), 12, each_half, 2).report(("yes", "no"))
+  assert "4 examples" in text and "yes 50.0%, no 50.0%" in text
+  assert "pieces outside the vocabulary: 9.09%" in text  # 1 of 11 in the distinct texts
+  assert "field 2: truncated in 50.0% of sequences, 28.6% of its tokens" in text  # 6 -> 4, of 7
+  assert "field 1" not in text
+  assert "nothing truncated" in encode(examples, Numbers(), 64, each_half, 2).report()
+
+
+def test_text_that_the_tokenizer_drops_names_file_and_line():
+  class Dropping(Numbers):
+    def encode_many(self, texts):
+      return [ids[ids != 99] for ids in super().encode_many(texts)]
+
+  examples = [Example((("7",),), (1.0,), "a.tsv:2"), Example((("99",),), (1.0,), "a.tsv:3")]
+  with pytest.raises(InputError, match=r"^a\.tsv:3: text field 1 holds nothing"):
+    encode(examples, Dropping(), 16, each_half, 1)
+
+
+@pytest.mark.parametrize(
+  "second, message",
+  [
+    (Example((("7", "8"),), (1.0, 0.0), "f:2"), "f:2: should have 1 sequences of 1 text fields"),
+    (Example((("7",), ("8",)), (1.0, 0.0), "f:2"), "f:2: should have 1 sequences of 1 text fields"),
+    (Example((("7",),), (1.0,), "f:2"), "f:2: a label over 1 outcomes where the task has 2"),
+  ],
+)
+def test_examples_of_another_shape(second, message):
+  with pytest.raises(InputError, match=message):
+    encode([Example((("7",),), (1.0, 0.0), "f:1"), second], Numbers(), 16, each_half, 2)
+
+
+def test_what_cannot_be_batched():
+  with pytest.raises(InputError, match="5 examples are fewer than one batch; batch_size is 8"):
+    PackedBatches(encoded_examples(5), 8, 0, 1)
+  with pytest.raises(InputError, match="8 examples cannot be divided into 3 equal parts"):
+    PackedBatches(encoded_examples(8), 8, 0, 1, groups=3)
+  with pytest.raises(InputError, match="context of 7 tokens is too short"):
+    encoded_examples(8, context=7)
+  with pytest.raises(InputError, match="no examples"):
+    encode([], Numbers(), 16, each_half, 2)

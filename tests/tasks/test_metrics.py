@@ -1,0 +1,56 @@
+"""Metrics against their definitions."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.tasks import metrics
+
+
+@pytest.fixture
+def classes():
+  rng = np.random.default_rng(0)
+  truth = rng.integers(0, 2, 200)
+  return truth, np.where(rng.random(200) < 0.7, truth, 1 - truth)
+
+
+def test_class_metrics_equal_their_definitions(classes):
+  truth, predicted = classes
+  tp, tn = np.sum(truth & predicted), np.sum((1 - truth) & (1 - predicted))
+  fp, fn = np.sum((1 - truth) & predicted), np.sum(truth & (1 - predicted))
+  assert metrics.accuracy(truth, predicted) == pytest.approx((tp + tn) / 200)
+  assert metrics.f1(truth, predicted) == pytest.approx(2 * tp / (2 * tp + fp + fn))
+  matthews = (tp * tn - fp * fn) / np.sqrt(float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
+  assert metrics.matthews(truth, predicted) == pytest.approx(matthews)
+
+
+def test_correlations_equal_their_definitions():
+  rng = np.random.default_rng(0)
+  truth = rng.permutation(100) / 20
+  predicted = truth + rng.normal(size=100)
+  assert metrics.pearson(truth, predicted) == pytest.approx(np.corrcoef(truth, predicted)[0, 1])
+  ranks = [np.argsort(np.argsort(values)) for values in (truth, predicted)]
+  assert metrics.spearman(truth, predicted) == pytest.approx(np.corrcoef(*ranks)[0, 1])
+
+
+@pytest.mark.parametrize("metric", [metrics.matthews, metrics.pearson, metrics.spearman])
+def test_constant_values_correlate_with_nothing(metric):
+  constant, varied = np.ones(4), np.array([0.0, 1, 1, 0])
+  with warnings.catch_warnings(action="error"):
+    assert metric(varied, constant) == metric(constant, varied) == metric(constant, constant) == 0
+
+
+def test_f1_of_predictions_that_are_never_positive():
+  never = np.array([0, 0])
+  assert metrics.f1(np.array([0, 1]), never) == metrics.f1(never, never) == 0
+
+
+@pytest.mark.parametrize("metric, library", [("accuracy", "sklearn"), ("pearson", "scipy")])
+def test_missing_library_names_the_extra(monkeypatch, classes, metric, library):
+  monkeypatch.setitem(sys.modules, library, None)
+  monkeypatch.setitem(sys.modules, f"{library}.{'metrics' if library == 'sklearn' else 'stats'}", None)
+  with pytest.raises(InputError, match=r"gpt_jax\[metrics\]"):
+    getattr(metrics, metric)(*classes)

@@ -1,0 +1,97 @@
+"""Tables in every format, as users' files have them, and what is said about broken ones."""
+
+import io
+import sys
+
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.tasks import readers as rows
+from gpt_jax.tasks.readers import Row, folder, lines, table
+
+
+def write(path, content):
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  return str(path)
+
+
+def read(path, columns=("text",), label="label", **kwargs):
+  return list(table(path, columns, label, **kwargs))
+
+
+def test_tsv_has_no_quoting_and_may_have_bom_and_crlf(tmp_path):
+  path = write(tmp_path / "a.tsv", '\ufefflabel\ttext\r\nyes\t"one\x85 quote\u2028\r\n\r\nno\ttwo, "three"\r\n')
+  assert read(path) == [
+    Row(('"one\x85 quote\u2028',), "yes", f"{path}:2"),
+    Row(('two, "three"',), "no", f"{path}:4"),
+  ]
+
+
+def test_csv_has_quoting(tmp_path):
+  path = write(tmp_path / "a.csv", 'text,label\r\n"a, ""b""\nc",yes\r\n\r\nd,no\r\n')
+  assert read(path) == [Row(('a, "b"\nc',), "yes", f"{path}:2"), Row(("d",), "no", f"{path}:5")]
+
+
+def test_csv_cells_may_hold_documents(tmp_path):
+  path = write(tmp_path / "a.csv", "text,label\n" + "word " * 50_000 + ",yes\n")
+  assert len(read(path)[0].texts[0]) == 250_000
+
+
+def test_jsonl(tmp_path):
+  path = write(tmp_path / "a.jsonl", '{"text": "a\\nb", "label": 1}\n{"label": true, "text": "c", "more": []}\n')
+  assert read(path) == [Row(("a\nb",), "1", f"{path}:1"), Row(("c",), "true", f"{path}:2")]
+
+
+@pytest.mark.parametrize("content", ["b\ttext\n7\thello\n", '{"text": "hello", "b": "7"}\n'])
+def test_standard_input(monkeypatch, content):
+  stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
+  monkeypatch.setattr(sys, "stdin", stdin)
+  rows._standard_input.cache_clear()
+  (row,) = read("-", ("text", "b"), None)
+  assert (row.texts, row.label) == (("hello", "7"), None)
+
+
+def test_columns_in_the_order_asked_for_and_labels_that_may_be_absent(tmp_path):
+  path = write(tmp_path / "a.tsv", "b\ta\n1\t2\n")
+  assert read(path, ("a", "b"), None)[0].texts == ("2", "1")
+  assert read(path, ("a", "b"), "label", unlabelled=True)[0].label is None
+
+
+@pytest.mark.parametrize(
+  "name, content, message",
+  [
+    ("a.tsv", "text\tlabel\na\tyes\nb\n", r"a\.tsv:3: 1 columns where the first line names 2: text, label"),
+    ("a.csv", 'text,label\n"a\nb",yes\nc\n', r"a\.csv:4: 1 columns where the first line names 2"),
+    ("a.csv", 'text,label\na,"b" c\n', r"a\.csv:2: not CSV"),
+    ("a.tsv", "sentence\tlabel\na\tyes\n", r"a\.tsv:2: no column 'text'; the columns are 'sentence', 'label'"),
+    ("a.tsv", "text\tgold\na\tyes\n", r"a\.tsv:2: no column 'label'; the columns are 'text', 'gold'"),
+    ("a.jsonl", '{"text": "a", "label": 1}\n{"label": 0}\n', r"a\.jsonl:2: no column 'text'"),
+    ("a.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"a\.jsonl:2: not JSON"),
+    ("a.jsonl", "[1]\n", r"a\.jsonl:1: should be one JSON object a line"),
+    ("a.jsonl", '{"text": 3, "label": 1}\n', r"a\.jsonl:1: column 'text' should be text, not 3"),
+    ("a.tsv", b"text\tlabel\na\tyes\nb\xe9\tno\n", r"a\.tsv:3: not UTF-8 \(byte 0xe9\)"),
+    ("a.tsv", "", r"a\.tsv: empty"),
+  ],
+)
+def test_broken_files_are_named_with_their_line(tmp_path, name, content, message):
+  with pytest.raises(InputError, match=message):
+    read(write(tmp_path / name, content))
+
+
+def test_missing_file_is_named(tmp_path):
+  with pytest.raises(InputError, match=r"nowhere\.tsv: No such file"):
+    lines(str(tmp_path / "nowhere.tsv"))
+
+
+def test_folder_is_found_from_above_and_from_the_collection(tmp_path):
+  place = tmp_path / "glue" / "RTE"
+  place.mkdir(parents=True)
+  assert folder(str(tmp_path), "glue", "RTE") == str(place)
+  assert folder(str(tmp_path / "glue"), "glue", "RTE") == str(place)
+  race = tmp_path / "race"
+  race.mkdir()
+  assert folder(str(tmp_path), "race").rstrip("/") == folder(str(race), "race").rstrip("/") == str(race)
+  with pytest.raises(InputError, match="no folder 'glue/CoLA' here"):
+    folder(str(tmp_path), "glue", "CoLA")
+  with pytest.raises(InputError, match="no folder 'race' here"):
+    folder(str(tmp_path / "glue"), "race")

@@ -1,0 +1,197 @@
+"""metrics.jsonl, the progress line, and their behaviour over an interruption."""
+
+import builtins
+import io
+import json
+import sys
+import time
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.training import reporter as reporting
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  """A clock that stands still until it is advanced."""
+
+  class Clock:
+    now = 100.0
+
+    def advance(self, seconds):
+      self.now += seconds
+
+  clock = Clock()
+  monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+  return clock
+
+
+def entries(workdir):
+  def refuse(constant):
+    raise AssertionError(f"{constant} is not JSON")
+
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  return [json.loads(line, parse_constant=refuse) for line in lines]
+
+
+def test_a_report_is_one_strict_json_line_and_one_log_line(tmp_path, clock):
+  log = io.StringIO()
+  with reporting.Reporter(tmp_path, 1000, unigram_entropy=6.6, stream=log) as reporter:
+    clock.advance(2)
+    reporter.progress(10, {"loss": 5.5, "gradient_norm": float("nan")}, tokens=4000)
+    (entry,) = entries(tmp_path)  # flushed already
+    assert (entry["step"], entry["loss"], entry["gradient_norm"], entry["tokens_per_second"]) == (10, 5.5, None, 2000)
+  assert log.getvalue() == "step 10/1,000  loss 5.5000 (unigram 6.60)  2,000 tokens/s  3 min left\n"
+
+
+def test_rate_and_remaining_time_leave_out_compilation_and_evaluation(tmp_path, clock):
+  log = io.StringIO()
+  with reporting.Reporter(tmp_path, 100, stream=log) as reporter:
+    clock.advance(50)  # compiling
+    reporter.progress(10, {}, tokens=100)
+    with reporter.paused():
+      clock.advance(1000)
+    clock.advance(10)
+    reporter.progress(20, {}, tokens=100)
+  assert log.getvalue().splitlines()[-1] == "step 20/100  10 tokens/s  80 s left"
+
+
+def test_a_terminal_shows_one_line(tmp_path):
+  screen = Terminal()
+  with reporting.Reporter(tmp_path, 100, stream=screen) as reporter:
+    reporter.progress(1, {"loss": 2}, tokens=1)
+    reporter.progress(2, {"loss": 1}, tokens=1)
+    reporter.say("evaluating")
+    reporter.results(2, {"valid/loss": 1.25})
+    reporter.progress(3, {"loss": 1}, tokens=1)
+  rows = [row.rsplit("\r\x1b[K", 1)[-1] for row in screen.getvalue().split("\n")]
+  assert rows[:2] == ["evaluating", "step 2  valid/loss 1.25"]
+  assert rows[2].startswith("step 3/100") and rows[3:] == [""]
+  assert [entry["step"] for entry in entries(tmp_path)] == [1, 2, 2, 3]
+
+
+@pytest.fixture
+def shell(monkeypatch):
+  """shell(**attributes): IPython is imported, and its shell has these; a notebook's has a kernel, a terminal's none."""
+
+  def make(**attributes):
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(**attributes))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+
+  return make
+
+
+def test_a_notebook_shows_a_bar(tmp_path, shell, capsys):
+  pytest.importorskip("tqdm.auto", reason="needs tqdm")
+  shell(kernel=object())
+  with reporting.Reporter(tmp_path, 100, start_step=40, unigram_entropy=6.6) as reporter:
+    reporter.progress(70, {"loss": 2}, tokens=1)
+    reporter.results(70, {"valid_loss": 1.25})
+    reporter.progress(100, {"loss": 1.5}, tokens=1)
+  frames = capsys.readouterr().err.replace("\n", "\r").split("\r")
+  assert any(frame.startswith(" 40%|") for frame in frames)  # where it resumes
+  assert "step 70  valid_loss 1.25" in [frame.strip() for frame in frames]
+  last = [frame for frame in frames if "|" in frame][-1]
+  assert last.startswith("100%|") and "100/100" in last and "loss 1.5000 (unigram 6.60)" in last
+  assert [entry["step"] for entry in entries(tmp_path)] == [70, 70, 100]
+
+
+def test_a_shell_on_a_terminal_shows_lines(tmp_path, shell, capsys):
+  shell()
+  with reporting.Reporter(tmp_path, 100) as reporter:
+    reporter.progress(70, {"loss": 2}, tokens=1)
+  assert capsys.readouterr().err.startswith("step 70/100  loss 2.0000")
+
+
+def test_a_notebook_without_tqdm_shows_lines(tmp_path, shell, capsys, monkeypatch):
+  monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+  shell(kernel=object())
+  with reporting.Reporter(tmp_path, 100) as reporter:
+    reporter.progress(70, {"loss": 2}, tokens=1)
+  assert capsys.readouterr().err.startswith("step 70/100  loss 2.0000")
+
+
+def write_run(tmp_path, torn='{"step": 4, "lo'):
+  with reporting.Reporter(tmp_path, 100, stream=io.StringIO()) as reporter:
+    for step in (0, 10, 20, 30):
+      reporter.progress(step, {"loss": step}, tokens=1)
+  with open(tmp_path / "metrics.jsonl", "a") as file:
+    file.write(torn)  # killed
+
+
+@pytest.mark.parametrize("start, left", [(20, [0, 10, 20]), (0, [])])
+@pytest.mark.parametrize("torn", ['{"step": 4, "lo', '{"step": 4}'])
+def test_a_resumed_run_repeats_no_entry(tmp_path, start, left, torn):
+  write_run(tmp_path, torn)
+  with reporting.Reporter(tmp_path, 100, start_step=start, stream=io.StringIO()) as reporter:
+    reporter.progress(25, {}, tokens=1)
+  assert [entry["step"] for entry in entries(tmp_path)] == [*left, 25]
+  assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_curve_is_what_was_measured_at_each_step(tmp_path):
+  write_run(tmp_path)
+  with reporting.Reporter(tmp_path, 100, start_step=20, stream=io.StringIO()) as reporter:
+    reporter.progress(30, {"loss": float("nan")}, tokens=1)
+    reporter.results(30, {"valid_loss": 1.5})
+  with open(tmp_path / "metrics.jsonl", "a") as file:
+    file.write('{"step": 4, "lo')  # killed
+  assert reporting.curve(str(tmp_path), "loss") == ([0, 10, 20], [0, 10, 20])
+  assert reporting.curve(str(tmp_path), "valid_loss") == ([30], [1.5])
+  with pytest.raises(InputError, match=r"has no 'accuracy'; it has loss, tokens_per_second, valid_loss$"):
+    reporting.curve(str(tmp_path), "accuracy")
+  with pytest.raises(InputError, match="should be the folder of a run"):
+    reporting.curve(str(tmp_path / "elsewhere"), "loss")
+
+
+def test_the_other_processes_write_nothing(tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  log = io.StringIO()
+  with reporting.Reporter(tmp_path / "run", 100, stream=log) as reporter:
+    reporter.progress(1, {"loss": 1}, tokens=1)
+    reporter.results(1, {"valid/loss": 1})
+    reporter.say("evaluating")
+  assert log.getvalue() == "" and not (tmp_path / "run").exists()
+
+
+def test_share_of_peak(tmp_path, clock, monkeypatch):
+  monkeypatch.setitem(reporting.PEAK, jax.devices()[0].device_kind, 1e6)
+  log = io.StringIO()
+  with reporting.Reporter(tmp_path, 10, flops_per_token=4000 * jax.device_count(), stream=log) as reporter:
+    clock.advance(1)
+    reporter.progress(1, {}, tokens=100)
+  assert "100 tokens/s  40% of peak" in log.getvalue()
+  assert entries(tmp_path)[0]["share_of_peak"] == pytest.approx(0.4)
+
+
+def test_peaks_are_found_by_device_kind():
+  found = {kind: reporting.peak_flops(kind) for kind in ("TPU v5 lite", "TPU v5p", "NVIDIA H100 PCIe", "cpu")}
+  assert found == {"TPU v5 lite": 197e12, "TPU v5p": 459e12, "NVIDIA H100 PCIe": 756e12, "cpu": 0}
+  assert reporting.peak_flops("NVIDIA H100 80GB HBM3") == reporting.peak_flops("NVIDIA H200") == 989e12
+
+
+def test_tensorboard_files(tmp_path):
+  pytest.importorskip("tensorboardX", reason="needs tensorboardX")
+  write_run(tmp_path)
+  assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_without_tensorboard(tmp_path, monkeypatch):
+  real = builtins.__import__
+
+  def without(name, *args, **kwargs):
+    if name.startswith("tensorboardX"):
+      raise ImportError(name)
+    return real(name, *args, **kwargs)
+
+  monkeypatch.setattr(builtins, "__import__", without)
+  write_run(tmp_path)
+  assert not (tmp_path / "tensorboard").exists() and (tmp_path / "metrics.jsonl").exists()
