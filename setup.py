@@ -5,7 +5,9 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-VERSION = re.search(r'__version__ = "(.+)"', Path(__file__).with_name("gpt_jax").joinpath("__init__.py").read_text())[1]
+VERSION = re.search(
+  r'__version__ = "(.+)"', Path(__file__).with_name("gpt_jax").joinpath("__init__.py").read_text()
+)[1]
 
 LIGHT = {
   "metrics": ["scikit-learn>=1.5", "scipy>=1.14"],  # task scores, the bag-of-words baseline
@@ -37,8 +39,17 @@ setup(
   extras_require={
     **LIGHT,
     "all": sorted(sum(LIGHT.values(), [])),
-    "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # text for OpenAI's vocabularies
-    "test": ["pytest>=8", "ruff>=0.9", "nbclient>=0.10", "ipykernel>=6.29"],  # the last two execute the notebooks
+    "released": [
+      "ftfy>=6.2",
+      "spacy>=3.8,<4",
+      "tokenizers>=0.20",
+    ],  # text for OpenAI's vocabularies
+    "test": [
+      "pytest>=8",
+      "ruff>=0.9",
+      "nbclient>=0.10",
+      "ipykernel>=6.29",
+    ],  # the last two execute the notebooks
     "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1"],
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],
     "cuda": ["jax[cuda12]>=0.10.2,<0.12"],

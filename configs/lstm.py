@@ -14,6 +14,8 @@ from gpt_jax.training.loop import TrainConfig
 def get_config() -> PretrainConfig:
   return PretrainConfig(
     trunk=LSTMConfig(),
-    train=TrainConfig(epochs=100, evaluate_every=10_000, checkpoint_every=2_000, milestone=1_000, log_every=100),
+    train=TrainConfig(
+      epochs=100, evaluate_every=10_000, checkpoint_every=2_000, milestone=1_000, log_every=100
+    ),
     evaluation_batches=100,
   )

@@ -37,6 +37,8 @@ def load(path: str):
   Raises:
     gpt_jax.errors.InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
   """
-  from gpt_jax.inference import model as inference  # here, so that importing the package takes no time
+  from gpt_jax.inference import (
+    model as inference,
+  )  # here, so that importing the package takes no time
 
   return inference.load(path)

@@ -17,7 +17,9 @@ from gpt_jax.errors import InputError
 _PACKAGE = __name__.partition(".")[0]
 
 
-def option(default: Any, help: str, *, unit: str = "", low=None, high=None, choices: tuple | None = None) -> Any:
+def option(
+  default: Any, help: str, *, unit: str = "", low=None, high=None, choices: tuple | None = None
+) -> Any:
   """A field of a config dataclass.
 
   Args:
@@ -40,7 +42,12 @@ def validate(node: Any) -> None:
   """
   hints = typing.get_type_hints(type(node))
   for field in dataclasses.fields(node):
-    value = _check(f"{type(node).__name__}.{field.name}", getattr(node, field.name), hints[field.name], field.metadata)
+    value = _check(
+      f"{type(node).__name__}.{field.name}",
+      getattr(node, field.name),
+      hints[field.name],
+      field.metadata,
+    )
     object.__setattr__(node, field.name, value)
 
 
@@ -58,7 +65,9 @@ def load(spec: str) -> Any:
     with open(path, encoding="utf-8") as file:
       source = file.read()
   except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"cannot read config file {path!r}: {_reason(error)}{_neighbours(path)}") from error
+    raise InputError(
+      f"cannot read config file {path!r}: {_reason(error)}{_neighbours(path)}"
+    ) from error
 
   module = types.ModuleType("config_file")
   module.__file__ = os.path.abspath(path)
@@ -72,13 +81,19 @@ def load(spec: str) -> Any:
     try:
       signature.bind(*arguments)
     except TypeError as error:
-      fault = f"takes no argument, {argument!r} was given" if colon else f"needs an argument: {path}:NAME"
+      fault = (
+        f"takes no argument, {argument!r} was given" if colon else f"needs an argument: {path}:NAME"
+      )
       raise InputError(f"get_config{signature} {fault}") from error
     config = get_config(*arguments)
-  except Exception as error:  # whatever a user's file does wrong is the user's to see, with its place
+  except (
+    Exception
+  ) as error:  # whatever a user's file does wrong is the user's to see, with its place
     raise InputError(f"{_place(path, error)}: {_reason(error)}") from error
   if not dataclasses.is_dataclass(config) or isinstance(config, type):
-    raise InputError(f"{path}: get_config() returned {type(config).__name__}, not a config dataclass")
+    raise InputError(
+      f"{path}: get_config() returned {type(config).__name__}, not a config dataclass"
+    )
   return config
 
 
@@ -103,7 +118,9 @@ def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
         raise InputError(_unknown(config, path, node, ".".join(names[:depth])))
       if depth == len(names) - 1:
         hint = typing.get_type_hints(type(node))[name]
-        branch[name] = _check(path, _parse(path, text, hint, fields[name].metadata), hint, fields[name].metadata)
+        branch[name] = _check(
+          path, _parse(path, text, hint, fields[name].metadata), hint, fields[name].metadata
+        )
       else:
         node, branch = getattr(node, name), branch.setdefault(name, {})
   return _replace(config, tree)
@@ -118,7 +135,10 @@ def to_json(config: Any) -> Any:
   if _is_node(config):
     name = f"{type(config).__module__}:{type(config).__qualname__}"
     _dataclass(name)
-    return {"type": name, **{field.name: to_json(getattr(config, field.name)) for field in dataclasses.fields(config)}}
+    return {
+      "type": name,
+      **{field.name: to_json(getattr(config, field.name)) for field in dataclasses.fields(config)},
+    }
   if isinstance(config, tuple):
     return [to_json(value) for value in config]
   return config
@@ -163,7 +183,9 @@ def describe(config: Any) -> str:
   """Every field, a line each: dotted name, value, help, unit and default."""
   rows = [(name, _text(value), _about(field)) for name, value, field in _fields(config)]
   widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-  return "\n".join(f"{name:{widths[0]}} = {value:{widths[1]}}  {about}".rstrip() for name, value, about in rows)
+  return "\n".join(
+    f"{name:{widths[0]}} = {value:{widths[1]}}  {about}".rstrip() for name, value, about in rows
+  )
 
 
 # Fields of a tree.
@@ -202,10 +224,17 @@ def _replace(node: Any, tree: dict) -> Any:
 
 
 def _about(field: dataclasses.Field) -> str:
-  default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-  notes = [field.metadata.get("unit", ""), " | ".join(map(_text, field.metadata.get("choices") or ()))]
+  default = (
+    field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+  )
+  notes = [
+    field.metadata.get("unit", ""),
+    " | ".join(map(_text, field.metadata.get("choices") or ())),
+  ]
   # A leaf whose default is a group of fields (None in its place) has no default that fits on a line.
-  notes.append("" if default is dataclasses.MISSING or _is_node(default) else f"default {_text(default)}")
+  notes.append(
+    "" if default is dataclasses.MISSING or _is_node(default) else f"default {_text(default)}"
+  )
   notes = ", ".join(note for note in notes if note)
   return field.metadata.get("help", "") + (f" ({notes})" if notes else "")
 
@@ -239,7 +268,9 @@ def _check(name: str, value: Any, hint: Any, metadata: Any) -> Any:
   numbers = [item for item in (value if isinstance(value, tuple) else (value,)) if _is_number(item)]
   low, high, choices = (metadata.get(key) for key in ("low", "high", "choices"))
   # Written so that nan fails.
-  fits = fits and all((low is None or item >= low) and (high is None or item <= high) for item in numbers)
+  fits = fits and all(
+    (low is None or item >= low) and (high is None or item <= high) for item in numbers
+  )
   fits = fits and all(item == item for item in numbers) and (choices is None or value in choices)
   if not fits:
     raise InputError(f"{name} = {_shown(value)}: must be {_allowed(hint, metadata)}")
@@ -260,7 +291,9 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
       return False, value
     items = _item_hints(arguments, len(value))
     tried = [_fit(item, item_hint) for item, item_hint in zip(value, items, strict=False)]
-    return len(items) == len(value) and all(fits for fits, _ in tried), tuple(item for _, item in tried)
+    return len(items) == len(value) and all(fits for fits, _ in tried), tuple(
+      item for _, item in tried
+    )
   if hint is float:
     fits = _is_number(value)
     return fits, float(value) if fits else value
@@ -320,7 +353,9 @@ def _allowed(hint: Any, metadata: Any) -> str:
   if low is not None and high is not None:
     return f"{words} from {low} to {high}"
   return (
-    words + (f" of at least {low}" if low is not None else "") + (f" of at most {high}" if high is not None else "")
+    words
+    + (f" of at least {low}" if low is not None else "")
+    + (f" of at most {high}" if high is not None else "")
   )
 
 
@@ -334,7 +369,13 @@ def _type_words(hint: Any) -> str:
     if not arguments or arguments[-1] is Ellipsis:
       return f"a comma-separated list, each {_type_words(arguments[0] if arguments else str)},"
     return f"{len(arguments)} comma-separated values ({', '.join(map(_type_words, arguments))})"
-  plain = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "none"}
+  plain = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "none",
+  }
   if hint in plain:
     return plain[hint]
   name = "group of fields" if hint is Any else getattr(hint, "__name__", hint)
@@ -355,7 +396,9 @@ def _dataclass(name: Any) -> type:
   except ImportError as error:
     raise InputError(f"config type {name!r}: {error}") from error
   kind = vars(module).get(class_name)
-  if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == module_name):
+  if not (
+    isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == module_name
+  ):
     raise InputError(f"config type {name!r}: {module_name} has no such config")
   return kind
 
@@ -376,7 +419,9 @@ def _place(path: str, error: Exception) -> str:
   """path:line of the config file's innermost line that led to the error."""
   if isinstance(error, SyntaxError) and error.filename == path:
     return f"{path}:{error.lineno}"
-  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+  lines = [
+    frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path
+  ]
   return f"{path}:{lines[-1]}" if lines else path
 
 

@@ -9,9 +9,13 @@ from absl import flags
 import command_line
 
 CONFIG = command_line.define_config(default="configs/gpt1.py")
-BATCH_SIZE = flags.DEFINE_integer("batch_size", 0, "rows in a step; 0: 1 on a CPU, else the config's", lower_bound=0)
+BATCH_SIZE = flags.DEFINE_integer(
+  "batch_size", 0, "rows in a step; 0: 1 on a CPU, else the config's", lower_bound=0
+)
 ONLY = flags.DEFINE_list("only", [], "parts to measure; all where none is named")
-DATA_DIR = flags.DEFINE_string("data_dir", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
+DATA_DIR = flags.DEFINE_string(
+  "data_dir", "", "for finetuning: folder with glue/CoLA and glue/MRPC"
+)
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")
 JSON = flags.DEFINE_string("json", "", "file for the numbers")
 
@@ -28,7 +32,9 @@ def main():
   if isinstance(config, PretrainConfig):  # of any other, run() says what is wrong
     size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
-  benchmark.run(config, tuple(ONLY.value), JSON.value, data_dir=DATA_DIR.value, tokenizer=TOKENIZER.value)
+  benchmark.run(
+    config, tuple(ONLY.value), JSON.value, data_dir=DATA_DIR.value, tokenizer=TOKENIZER.value
+  )
 
 
 if __name__ == "__main__":

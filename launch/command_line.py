@@ -22,7 +22,9 @@ from gpt_jax.errors import InputError
 flags.disclaim_key_flags()
 
 FLAGS = flags.FLAGS
-_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))  # a disk; packages put it into errors of their own
+_FULL = tuple(
+  map(os.strerror, (errno.ENOSPC, errno.EDQUOT))
+)  # a disk; packages put it into errors of their own
 _default_format = warnings.formatwarning
 _changes: list[tuple[str, str]] = []  # dotted name and text of every --config.NAME=VALUE
 
@@ -60,7 +62,9 @@ def define_checkpoint() -> flags.FlagHolder[str]:
 def define_distributed() -> None:
   """Defines the flags of a run over several processes; run() joins them."""
   flags.DEFINE_boolean(
-    "distributed", False, "join the run's other processes, as the cluster or the next three flags say"
+    "distributed",
+    False,
+    "join the run's other processes, as the cluster or the next three flags say",
   )
   flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
   flags.DEFINE_integer("num_processes", None, "how many processes there are", lower_bound=1)
@@ -95,15 +99,23 @@ def run(main: Callable[[], None]) -> None:
     reason = next((text for text in _FULL if text in str(error)), None)
     if reason is None:
       raise
-    print(f"error: {reason}; make room, and give the same command again", file=sys.stderr, flush=True)
+    print(
+      f"error: {reason}; make room, and give the same command again", file=sys.stderr, flush=True
+    )
     with contextlib.suppress(OSError):
       sys.stdout.flush()
-    os._exit(2)  # at an ordinary end what a checkpoint still wanted to write fails again, in a hundred lines
+    os._exit(
+      2
+    )  # at an ordinary end what a checkpoint still wanted to write fails again, in a hundred lines
 
 
 def _parse(argv: list[str], doc: str) -> bool:
   """Reads the flags; False where --help or --print_config has said it all."""
-  if any(argument.lstrip("-") in ("help", "h", "helpfull") for argument in argv[1:] if argument.startswith("-")):
+  if any(
+    argument.lstrip("-") in ("help", "h", "helpfull")
+    for argument in argv[1:]
+    if argument.startswith("-")
+  ):
     print(_usage(doc))
     return False
   argv = _take_changes(argv)
@@ -119,12 +131,16 @@ def _parse(argv: list[str], doc: str) -> bool:
   except flags.Error as error:
     raise InputError(str(error)) from error
   if rest:
-    raise InputError(f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE (--help lists them)")
+    raise InputError(
+      f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE (--help lists them)"
+    )
   if "print_config" in FLAGS and FLAGS.print_config:
     print(configs.describe(_Config().value))
     return False
   if missing:
-    raise InputError(f"needed: {', '.join('--' + name for name in missing)} (--help says what each is)")
+    raise InputError(
+      f"needed: {', '.join('--' + name for name in missing)} (--help says what each is)"
+    )
   return True
 
 
@@ -199,7 +215,9 @@ def _catch_interrupts() -> None:
     else:
       others(lost)
 
-  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it may be ignored
+  if (
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler
+  ):  # in the background it may be ignored
     signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = again
 
@@ -209,27 +227,42 @@ def _tune_malloc() -> None:
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
   if hasattr(libc, "gnu_get_libc_version"):
     m_arena_max, m_mmap_max, m_trim_threshold, m_top_pad = -8, -4, -1, -2  # malloc.h
-    for parameter, value in ((m_arena_max, 1), (m_mmap_max, 0), (m_trim_threshold, -1), (m_top_pad, 64 << 20)):
+    for parameter, value in (
+      (m_arena_max, 1),
+      (m_mmap_max, 0),
+      (m_trim_threshold, -1),
+      (m_top_pad, 64 << 20),
+    ):
       libc.mallopt(parameter, value)
 
 
 def _set_up_jax() -> None:
   """What JAX reads from the environment when it is imported, and the start of a run over several processes."""
   if "workdir" in FLAGS and FLAGS.workdir:
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(FLAGS.workdir, "compilation_cache"))
+    os.environ.setdefault(
+      "JAX_COMPILATION_CACHE_DIR", os.path.join(FLAGS.workdir, "compilation_cache")
+    )
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
   if "distributed" not in FLAGS:
     return
-  where = {"--coordinator": FLAGS.coordinator, "--num_processes": FLAGS.num_processes, "--process_id": FLAGS.process_id}
+  where = {
+    "--coordinator": FLAGS.coordinator,
+    "--num_processes": FLAGS.num_processes,
+    "--process_id": FLAGS.process_id,
+  }
   given = [name for name, value in where.items() if value is not None]
   if not FLAGS.distributed:
     if given:
       raise InputError(f"{given[0]} needs --distributed")
     return
   if given and len(given) < 3:
-    raise InputError(f"{', '.join(name for name in where if name not in given)} needed beside {', '.join(given)}")
+    raise InputError(
+      f"{', '.join(name for name in where if name not in given)} needed beside {', '.join(given)}"
+    )
   if given and FLAGS.process_id >= FLAGS.num_processes:
-    raise InputError(f"--process_id={FLAGS.process_id}: must be below --num_processes={FLAGS.num_processes}")
+    raise InputError(
+      f"--process_id={FLAGS.process_id}: must be below --num_processes={FLAGS.num_processes}"
+    )
   if given and not re.fullmatch(r".+:\d+", FLAGS.coordinator):
     raise InputError(f"--coordinator={FLAGS.coordinator}: must be HOST:PORT")
   import jax
@@ -237,4 +270,6 @@ def _set_up_jax() -> None:
   try:
     jax.distributed.initialize(*where.values())
   except ValueError as error:
-    raise InputError(f"--distributed found no cluster ({error}); give {', '.join(where)}") from error
+    raise InputError(
+      f"--distributed found no cluster ({error}); give {', '.join(where)}"
+    ) from error

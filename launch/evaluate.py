@@ -11,8 +11,12 @@ CHECKPOINT = command_line.define_checkpoint()
 DATA = flags.DEFINE_string(
   "data", None, "folder that launch/prepare.py wrote; for a task, its --data_dir", required=True
 )
-SPLIT = flags.DEFINE_string("split", "", "train or valid of text (default valid); train, dev or test of a task (dev)")
-TASK = flags.DEFINE_string("task", "", "for a fine-tuned model: another task with the same labels as its own")
+SPLIT = flags.DEFINE_string(
+  "split", "", "train or valid of text (default valid); train, dev or test of a task (dev)"
+)
+TASK = flags.DEFINE_string(
+  "task", "", "for a fine-tuned model: another task with the same labels as its own"
+)
 
 
 def main():

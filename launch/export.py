@@ -10,7 +10,9 @@ import command_line
 CHECKPOINT = command_line.define_checkpoint()
 OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
 FORMAT = flags.DEFINE_string(
-  "format", "npz", "npz: NumPy arrays, no pickle; safetensors; openai: GPT-1 as released; hf: transformers"
+  "format",
+  "npz",
+  "npz: NumPy arrays, no pickle; safetensors; openai: GPT-1 as released; hf: transformers",
 )
 
 

@@ -9,7 +9,10 @@ import command_line
 
 CONFIG = command_line.define_config()
 DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "folder of the task's official files (with glue/ or race/ in it), or tfds:DIR", required=True
+  "data_dir",
+  None,
+  "folder of the task's official files (with glue/ or race/ in it), or tfds:DIR",
+  required=True,
 )
 PRETRAINED = flags.DEFINE_string(
   "pretrained",
@@ -17,8 +20,12 @@ PRETRAINED = flags.DEFINE_string(
   "workdir of a run, WORKDIR/best, one checkpoint, export, OpenAI's or transformers' folder; or none",
   required=True,
 )
-TOKENIZER = flags.DEFINE_string("tokenizer", "", "folder of a vocabulary, needed with --pretrained=none")
-SEEDS = flags.DEFINE_integer("seeds", 1, "how many runs, each with its own seed and folder", lower_bound=1)
+TOKENIZER = flags.DEFINE_string(
+  "tokenizer", "", "folder of a vocabulary, needed with --pretrained=none"
+)
+SEEDS = flags.DEFINE_integer(
+  "seeds", 1, "how many runs, each with its own seed and folder", lower_bound=1
+)
 WORKDIR = command_line.define_workdir()
 command_line.define_distributed()
 
@@ -27,7 +34,12 @@ def main():
   from gpt_jax.programs import finetune
 
   finetune.run(
-    CONFIG.value, DATA_DIR.value, PRETRAINED.value, WORKDIR.value, seeds=SEEDS.value, tokenizer=TOKENIZER.value
+    CONFIG.value,
+    DATA_DIR.value,
+    PRETRAINED.value,
+    WORKDIR.value,
+    seeds=SEEDS.value,
+    tokenizer=TOKENIZER.value,
   )
 
 

@@ -16,12 +16,20 @@ import command_line
 from gpt_jax.errors import InputError
 
 CHECKPOINT = command_line.define_checkpoint()
-PROMPT = flags.DEFINE_multi_string("prompt", [], "text to continue; give it several times for several texts")
-FILE = flags.DEFINE_string("prompts_file", None, "text file with a prompt on each line; - is standard input")
+PROMPT = flags.DEFINE_multi_string(
+  "prompt", [], "text to continue; give it several times for several texts"
+)
+FILE = flags.DEFINE_string(
+  "prompts_file", None, "text file with a prompt on each line; - is standard input"
+)
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 100, "tokens to add to each prompt")
-TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "below 1: nearer to the most likely tokens; 0: only these")
+TEMPERATURE = flags.DEFINE_float(
+  "temperature", 1.0, "below 1: nearer to the most likely tokens; 0: only these"
+)
 TOP_K = flags.DEFINE_integer("top_k", 0, "sample among the k most likely tokens; 0: among all")
-TOP_P = flags.DEFINE_float("top_p", 1.0, "sample among the fewest tokens that have this share of the probability")
+TOP_P = flags.DEFINE_float(
+  "top_p", 1.0, "sample among the fewest tokens that have this share of the probability"
+)
 SEED = flags.DEFINE_integer("seed", 0, "of the first prompt; the next prompts have the next seeds")
 
 

@@ -10,9 +10,13 @@ import command_line
 from gpt_jax.errors import InputError
 
 CHECKPOINTS = flags.DEFINE_list(
-  "checkpoints", None, "one for each task, separated by commas: WORKDIR, WORKDIR/best, …, as --checkpoint elsewhere"
+  "checkpoints",
+  None,
+  "one for each task, separated by commas: WORKDIR, WORKDIR/best, …, as --checkpoint elsewhere",
 )
-DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of GLUE's official files (with glue/ in it)")
+DATA_DIR = flags.DEFINE_string(
+  "data_dir", None, "folder of GLUE's official files (with glue/ in it)"
+)
 OUT = flags.DEFINE_string("out", None, "zip to make")
 CHECK = flags.DEFINE_string("check", None, "a submission to check, instead of making one")
 
@@ -28,7 +32,9 @@ def main():
     raise InputError(f"needed: {', '.join(missing)}; or --check alone (--help says what each is)")
   sources = {} if CHECK.value is not None else glue.run(*making.values())
   for file, counts in glue.check(OUT.value if CHECK.value is None else CHECK.value).items():
-    shares = ", ".join(f"{outcome} {count / counts.total():.1%}" for outcome, count in sorted(counts.items()))
+    shares = ", ".join(
+      f"{outcome} {count / counts.total():.1%}" for outcome, count in sorted(counts.items())
+    )
     print(f"{file:11} {counts.total():7,}  {shares:55} {sources.get(file, '')}".rstrip())
 
 

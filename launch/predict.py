@@ -9,16 +9,24 @@ from absl import flags
 import command_line
 
 CHECKPOINT = command_line.define_checkpoint()
-INPUT = flags.DEFINE_string("input", None, "TSV, CSV or JSONL with the task's text columns; - for standard input")
-DATA_DIR = flags.DEFINE_string("data_dir", None, "instead of --input, the folder of the task's files, as in finetune")
+INPUT = flags.DEFINE_string(
+  "input", None, "TSV, CSV or JSONL with the task's text columns; - for standard input"
+)
+DATA_DIR = flags.DEFINE_string(
+  "data_dir", None, "instead of --input, the folder of the task's files, as in finetune"
+)
 SPLIT = flags.DEFINE_string("split", None, "which of them: train, dev or test (default test)")
-OUTPUT = flags.DEFINE_string("output", "-", "TSV, or what the name ends in, .csv or .jsonl; - for standard output")
+OUTPUT = flags.DEFINE_string(
+  "output", "-", "TSV, or what the name ends in, .csv or .jsonl; - for standard output"
+)
 
 
 def main():
   from gpt_jax.programs import predict
 
-  predict.run(CHECKPOINT.value, INPUT.value, OUTPUT.value, data_dir=DATA_DIR.value, split=SPLIT.value)
+  predict.run(
+    CHECKPOINT.value, INPUT.value, OUTPUT.value, data_dir=DATA_DIR.value, split=SPLIT.value
+  )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,12 @@ from absl import flags
 
 import command_line
 
-WORKDIR = flags.DEFINE_string("workdir", "runs/quickstart", "folder for all that is made; given again, it goes on")
-TEXT = flags.DEFINE_string("text", "", "text of your own to pre-train on and sample from: files, folders, globs")
+WORKDIR = flags.DEFINE_string(
+  "workdir", "runs/quickstart", "folder for all that is made; given again, it goes on"
+)
+TEXT = flags.DEFINE_string(
+  "text", "", "text of your own to pre-train on and sample from: files, folders, globs"
+)
 SHORT = flags.DEFINE_boolean("short", False, "hardly any training: only shows that everything runs")
 
 

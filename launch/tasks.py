@@ -8,7 +8,9 @@ from absl import flags
 import command_line
 
 DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "folder of the official files, or tfds:DIR: count the examples in it, and say what is broken"
+  "data_dir",
+  None,
+  "folder of the official files, or tfds:DIR: count the examples in it, and say what is broken",
 )
 
 
@@ -28,12 +30,20 @@ def main():
   for entry in entries:
     sizes = ["-" if size is None else f"{size:,}" for size in entry.sizes.values()]
     show(rows[entry.task], sizes, entry.remarks)
-  print("paper: its result on the test set in the first of the metrics, in % (Radford et al. 2018, tables 2 to 4)")
+  print(
+    "paper: its result on the test set in the first of the metrics, in % (Radford et al. 2018, tables 2 to 4)"
+  )
 
 
 def _cells(entry):
   lists = [", ".join(names) or "-" for names in (entry.labels, entry.metrics, entry.tfds)]
-  return entry.task, entry.transform, *lists[:2], "-" if entry.paper is None else f"{entry.paper:.1f}", lists[2]
+  return (
+    entry.task,
+    entry.transform,
+    *lists[:2],
+    "-" if entry.paper is None else f"{entry.paper:.1f}",
+    lists[2],
+  )
 
 
 if __name__ == "__main__":

@@ -10,11 +10,17 @@ from absl import flags
 import command_line
 
 A, B = (
-  flags.DEFINE_string(name, None, "checkpoint, export, OpenAI's folder, or one of transformers'", required=True)
+  flags.DEFINE_string(
+    name, None, "checkpoint, export, OpenAI's folder, or one of transformers'", required=True
+  )
   for name in "ab"
 )
-TEXT = flags.DEFINE_multi_string("text", [], "text that both read; give it several times for several texts")
-TOLERANCE = flags.DEFINE_float("tolerance", 1e-4, "largest difference of a logit or a parameter that counts as equal")
+TEXT = flags.DEFINE_multi_string(
+  "text", [], "text that both read; give it several times for several texts"
+)
+TOLERANCE = flags.DEFINE_float(
+  "tolerance", 1e-4, "largest difference of a logit or a parameter that counts as equal"
+)
 
 
 def main():

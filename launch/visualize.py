@@ -9,10 +9,16 @@ import command_line
 
 CHECKPOINT = command_line.define_checkpoint()
 TEXT = flags.DEFINE_multi_string(
-  "text", [], "text to read; give it several times for several; a tab between the columns of a fine-tuned model's task"
+  "text",
+  [],
+  "text to read; give it several times for several; a tab between the columns of a fine-tuned model's task",
 )
-INPUT = flags.DEFINE_string("input", None, "file of texts, one a line, or rows as for predict; - for standard input")
-OUT = flags.DEFINE_string("out", None, "HTML page to write, which needs no other file", required=True)
+INPUT = flags.DEFINE_string(
+  "input", None, "file of texts, one a line, or rows as for predict; - for standard input"
+)
+OUT = flags.DEFINE_string(
+  "out", None, "HTML page to write, which needs no other file", required=True
+)
 
 
 def main():

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[1]
 
 # JAX reads these when it is imported; programs that a test starts inherit them.
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8").strip()
+os.environ["XLA_FLAGS"] = (
+  os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+).strip()
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 # On few cores, two programs with collectives in flight at once can wait for each other's simulated devices for ever.
 os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
@@ -20,13 +22,17 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the background; programs that a test starts
+if (
+  signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # of a suite in the background; programs that a test starts
   signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore Ctrl-C too
 
 
 def pytest_configure(config):
   config.addinivalue_line("markers", "parity: compares with torch or transformers (extra 'parity')")
-  config.addinivalue_line("markers", "released: encodes with OpenAI's vocabularies (extra 'released')")
+  config.addinivalue_line(
+    "markers", "released: encodes with OpenAI's vocabularies (extra 'released')"
+  )
   config.addinivalue_line("markers", "slow: takes more than 30 seconds on two cores")
   # Warnings raised in the package and in launch/ are errors; other libraries' differ from version to version.
   config.addinivalue_line("filterwarnings", r"error:::gpt_jax(\..*)?")
@@ -37,7 +43,9 @@ def pytest_configure(config):
 def pytest_runtest_setup(item):
   if item.get_closest_marker("parity") and not importlib.util.find_spec("torch"):
     pytest.skip("needs the extra 'parity': pip install torch==2.13.0, then -e .[parity]")
-  if item.get_closest_marker("released") and not all(map(importlib.util.find_spec, ("ftfy", "spacy", "tokenizers"))):
+  if item.get_closest_marker("released") and not all(
+    map(importlib.util.find_spec, ("ftfy", "spacy", "tokenizers"))
+  ):
     pytest.skip("needs the extra 'released': pip install -e .[released]")
 
 
@@ -47,7 +55,11 @@ def no_network(monkeypatch):
   connect = socket.socket.connect
 
   def local_only(self, address):
-    if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+    if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in (
+      "127.0.0.1",
+      "::1",
+      "localhost",
+    ):
       raise AssertionError(f"a test tried to reach the network: {address}")
     return connect(self, address)
 
@@ -69,7 +81,9 @@ def tiny_tokenizer():
   """A vocabulary of a few hundred pieces."""
   from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
 
-  return Tokenizer.train(["the cat sat on the mat and the dog ran to the old red barn by the sea"] * 3, 290)
+  return Tokenizer.train(
+    ["the cat sat on the mat and the dog ran to the old red barn by the sea"] * 3, 290
+  )
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +93,9 @@ def openai_tokenizer():
 
   letters = "abcdefghijklmnopqrstuvwxyz.,"
   singles = [*letters, *(letter + "</w>" for letter in letters)]
-  return GPT1Tokenizer(("<unk>", *singles, "th", "the</w>", "\n</w>"), (("t", "h"), ("th", "e</w>")))
+  return GPT1Tokenizer(
+    ("<unk>", *singles, "th", "the</w>", "\n</w>"), (("t", "h"), ("th", "e</w>"))
+  )
 
 
 @pytest.fixture(scope="session")
@@ -99,14 +115,31 @@ def write_release():
     for name, content in tokenizer.files.items():
       (folder / name).write_bytes(content)
     (folder / "params_shapes.json").write_text(json.dumps(shapes))
-    vector = np.random.default_rng(0).normal(size=sum(map(math.prod, shapes))).astype(np.float32) / 4
-    for i, piece in enumerate(np.array_split(vector, 10) if cuts is None else np.split(vector, cuts)):
+    vector = (
+      np.random.default_rng(0).normal(size=sum(map(math.prod, shapes))).astype(np.float32) / 4
+    )
+    for i, piece in enumerate(
+      np.array_split(vector, 10) if cuts is None else np.split(vector, cuts)
+    ):
       np.save(folder / f"params_{i}.npy", piece)
     return vector
 
   def shapes(vocab_size, context=16, width=24, blocks=2):
     d = width
-    block = [[1, d, 3 * d], [3 * d], [1, d, d], [d], [d], [d], [1, d, 4 * d], [4 * d], [1, 4 * d, d], [d], [d], [d]]
+    block = [
+      [1, d, 3 * d],
+      [3 * d],
+      [1, d, d],
+      [d],
+      [d],
+      [d],
+      [1, d, 4 * d],
+      [4 * d],
+      [1, 4 * d, d],
+      [d],
+      [d],
+      [d],
+    ]
     return [[context, d], [vocab_size, d], *(block * blocks)]
 
   write.shapes = shapes
@@ -120,7 +153,9 @@ def release(tmp_path_factory, write_release, openai_tokenizer):
 
   folder = tmp_path_factory.mktemp("openai") / "model"
   shapes = write_release.shapes(openai_tokenizer.vocab_size)
-  return SimpleNamespace(folder=folder, vector=write_release(folder, openai_tokenizer, shapes), shapes=shapes)
+  return SimpleNamespace(
+    folder=folder, vector=write_release(folder, openai_tokenizer, shapes), shapes=shapes
+  )
 
 
 @pytest.fixture
@@ -187,7 +222,11 @@ def make_run(tiny_tokenizer):
   def make(workdir, spec: ModelConfig, steps=(7,)):
     config = PretrainConfig(spec.trunk, data=WindowsConfig(batch_size=2, length=spec.trunk.context))
     workdirs.claim(str(workdir), config, tiny_tokenizer, {})
-    meta = {"model": configs.to_json(spec), "config": configs.to_json(config), "tokenizer_hash": tiny_tokenizer.hash}
+    meta = {
+      "model": configs.to_json(spec),
+      "config": configs.to_json(config),
+      "tokenizer_hash": tiny_tokenizer.hash,
+    }
     with Checkpoints(str(workdir), metric="valid_loss", mode="min") as checkpoints:
       for step in steps:
         checkpoints.save(step, {"params": params_of(spec, step)}, meta, {"valid_loss": float(step)})
@@ -239,12 +278,17 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
   folder, rng = tmp_path_factory.mktemp("finetuned"), random.Random(0)
 
   def row():
-    animal, words = rng.choice(("cat", "dog")), rng.choices("the sat on mat and ran to old barn".split(), k=3)
+    animal, words = (
+      rng.choice(("cat", "dog")),
+      rng.choices("the sat on mat and ran to old barn".split(), k=3),
+    )
     words.insert(rng.randrange(4), animal)
     return f"{' '.join(words)}\t{ {'cat': 'meows', 'dog': 'barks'}[animal] }"
 
   for split, count in (("train", 128), ("dev", 30)):
-    (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *(row() for _ in range(count))]) + "\n")
+    (folder / f"{split}.tsv").write_text(
+      "\n".join(["text\tlabel", *(row() for _ in range(count))]) + "\n"
+    )
   trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=32, heads=2)
   config = finetune.FinetuneConfig(
     task=TableTask(),
@@ -256,4 +300,6 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
   pretrained = make_run(folder / "pretrained", ModelConfig(trunk))
   workdir = str(folder / "run")
   results = finetune.run(config, str(folder), pretrained, workdir, seeds=2)
-  return SimpleNamespace(data_dir=str(folder), pretrained=pretrained, config=config, workdir=workdir, results=results)
+  return SimpleNamespace(
+    data_dir=str(folder), pretrained=pretrained, config=config, workdir=workdir, results=results
+  )

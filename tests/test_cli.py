@@ -79,17 +79,28 @@ def world(tmp_path_factory, finetuned, release):
   """A folder with everything that could be wrong, each in its own place."""
   here = tmp_path_factory.mktemp("world")
   (here / "tiny.py").write_text(CONFIG)
-  (here / "text.txt").write_text("the cat sat on the mat and the dog ran to the old red barn\n" * 20)
+  (here / "text.txt").write_text(
+    "the cat sat on the mat and the dog ran to the old red barn\n" * 20
+  )
   (here / "empty.txt").write_text("")
   (here / "foreign").mkdir()
   (here / "foreign" / "encoder.json").write_text('{"<unk>": 0, "a": 1, "a</w>": 2, "\\n</w>": 3}')
   (here / "foreign" / "vocab.bpe").write_text("#version: 0.2\na a</w>\n")
   (here / "latin.txt").write_bytes(b"the caf\xe9\n")
-  for name in ("release", "released_half", "released_nine", "released_pickle", "released_words", "released_shapes"):
+  for name in (
+    "release",
+    "released_half",
+    "released_nine",
+    "released_pickle",
+    "released_words",
+    "released_shapes",
+  ):
     shutil.copytree(release.folder, here / name)
   os.truncate(here / "released_half" / "params_4.npy", 1_000)
   (here / "released_nine" / "params_9.npy").unlink()
-  np.save(here / "released_pickle" / "params_4.npy", np.array([{}], dtype=object), allow_pickle=True)
+  np.save(
+    here / "released_pickle" / "params_4.npy", np.array([{}], dtype=object), allow_pickle=True
+  )
   shapes = json.loads((here / "release" / "params_shapes.json").read_text())
   for name, number, shape in (("released_words", 1, [61, 24]), ("released_shapes", 3, [71])):
     changed = [*shapes[:number], shape, *shapes[number + 1 :]]
@@ -103,14 +114,24 @@ def world(tmp_path_factory, finetuned, release):
   (here / "rows.tsv").write_text("text\tlabel\nthe cat\tmeows\n")
   (here / "broken.tsv").write_text("text\tlabel\nthe cat\tmeows\nthe dog\n")
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-  command = [sys.executable, ROOT / "launch" / "prepare.py", "--source=text.txt", "--out=prepared", "--vocab_size=290"]
+  command = [
+    sys.executable,
+    ROOT / "launch" / "prepare.py",
+    "--source=text.txt",
+    "--out=prepared",
+    "--vocab_size=290",
+  ]
   subprocess.run(command, cwd=here, env=environment, check=True, capture_output=True)
 
   shutil.copytree(here / "prepared", here / "truncated")
-  os.truncate(here / "truncated" / "train.bin", os.path.getsize(here / "truncated" / "train.bin") - 10)
+  os.truncate(
+    here / "truncated" / "train.bin", os.path.getsize(here / "truncated" / "train.bin") - 10
+  )
   shutil.copytree(here / "prepared", here / "mixed")
   shutil.rmtree(here / "mixed" / "tokenizer")
-  Tokenizer.train(["another text for another vocabulary"], 280).save(str(here / "mixed" / "tokenizer"))
+  Tokenizer.train(["another text for another vocabulary"], 280).save(
+    str(here / "mixed" / "tokenizer")
+  )
 
   for task, line in (("labels", "the dog\tmoos\n"), ("columns", "the dog\n")):
     (here / task).mkdir()
@@ -134,15 +155,23 @@ def world(tmp_path_factory, finetuned, release):
       path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
 
   # A run of this config; and one whose checkpoint is of a wider model.
-  tokenizer, config = Tokenizer.load(str(here / "prepared" / "tokenizer")), configs.load(str(here / "tiny.py"))
+  tokenizer, config = (
+    Tokenizer.load(str(here / "prepared" / "tokenizer")),
+    configs.load(str(here / "tiny.py")),
+  )
   config = configs.override(config, "trunk.vocab_size", str(tokenizer.vocab_size))
-  counts = {f"{split}_tokens": TokenFile(str(here / "prepared"), split).n_tokens for split in ("train", "valid")}
+  counts = {
+    f"{split}_tokens": TokenFile(str(here / "prepared"), split).n_tokens
+    for split in ("train", "valid")
+  }
   for name in ("run", "wider"):
     workdirs.claim(str(here / name), config, tokenizer, counts)
   ids = np.zeros((1, 4), np.int32)
   model = LanguageModel(configs.override(config.trunk, "width", "32"))
   optimizer, _ = optim.make(config.optim, 2)
-  init = train.init_state(lambda key: model.init(key, TextBatch(ids, ids, ids, ids, None))["params"], optimizer)
+  init = train.init_state(
+    lambda key: model.init(key, TextBatch(ids, ids, ids, ids, None))["params"], optimizer
+  )
   with Checkpoints(str(here / "wider"), metric="valid_loss", mode="min") as checkpoints:
     checkpoints.save(1, init(0), {})
 
@@ -152,29 +181,43 @@ def world(tmp_path_factory, finetuned, release):
 
 def contents(folder):
   return {
-    str(path): path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(folder).rglob("*")
+    str(path): path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in Path(folder).rglob("*")
   }
 
 
 PRETRAIN = "pretrain --config=tiny.py --workdir=new --data=prepared"
 TABLE = "--config={launched}/configs/finetune.py:table --workdir=new --config.batch_size=8"
-OFFICIAL = (
-  "finetune --config={{launched}}/configs/finetune.py:{} --workdir=new --data_dir=official --pretrained={{pretrained}}"
-)
+OFFICIAL = "finetune --config={{launched}}/configs/finetune.py:{} --workdir=new --data_dir=official --pretrained={{pretrained}}"
 CASES = [
   # Files.
   ("prepare --source=nothing.txt --out=new", "nothing.txt: no such file"),
   ("prepare --source=empty.txt --out=new", "empty.txt: there is no text in it"),
   ("prepare --source=latin.txt --out=new", "latin.txt: not UTF-8 at byte 7"),
   ("prepare --source=text.txt --out=new --tokenizer=run", "run: no tokenizer here"),
-  ("prepare --source=text.txt --out=new --tokenizer=foreign", "foreign/vocab.bpe:2: makes 'aa</w>', which is not in"),
+  (
+    "prepare --source=text.txt --out=new --tokenizer=foreign",
+    "foreign/vocab.bpe:2: makes 'aa</w>', which is not in",
+  ),
   ("prepare --source=text.txt --out=run", "not empty, and not made by prepare"),
-  ("prepare --source=text.txt --out=text.txt", "text.txt: is a file; --out names the folder to make"),
+  (
+    "prepare --source=text.txt --out=text.txt",
+    "text.txt: is a file; --out names the folder to make",
+  ),
   ("prepare --source=text.txt --out=/proc/new", "--out=/proc/new: cannot be made"),
   ("prepare --source=text.txt --out=text.txt/new", "--out="),
-  ("prepare --source=text.txt --out=new --vocab_size=0", "vocab_size = 0: must be an integer of at least 1"),
-  (PRETRAIN.replace("prepared", "nothing"), "nothing/train.json: missing; 'nothing' must be a folder made by"),
-  (PRETRAIN.replace("prepared", "text.txt"), "'text.txt' must be a folder made by launch/prepare.py"),
+  (
+    "prepare --source=text.txt --out=new --vocab_size=0",
+    "vocab_size = 0: must be an integer of at least 1",
+  ),
+  (
+    PRETRAIN.replace("prepared", "nothing"),
+    "nothing/train.json: missing; 'nothing' must be a folder made by",
+  ),
+  (
+    PRETRAIN.replace("prepared", "text.txt"),
+    "'text.txt' must be a folder made by launch/prepare.py",
+  ),
   (PRETRAIN.replace("prepared", "truncated"), "train.bin: truncated, "),
   (PRETRAIN.replace("prepared", "mixed"), "train.bin: a token file of another vocabulary"),
   (
@@ -182,9 +225,15 @@ CASES = [
     "less than one window of length + 1 = 4097",
   ),
   # Configs.
-  ("pretrain --config=nothing.py --workdir=new --data=prepared", "cannot read config file 'nothing.py'"),
+  (
+    "pretrain --config=nothing.py --workdir=new --data=prepared",
+    "cannot read config file 'nothing.py'",
+  ),
   (f"{PRETRAIN} --config.trunk.layer=2", "no field 'trunk.layer'; did you mean trunk.layers?"),
-  (f"{PRETRAIN} --config.trunk.layers=two", "trunk.layers = 'two': must be an integer of at least 1"),
+  (
+    f"{PRETRAIN} --config.trunk.layers=two",
+    "trunk.layers = 'two': must be an integer of at least 1",
+  ),
   (f"{PRETRAIN} --config.trunk.layers=0", "trunk.layers = 0: must be an integer of at least 1"),
   (f"{PRETRAIN} --config.trunk.heads=3", "trunk.heads=3: must divide trunk.width=16"),
   (f"{PRETRAIN} --config.data.length=65", "data.length=65: must not exceed trunk.context=64"),
@@ -208,8 +257,14 @@ CASES = [
   (f"finetune {TABLE} --data_dir=labels --pretrained=prepared", "no checkpoint in"),
   (f"finetune {TABLE} --data_dir=labels --pretrained=text.txt", "no checkpoint in"),
   (f"finetune {TABLE} --data_dir=labels --pretrained=damaged", "no undamaged checkpoint in"),
-  (f"finetune {TABLE} --data_dir=labels --pretrained=none", "--pretrained=none needs --tokenizer=DIR"),
-  (f"finetune {TABLE} --data_dir=labels --pretrained=none --tokenizer=prepared", "prepared: no tokenizer here"),
+  (
+    f"finetune {TABLE} --data_dir=labels --pretrained=none",
+    "--pretrained=none needs --tokenizer=DIR",
+  ),
+  (
+    f"finetune {TABLE} --data_dir=labels --pretrained=none --tokenizer=prepared",
+    "prepared: no tokenizer here",
+  ),
   (
     f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --tokenizer=prepared/tokenizer",
     "--tokenizer is for --pretrained=none",
@@ -218,8 +273,14 @@ CASES = [
     f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --config.task.labels=barks,meows",
     "labels/train.tsv:3: label 'moos': should be one of barks, meows",
   ),
-  (f"finetune {TABLE} --data_dir=columns --pretrained={{pretrained}}", "columns/train.tsv:3: 1 columns"),
-  (f"finetune {TABLE} --data_dir=nothing --pretrained={{pretrained}}", "nothing/train.tsv: No such file"),
+  (
+    f"finetune {TABLE} --data_dir=columns --pretrained={{pretrained}}",
+    "columns/train.tsv:3: 1 columns",
+  ),
+  (
+    f"finetune {TABLE} --data_dir=nothing --pretrained={{pretrained}}",
+    "nothing/train.tsv: No such file",
+  ),
   (
     f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.batch_size=12",
     "must be a multiple of 8",
@@ -240,7 +301,10 @@ CASES = [
     f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.trunk.layers=2",
     "config.trunk is for --pretrained=none",
   ),
-  ("finetune --config={launched}/configs/finetune.py --data_dir=x --pretrained=x --workdir=new", "finetune.py:NAME"),
+  (
+    "finetune --config={launched}/configs/finetune.py --data_dir=x --pretrained=x --workdir=new",
+    "finetune.py:NAME",
+  ),
   (
     "finetune --config={launched}/configs/finetune.py:colla --data_dir=x --pretrained={pretrained} --workdir=new",
     "no task 'colla'; the tasks are",
@@ -252,7 +316,10 @@ CASES = [
   (OFFICIAL.format("rte"), "glue/RTE/dev.tsv: No such file"),
   (OFFICIAL.format("cola"), "glue/CoLA/train.tsv:1: 3 columns; should be 4"),
   (OFFICIAL.format("sst2"), "glue/SST-2/train.tsv:2: label '2': should be 0 or 1"),
-  (OFFICIAL.format("qnli"), "glue/QNLI/train.tsv:2: column 'sentence' is empty; fill it in or remove the row"),
+  (
+    OFFICIAL.format("qnli"),
+    "glue/QNLI/train.tsv:2: column 'sentence' is empty; fill it in or remove the row",
+  ),
   (OFFICIAL.format("stsb"), "glue/STS-B/train.tsv:2: not UTF-8 (byte 0xe9)"),
   (OFFICIAL.format("wnli"), "glue/WNLI/train.tsv:2: no column 'sentence1'; the columns are"),
   (
@@ -270,97 +337,244 @@ CASES = [
   ("predict --checkpoint=damaged --input=rows.tsv", "no undamaged checkpoint in"),
   ("predict --checkpoint={finetuned}", "give either --input, a file of rows, or --data_dir"),
   ("predict --checkpoint={finetuned} --input=rows.tsv --data_dir=labels", "give either --input"),
-  ("predict --checkpoint={finetuned} --input=rows.tsv --split=dev", "--split=dev: is of --data_dir"),
-  ("predict --checkpoint={finetuned} --data_dir=labels", "TableTask.test: no file is named; --config.task.test=FILE"),
-  ("predict --checkpoint={finetuned} --data_dir=labels --split=valid", "should be one of train, dev, test"),
-  ("predict --checkpoint={finetuned} --data_dir=labels --split=train", "labels/train.tsv:3: label 'moos'"),
-  ("predict --checkpoint={finetuned} --data_dir=labels --split=dev --output=labels/dev.tsv", "in --data_dir already"),
+  (
+    "predict --checkpoint={finetuned} --input=rows.tsv --split=dev",
+    "--split=dev: is of --data_dir",
+  ),
+  (
+    "predict --checkpoint={finetuned} --data_dir=labels",
+    "TableTask.test: no file is named; --config.task.test=FILE",
+  ),
+  (
+    "predict --checkpoint={finetuned} --data_dir=labels --split=valid",
+    "should be one of train, dev, test",
+  ),
+  (
+    "predict --checkpoint={finetuned} --data_dir=labels --split=train",
+    "labels/train.tsv:3: label 'moos'",
+  ),
+  (
+    "predict --checkpoint={finetuned} --data_dir=labels --split=dev --output=labels/dev.tsv",
+    "in --data_dir already",
+  ),
   ("glue", "needed: --checkpoints, --data_dir, --out; or --check alone"),
   ("glue --data_dir=labels --out=new.zip", "needed: --checkpoints; or --check alone"),
   ("glue --checkpoints= --data_dir=labels --out=new.zip", "--checkpoints: none is named"),
   ("glue --checkpoints=prepared --data_dir=labels --out=new.zip", "no checkpoint in"),
-  ("glue --checkpoints={pretrained} --data_dir=labels --out=new.zip", "is a language model without a head"),
-  ("glue --checkpoints={finetuned} --data_dir=labels --out=new.zip", "is of table, no task of GLUE; these are cola, "),
-  ("glue --checkpoints={finetuned} --data_dir=labels --out=text.txt", "--out=text.txt: is there already"),
-  ("glue --checkpoints={finetuned} --data_dir=labels --out=", "--out=: should name the zip to make"),
-  ("glue --checkpoints={finetuned} --data_dir=tfds:labels --out=new.zip", "TFDS has shuffled the rows"),
+  (
+    "glue --checkpoints={pretrained} --data_dir=labels --out=new.zip",
+    "is a language model without a head",
+  ),
+  (
+    "glue --checkpoints={finetuned} --data_dir=labels --out=new.zip",
+    "is of table, no task of GLUE; these are cola, ",
+  ),
+  (
+    "glue --checkpoints={finetuned} --data_dir=labels --out=text.txt",
+    "--out=text.txt: is there already",
+  ),
+  (
+    "glue --checkpoints={finetuned} --data_dir=labels --out=",
+    "--out=: should name the zip to make",
+  ),
+  (
+    "glue --checkpoints={finetuned} --data_dir=tfds:labels --out=new.zip",
+    "TFDS has shuffled the rows",
+  ),
   ("glue --check=text.txt --out=new.zip", "--check goes without --checkpoints, --data_dir, --out"),
   ("glue --check=text.txt", "text.txt: not a whole zip file"),
   ("glue --check=nothing.zip", "nothing.zip: No such file"),
   ("glue --check=prepared", "prepared: Is a directory"),
   ("evaluate --checkpoint={finetuned} --data=prepared", "prepared/dev.tsv: No such file"),
-  ("evaluate --checkpoint={pretrained} --data=text.txt", "'text.txt' must be a folder made by launch/prepare.py"),
+  (
+    "evaluate --checkpoint={pretrained} --data=text.txt",
+    "'text.txt' must be a folder made by launch/prepare.py",
+  ),
   ("evaluate --checkpoint={pretrained} --data=prepared", "another vocabulary"),
-  ("reproduce --checkpoint={pretrained} --data_dir=labels --workdir=new", "nothing to reproduce: give --table"),
-  ("reproduce --checkpoint={pretrained} --data_dir=labels --workdir=new --table=1", "--table=1: must be among 2, 3"),
+  (
+    "reproduce --checkpoint={pretrained} --data_dir=labels --workdir=new",
+    "nothing to reproduce: give --table",
+  ),
+  (
+    "reproduce --checkpoint={pretrained} --data_dir=labels --workdir=new --table=1",
+    "--table=1: must be among 2, 3",
+  ),
   (
     "reproduce --checkpoint={pretrained} --data_dir=labels --workdir=run --table=5",
     "holds 'config.json' and no results",
   ),
   ("reproduce --checkpoint=nothing --data_dir=labels --workdir=new --table=5", "no checkpoint in"),
-  ("reproduce --checkpoint={finetuned} --data_dir=labels --workdir=new --table=5", "is fine-tuned; give a pre-trained"),
-  ("zero_shot --checkpoint={pretrained} --data_dir=labels", "--data_dir=labels: the data of no task is here"),
-  ("zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=cola", "no folder 'glue/CoLA' here"),
+  (
+    "reproduce --checkpoint={finetuned} --data_dir=labels --workdir=new --table=5",
+    "is fine-tuned; give a pre-trained",
+  ),
+  (
+    "zero_shot --checkpoint={pretrained} --data_dir=labels",
+    "--data_dir=labels: the data of no task is here",
+  ),
+  (
+    "zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=cola",
+    "no folder 'glue/CoLA' here",
+  ),
   ("zero_shot --checkpoint={pretrained} --data_dir=nothing", "--data_dir=nothing: no such folder"),
-  ("zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=rte", "--tasks=rte: must be among cola, sst2"),
-  ("zero_shot --checkpoint=prepared --data_dir=labels --history", "no checkpoints/ here; give the workdir of a run"),
-  ("zero_shot --checkpoint={pretrained} --data_dir=labels --json=nothing/a.json", "nothing/a.json: no such folder"),
+  (
+    "zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=rte",
+    "--tasks=rte: must be among cola, sst2",
+  ),
+  (
+    "zero_shot --checkpoint=prepared --data_dir=labels --history",
+    "no checkpoints/ here; give the workdir of a run",
+  ),
+  (
+    "zero_shot --checkpoint={pretrained} --data_dir=labels --json=nothing/a.json",
+    "nothing/a.json: no such folder",
+  ),
   ("generate --checkpoint={pretrained}", "prompt"),
   ("generate --checkpoint=prepared --prompt=the", "no checkpoint in"),
-  ("benchmark --config={launched}/configs/finetune.py:cola", "--config: a FinetuneConfig; what is measured"),
-  ("benchmark --config=tiny.py --json=nothing/here.json", "--json=nothing/here.json: no such folder"),
+  (
+    "benchmark --config={launched}/configs/finetune.py:cola",
+    "--config: a FinetuneConfig; what is measured",
+  ),
+  (
+    "benchmark --config=tiny.py --json=nothing/here.json",
+    "--json=nothing/here.json: no such folder",
+  ),
   ("visualize --checkpoint={pretrained} --out=new", "no text: give one with --text=TEXT"),
-  ("visualize --checkpoint={pretrained} --input=nothing.txt --out=new", "nothing.txt: No such file"),
+  (
+    "visualize --checkpoint={pretrained} --input=nothing.txt --out=new",
+    "nothing.txt: No such file",
+  ),
   ("visualize --checkpoint={pretrained} --input=latin.txt --out=new", "latin.txt:1: not UTF-8"),
-  ("visualize --checkpoint={pretrained} --input=empty.txt --out=new", "--input=empty.txt: no texts in it"),
+  (
+    "visualize --checkpoint={pretrained} --input=empty.txt --out=new",
+    "--input=empty.txt: no texts in it",
+  ),
   ("visualize --checkpoint={finetuned} --input=broken.tsv --out=new", "broken.tsv:3: 1 columns"),
   (
     f"visualize --checkpoint={{pretrained}} --text=cat --text={'the,' * 70} --out=new",
     "text 2: 209 tokens, and the model's context is 64; give a part of it",
   ),
-  ("visualize --checkpoint={pretrained} --text= --out=new", "text 1: holds nothing that the tokenizer keeps"),
+  (
+    "visualize --checkpoint={pretrained} --text= --out=new",
+    "text 1: holds nothing that the tokenizer keeps",
+  ),
   ("visualize --checkpoint={pretrained} --text=\udcff --out=new", "text 1: not UTF-8"),
-  ("visualize --checkpoint={pretrained} --text=the --out=text.txt", "--out=text.txt: is there already and is no page"),
+  (
+    "visualize --checkpoint={pretrained} --text=the --out=text.txt",
+    "--out=text.txt: is there already and is no page",
+  ),
   (
     "visualize --checkpoint={pretrained} --text=the --out=empty.txt",
     "--out=empty.txt: is there already and is no page",
   ),
   ("visualize --checkpoint={pretrained} --text=the --out=prepared", "--out=prepared: is a folder"),
-  ("visualize --checkpoint={pretrained} --text=the --out=nothing/new.html", "--out=nothing/new.html: No such file"),
-  ("export --checkpoint={pretrained} --out=run", "run is there already and holds no weights.npz that we exported"),
-  ("export --checkpoint={pretrained} --out=new --format=torch", "--format=torch: must be one of npz"),
+  (
+    "visualize --checkpoint={pretrained} --text=the --out=nothing/new.html",
+    "--out=nothing/new.html: No such file",
+  ),
+  (
+    "export --checkpoint={pretrained} --out=run",
+    "run is there already and holds no weights.npz that we exported",
+  ),
+  (
+    "export --checkpoint={pretrained} --out=new --format=torch",
+    "--format=torch: must be one of npz",
+  ),
   (
     "export --checkpoint={pretrained} --out=run --format=safetensors",
     "run is there already and holds no weights.saf",
   ),
-  ("export --checkpoint={pretrained} --out=new --format=openai", "its vocabulary is of the kind sentencepiece-bpe"),
-  ("export --checkpoint=release --out=run --format=openai", "run is there already; choose another place"),
-  ("export --checkpoint=release --out=run --format=hf", "run is there already; choose another place"),
+  (
+    "export --checkpoint={pretrained} --out=new --format=openai",
+    "its vocabulary is of the kind sentencepiece-bpe",
+  ),
+  (
+    "export --checkpoint=release --out=run --format=openai",
+    "run is there already; choose another place",
+  ),
+  (
+    "export --checkpoint=release --out=run --format=hf",
+    "run is there already; choose another place",
+  ),
   ("import_weights --path=release --out=new", "needed: --format"),
-  ("import_weights --format= --path=release --out=new", "--format=: must be one of npz, safetensors, openai, hf"),
-  ("import_weights --format=torch --path=release --out=new", "--format=torch: must be one of npz, safetensors, op"),
-  ("import_weights --format=openai --path=nothing --out=new", "nothing/encoder_bpe_40000.json: missing"),
-  ("import_weights --format=openai --path=text.txt --out=new", "text.txt/encoder_bpe_40000.json: cannot be read"),
-  ("import_weights --format=openai --path=foreign --out=new", "foreign/vocab.bpe:2: makes 'aa</w>'"),
-  ("import_weights --format=openai --path=release --out=run", "run is there already; choose another place"),
-  ("import_weights --format=openai --path=release --out=text.txt", "text.txt is there already; choose another place"),
+  (
+    "import_weights --format= --path=release --out=new",
+    "--format=: must be one of npz, safetensors, openai, hf",
+  ),
+  (
+    "import_weights --format=torch --path=release --out=new",
+    "--format=torch: must be one of npz, safetensors, op",
+  ),
+  (
+    "import_weights --format=openai --path=nothing --out=new",
+    "nothing/encoder_bpe_40000.json: missing",
+  ),
+  (
+    "import_weights --format=openai --path=text.txt --out=new",
+    "text.txt/encoder_bpe_40000.json: cannot be read",
+  ),
+  (
+    "import_weights --format=openai --path=foreign --out=new",
+    "foreign/vocab.bpe:2: makes 'aa</w>'",
+  ),
+  (
+    "import_weights --format=openai --path=release --out=run",
+    "run is there already; choose another place",
+  ),
+  (
+    "import_weights --format=openai --path=release --out=text.txt",
+    "text.txt is there already; choose another place",
+  ),
   ("import_weights --format=openai --path=release --out=/proc/new", "cannot write /proc/new: "),
-  ("import_weights --format=openai --path=released_half --out=new", "params_4.npy: not a piece of a release"),
-  ("import_weights --format=openai --path=released_nine --out=new", "params_9.npy: missing; a release has params_0"),
-  ("import_weights --format=openai --path=released_pickle --out=new", "params_4.npy: not a piece of a release"),
-  ("import_weights --format=openai --path=released_words --out=new", "61 rows of tokens, and the vocabulary has 60"),
-  ("import_weights --format=openai --path=released_shapes --out=new", "array 3 has the shape [71]: should be [72]"),
-  ("import_weights --format=hf --path=nothing --out=new", "nothing: no model.safetensors or pytorch_model.bin here"),
-  ("import_weights --format=hf --path=release --out=new", "release: no model.safetensors or pytorch_model.bin here"),
-  ("import_weights --format=hf --path=hf_bert --out=new", "hf_bert/config.json: model_type 'bert': should be one of"),
-  ("import_weights --format=hf --path=hf --out=new", "hf/model.safetensors: not a safetensors file ("),
+  (
+    "import_weights --format=openai --path=released_half --out=new",
+    "params_4.npy: not a piece of a release",
+  ),
+  (
+    "import_weights --format=openai --path=released_nine --out=new",
+    "params_9.npy: missing; a release has params_0",
+  ),
+  (
+    "import_weights --format=openai --path=released_pickle --out=new",
+    "params_4.npy: not a piece of a release",
+  ),
+  (
+    "import_weights --format=openai --path=released_words --out=new",
+    "61 rows of tokens, and the vocabulary has 60",
+  ),
+  (
+    "import_weights --format=openai --path=released_shapes --out=new",
+    "array 3 has the shape [71]: should be [72]",
+  ),
+  (
+    "import_weights --format=hf --path=nothing --out=new",
+    "nothing: no model.safetensors or pytorch_model.bin here",
+  ),
+  (
+    "import_weights --format=hf --path=release --out=new",
+    "release: no model.safetensors or pytorch_model.bin here",
+  ),
+  (
+    "import_weights --format=hf --path=hf_bert --out=new",
+    "hf_bert/config.json: model_type 'bert': should be one of",
+  ),
+  (
+    "import_weights --format=hf --path=hf --out=new",
+    "hf/model.safetensors: not a safetensors file (",
+  ),
   ("import_weights --format=npz --path=release --out=new", "release: not a whole exported model ("),
   ("verify --a={pretrained} --b=nothing --text=the", "no checkpoint in"),
   ("verify --a={pretrained} --b=hf_bert --text=the", "hf_bert/config.json: model_type 'bert'"),
-  ("verify --a=released_half --b={pretrained} --text=the", "params_4.npy: not a piece of a release"),
+  (
+    "verify --a=released_half --b={pretrained} --text=the",
+    "params_4.npy: not a piece of a release",
+  ),
   ("verify --a={pretrained} --b={pretrained}", "no text: give one with --text=TEXT"),
   ("verify --a={pretrained} --b={pretrained} --text=", "no text of two tokens"),
-  ("verify --a={pretrained} --b={pretrained} --text=the --tolerance=-1", "--tolerance=-1.0: must be at least 0"),
+  (
+    "verify --a={pretrained} --b={pretrained} --text=the --tolerance=-1",
+    "--tolerance=-1.0: must be at least 0",
+  ),
   ("verify --a={pretrained} --text=the", "needed: --b"),
 ]
 
@@ -368,7 +582,9 @@ CASES = [
 @pytest.mark.parametrize(
   "command, message", CASES, ids=[f"{command.split()[0]}-{message}" for command, message in CASES]
 )
-def test_bad_input_is_one_line_and_loses_nothing(world, launch, spacy_there, monkeypatch, command, message):
+def test_bad_input_is_one_line_and_loses_nothing(
+  world, launch, spacy_there, monkeypatch, command, message
+):
   if "=hf" in command or "=safetensors" in command:
     pytest.importorskip("safetensors")
   monkeypatch.chdir(world.folder)
@@ -386,7 +602,10 @@ def test_bad_input_is_one_line_and_loses_nothing(world, launch, spacy_there, mon
 @pytest.mark.parametrize(
   "command, message",
   [
-    (f"{PRETRAIN} --config.trunk.layers=two", "trunk.layers = 'two': must be an integer of at least 1"),
+    (
+      f"{PRETRAIN} --config.trunk.layers=two",
+      "trunk.layers = 'two': must be an integer of at least 1",
+    ),
     (f"{PRETRAIN} --data=truncated", "train.bin: truncated, "),
     ("predict --checkpoint={finetuned} --input=broken.tsv", "broken.tsv:3: 1 columns"),
   ],
@@ -395,7 +614,11 @@ def test_in_a_process_of_its_own(world, command, message):
   program, *arguments = command.format(**world.paths).split()
   command = [sys.executable, str(ROOT / "launch" / f"{program}.py"), *arguments]
   done = subprocess.run(
-    command, cwd=world.folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    command,
+    cwd=world.folder,
+    capture_output=True,
+    text=True,
+    env={**os.environ, "PYTHONPATH": str(ROOT)},
   )
   assert (done.returncode, done.stdout) == (2, "")
   assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
@@ -403,7 +626,9 @@ def test_in_a_process_of_its_own(world, command, message):
 
 
 @pytest.mark.parametrize("difference, code", [(0, 0), (1, 1)])
-def test_verify_says_by_its_exit_code_what_it_found(world, launch, monkeypatch, tmp_path, difference, code):
+def test_verify_says_by_its_exit_code_what_it_found(
+  world, launch, monkeypatch, tmp_path, difference, code
+):
   found = pretrained.load(world.paths["pretrained"])
   found.params["trunk"]["positions"][0] += difference
   npz.save(str(tmp_path / "other"), found.params, found.meta, found.step, found.tokenizer)
@@ -418,7 +643,9 @@ def test_verify_says_by_its_exit_code_what_it_found(world, launch, monkeypatch, 
 def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, monkeypatch, tmp_path):
   """The commands of generate's docstring, as bash reads them; greedy or not, the prompt is given back whole."""
   tokenizer = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
-  spec = ModelConfig(TransformerConfig(tokenizer.vocab_size, context=64, layers=1, width=16, heads=2, norm="pre"))
+  spec = ModelConfig(
+    TransformerConfig(tokenizer.vocab_size, context=64, layers=1, width=16, heads=2, norm="pre")
+  )
   meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
   npz.save(str(tmp_path / "DIR"), make_run.params_of(spec, 1), meta, 1, tokenizer)
   (tmp_path / "article.txt").write_text("The café is open.\n\nIt serves tea.\n")
@@ -427,7 +654,9 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
   for line in (ROOT / "launch" / "generate.py").read_text().splitlines():
     if line.startswith("python ") and "$" in line:
       command = r"printf '%s\0' " + line.partition("generate.py")[2]
-      words = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout.split("\0")
+      words = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True
+      ).stdout.split("\0")
       code, out, err = launch("generate", "--max_tokens=3", *words[:-1])
       assert (code, err) == (0, "")
       told.append(out)

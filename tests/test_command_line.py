@@ -102,7 +102,11 @@ def toy(tmp_path_factory):
 
   def call(*arguments):
     done = subprocess.run(
-      [sys.executable, "toy.py", *arguments], cwd=folder, env=environment, capture_output=True, text=True
+      [sys.executable, "toy.py", *arguments],
+      cwd=folder,
+      env=environment,
+      capture_output=True,
+      text=True,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -121,7 +125,9 @@ def test_overrides_workdir_and_cache(toy):
 def test_help_shows_docstring_and_own_flags(toy):
   code, out, err = toy("--help")
   assert (code, err) == (0, "")
-  assert out.startswith("Says what it was told.\n\n  python launch/toy.py --config=FILE\n\nflags:\n  --config ")
+  assert out.startswith(
+    "Says what it was told.\n\n  python launch/toy.py --config=FILE\n\nflags:\n  --config "
+  )
   assert "(required)" in out
   assert "--fail" in out and "--distributed" in out
 
@@ -140,9 +146,18 @@ def test_print_config_needs_only_the_config(toy):
   [
     ([], "needed: --config, --workdir (--help says what each is)"),
     (["--config=config.py"], "needed: --workdir (--help says what each is)"),
-    ([*GOOD, "--wrkdir=x"], "unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)"),
-    ([*GOOD, "--clip.x=3"], "unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)"),
-    ([*GOOD, "stray"], "unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)"),
+    (
+      [*GOOD, "--wrkdir=x"],
+      "unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)",
+    ),
+    (
+      [*GOOD, "--clip.x=3"],
+      "unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)",
+    ),
+    (
+      [*GOOD, "stray"],
+      "unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)",
+    ),
     (
       [*GOOD, "--config.clp=3"],
       "config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)",
@@ -151,7 +166,10 @@ def test_print_config_needs_only_the_config(toy):
     ([*GOOD, "--config.clip"], "--config.clip needs a value: --config.clip=VALUE"),
     ([*GOOD, "--process_id=x"], "--process_id=x: invalid literal for int() with base 10: 'x'"),
     ([*GOOD, "--process_id=1"], "--process_id needs --distributed"),
-    ([*GOOD, "--distributed", "--process_id=1"], "--coordinator, --num_processes needed beside --process_id"),
+    (
+      [*GOOD, "--distributed", "--process_id=1"],
+      "--coordinator, --num_processes needed beside --process_id",
+    ),
     (
       [*GOOD, "--distributed", "--process_id=0", "--num_processes=1", "--coordinator=host"],
       "--coordinator=host: must be HOST:PORT",
@@ -176,7 +194,10 @@ def test_other_ends(toy):
     code, _, err = toy(*GOOD, f"--fail={lost}")
     assert (code, err) == (130, "interrupted\n")
   code, out, err = toy(*GOOD, "--fail=disk")
-  assert (code, err) == (2, "error: No space left on device; make room, and give the same command again\n")
+  assert (code, err) == (
+    2,
+    "error: No space left on device; make room, and give the same command again\n",
+  )
   assert out.endswith("False\n")  # what was printed before is not lost
   code, _, err = toy(*GOOD, "--fail=bug")
   assert code == 1
@@ -184,7 +205,8 @@ def test_other_ends(toy):
 
 
 @pytest.mark.skipif(
-  not hasattr(os, "confstr") or "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""), reason="glibc only"
+  not hasattr(os, "confstr") or "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""),
+  reason="glibc only",
 )
 def test_freed_memory_is_kept(toy):
   assert toy(*GOOD, "--fail=memory")[1].splitlines()[-1] == "True"
@@ -192,10 +214,18 @@ def test_freed_memory_is_kept(toy):
 
 def test_every_program_has_help():
   """Each launch/ script with a main() shows its usage without importing JAX."""
-  scripts = [path for path in sorted((ROOT / "launch").glob("*.py")) if "command_line.run(" in path.read_text()]
+  scripts = [
+    path
+    for path in sorted((ROOT / "launch").glob("*.py"))
+    if "command_line.run(" in path.read_text()
+  ]
   assert scripts
   for script in scripts:
     done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), script.name
-    assert f"launch/{script.name}" in done.stdout, f"{script.name} has no example command in its docstring"
-    assert "--verbosity" not in done.stdout, f"{script.name} imports more than it needs before main()"
+    assert f"launch/{script.name}" in done.stdout, (
+      f"{script.name} has no example command in its docstring"
+    )
+    assert "--verbosity" not in done.stdout, (
+      f"{script.name} imports more than it needs before main()"
+    )

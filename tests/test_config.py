@@ -103,14 +103,42 @@ def test_override_reads_the_fields_type(path, text, value):
     ("steps", "none", "steps = None: must be an integer of at least 0"),
     ("packed", "yes", "packed = 'yes': must be true or false"),
     ("seed", "x", "seed = 'x': must be an integer or none"),
-    ("mesh", "2", "mesh = '2': must be 2 comma-separated values (an integer, an integer) of at least 1"),
-    ("mesh", "0,2", "mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) of at least 1"),
+    (
+      "mesh",
+      "2",
+      "mesh = '2': must be 2 comma-separated values (an integer, an integer) of at least 1",
+    ),
+    (
+      "mesh",
+      "0,2",
+      "mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) of at least 1",
+    ),
     ("via", "vmap", "via = 'vmap': must be one of jit, pmap"),
-    ("trunk", "lstm", "trunk = 'lstm': must be a Trunk, which is chosen in the config file or a Other"),
-    ("anything", "other", "anything = 'other': must be a group of fields, which is chosen in the config file"),
-    ("trunk.layer", "2", "config has no field 'trunk.layer'; did you mean trunk.layers? (fields of trunk: layers,"),
-    ("layers", "2", "config has no field 'layers'; did you mean trunk.layers? (fields of config: trunk,"),
-    ("trnk.layers", "2", "config has no field 'trnk.layers'; did you mean trunk.layers? (fields of config: trunk,"),
+    (
+      "trunk",
+      "lstm",
+      "trunk = 'lstm': must be a Trunk, which is chosen in the config file or a Other",
+    ),
+    (
+      "anything",
+      "other",
+      "anything = 'other': must be a group of fields, which is chosen in the config file",
+    ),
+    (
+      "trunk.layer",
+      "2",
+      "config has no field 'trunk.layer'; did you mean trunk.layers? (fields of trunk: layers,",
+    ),
+    (
+      "layers",
+      "2",
+      "config has no field 'layers'; did you mean trunk.layers? (fields of config: trunk,",
+    ),
+    (
+      "trnk.layers",
+      "2",
+      "config has no field 'trnk.layers'; did you mean trunk.layers? (fields of config: trunk,",
+    ),
     ("steps.more", "2", "config has no field 'steps.more': steps is 100, not a group of fields"),
     ("", "2", "config has no field '' (fields of config: trunk,"),
   ],
@@ -157,7 +185,14 @@ def test_an_integer_serves_as_a_float():
 
 
 def test_json_round_trip():
-  original = Run(trunk=Other(units=5), anything=Trunk(layers=2), seed=3, mesh=(2, 4), files=("a", "b"), packed=False)
+  original = Run(
+    trunk=Other(units=5),
+    anything=Trunk(layers=2),
+    seed=3,
+    mesh=(2, 4),
+    files=("a", "b"),
+    packed=False,
+  )
   assert config.from_json(json.loads(json.dumps(config.to_json(original)))) == original
 
 
@@ -184,9 +219,15 @@ def test_json_without_a_newer_field_takes_its_default():
     ({"type": "gpt_jax.absent:Absent"}, "No module named"),
     ({"type": 3}, "not a class of gpt_jax"),
     ({"layers": 3}, "not a class of gpt_jax"),
-    ({"type": "gpt_jax.toy_config:Trunk", "layer": 3}, "Trunk has no field 'layer'; its fields: layers, heads"),
+    (
+      {"type": "gpt_jax.toy_config:Trunk", "layer": 3},
+      "Trunk has no field 'layer'; its fields: layers, heads",
+    ),
     ({"type": "gpt_jax.toy_config:Trunk", "layers": 0}, "Trunk.layers = 0"),
-    ({"type": "gpt_jax.toy_config:Run", "name": {"type": "gpt_jax.toy_config:Trunk"}}, "Run.name = Trunk"),
+    (
+      {"type": "gpt_jax.toy_config:Run", "name": {"type": "gpt_jax.toy_config:Trunk"}},
+      "Run.name = Trunk",
+    ),
   ],
 )
 def test_json_of_a_stranger(tree, message):
@@ -209,7 +250,9 @@ def test_to_json_refuses_what_could_not_be_read_back(monkeypatch):
 
 def test_difference():
   assert config.difference(Run(), Run()) == []
-  assert config.difference(Run(), config.override(Run(), "trunk.layers", "6")) == ["trunk.layers: 12 != 6"]
+  assert config.difference(Run(), config.override(Run(), "trunk.layers", "6")) == [
+    "trunk.layers: 12 != 6"
+  ]
   lines = config.difference(Run(), Run(trunk=Other()))
   assert lines[0] == "trunk.type: 'Trunk' != 'Other'"
   assert "trunk.units: absent != 2048" in lines
@@ -219,10 +262,18 @@ def test_describe_shows_every_field_and_reads_back():
   changed = config.override(Run(), "anything.units", "5")
   lines = config.describe(changed).splitlines()
   assert len(lines) == 5 + 1 + 8
-  assert any(line.split() == "anything.units = 5 cells (units, default 2048)".split() for line in lines)
+  assert any(
+    line.split() == "anything.units = 5 cells (units, default 2048)".split() for line in lines
+  )
   assert any(line.endswith("compute type (float32 | bfloat16, default float32)") for line in lines)
-  pairs = [(name.strip(), rest.split("  ")[0].strip()) for name, rest in (line.split(" = ", 1) for line in lines)]
-  assert config.override_all(Run(), [(name, "" if text == "()" else text) for name, text in pairs]) == changed
+  pairs = [
+    (name.strip(), rest.split("  ")[0].strip())
+    for name, rest in (line.split(" = ", 1) for line in lines)
+  ]
+  assert (
+    config.override_all(Run(), [(name, "" if text == "()" else text) for name, text in pairs])
+    == changed
+  )
 
 
 def write(folder, text):
@@ -235,7 +286,9 @@ IMPORT = "from gpt_jax.toy_config import Run\n"
 
 
 def test_load(tmp_path):
-  assert config.load(write(tmp_path, IMPORT + "def get_config(): return Run(steps=3)")) == Run(steps=3)
+  assert config.load(write(tmp_path, IMPORT + "def get_config(): return Run(steps=3)")) == Run(
+    steps=3
+  )
   path = write(tmp_path, IMPORT + "def get_config(name='x'): return Run(name=name)")
   assert config.load(path).name == "x"
   assert config.load(path + ":cola").name == "cola"
@@ -247,12 +300,36 @@ def test_load(tmp_path):
     ("def get_config(:", "", r"some\.py:2: SyntaxError: "),
     ("import absent_module", "", r"some\.py:2: ModuleNotFoundError: No module named"),
     ("x = 1", "", r"some\.py: defines no function get_config\(\)"),
-    ("def get_config(): return 3", "", r"some\.py: get_config\(\) returned int, not a config dataclass"),
-    ("def get_config(): return Run", "", r"some\.py: get_config\(\) returned type, not a config dataclass"),
-    ("def get_config():\n  return Run(layer=3)", "", r"some\.py:3: TypeError: .*unexpected keyword argument 'layer'"),
-    ("def get_config():\n  return Run(steps=-3)", "", r"some\.py:3: Run\.steps = -3: must be an integer of at least 0"),
-    ("def get_config(task): return Run()", "", r"get_config\(task\) needs an argument: .*some\.py:NAME"),
-    ("def get_config(): return Run()", ":cola", r"get_config\(\) takes no argument, 'cola' was given"),
+    (
+      "def get_config(): return 3",
+      "",
+      r"some\.py: get_config\(\) returned int, not a config dataclass",
+    ),
+    (
+      "def get_config(): return Run",
+      "",
+      r"some\.py: get_config\(\) returned type, not a config dataclass",
+    ),
+    (
+      "def get_config():\n  return Run(layer=3)",
+      "",
+      r"some\.py:3: TypeError: .*unexpected keyword argument 'layer'",
+    ),
+    (
+      "def get_config():\n  return Run(steps=-3)",
+      "",
+      r"some\.py:3: Run\.steps = -3: must be an integer of at least 0",
+    ),
+    (
+      "def get_config(task): return Run()",
+      "",
+      r"get_config\(task\) needs an argument: .*some\.py:NAME",
+    ),
+    (
+      "def get_config(): return Run()",
+      ":cola",
+      r"get_config\(\) takes no argument, 'cola' was given",
+    ),
   ],
 )
 def test_load_names_file_and_line(tmp_path, text, argument, message):
@@ -264,7 +341,8 @@ def test_load_names_file_and_line(tmp_path, text, argument, message):
 def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
   write(tmp_path, "")
   with pytest.raises(
-    InputError, match=r"cannot read config file '.*sme\.py': No such file or directory; there: some\.py"
+    InputError,
+    match=r"cannot read config file '.*sme\.py': No such file or directory; there: some\.py",
   ):
     config.load(str(tmp_path / "sme.py"))
   with pytest.raises(InputError, match=r"Is a directory; there: some\.py"):

@@ -24,7 +24,9 @@ ARGUMENTS = {"finetune.py": ":cola", "gpt2.py": ":small"}
 
 
 def load(name, argument=None):
-  return configs.load(str(ROOT / "configs" / name) + (f":{argument}" if argument else ARGUMENTS.get(name, "")))
+  return configs.load(
+    str(ROOT / "configs" / name) + (f":{argument}" if argument else ARGUMENTS.get(name, ""))
+  )
 
 
 def commands(name):
@@ -47,12 +49,20 @@ def test_the_commands_of_the_docstring_exist(name):
   assert any(f"--config=configs/{name}" in argument for command in found for argument in command)
   for _, script, *arguments in found:
     source = (ROOT / script).read_text() + (ROOT / "launch" / "command_line.py").read_text()
-    source += (ROOT / "gpt_jax" / "programs" / "prepare.py").read_text() if script.endswith("/prepare.py") else ""
+    source += (
+      (ROOT / "gpt_jax" / "programs" / "prepare.py").read_text()
+      if script.endswith("/prepare.py")
+      else ""
+    )
     given = [argument.removeprefix("--").split("=", 1) for argument in arguments]
     for flag, _ in given:
       if not flag.startswith("config."):
-        assert f'"{flag}"' in source or re.search(rf"^  {flag}: ", source, re.MULTILINE), f"{script} has no --{flag}"
-    changes = [(flag.removeprefix("config."), value) for flag, value in given if flag.startswith("config.")]
+        assert f'"{flag}"' in source or re.search(rf"^  {flag}: ", source, re.MULTILINE), (
+          f"{script} has no --{flag}"
+        )
+    changes = [
+      (flag.removeprefix("config."), value) for flag, value in given if flag.startswith("config.")
+    ]
     if "config" in dict(given):
       configs.override_all(configs.load(str(ROOT / dict(given)["config"])), changes)
 
@@ -85,12 +95,17 @@ def test_print_config(name):
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
   assert (done.returncode, done.stderr) == (0, "")
-  shown = {line.split(" = ")[0].strip(): line.split(" = ")[1].split("  ")[0] for line in done.stdout.splitlines()}
+  shown = {
+    line.split(" = ")[0].strip(): line.split(" = ")[1].split("  ")[0]
+    for line in done.stdout.splitlines()
+  }
   assert shown["train.seed"] == "3"
   assert shown["optim.learning_rate"] == ("6.25e-05" if ":" in name else "0.00025")
 
 
-@pytest.mark.parametrize("name", [task.name for module in _modules().values() for task in _tasks(module)] + ["table"])
+@pytest.mark.parametrize(
+  "name", [task.name for module in _modules().values() for task in _tasks(module)] + ["table"]
+)
 def test_every_task_has_its_config(name):
   task = load("finetune.py", name).task
   assert name == "table" or task.build("").name == name
@@ -102,11 +117,17 @@ def test_gpt1_is_the_paper():
   trunk = configs.override(config.trunk, "vocab_size", "40478")
   assert trunk.parameter_count() == 116_534_784
   assert (trunk.layers, trunk.width, trunk.heads, trunk.context) == (12, 768, 12, 512)
-  assert (trunk.residual_dropout, trunk.attention_dropout, trunk.embedding_dropout) == (0.1, 0.1, 0.1)
+  assert (trunk.residual_dropout, trunk.attention_dropout, trunk.embedding_dropout) == (
+    0.1,
+    0.1,
+    0.1,
+  )
   assert config.data == WindowsConfig(batch_size=64, length=512)
   assert config.train.epochs == 100
   _, schedule = optim.make(config.optim, 3_600_000)
-  assert [float(schedule(step)) for step in (0, 1000, 2000)] == pytest.approx([0, 1.25e-4, 2.5e-4], rel=1e-5)
+  assert [float(schedule(step)) for step in (0, 1000, 2000)] == pytest.approx(
+    [0, 1.25e-4, 2.5e-4], rel=1e-5
+  )
   assert float(schedule(1_800_000)) == pytest.approx(1.25e-4, rel=1e-5)  # cosine
   assert float(schedule(3_600_000)) == pytest.approx(0, abs=1e-9)
   update = config.optim
@@ -116,10 +137,18 @@ def test_gpt1_is_the_paper():
 
 def test_fine_tuning_is_the_paper():
   config = load("finetune.py")
-  assert (config.batch_size, config.train.epochs, config.text_weight, config.head_dropout) == (32, 3, 0.5, 0.1)
+  assert (config.batch_size, config.train.epochs, config.text_weight, config.head_dropout) == (
+    32,
+    3,
+    0.5,
+    0.1,
+  )
   assert config.transfer_layers is None
   _, schedule = optim.make(config.optim, 10_000)
-  assert [float(schedule(step)) for step in (0, 10)] == [0, pytest.approx(0.5 * 6.25e-5 * (1 - 0.001), rel=1e-5)]
+  assert [float(schedule(step)) for step in (0, 10)] == [
+    0,
+    pytest.approx(0.5 * 6.25e-5 * (1 - 0.001), rel=1e-5),
+  ]
   assert float(schedule(5_000)) == pytest.approx(0.5 * 6.25e-5, rel=1e-5)  # linear
   assert (config.optim.rule, config.optim.weight_decay, config.optim.clip) == ("openai", 0.01, 1.0)
 

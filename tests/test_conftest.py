@@ -13,7 +13,10 @@ def test_no_network():
 
 
 def test_loopback_is_allowed():
-  with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+  with (
+    socket.create_server(("127.0.0.1", 0)) as server,
+    socket.create_connection(server.getsockname(), timeout=5),
+  ):
     pass
 
 
@@ -22,7 +25,9 @@ def test_broadcasting_between_ranks_is_an_error():
     jnp.ones((2, 3)) + jnp.ones(3)
 
 
-@pytest.mark.parametrize("module, is_error", [("gpt_jax.data.tokens", True), ("gpt_jax", True), ("other", False)])
+@pytest.mark.parametrize(
+  "module, is_error", [("gpt_jax.data.tokens", True), ("gpt_jax", True), ("other", False)]
+)
 def test_our_warnings_are_errors(module, is_error):
   with warnings.catch_warnings(record=True):
     try:

@@ -57,7 +57,11 @@ class Program:
           *flags,
         ],
         cwd=ROOT,
-        env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PYTHONPATH": str(ROOT)},
+        env=os.environ
+        | {
+          "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+          "PYTHONPATH": str(ROOT),
+        },
         stdout=subprocess.DEVNULL,
         stderr=file,
       )
@@ -95,7 +99,9 @@ def trained(workdir) -> dict[int, float]:
 def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
   kills = int(os.environ.get("GPT_JAX_KILLS", 3))
   steps, rng = 60 * kills, random.Random(kills)
-  with Program(prepared, tmp_path / "whole", f"{tmp_path}/whole.log", f"--config.train.steps={steps}") as program:
+  with Program(
+    prepared, tmp_path / "whole", f"{tmp_path}/whole.log", f"--config.train.steps={steps}"
+  ) as program:
     program.ends(0, 60 + steps)
 
   workdir, died_at = tmp_path / "killed", []
@@ -110,13 +116,21 @@ def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
       died_at.append(max(map(int, re.findall(r"step (\d+)/", program.said())), default=0))
   with Program(prepared, workdir, f"{tmp_path}/last.log", *flags) as program:
     program.ends(0, 60 + steps)
-  resumed = re.findall(r"resumed at step ([\d,]+)", "".join(p.read_text() for p in sorted(tmp_path.glob("*.log"))))
+  resumed = re.findall(
+    r"resumed at step ([\d,]+)", "".join(p.read_text() for p in sorted(tmp_path.glob("*.log")))
+  )
   print(f"killed {kills} times, last reported steps {died_at} of {steps}; resumed at {resumed}")
 
   assert trained(workdir) == trained(tmp_path / "whole")
-  (params, _, step), (expected, _, _) = (checkpoint.restore_params(str(w)) for w in (workdir, tmp_path / "whole"))
+  (params, _, step), (expected, _, _) = (
+    checkpoint.restore_params(str(w)) for w in (workdir, tmp_path / "whole")
+  )
   assert step == steps
-  jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32)), params, expected)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32)),
+    params,
+    expected,
+  )
   assert not [name for name in os.listdir(workdir) if name.endswith(".partial")]
   assert all(name.isdigit() for name in os.listdir(workdir / "checkpoints"))
 
@@ -127,7 +141,15 @@ def several(prepared, workdir, log, *flags, processes=2, devices=2):
     port = server.getsockname()[1]
   distributed = ("--distributed", f"--coordinator=127.0.0.1:{port}", f"--num_processes={processes}")
   return [
-    Program(prepared, workdir, f"{log}-{i}.log", *flags, *distributed, f"--process_id={i}", devices=devices)
+    Program(
+      prepared,
+      workdir,
+      f"{log}-{i}.log",
+      *flags,
+      *distributed,
+      f"--process_id={i}",
+      devices=devices,
+    )
     for i in range(processes)
   ]
 
@@ -141,9 +163,13 @@ def one_process(prepared, tmp_path_factory):
   return folder / "run"
 
 
-@pytest.mark.parametrize("mesh", [("fsdp=true", "model=2"), ("via=pmap",)], ids=["2x2 fsdp", "pmap"])
+@pytest.mark.parametrize(
+  "mesh", [("fsdp=true", "model=2"), ("via=pmap",)], ids=["2x2 fsdp", "pmap"]
+)
 def test_two_processes_equal_one(prepared, one_process, tmp_path, mesh):
-  first, second = several(prepared, tmp_path / "run", f"{tmp_path}/two", *(f"--config.mesh.{m}" for m in mesh))
+  first, second = several(
+    prepared, tmp_path / "run", f"{tmp_path}/two", *(f"--config.mesh.{m}" for m in mesh)
+  )
   with first, second:
     first.ends()
     second.ends()
@@ -152,7 +178,9 @@ def test_two_processes_equal_one(prepared, one_process, tmp_path, mesh):
   found, expected = trained(tmp_path / "run"), trained(one_process)
   assert found.keys() == expected.keys()
   np.testing.assert_allclose(list(found.values()), list(expected.values()), atol=1e-5)
-  (params, _, _), (right, _, _) = (checkpoint.restore_params(str(w)) for w in (tmp_path / "run", one_process))
+  (params, _, _), (right, _, _) = (
+    checkpoint.restore_params(str(w)) for w in (tmp_path / "run", one_process)
+  )
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, right)
 
 

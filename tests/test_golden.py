@@ -34,13 +34,20 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
 RECORD = Path(__file__).with_name("golden.json")
-RELATIVE = 2e-6  # of one float32 rounding, several times; sums that changed their order stay within it
+RELATIVE = (
+  2e-6  # of one float32 rounding, several times; sums that changed their order stay within it
+)
 TRUNKS = {
   "gpt1": TransformerConfig(context=128, layers=2, width=32, heads=2),
   "gpt2": TransformerConfig(context=128, layers=2, width=32, heads=2, norm="pre"),
   "lstm": LSTMConfig(context=128, width=32, units=24),
 }
-TASKS = ("story-ending", "story-doing", "story-company", "story-next")  # one for each transformation
+TASKS = (
+  "story-ending",
+  "story-doing",
+  "story-company",
+  "story-next",
+)  # one for each transformation
 TEXTS = ("the cat sat on the mat and the dog ran to the sea", "the old red barn")
 
 
@@ -104,7 +111,9 @@ def pretrained(prepared, tmp_path_factory):
 
 def metrics_of(workdir, *names):
   """The values of every entry of metrics.jsonl, by name."""
-  entries = [json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()]
+  entries = [
+    json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()
+  ]
   return {name: [entry[name] for entry in entries if name in entry] for name in names}
 
 
@@ -112,13 +121,18 @@ def sums_of(workdir):
   """Sum of the absolute values of each array, by its path: a change of any shows."""
   params, _, _ = checkpoint.restore_params(workdir)
   leaves = jax.tree_util.tree_leaves_with_path(params)
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): float(np.abs(x).sum()) for path, x in leaves}
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): float(np.abs(x).sum())
+    for path, x in leaves
+  }
 
 
 @pytest.mark.parametrize("name", TRUNKS)
 def test_pretraining(golden, pretrained, name):
   workdir = pretrained(name)
-  golden(f"pretrain {name}", metrics_of(workdir, "loss", "gradient_norm", "learning_rate", "valid_loss"))
+  golden(
+    f"pretrain {name}", metrics_of(workdir, "loss", "gradient_norm", "learning_rate", "valid_loss")
+  )
   golden(f"pretrain {name} params", sums_of(workdir), 1e-5)
 
 
@@ -146,7 +160,11 @@ def test_logits_and_generation(golden, pretrained, name):
   hidden, table = language_model.apply({"params": model.found.params}, Causal()(rows))
   scores = np.asarray(logits(hidden, table, language_model.rows_in_use))[0, -1]
   golden(f"logits {name}", [float(x) for x in scores[:: len(scores) // 16]], 1e-5)
-  golden(f"log_probs {name}", [scored.log_probs[1:].tolist() for scored in model.log_probs(list(TEXTS))], 1e-5)
+  golden(
+    f"log_probs {name}",
+    [scored.log_probs[1:].tolist() for scored in model.log_probs(list(TEXTS))],
+    1e-5,
+  )
   texts = model.generate(list(TEXTS), max_tokens=20, temperature=0.0)
   texts += model.generate(list(TEXTS), max_tokens=20, temperature=0.8, top_k=20, top_p=0.9, seed=3)
   golden(f"generated {name}", texts)
@@ -164,12 +182,23 @@ def test_packed_batch(golden, tiny_tokenizer):
     "segments": text.segments,
     "anchors": batch.ends,
   }
-  golden("packed", {name: [list(x.shape), zlib.crc32(np.ascontiguousarray(x, np.int32))] for name, x in arrays.items()})
+  golden(
+    "packed",
+    {
+      name: [list(x.shape), zlib.crc32(np.ascontiguousarray(x, np.int32))]
+      for name, x in arrays.items()
+    },
+  )
   golden("packed ids", text.inputs[0].tolist())
-  golden("packed weights", [float(text.weights.sum()), float(np.square(text.weights).sum()), batch.labels.tolist()])
+  golden(
+    "packed weights",
+    [float(text.weights.sum()), float(np.square(text.weights).sum()), batch.labels.tolist()],
+  )
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(data=8, via="pmap"), MeshConfig(data=2, model=2)], ids=["pmap", "2x2"])
+@pytest.mark.parametrize(
+  "mesh", [MeshConfig(data=8, via="pmap"), MeshConfig(data=2, model=2)], ids=["pmap", "2x2"]
+)
 def test_one_step(golden, mesh):
   trunk = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
   rows = ((np.arange(16)[:, None] + 7 * np.arange(9)) % 60).astype(np.int32)
@@ -178,8 +207,12 @@ def test_one_step(golden, mesh):
   optimizer, schedule = optim.make(OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20)
   make_state = train.init_state(lambda key: model.init(key, Causal()(rows))["params"], optimizer)
   make_state, shardings = train.lay_out(make_state, where, trunk.TENSOR_PARALLEL)
-  step = train.make_step(losses.text_loss(model), optimizer, schedule, where, shardings, via=mesh.via)
-  state, metrics = step(make_state(np.uint32(3)), sharding.place(Causal()(rows), where, 1, mesh.via), 3)
+  step = train.make_step(
+    losses.text_loss(model), optimizer, schedule, where, shardings, via=mesh.via
+  )
+  state, metrics = step(
+    make_state(np.uint32(3)), sharding.place(Causal()(rows), where, 1, mesh.via), 3
+  )
   values = [float(jax.device_get(metrics["loss"]).value), float(metrics["gradient_norm"])]
   values += [float(np.abs(x).sum()) for x in jax.tree.leaves(jax.device_get(state.params))]
   golden(f"one step {mesh.via}", values, 1e-5)

@@ -23,7 +23,16 @@ LAYERS = [
   {"programs"},
 ]
 NUMPY_ONLY = set.union(*LAYERS[:3])
-CORE = {"jax", "flax", "optax", "orbax", "numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
+CORE = {
+  "jax",
+  "flax",
+  "optax",
+  "orbax",
+  "numpy",
+  "absl",
+  "sentencepiece",
+  "gpt_jax",
+} | sys.stdlib_module_names
 
 
 def imports(path: Path, everywhere: bool = True) -> set[str]:
@@ -46,7 +55,10 @@ def modules(root: Path) -> dict[str, Path]:
   """Dotted name, below the package, of every file in it."""
   files = sorted((root / "gpt_jax").rglob("*.py"))
   names = [path.relative_to(root / "gpt_jax").with_suffix("").parts for path in files]
-  return {".".join(part for part in name if part != "__init__"): path for name, path in zip(names, files, strict=True)}
+  return {
+    ".".join(part for part in name if part != "__init__"): path
+    for name, path in zip(names, files, strict=True)
+  }
 
 
 def graph(root: Path) -> dict[str, set[str]]:
@@ -54,7 +66,11 @@ def graph(root: Path) -> dict[str, set[str]]:
   files = modules(root)
   edges = {}
   for module, path in files.items():
-    inside = [name.removeprefix("gpt_jax").lstrip(".") for name in imports(path) if name.split(".")[0] == "gpt_jax"]
+    inside = [
+      name.removeprefix("gpt_jax").lstrip(".")
+      for name in imports(path)
+      if name.split(".")[0] == "gpt_jax"
+    ]
     # `from gpt_jax.data import tokens` names a module, `from gpt_jax.errors import InputError` something in one.
     edges[module] = {name if name in files else name.rpartition(".")[0] for name in inside}
   return edges
@@ -71,7 +87,9 @@ def faults(root: Path) -> list[str]:
   edges, files = graph(root), modules(root)
   found = []
   if "" in files:
-    found += [f"gpt_jax imports {name} at its top" for name in sorted(imports(files[""], everywhere=False))]
+    found += [
+      f"gpt_jax imports {name} at its top" for name in sorted(imports(files[""], everywhere=False))
+    ]
     edges.pop("")  # what its functions import, all stands above
   for module, targets in edges.items():
     for target in targets:
@@ -82,8 +100,14 @@ def faults(root: Path) -> list[str]:
   for module, path in files.items():
     roots = {name.split(".")[0] for name in imports(path)}
     if module.split(".")[0] in NUMPY_ONLY:
-      found += [f"{module} imports {name}" for name in sorted(roots & {"jax", "flax", "optax", "orbax"})]
-    found += [f"{module} reads flags" for name in imports(path) if name.startswith(("absl.flags", "absl.app"))]
+      found += [
+        f"{module} imports {name}" for name in sorted(roots & {"jax", "flax", "optax", "orbax"})
+      ]
+    found += [
+      f"{module} reads flags"
+      for name in imports(path)
+      if name.startswith(("absl.flags", "absl.app"))
+    ]
     heavy = {name.split(".")[0] for name in imports(path, everywhere=False)} - CORE
     found += [f"{module} imports {name} at its top" for name in sorted(heavy)]
   return found + [f"cycle: {' -> '.join(cycle)}" for cycle in cycles(edges)]
@@ -129,7 +153,10 @@ def test_layers():
       {"config": "from gpt_jax.errors import E", "errors": "import gpt_jax.config"},
       "cycle: config -> errors -> config",
     ),
-    ({"": "from gpt_jax import training", "training": ""}, "gpt_jax imports gpt_jax.training at its top"),
+    (
+      {"": "from gpt_jax import training", "training": ""},
+      "gpt_jax imports gpt_jax.training at its top",
+    ),
   ],
 )
 def test_a_broken_rule_is_found(tmp_path, files, fault):
@@ -142,7 +169,9 @@ def test_a_broken_rule_is_found(tmp_path, files, fault):
 
 def test_optional_packages_may_be_imported_where_they_are_used(tmp_path):
   (tmp_path / "gpt_jax" / "tasks").mkdir(parents=True)
-  (tmp_path / "gpt_jax" / "tasks" / "metrics.py").write_text("def f1(x):\n  from sklearn import metrics")
+  (tmp_path / "gpt_jax" / "tasks" / "metrics.py").write_text(
+    "def f1(x):\n  from sklearn import metrics"
+  )
   assert faults(tmp_path) == []
 
 
@@ -157,7 +186,9 @@ def test_a_file_of_no_layer_is_asked_about(tmp_path):
 def test_scripts_hide_no_module():
   """The folder of a script comes first on the import path."""
   scripts = {path.stem for path in (ROOT / "launch").glob("*.py")}
-  assert not scripts & (sys.stdlib_module_names | {"jax", "flax", "optax", "orbax", "numpy", "absl", "gpt_jax"})
+  assert not scripts & (
+    sys.stdlib_module_names | {"jax", "flax", "optax", "orbax", "numpy", "absl", "gpt_jax"}
+  )
 
 
 def test_the_top_level_stays_small():

@@ -62,13 +62,23 @@ class Execution:
     import nbclient
     import nbformat
 
-    users = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    users = {
+      name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))
+    }
     search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    env = {**users, "JAX_PLATFORMS": "cpu", "GPT_JAX_WORK": str(work / "files"), "PYTHONPATH": search}
+    env = {
+      **users,
+      "JAX_PLATFORMS": "cpu",
+      "GPT_JAX_WORK": str(work / "files"),
+      "PYTHONPATH": search,
+    }
     self.notebook = nbformat.read(path, as_version=4)
     nbformat.validate(self.notebook)
     client = nbclient.NotebookClient(
-      self.notebook, timeout=1500, kernel_name="python3", resources={"metadata": {"path": str(work)}}
+      self.notebook,
+      timeout=1500,
+      kernel_name="python3",
+      resources={"metadata": {"path": str(work)}},
     )
     client.execute(env=env)  # raises CellExecutionError, with the cell and its traceback
     self.work, self.sources = work / "files", cells(path, "code")
@@ -120,22 +130,31 @@ def visualize(execute, quickstart):
 def test_the_quickstart_tells_and_learns(quickstart):
   told = quickstart.text("pretrain")
   assert "devices 1 x" in told and "step 800  valid_loss" in told and "step 20/800" not in told
-  assert " 0/800 [" in "".join([told, *quickstart.data("pretrain", "text/plain")])  # a bar, of characters or a widget
+  assert " 0/800 [" in "".join(
+    [told, *quickstart.data("pretrain", "text/plain")]
+  )  # a bar, of characters or a widget
   assert "one morning anna went to the" in quickstart.text("stories")
   accuracies = {
     name: json.loads((quickstart.work / name / "result.json").read_text())["best"]["dev_accuracy"]
     for name in ("story-ending", "story-ending-from-scratch")
   }
   assert accuracies["story-ending"] > accuracies["story-ending-from-scratch"] + 0.1
-  assert len(quickstart.text("classify").splitlines()) == 2 and "'badly': " in quickstart.text("classify")
+  assert len(quickstart.text("classify").splitlines()) == 2 and "'badly': " in quickstart.text(
+    "classify"
+  )
 
 
 @pytest.mark.slow
 def test_a_table_becomes_labels_and_arrays(own):
   labels = (own.work / "mine" / "labels.tsv").read_text().splitlines()
   assert labels[0] == "prediction\tp(bad)\tp(good)" and len(labels) == 6
-  assert (own.work / "mine" / "exported.zip").exists() and "head/kernel (96, 2)" in own.text("export")
-  assert json.loads((own.work / "mine" / "run" / "result.json").read_text())["best"]["dev_accuracy"] > 0.6
+  assert (own.work / "mine" / "exported.zip").exists() and "head/kernel (96, 2)" in own.text(
+    "export"
+  )
+  assert (
+    json.loads((own.work / "mine" / "run" / "result.json").read_text())["best"]["dev_accuracy"]
+    > 0.6
+  )
 
 
 @pytest.mark.slow
@@ -161,7 +180,11 @@ def test_what_is_done_is_not_trained_again(execute, quickstart, own, visualize):
   again = [own, visualize, execute("quickstart"), execute("finetune_your_own")]
   assert trained(quickstart.work) == before and len(before) > 10
   for execution in again:
-    assert "already prepared" in execution.text("prepare") and "resumed at step 800" in execution.text("pretrain")
+    assert "already prepared" in execution.text(
+      "prepare"
+    ) and "resumed at step 800" in execution.text("pretrain")
     assert "valid_loss" not in execution.text("pretrain")
   for execution in again[1:]:
-    assert "done already" in execution.text("finetune") and "dev_accuracy" not in execution.text("finetune")
+    assert "done already" in execution.text("finetune") and "dev_accuracy" not in execution.text(
+      "finetune"
+    )

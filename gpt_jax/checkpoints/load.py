@@ -59,7 +59,11 @@ def load(path: str, format: str = "") -> Pretrained:
   Raises:
     InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
   """
-  found = of_format(format) if format else next((one for one in FORMATS.values() if one.is_one(path)), None)
+  found = (
+    of_format(format)
+    if format
+    else next((one for one in FORMATS.values() if one.is_one(path)), None)
+  )
   if found:
     params, meta, step, tokenizer = found.load(path)
     home = path
@@ -89,4 +93,6 @@ def _workdir_of(path: str) -> str:
     if os.path.exists(os.path.join(folder, "config.json")):
       return folder
     folder = os.path.dirname(folder)
-  raise InputError(f"{path}: not inside the folder of a run, which has config.json and tokenizer/; give it there")
+  raise InputError(
+    f"{path}: not inside the folder of a run, which has config.json and tokenizer/; give it there"
+  )

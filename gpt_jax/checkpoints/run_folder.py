@@ -65,15 +65,21 @@ def _is_ours(workdir: str, config: Any, data: dict[str, Any], tokenizer: Vocabul
     return False
   found = read(workdir)
   if not isinstance(found, dict) or not {"config", "data"} <= found.keys():
-    raise InputError(f"--workdir={workdir} holds a config.json that no run wrote: not a run's folder; use another")
+    raise InputError(
+      f"--workdir={workdir} holds a config.json that no run wrote: not a run's folder; use another"
+    )
   earlier = configs.from_json(found["config"])
   if type(earlier) is not type(config):
-    raise InputError(f"--workdir={workdir} holds a run of a {type(earlier).__name__}; use another folder")
+    raise InputError(
+      f"--workdir={workdir} holds a run of a {type(earlier).__name__}; use another folder"
+    )
   differences = [line for line in configs.difference(earlier, config) if not line.startswith(FREE)]
   for name in sorted(data.keys() | found["data"].keys()):
     before, now = found["data"].get(name), data.get(name)
     if before != now:
-      difference = tokenizer.difference(str(before)) if name == "tokenizer_hash" else f"{before} != {now}"
+      difference = (
+        tokenizer.difference(str(before)) if name == "tokenizer_hash" else f"{before} != {now}"
+      )
       differences.append(f"data {name}: {difference}")
   if differences:
     raise InputError(

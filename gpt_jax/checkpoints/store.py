@@ -81,7 +81,9 @@ class Checkpoints:
     )
     self._scores = _scores(_step_folders(self._folder))
 
-  def save(self, step: int, state: Any, meta: dict, metrics: dict[str, float] | None = None) -> None:
+  def save(
+    self, step: int, state: Any, meta: dict, metrics: dict[str, float] | None = None
+  ) -> None:
     """Starts to write a checkpoint; the state may be donated as soon as this returns. A step that is there stays.
 
     Args:
@@ -98,7 +100,8 @@ class Checkpoints:
     if (score := _score(record)) is not None:
       self._scores[step] = score
     arguments = ocp.args.Composite(
-      state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(record | {"checksum": _checksum(record)})
+      state=ocp.args.PyTreeSave(tree),
+      meta=ocp.args.JsonSave(record | {"checksum": _checksum(record)}),
     )
     self._manager.save(step, args=arguments, force=True)
 
@@ -158,7 +161,11 @@ class Checkpoints:
     del context
     steps = sorted(checkpoint.step for checkpoint in checkpoints)
     scores = {step: self._scores[step] for step in steps if step in self._scores}
-    kept = {*steps[-self._newest :], *([_best(scores)] if scores else []), *filter(self._keep, steps)}
+    kept = {
+      *steps[-self._newest :],
+      *([_best(scores)] if scores else []),
+      *filter(self._keep, steps),
+    }
     return [checkpoint.step in kept for checkpoint in checkpoints]
 
   def _set_aside(self, folders: list[str]) -> None:
@@ -187,7 +194,9 @@ def lock(workdir: str) -> TextIO:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       file.close()
-      raise InputError(f"{workdir}: another run is at work there; wait until it ends, or use another folder") from error
+      raise InputError(
+        f"{workdir}: another run is at work there; wait until it ends, or use another folder"
+      ) from error
     except OSError:
       pass  # a file system without locks
   return file
@@ -206,7 +215,9 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
   Raises:
     InputError: no checkpoint, none undamaged, or one of another model.
   """
-  tree, record, _ = _load(_locate(path), None if abstract is None else {"params": abstract}, exact=False)
+  tree, record, _ = _load(
+    _locate(path), None if abstract is None else {"params": abstract}, exact=False
+  )
   return tree["params"], record["meta"], record["step"]
 
 
@@ -248,9 +259,13 @@ def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, li
       continue
     if problems and jax.process_index() == 0:
       said = ", ".join(problems.values())
-      warnings.warn(f"damaged checkpoint: {said}; loaded {record['step']} instead, from {folder}", stacklevel=3)
+      warnings.warn(
+        f"damaged checkpoint: {said}; loaded {record['step']} instead, from {folder}", stacklevel=3
+      )
     return tree, record, list(problems)
-  raise InputError(f"no undamaged checkpoint in {os.path.dirname(folders[0])}: {', '.join(problems.values())}")
+  raise InputError(
+    f"no undamaged checkpoint in {os.path.dirname(folders[0])}: {', '.join(problems.values())}"
+  )
 
 
 def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
@@ -291,7 +306,9 @@ def _on_every_process(read: Callable[[], Any]) -> Any:
   result, problem = None, ""
   try:
     result = read()
-  except Exception as error:  # damaged bytes surface as any type, from JSON, orbax, tensorstore or the file system
+  except (
+    Exception
+  ) as error:  # damaged bytes surface as any type, from JSON, orbax, tensorstore or the file system
     problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
   if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
     problem = problem or "unreadable for another process"
@@ -309,13 +326,17 @@ def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: boo
     dtype, shape, _ = saved[name]
     if (str(leaf.dtype), list(leaf.shape)) != (dtype, shape):
       here = f"{leaf.dtype}{list(leaf.shape)}"
-      raise InputError(f"{folder} is of another model: {name} is {dtype}{shape} there and {here} here")
+      raise InputError(
+        f"{folder} is of another model: {name} is {dtype}{shape} there and {here} here"
+      )
   if exact and (extra := sorted(saved.keys() - wanted.keys())):
     raise InputError(f"{folder} is of another model: it has {extra[0]} besides")
 
 
 def _params_as_saved(saved: dict[str, list]) -> dict:
-  leaves = {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in saved.items()}
+  leaves = {
+    name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in saved.items()
+  }
   return {"params": unflatten_dict(leaves, sep="/")["params"]}
 
 
@@ -345,7 +366,10 @@ def _locate(path: str) -> list[str]:
 
 def _step_folders(folder: str) -> list[str]:
   """Newest first. What is not yet whole, or set aside as damaged, has no number for a name."""
-  return [os.path.join(folder, name) for name in sorted(filter(str.isdigit, _names(folder)), key=int, reverse=True)]
+  return [
+    os.path.join(folder, name)
+    for name in sorted(filter(str.isdigit, _names(folder)), key=int, reverse=True)
+  ]
 
 
 def _names(folder: str) -> list[str]:
@@ -355,7 +379,9 @@ def _names(folder: str) -> list[str]:
 def _best_folder(folder: str) -> list[str]:
   scores = _scores(_step_folders(folder))
   if not scores:
-    raise InputError(f"{folder} has no best checkpoint: none was saved with the metric that ranks them")
+    raise InputError(
+      f"{folder} has no best checkpoint: none was saved with the metric that ranks them"
+    )
   return [os.path.join(folder, str(_best(scores)))]
 
 

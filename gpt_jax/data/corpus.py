@@ -54,14 +54,18 @@ def find(source: str) -> list[Source]:
     paths = glob.glob(os.path.join(glob.escape(source), "**"), recursive=True)
     paths = [path for path in paths if path.endswith(SUFFIXES) and os.path.isfile(path)]
     if not paths:
-      raise InputError(f"{source}: no {', '.join(SUFFIXES)} file in this folder; give a glob for files of other names")
+      raise InputError(
+        f"{source}: no {', '.join(SUFFIXES)} file in this folder; give a glob for files of other names"
+      )
   elif os.path.exists(source):
     paths = [source]
   else:
     paths = [path for path in glob.glob(source, recursive=True) if os.path.isfile(path)]
     if not paths:
       fault = "no file matches" if glob.has_magic(source) else "no such file or folder"
-      raise InputError(f"{source}: {fault}; a source is a file, a glob, a folder, tfds:NAME or embedded")
+      raise InputError(
+        f"{source}: {fault}; a source is a file, a glob, a folder, tfds:NAME or embedded"
+      )
   return [Source(path, os.path.getsize(path)) for path in sorted(paths)]
 
 
@@ -83,7 +87,9 @@ def pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
     rest, begun = "", False
     for chunk in itertools.chain.from_iterable(_split(chunk) for chunk in chunks):
       if len(rest) >= PIECE:
-        width = wrap_width(rest)  # of each piece: a long file may be many books, one after the other
+        width = wrap_width(
+          rest
+        )  # of each piece: a long file may be many books, one after the other
         at, joint = cut(rest, PIECE, width)
         yield Piece(rest[:at], width, joint, last=False)
         rest, begun = rest[at:], True
@@ -99,7 +105,9 @@ def cut(text: str, at: int, width: int | None) -> tuple[int, str]:
     if end <= 0:
       break
     begin = text.rfind("\n", 0, end)
-    if width is None or not _continues(text[begin + 1 : end], text[end + 1 : end + 1000].partition("\n")[0], width):
+    if width is None or not _continues(
+      text[begin + 1 : end], text[end + 1 : end + 1000].partition("\n")[0], width
+    ):
       return end + 1, "\n"
     end = begin
   words = max(text.rfind(space, 0, at) for space in " \n\t")
@@ -114,9 +122,14 @@ def clean(text: str) -> str:
 
 def clean_piece(text: str, width: int | None) -> str:
   """The same for a part of a document whose lines are wrapped at `width`, as wrap_width says of the whole."""
-  paragraphs = (" ".join(paragraph.split()) for paragraph in _paragraphs(text.replace("\ufeff", ""), width))
+  paragraphs = (
+    " ".join(paragraph.split()) for paragraph in _paragraphs(text.replace("\ufeff", ""), width)
+  )
   fix = _ftfy()[1]
-  fixed = (line if line.isascii() and "&" not in line else " ".join(fix(line).split()) for line in paragraphs)
+  fixed = (
+    line if line.isascii() and "&" not in line else " ".join(fix(line).split())
+    for line in paragraphs
+  )
   return "\n".join(line for line in fixed if line)
 
 
@@ -135,7 +148,9 @@ def wrap_width(text: str) -> int | None:
   lines = [line.strip() for line in text[:SAMPLE].split("\n")]
   pairs = [pair for pair in itertools.pairwise(lines) if all(pair)]
   reaches = sorted(_reach(above, below) for above, below in pairs if below[0].islower())
-  if len(reaches) < 4 or len(reaches) < 0.4 * len(pairs) or len(pairs) < 0.2 * sum(map(bool, lines)):
+  if (
+    len(reaches) < 4 or len(reaches) < 0.4 * len(pairs) or len(pairs) < 0.2 * sum(map(bool, lines))
+  ):
     return None
   low, high = reaches[len(reaches) // 10], reaches[len(reaches) * 9 // 10]
   return low if low >= max(30, 0.6 * high) and high <= 200 else None
@@ -164,7 +179,9 @@ def _paragraphs(text: str, width: int | None) -> Iterator[str]:
   paragraph = lines[0].strip()
   for above, below in itertools.pairwise(lines):
     if _continues(above, below, width):
-      hyphenated = paragraph[-1] == "-" and paragraph[-2:-1].isalpha() and below.lstrip()[0].islower()
+      hyphenated = (
+        paragraph[-1] == "-" and paragraph[-2:-1].isalpha() and below.lstrip()[0].islower()
+      )
       paragraph += ("" if hyphenated else " ") + below.strip()
     else:
       yield paragraph
@@ -241,7 +258,9 @@ def _decode(block: bytes, path: str, place: int) -> str:
   try:
     return block.decode("utf-8-sig" if place == 0 else "utf-8")
   except UnicodeDecodeError as error:
-    encoding = "UTF-16" if block[:2] in (b"\xff\xfe", b"\xfe\xff") and place == 0 else "WINDOWS-1252"
+    encoding = (
+      "UTF-16" if block[:2] in (b"\xff\xfe", b"\xfe\xff") and place == 0 else "WINDOWS-1252"
+    )
     raise InputError(
       f"{path}: not UTF-8 at byte {place + error.start}; convert it, for example: "
       f"iconv -f {encoding} -t UTF-8 FILE > NEW"
@@ -266,10 +285,18 @@ def _json_lines(path: str, field: str) -> Iterator[str]:
       try:
         row = json.loads(text)
       except ValueError as error:
-        raise InputError(f"{path}:{number}: not JSON ({error}); each line should be one object") from error
+        raise InputError(
+          f"{path}:{number}: not JSON ({error}); each line should be one object"
+        ) from error
       if not isinstance(row, dict) or not isinstance(row.get(field), str):
-        there = f"its fields: {', '.join(map(repr, row))}" if isinstance(row, dict) else "it is not an object"
-        raise InputError(f"{path}:{number}: no text in field {field!r} ({there}); name another with --field")
+        there = (
+          f"its fields: {', '.join(map(repr, row))}"
+          if isinstance(row, dict)
+          else "it is not an object"
+        )
+        raise InputError(
+          f"{path}:{number}: no text in field {field!r} ({there}); name another with --field"
+        )
       yield row[field]
 
 
@@ -281,17 +308,25 @@ def _tfds(name: str, field: str) -> Iterator[str]:
   except ImportError as error:
     raise InputError("tfds: needs tensorflow-datasets: pip install tensorflow-datasets") from error
   base, _, last = name.rpartition("/")
-  base, split = (base, last) if last in ("train", "validation", "test", "unsupervised") else (name, "train")
+  base, split = (
+    (base, last) if last in ("train", "validation", "test", "unsupervised") else (name, "train")
+  )
   try:
     builder = tfds.builder(base, file_format="array_record")
     builder.download_and_prepare()
     rows = builder.as_data_source(split=split)
-  except tfds.core.registered.DatasetNotFoundError as error:  # it goes on with the names of all there are
-    raise InputError(f"tfds:{name}: TFDS has no data set {base!r}; its catalogue has the names") from error
+  except (
+    tfds.core.registered.DatasetNotFoundError
+  ) as error:  # it goes on with the names of all there are
+    raise InputError(
+      f"tfds:{name}: TFDS has no data set {base!r}; its catalogue has the names"
+    ) from error
   except Exception as error:  # whatever else goes wrong there: no network, no such split
     raise InputError(f"tfds:{name}: {' '.join(str(error).split())[:300]}") from error
   if field not in builder.info.features:
-    raise InputError(f"tfds:{name}: no field {field!r}; its fields: {', '.join(builder.info.features)} (--field)")
+    raise InputError(
+      f"tfds:{name}: no field {field!r}; its fields: {', '.join(builder.info.features)} (--field)"
+    )
   for row in rows:
     text = row[field]
     yield text.decode() if isinstance(text, bytes) else str(text)

@@ -27,7 +27,9 @@ class Scene:
 
 
 def _scene(places: str, work: str, good: str, bad: str) -> Scene:
-  return Scene(*(tuple(phrase.strip() for phrase in text.split(";")) for text in (places, work, good, bad)))
+  return Scene(
+    *(tuple(phrase.strip() for phrase in text.split(";")) for text in (places, work, good, bad))
+  )
 
 
 SCENES = (
@@ -192,7 +194,10 @@ def next_turn(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
   turns = [f"Then {rng.choice(scene.good if good else scene.bad)}." for scene in scenes]
   right = "ABCD".index(label)
   turns[0], turns[right] = turns[right], turns[0]
-  return f"{_opening(rng, scenes[0].places, name)} {pronoun(name)} {rng.choice(scenes[0].work)}.", *turns
+  return (
+    f"{_opening(rng, scenes[0].places, name)} {pronoun(name)} {rng.choice(scenes[0].work)}.",
+    *turns,
+  )
 
 
 LABELS = {

@@ -97,9 +97,13 @@ class TokenFile:
       self.offsets = np.load(self.path + ".documents.npy", allow_pickle=False)
       descriptor = os.open(self.path + ".bin", os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError) as error:
-      raise InputError(f"{error.filename}: missing; {folder!r} must be a folder made by launch/prepare.py") from error
+      raise InputError(
+        f"{error.filename}: missing; {folder!r} must be a folder made by launch/prepare.py"
+      ) from error
     except (OSError, ValueError, EOFError) as error:
-      raise InputError(f"{self.path}.*: cannot be read ({error}); prepare the text again") from error
+      raise InputError(
+        f"{self.path}.*: cannot be read ({error}); prepare the text again"
+      ) from error
     self._descriptor = descriptor
     weakref.finalize(self, os.close, descriptor)
     try:
@@ -112,13 +116,23 @@ class TokenFile:
       self.tokenizer_hash: str = self.header["tokenizer_hash"]
       self._dtype = np.dtype(self.header["dtype"])
     except (KeyError, TypeError) as error:
-      raise InputError(f"{self.path}.json: not a token file's header ({error}); prepare the text again") from error
+      raise InputError(
+        f"{self.path}.json: not a token file's header ({error}); prepare the text again"
+      ) from error
     size, expected = os.fstat(descriptor).st_size, self.n_tokens * self._dtype.itemsize
     if size != expected:
       state = "truncated" if size < expected else "longer than its header says"
-      raise InputError(f"{self.path}.bin: {state}, {size} bytes where {expected} should be; prepare the text again")
-    if len(self.offsets) != self.n_documents + 1 or self.offsets[0] != 0 or self.offsets[-1] != self.n_tokens:
-      raise InputError(f"{self.path}.documents.npy: does not fit {self.path}.json; prepare the text again")
+      raise InputError(
+        f"{self.path}.bin: {state}, {size} bytes where {expected} should be; prepare the text again"
+      )
+    if (
+      len(self.offsets) != self.n_documents + 1
+      or self.offsets[0] != 0
+      or self.offsets[-1] != self.n_tokens
+    ):
+      raise InputError(
+        f"{self.path}.documents.npy: does not fit {self.path}.json; prepare the text again"
+      )
 
   def check_vocabulary(self, tokenizer: Vocabulary) -> None:
     """Raises InputError where the file was written with another vocabulary."""
@@ -131,7 +145,9 @@ class TokenFile:
   def read(self, offset: int, count: int) -> np.ndarray:
     """The ids [offset, offset + count), int32 (all of uint32's ids that occur fit)."""
     size = self._dtype.itemsize
-    return np.frombuffer(os.pread(self._descriptor, count * size, offset * size), self._dtype).astype(np.int32)
+    return np.frombuffer(
+      os.pread(self._descriptor, count * size, offset * size), self._dtype
+    ).astype(np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +195,9 @@ class Windows:
     self._last = np.cumsum(spans)  # the spans of documents 0 to d, added up
     self.spans_per_epoch = int(self._last[-1]) if len(spans) else 0
     if not self.spans_per_epoch:
-      raise InputError(f"{tokens.path}.bin: no document has two tokens, so there is nothing to predict; use more text")
+      raise InputError(
+        f"{tokens.path}.bin: no document has two tokens, so there is nothing to predict; use more text"
+      )
 
   @property
   def steps_per_epoch(self) -> int:
@@ -188,7 +206,9 @@ class Windows:
 
   def __call__(self, step: int, rows: slice = slice(None)) -> np.ndarray:
     """The batch of a step, or only some of its rows (a host's share)."""
-    numbers = (step * self.config.batch_size + np.arange(self.config.batch_size, dtype=np.int64))[rows]
+    numbers = (step * self.config.batch_size + np.arange(self.config.batch_size, dtype=np.int64))[
+      rows
+    ]
     if self.config.sampling == "random_offset":
       places = self.tokens.n_tokens - self.config.length
       begins = (_hash(numbers, self.seed) % np.uint64(places)).astype(np.int64)
@@ -218,7 +238,9 @@ class Windows:
       row[:count] = self.tokens.read(begin, count)
     return rows
 
-  def sequential(self, batch_size: int | None = None, rows: slice = slice(None)) -> Iterator[np.ndarray]:
+  def sequential(
+    self, batch_size: int | None = None, rows: slice = slice(None)
+  ) -> Iterator[np.ndarray]:
     """The whole file in order, for evaluation; every token but a document's first is a target exactly once.
 
     Rows as in training, but from the document's first token to its last; the last batch is filled up with rows of -1.
@@ -260,7 +282,9 @@ def _hash(values: np.ndarray, *key: int) -> np.ndarray:
   state = 0
   for word in key:
     state = _mix((state + word * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _ALL, int)
-  return _mix(values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(state), np.uint64)
+  return _mix(
+    values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(state), np.uint64
+  )
 
 
 def _mix(bits, number):

@@ -46,7 +46,9 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
   if found.spec.head:
     return _on_task(found, data, split or "dev", task)
   if task:
-    raise InputError(f"--task={task}: {checkpoint} is a language model without a head; zero_shot.py asks it for tasks")
+    raise InputError(
+      f"--task={task}: {checkpoint} is a language model without a head; zero_shot.py asks it for tasks"
+    )
   return _on_text(found, data, split or "valid")
 
 
@@ -69,7 +71,10 @@ def _on_task(found: Pretrained, data_dir: str, split: str, other: str) -> dict[s
 def _on_text(found: Pretrained, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   text.check_vocabulary(found.tokenizer)
-  windows, objective = WindowsConfig(length=found.spec.trunk.context), Causal()  # of weights from elsewhere
+  windows, objective = (
+    WindowsConfig(length=found.spec.trunk.context),
+    Causal(),
+  )  # of weights from elsewhere
   if "config" in found.meta:
     config = configs.from_json(found.meta["config"])
     windows, objective = config.data, config.objective

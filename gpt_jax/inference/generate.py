@@ -49,18 +49,26 @@ def continuations(
   encoded = found.tokenizer.encode_many(list(prompts))
   for number, ids in enumerate(encoded, 1):
     if not len(ids):
-      raise InputError(f"prompt {number} is empty: GPT-1 has no token that begins a text; give at least one word")
+      raise InputError(
+        f"prompt {number} is empty: GPT-1 has no token that begins a text; give at least one word"
+      )
   model, params = LanguageModel(found.spec.trunk), jax.device_put(found.params)
   texts = []
   for first in range(0, len(encoded), _BATCH):
     batch = encoded[first : first + _BATCH]
     seeds = [seed + first + i for i in range(len(batch))]
-    added = sample(model, params, batch, seeds, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
-    texts += [found.tokenizer.decode([*before, *after]) for before, after in zip(batch, added, strict=True)]
+    added = sample(
+      model, params, batch, seeds, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p
+    )
+    texts += [
+      found.tokenizer.decode([*before, *after]) for before, after in zip(batch, added, strict=True)
+    ]
   return texts
 
 
-def _check(prompts: Sequence[str], max_tokens: int, temperature: float, top_k: int, top_p: float, seed: int) -> None:
+def _check(
+  prompts: Sequence[str], max_tokens: int, temperature: float, top_k: int, top_p: float, seed: int
+) -> None:
   for name, value, allowed, wanted in (
     ("max_tokens", max_tokens, max_tokens >= 1, "at least 1"),
     ("temperature", temperature, 0 <= temperature < float("inf"), "at least 0"),
@@ -104,7 +112,9 @@ def sample(
     for row, ids in zip(rows, read, strict=True):
       row[: len(ids)] = ids
     noise = np.array(seeds, np.uint32), max_tokens - missing
-    added = _fill(model, params, rows, lengths, counts, noise, temperature, top_k=top_k, top_p=top_p)
+    added = _fill(
+      model, params, rows, lengths, counts, noise, temperature, top_k=top_k, top_p=top_p
+    )
     for text, ids, count in zip(texts, np.asarray(added).tolist(), counts, strict=True):
       text += ids[:count]
     missing -= counts
@@ -123,15 +133,21 @@ def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, to
 
   def choose(hidden, table, number):
     scores = logits(hidden, table, vocab_size)[:, :vocab_size]
-    gumbel = jax.vmap(lambda seed, n: jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), n), (vocab_size,)))
+    gumbel = jax.vmap(
+      lambda seed, n: jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), n), (vocab_size,))
+    )
     scores = keep_likely(scores, temperature, top_k, top_p)
-    return jnp.argmax(scores + temperature * gumbel(seeds, offsets + number), axis=-1).astype(jnp.int32)
+    return jnp.argmax(scores + temperature * gumbel(seeds, offsets + number), axis=-1).astype(
+      jnp.int32
+    )
 
   def add(carry):
     number, ids, state, added = carry
     # Rows that have all their tokens run on beside the others; what they do is read by nobody.
     positions = jnp.minimum(lengths + number - 1, model.trunk_config.context - 1)
-    hidden, table, state = extend(ids[:, None], positions[:, None], (number < counts)[:, None], state)
+    hidden, table, state = extend(
+      ids[:, None], positions[:, None], (number < counts)[:, None], state
+    )
     ids = choose(hidden[:, 0], table, number)
     return number + 1, ids, state, added.at[:, number].set(ids)
 
@@ -140,7 +156,9 @@ def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, to
   hidden, table, state = extend(rows, places, places < lengths[:, None], state)
   ids = choose(hidden[jnp.arange(batch), lengths - 1], table, 0)
   added = jnp.zeros((batch, model.trunk_config.context), jnp.int32).at[:, 0].set(ids)
-  return jax.lax.while_loop(lambda carry: carry[0] < counts.max(), add, (jnp.int32(1), ids, state, added))[3]
+  return jax.lax.while_loop(
+    lambda carry: carry[0] < counts.max(), add, (jnp.int32(1), ids, state, added)
+  )[3]
 
 
 def keep_likely(scores: jax.Array, temperature: float, top_k: int, top_p: float) -> jax.Array:

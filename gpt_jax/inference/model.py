@@ -42,7 +42,11 @@ class Scored(NamedTuple):
   @property
   def perplexity(self) -> float:
     """Per token, of all but the first; nan of a text of one token."""
-    return float(np.exp(-self.log_probs[1:].mean(dtype=np.float64))) if len(self.tokens) > 1 else float("nan")
+    return (
+      float(np.exp(-self.log_probs[1:].mean(dtype=np.float64)))
+      if len(self.tokens) > 1
+      else float("nan")
+    )
 
 
 def load(path: str) -> "Model":
@@ -112,11 +116,18 @@ class Model:
       InputError: an empty text, or one that is longer than the model's context.
     """
     given = [texts] if isinstance(texts, str) else list(texts)
-    found = [np.asarray(_mean_hidden(self._language_model, self._trunk, *each)) for each in self._batches(given)]
-    vectors = np.concatenate(found) if found else np.zeros((0, self.found.spec.trunk.width), np.float32)
+    found = [
+      np.asarray(_mean_hidden(self._language_model, self._trunk, *each))
+      for each in self._batches(given)
+    ]
+    vectors = (
+      np.concatenate(found) if found else np.zeros((0, self.found.spec.trunk.width), np.float32)
+    )
     return vectors[0] if isinstance(texts, str) else vectors
 
-  def classify(self, texts: str | Sequence[str | Sequence[str]]) -> dict[str, float] | list[dict[str, float]]:
+  def classify(
+    self, texts: str | Sequence[str | Sequence[str]]
+  ) -> dict[str, float] | list[dict[str, float]]:
     """The probability of every label: of a text, or of each text, or tuple of the task's columns, of a list.
 
     Raises:
@@ -156,8 +167,12 @@ class Model:
     encoded = self.found.tokenizer.encode_many(texts)
     for number, ids in enumerate(encoded, start=1):
       if not 0 < len(ids) <= context:
-        problem = f"{len(ids)} tokens, and the model's context is {context}" if len(ids) else "empty"
-        raise InputError(f"text {number}: {problem}; give {'a part of it' if len(ids) else 'at least one word'}")
+        problem = (
+          f"{len(ids)} tokens, and the model's context is {context}" if len(ids) else "empty"
+        )
+        raise InputError(
+          f"text {number}: {problem}; give {'a part of it' if len(ids) else 'at least one word'}"
+        )
     for first in range(0, len(encoded), _BATCH):
       some = encoded[first : first + _BATCH]
       lengths = np.array([len(ids) for ids in some])
@@ -188,7 +203,9 @@ def _log_probs(model: LanguageModel, params: Any, ids: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _mean_hidden(model: LanguageModel, params: Any, ids: jax.Array, lengths: jax.Array) -> jax.Array:
+def _mean_hidden(
+  model: LanguageModel, params: Any, ids: jax.Array, lengths: jax.Array
+) -> jax.Array:
   """[B, T] -> [B, D]."""
   hidden, _ = _hidden(model, params, ids)
   inside = (jnp.arange(ids.shape[1])[None] < lengths[:, None])[..., None]

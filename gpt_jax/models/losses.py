@@ -95,7 +95,10 @@ def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
       sums, d_hidden = of_chunk(part)
       return jax.tree.map(jnp.add, carry, sums), d_hidden
 
-    start = (jnp.float32(0), constrain(jnp.zeros((groups, *table.shape), jnp.float32), "data", "model"))
+    start = (
+      jnp.float32(0),
+      constrain(jnp.zeros((groups, *table.shape), jnp.float32), "data", "model"),
+    )
     (total, d_table), d_hidden = jax.lax.scan(body, start, parts)
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
   return total, (d_hidden, d_table.sum(0).astype(table.dtype))
@@ -104,7 +107,12 @@ def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
 def _cross_entropy_backward(rows_in_use, gradients, scale):
   del rows_in_use
   d_hidden, d_table = gradients
-  return (d_hidden * scale).astype(d_hidden.dtype), (d_table * scale).astype(d_table.dtype), None, None
+  return (
+    (d_hidden * scale).astype(d_hidden.dtype),
+    (d_table * scale).astype(d_table.dtype),
+    None,
+    None,
+  )
 
 
 cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
@@ -130,8 +138,11 @@ def _chunks(hidden, targets, weights, rows):
   batch, length = targets.shape
   most = CHUNK_ELEMENTS * axis_size("data") * axis_size("model")
   count = next(
-    n for n in range(1, length + 1) if length % n == 0 and batch * (length // n) * rows <= most or n == length
+    n
+    for n in range(1, length + 1)
+    if length % n == 0 and batch * (length // n) * rows <= most or n == length
   )
   return tuple(
-    jnp.moveaxis(x.reshape(batch, count, length // count, *x.shape[2:]), 1, 0) for x in (hidden, targets, weights)
+    jnp.moveaxis(x.reshape(batch, count, length // count, *x.shape[2:]), 1, 0)
+    for x in (hidden, targets, weights)
   )

@@ -20,7 +20,9 @@ from gpt_jax.ops.dropout import Key, drop
 from gpt_jax.parallel.sharding import axis_size, constrain
 
 _INIT = nn.initializers.normal(0.02)
-_RECURRENT_INIT = nn.initializers.orthogonal(column_axis=-1)  # keeps the state's scale over hundreds of steps
+_RECURRENT_INIT = nn.initializers.orthogonal(
+  column_axis=-1
+)  # keeps the state's scale over hundreds of steps
 
 TENSOR_PARALLEL = (
   (r"tokens$", P("model", None)),
@@ -34,13 +36,17 @@ TENSOR_PARALLEL = (
 class LSTMConfig:
   """Sizes and rates of the recurrent trunk."""
 
-  vocab_size: int = option(0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0)
+  vocab_size: int = option(
+    0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
+  )
   context: int = option(512, "longest sequence", unit="tokens", low=2)
   width: int = option(768, "size of an embedding and of what the trunk returns, D", low=1)
   units: int = option(2048, "size of the recurrent state, U", low=1)
   residual_dropout: float = option(0.1, "dropout on the projected state", low=0.0, high=0.99)
   embedding_dropout: float = option(0.1, "dropout on the embedding table", low=0.0, high=0.99)
-  dtype: str = option("float32", "of activations and matrix products", choices=("float32", "bfloat16"))
+  dtype: str = option(
+    "float32", "of activations and matrix products", choices=("float32", "bfloat16")
+  )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
@@ -91,7 +97,11 @@ class LSTM(nn.Module):
     """hidden [B, T, D] and table [R, D]; the arguments are those of the Transformer."""
     del segments  # the texts of a packed row are told apart by their first positions
     c = self.config
-    table = self.tokens if key is None else drop(self.tokens, c.embedding_dropout, key.fold(0), sharded=False)
+    table = (
+      self.tokens
+      if key is None
+      else drop(self.tokens, c.embedding_dropout, key.fold(0), sharded=False)
+    )
     hidden, _ = self._run(inputs, positions, None, self.start(inputs.shape[0]), table)
     return drop(hidden, c.residual_dropout, key and key.fold(1)), table.astype(c.dtype)
 
@@ -106,7 +116,9 @@ class LSTM(nn.Module):
     return hidden, self.tokens.astype(self.config.dtype), state
 
   def _run(self, inputs, positions, valid, state, table):
-    gates = constrain(self.read(table.astype(self.config.dtype)[inputs]), "data", None, None, "model")
+    gates = constrain(
+      self.read(table.astype(self.config.dtype)[inputs]), "data", None, None, "model"
+    )
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
     state, outputs = recur(self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state)
     return self.out(outputs.swapaxes(0, 1)), state
@@ -149,7 +161,9 @@ def _loop(kernel, gates, first, valid, state):
     # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each token.
     memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
     output = jax.nn.sigmoid(exit) * jnp.tanh(memory)
-    state = jax.tree.map(lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old)
+    state = jax.tree.map(
+      lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old
+    )
     return state, (output, before)
 
   state, (outputs, before) = jax.lax.scan(cell, state, (gates, first, valid))
@@ -186,5 +200,7 @@ class Recurrent(nn.Module):
 
 
 def _init_recurrent(key, shape, dtype=jnp.float32):
-  blocks = [_RECURRENT_INIT(k, (shape[0], shape[2]), dtype) for k in jax.random.split(key, shape[1])]
+  blocks = [
+    _RECURRENT_INIT(k, (shape[0], shape[2]), dtype) for k in jax.random.split(key, shape[1])
+  ]
   return jnp.stack(blocks, axis=1)

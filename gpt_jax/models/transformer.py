@@ -22,7 +22,9 @@ from gpt_jax.ops.dropout import Key, drop
 from gpt_jax.parallel.sharding import axis_size, constrain
 
 SPECIAL_TOKENS = 3  # start, delimiter, extract: the first rows behind the vocabulary
-_ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills the tiles of a matrix unit
+_ROW_MULTIPLE = (
+  128  # lets a table of any vocabulary be sharded, and fills the tiles of a matrix unit
+)
 _STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 _INIT = nn.initializers.normal(_STD)
 _EPSILON = 1e-5
@@ -48,7 +50,9 @@ def padded_rows(vocab_size: int) -> int:
 class TransformerConfig:
   """Sizes and rates of the decoder; the defaults are the paper's."""
 
-  vocab_size: int = option(0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0)
+  vocab_size: int = option(
+    0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
+  )
   context: int = option(512, "longest sequence", unit="tokens", low=2)
   layers: int = option(12, "blocks", low=1)
   width: int = option(768, "size of a hidden state, D", low=1)
@@ -61,7 +65,9 @@ class TransformerConfig:
     "post: a block normalises its sums, as GPT-1; pre: what its sublayers read, as GPT-2, with a last norm at the end",
     choices=("post", "pre"),
   )
-  dtype: str = option("float32", "of activations and matrix products", choices=("float32", "bfloat16"))
+  dtype: str = option(
+    "float32", "of activations and matrix products", choices=("float32", "bfloat16")
+  )
 
   def __post_init__(self):
     validate(self)
@@ -177,9 +183,13 @@ def attention_maps(intermediates) -> jax.Array:
   """
   maps = []
   for i in range(len(intermediates)):
-    blocks = intermediates[f"block_{i}"]["attention"]["probabilities"]  # of queries, each over its own prefix
+    blocks = intermediates[f"block_{i}"]["attention"][
+      "probabilities"
+    ]  # of queries, each over its own prefix
     length = blocks[-1].shape[-1]
-    whole = [jnp.pad(block, ((0, 0), (0, 0), (0, 0), (0, length - block.shape[-1]))) for block in blocks]
+    whole = [
+      jnp.pad(block, ((0, 0), (0, 0), (0, 0), (0, length - block.shape[-1]))) for block in blocks
+    ]
     maps.append(jnp.concatenate(whole, axis=2))
   return jnp.stack(maps)
 
@@ -244,7 +254,9 @@ class Attention(nn.Module):
       if segments is not None:
         same = (segments[:, here, None] == segments[:, None, seen])[:, None]  # [B, 1, t, s]
         allowed = same if allowed is None else allowed & same
-      outputs.append(self._attend(q[:, :, here], k[:, :, seen], v[:, :, seen], allowed, key and key.fold(i)))
+      outputs.append(
+        self._attend(q[:, :, here], k[:, :, seen], v[:, :, seen], allowed, key and key.fold(i))
+      )
     return self.out(jnp.concatenate(outputs, axis=2).swapaxes(1, 2))
 
   def extend(self, x, positions, keys, values):
@@ -252,7 +264,9 @@ class Attention(nn.Module):
     row = jnp.arange(x.shape[0])[:, None]
     keys = keys.at[row, :, positions].set(k.swapaxes(1, 2))
     values = values.at[row, :, positions].set(v.swapaxes(1, 2))
-    allowed = positions[:, None, :, None] >= jnp.arange(keys.shape[2])[None, None, None]  # [B, 1, T, context]
+    allowed = (
+      positions[:, None, :, None] >= jnp.arange(keys.shape[2])[None, None, None]
+    )  # [B, 1, T, context]
     return self.out(self._attend(q, keys, values, allowed, None).swapaxes(1, 2)), keys, values
 
   def _project(self, x):
@@ -261,11 +275,15 @@ class Attention(nn.Module):
     return jnp.moveaxis(qkv, (2, 3), (0, 2))  # three of [B, H, T, K]
 
   def _attend(self, q, k, v, allowed, key):
-    scores = jnp.einsum("bhtk,bhsk->bhts", q, k, preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
+    scores = (
+      jnp.einsum("bhtk,bhsk->bhts", q, k, preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
+    )
     if allowed is not None:
       scores = jnp.where(allowed, scores, -1e9)
     probabilities = jax.nn.softmax(scores)
-    self.sow("intermediates", "probabilities", probabilities)  # nothing, unless apply is told to: attention_maps
+    self.sow(
+      "intermediates", "probabilities", probabilities
+    )  # nothing, unless apply is told to: attention_maps
     probabilities = drop(probabilities, self.config.attention_dropout, key)
     return jnp.einsum("bhts,bhsk->bhtk", probabilities.astype(q.dtype), v)
 

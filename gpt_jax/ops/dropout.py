@@ -48,7 +48,9 @@ def drop(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True) ->
   """
   if key is None or rate == 0:
     return x
-  return jnp.where(_bits(x.shape, key, sharded) >= np.uint32(rate * 2**32), x / (1 - rate), 0).astype(x.dtype)
+  return jnp.where(
+    _bits(x.shape, key, sharded) >= np.uint32(rate * 2**32), x / (1 - rate), 0
+  ).astype(x.dtype)
 
 
 def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:

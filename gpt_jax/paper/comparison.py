@@ -42,13 +42,20 @@ def describe(results: dict[str, Any]) -> str:
     "",
   ]
   for number in (2, 3, 4):
-    lines += _comparison(f"Table {number}", paper.TABLES[number], results["runs"].get(FULL.name, {}), budget)
+    lines += _comparison(
+      f"Table {number}", paper.TABLES[number], results["runs"].get(FULL.name, {}), budget
+    )
   lines += _ablations(results["runs"], budget)
   lines += _transfer(results["runs"], budget)
   lines += _progress(results["zero_shot"], budget)
   lines += _every_run(results["runs"], budget)
   if results["left_out"]:
-    lines += ["Left out, for want of data:", "", *(f"- {each}: {why}" for each, why in results["left_out"].items()), ""]
+    lines += [
+      "Left out, for want of data:",
+      "",
+      *(f"- {each}: {why}" for each, why in results["left_out"].items()),
+      "",
+    ]
   return "\n".join(lines)
 
 
@@ -57,8 +64,13 @@ def _comparison(title: str, table: paper.Table, runs: dict[str, Any], budget: st
   ours = [_value(runs, column) for column in table.columns]
   if all(value is None for value in ours):
     return []
-  rows = [(f"{name}, the paper" if name == paper.OURS else name, of) for name, of in table.rows.items()]
-  rows += [(f"**ours**{budget}", ours), (f"difference{budget}", _differences(ours, table.rows[paper.OURS]))]
+  rows = [
+    (f"{name}, the paper" if name == paper.OURS else name, of) for name, of in table.rows.items()
+  ]
+  rows += [
+    (f"**ours**{budget}", ours),
+    (f"difference{budget}", _differences(ours, table.rows[paper.OURS])),
+  ]
   return _table(f"{title}: {table.title}", [column.title for column in table.columns], rows)
 
 
@@ -99,18 +111,30 @@ def _transfer(runs: dict[str, Any], budget: str) -> list[str]:
     return []
   rows = [(f"{task}{budget}", list(values.values())) for task, values in points.items()]
   between = [None] * (len(rows[0][1]) - 2)
-  rows += [(f"{task}, the paper, by eye", [low, *between, high]) for task, (low, high) in paper.TRANSFER.items()]
+  rows += [
+    (f"{task}, the paper, by eye", [low, *between, high])
+    for task, (low, high) in paper.TRANSFER.items()
+  ]
   return _table("Figure 2, left: what is transferred", list(next(iter(points.values()))), rows)
 
 
 def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
   """Task -> what is transferred -> the task's result, from nothing to all layers; empty without a sweep."""
-  depths = sorted((name for name in runs if name.endswith("-layers")), key=lambda name: int(name.partition("-")[0]))
-  names = {SCRATCH.name: "nothing", **{name: name.partition("-")[0] for name in depths}, FULL.name: "all"}
+  depths = sorted(
+    (name for name in runs if name.endswith("-layers")),
+    key=lambda name: int(name.partition("-")[0]),
+  )
+  names = {
+    SCRATCH.name: "nothing",
+    **{name: name.partition("-")[0] for name in depths},
+    FULL.name: "all",
+  }
   names = {name: {"0": "embeddings"}.get(title, title) for name, title in names.items()}
   tasks = list(runs[depths[0]]) if depths else []
   return {
-    task: {title: _value(runs.get(name, {}), paper.Column("", (task,))) for name, title in names.items()}
+    task: {
+      title: _value(runs.get(name, {}), paper.Column("", (task,))) for name, title in names.items()
+    }
     for task in tasks
   }
 
@@ -136,11 +160,15 @@ def _progress(zero_shot: dict[str, list[dict]], budget: str) -> list[str]:
     return []
   steps = sorted({step for values in points.values() for step in values})
   rows = [
-    (f"{task}, {trunk}{budget}", [values.get(step) for step in steps]) for (task, trunk), values in points.items()
+    (f"{task}, {trunk}{budget}", [values.get(step) for step in steps])
+    for (task, trunk), values in points.items()
   ]
   before = [None] * (len(steps) - 1)
   theirs = {task: each.reached for task, each in paper.ANCHORS.items() if each.reached is not None}
-  rows += [(f"{task}, transformer, the paper's end, by eye", [*before, end]) for task, end in theirs.items()]
+  rows += [
+    (f"{task}, transformer, the paper's end, by eye", [*before, end])
+    for task, end in theirs.items()
+  ]
   title = "Figure 2, right: zero-shot by updates, from chance (0) to the best supervised model (1)"
   return _table(title, [f"{step:,}" for step in steps], rows, digits=2)
 
@@ -155,14 +183,18 @@ def _every_run(runs: dict[str, Any], budget: str) -> list[str]:
       cells = [each["metric"], str(len(each["seeds"])), *spreads, constant, each["note"]]
       rows.append((f"{task}, {setting}{budget}", cells))
   titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate", "examples"]
-  title = "Every run: one seed's result, or median; mean ± deviation [bootstrap interval of the mean]"
+  title = (
+    "Every run: one seed's result, or median; mean ± deviation [bootstrap interval of the mean]"
+  )
   return _table(title, titles, rows) if rows else []
 
 
 def _spread(each: dict[str, Any]) -> str:
   if len(each["values"]) == 1:
     return f"{100 * each['mean']:.1f}"
-  median, mean, deviation, low, high = (100 * each[name] for name in ("median", "mean", "deviation", "low", "high"))
+  median, mean, deviation, low, high = (
+    100 * each[name] for name in ("median", "mean", "deviation", "low", "high")
+  )
   return f"{median:.1f}; {mean:.1f} ± {deviation:.1f} [{low:.1f}, {high:.1f}]"
 
 
@@ -172,10 +204,13 @@ def _value(runs: dict[str, Any], column: paper.Column) -> float | None:
     return None
   if column == paper.GLUE:
     means = {
-      task: {name.removeprefix("dev_"): of["mean"] for name, of in runs[task]["best"].items()} for task in column.tasks
+      task: {name.removeprefix("dev_"): of["mean"] for name, of in runs[task]["best"].items()}
+      for task in column.tasks
     }
     return 100 * glue.average(means)
-  return 100 * statistics.mean(runs[task]["best"][f"dev_{runs[task]['metric']}"]["mean"] for task in column.tasks)
+  return 100 * statistics.mean(
+    runs[task]["best"][f"dev_{runs[task]['metric']}"]["mean"] for task in column.tasks
+  )
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -187,7 +222,9 @@ def _differences(ours: Sequence[float | None], theirs: Sequence[float | None]) -
   return ["" if None in pair else f"{pair[0] - pair[1]:+.1f}" for pair in pairs]
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[Any]]], digits: int = 1) -> list[str]:
+def _table(
+  title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[Any]]], digits: int = 1
+) -> list[str]:
   def cell(value):
     return "" if value is None else value if isinstance(value, str) else f"{value:.{digits}f}"
 

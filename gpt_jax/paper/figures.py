@@ -17,7 +17,13 @@ def transferred(points: Mapping[str, Points], path: str, note: str) -> None:
     axes.plot(list(values), list(values.values()), "o-", label=task)
   places = list(next(iter(points.values())))
   for (task, ends), marker in zip(paper.TRANSFER.items(), "x+", strict=True):
-    axes.plot([places[0], places[-1]], ends, "k:", marker=marker, label=f"{task}, the paper's ends, 12 layers")
+    axes.plot(
+      [places[0], places[-1]],
+      ends,
+      "k:",
+      marker=marker,
+      label=f"{task}, the paper's ends, 12 layers",
+    )
   below = "what is transferred (a number: so many blocks, and the embeddings)"
   axes.set(xlabel=below, ylabel="dev set, %", title=f"Layers transferred{note}")
   _save(figure, axes, path)
@@ -30,7 +36,14 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
   steps = sorted({step for values in points.values() for step in values})
   for (task, trunk), values in points.items():
     style = "-" if trunk == "transformer" else "--"
-    axes.plot(list(values), list(values.values()), style, marker=".", color=colors[task], label=f"{task}, {trunk}")
+    axes.plot(
+      list(values),
+      list(values.values()),
+      style,
+      marker=".",
+      color=colors[task],
+      label=f"{task}, {trunk}",
+    )
   for task in dict.fromkeys(task for task, _ in points):
     if paper.ANCHORS[task].reached is not None:
       axes.plot(steps[-1], paper.ANCHORS[task].reached, "x", color=colors[task])
@@ -61,7 +74,12 @@ def ablations(points: Mapping[str, Points], path: str, note: str) -> None:
     axes.bar(places, heights, width, label=name)
     theirs = [paper.TABLES[5].rows[name][known.index(column)] for column in columns]
     axes.plot(places, theirs, "kx", label=None if number else "the paper's")
-  axes.set(xticks=range(len(columns)), xticklabels=columns, ylabel="metric, %", title=f"Ablations of table 5{note}")
+  axes.set(
+    xticks=range(len(columns)),
+    xticklabels=columns,
+    ylabel="metric, %",
+    title=f"Ablations of table 5{note}",
+  )
   _save(figure, axes, path)
 
 

@@ -105,7 +105,9 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
   if not checkpoints:
     raise InputError("--checkpoints: none is named; give one or more fine-tuned on tasks of GLUE")
   if data_dir.startswith("tfds:"):
-    raise InputError(f"--data_dir={data_dir}: TFDS has shuffled the rows, the server wants the official files' order")
+    raise InputError(
+      f"--data_dir={data_dir}: TFDS has shuffled the rows, the server wants the official files' order"
+    )
   _check_out(out)
   models: dict[str, str] = {}
   encoded: dict[str, dict[TestSet, Encoded]] = {}
@@ -113,17 +115,29 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
     found = pretrained.load(path)
     task = _task_of(found)
     if task in models:
-      raise InputError(f"--checkpoints: {models[task]} and {path} are both of {task}; give one of them")
+      raise InputError(
+        f"--checkpoints: {models[task]} and {path} are both of {task}; give one of them"
+      )
     models[task] = path
-    test_sets = [test_set for test_set in TEST_SETS if test_set.trained_on == task and _is_there(test_set, data_dir)]
+    test_sets = [
+      test_set
+      for test_set in TEST_SETS
+      if test_set.trained_on == task and _is_there(test_set, data_dir)
+    ]
     encoded[path] = {test_set: _encode(test_set, found, data_dir) for test_set in test_sets}
 
   sources = {}
   for test_set in TEST_SETS:
-    missing = diagnostic_file(data_dir) if test_set.trained_on in models else f"checkpoint of {test_set.trained_on}"
+    missing = (
+      diagnostic_file(data_dir)
+      if test_set.trained_on in models
+      else f"checkpoint of {test_set.trained_on}"
+    )
     sources[test_set.file] = f"constant: no {missing}"
   sources.update({test_set.file: path for path in encoded for test_set in encoded[path]})
-  if constant := [f"{file} ({source})" for file, source in sources.items() if source not in encoded]:
+  if constant := [
+    f"{file} ({source})" for file, source in sources.items() if source not in encoded
+  ]:
     warnings.warn(f"{out}: not predicted by any model: {', '.join(constant)}", stacklevel=2)
 
   predictions = {test_set.file: [test_set.constant] * test_set.rows for test_set in TEST_SETS}
@@ -135,11 +149,15 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
       for test_set, examples in of_model.items():
         probabilities = predictor(params, examples, 32)
         if not np.isfinite(probabilities).all():
-          raise InputError(f"--checkpoints: {path} predicts nan for {test_set.task}; its training must have diverged")
+          raise InputError(
+            f"--checkpoints: {path} predicts nan for {test_set.task}; its training must have diverged"
+          )
         predictions[test_set.file] = test_set.predictions(find(test_set.task).value(probabilities))
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
       for file, column in predictions.items():
-        archive.writestr(file, "\n".join([HEADER, *(f"{row}\t{value}" for row, value in enumerate(column)), ""]))
+        archive.writestr(
+          file, "\n".join([HEADER, *(f"{row}\t{value}" for row, value in enumerate(column)), ""])
+        )
     check(partial)
   return sources
 
@@ -173,7 +191,9 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
     InputError: naming what is missing.
   """
   counted = [(test_set, metric) for test_set in TEST_SETS for metric in test_set.metrics]
-  missing = [f"{each.task} ({metric})" for each, metric in counted if metric not in scores.get(each.task, {})]
+  missing = [
+    f"{each.task} ({metric})" for each, metric in counted if metric not in scores.get(each.task, {})
+  ]
   if missing:
     raise InputError(f"GLUE's score takes all nine tasks; missing: {', '.join(missing)}")
   of_task: dict[str, list[float]] = {}
@@ -189,11 +209,15 @@ def _trained_on(task: str) -> str:
 def _task_of(found: Pretrained) -> str:
   """What a checkpoint was trained on, e.g. "mnli"."""
   if not found.spec.head:
-    raise InputError(f"--checkpoints: {found.path} is a language model without a head; fine-tune it first")
+    raise InputError(
+      f"--checkpoints: {found.path} is a language model without a head; fine-tune it first"
+    )
   name = configs.from_json(found.meta["task"]).build("").name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   if _trained_on(name) not in tasks:
-    raise InputError(f"--checkpoints: {found.path} is of {name}, no task of GLUE; these are {', '.join(tasks)}")
+    raise InputError(
+      f"--checkpoints: {found.path} is of {name}, no task of GLUE; these are {', '.join(tasks)}"
+    )
   return _trained_on(name)
 
 
@@ -206,7 +230,9 @@ def _encode(test_set: TestSet, found: Pretrained, data_dir: str) -> Encoded:
   examples = task.examples(data_dir, "test")
   if len(examples) != test_set.rows:
     file = examples[0].name.rpartition(":")[0]
-    raise InputError(f"{file}: {len(examples)} rows; GLUE's has {test_set.rows}: copy the official file again")
+    raise InputError(
+      f"{file}: {len(examples)} rows; GLUE's has {test_set.rows}: copy the official file again"
+    )
   return task.encode(examples, found.tokenizer, found.spec.trunk.context)
 
 
@@ -239,7 +265,9 @@ def _contents(path: str) -> dict[TestSet, bytes]:
     with zipfile.ZipFile(path) as archive:
       names = archive.namelist()
       _check_names(path, names)
-      return {test_set: archive.read(test_set.file) for test_set in TEST_SETS if test_set.file in names}
+      return {
+        test_set: archive.read(test_set.file) for test_set in TEST_SETS if test_set.file in names
+      }
   except InputError:
     raise
   except OSError as error:
@@ -252,7 +280,9 @@ def _check_names(path: str, names: list[str]) -> None:
   files = [test_set.file for test_set in TEST_SETS]
   for name in names:
     if "/" in name:
-      raise InputError(f"{path}: {name!r} is or is in a folder; the zip should have the files at its top")
+      raise InputError(
+        f"{path}: {name!r} is or is in a folder; the zip should have the files at its top"
+      )
     if name not in files:
       raise InputError(f"{path}: {name!r} is no file of a submission; these are {', '.join(files)}")
     if names.count(name) > 1:
@@ -265,20 +295,26 @@ def _check_rows(name: str, content: bytes, test_set: TestSet) -> Counter[str]:
   """How often each prediction occurs; raises InputError with `name` and line."""
   lines = content.decode("utf-8", errors="backslashreplace").removesuffix("\n").split("\n")
   if lines[0] != HEADER:
-    raise InputError(f"{name}:1: {lines[0][:60]!r}; should be index and prediction, separated by a tab")
+    raise InputError(
+      f"{name}:1: {lines[0][:60]!r}; should be index and prediction, separated by a tab"
+    )
   counts: Counter[str] = Counter()
   for row, line in enumerate(lines[1:]):
     cells = line.split("\t")
     if len(cells) != 2:
       raise InputError(f"{name}:{row + 2}: {len(cells)} columns; should be 2, separated by a tab")
     if cells[0] != str(row):
-      raise InputError(f"{name}:{row + 2}: index {cells[0]!r}; should be {row}: every row, in order")
+      raise InputError(
+        f"{name}:{row + 2}: index {cells[0]!r}; should be {row}: every row, in order"
+      )
     try:
       counts[_outcome(cells[1], test_set)] += 1
     except ValueError as error:
       raise InputError(f"{name}:{row + 2}: prediction {cells[1]!r}: should be {error}") from error
   if len(lines) - 1 != test_set.rows:
-    raise InputError(f"{name}:{len(lines)}: ends after {len(lines) - 1} rows; should have {test_set.rows}")
+    raise InputError(
+      f"{name}:{len(lines)}: ends after {len(lines) - 1} rows; should have {test_set.rows}"
+    )
   return counts
 
 
@@ -288,7 +324,9 @@ def _outcome(prediction: str, test_set: TestSet) -> str:
     if prediction not in test_set.written:
       raise ValueError(f"one of {', '.join(test_set.written)}")
     return prediction
-  number = float(prediction) if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]+)?", prediction) else math.nan
+  number = (
+    float(prediction) if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]+)?", prediction) else math.nan
+  )
   if not 0 <= number <= 5:
     raise ValueError("a number from 0 to 5")
   return f"{number:.0f}"

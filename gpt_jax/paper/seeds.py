@@ -43,4 +43,6 @@ def spread(values: Sequence[float]) -> Spread:
   draws = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
   low, high = np.quantile(draws.mean(axis=1), (0.025, 0.975))
   deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-  return Spread(values, statistics.median(values), statistics.mean(values), deviation, float(low), float(high))
+  return Spread(
+    values, statistics.median(values), statistics.mean(values), deviation, float(low), float(high)
+  )

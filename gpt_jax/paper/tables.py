@@ -24,7 +24,9 @@ class Table(NamedTuple):
 
 
 def _columns(**titles: str) -> tuple[Column, ...]:
-  return tuple(Column(title.replace("_", "-"), tuple(tasks.split())) for title, tasks in titles.items())
+  return tuple(
+    Column(title.replace("_", "-"), tuple(tasks.split())) for title, tasks in titles.items()
+  )
 
 
 # GLUE's own average, glue.average. WNLI counts, though the paper has no result of it.
@@ -33,7 +35,14 @@ GLUE = Column("GLUE", tuple("cola sst2 mrpc stsb qqp mnli mnli-mismatched qnli r
 TABLES = {
   2: Table(
     "natural language inference (accuracy)",
-    _columns(MNLI_m="mnli", MNLI_mm="mnli-mismatched", SNLI="snli", SciTail="scitail", QNLI="qnli", RTE="rte"),
+    _columns(
+      MNLI_m="mnli",
+      MNLI_mm="mnli-mismatched",
+      SNLI="snli",
+      SciTail="scitail",
+      QNLI="qnli",
+      RTE="rte",
+    ),
     {
       "ESIM + ELMo (5x)": (None, None, 89.3, None, None, None),
       "CAFE (5x)": (80.2, 79.0, 89.3, None, None, None),
@@ -70,7 +79,14 @@ TABLES = {
   5: Table(
     "ablations (metrics as in tables 2 and 4)",
     _columns(
-      CoLA="cola", SST2="sst2", MRPC="mrpc", STSB="stsb", QQP="qqp", MNLI="mnli mnli-mismatched", QNLI="qnli", RTE="rte"
+      CoLA="cola",
+      SST2="sst2",
+      MRPC="mrpc",
+      STSB="stsb",
+      QQP="qqp",
+      MNLI="mnli mnli-mismatched",
+      QNLI="qnli",
+      RTE="rte",
     ),
     {
       "Transformer w/ aux LM (full)": (45.4, 91.3, 82.3, 82.0, 70.3, 81.8, 88.1, 56.0),
@@ -110,9 +126,13 @@ class Anchor(NamedTuple):
 ANCHORS = {
   "sst2": Anchor("sentiment analysis", 50.0, 93.2, "table 4, sparse byte mLSTM", 0.68),
   "dprd": Anchor("Winograd schema resolution", 50.0, 100.0, "all of them", 0.55),
-  "cola": Anchor("linguistic acceptability", 0.0, 35.0, "table 4, single-task BiLSTM + ELMo + Attn", 0.43),
+  "cola": Anchor(
+    "linguistic acceptability", 0.0, 35.0, "table 4, single-task BiLSTM + ELMo + Attn", 0.43
+  ),
   "race": Anchor("question answering", 25.0, 53.3, "table 3, BiAttention MRU, nine models", 0.25),
-  "race-middle": Anchor("the same, middle schools", 25.0, 60.2, "table 3, BiAttention MRU, nine models", None),
+  "race-middle": Anchor(
+    "the same, middle schools", 25.0, 60.2, "table 3, BiAttention MRU, nine models", None
+  ),
 }
 
 # Figure 2, left, by eye: dev accuracy in percent with no layer and with all twelve transferred.

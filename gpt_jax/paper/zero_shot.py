@@ -87,7 +87,13 @@ class Prepared(NamedTuple):
 
 
 def run(
-  checkpoint: str, data_dir: str, tasks: Sequence[str] = (), *, history: bool = False, examples: int = 0, out: str = ""
+  checkpoint: str,
+  data_dir: str,
+  tasks: Sequence[str] = (),
+  *,
+  history: bool = False,
+  examples: int = 0,
+  out: str = "",
 ) -> list[Result]:
   """Evaluates one checkpoint, or every checkpoint of a run, and prints a table.
 
@@ -103,7 +109,9 @@ def run(
     InputError: an unknown task, no such checkpoint or data, a text that the model's context does not hold.
   """
   if out and (os.path.isdir(out) or not os.path.isdir(os.path.dirname(os.path.abspath(out)))):
-    raise InputError(f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file")
+    raise InputError(
+      f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file"
+    )
   check_exists(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   found = pretrained.load(paths[0])
@@ -118,7 +126,9 @@ def run(
   return results
 
 
-def prepare(found: Pretrained, data_dir: str, names: Sequence[str], examples: int) -> dict[str, Prepared]:
+def prepare(
+  found: Pretrained, data_dir: str, names: Sequence[str], examples: int
+) -> dict[str, Prepared]:
   """The named tasks' questions, or those of all tasks whose data is there, fit for a model. Raises as run does."""
   accuracy(np.zeros(1), np.zeros(1))  # what measuring needs is there
   prepared = {}
@@ -135,7 +145,9 @@ def prepare(found: Pretrained, data_dir: str, names: Sequence[str], examples: in
     for question in prepared[name].questions:
       _check(question, found.spec.trunk.context)
   if not prepared:
-    raise InputError(f"--data_dir={data_dir}: the data of no task is here; these are {', '.join(TASKS)}")
+    raise InputError(
+      f"--data_dir={data_dir}: the data of no task is here; these are {', '.join(TASKS)}"
+    )
   return prepared
 
 
@@ -146,14 +158,21 @@ def measure(found: Pretrained, prepared: dict[str, Prepared], score: Any) -> lis
   for name, (questions, judge) in prepared.items():
     for rule, metric, value, count in judge(score(params, questions)):
       results.append(Result(name, rule, metric, value, count, found.step))
-      print(f"step {found.step:<9,} {name:12} {metric:9} {value:7.4f}  {count:5} examples  {rule}", flush=True)
+      print(
+        f"step {found.step:<9,} {name:12} {metric:9} {value:7.4f}  {count:5} examples  {rule}",
+        flush=True,
+      )
   return results
 
 
 def checkpoints(workdir: str) -> list[str]:
   """The folders of a run's checkpoints, oldest first. Raises MissingInput where there are none."""
   folder = os.path.join(workdir, "checkpoints")
-  steps = sorted((name for name in os.listdir(folder) if name.isdigit()), key=int) if os.path.isdir(folder) else []
+  steps = (
+    sorted((name for name in os.listdir(folder) if name.isdigit()), key=int)
+    if os.path.isdir(folder)
+    else []
+  )
   if not steps:
     raise MissingInput(f"{workdir}: no checkpoints/ here; give the workdir of a run")
   return [os.path.join(folder, step) for step in steps]
@@ -180,9 +199,13 @@ def make_scorer(trunk: Any) -> Callable[[Any, Sequence[Question]], list[list[Ans
     state = model.apply({"params": params}, questions, method="start")
     places = jnp.broadcast_to(jnp.arange(contexts.shape[1])[None], contexts.shape)
     hidden, table, state = extend(params, contexts, places, places < begins[:, None], state)
-    last = jnp.take_along_axis(hidden, jnp.maximum(begins - 1, 0)[:, None, None], axis=1)  # [Q, 1, D]
+    last = jnp.take_along_axis(
+      hidden, jnp.maximum(begins - 1, 0)[:, None, None], axis=1
+    )  # [Q, 1, D]
 
-    state, last, begins = jax.tree.map(lambda x: jnp.repeat(x, choices, axis=0), (state, last, begins))
+    state, last, begins = jax.tree.map(
+      lambda x: jnp.repeat(x, choices, axis=0), (state, last, begins)
+    )
     options = options.reshape(-1, width)
     # What stands behind an option's end is read too, and by nobody after it; nor does an option's last id need a place.
     places = jnp.minimum(begins[:, None] + jnp.arange(width - 1)[None], limit - 1)
@@ -201,9 +224,12 @@ def make_scorer(trunk: Any) -> Callable[[Any, Sequence[Question]], list[list[Ans
   def score(params, questions):
     rows = [_fitted(question, limit) for question in questions]
     shapes = [
-      (_width(len(row.context)), len(row.options), _width(max(map(len, row.options)))) for row in rows
+      (_width(len(row.context)), len(row.options), _width(max(map(len, row.options))))
+      for row in rows
     ]  # P, C, T
-    state = jax.eval_shape(lambda params: model.apply({"params": params}, 1, method="start"), params)
+    state = jax.eval_shape(
+      lambda params: model.apply({"params": params}, 1, method="start"), params
+    )
     row_elements = sum(x.size for x in jax.tree.leaves(state))  # what is kept of one row
     answers: list[Any] = [None] * len(rows)
     for shape in sorted(set(shapes)):
@@ -224,7 +250,9 @@ def make_scorer(trunk: Any) -> Callable[[Any, Sequence[Question]], list[list[Ans
         found = np.asarray(log_probabilities(params, contexts, begins, options), np.float64)
         for n, i in enumerate(batch):
           counted = zip(found[n], rows[i].options, rows[i].unscored, strict=True)
-          answers[i] = [Answer(float(x[skip : len(o)].sum()), max(0, len(o) - skip)) for x, o, skip in counted]
+          answers[i] = [
+            Answer(float(x[skip : len(o)].sum()), max(0, len(o) - skip)) for x, o, skip in counted
+          ]
     return answers
 
   return score
@@ -236,12 +264,19 @@ def _check(question: Question, limit: int) -> None:
   if longest > limit:
     raise InputError(f"{question.name}: {longest} tokens to score; the model's context is {limit}")
   first = 0 if len(question.context) else 1
-  if any(len(option) <= max(first, skip) for option, skip in zip(question.options, question.unscored, strict=True)):
-    raise InputError(f"{question.name}: no token to score; the first token of a text has nothing before it")
+  if any(
+    len(option) <= max(first, skip)
+    for option, skip in zip(question.options, question.unscored, strict=True)
+  ):
+    raise InputError(
+      f"{question.name}: no token to score; the first token of a text has nothing before it"
+    )
 
 
 def _fitted(question: Question, limit: int) -> Question:
-  context = question.context[max(0, len(question.context) + max(map(len, question.options)) - limit) :]
+  context = question.context[
+    max(0, len(question.context) + max(map(len, question.options)) - limit) :
+  ]
   # With nothing before it, an option's first token cannot be predicted.
   unscored = question.unscored if len(context) else [max(1, skip) for skip in question.unscored]
   return question._replace(context=context, unscored=unscored)
@@ -261,8 +296,13 @@ def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
   splits = {split: evenly(found.examples(data_dir, split), examples) for split in ("train", "dev")}
   rows = [example for split in splits.values() for example in split]
   texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
-  questions = [Question(ids[:1], (ids[1:],), (0,), row.name) for row, ids in zip(rows, texts, strict=True)]
-  truth = {split: np.array([np.argmax(example.label) for example in each]) for split, each in splits.items()}
+  questions = [
+    Question(ids[:1], (ids[1:],), (0,), row.name) for row, ids in zip(rows, texts, strict=True)
+  ]
+  truth = {
+    split: np.array([np.argmax(example.label) for example in each])
+    for split, each in splits.items()
+  }
 
   def judge(answers):
     means = np.array([options[0].mean for options in answers])
@@ -272,8 +312,14 @@ def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
       "threshold at the dev set's median": float(np.median(dev)),
       "ORACLE: threshold fitted on dev": best_threshold(truth["dev"], dev),
     }
-    measured = {rule: matthews(truth["dev"], (dev > threshold).astype(int)) for rule, threshold in thresholds.items()}
-    rules = {rule: f"mean log-probability above {threshold:.3f}, {rule}" for rule, threshold in thresholds.items()}
+    measured = {
+      rule: matthews(truth["dev"], (dev > threshold).astype(int))
+      for rule, threshold in thresholds.items()
+    }
+    rules = {
+      rule: f"mean log-probability above {threshold:.3f}, {rule}"
+      for rule, threshold in thresholds.items()
+    }
     return [(rules[rule], "matthews", value, len(dev)) for rule, value in measured.items()]
 
   return Prepared(questions, judge)
@@ -283,17 +329,24 @@ def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
   """The threshold on scores [N], above which 1 is predicted, whose Matthews correlation with truth [N] is highest."""
   order = np.argsort(-scores, kind="stable")
   ranked, ordered = truth[order].astype(np.float64), scores[order]
-  true, false = np.cumsum(ranked), np.cumsum(1 - ranked)  # of the predictions of 1, where so many are made
+  true, false = (
+    np.cumsum(ranked),
+    np.cumsum(1 - ranked),
+  )  # of the predictions of 1, where so many are made
   positives, negatives = true[-1], false[-1]
   made = true + false
   below = np.maximum((made * (len(scores) - made)) * positives * negatives, 1e-9)
   correlation = (true * (negatives - false) - false * (positives - true)) / np.sqrt(below)
-  correlation = np.where(np.append(ordered[1:] != ordered[:-1], True), correlation, -np.inf)  # equals go together
+  correlation = np.where(
+    np.append(ordered[1:] != ordered[:-1], True), correlation, -np.inf
+  )  # equals go together
   best = int(np.argmax(correlation))
   return float((ordered[best] + np.append(ordered, ordered[-1] - 1)[best + 1]) / 2)
 
 
-def _question(tokenizer: Vocabulary, name: str, texts: Sequence[str], heads: Sequence[str]) -> Question:
+def _question(
+  tokenizer: Vocabulary, name: str, texts: Sequence[str], heads: Sequence[str]
+) -> Question:
   """Texts that are compared, each scored behind its own head, which it begins with.
 
   Where a head ends within a token of the text, the token is scored. What all texts have in common is read once.
@@ -302,12 +355,16 @@ def _question(tokenizer: Vocabulary, name: str, texts: Sequence[str], heads: Seq
   ids = [each.tolist() for each in tokenizer.encode_many([*texts, *heads])]
   begins = [_common(ids[c], ids[C + c]) for c in range(C)]
   shared = min(*begins, *(_common(ids[0], other) for other in ids[1:C]))
-  return Question(ids[0][:shared], [ids[c][shared:] for c in range(C)], [begin - shared for begin in begins], name)
+  return Question(
+    ids[0][:shared], [ids[c][shared:] for c in range(C)], [begin - shared for begin in begins], name
+  )
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
   """How many ids two sequences have in common, from the first on."""
-  return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+  return next(
+    (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+  )
 
 
 def sst2(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
@@ -363,7 +420,9 @@ TASKS = {
 }
 
 
-def _best_option(rule: str, truth: np.ndarray) -> Callable[[list[list[Answer]]], list[tuple[str, str, float, int]]]:
+def _best_option(
+  rule: str, truth: np.ndarray
+) -> Callable[[list[list[Answer]]], list[tuple[str, str, float, int]]]:
   def judge(answers):
     # Of equals the last: in the published wsc273.txt the right candidate is always the first.
     means = [[answer.mean for answer in options] for options in answers]

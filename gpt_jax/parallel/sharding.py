@@ -26,15 +26,21 @@ PMAP_AXIS = "batch"
 class MeshConfig:
   """How the devices are used."""
 
-  data: int = option(0, "devices along the batch; 0: all that `model` leaves", unit="devices", low=0)
-  model: int = option(1, "devices along heads, hidden units and vocabulary (tensor parallel)", unit="devices", low=1)
+  data: int = option(
+    0, "devices along the batch; 0: all that `model` leaves", unit="devices", low=0
+  )
+  model: int = option(
+    1, "devices along heads, hidden units and vocabulary (tensor parallel)", unit="devices", low=1
+  )
   fsdp: bool = option(False, "also shard parameters and optimizer state along `data`")
   via: str = option("jit", "how a step is run", choices=("jit", "pmap"))
 
   def __post_init__(self):
     validate(self)
     if self.via == "pmap" and (self.model > 1 or self.fsdp):
-      raise InputError("mesh.via: pmap is data parallel only; use jit, or mesh.model=1 and mesh.fsdp=false")
+      raise InputError(
+        "mesh.via: pmap is data parallel only; use jit, or mesh.model=1 and mesh.fsdp=false"
+      )
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -47,7 +53,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
       f"({devices[0].platform}); choose two factors of {len(devices)}"
     )
   # Explicit axes, make_mesh's default, want shardings in the model's types, which Linen does not carry.
-  return jax.make_mesh((data, config.model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
+  return jax.make_mesh(
+    (data, config.model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices
+  )
 
 
 def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
@@ -60,7 +68,11 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
 
   def of_leaf(path, leaf) -> NamedSharding:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
-    spec = next((rule for pattern, rule in rules if re.search(pattern, name)), P()) if mesh.shape["model"] > 1 else P()
+    spec = (
+      next((rule for pattern, rule in rules if re.search(pattern, name)), P())
+      if mesh.shape["model"] > 1
+      else P()
+    )
     axes = [*spec, *[None] * (leaf.ndim - len(spec))]
     for size, axis in zip(leaf.shape, axes, strict=True):
       if axis and size % mesh.shape[axis]:
@@ -68,7 +80,9 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
           f"mesh.{axis}={mesh.shape[axis]}: does not divide the axis of size {size} of {name} {leaf.shape}"
         )
     if fsdp:
-      free = [i for i, axis in enumerate(axes) if axis is None and leaf.shape[i] % mesh.shape["data"] == 0]
+      free = [
+        i for i, axis in enumerate(axes) if axis is None and leaf.shape[i] % mesh.shape["data"] == 0
+      ]
       if free:
         axes[max(free, key=lambda i: leaf.shape[i])] = "data"
     return NamedSharding(mesh, P(*axes))
@@ -92,7 +106,9 @@ def axis_size(name: str) -> int:
   return jax.sharding.get_abstract_mesh().shape.get(name, 1)
 
 
-def check_batch(size: int, mesh: Mesh, microbatches: int = 1, name: str = "data.batch_size") -> None:
+def check_batch(
+  size: int, mesh: Mesh, microbatches: int = 1, name: str = "data.batch_size"
+) -> None:
   """Raises InputError where a batch cannot be shared evenly."""
   parts = mesh.shape["data"] * microbatches
   if size % parts:
@@ -107,7 +123,9 @@ def local_rows(size: int, mesh: Mesh, microbatches: int = 1) -> np.ndarray:
   sharding = NamedSharding(mesh, P("data"))
   rows = np.arange(size).reshape(microbatches, -1)
   # In the order of the array, whatever that of the devices; those along `model` hold the same rows.
-  parts = {tuple(rows[0, index[0]]): rows[:, index[0]] for index in _local_indices(sharding, rows.shape[1])}
+  parts = {
+    tuple(rows[0, index[0]]): rows[:, index[0]] for index in _local_indices(sharding, rows.shape[1])
+  }
   return np.concatenate([parts[part] for part in sorted(parts)], axis=1).reshape(-1)
 
 

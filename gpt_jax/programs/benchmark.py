@@ -36,7 +36,9 @@ from gpt_jax.training import loop as train
 from gpt_jax.training import optimizer as optim
 from gpt_jax.training.loop import TrainState
 
-ROUNDS = 5  # of matrix products and steps in turn, so that both meet the same load; medians are reported
+ROUNDS = (
+  5  # of matrix products and steps in turn, so that both meet the same load; medians are reported
+)
 PAPER_VOCABULARY = 40_478
 EXAMPLES = 32  # in a batch of fine-tuning
 
@@ -51,7 +53,12 @@ class Row(NamedTuple):
 
 
 def run(
-  config: PretrainConfig, only: tuple[str, ...] = (), out: str = "", *, data_dir: str = "", tokenizer: str = ""
+  config: PretrainConfig,
+  only: tuple[str, ...] = (),
+  out: str = "",
+  *,
+  data_dir: str = "",
+  tokenizer: str = "",
 ) -> list[Row]:
   """Measures and prints a table.
 
@@ -65,17 +72,26 @@ def run(
     InputError: an unknown part, or "finetuning" without its data.
   """
   if not isinstance(config, PretrainConfig):
-    raise InputError(f"--config: a {type(config).__name__}; what is measured is a pre-training, as configs/gpt1.py has")
+    raise InputError(
+      f"--config: a {type(config).__name__}; what is measured is a pre-training, as configs/gpt1.py has"
+    )
   if out and (os.path.isdir(out) or not os.path.isdir(os.path.dirname(os.path.abspath(out)))):
-    raise InputError(f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file")
-  parts = PARTS | {"finetuning": functools.partial(finetuning, data_dir=data_dir, tokenizer=tokenizer)}
+    raise InputError(
+      f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file"
+    )
+  parts = PARTS | {
+    "finetuning": functools.partial(finetuning, data_dir=data_dir, tokenizer=tokenizer)
+  }
   for part in only:
     if part not in parts:
       raise InputError(f"--only={part}: must be among {', '.join(parts)}")
   if bool(data_dir) != bool(tokenizer) or ("finetuning" in only and not data_dir):
-    raise InputError("finetuning needs both --data_dir, with glue/ in it, and --tokenizer, the folder of a vocabulary")
+    raise InputError(
+      "finetuning needs both --data_dir, with glue/ in it, and --tokenizer, the folder of a vocabulary"
+    )
   config = dataclasses.replace(
-    config, trunk=dataclasses.replace(config.trunk, vocab_size=config.trunk.vocab_size or PAPER_VOCABULARY)
+    config,
+    trunk=dataclasses.replace(config.trunk, vocab_size=config.trunk.vocab_size or PAPER_VOCABULARY),
   )
   device = jax.devices()[0]
   devices = f"{jax.device_count()} x {device.device_kind} ({device.platform})"
@@ -92,7 +108,9 @@ def run(
       "cpus": os.cpu_count(),
       "jax": jax.__version__,
     }
-    writing.write_json(out, {**machine, "config": configs.to_json(config), "rows": [row._asdict() for row in rows]})
+    writing.write_json(
+      out, {**machine, "config": configs.to_json(config), "rows": [row._asdict() for row in rows]}
+    )
   return rows
 
 
@@ -164,7 +182,11 @@ def generation(config: PretrainConfig) -> Measured:
       return generate.sample(model, state.params, prompts, range(len(prompts)), new)
 
     sample()
-    yield f"batch {batch}", batch * new / statistics.median(seconds(sample) for _ in range(3)), "tokens/s"
+    yield (
+      f"batch {batch}",
+      batch * new / statistics.median(seconds(sample) for _ in range(3)),
+      "tokens/s",
+    )
 
 
 def start(config: PretrainConfig) -> Measured:
@@ -181,14 +203,25 @@ def start(config: PretrainConfig) -> Measured:
       json.dump(configs.to_json(config), file)
     env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": f"{folder}/cache"}
     for cache in ("cold", "warm"):
-      command = [sys.executable, "-c", _START, f"{folder}/config.json", f"{folder}/data", f"{folder}/{cache}"]
+      command = [
+        sys.executable,
+        "-c",
+        _START,
+        f"{folder}/config.json",
+        f"{folder}/data",
+        f"{folder}/{cache}",
+      ]
       began = time.perf_counter()
       with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
         said = []
         for line in process.stderr:
           said.append(line)
           if line.startswith("step 1/1"):
-            yield f"time to the first step, {cache} compilation cache", time.perf_counter() - began, "s"
+            yield (
+              f"time to the first step, {cache} compilation cache",
+              time.perf_counter() - began,
+              "s",
+            )
             break
         else:
           raise RuntimeError("".join(said))
@@ -228,7 +261,11 @@ def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measure
   for name in ("cola", "mrpc"):
     task = find(name)
     encoded = task.encode(task.examples(data_dir, "train"), vocabulary, trunk.context)
-    yield f"{name}, longest sequence over the mean", encoded.lengths.max() / encoded.lengths.mean(), "times"
+    yield (
+      f"{name}, longest sequence over the mean",
+      encoded.lengths.max() / encoded.lengths.mean(),
+      "times",
+    )
     yield from _packing(dataclasses.replace(config, trunk=trunk), task, encoded)
 
 
@@ -240,10 +277,17 @@ def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
   batches = {"packed": packed, "padded": one_sequence_a_row(packed, int(encoded.lengths.max()))}
   optimizer, schedule = optim.make(config.optim, 10_000)
   make_state = train.init_state(lambda key: model.init(key, packed)["params"], optimizer)
-  make_state, shardings = train.lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  make_state, shardings = train.lay_out(
+    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+  )
   advance = train.make_step(losses.task_loss(model, 0.5), optimizer, schedule, mesh, shardings)
-  scores = jax.jit(lambda params, batch: model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))[0])
-  state, placed = make_state(np.uint32(0)), {kind: sharding.place(batch, mesh) for kind, batch in batches.items()}
+  scores = jax.jit(
+    lambda params, batch: model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))[0]
+  )
+  state, placed = (
+    make_state(np.uint32(0)),
+    {kind: sharding.place(batch, mesh) for kind, batch in batches.items()},
+  )
 
   def training(kind):
     nonlocal state
@@ -259,14 +303,24 @@ def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
     rounds = [[seconds(functools.partial(work, kind)) for kind in batches] for _ in range(ROUNDS)]
     for kind, times in zip(batches, zip(*rounds, strict=True), strict=True):
       shape = " x ".join(map(str, batches[kind].text.inputs.shape))
-      yield f"{task.name} {work.__name__}, {kind} to {shape}", EXAMPLES / statistics.median(times), "examples/s"
-    yield f"{task.name} {work.__name__}, packed", statistics.median(b / a for a, b in rounds), "times as fast"
+      yield (
+        f"{task.name} {work.__name__}, {kind} to {shape}",
+        EXAMPLES / statistics.median(times),
+        "examples/s",
+      )
+    yield (
+      f"{task.name} {work.__name__}, packed",
+      statistics.median(b / a for a, b in rounds),
+      "times as fast",
+    )
 
 
 def one_sequence_a_row(batch: TaskBatch, length: int) -> TaskBatch:
   """The same examples with each sequence in a row of its own, filled up to `length`."""
   text, (N, C) = batch.text, batch.ends.shape
-  rows = TextBatch(*np.zeros((5, N * C, length), np.int32))._replace(weights=np.zeros((N * C, length), np.float32))
+  rows = TextBatch(*np.zeros((5, N * C, length), np.int32))._replace(
+    weights=np.zeros((N * C, length), np.float32)
+  )
   ends = np.zeros_like(batch.ends)
   for row, end in enumerate(batch.ends.reshape(-1)):
     place, last = divmod(int(end), text.inputs.shape[1])
@@ -279,7 +333,13 @@ def one_sequence_a_row(batch: TaskBatch, length: int) -> TaskBatch:
   return batch._replace(text=rows, ends=ends)
 
 
-PARTS = {"step": step, "data": data, "generation": generation, "start": start, "checkpoint": checkpoint}
+PARTS = {
+  "step": step,
+  "data": data,
+  "generation": generation,
+  "start": start,
+  "checkpoint": checkpoint,
+}
 
 
 class Product(NamedTuple):
@@ -303,7 +363,12 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
   c = config.trunk
   if not isinstance(c, TransformerConfig):
     return []
-  batch, length, d, k = config.data.batch_size / devices, config.data.length, c.width, c.width // c.heads
+  batch, length, d, k = (
+    config.data.batch_size / devices,
+    config.data.length,
+    c.width,
+    c.width // c.heads,
+  )
   m = int(batch * length)
   products = []
   for inputs, outputs in ((d, 3 * d), (d, d), (d, 4 * d), (4 * d, d)):
@@ -316,7 +381,10 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
   products.append(Product("md,vd->mv", hidden, table, m / some))
   products.append(Product("mv,vd->md", scores, table, m / some))
   products.append(Product("mv,md->vd", scores, hidden, m / some))
-  heads, square = (max(1, int(batch * c.heads)), length, k), (max(1, int(batch * c.heads)), length, length)
+  heads, square = (
+    (max(1, int(batch * c.heads)), length, k),
+    (max(1, int(batch * c.heads)), length, length),
+  )
   products.append(Product("htk,hsk->hts", heads, heads, 2 * c.layers))
   products.append(Product("hts,hsk->htk", square, heads, 2 * c.layers))
   products.append(Product("hts,htk->hsk", square, heads, 2 * c.layers))
@@ -344,7 +412,9 @@ def _product(dtype: str, product: Product) -> Callable[[], jax.Array]:
   return lambda: multiply(left, right)
 
 
-def _training(config: PretrainConfig) -> tuple[TrainState, Callable[[TrainState, Any], tuple[TrainState, Any]]]:
+def _training(
+  config: PretrainConfig,
+) -> tuple[TrainState, Callable[[TrainState, Any], tuple[TrainState, Any]]]:
   """A fresh state on the config's mesh, and the step that advances it."""
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch(config.data.batch_size, mesh, config.train.microbatches)
@@ -352,7 +422,9 @@ def _training(config: PretrainConfig) -> tuple[TrainState, Callable[[TrainState,
   optimizer, schedule = optim.make(config.optim, 10_000)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
   make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = train.lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  make_state, shardings = train.lay_out(
+    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+  )
   advance = train.make_step(
     losses.text_loss(model),
     optimizer,

@@ -18,4 +18,6 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   target = pretrained.of_format(format)  # met before the work
   found = pretrained.load(checkpoint)
   target.save(out, found.params, found.meta, found.step, found.tokenizer)
-  print(f"{out}: step {found.step:,} of {checkpoint}, {found.spec.trunk.parameter_count():,} parameters")
+  print(
+    f"{out}: step {found.step:,} of {checkpoint}, {found.spec.trunk.parameter_count():,} parameters"
+  )

@@ -33,7 +33,9 @@ from gpt_jax.training.loop import TrainConfig, due
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.reporter import Reporter
 
-FIRST_EVALUATION = 1000  # update of the first epoch, which has others at its doublings (released train.py:430-445)
+FIRST_EVALUATION = (
+  1000  # update of the first epoch, which has others at its doublings (released train.py:430-445)
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,9 @@ class FinetuneConfig:
   """A fine-tuning run; the defaults are the paper's (section 4.1)."""
 
   task: Any = option(Named(), "which task: Named, or TableTask for files of your own")
-  text_weight: float = option(0.5, "lambda, the weight of the auxiliary language-modelling loss (eq. 5)", low=0.0)
+  text_weight: float = option(
+    0.5, "lambda, the weight of the auxiliary language-modelling loss (eq. 5)", low=0.0
+  )
   head_dropout: float = option(0.1, "dropout on what the head reads", low=0.0, high=0.99)
   transfer_layers: int | None = option(
     None,
@@ -49,9 +53,15 @@ class FinetuneConfig:
     low=-1,
   )
   batch_size: int = option(32, "examples in a batch", low=1)
-  train_examples: int = option(0, "train on only so many examples, evenly from the whole set; 0: on all", low=0)
-  dev_examples: int = option(0, "evaluate on only so many examples, evenly from the whole set; 0: on all", low=0)
-  trunk: Any = option(TransformerConfig(), "the trunk with --pretrained=none; a checkpoint brings its own")
+  train_examples: int = option(
+    0, "train on only so many examples, evenly from the whole set; 0: on all", low=0
+  )
+  dev_examples: int = option(
+    0, "evaluate on only so many examples, evenly from the whole set; 0: on all", low=0
+  )
+  trunk: Any = option(
+    TransformerConfig(), "the trunk with --pretrained=none; a checkpoint brings its own"
+  )
   optim: OptimConfig = option(
     OptimConfig(learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002),
     "update rule and schedule",
@@ -64,7 +74,13 @@ class FinetuneConfig:
 
 
 def run(
-  config: FinetuneConfig, data_dir: str, source: str, workdir: str, *, seeds: int = 1, tokenizer: str = ""
+  config: FinetuneConfig,
+  data_dir: str,
+  source: str,
+  workdir: str,
+  *,
+  seeds: int = 1,
+  tokenizer: str = "",
 ) -> list[dict[str, Any]]:
   """Trains one model, or one for each of several seeds, and evaluates on the dev set as OpenAI's code does.
 
@@ -83,7 +99,9 @@ def run(
     For every seed, what its `result.json` says: the last evaluation and, on process 0, the best one.
   """
   if not isinstance(config, FinetuneConfig):
-    raise InputError(f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK")
+    raise InputError(
+      f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
+    )
   start = _start(config, source, tokenizer)
   named = config.task.settled(data_dir)
   config = dataclasses.replace(config, task=named, trunk=start.trunk)
@@ -93,19 +111,24 @@ def run(
   data = {}
   for split in ("train", "dev"):
     examples = evenly(
-      task.examples(data_dir, split), config.train_examples if split == "train" else config.dev_examples
+      task.examples(data_dir, split),
+      config.train_examples if split == "train" else config.dev_examples,
     )
     data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
     if jax.process_index() == 0:
       print(f"{task.name} {split}: {_indented(data[split].report(task.labels))}", file=sys.stderr)
-  task.score(data["dev"].labels, data["dev"].labels)  # what measuring needs is there, before any training
+  task.score(
+    data["dev"].labels, data["dev"].labels
+  )  # what measuring needs is there, before any training
   program = _program(config, task, data["train"], start)
   if seeds == 1:
     return [_run_seed(config, task, data, start, program, workdir)]
   results = []
   for seed in range(config.train.seed, config.train.seed + seeds):
     of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
-    results.append(_run_seed(of_seed, task, data, start, program, os.path.join(workdir, f"seed_{seed}")))
+    results.append(
+      _run_seed(of_seed, task, data, start, program, os.path.join(workdir, f"seed_{seed}"))
+    )
   if jax.process_index() == 0:
     found = summary(results)
     writing.write_json(os.path.join(workdir, "summary.json"), found)
@@ -121,7 +144,9 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
   stages = {}
   for stage in ("dev", "best"):
     names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
-    stages[stage] = {name: spread([result[stage][name] for result in results])._asdict() for name in names}
+    stages[stage] = {
+      name: spread([result[stage][name] for result in results])._asdict() for name in names
+    }
   degenerate = [result["seed"] for result in results if "dev_degenerate" in result["best"]]
   return {
     "task": results[0]["task"],
@@ -133,7 +158,10 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _told(summary: dict[str, Any]) -> str:
   lines = [f"{summary['task']}: {len(summary['seeds'])} seeds"]
-  for stage, title in (("dev", "after the last update"), ("best", "at each seed's best evaluation")):
+  for stage, title in (
+    ("dev", "after the last update"),
+    ("best", "at each seed's best evaluation"),
+  ):
     lines.append(f"  {title}")
     lines += [f"    {name}: {Spread(**values)}" for name, values in summary[stage].items()]
   if summary["degenerate"]:
@@ -184,7 +212,9 @@ class _Start:
 def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
   if source == "none":
     if not tokenizer:
-      raise InputError("--pretrained=none needs --tokenizer=DIR, the folder of a vocabulary (DIR/tokenizer of prepare)")
+      raise InputError(
+        "--pretrained=none needs --tokenizer=DIR, the folder of a vocabulary (DIR/tokenizer of prepare)"
+      )
     vocabulary = Tokenizer.load(tokenizer)
     if config.trunk.vocab_size not in (0, vocabulary.vocab_size):
       raise InputError(
@@ -193,13 +223,19 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
     trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
     return _Start(trunk, True, vocabulary, None, "none")
   if tokenizer:
-    raise InputError("--tokenizer is for --pretrained=none; a checkpoint brings its own: leave it out")
+    raise InputError(
+      "--tokenizer is for --pretrained=none; a checkpoint brings its own: leave it out"
+    )
   loaded = pretrained.load(source)
   if config.trunk not in (FinetuneConfig.trunk, loaded.spec.trunk):
-    raise InputError("config.trunk is for --pretrained=none; a checkpoint brings its own: leave these settings out")
+    raise InputError(
+      "config.trunk is for --pretrained=none; a checkpoint brings its own: leave these settings out"
+    )
   trunk, blocks = loaded.params["trunk"], getattr(loaded.spec.trunk, "layers", 1)
   if (config.transfer_layers or 0) > blocks:
-    raise InputError(f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; none takes all")
+    raise InputError(
+      f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; none takes all"
+    )
   return _Start(loaded.spec.trunk, loaded.spec.causal, loaded.tokenizer, trunk, loaded.identity)
 
 
@@ -227,7 +263,9 @@ def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Sta
   optimizer, schedule = optim.make(config.optim, total_steps)
   example = _batches(config, train_set, mesh)(0)
   make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = train.lay_out(make_state, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  make_state, shardings = train.lay_out(
+    make_state, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+  )
   transferred = jax.jit(
     lambda fresh, loaded: transfer(fresh, loaded, config.transfer_layers, start.trunk.vocab_size),
     out_shardings=shardings.params["trunk"],
@@ -241,7 +279,9 @@ def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Sta
     microbatches=config.train.microbatches,
     via=config.mesh.via,
   )
-  return _Program(mesh, spec, total_steps, make_state, shardings, transferred, step, make_predictor(model, mesh))
+  return _Program(
+    mesh, spec, total_steps, make_state, shardings, transferred, step, make_predictor(model, mesh)
+  )
 
 
 def _batches(config: FinetuneConfig, train_set: Encoded, mesh: Any) -> PackedBatches:
@@ -259,7 +299,12 @@ def _batches(config: FinetuneConfig, train_set: Encoded, mesh: Any) -> PackedBat
 
 
 def _run_seed(
-  config: FinetuneConfig, task: Task, data: dict[str, Encoded], start: _Start, program: _Program, workdir: str
+  config: FinetuneConfig,
+  task: Task,
+  data: dict[str, Encoded],
+  start: _Start,
+  program: _Program,
+  workdir: str,
 ) -> dict[str, Any]:
   mesh, parts, seed = program.mesh, config.train.microbatches, config.train.seed
   batches = _batches(config, data["train"], mesh)
@@ -276,7 +321,9 @@ def _run_seed(
       return json.load(file)
 
   def evaluate(params) -> dict[str, float]:
-    found = task_measures(task, program.predict(params, data["dev"], config.batch_size), data["dev"].labels)
+    found = task_measures(
+      task, program.predict(params, data["dev"], config.batch_size), data["dev"].labels
+    )
     return {f"dev_{name}": value for name, value in found.items()}
 
   def batch_at(step: int):

@@ -25,7 +25,9 @@ def run(format: str, path: str, out: str) -> None:
     InputError: an unknown format, no such files, damaged or not of this format, another vocabulary, or something in
       `out`.
   """
-  pretrained.of_format(format)  # a name is needed here: what is meant for OpenAI's files is not to find others
+  pretrained.of_format(
+    format
+  )  # a name is needed here: what is meant for OpenAI's files is not to find others
   with whole(out) as folder:
     found = pretrained.load(path, format)
     config = (
@@ -34,11 +36,15 @@ def run(format: str, path: str, out: str) -> None:
       else PretrainConfig(found.spec.trunk, data=WindowsConfig(length=found.spec.trunk.context))
     )
     meta = {**found.meta, "config": configs.to_json(config)}
-    workdirs.claim(folder, config, found.tokenizer, {"imported": os.path.basename(os.path.abspath(path))})
+    workdirs.claim(
+      folder, config, found.tokenizer, {"imported": os.path.basename(os.path.abspath(path))}
+    )
     leaves, tree = jax.tree.flatten(found.params)
     spec, step = found.spec, found.step
     del found
-    for i in range(len(leaves)):  # one by one: a checkpoint copies NumPy arrays, all at once, and not JAX's
+    for i in range(
+      len(leaves)
+    ):  # one by one: a checkpoint copies NumPy arrays, all at once, and not JAX's
       leaves[i] = jax.device_put(leaves[i])
     with Checkpoints(folder) as checkpoints:
       checkpoints.save(step, {"params": jax.tree.unflatten(tree, leaves)}, meta)

@@ -53,13 +53,24 @@ def _entries(data_dir: str | None) -> Iterator[Entry]:
   results = {
     column.tasks[0]: score
     for number in (2, 3, 4)
-    for column, score in zip(paper.TABLES[number].columns, paper.TABLES[number].rows[paper.OURS], strict=True)
+    for column, score in zip(
+      paper.TABLES[number].columns, paper.TABLES[number].rows[paper.OURS], strict=True
+    )
     if column != paper.GLUE
   }
   for task in every():
     sizes, remarks = ({}, ()) if data_dir is None else _look(task, data_dir)
     score = results.get(task.name)
-    yield Entry(task.name, _transform(task), task.labels, tuple(task.metrics), score, task.tfds, sizes, remarks)
+    yield Entry(
+      task.name,
+      _transform(task),
+      task.labels,
+      tuple(task.metrics),
+      score,
+      task.tfds,
+      sizes,
+      remarks,
+    )
 
 
 def _transform(task: Task) -> str:

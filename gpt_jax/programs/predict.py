@@ -51,12 +51,16 @@ def run(
       or neither.
   """
   if (source is None) == (data_dir is None):
-    raise InputError("give either --input, a file of rows, or --data_dir, the folder of the task's own files")
+    raise InputError(
+      "give either --input, a file of rows, or --data_dir, the folder of the task's own files"
+    )
   if split and data_dir is None:
     raise InputError(f"--split={split}: is of --data_dir; --input takes all rows of a file")
   loaded = pretrained.load(checkpoint)
   if not isinstance(loaded.model, TaskModel):
-    raise InputError(f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate")
+    raise InputError(
+      f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
+    )
   task = configs.from_json(loaded.meta["task"]).build("")
   if source is None:
     examples = task.examples(data_dir, split or "test")
@@ -70,15 +74,22 @@ def run(
   with _writing(output, source, data_dir) as file:  # opened before the time is spent
     params = sharding.replicate(loaded.params, mesh)
     probabilities = predictor(params, encoded, batch_size)
-    results = [_result(task, each, value) for each, value in zip(probabilities, task.value(probabilities), strict=True)]
+    results = [
+      _result(task, each, value)
+      for each, value in zip(probabilities, task.value(probabilities), strict=True)
+    ]
     if output.endswith(".jsonl"):
       for result in results:
         print(json.dumps(result), file=file)
     else:
-      writer = csv.writer(file, delimiter="," if output.endswith(".csv") else "\t", lineterminator="\n")
+      writer = csv.writer(
+        file, delimiter="," if output.endswith(".csv") else "\t", lineterminator="\n"
+      )
       writer.writerow(["prediction", *(f"p({label})" for label in task.labels)])
       for result in results:
-        writer.writerow([result["prediction"], *(f"{p:.6f}" for p in result["probabilities"].values())])
+        writer.writerow(
+          [result["prediction"], *(f"{p:.6f}" for p in result["probabilities"].values())]
+        )
   return results
 
 
@@ -94,7 +105,9 @@ def read_rows(source: str, task: Task) -> Iterator[rows.Row]:
   return _without_header(source, lines, task.columns)
 
 
-def _without_header(source: str, lines: list[tuple[int, str]], columns: tuple[str, ...]) -> Iterator[rows.Row]:
+def _without_header(
+  source: str, lines: list[tuple[int, str]], columns: tuple[str, ...]
+) -> Iterator[rows.Row]:
   for expected, (number, line) in enumerate(lines, start=1):
     if number != expected:  # left out, it would shift all labels after it
       raise InputError(f"{source}:{expected}: an empty line; give it a text, or remove it")
@@ -122,9 +135,18 @@ def _writing(output: str, source: str | None, data_dir: str | None) -> Iterator[
     return
   if os.path.isdir(output):
     raise InputError(f"--output={output}: is a folder; name another file")
-  if source and os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source):
+  if (
+    source
+    and os.path.exists(output)
+    and os.path.exists(source)
+    and os.path.samefile(output, source)
+  ):
     raise InputError(f"--output={output}: is the input; name another file")
-  if data_dir and os.path.exists(output) and Path(output).resolve().is_relative_to(Path(data_dir).resolve()):
+  if (
+    data_dir
+    and os.path.exists(output)
+    and Path(output).resolve().is_relative_to(Path(data_dir).resolve())
+  ):
     raise InputError(f"--output={output}: is there in --data_dir already; name another file")
   try:
     with writing.whole(output) as file:

@@ -26,7 +26,9 @@ from gpt_jax.errors import InputError
 WINDOW = 512  # tokens, of the padding that the closing table tells
 SMALL = 4 << 20  # bytes; below, starting workers takes longer than they save
 MOST_WORKERS = 6  # one process reads for all, and each takes about 100 MB
-FEW = 10_000  # documents; up to here the held-out ones are chosen by size, above by their draw alone
+FEW = (
+  10_000  # documents; up to here the held-out ones are chosen by size, above by their draw alone
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +41,12 @@ class PrepareConfig:
     "commas",
   )
   vocab_size: int = option(40_000, "ids in the vocabulary", unit="ids", low=1)
-  tokenizer: str = option("", "folder of a vocabulary, ours or OpenAI's, to use instead of training one")
-  valid_share: float = option(0.01, "share of the text, by document, held out for validation", low=0.0001, high=0.5)
+  tokenizer: str = option(
+    "", "folder of a vocabulary, ours or OpenAI's, to use instead of training one"
+  )
+  valid_share: float = option(
+    0.01, "share of the text, by document, held out for validation", low=0.0001, high=0.5
+  )
   field: str = option("text", "field of JSON lines or TFDS rows that holds the text")
 
   def __post_init__(self):
@@ -84,20 +90,27 @@ def run(config: PrepareConfig, out: str) -> None:
     return
   _remove_stale(out)
   if os.path.ismount(out):
-    raise InputError(f"--out={out}: is a mounted folder, which cannot be put in place whole; name a new one in it")
+    raise InputError(
+      f"--out={out}: is a mounted folder, which cannot be put in place whole; name a new one in it"
+    )
   partial = f"{out}.partial-{os.getpid()}"
   try:
     os.makedirs(partial)
   except OSError as error:
     raise InputError(f"--out={out}: cannot be made ({error.strerror})") from error
   try:
-    small = all(source.size for source in sources) and sum(source.size for source in sources) < SMALL
+    small = (
+      all(source.size for source in sources) and sum(source.size for source in sources) < SMALL
+    )
     with _workers(1 if small else min(MOST_WORKERS, os.cpu_count())) as pool:
       survey = _survey(sources, config.field, pool, count=tokenizer is None)
       if not survey.documents:
         raise InputError(f"{config.source}: there is no text in it")
       if tokenizer is None:
-        print(f"training a vocabulary of {config.vocab_size} on {len(survey.words.words)} distinct words", flush=True)
+        print(
+          f"training a vocabulary of {config.vocab_size} on {len(survey.words.words)} distinct words",
+          flush=True,
+        )
         tokenizer = Tokenizer.train(survey.words.words, config.vocab_size)
         survey.words = WordCounts()
       tokenizer.save(os.path.join(partial, "tokenizer"))
@@ -125,8 +138,14 @@ def _is_prepared(out: str, settings: dict) -> bool:
     raise InputError(f"{out}: not empty, and not made by prepare; choose another --out") from error
   for name, value in settings.items():
     if there.get(name) != value:
-      change = "its sources have changed" if name == "sources" else f"{name} {there.get(name)!r}, now {value!r}"
-      raise InputError(f"{out}: was prepared with other settings ({change}); choose another --out, or delete it first")
+      change = (
+        "its sources have changed"
+        if name == "sources"
+        else f"{name} {there.get(name)!r}, now {value!r}"
+      )
+      raise InputError(
+        f"{out}: was prepared with other settings ({change}); choose another --out, or delete it first"
+      )
   for split in ("train", "valid"):
     tokens.TokenFile(out, split)
   return True
@@ -171,21 +190,27 @@ def _survey(sources, field: str, pool, count: bool) -> Survey:
 
   total = sum(source.size for source in sources) if all(source.size for source in sources) else None
   with _progress("counting words" if count else "reading", total) as progress:
-    done = _in_order(pool, _count_words, batches()) if count else ((batch, {}) for batch in batches())
+    done = (
+      _in_order(pool, _count_words, batches()) if count else ((batch, {}) for batch in batches())
+    )
     for batch, words in done:
       survey.words.add(words)
       progress(sum(len(piece.text) for _, piece in batch))
   return survey
 
 
-def _write(sources, config: PrepareConfig, tokenizer: Vocabulary, survey: Survey, folder: str, pool) -> str:
+def _write(
+  sources, config: PrepareConfig, tokenizer: Vocabulary, survey: Survey, folder: str, pool
+) -> str:
   """Reads everything again, writes the token files and returns the closing table."""
   held_out = _held_out(survey, config.valid_share)
   stream = _read(sources, config.field)
   if survey.documents == 1:
     print("one document only: its last paragraphs are held out for validation", flush=True)
     stream = _divide(stream, survey.characters * (1 - config.valid_share))
-  writers = {split: tokens.TokenWriter(folder, split, tokenizer.vocab_size) for split in ("train", "valid")}
+  writers = {
+    split: tokens.TokenWriter(folder, split, tokenizer.vocab_size) for split in ("train", "valid")
+  }
   rows = {split: _Rows() for split in writers}
   encode = functools.partial(_encode, os.path.join(folder, "tokenizer"), tokenizer.hash)
   length, joint = 0, ""  # of the document so far
@@ -253,7 +278,9 @@ def _held_out(survey: Survey, share: float) -> Callable[[int], bool]:
       chosen.add(document)
       size += survey.sizes[document]
   if not chosen:
-    chosen.add(min(range(survey.documents), key=lambda document: abs(survey.sizes[document] - target)))
+    chosen.add(
+      min(range(survey.documents), key=lambda document: abs(survey.sizes[document] - target))
+    )
   return chosen.__contains__
 
 
@@ -286,7 +313,9 @@ def _encode(folder: str, hash: str, batch) -> list[tuple[np.ndarray, int, int]]:
   """Ids, bytes and words of each piece."""
   texts = [corpus.clean_piece(piece.text, piece.width) for _, piece in batch]
   encoded = _tokenizer(folder, hash).encode_many(texts)
-  return [(ids, len(text.encode()), len(text.split())) for ids, text in zip(encoded, texts, strict=True)]
+  return [
+    (ids, len(text.encode()), len(text.split())) for ids, text in zip(encoded, texts, strict=True)
+  ]
 
 
 @functools.lru_cache(maxsize=1)
@@ -371,12 +400,19 @@ def _table(headers: dict[str, dict], rows: dict[str, _Rows]) -> str:
     ("words", lambda split, header: f"{header['n_words']:,}"),
     ("tokens", lambda split, header: f"{header['n_tokens']:,}"),
     ("bytes per token", lambda split, header: f"{header['n_bytes'] / header['n_tokens']:.3f}"),
-    ("tokens per word", lambda split, header: f"{header['n_tokens'] / max(1, header['n_words']):.3f}"),
+    (
+      "tokens per word",
+      lambda split, header: f"{header['n_tokens'] / max(1, header['n_words']):.3f}",
+    ),
     ("unigram entropy, nats per token", lambda split, header: f"{header['unigram_entropy']:.3f}"),
     ("unknown or spelled in bytes", lambda split, header: f"{header['unknown_share']:.4%}"),
     (f"padding in rows of {WINDOW} tokens", lambda split, header: f"{padding[split]:.1%}"),
   ):
-    lines.append(f"{label:34}{''.join(f'{cell(split, header):>14}' for split, header in headers.items())}")
+    lines.append(
+      f"{label:34}{''.join(f'{cell(split, header):>14}' for split, header in headers.items())}"
+    )
   if padding["train"] > 0.2:
-    lines.append("documents are short: a smaller length, or sampling = across_documents, wastes less")
+    lines.append(
+      "documents are short: a smaller length, or sampling = across_documents, wastes less"
+    )
   return "\n".join(lines)

@@ -35,7 +35,9 @@ from gpt_jax.training.reporter import Reporter
 class PretrainConfig:
   """A pre-training run; the defaults are the paper's (section 4.1)."""
 
-  trunk: Any = option(TransformerConfig(), "the model below the head: TransformerConfig or LSTMConfig")
+  trunk: Any = option(
+    TransformerConfig(), "the model below the head: TransformerConfig or LSTMConfig"
+  )
   objective: Any = option(Causal(), "what is predicted")
   data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")
   optim: OptimConfig = option(OptimConfig(), "update rule and schedule")
@@ -46,7 +48,9 @@ class PretrainConfig:
   def __post_init__(self):
     validate(self)
     if self.data.length > self.trunk.context:
-      raise InputError(f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}")
+      raise InputError(
+        f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}"
+      )
 
 
 def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
@@ -89,9 +93,15 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   optimizer, schedule = optim.make(config.optim, total_steps)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
   make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = train.lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
-  step = train.make_step(loss, optimizer, schedule, mesh, shardings, microbatches=parts, via=config.mesh.via)
-  workdirs.claim(workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens})
+  make_state, shardings = train.lay_out(
+    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+  )
+  step = train.make_step(
+    loss, optimizer, schedule, mesh, shardings, microbatches=parts, via=config.mesh.via
+  )
+  workdirs.claim(
+    workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens}
+  )
 
   def batch_at(step: int):
     rng = np.random.Generator(np.random.Philox(key=[config.train.seed, step]))
@@ -117,7 +127,11 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   # 4. Train, from the newest checkpoint if there is one.
   with Checkpoints(workdir, metric="valid_loss", mode="min", keep=milestone) as checkpoints:
     state, first = train.begin(make_state, shardings, config.train.seed, checkpoints)
-    meta = {"model": configs.to_json(spec), "config": configs.to_json(config), "tokenizer_hash": tokenizer.hash}
+    meta = {
+      "model": configs.to_json(spec),
+      "config": configs.to_json(config),
+      "tokenizer_hash": tokenizer.hash,
+    }
     settled = 2 * optim.warmup_length(config.optim, total_steps)
     warned = False
 
@@ -156,7 +170,9 @@ def with_vocabulary(trunk: Any, tokenizer: Vocabulary) -> Any:
   return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size)
 
 
-def describe(config: PretrainConfig, tokenizer: Vocabulary, text: TokenFile, total_steps: int, first: int) -> str:
+def describe(
+  config: PretrainConfig, tokenizer: Vocabulary, text: TokenFile, total_steps: int, first: int
+) -> str:
   """What is about to run, for the console."""
   per_step = config.data.batch_size * config.data.length
   kinds = {device.device_kind for device in jax.devices()}

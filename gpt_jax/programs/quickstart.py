@@ -45,14 +45,18 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   """
   began = time.monotonic()
   data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
-  prepare.run(PrepareConfig(source=text or "embedded", vocab_size=vocabulary(text) if text else 1500), data)
+  prepare.run(
+    PrepareConfig(source=text or "embedded", vocab_size=vocabulary(text) if text else 1500), data
+  )
   measured = pretrain.run(pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained)
   entropy = TokenFile(data, "train").unigram_entropy
   plot(pretrained, entropy, os.path.join(workdir, "loss.png"))
   results = {"short": short, "unigram_entropy": entropy, **measured, "tasks": {}}
   for task in () if text else TASKS:
     results["tasks"][task.name] = compare(task, pretrained, workdir, short)
-  stories = generate.run(pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95)
+  stories = generate.run(
+    pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95
+  )
   results["seconds"] = round(time.monotonic() - began, 1)
   report = describe(results, stories)
   writing.write_json(os.path.join(workdir, "results.json"), results)
@@ -65,8 +69,12 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
 def vocabulary(text: str) -> int:
   """A size that holds the text's characters and that even a short text supports; nobody should have to think of it."""
   sources = [source for part in text.split(",") for source in corpus.find(part.strip())]
-  characters = {c for source in sources for piece in corpus.pieces(source.name) for c in piece.text.casefold()}
-  return max(260 + 2 * len(characters), min(4000, sum(source.size for source in sources) // 100))  # 256 single bytes
+  characters = {
+    c for source in sources for piece in corpus.pieces(source.name) for c in piece.text.casefold()
+  }
+  return max(
+    260 + 2 * len(characters), min(4000, sum(source.size for source in sources) // 100)
+  )  # 256 single bytes
 
 
 def pretrain_config(steps: int) -> PretrainConfig:
@@ -90,7 +98,9 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
   )
 
 
-def compare(task: Task, pretrained: str, workdir: str, short: bool) -> dict[str, float | list[float]]:
+def compare(
+  task: Task, pretrained: str, workdir: str, short: bool
+) -> dict[str, float | list[float]]:
   """Accuracies on examples whose phrases no labelled training example has."""
   found = {"chance": 1 / task.outcomes, "bag_of_words": bag_of_words(task)}
   for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
@@ -111,13 +121,22 @@ def bag_of_words(task: Task) -> float:
   except ImportError as error:
     raise InputError("the baseline needs scikit-learn: pip install 'gpt_jax[metrics]'") from error
   sets = {split: task.examples("", split) for split in ("train", "dev")}
-  labels = {split: np.argmax([example.label for example in examples], -1) for split, examples in sets.items()}
-  choose = task.combine == "choose"
-  texts = {  # a row a sequence where sequences are chosen among, else a row an example
-    split: [fields for example in examples for fields in (example.sequences if choose else example.sequences[:1])]
+  labels = {
+    split: np.argmax([example.label for example in examples], -1)
     for split, examples in sets.items()
   }
-  counters = [CountVectorizer(ngram_range=(1, 2)).fit(column) for column in zip(*texts["train"], strict=True)]
+  choose = task.combine == "choose"
+  texts = {  # a row a sequence where sequences are chosen among, else a row an example
+    split: [
+      fields
+      for example in examples
+      for fields in (example.sequences if choose else example.sequences[:1])
+    ]
+    for split, examples in sets.items()
+  }
+  counters = [
+    CountVectorizer(ngram_range=(1, 2)).fit(column) for column in zip(*texts["train"], strict=True)
+  ]
 
   def features(split: str):
     columns = zip(*texts[split], strict=True)
@@ -162,18 +181,30 @@ def describe(results: dict, stories: list[str]) -> str:
   """The report, in Markdown."""
   lines = []
   if results["short"]:
-    lines += [f"**Short run: {SHORT_STEPS} steps and {SHORT_SEEDS} seed. These numbers say nothing.**", ""]
+    lines += [
+      f"**Short run: {SHORT_STEPS} steps and {SHORT_SEEDS} seed. These numbers say nothing.**",
+      "",
+    ]
   lines.append(
     f"Held-out text: perplexity {results['valid_perplexity']:.2f}, {results['valid_bits_per_byte']:.3f} bits per byte, "
     f"loss {results['valid_loss']:.3f} nats (unigram entropy {results['unigram_entropy']:.3f})."
   )
   if results["tasks"]:
-    lines += ["", "| accuracy, % | chance | bag of words | from scratch | pre-trained |", "|---|---|---|---|---|"]
+    lines += [
+      "",
+      "| accuracy, % | chance | bag of words | from scratch | pre-trained |",
+      "|---|---|---|---|---|",
+    ]
     for name, row in results["tasks"].items():
       cells = [_percent([row["chance"]]), _percent([row["bag_of_words"]])]
       cells += [_percent(row["from_scratch"]), _percent(row["pretrained"])]
       lines.append(f"| {name} | {' | '.join(cells)} |")
-  lines += ["", *(f"> {story}\n" for story in stories), f"{results['seconds']:.0f} seconds in all.", ""]
+  lines += [
+    "",
+    *(f"> {story}\n" for story in stories),
+    f"{results['seconds']:.0f} seconds in all.",
+    "",
+  ]
   return "\n".join(lines)
 
 

@@ -122,7 +122,9 @@ def run(
   if not plan and not history:
     reasons = _reasons(tables, sweep, tasks, left_out)
     said = "; ".join(reason.removeprefix(f"--data_dir={data_dir}: ") for reason in reasons)
-    raise InputError(f"there is nothing to run with --data_dir={data_dir}: {said or 'no such task is in these tables'}")
+    raise InputError(
+      f"there is nothing to run with --data_dir={data_dir}: {said or 'no such task is in these tables'}"
+    )
 
   with _claimed(workdir, {name: each.identity for name, each in found.items()}, budget) as results:
     results["left_out"] = left_out
@@ -162,7 +164,9 @@ def _check_folder(workdir: str) -> None:
   names = set(workdirs.listing(workdir))
   strangers = sorted(names - {"runs", "compilation_cache", "lock", "results.json.partial"})
   if strangers and "results.json" not in names:
-    raise InputError(f"--workdir={workdir} holds {strangers[0]!r} and no results.json; use another folder")
+    raise InputError(
+      f"--workdir={workdir} holds {strangers[0]!r} and no results.json; use another folder"
+    )
 
 
 def _load(name: str, path: str) -> Pretrained:
@@ -170,7 +174,9 @@ def _load(name: str, path: str) -> Pretrained:
   if found.spec.head:
     raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
   if not isinstance(found.spec.trunk, TRUNKS[name]):
-    raise InputError(f"{flag}={path}: a {type(found.spec.trunk).__name__}; should be a {TRUNKS[name].__name__}")
+    raise InputError(
+      f"{flag}={path}: a {type(found.spec.trunk).__name__}; should be a {TRUNKS[name].__name__}"
+    )
   return found
 
 
@@ -190,11 +196,17 @@ def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
 
 def trained(task: str, available: Sequence[str]) -> str:
   """The task whose model a table's column of this task is of."""
-  return next((name for name, others in SHARED.items() if task in others and name in available), task)
+  return next(
+    (name for name, others in SHARED.items() if task in others and name in available), task
+  )
 
 
 def _plan(
-  tables: Sequence[int], sweep: bool, tasks: Sequence[str], available: Sequence[str], found: dict[str, Pretrained]
+  tables: Sequence[int],
+  sweep: bool,
+  tasks: Sequence[str],
+  available: Sequence[str],
+  found: dict[str, Pretrained],
 ) -> list[tuple[Setting, str]]:
   """What to fine-tune: (setting, task), each once."""
 
@@ -204,7 +216,9 @@ def _plan(
 
   plan = []
   for number in tables:
-    settings = [each for each in ABLATIONS.values() if each.trunk in found] if number == 5 else [FULL]
+    settings = (
+      [each for each in ABLATIONS.values() if each.trunk in found] if number == 5 else [FULL]
+    )
     for column in paper.TABLES[number].columns:
       if column != paper.GLUE or set(column.tasks) <= set(available):
         plan += [(setting, task) for task in wanted(column.tasks) for setting in settings]
@@ -214,21 +228,31 @@ def _plan(
   return list(dict.fromkeys(plan))
 
 
-def _reasons(tables: Sequence[int], sweep: bool, tasks: Sequence[str], left_out: dict[str, str]) -> list[str]:
+def _reasons(
+  tables: Sequence[int], sweep: bool, tasks: Sequence[str], left_out: dict[str, str]
+) -> list[str]:
   """Why what was asked for is left out, each reason once; nothing of tasks that no table asked for has."""
-  names = {task for number in tables for column in paper.TABLES[number].columns for task in column.tasks}
+  names = {
+    task for number in tables for column in paper.TABLES[number].columns for task in column.tasks
+  }
   names |= set(tasks or paper.TRANSFER) if sweep else set()
   if tasks:
     shared = {other for name in tasks for other in SHARED.get(name, ())}
     names &= {*tasks, *shared}
-  asked = [name for name in left_out if name in names or name.startswith("zero-shot")]  # _history looked for no other
+  asked = [
+    name for name in left_out if name in names or name.startswith("zero-shot")
+  ]  # _history looked for no other
   return list(dict.fromkeys(left_out[name] for name in asked))
 
 
 def _layers(found: Pretrained) -> list[Setting]:
   """Nothing, the embeddings, and the first 1, 2, … blocks transferred; all of them is the full run."""
   blocks = found.spec.trunk.layers
-  return [SCRATCH, *(Setting(f"{k}-layers", changes=(("transfer_layers", k),)) for k in range(blocks)), FULL]
+  return [
+    SCRATCH,
+    *(Setting(f"{k}-layers", changes=(("transfer_layers", k),)) for k in range(blocks)),
+    FULL,
+  ]
 
 
 def _history(
@@ -267,9 +291,13 @@ def _claimed(workdir: str, models: dict[str, str], budget: str) -> Iterator[dict
         with open(path, encoding="utf-8") as file:
           results |= json.load(file)
       except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); remove it: the runs stay, and are found again") from error
+        raise InputError(
+          f"{path}: cannot be read ({error}); remove it: the runs stay, and are found again"
+        ) from error
     before = results["checkpoints"]
-    if results["budget"] != budget or any(before.get(name, model) != model for name, model in models.items()):
+    if results["budget"] != budget or any(
+      before.get(name, model) != model for name, model in models.items()
+    ):
       raise InputError(
         f"--workdir={workdir} holds results of budget {results['budget']} and the checkpoints {before}, "
         f"not of {budget} and {models}; use another folder"
@@ -278,19 +306,31 @@ def _claimed(workdir: str, models: dict[str, str], budget: str) -> Iterator[dict
     yield results
 
 
-def _fine_tune(asked: _Asked, results: dict[str, Any], setting: Setting, task: str, which: str) -> None:
+def _fine_tune(
+  asked: _Asked, results: dict[str, Any], setting: Setting, task: str, which: str
+) -> None:
   """Makes the runs of one setting and task that are missing, and notes what all of them found."""
   known, primary = results["runs"].setdefault(setting.name, {}), find(task).primary_metric
-  others = [name for name in SHARED.get(task, ()) if setting in ABLATIONS.values() and name not in results["left_out"]]
+  others = [
+    name
+    for name in SHARED.get(task, ())
+    if setting in ABLATIONS.values() and name not in results["left_out"]
+  ]
   if all(len(known.get(name, {}).get("seeds", ())) >= asked.seeds for name in (task, *others)):
     return
-  config, note = sized(asked.budget, task, asked.data_dir, asked.found[setting.trunk], asked.microbatches)
+  config, note = sized(
+    asked.budget, task, asked.data_dir, asked.found[setting.trunk], asked.microbatches
+  )
   config = dataclasses.replace(config, **dict(setting.changes))
   _say(f"{which}: {task}, {setting.name} {note}")
   count = max(asked.seeds, len(known.get(task, {}).get("seeds", ())))
   folder = os.path.join(asked.workdir, "runs", setting.name, task)
   # With one seed the folder would be the run's own, and no more seeds could be added.
-  each = {"workdir": folder, "seeds": count} if count > 1 else {"workdir": os.path.join(folder, "seed_0")}
+  each = (
+    {"workdir": folder, "seeds": count}
+    if count > 1
+    else {"workdir": os.path.join(folder, "seed_0")}
+  )
   outcome = finetune.run(config, asked.data_dir, asked.paths[setting.trunk], **each)
   known[task] = {"metric": primary, "note": note, **finetune.summary(outcome)}
   for name in others:
@@ -298,18 +338,31 @@ def _fine_tune(asked: _Asked, results: dict[str, Any], setting: Setting, task: s
     for run in outcome:
       best = os.path.join(folder, f"seed_{run['seed']}", "best")
       found = {
-        f"dev_{k}": v for k, v in evaluate.run(best, asked.data_dir, "dev", task=name).items() if k != "examples"
+        f"dev_{k}": v
+        for k, v in evaluate.run(best, asked.data_dir, "dev", task=name).items()
+        if k != "examples"
       }
       of_name.append({**run, "task": name, "dev": found, "best": found})
-    known[name] = {"metric": primary, "note": f"the best checkpoints of {task}", **finetune.summary(of_name)}
+    known[name] = {
+      "metric": primary,
+      "note": f"the best checkpoints of {task}",
+      **finetune.summary(of_name),
+    }
   writing.write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
 def _zero_shot(
-  asked: _Asked, results: dict[str, Any], trunk: str, folders: list[str], prepared: dict[str, zero_shot.Prepared]
+  asked: _Asked,
+  results: dict[str, Any],
+  trunk: str,
+  folders: list[str],
+  prepared: dict[str, zero_shot.Prepared],
 ) -> None:
   """Evaluates what is missing of every checkpoint of a run."""
-  known, score = results["zero_shot"].setdefault(trunk, []), zero_shot.make_scorer(asked.found[trunk].spec.trunk)
+  known, score = (
+    results["zero_shot"].setdefault(trunk, []),
+    zero_shot.make_scorer(asked.found[trunk].spec.trunk),
+  )
   _say(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
   for folder in folders:
     done = {each["task"] for each in known if each["step"] == int(os.path.basename(folder))}
@@ -331,7 +384,9 @@ def sized(
   """The budget's config for a task, and how many of its examples that is, in words."""
   counts, notes = {}, []
   config = dataclasses.replace(budget.config, task=Named(name))
-  config = dataclasses.replace(config, train=dataclasses.replace(config.train, microbatches=microbatches))
+  config = dataclasses.replace(
+    config, train=dataclasses.replace(config.train, microbatches=microbatches)
+  )
   if not budget.tokens:
     return config, ""
   task = find(name)

@@ -53,7 +53,9 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
     "vocabulary": None if same else f"of b: {tokenizers[0].difference(tokenizers[1].hash)}",
   }
   if tokenizers[0].vocab_size == tokenizers[1].vocab_size:
-    windows = _windows(tokenizers[0].encode_many(list(texts)), min(model.spec.trunk.context for model in models))
+    windows = _windows(
+      tokenizers[0].encode_many(list(texts)), min(model.spec.trunk.context for model in models)
+    )
     found |= _compare(models, windows)
   # Written so that nan is not equal.
   arrays = all(difference <= tolerance for *_, difference in differing)
@@ -104,7 +106,10 @@ def _compare(models: Sequence[Pretrained], windows: Sequence[np.ndarray]) -> dic
     difference = np.maximum(difference, np.abs(a - b).max())  # unlike max() it keeps a nan
     nats += [float(_nats(scores, ids)) for scores in (a, b)]
     predicted += len(ids) - 1
-  return {"logits": float(difference), "perplexities": tuple(np.exp(np.minimum(nats / predicted, 700)).tolist())}
+  return {
+    "logits": float(difference),
+    "perplexities": tuple(np.exp(np.minimum(nats / predicted, 700)).tolist()),
+  }
 
 
 def _nats(scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -118,7 +123,10 @@ def _nats(scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
 def _reader(model: Pretrained):
   """ids [T] -> logits float32 [T, V]."""
   trunk = dataclasses.replace(model.spec.trunk, dtype="float32")
-  language_model, params = LanguageModel(trunk, model.spec.causal), jax.device_put({"trunk": model.params["trunk"]})
+  language_model, params = (
+    LanguageModel(trunk, model.spec.causal),
+    jax.device_put({"trunk": model.params["trunk"]}),
+  )
 
   @jax.jit
   def scores(params, ids):
@@ -135,14 +143,20 @@ def _reader(model: Pretrained):
 
 
 def _report(models: Sequence[Pretrained], found: dict[str, Any], tolerance: float) -> None:
-  for letter, model, perplexity in zip("ab", models, found["perplexities"] or ("", ""), strict=True):
+  for letter, model, perplexity in zip(
+    "ab", models, found["perplexities"] or ("", ""), strict=True
+  ):
     said = f", perplexity {perplexity:.6g}" if perplexity != "" else ""
     print(f"{letter}: {model.path}, {model.spec.trunk.parameter_count():,} parameters{said}")
   if found["vocabulary"]:
     print(f"another vocabulary {found['vocabulary']}")
   if found["array"]:
     name, *shapes, difference = found["array"]
-    what = f"max |difference| {difference:.3g} of {list(shapes[0])}" if shapes[0] == shapes[1] else _shapes(*shapes)
+    what = (
+      f"max |difference| {difference:.3g} of {list(shapes[0])}"
+      if shapes[0] == shapes[1]
+      else _shapes(*shapes)
+    )
     print(f"first array that differs, of {found['differing']}: {name}, {what}")
   else:
     print("all arrays are the same, bit for bit")

@@ -34,7 +34,9 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import Task
 
 FAVOURITES = 5
-_OURS = b'<meta name="generator" content="gpt_jax visualize">'  # in the first lines of visualize.html
+_OURS = (
+  b'<meta name="generator" content="gpt_jax visualize">'  # in the first lines of visualize.html
+)
 _WIDTHS = 32  # texts are filled up to a multiple of this, so that few widths need compiling
 
 
@@ -56,7 +58,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     InputError: no text, one that cannot be read or is longer than the context, another file in the place of `out`.
   """
   if not texts and not source:
-    raise InputError("no text: give one with --text=TEXT, or a file with one a line with --input=FILE")
+    raise InputError(
+      "no text: give one with --text=TEXT, or a file with one a line with --input=FILE"
+    )
   found = pretrained.load(checkpoint)
   trunk = found.spec.trunk
   task = configs.from_json(found.meta["task"]).build("") if found.spec.head else None
@@ -65,7 +69,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     raise InputError(f"--input={source}: no texts in it")
   if task:
     encoded = task.encode([task.example(row) for row in given], found.tokenizer, trunk.context)
-    sequences = [[encoded.sequence(n, c) for c in range(encoded.fields.shape[1])] for n in range(len(encoded))]
+    sequences = [
+      [encoded.sequence(n, c) for c in range(encoded.fields.shape[1])] for n in range(len(encoded))
+    ]
     notes = [_what_was_cut(encoded, n) for n in range(len(encoded))]
   else:
     sequences = [[ids] for ids in _whole(found, given)]
@@ -93,7 +99,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     }
     # A script element ends at "<" only; what is not ASCII is escaped, line separators and the like among it.
     data = json.dumps(page, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    html, script = (Path(__file__).with_suffix(end).read_text(encoding="utf-8") for end in (".html", ".js"))
+    html, script = (
+      Path(__file__).with_suffix(end).read_text(encoding="utf-8") for end in (".html", ".js")
+    )
     file.write(html.replace("{{script}}", script).replace("{{data}}", data))
   print(f"{out}: {len(given)} text{'s' * (len(given) > 1)}, {os.path.getsize(out) / 1e6:.2f} MB")
   return page
@@ -101,7 +109,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
 
 def _typed(texts: Sequence[str], task: Task | None) -> Iterator[rows.Row]:
   for number, text in enumerate(texts, 1):
-    if any("\ud800" <= character <= "\udfff" for character in text):  # how Python keeps bytes that are no text
+    if any(
+      "\ud800" <= character <= "\udfff" for character in text
+    ):  # how Python keeps bytes that are no text
       raise InputError(f"text {number}: not UTF-8")
     cells = tuple(text.split("\t")) if task else (text,)
     if task and len(cells) != len(task.columns):
@@ -120,18 +130,28 @@ def _in_file(source: str, task: Task | None) -> Iterator[rows.Row]:
 
 def _whole(found: Pretrained, given: list[rows.Row]) -> list[np.ndarray]:
   """The ids of texts for a language model, which has no rule by which to cut them."""
-  sequences, context = found.tokenizer.encode_many([row.texts[0] for row in given]), found.spec.trunk.context
+  sequences, context = (
+    found.tokenizer.encode_many([row.texts[0] for row in given]),
+    found.spec.trunk.context,
+  )
   for row, ids in zip(given, sequences, strict=True):
     if not len(ids):
-      raise InputError(f"{row.name}: holds nothing that the tokenizer keeps; give at least one word")
+      raise InputError(
+        f"{row.name}: holds nothing that the tokenizer keeps; give at least one word"
+      )
     if len(ids) > context:
-      raise InputError(f"{row.name}: {len(ids)} tokens, and the model's context is {context}; give a part of it")
+      raise InputError(
+        f"{row.name}: {len(ids)} tokens, and the model's context is {context}; give a part of it"
+      )
   return sequences
 
 
 def _what_was_cut(encoded: Encoded, n: int) -> str:
   """What a user must know of a text that does not fit: it is cut as in fine-tuning and by predict."""
-  read, whole = encoded.kept[n].sum(), sum(len(encoded.texts[text]) for text in encoded.fields[n].flat)
+  read, whole = (
+    encoded.kept[n].sum(),
+    sum(len(encoded.texts[text]) for text in encoded.fields[n].flat),
+  )
   if read == whole:
     return ""
   note = f"cut to fit the context of {encoded.context}, as in fine-tuning: {read} of {whole} tokens are read"
@@ -192,7 +212,9 @@ def quantise(attention: np.ndarray) -> str:
   50 tokens take 0.2 MB of the page and 512 take 25.
   """
   below = np.tril_indices(attention.shape[-1])
-  return base64.b64encode(np.rint(255 * np.sqrt(attention[:, :, *below])).astype(np.uint8).tobytes()).decode()
+  return base64.b64encode(
+    np.rint(255 * np.sqrt(attention[:, :, *below])).astype(np.uint8).tobytes()
+  ).decode()
 
 
 def spelling(tokenizer: Vocabulary, i: int) -> str:
@@ -215,12 +237,17 @@ def _classes(found: Pretrained, task: Task, encoded: Encoded) -> list[dict[str, 
     for kept, count in zip(encoded.kept, counts, strict=True)
     for n in range(1, count + 1)
   ]
-  repeated = {name: np.repeat(getattr(encoded, name), counts, axis=0) for name in ("fields", "labels", "names")}
+  repeated = {
+    name: np.repeat(getattr(encoded, name), counts, axis=0)
+    for name in ("fields", "labels", "names")
+  }
   mesh = sharding.make_mesh(MeshConfig())
   cut = dataclasses.replace(encoded, kept=np.stack(prefixes), **repeated)
   probabilities = make_predictor(found.model, mesh)(sharding.replicate(found.params, mesh), cut, 32)
   each_text = np.split(probabilities, np.cumsum(counts)[:-1])
-  last = [] if task.combine == "choose" else [encoded.texts[text] for text in encoded.fields[:, 0, -1]]
+  last = (
+    [] if task.combine == "choose" else [encoded.texts[text] for text in encoded.fields[:, 0, -1]]
+  )
   return [
     {
       "labels": list(task.labels),
@@ -238,7 +265,9 @@ def _writing(out: str) -> Iterator[TextIO]:
     if os.path.isdir(out):
       raise InputError(f"--out={out}: is a folder; name the page to write")
     if os.path.lexists(out) and not (os.path.isfile(out) and _OURS in Path(out).read_bytes()[:500]):
-      raise InputError(f"--out={out}: is there already and is no page of this program; name another file")
+      raise InputError(
+        f"--out={out}: is there already and is no page of this program; name another file"
+      )
     with writing.whole(out) as file:
       yield file
   except OSError as error:

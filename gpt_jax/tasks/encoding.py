@@ -93,7 +93,9 @@ class Encoded:
 
   def sequence(self, n: int, c: int) -> np.ndarray:
     """The ids of sequence c of example n: <start> field … [<delimiter> last field] <extract>."""
-    parts = [self.texts[text][:kept] for text, kept in zip(self.fields[n, c], self.kept[n, c], strict=True)]
+    parts = [
+      self.texts[text][:kept] for text, kept in zip(self.fields[n, c], self.kept[n, c], strict=True)
+    ]
     if len(parts) > 1:
       parts.insert(-1, [self.special.delimiter])
     return np.concatenate([[self.special.start], *parts, [self.special.extract]]).astype(np.int32)
@@ -107,16 +109,23 @@ class Encoded:
     whole = np.array([len(text) for text in self.texts])[self.fields]  # [N, C, F]
     lengths, cut = self.lengths, self.kept < whole
     each = f" of {lengths.shape[1]} sequences" if lengths.shape[1] > 1 else ""
-    lines = [f"{len(self)} examples{each}, in tokens: median {np.median(lengths):.0f}, longest {lengths.max()}"]
+    lines = [
+      f"{len(self)} examples{each}, in tokens: median {np.median(lengths):.0f}, longest {lengths.max()}"
+    ]
     if labelled := self.labels.sum():
       names = labels or range(self.labels.shape[1])
       shares = self.labels.sum(axis=0) / labelled
-      lines.append("labels: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(names, shares, strict=True)))
+      lines.append(
+        "labels: "
+        + ", ".join(f"{name} {share:.1%}" for name, share in zip(names, shares, strict=True))
+      )
     lines.append(f"pieces outside the vocabulary: {self.unknown_share:.2%}")
     for f in range(self.fields.shape[-1]):
       if cut[..., f].any():
         tokens = 1 - self.kept[..., f].sum() / whole[..., f].sum()
-        lines.append(f"field {f + 1}: truncated in {cut[..., f].mean():.1%} of sequences, {tokens:.1%} of its tokens")
+        lines.append(
+          f"field {f + 1}: truncated in {cut[..., f].mean():.1%} of sequences, {tokens:.1%} of its tokens"
+        )
     if not cut.any():
       lines.append(f"nothing truncated to the context of {self.context}")
     return "\n".join(lines)
@@ -154,27 +163,39 @@ def encode(
     for sequence in example.sequences:
       for text in sequence:
         index.setdefault(text, len(index))
-  fields = [[[index[text] for text in sequence] for sequence in example.sequences] for example in examples]
+  fields = [
+    [[index[text] for text in sequence] for sequence in example.sequences] for example in examples
+  ]
   fields = np.array(fields, np.int32)  # [N, C, F]
   texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(list(index))]
   lengths = np.array([len(ids) for ids in texts], np.int32)
   if not lengths.all():
     n, _, f = np.argwhere(lengths[fields] == 0)[0]
-    raise InputError(f"{examples[n].name}: text field {f + 1} holds nothing that the tokenizer keeps")
-  kept = truncate(lengths[fields].reshape(-1, shape[1]), context).reshape(fields.shape).astype(np.int32)
+    raise InputError(
+      f"{examples[n].name}: text field {f + 1} holds nothing that the tokenizer keeps"
+    )
+  kept = (
+    truncate(lengths[fields].reshape(-1, shape[1]), context).reshape(fields.shape).astype(np.int32)
+  )
   labels = np.array([example.label or (0.0,) * outcomes for example in examples], np.float32)
   unknown = sum(np.count_nonzero(tokenizer.spelled[ids]) for ids in texts)
   names = [example.name for example in examples]
-  return Encoded(texts, fields, kept, labels, names, context, tokenizer.special, unknown / lengths.sum())
+  return Encoded(
+    texts, fields, kept, labels, names, context, tokenizer.special, unknown / lengths.sum()
+  )
 
 
 def _check(example: Example, shape: tuple[int, int], outcomes: int) -> None:
-  if len(example.sequences) != shape[0] or any(len(sequence) != shape[1] for sequence in example.sequences):
+  if len(example.sequences) != shape[0] or any(
+    len(sequence) != shape[1] for sequence in example.sequences
+  ):
     raise InputError(
       f"{example.name}: should have {shape[0]} sequences of {shape[1]} text fields, as the first example"
     )
   if example.label is not None and len(example.label) != outcomes:
-    raise InputError(f"{example.name}: a label over {len(example.label)} outcomes where the task has {outcomes}")
+    raise InputError(
+      f"{example.name}: a label over {len(example.label)} outcomes where the task has {outcomes}"
+    )
 
 
 class PackedBatches:
@@ -213,9 +234,13 @@ class PackedBatches:
     """
     self.steps_per_epoch = len(encoded) // batch_size
     if not self.steps_per_epoch:
-      raise InputError(f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}")
+      raise InputError(
+        f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}"
+      )
     tokens = encoded.lengths.sum(axis=1)
-    orders = [_shuffled(tokens, batch_size, np.random.default_rng([seed, epoch])) for epoch in range(epochs)]
+    orders = [
+      _shuffled(tokens, batch_size, np.random.default_rng([seed, epoch])) for epoch in range(epochs)
+    ]
     self._packing = _Packing(encoded, np.concatenate(orders), groups, row_multiple, length)
     self.shape = self._packing.shape
 
@@ -236,7 +261,9 @@ def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) ->
   return rng.permuted(rng.permuted(strata, axis=1).T, axis=1)
 
 
-def in_order(encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: int = 1) -> Iterator[TaskBatch]:
+def in_order(
+  encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: int = 1
+) -> Iterator[TaskBatch]:
   """Every example once, in order, in batches of one shape; the last is filled up with examples of weight 0."""
   steps = -(-len(encoded) // batch_size)
   order = np.full(steps * batch_size, _FILLER)
@@ -248,28 +275,43 @@ def in_order(encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: i
 class _Packing:
   """Where each sequence of each batch goes: M batches (of `groups` parts each), all of one shape."""
 
-  def __init__(self, encoded: Encoded, order: np.ndarray, groups: int, row_multiple: int, length: int | None = None):
+  def __init__(
+    self,
+    encoded: Encoded,
+    order: np.ndarray,
+    groups: int,
+    row_multiple: int,
+    length: int | None = None,
+  ):
     steps, batch_size = order.shape
     if batch_size % groups:
-      raise InputError(f"a batch of {batch_size} examples cannot be divided into {groups} equal parts")
+      raise InputError(
+        f"a batch of {batch_size} examples cannot be divided into {groups} equal parts"
+      )
     self.encoded, self.order, self.groups = encoded, order, groups
     lengths = np.where(order[..., None] == _FILLER, 0, encoded.lengths[order])  # [M, N, C]
     longest = int(lengths.max())
     if length is not None and length < longest:
       raise InputError(f"rows of {length} tokens do not hold the longest sequence, of {longest}")
     shortest = -(-longest // 32) * 32
-    candidates = [length] if length else list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
+    candidates = (
+      [length] if length else list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
+    )
     parts = lengths.reshape(steps * groups, -1)
     plans = ((*_first_fit_decreasing(parts, T), T) for T in candidates)  # row, column, rows, T
     # The least arithmetic: 24 D^2 + 4 T D a cell and layer, for GPT-1's D = 768.
-    row, column, rows, length = min(plans, key=lambda plan: plan[2] * plan[3] * (1 + plan[3] / (6 * 768)))
+    row, column, rows, length = min(
+      plans, key=lambda plan: plan[2] * plan[3] * (1 + plan[3] / (6 * 768))
+    )
     self.rows = -(-rows // row_multiple) * row_multiple
     self.row, self.column = row.reshape(lengths.shape), column.reshape(lengths.shape)
     self.shape = (self.rows * groups, length)
 
   def __call__(self, step: int) -> TaskBatch:
     examples, (rows, length) = self.order[step], self.shape
-    inputs, targets, positions, segments = np.zeros((4, rows, length), np.int32)  # segment 0 is what fills a row
+    inputs, targets, positions, segments = np.zeros(
+      (4, rows, length), np.int32
+    )  # segment 0 is what fills a row
     weights = np.zeros((rows, length), np.float32)
     N, C = self.row[step].shape
     ends = np.zeros((N, C), np.int32)
@@ -293,7 +335,9 @@ class _Packing:
     return TaskBatch(text, ends, labels, (examples != _FILLER).astype(np.float32))
 
 
-def _first_fit_decreasing(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray, int]:
+def _first_fit_decreasing(
+  lengths: np.ndarray, row_length: int
+) -> tuple[np.ndarray, np.ndarray, int]:
   """Packs M batches at once, each on its own: the longest sequence first, into the first row that has room.
 
   Args:
@@ -311,7 +355,9 @@ def _first_fit_decreasing(lengths: np.ndarray, row_length: int) -> tuple[np.ndar
   for i in range(S):
     sequence = order[:, i]
     needed = lengths[batch, sequence]
-    place = np.argmax(free[:, : i + 1] >= needed[:, None], axis=1)  # i sequences fill at most i rows
+    place = np.argmax(
+      free[:, : i + 1] >= needed[:, None], axis=1
+    )  # i sequences fill at most i rows
     row[batch, sequence] = place
     column[batch, sequence] = row_length - free[batch, place]
     free[batch, place] -= needed

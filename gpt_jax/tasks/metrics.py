@@ -24,12 +24,20 @@ def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 def pearson(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Pearson's correlation; 0, not nan, where either side is constant."""
-  return 0.0 if _constant(truth) or _constant(predicted) else _scipy().pearsonr(truth, predicted).statistic
+  return (
+    0.0
+    if _constant(truth) or _constant(predicted)
+    else _scipy().pearsonr(truth, predicted).statistic
+  )
 
 
 def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Spearman's rank correlation; 0, not nan, where either side is constant."""
-  return 0.0 if _constant(truth) or _constant(predicted) else _scipy().spearmanr(truth, predicted).statistic
+  return (
+    0.0
+    if _constant(truth) or _constant(predicted)
+    else _scipy().spearmanr(truth, predicted).statistic
+  )
 
 
 def _constant(values: np.ndarray) -> bool:

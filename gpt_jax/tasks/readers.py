@@ -41,14 +41,18 @@ def folder(data_dir: str, collection: str, name: str = "") -> str:
   for candidate in candidates:
     if data_dir and os.path.isdir(candidate):
       return candidate
-  raise MissingInput(f"--data_dir={data_dir}: no folder {wanted!r} here; it should contain the official files")
+  raise MissingInput(
+    f"--data_dir={data_dir}: no folder {wanted!r} here; it should contain the official files"
+  )
 
 
 def lines(path: str) -> list[tuple[int, str]]:
   """The (line number, line) pairs of a UTF-8 file ("-": standard input), without its BOM, line ends and empty lines."""
   text = _text(path)
   # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
-  numbered = ((number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), start=1))
+  numbered = (
+    (number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), start=1)
+  )
   return [(number, line) for number, line in numbered if line.strip()]
 
 
@@ -66,7 +70,9 @@ def named(row: Row, labels: Sequence[str]) -> Row:
   return row._replace(label=labels[int(row.label)])
 
 
-def table(path: str, columns: Sequence[str], label: str | None = None, *, unlabelled: bool = False) -> Iterator[Row]:
+def table(
+  path: str, columns: Sequence[str], label: str | None = None, *, unlabelled: bool = False
+) -> Iterator[Row]:
   """Reads the rows of a table.
 
   Args:
@@ -89,12 +95,18 @@ def table(path: str, columns: Sequence[str], label: str | None = None, *, unlabe
   for name, record in records:
     for column in needed:
       if column not in record:
-        raise InputError(f"{name}: no column {column!r}; the columns are {', '.join(map(repr, record))}")
+        raise InputError(
+          f"{name}: no column {column!r}; the columns are {', '.join(map(repr, record))}"
+        )
     for column in columns:
       if not isinstance(record[column], str):
-        raise InputError(f"{name}: column {column!r} should be text, not {json.dumps(record[column])}")
+        raise InputError(
+          f"{name}: column {column!r} should be text, not {json.dumps(record[column])}"
+        )
     found = None if label is None else record.get(label)
-    yield Row(tuple(record[column] for column in columns), None if found is None else _label(found), name)
+    yield Row(
+      tuple(record[column] for column in columns), None if found is None else _label(found), name
+    )
 
 
 def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -111,24 +123,36 @@ def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str
   try:
     import tensorflow_datasets as tfds
   except ImportError as error:
-    raise InputError("--data_dir=tfds:… needs tensorflow-datasets: pip install tensorflow-datasets") from error
+    raise InputError(
+      "--data_dir=tfds:… needs tensorflow-datasets: pip install tensorflow-datasets"
+    ) from error
   place = f"tfds:{data_dir}"
   try:
     # From the files alone: the builder's own code would need TensorFlow for old data sets, and might download.
     builder = tfds.core.read_only_builder.builder_from_files(data_set, data_dir=data_dir or None)
   except tfds.core.registered.DatasetNotFoundError as error:
-    make = f"tfds.builder({data_set!r}, data_dir=…, file_format='array_record').download_and_prepare()"
-    raise InputError(f"{place}: {data_set} is not prepared here; prepare it once with {make}") from error
+    make = (
+      f"tfds.builder({data_set!r}, data_dir=…, file_format='array_record').download_and_prepare()"
+    )
+    raise InputError(
+      f"{place}: {data_set} is not prepared here; prepare it once with {make}"
+    ) from error
   if split == "dev" and "validation" in builder.info.splits:  # GLUE's name; RACE has "dev"
     split = "validation"
   if split not in builder.info.splits:
-    raise InputError(f"{place}: {data_set} has no split {split!r}, only {', '.join(map(repr, builder.info.splits))}")
+    raise InputError(
+      f"{place}: {data_set} has no split {split!r}, only {', '.join(map(repr, builder.info.splits))}"
+    )
   try:
     source = builder.as_data_source(split=split)
   except NotImplementedError as error:
-    raise InputError(f"{place}: {data_set} must be prepared with file_format='array_record'") from error
+    raise InputError(
+      f"{place}: {data_set} must be prepared with file_format='array_record'"
+    ) from error
   for number in range(len(source)):
-    record = {key: _plain(value, builder.info.features[key]) for key, value in source[number].items()}
+    record = {
+      key: _plain(value, builder.info.features[key]) for key, value in source[number].items()
+    }
     yield f"{data_set}/{split}:{number}", record
 
 
@@ -157,7 +181,9 @@ def _text(path: str) -> str:
     return data.decode("utf-8-sig")
   except UnicodeDecodeError as error:
     line = data[: error.start].count(b"\n") + 1
-    raise InputError(f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); convert the file to UTF-8") from error
+    raise InputError(
+      f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); convert the file to UTF-8"
+    ) from error
 
 
 @functools.cache  # a pipe can be read only once
@@ -165,7 +191,9 @@ def _standard_input() -> bytes:
   return sys.stdin.buffer.read()
 
 
-def _delimited(path: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[str, dict[str, str]]]:
+def _delimited(
+  path: str, rows: Iterator[tuple[int, list[str]]]
+) -> Iterator[tuple[str, dict[str, str]]]:
   header = next(rows, (0, []))[1]
   if not header:
     raise InputError(f"{path}: empty; the first line should name the columns")

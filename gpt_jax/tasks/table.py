@@ -25,27 +25,46 @@ class TableTask:
 
   train: str = option("train.tsv", "file of the training rows")
   dev: str = option("dev.tsv", "file of the rows to evaluate on")
-  test: str = option("", "file of the test rows, read by launch/evaluate.py --split=test; empty: none")
+  test: str = option(
+    "", "file of the test rows, read by launch/evaluate.py --split=test; empty: none"
+  )
   columns: tuple[str, ...] = option(
     ("text",),
     "text columns: 1 for classification, 2 for entailment and similarity, context and options for multiple_choice",
   )
-  label: str = option("label", "label column; for multiple_choice it holds the name of the right option's column")
-  labels: tuple[str, ...] = option((), "the allowed labels, in order; empty: those found in the training file, sorted")
-  transform: str = option("classification", "the paper's input transformation", choices=tuple(_TRANSFORMS))
+  label: str = option(
+    "label", "label column; for multiple_choice it holds the name of the right option's column"
+  )
+  labels: tuple[str, ...] = option(
+    (), "the allowed labels, in order; empty: those found in the training file, sorted"
+  )
+  transform: str = option(
+    "classification", "the paper's input transformation", choices=tuple(_TRANSFORMS)
+  )
   metric: str = option(
-    "accuracy", "what selects the best checkpoint; f1 is of the second label", choices=("accuracy", "f1", "matthews")
+    "accuracy",
+    "what selects the best checkpoint; f1 is of the second label",
+    choices=("accuracy", "f1", "matthews"),
   )
 
   def __post_init__(self):
     validate(self)
-    wanted = {"classification": "1", "entailment": "2", "similarity": "2", "multiple_choice": "3 or more"}[
-      self.transform
-    ]
-    if len(self.columns) != int(wanted[0]) and not (self.transform == "multiple_choice" and len(self.columns) > 3):
-      raise InputError(f"TableTask.columns: {self.transform} takes {wanted} text columns, not {self.columns}")
+    wanted = {
+      "classification": "1",
+      "entailment": "2",
+      "similarity": "2",
+      "multiple_choice": "3 or more",
+    }[self.transform]
+    if len(self.columns) != int(wanted[0]) and not (
+      self.transform == "multiple_choice" and len(self.columns) > 3
+    ):
+      raise InputError(
+        f"TableTask.columns: {self.transform} takes {wanted} text columns, not {self.columns}"
+      )
     if len(set(self.columns)) != len(self.columns) or self.label in self.columns:
-      raise InputError(f"TableTask.columns: {self.columns} and label {self.label!r} should all be different columns")
+      raise InputError(
+        f"TableTask.columns: {self.columns} and label {self.label!r} should all be different columns"
+      )
 
   def settled(self, data_dir: str) -> "TableTask":
     """With the labels filled in, so that a checkpoint's config can do without the training file."""
@@ -65,7 +84,9 @@ class TableTask:
     settled = self.settled(data_dir)
     choose = self.transform == "multiple_choice"
     if choose and settled.labels != self.columns[1:]:
-      raise InputError(f"TableTask.labels: should be the options' columns {self.columns[1:]}, not {settled.labels}")
+      raise InputError(
+        f"TableTask.labels: should be the options' columns {self.columns[1:]}, not {settled.labels}"
+      )
     if self.metric == "f1" and len(settled.labels) != 2:
       raise InputError(f"TableTask.metric: f1 needs two labels, not {', '.join(settled.labels)}")
     return Task(
@@ -82,7 +103,9 @@ class TableTask:
   def _path(self, data_dir: str, split: str) -> str:
     name = getattr(self, split)
     if not name:
-      raise InputError(f"TableTask.{split}: no file is named; --config.task.{split}=FILE, when fine-tuning, names one")
+      raise InputError(
+        f"TableTask.{split}: no file is named; --config.task.{split}=FILE, when fine-tuning, names one"
+      )
     return os.path.join(data_dir, name)
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row]:

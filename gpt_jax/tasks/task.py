@@ -104,7 +104,9 @@ class Task:
     )
     examples = [self.example(row) for row in rows]
     if not examples:
-      raise InputError(f"{self.name}: no examples in the {split} split of {data_dir or 'its files'}")
+      raise InputError(
+        f"{self.name}: no examples in the {split} split of {data_dir or 'its files'}"
+      )
     missing = next((example.name for example in examples if example.label is None), None)
     if missing and split != "test":
       raise InputError(f"{missing}: no label; {split} rows need one of {', '.join(self.labels)}")
@@ -119,7 +121,9 @@ class Task:
     for column, text in zip(self.columns, row.texts, strict=True):
       if not text.strip():
         raise InputError(f"{row.name}: column {column!r} is empty; fill it in or remove the row")
-    return Example(self.sequences(*row.texts), None if row.label is None else self._distribution(row), row.name)
+    return Example(
+      self.sequences(*row.texts), None if row.label is None else self._distribution(row), row.name
+    )
 
   def encode(self, examples: list[Example], tokenizer: Any, context: int) -> Encoded:
     """Token ids under this task's truncation rule."""
@@ -162,7 +166,9 @@ class Task:
 
   def _by_name(self, record: dict[str, Any], name: str) -> Iterator[Row]:
     label = record["label"]
-    yield Row(tuple(record[column] for column in self.columns), None if label is None else str(label), name)
+    yield Row(
+      tuple(record[column] for column in self.columns), None if label is None else str(label), name
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,12 +36,19 @@ class TrainConfig:
   steps: int = option(0, "updates; 0 where epochs decide", unit="steps", low=0)
   epochs: int = option(0, "passes over the data; 0 where steps decide", low=0)
   seed: int = option(0, "of initialisation, batches and dropout", low=0, high=2**32 - 1)
-  microbatches: int = option(1, "parts of a batch whose gradients are accumulated, to save memory", low=1)
+  microbatches: int = option(
+    1, "parts of a batch whose gradients are accumulated, to save memory", low=1
+  )
   log_every: int = option(20, "between lines of progress and metrics", unit="steps", low=1)
   evaluate_every: int = option(0, "between evaluations; 0: at the end only", unit="steps", low=0)
-  checkpoint_every: int = option(1000, "between checkpoints; 0: where evaluated only", unit="steps", low=0)
+  checkpoint_every: int = option(
+    1000, "between checkpoints; 0: where evaluated only", unit="steps", low=0
+  )
   milestone: int = option(
-    0, "keep for good the checkpoint of this step and of its doublings; 0: of none", unit="steps", low=0
+    0,
+    "keep for good the checkpoint of this step and of its doublings; 0: of none",
+    unit="steps",
+    low=0,
   )
 
   def __post_init__(self):
@@ -50,7 +57,9 @@ class TrainConfig:
   def total_steps(self, steps_per_epoch: int) -> int:
     """Raises InputError unless exactly one of steps and epochs is given."""
     if bool(self.steps) == bool(self.epochs):
-      raise InputError(f"train.steps={self.steps} and train.epochs={self.epochs}: exactly one of them must be above 0")
+      raise InputError(
+        f"train.steps={self.steps} and train.epochs={self.epochs}: exactly one of them must be above 0"
+      )
     return self.steps or self.epochs * steps_per_epoch
 
 
@@ -89,7 +98,10 @@ def init_state(
 
 
 def lay_out(
-  make_state: Callable[[jax.Array], TrainState], mesh: Mesh, rules: sharding.Rules, fsdp: bool = False
+  make_state: Callable[[jax.Array], TrainState],
+  mesh: Mesh,
+  rules: sharding.Rules,
+  fsdp: bool = False,
 ) -> tuple[Callable[[jax.Array], TrainState], Any]:
   """make_state compiled for the mesh, and the shardings of what it makes."""
   shardings = sharding.partition(jax.eval_shape(make_state, np.uint32(0)), rules, mesh, fsdp)
@@ -100,11 +112,15 @@ def begin(
   make_state: Callable[[jax.Array], TrainState], shardings: Any, seed: int, checkpoints: Checkpoints
 ) -> tuple[TrainState, int]:
   """The newest checkpoint's state, or the first state where there is none; and its step. See lay_out."""
-  seed = np.uint32(seed)  # an argument of the compiled programs: runs that differ in it alone share them
+  seed = np.uint32(
+    seed
+  )  # an argument of the compiled programs: runs that differ in it alone share them
   if not checkpoints.steps():
     return make_state(seed), 0
   abstract = jax.eval_shape(make_state, seed)
-  placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+  placed = jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
+  )
   state, _, step = checkpoints.restore(placed)
   return state, step
 
@@ -161,7 +177,9 @@ def make_step(
       return optax.apply_updates(params, updates), opt_state
 
     # A select of every leaf instead would copy the old moments first: 8 % of a step on a CPU.
-    params, opt_state = jax.lax.cond(finite, update, lambda *same: same, state.params, state.opt_state)
+    params, opt_state = jax.lax.cond(
+      finite, update, lambda *same: same, state.params, state.opt_state
+    )
     metrics = {
       **metrics,
       "gradient_norm": norm,
@@ -174,8 +192,13 @@ def make_step(
     alone = jax.process_count() == 1
     # With several processes a donated, replicated state is deleted while peers still read it.
     donate = (0,) if alone else ()
-    mapped = jax.pmap(step, axis_name=axis, in_axes=(None, 0, None), out_axes=(None, None), donate_argnums=donate)
-    here, everywhere = NamedSharding(Mesh(np.array(jax.local_devices()), axis), P()), NamedSharding(mesh, P())
+    mapped = jax.pmap(
+      step, axis_name=axis, in_axes=(None, 0, None), out_axes=(None, None), donate_argnums=donate
+    )
+    here, everywhere = (
+      NamedSharding(Mesh(np.array(jax.local_devices()), axis), P()),
+      NamedSharding(mesh, P()),
+    )
 
     def step_on_processes(state, batch, seed):
       # Always the sharding that pmap returns, or it would compile a second time for its own output. Among several
@@ -204,7 +227,9 @@ def _relabelled(tree: Any, sharding: NamedSharding) -> Any:
   def of_leaf(x: jax.Array) -> jax.Array:
     if x.sharding == sharding:
       return x
-    return jax.make_array_from_single_device_arrays(x.shape, sharding, [s.data for s in x.addressable_shards])
+    return jax.make_array_from_single_device_arrays(
+      x.shape, sharding, [s.data for s in x.addressable_shards]
+    )
 
   return jax.tree.map(of_leaf, tree)
 

@@ -20,11 +20,19 @@ class OptimConfig:
   warm-up is no more than the first update, whose learning rate is 0, as it was for OpenAI; `min_warmup_steps` mends it.
   """
 
-  rule: str = option("openai", "update rule: OpenAI's Adam, or optax.adamw", choices=("openai", "adamw"))
+  rule: str = option(
+    "openai", "update rule: OpenAI's Adam, or optax.adamw", choices=("openai", "adamw")
+  )
   learning_rate: float = option(2.5e-4, "peak learning rate", low=0.0)
-  schedule: str = option("cosine", "shape after the warm-up", choices=("cosine", "linear", "constant"))
-  warmup_steps: int = option(2000, "length of the warm-up; 0 where warmup_share gives it", unit="updates", low=0)
-  warmup_share: float = option(0.0, "length of the warm-up as a share of all updates", low=0.0, high=1.0)
+  schedule: str = option(
+    "cosine", "shape after the warm-up", choices=("cosine", "linear", "constant")
+  )
+  warmup_steps: int = option(
+    2000, "length of the warm-up; 0 where warmup_share gives it", unit="updates", low=0
+  )
+  warmup_share: float = option(
+    0.0, "length of the warm-up as a share of all updates", low=0.0, high=1.0
+  )
   min_warmup_steps: int = option(0, "the warm-up is at least this long", unit="updates", low=0)
   weight_decay: float = option(0.01, "decoupled decay of everything but biases and gains", low=0.0)
   clip: float = option(1.0, "largest global norm of the gradient; 0: no clipping", low=0.0)
@@ -40,7 +48,9 @@ class OptimConfig:
       )
 
 
-def make(config: OptimConfig, total_steps: int) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
+def make(
+  config: OptimConfig, total_steps: int
+) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
   """The optimizer of a run of `total_steps` updates, and its learning rate as a function of completed updates.
 
   Its update takes the gradient's global norm as `norm=`, where the caller has it already.
@@ -50,7 +60,9 @@ def make(config: OptimConfig, total_steps: int) -> tuple[optax.GradientTransform
     adam = scale_by_openai_adam(config.b1, config.b2, config.eps, config.weight_decay)
     rule = optax.chain(adam, optax.scale_by_learning_rate(schedule))
   else:
-    rule = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed)
+    rule = optax.adamw(
+      schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed
+    )
   # The norm is that of all gradients together, after they were averaged over devices.
   clip = clip_by_global_norm(config.clip) if config.clip else optax.identity()
   return optax.with_extra_args_support(optax.chain(clip, rule)), schedule
@@ -92,7 +104,9 @@ def make_schedule(config: OptimConfig, total_steps: int) -> optax.Schedule:
   return schedule
 
 
-def scale_by_openai_adam(b1: float, b2: float, eps: float, weight_decay: float) -> optax.GradientTransformation:
+def scale_by_openai_adam(
+  b1: float, b2: float, eps: float, weight_decay: float
+) -> optax.GradientTransformation:
   """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
 
   It differs from `optax.adamw` in two places: eps is added to the uncorrected root of the second moment, and the
@@ -102,7 +116,9 @@ def scale_by_openai_adam(b1: float, b2: float, eps: float, weight_decay: float) 
   def init(params):
     decayed(params)  # raises early
     zeros = optax.tree.zeros_like
-    return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=zeros(params), nu=zeros(params))
+    return optax.ScaleByAdamState(
+      count=jnp.zeros([], jnp.int32), mu=zeros(params), nu=zeros(params)
+    )
 
   def update(grads, state, params):
     count = optax.safe_increment(state.count)
@@ -131,7 +147,9 @@ def decayed(params):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     decays = name.rsplit("/", 1)[-1] not in NOT_DECAYED
     if decays and len(leaf.shape) < 2:
-      raise ValueError(f"parameter {name} of shape {leaf.shape} must be named one of {', '.join(NOT_DECAYED)}")
+      raise ValueError(
+        f"parameter {name} of shape {leaf.shape} must be named one of {', '.join(NOT_DECAYED)}"
+      )
     return decays
 
   return jax.tree_util.tree_map_with_path(by_name, params)

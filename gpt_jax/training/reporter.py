@@ -62,7 +62,10 @@ class Reporter:
   ):
     self._writes = jax.process_index() == 0
     self._total, self._step, self._unigram_entropy = total_steps, start_step, unigram_entropy
-    self._flops_per_token, self._peak = flops_per_token, peak_flops(jax.devices()[0].device_kind) * jax.device_count()
+    self._flops_per_token, self._peak = (
+      flops_per_token,
+      peak_flops(jax.devices()[0].device_kind) * jax.device_count(),
+    )
     self._bar, self._stream = None, stream or sys.stderr
     self._in_place, self._line_is_open = self._stream.isatty(), False
     self._reports, self._seconds_per_step, self._since = 0, 0.0, time.monotonic()
@@ -83,7 +86,9 @@ class Reporter:
     self._since, self._step, self._reports = now, step, self._reports + 1
     latest = seconds / steps
     # The first interval holds the compilation, so the second replaces it; from then on a moving average.
-    self._seconds_per_step = latest if self._reports <= 2 else 0.8 * self._seconds_per_step + 0.2 * latest
+    self._seconds_per_step = (
+      latest if self._reports <= 2 else 0.8 * self._seconds_per_step + 0.2 * latest
+    )
     rate = tokens / seconds
     speed = {"tokens_per_second": rate}
     if self._peak and self._flops_per_token:
@@ -101,7 +106,10 @@ class Reporter:
   def results(self, step: int, values: Mapping[str, float]) -> None:
     """What was measured at a step, such as an evaluation; its line stays."""
     self._record(step, values)
-    self._show(f"step {step:,}  " + "  ".join(f"{name} {value:.4g}" for name, value in values.items()), stays=True)
+    self._show(
+      f"step {step:,}  " + "  ".join(f"{name} {value:.4g}" for name, value in values.items()),
+      stays=True,
+    )
 
   def say(self, text: str) -> None:
     """A line that stays above the progress."""
@@ -165,7 +173,9 @@ class Reporter:
       self._bar.write(line, file=self._stream)
       return
     if not stays:
-      line = line[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be rewritten
+      line = line[
+        : shutil.get_terminal_size().columns - 1
+      ]  # a line that wraps could not be rewritten
     begin, end = ("\r\x1b[K" if self._line_is_open else ""), ("\n" if stays else "")
     print(f"{begin}{line}", end=end, file=self._stream, flush=True)
     self._line_is_open = not stays
@@ -184,7 +194,9 @@ def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
         with contextlib.suppress(ValueError):  # torn by a kill
           entries.append(json.loads(line))
   except OSError as error:
-    raise InputError(f"{path}: {error.strerror}; {workdir!r} should be the folder of a run") from error
+    raise InputError(
+      f"{path}: {error.strerror}; {workdir!r} should be the folder of a run"
+    ) from error
   points = [(entry["step"], entry[name]) for entry in entries if entry.get(name) is not None]
   if not points:
     names = sorted({key for entry in entries for key in entry} - {"step", "time"})
@@ -214,13 +226,17 @@ def _tensorboard(workdir: str, start_step: int):
     from tensorboardX import SummaryWriter
   except ImportError:  # metrics.jsonl has the same
     return None
-  return SummaryWriter(os.path.join(workdir, "tensorboard"), purge_step=start_step + 1 if start_step else 0)
+  return SummaryWriter(
+    os.path.join(workdir, "tensorboard"), purge_step=start_step + 1 if start_step else 0
+  )
 
 
 def _bar(total_steps: int, start_step: int):
   """A bar where this is a notebook and tqdm is there, else None."""
   ipython = sys.modules.get("IPython")
-  if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):  # IPython on a terminal has none
+  if ipython is None or not hasattr(
+    ipython.get_ipython(), "kernel"
+  ):  # IPython on a terminal has none
     return None
   try:
     with warnings.catch_warnings():

@@ -19,7 +19,9 @@ from gpt_jax.models.transformer import TransformerConfig
 
 @pytest.fixture(scope="module")
 def spec(tiny_tokenizer):
-  return ModelConfig(TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2))
+  return ModelConfig(
+    TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
+  )
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,9 @@ def copy(run, tmp_path):
   return shutil.copytree(run, tmp_path / "run")
 
 
-@pytest.mark.parametrize("place, step", [("", 7), ("/best", 3), ("/checkpoints/3", 3), ("/checkpoints/7", 7)])
+@pytest.mark.parametrize(
+  "place, step", [("", 7), ("/best", 3), ("/checkpoints/3", 3), ("/checkpoints/7", 7)]
+)
 def test_every_place_that_names_a_checkpoint(run, make_run, spec, tiny_tokenizer, place, step):
   found = pretrained.load(run + place)
   assert (found.spec, found.step, found.tokenizer) == (spec, step, tiny_tokenizer)
@@ -67,7 +71,9 @@ def test_another_splitter_of_words(run, tmp_path, openai_tokenizer):
   assert pretrained.load(str(tmp_path / "same")).tokenizer == openai_tokenizer
   other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
   npz.save(str(tmp_path / "other"), found.params, meta, 7, other)
-  with pytest.raises(InputError, match="trained with the same but for the splitter of words, spacy-en, not regex-1;"):
+  with pytest.raises(
+    InputError, match="trained with the same but for the splitter of words, spacy-en, not regex-1;"
+  ):
     pretrained.load(str(tmp_path / "other"))
 
 
@@ -86,7 +92,9 @@ def test_nothing_there(tmp_path, place):
 @pytest.mark.parametrize("place", ["", "/best"])
 def test_a_run_of_several_seeds_names_one(tmp_path, place):
   (tmp_path / "seed_0").mkdir()
-  with pytest.raises(InputError, match=f"no checkpoint in .*: give one of its seeds, such as .*/seed_0{place}$"):
+  with pytest.raises(
+    InputError, match=f"no checkpoint in .*: give one of its seeds, such as .*/seed_0{place}$"
+  ):
     pretrained.load(str(tmp_path) + place)
 
 

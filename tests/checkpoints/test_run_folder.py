@@ -43,7 +43,10 @@ def test_a_claimed_folder_is_recognised(claimed, tiny_tokenizer):
 def test_differences_are_named(claimed, tiny_tokenizer):
   config = dataclasses.replace(CONFIG, train=TrainConfig(steps=20), evaluation_batches=3)
   refused(
-    claimed, r"evaluation_batches: 0 != 3.*train.steps: 10 != 20|train.steps.*evaluation_b", config, tiny_tokenizer
+    claimed,
+    r"evaluation_batches: 0 != 3.*train.steps: 10 != 20|train.steps.*evaluation_b",
+    config,
+    tiny_tokenizer,
   )
   refused(claimed, "data train_tokens: 100 != 200", CONFIG, tiny_tokenizer, {"train_tokens": 200})
   other = Tokenizer.train(["a cat and a dog and a car"] * 3, 276)
@@ -59,12 +62,19 @@ def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer):
 
 def test_layout_and_rhythm_may_change(claimed, tiny_tokenizer):
   train = TrainConfig(steps=10, log_every=1, checkpoint_every=2)
-  workdirs.claim(str(claimed), dataclasses.replace(CONFIG, train=train, mesh=MeshConfig(model=2)), tiny_tokenizer, DATA)
+  workdirs.claim(
+    str(claimed),
+    dataclasses.replace(CONFIG, train=train, mesh=MeshConfig(model=2)),
+    tiny_tokenizer,
+    DATA,
+  )
 
 
 def test_folders_of_others(tmp_path, tiny_tokenizer):
   (tmp_path / "thesis.tex").write_text("all of it")
-  refused(tmp_path, "holds 'thesis.tex' but no config.json: not a run's folder", CONFIG, tiny_tokenizer)
+  refused(
+    tmp_path, "holds 'thesis.tex' but no config.json: not a run's folder", CONFIG, tiny_tokenizer
+  )
   file = tmp_path / "file"
   file.write_text("")
   with pytest.raises(InputError, match="is a file; a folder is needed"):
@@ -81,7 +91,9 @@ def test_folders_of_others(tmp_path, tiny_tokenizer):
 def test_of_two_runs_that_begin_at_once_one_is_refused(tmp_path, tiny_tokenizer, monkeypatch):
   def the_other_one(_):
     monkeypatch.undo()
-    workdirs.claim(str(tmp_path), dataclasses.replace(CONFIG, evaluation_batches=3), tiny_tokenizer, DATA)
+    workdirs.claim(
+      str(tmp_path), dataclasses.replace(CONFIG, evaluation_batches=3), tiny_tokenizer, DATA
+    )
 
   monkeypatch.setattr(workdirs.multihost_utils, "sync_global_devices", the_other_one)
   with pytest.raises(InputError, match="another config .evaluation_batches: 3 != 0"):

@@ -34,9 +34,15 @@ def make_state(step=0, width=16):
   params = {
     "trunk": {
       "embedding": jax.random.normal(keys[0], (24, width)),
-      "norm": {"scale": jnp.linspace(-1, 1, width).astype(jnp.bfloat16), "used": jnp.arange(width) % 3 == 0},
+      "norm": {
+        "scale": jnp.linspace(-1, 1, width).astype(jnp.bfloat16),
+        "used": jnp.arange(width) % 3 == 0,
+      },
     },
-    "head": {"kernel": jax.random.normal(keys[1], (width, 8)), "ids": jnp.arange(8, dtype=jnp.uint32)},
+    "head": {
+      "kernel": jax.random.normal(keys[1], (width, 8)),
+      "ids": jnp.arange(8, dtype=jnp.uint32),
+    },
   }
   return State(jnp.int32(step), params, optax.adam(1e-3).init(params))
 
@@ -81,7 +87,9 @@ def test_round_trip_is_bit_exact(workdir):
 
 def test_a_background_save_keeps_the_values_of_its_moment(tmp_path):
   def update(state):
-    return jax.tree.map(lambda x: x ^ 1 if x.dtype == jnp.bool_ else (x * 2 + 1).astype(x.dtype), state)
+    return jax.tree.map(
+      lambda x: x ^ 1 if x.dtype == jnp.bool_ else (x * 2 + 1).astype(x.dtype), state
+    )
 
   update = jax.jit(update, donate_argnums=0)
   state, expected = make_state(5), make_state(5)
@@ -98,7 +106,9 @@ def test_newest_three_and_the_best_are_kept(tmp_path):
   with checkpoint.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
     for step in range(4):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
-  with checkpoint.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:  # what was best is known again
+  with checkpoint.Checkpoints(
+    str(tmp_path), metric="accuracy"
+  ) as checkpoints:  # what was best is known again
     for step in range(4, 6):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
     checkpoints.wait()
@@ -137,7 +147,11 @@ def test_an_older_step_can_still_be_saved(tmp_path):
 
 def data_files(folder):
   """Everything orbax reads of the arrays, largest first."""
-  files = [path for path in pathlib.Path(folder, "state").rglob("*") if path.is_file() and path.stat().st_size]
+  files = [
+    path
+    for path in pathlib.Path(folder, "state").rglob("*")
+    if path.is_file() and path.stat().st_size
+  ]
   return sorted(files, key=lambda path: -path.stat().st_size)
 
 
@@ -170,11 +184,15 @@ def lose_a_name(folder):
   path.write_text(path.read_text().replace("embedding", "embeddinh"))
 
 
-@pytest.mark.parametrize("damage", [remove_arrays, remove_meta, halve_arrays, change_meta, lose_a_name])
+@pytest.mark.parametrize(
+  "damage", [remove_arrays, remove_meta, halve_arrays, change_meta, lose_a_name]
+)
 def test_a_damaged_step_is_passed_over(workdir, damage):
   damage(workdir / "checkpoints" / "2")
   with checkpoint.Checkpoints(str(workdir)) as checkpoints:
-    with pytest.warns(UserWarning, match=r"damaged checkpoint: 2 \(.+\); loaded 1 instead") as caught:
+    with pytest.warns(
+      UserWarning, match=r"damaged checkpoint: 2 \(.+\); loaded 1 instead"
+    ) as caught:
       state, meta, step = checkpoints.restore(abstract_of(make_state()))
     assert len(caught) == 1 and "\n" not in str(caught[0].message)
     assert (meta, step) == ({"note": 1}, 1)
@@ -196,7 +214,9 @@ def test_flipped_bits_never_load(workdir):
       warnings.simplefilter("always")
       params, _, step = checkpoint.restore_params(str(workdir))
     assert_same(params, jax.device_get(make_state(step).params))
-    assert [str(w.message).startswith("damaged checkpoint: 2") for w in caught] == ([True] if step == 1 else [])
+    assert [str(w.message).startswith("damaged checkpoint: 2") for w in caught] == (
+      [True] if step == 1 else []
+    )
     fell_back += step == 1
     flip(path, bit)
   assert fell_back >= 3
@@ -214,7 +234,9 @@ def test_the_warning_names_the_array(workdir, monkeypatch):
 
   monkeypatch.setattr(checkpoint, "_read_arrays", unlucky)
   with checkpoint.Checkpoints(str(workdir)) as checkpoints:
-    with pytest.warns(UserWarning, match=r"2 \(params/head/kernel is not what was saved\); loaded 1 instead"):
+    with pytest.warns(
+      UserWarning, match=r"2 \(params/head/kernel is not what was saved\); loaded 1 instead"
+    ):
       checkpoints.restore(abstract_of(make_state()))
 
 
@@ -226,7 +248,10 @@ def test_all_damaged(workdir):
       checkpoints.restore(abstract_of(make_state()))
     with pytest.raises(InputError, match="no undamaged checkpoint"):
       checkpoints.restore(abstract_of(make_state()), 2)
-  assert sorted(os.listdir(workdir / "checkpoints")) == ["1", "2"]  # nothing is renamed where nothing replaces it
+  assert sorted(os.listdir(workdir / "checkpoints")) == [
+    "1",
+    "2",
+  ]  # nothing is renamed where nothing replaces it
 
 
 def test_no_checkpoint(tmp_path):
@@ -242,9 +267,12 @@ def test_no_checkpoint(tmp_path):
 def test_another_model_size(workdir):
   with checkpoint.Checkpoints(str(workdir)) as checkpoints:
     with pytest.raises(
-      InputError, match=re.escape("params/head/kernel is float32[16, 8] there and float32[32, 8] here")
+      InputError,
+      match=re.escape("params/head/kernel is float32[16, 8] there and float32[32, 8] here"),
     ):
-      checkpoints.restore(abstract_of(make_state(width=32))._replace(opt_state=abstract_of(make_state().opt_state)))
+      checkpoints.restore(
+        abstract_of(make_state(width=32))._replace(opt_state=abstract_of(make_state().opt_state))
+      )
     other = abstract_of(make_state())
     other.params["trunk"]["bias"] = jax.ShapeDtypeStruct((3,), jnp.float32)
     with pytest.raises(InputError, match="it has no params/trunk/bias"):
@@ -262,7 +290,9 @@ def test_parameters_alone(workdir):
     params, meta, step = checkpoint.restore_params(str(path))
     assert (meta, step) == ({"note": 2}, 2)
     assert_same(params, jax.device_get(make_state(2).params))
-  trunk = {"trunk": abstract_of(make_state().params["trunk"])}  # the part that fine-tuning starts from
+  trunk = {
+    "trunk": abstract_of(make_state().params["trunk"])
+  }  # the part that fine-tuning starts from
   params, _, _ = checkpoint.restore_params(str(workdir / "checkpoints" / "1"), trunk)
   assert_same(params["trunk"], make_state(1).params["trunk"])
   moved = shutil.move(workdir / "checkpoints" / "1", workdir / "released")
@@ -280,7 +310,8 @@ def spread(tree, shape):
   """Matrices over both axes of a mesh, the rest replicated."""
   mesh = mesh_of(shape)
   return jax.tree.map(
-    lambda x: jax.device_put(x, NamedSharding(mesh, P("data", "model") if x.ndim == 2 else P())), tree
+    lambda x: jax.device_put(x, NamedSharding(mesh, P("data", "model") if x.ndim == 2 else P())),
+    tree,
   )
 
 
@@ -300,7 +331,9 @@ def test_a_save_restores_on_another_mesh(tmp_path):
 def test_fingerprints_are_the_same_on_every_mesh():
   state = make_state(4)
   alone = checkpoint.describe(state)
-  assert all(checkpoint.describe(spread(state, shape)) == alone for shape in ((8, 1), (2, 4), (4, 2)))
+  assert all(
+    checkpoint.describe(spread(state, shape)) == alone for shape in ((8, 1), (2, 4), (4, 2))
+  )
   assert checkpoint.describe(jax.device_get(state)) == alone
 
 
@@ -321,7 +354,9 @@ def test_fingerprints_see_every_change(dtype):
 
 def test_fingerprints_are_of_bits():
   assert fingerprint([0.0, 1.0], np.float32) != fingerprint([-0.0, 1.0], np.float32)
-  quiet, other = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)  # two of the many nan
+  quiet, other = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(
+    np.float32
+  )  # two of the many nan
   assert fingerprint([quiet]) == fingerprint([quiet]) != fingerprint([other])
 
 
@@ -345,7 +380,9 @@ def test_a_killed_save_is_harmless(tmp_path):
       pass
     time.sleep(rng.uniform(0, 0.05))
     process.send_signal(signal.SIGKILL)
-  (tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp" / "state").mkdir(parents=True)  # in case it died between saves
+  (tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp" / "state").mkdir(
+    parents=True
+  )  # in case it died between saves
   with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
     kernel = jax.ShapeDtypeStruct((256, 1024), jnp.float32)
     abstract = {"params": {"kernel": kernel}, "step": jax.ShapeDtypeStruct((), jnp.int32)}

@@ -27,12 +27,16 @@ PARAGRAPHS = [
 
 
 def wrap(paragraphs, width=64, between="\n\n", indent="") -> str:
-  return between.join(textwrap.fill(text, width, initial_indent=indent, break_on_hyphens=False) for text in paragraphs)
+  return between.join(
+    textwrap.fill(text, width, initial_indent=indent, break_on_hyphens=False) for text in paragraphs
+  )
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("between", ["\n\n", "\n", "\n\n\n\n"])
-@pytest.mark.parametrize("width", [50, 64, 100])  # at these no paragraph's last line happens to be full
+@pytest.mark.parametrize(
+  "width", [50, 64, 100]
+)  # at these no paragraph's last line happens to be full
 def test_wrapped_lines_become_paragraphs(ending, between, width):
   text = "\ufeff" + wrap(PARAGRAPHS * 3, width, between).replace("\n", ending)
   assert corpus.clean(text).split("\n") == PARAGRAPHS * 3
@@ -40,7 +44,9 @@ def test_wrapped_lines_become_paragraphs(ending, between, width):
 
 def test_indented_paragraphs_need_no_blank_line():
   paragraphs = []
-  for text in filter(lambda text: len(text) > 64, PARAGRAPHS):  # given a full last line, so that only the indent tells
+  for text in filter(
+    lambda text: len(text) > 64, PARAGRAPHS
+  ):  # given a full last line, so that only the indent tells
     last = wrap([text], indent="  ").split("\n")[-1]
     paragraphs.append(f"{text} {'x' * max(1, 63 - len(last))}")
   assert corpus.clean(wrap(paragraphs, between="\n", indent="  ")).split("\n") == paragraphs
@@ -58,7 +64,11 @@ def test_lower_case_sentences_a_line_stay():
 
 
 def test_verse_in_wrapped_prose_stays_verse():
-  verse = ["The owl and the pussy-cat went to sea", "In a beautiful pea-green boat,", "They took some honey,"]
+  verse = [
+    "The owl and the pussy-cat went to sea",
+    "In a beautiful pea-green boat,",
+    "They took some honey,",
+  ]
   text = "\n\n".join([wrap(PARAGRAPHS), "\n".join(verse), wrap(PARAGRAPHS)])
   assert corpus.clean(text).split("\n") == PARAGRAPHS + verse + PARAGRAPHS
 
@@ -76,7 +86,9 @@ def test_spaces_and_marks():
 def test_mojibake_is_mended_where_ftfy_is_installed(monkeypatch):
   pytest.importorskip("ftfy")
   assert corpus.cleaner().startswith("ftfy ")
-  assert corpus.clean("The cafÃ© of MÃ¼nchen &amp; the widowâ€™s") == "The café of München & the widow's"
+  assert (
+    corpus.clean("The cafÃ© of MÃ¼nchen &amp; the widowâ€™s") == "The café of München & the widow's"
+  )
   corpus._ftfy.cache_clear()
   monkeypatch.setitem(sys.modules, "ftfy", None)  # as if not installed
   try:
@@ -98,7 +110,9 @@ def test_pieces_add_up_to_the_document(tmp_path, monkeypatch, width, between):
   assert len(pieces) > 8 and all(len(piece.text) <= 10_000 for piece in pieces)
   assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
   assert [piece.joint for piece in pieces] == ["\n"] * (len(pieces) - 1) + [""]
-  assert "".join(corpus.clean_piece(piece.text, piece.width) + piece.joint for piece in pieces) == corpus.clean(text)
+  assert "".join(
+    corpus.clean_piece(piece.text, piece.width) + piece.joint for piece in pieces
+  ) == corpus.clean(text)
 
 
 def test_a_file_of_several_books_may_change_its_layout(tmp_path, monkeypatch):
@@ -118,7 +132,9 @@ def test_a_paragraph_longer_than_a_piece_is_cut_between_words(tmp_path, monkeypa
   monkeypatch.setattr(corpus, "PIECE", 3000)
   pieces = list(corpus.pieces(str(tmp_path / "text8")))
   assert len(pieces) > 8 and {piece.joint for piece in pieces[:-1]} == {" "}
-  assert "".join(corpus.clean_piece(piece.text, piece.width) + piece.joint for piece in pieces) == text
+  assert (
+    "".join(corpus.clean_piece(piece.text, piece.width) + piece.joint for piece in pieces) == text
+  )
 
 
 def test_text_without_spaces_is_cut_between_characters(tmp_path, monkeypatch):
@@ -136,7 +152,12 @@ def test_files_globs_and_folders(tmp_path):
     (tmp_path / name).write_text(f"text of {name}")
   with gzip.open(tmp_path / "d.txt.gz", "wt") as file:
     file.write("zipped")
-  assert list(corpus.documents(str(tmp_path))) == ["text of a.txt", "text of b.txt", "zipped", "text of deep/c.txt"]
+  assert list(corpus.documents(str(tmp_path))) == [
+    "text of a.txt",
+    "text of b.txt",
+    "zipped",
+    "text of deep/c.txt",
+  ]
   assert list(corpus.documents(str(tmp_path / "*.txt"))) == ["text of a.txt", "text of b.txt"]
   assert list(corpus.documents(str(tmp_path / "notes.md"))) == ["text of notes.md"]
   assert corpus.find(str(tmp_path / "b.txt")) == [corpus.Source(str(tmp_path / "b.txt"), 13)]
@@ -150,13 +171,19 @@ def test_json_lines(tmp_path, suffix):
     for text in ("one\nof two", "", "  ", "zwölf"):
       file.write(json.dumps({"id": 1, "story": text}) + "\n\n")
   assert list(corpus.documents(str(path), field="story")) == ["one\nof two", "zwölf"]
-  with pytest.raises(InputError, match=r"rows\S+:1: no text in field 'text' \(its fields: 'id', 'story'\).*--field"):
+  with pytest.raises(
+    InputError, match=r"rows\S+:1: no text in field 'text' \(its fields: 'id', 'story'\).*--field"
+  ):
     list(corpus.documents(str(path)))
 
 
 @pytest.mark.parametrize(
   ("line", "fault"),
-  [("[1, 2]", "not an object"), ('{"text": 3}', "no text in field 'text'"), ('{"text": ', "not JSON")],
+  [
+    ("[1, 2]", "not an object"),
+    ('{"text": 3}', "no text in field 'text'"),
+    ('{"text": ', "not JSON"),
+  ],
 )
 def test_bad_json_lines(tmp_path, line, fault):
   (tmp_path / "rows.jsonl").write_text('{"text": "good"}\n' + line)
@@ -179,7 +206,9 @@ def test_invalid_utf8_names_the_byte(tmp_path, monkeypatch, before, piece):
   monkeypatch.setattr(corpus, "PIECE", piece)
   good = "grün und\r\n".encode() * before
   (tmp_path / "old.txt").write_bytes(good + "Fräulein".encode("latin-1"))
-  with pytest.raises(InputError, match=rf"old\.txt: not UTF-8 at byte {len(good) + 2};.*iconv -f WINDOWS-1252"):
+  with pytest.raises(
+    InputError, match=rf"old\.txt: not UTF-8 at byte {len(good) + 2};.*iconv -f WINDOWS-1252"
+  ):
     list(corpus.documents(str(tmp_path / "old.txt")))
 
 
@@ -214,10 +243,15 @@ def test_tfds(tmp_path, monkeypatch):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):
-      return self.dataset_info_from_configs(features=tfds.features.FeaturesDict({"story": tfds.features.Text()}))
+      return self.dataset_info_from_configs(
+        features=tfds.features.FeaturesDict({"story": tfds.features.Text()})
+      )
 
     def _split_generators(self, dl_manager):
-      return {"train": self._generate_examples("train"), "validation": self._generate_examples("validation")}
+      return {
+        "train": self._generate_examples("train"),
+        "validation": self._generate_examples("validation"),
+      }
 
     def _generate_examples(self, split):
       for i in range(3):
@@ -225,12 +259,17 @@ def test_tfds(tmp_path, monkeypatch):
 
   expected = {f"train story {i}, naïve" for i in range(3)}
   assert set(corpus.documents("tfds:pocket_stories", field="story")) == expected
-  assert all(text.startswith("valid") for text in corpus.documents("tfds:pocket_stories/validation", field="story"))
+  assert all(
+    text.startswith("valid")
+    for text in corpus.documents("tfds:pocket_stories/validation", field="story")
+  )
   with pytest.raises(InputError, match="no field 'text'; its fields: story"):
     list(corpus.documents("tfds:pocket_stories"))
   with pytest.raises(InputError, match="tfds:pocket_stories/test"):
     list(corpus.documents("tfds:pocket_stories/test", field="story"))
-  with pytest.raises(InputError, match="tfds:no_such_stories: TFDS has no data set 'no_such_stories'; its catalogue"):
+  with pytest.raises(
+    InputError, match="tfds:no_such_stories: TFDS has no data set 'no_such_stories'; its catalogue"
+  ):
     list(corpus.documents("tfds:no_such_stories"))
   assert "tensorflow" not in sys.modules
 
@@ -243,9 +282,15 @@ def test_novels(data_root):
       text = file.read(1 << 17)
     wrapped[source.name] = corpus.wrap_width(text) is not None
     lines = [line for line in text.split("\n") if line.strip()]
-    assert wrapped[source.name] == (sorted(map(len, lines))[len(lines) * 97 // 100] < 120), source.name
+    assert wrapped[source.name] == (sorted(map(len, lines))[len(lines) * 97 // 100] < 120), (
+      source.name
+    )
     if wrapped[source.name]:
       paragraphs = corpus.clean(text).split("\n")
-      assert sum(map(str.islower, (paragraph[0] for paragraph in paragraphs))) < 0.06 * len(paragraphs), source.name
-      assert sum(bool(re.search(r"[\w,]$", text)) for text in paragraphs) < 0.35 * len(paragraphs), source.name
+      assert sum(map(str.islower, (paragraph[0] for paragraph in paragraphs))) < 0.06 * len(
+        paragraphs
+      ), source.name
+      assert sum(bool(re.search(r"[\w,]$", text)) for text in paragraphs) < 0.35 * len(
+        paragraphs
+      ), source.name
   assert sum(wrapped.values()) > 50

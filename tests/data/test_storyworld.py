@@ -22,7 +22,9 @@ def facts():
   for number, scene in enumerate(world.SCENES):
     for kind in ("places", "work", "good", "bad"):
       for phrase in getattr(scene, kind):
-        assert phrase not in found, f"{phrase!r} is in two scenes or lists, so nothing follows from it"
+        assert phrase not in found, (
+          f"{phrase!r} is in two scenes or lists, so nothing follows from it"
+        )
         found[phrase] = (number, kind)
   for kind, phrases in (("happy", world.HAPPY), ("sad", world.SAD)):
     for phrase in phrases:
@@ -46,10 +48,16 @@ def true_label(maker, texts):
   if maker is world.ending:
     return {"good": "well", "bad": "badly"}[kinds[0][-1][1]]
   if maker is world.doing:
-    return "follows" if {scene for scene, _ in kinds[0]} == {scene for scene, _ in kinds[1]} else "contradicts"
+    return (
+      "follows"
+      if {scene for scene, _ in kinds[0]} == {scene for scene, _ in kinds[1]}
+      else "contradicts"
+    )
   if maker is world.company:
     return "same" if kinds[0][0][0] == kinds[1][0][0] else "different"
-  right = [letter for letter, turn in zip("ABCD", kinds[1:], strict=True) if turn[0][0] == kinds[0][0][0]]
+  right = [
+    letter for letter, turn in zip("ABCD", kinds[1:], strict=True) if turn[0][0] == kinds[0][0][0]
+  ]
   assert len(right) == 1
   return right[0]
 
@@ -71,14 +79,18 @@ def test_labels_are_balanced_and_texts_distinct(maker, split):
   examples = world.examples(maker, split)
   counts = collections.Counter(label for _, label in examples)
   assert len({texts for texts, _ in examples}) == len(examples) == world.SIZES[split]
-  assert max(counts.values()) - min(counts.values()) <= 1 and set(counts) == set(world.LABELS[maker])
+  assert max(counts.values()) - min(counts.values()) <= 1 and set(counts) == set(
+    world.LABELS[maker]
+  )
 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=named)
 def test_length_tells_nothing(maker):
   """Characters of the texts differ between labels by less than a third of their standard deviation."""
   lengths = collections.defaultdict(list)
-  for texts, label in itertools.chain.from_iterable(world.examples(maker, split) for split in world.SIZES):
+  for texts, label in itertools.chain.from_iterable(
+    world.examples(maker, split) for split in world.SIZES
+  ):
     lengths[label].append(sum(map(len, texts)))
   means = [np.mean(values) for values in lengths.values()]
   assert max(means) - min(means) < np.std(list(itertools.chain.from_iterable(lengths.values()))) / 3
@@ -87,7 +99,8 @@ def test_length_tells_nothing(maker):
 @pytest.mark.parametrize("maker", MAKERS, ids=named)
 def test_no_phrase_of_the_dev_set_is_in_the_training_set(maker):
   train, dev = (
-    set().union(*(phrases_of(texts) for texts, _ in world.examples(maker, split))) for split in ("train", "dev")
+    set().union(*(phrases_of(texts) for texts, _ in world.examples(maker, split)))
+    for split in ("train", "dev")
   )
   assert train and dev and not train & dev
 
@@ -117,7 +130,9 @@ def test_moods_in_the_books_follow_from_the_turns_before_them():
 
 
 def test_the_world_is_a_function_of_its_seed():
-  assert next(world.documents(seed=3)) == next(world.documents(seed=3)) != next(world.documents(seed=4))
+  assert (
+    next(world.documents(seed=3)) == next(world.documents(seed=3)) != next(world.documents(seed=4))
+  )
   assert world.examples(world.doing, "dev") == world.examples(world.doing, "dev")
 
 

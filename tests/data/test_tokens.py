@@ -11,7 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokens import TokenFile, TokenWriter, Windows, WindowsConfig, permute, unigram_entropy
+from gpt_jax.data.tokens import (
+  TokenFile,
+  TokenWriter,
+  Windows,
+  WindowsConfig,
+  permute,
+  unigram_entropy,
+)
 from gpt_jax.errors import InputError
 
 SIZES = (1, 2, 5, 16, 17, 18, 32, 33, 40, 100, 257)  # around one and several windows of 16
@@ -40,7 +47,9 @@ def tokens(tmp_path) -> TokenFile:
 def rows_of_epochs(windows: Windows, epochs: int) -> np.ndarray:
   """All rows of the first epochs, in order."""
   steps = -(-epochs * windows.spans_per_epoch // windows.config.batch_size)
-  return np.concatenate([windows(step) for step in range(steps)])[: epochs * windows.spans_per_epoch]
+  return np.concatenate([windows(step) for step in range(steps)])[
+    : epochs * windows.spans_per_epoch
+  ]
 
 
 @pytest.mark.parametrize(("vocab_size", "width"), [(1000, 2), (65_536, 2), (65_537, 4)])
@@ -114,7 +123,9 @@ def test_within_documents_covers_each_span_once_an_epoch(tokens):
         assert got == [(tokens.offsets[document], tokens.offsets[document + 1] - 1)]
       elif got:
         assert got[-1][1] - got[0][0] == len(got) * length
-        assert size - 1 - len(got) * length < length  # what the phase leaves out is less than a window
+        assert (
+          size - 1 - len(got) * length < length
+        )  # what the phase leaves out is less than a window
 
 
 def test_phases_reach_every_token(tokens):
@@ -126,7 +137,9 @@ def test_phases_reach_every_token(tokens):
 
 
 def test_the_order_depends_on_epoch_and_seed(tmp_path):
-  tokens = write(tmp_path, [np.arange(321)])  # 20 spans and no slack: phases are 0, only the order can differ
+  tokens = write(
+    tmp_path, [np.arange(321)]
+  )  # 20 spans and no slack: phases are 0, only the order can differ
   one, two = np.split(rows_of_epochs(Windows(tokens, WindowsConfig(4, 16), seed=1), 2), 2)
   other = rows_of_epochs(Windows(tokens, WindowsConfig(4, 16), seed=2), 1)
   orders = [rows[:, 0].tolist() for rows in (one, two, other)]
@@ -152,7 +165,8 @@ def test_across_documents_is_one_document(tokens, tmp_path):
   (tmp_path / "one").mkdir()
   one = write(tmp_path / "one", [np.arange(tokens.n_tokens)])
   np.testing.assert_array_equal(
-    rows_of_epochs(Windows(tokens, config, seed=4), 2), rows_of_epochs(Windows(one, WindowsConfig(3, 16), seed=4), 2)
+    rows_of_epochs(Windows(tokens, config, seed=4), 2),
+    rows_of_epochs(Windows(one, WindowsConfig(3, 16), seed=4), 2),
   )
 
 
@@ -181,7 +195,11 @@ def test_sequential_predicts_every_token_once(tokens, sampling, batch_size):
   np.testing.assert_array_equal(targets, np.setdiff1d(np.arange(tokens.n_tokens), firsts))
   following = rows[:, 1:] == rows[:, :-1] + 1
   assert (following | (rows[:, 1:] == -1)).all()
-  halves = zip(windows.sequential(batch_size, slice(0, 1)), windows.sequential(batch_size, slice(1, None)), strict=True)
+  halves = zip(
+    windows.sequential(batch_size, slice(0, 1)),
+    windows.sequential(batch_size, slice(1, None)),
+    strict=True,
+  )
   for batch, (one, rest) in zip(batches, halves, strict=True):
     np.testing.assert_array_equal(np.concatenate([one, rest]), batch)
 
@@ -221,7 +239,9 @@ def test_bad_files(tmp_path):
     TokenFile(tmp_path, "train")
   (tmp_path / "train.documents.npy").write_bytes(documents)
   header = json.loads((tmp_path / "train.json").read_text())
-  (tmp_path / "train.json").write_text(json.dumps({name: header[name] for name in header if name != "dtype"}))
+  (tmp_path / "train.json").write_text(
+    json.dumps({name: header[name] for name in header if name != "dtype"})
+  )
   with pytest.raises(InputError, match=r"header \('dtype'\)"):
     TokenFile(tmp_path, "train")
 
@@ -237,7 +257,13 @@ def test_pickled_offsets_are_not_loaded(tmp_path):
 def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
   n_tokens, n_documents = 5 * 10**9, 100_000
   np.save(tmp_path / "train.documents.npy", np.arange(n_documents + 1) * (n_tokens // n_documents))
-  header = {"n_tokens": n_tokens, "n_documents": n_documents, "n_bytes": 1, "n_words": 1, "unigram_entropy": 1.0}
+  header = {
+    "n_tokens": n_tokens,
+    "n_documents": n_documents,
+    "n_bytes": 1,
+    "n_words": 1,
+    "unigram_entropy": 1.0,
+  }
   header |= {"vocab_size": 100, "dtype": "uint16", "tokenizer_hash": ""}
   (tmp_path / "train.json").write_text(json.dumps(header))
   with open(tmp_path / "train.bin", "wb") as file:
@@ -254,6 +280,10 @@ def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
     print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
   """
   done = subprocess.run(
-    [sys.executable, "-c", textwrap.dedent(program), tmp_path], capture_output=True, text=True, check=True, cwd=ROOT
+    [sys.executable, "-c", textwrap.dedent(program), tmp_path],
+    capture_output=True,
+    text=True,
+    check=True,
+    cwd=ROOT,
   )
   assert int(done.stdout) < 200 * 1024

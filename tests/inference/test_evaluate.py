@@ -23,7 +23,11 @@ from gpt_jax.tasks.readers import Row
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = 8
-TEXTS = ["the cat sat on the mat", "the dog ran to the old red barn by the sea and the cat sat", "the sea"]
+TEXTS = [
+  "the cat sat on the mat",
+  "the dog ran to the old red barn by the sea and the cat sat",
+  "the sea",
+]
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +59,14 @@ def loop(run):
       inputs = np.zeros((1, CONTEXT), np.int32)
       inputs[0, : len(span) - 1] = span[:-1]
       places = np.arange(CONTEXT, dtype=np.int32)[None]
-      hidden, table = apply({"params": found.params}, TextBatch(inputs, inputs, inputs, places, None))
+      hidden, table = apply(
+        {"params": found.params}, TextBatch(inputs, inputs, inputs, places, None)
+      )
       scores = np.float64(hidden[0]) @ np.float64(table[: found.tokenizer.vocab_size]).T
-      nats += [math.log(np.exp(row).sum()) - row[target] for row, target in zip(scores, span[1:], strict=False)]
+      nats += [
+        math.log(np.exp(row).sum()) - row[target]
+        for row, target in zip(scores, span[1:], strict=False)
+      ]
   return nats
 
 
@@ -69,7 +78,9 @@ def test_equals_a_loop_over_all_tokens(run, tmp_path, tiny_tokenizer):
   assert len(nats) == tokens - len(TEXTS)
   np.testing.assert_allclose(found["loss"], np.mean(nats), rtol=1e-5)
   np.testing.assert_allclose(found["perplexity"], np.exp(np.mean(nats)), rtol=1e-4)
-  np.testing.assert_allclose(found["bits_per_byte"], np.mean(nats) / np.log(2) * tokens / found["bytes"], rtol=1e-5)
+  np.testing.assert_allclose(
+    found["bits_per_byte"], np.mean(nats) / np.log(2) * tokens / found["bytes"], rtol=1e-5
+  )
 
 
 def test_text_of_another_vocabulary(run, tmp_path):
@@ -82,7 +93,9 @@ def test_a_fine_tuned_model_on_its_task(finetuned, tmp_path):
   checkpoint = f"{finetuned.workdir}/seed_0"
   found = evaluate.run(checkpoint, finetuned.data_dir)
   assert found.pop("examples") == 30
-  assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in found.items()} == finetuned.results[0]["dev"]
+  assert {
+    f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in found.items()
+  } == finetuned.results[0]["dev"]
   assert evaluate.run(checkpoint, finetuned.data_dir, "train")["examples"] == 128
   with pytest.raises(InputError, match=r"TableTask\.test: no file is named"):
     evaluate.run(checkpoint, finetuned.data_dir, "test")
@@ -105,7 +118,9 @@ def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
 
 def launch(*flags):
   command = [sys.executable, str(ROOT / "launch" / "evaluate.py"), *flags]
-  return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+  return subprocess.run(
+    command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+  )
 
 
 def test_the_command_line(run, tmp_path, tiny_tokenizer):
@@ -119,4 +134,8 @@ def test_the_command_line(run, tmp_path, tiny_tokenizer):
 def test_missing_data_is_one_line(run, tmp_path):
   done = launch(f"--checkpoint={run}", f"--data={tmp_path}")
   assert done.returncode == 2
-  assert done.stderr.startswith("error:") and "valid.json: missing" in done.stderr and done.stderr.count("\n") == 1
+  assert (
+    done.stderr.startswith("error:")
+    and "valid.json: missing" in done.stderr
+    and done.stderr.count("\n") == 1
+  )

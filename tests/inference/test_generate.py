@@ -35,7 +35,9 @@ def trained(request, make_run):
 
 @functools.partial(jax.jit, static_argnums=0)
 def one_token(model, params, ids, places, last, seed, number, temperature):
-  scores = logits(*model.apply({"params": params}, TextBatch(ids, ids, ids, places, None)), model.rows_in_use)
+  scores = logits(
+    *model.apply({"params": params}, TextBatch(ids, ids, ids, places, None)), model.rows_in_use
+  )
   noise = jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), number), (60,))
   return (scores[0, last, :60] + temperature * noise).argmax()
 
@@ -49,7 +51,9 @@ def without_cache(model, params, prompt, seed, max_tokens, temperature):
     window = text[begin:]
     ids = np.array([window + [0] * (CONTEXT - len(window))], np.int32)
     places = np.arange(CONTEXT, dtype=np.int32)[None]
-    text.append(int(one_token(model, params, ids, places, len(window) - 1, seed, number, temperature)))
+    text.append(
+      int(one_token(model, params, ids, places, len(window) - 1, seed, number, temperature))
+    )
   return text[len(prompt) :]
 
 
@@ -66,12 +70,17 @@ def test_a_prompt_is_continued_the_same_in_any_company(trained):
   together = generate.sample(*trained, PROMPTS, SEEDS, 30)
   assert together == generate.sample(*trained, PROMPTS, SEEDS, 30)
   for i in range(4):
-    assert generate.sample(*trained, PROMPTS[i : i + 1], SEEDS[i : i + 1], 30) == together[i : i + 1]
+    assert (
+      generate.sample(*trained, PROMPTS[i : i + 1], SEEDS[i : i + 1], 30) == together[i : i + 1]
+    )
   assert generate.sample(*trained, PROMPTS[:1], [99], 30) != together[:1]
 
 
 def test_a_longer_continuation_begins_with_the_shorter(trained):
-  assert generate.sample(*trained, PROMPTS, SEEDS, 40)[1][:7] == generate.sample(*trained, PROMPTS, SEEDS, 7)[1]
+  assert (
+    generate.sample(*trained, PROMPTS, SEEDS, 40)[1][:7]
+    == generate.sample(*trained, PROMPTS, SEEDS, 7)[1]
+  )
 
 
 def test_only_tokens_of_the_vocabulary(trained):
@@ -81,7 +90,9 @@ def test_only_tokens_of_the_vocabulary(trained):
 
 
 def test_a_model_in_bfloat16(make_run):
-  trunk = TransformerConfig(vocab_size=60, context=CONTEXT, layers=1, width=32, heads=4, dtype="bfloat16")
+  trunk = TransformerConfig(
+    vocab_size=60, context=CONTEXT, layers=1, width=32, heads=4, dtype="bfloat16"
+  )
   params = make_run.params_of(ModelConfig(trunk), 0)
   assert len(generate.sample(LanguageModel(trunk), params, PROMPTS, SEEDS, 3)[0]) == 3
 
@@ -93,7 +104,9 @@ def test_top_k_of_one_is_greedy(trained):
   assert generate.sample(*trained, PROMPTS, SEEDS, 10, top_p=1e-6) == greedy
 
 
-@pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 5, 1.0), (0.7, 0, 0.6), (1.3, 8, 0.5), (1.0, 99, 0.9)])
+@pytest.mark.parametrize(
+  "temperature, top_k, top_p", [(1.0, 5, 1.0), (0.7, 0, 0.6), (1.3, 8, 0.5), (1.0, 99, 0.9)]
+)
 def test_keep_likely(temperature, top_k, top_p):
   scores = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32) * 2
   kept = np.isfinite(generate.keep_likely(scores, temperature, top_k, top_p))
@@ -149,14 +162,24 @@ def launch(*flags, **kwargs):
 
 
 def test_the_command_line(run):
-  flags = [f"--checkpoint={run}", "--max_tokens=4", "--temperature=0", "--prompt=The cat, on\nthe mat"]
+  flags = [
+    f"--checkpoint={run}",
+    "--max_tokens=4",
+    "--temperature=0",
+    "--prompt=The cat, on\nthe mat",
+  ]
   done = launch(*flags, "--prompts_file=-", input="the dog\n")
   assert (done.returncode, done.stderr) == (0, "")
-  first, second = generate.run(run, ["the cat, on\nthe mat", "the dog"], max_tokens=4, temperature=0)
+  first, second = generate.run(
+    run, ["the cat, on\nthe mat", "the dog"], max_tokens=4, temperature=0
+  )
   assert done.stdout == f"=== 1 of 2 ===\n{first}\n=== 2 of 2 ===\n{second}\n"
 
 
 def test_a_missing_prompts_file_is_one_line(run):
   done = launch(f"--checkpoint={run}", "--prompts_file=nowhere.txt")
   assert done.returncode == 2
-  assert done.stderr.startswith("error: --prompts_file=nowhere.txt: cannot be read") and done.stderr.count("\n") == 1
+  assert (
+    done.stderr.startswith("error: --prompts_file=nowhere.txt: cannot be read")
+    and done.stderr.count("\n") == 1
+  )

@@ -15,13 +15,19 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
-TEXTS = ["the cat sat on the mat", "dog", "the dog ran to the old red barn by the sea and sat on the cat"]
+TEXTS = [
+  "the cat sat on the mat",
+  "dog",
+  "the dog ran to the old red barn by the sea and sat on the cat",
+]
 
 
 @pytest.fixture(scope="module", params=["transformer", "lstm"])
 def model(request, tmp_path_factory, make_run, tiny_tokenizer):
   trunks = {
-    "transformer": TransformerConfig(tiny_tokenizer.vocab_size, context=48, layers=2, width=16, heads=2),
+    "transformer": TransformerConfig(
+      tiny_tokenizer.vocab_size, context=48, layers=2, width=16, heads=2
+    ),
     "lstm": LSTMConfig(tiny_tokenizer.vocab_size, context=48, width=16, units=24),
   }
   return gpt_jax.load(make_run(tmp_path_factory.mktemp("load"), ModelConfig(trunks[request.param])))
@@ -31,7 +37,9 @@ def alone(model, text):
   """Ids, and from one text by itself: log-softmax of the logits [n, V], hidden states [n, D]."""
   ids = model.found.tokenizer.encode(text)[None]
   places = np.arange(ids.shape[1], dtype=np.int32)[None]
-  hidden, table = model.found.model.apply({"params": model.found.params}, TextBatch(ids, ids, ids, places, None))
+  hidden, table = model.found.model.apply(
+    {"params": model.found.params}, TextBatch(ids, ids, ids, places, None)
+  )
   scores = np.asarray(hidden @ table.T, np.float64)[0, :, : model.found.tokenizer.vocab_size]
   return ids[0], scores - np.log(np.exp(scores).sum(-1, keepdims=True)), np.asarray(hidden)[0]
 
@@ -81,7 +89,9 @@ def test_classify(finetuned, caplog):
 def test_what_is_refused(model, finetuned):
   with pytest.raises(InputError, match="text 2: empty; give at least one word"):
     model.log_probs(["the cat", ""])
-  with pytest.raises(InputError, match="text 1: [0-9]+ tokens, and the model's context is 48; give a part"):
+  with pytest.raises(
+    InputError, match="text 1: [0-9]+ tokens, and the model's context is 48; give a part"
+  ):
     model.embed(["the cat " * 40])
   with pytest.raises(InputError, match="a language model without a head; fine-tune it first"):
     model.classify(["the cat"])

@@ -66,7 +66,9 @@ def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks):
   np.testing.assert_allclose(loss, 3 * expected, rtol=1e-6)
   for found, right in zip(gradients, expected_gradients, strict=True):
     np.testing.assert_allclose(found, 3 * right, atol=1e-5)
-  evaluated = jax.jit(lambda x: losses.cross_entropy(*x, IN_USE))(inputs)  # without a gradient: another code path
+  evaluated = jax.jit(lambda x: losses.cross_entropy(*x, IN_USE))(
+    inputs
+  )  # without a gradient: another code path
   np.testing.assert_allclose(evaluated, expected, rtol=1e-6)
 
 
@@ -77,7 +79,10 @@ def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
   monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks)
   hidden, table, targets, weights = make_inputs(batch=8)
   rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P("model"))
-  inputs = [jax.device_put(x, where) for x, where in ((hidden, rows), (table, whole), (targets, rows), (weights, rows))]
+  inputs = [
+    jax.device_put(x, where)
+    for x, where in ((hidden, rows), (table, whole), (targets, rows), (weights, rows))
+  ]
   gradients = jax.value_and_grad(lambda *inputs: losses.cross_entropy(*inputs, IN_USE), (0, 1))
   with jax.set_mesh(mesh):
     lowered = jax.jit(gradients).lower(*inputs)
@@ -85,7 +90,9 @@ def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
   compiled = lowered.compile()
   for computation in compiled.as_text().split("\n\n"):
     reduced = re.findall(r"= (.*?) (?:all-reduce|reduce-scatter)", computation)
-    assert "ENTRY" in computation or f"f32[{ROWS // model},{D}]" not in "".join(reduced), computation
+    assert "ENTRY" in computation or f"f32[{ROWS // model},{D}]" not in "".join(reduced), (
+      computation
+    )
   (loss, found), (expected, right) = compiled(*inputs), plain(hidden, table, targets, weights)
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, right)
@@ -119,7 +126,9 @@ def test_bfloat16_gradients_keep_their_types():
   _, exact = plain(*(x.astype(jnp.float32) for x in inputs[:2]), *inputs[2:])
   for found, right in zip(gradients, exact, strict=True):
     assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), right, atol=0.05 * float(jnp.abs(right).max()))
+    np.testing.assert_allclose(
+      found.astype(jnp.float32), right, atol=0.05 * float(jnp.abs(right).max())
+    )
 
 
 def numpy_cross_entropies(hidden, table, targets, in_use):
@@ -163,7 +172,8 @@ def encoded(n, c, k, seed=0, labels=None):
 
 
 @pytest.mark.parametrize(
-  "combine, c, k, text_weight", [("sum", 1, 3, 0.5), ("sum", 2, 2, 0.5), ("choose", 4, 4, 0.5), ("sum", 1, 3, 0.0)]
+  "combine, c, k, text_weight",
+  [("sum", 1, 3, 0.5), ("sum", 2, 2, 0.5), ("choose", 4, 4, 0.5), ("sum", 1, 3, 0.0)],
 )
 def test_task_loss(combine, c, k, text_weight):
   """Packed and summed with weights, against each sequence run alone and equations 3-5 written down plainly."""
@@ -197,6 +207,8 @@ def test_task_loss(combine, c, k, text_weight):
 
   assert objective.weight == 5
   np.testing.assert_allclose(metrics["task_loss"].value, np.mean(task), rtol=1e-5)
-  np.testing.assert_allclose(objective.value, np.mean(task) + text_weight * np.mean(text), rtol=1e-5)
+  np.testing.assert_allclose(
+    objective.value, np.mean(task) + text_weight * np.mean(text), rtol=1e-5
+  )
   if text_weight:
     np.testing.assert_allclose(metrics["text_loss"].value, np.mean(text), rtol=1e-5)

@@ -62,7 +62,9 @@ def test_parameter_count():
   text = jnp.zeros((1, 8), jnp.int32)
   params = jax.eval_shape(config.build().init, jax.random.key(0), text, text)["params"]
   unused = (40_576 - 40_478) * 768
-  assert sum(math.prod(p.shape) for p in jax.tree.leaves(params)) - unused == config.parameter_count()
+  assert (
+    sum(math.prod(p.shape) for p in jax.tree.leaves(params)) - unused == config.parameter_count()
+  )
 
 
 def test_causality(trunk):
@@ -81,12 +83,17 @@ def test_packed_rows_equal_rows_alone(trunk):
   positions = np.array([[0, 1, 2, 0, 1, 2, 3, 0, 0]], np.int32)
   hidden, _ = apply(inputs, positions, np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0]], np.int32))
   for begin, end in ((0, 3), (3, 7)):
-    np.testing.assert_allclose(hidden[0, begin:end], numpy_lstm(params, inputs[0, begin:end]), atol=1e-5)
+    np.testing.assert_allclose(
+      hidden[0, begin:end], numpy_lstm(params, inputs[0, begin:end]), atol=1e-5
+    )
 
 
 def test_the_gradient_is_that_of_the_loop():
   rng, (T, B, U) = np.random.default_rng(2), (7, 3, 5)
-  kernel, gates = rng.normal(size=(U, 4, U)).astype(np.float32), rng.normal(size=(T, B, 4, U)).astype(np.float32)
+  kernel, gates = (
+    rng.normal(size=(U, 4, U)).astype(np.float32),
+    rng.normal(size=(T, B, 4, U)).astype(np.float32),
+  )
   state = lstm.State(*rng.normal(size=(2, B, U)).astype(np.float32))
   first, valid = rng.random((2, T, B)) < 0.3
   weights = rng.normal(size=(T, B, U)).astype(np.float32)
@@ -122,7 +129,9 @@ def test_reading_on_equals_the_full_forward(trunk):
     np.testing.assert_allclose(hidden[row, :length], full[row, :length], atol=1e-5)
   for step in range(total - 6):
     at = (lengths + step)[:, None].astype(np.int32)
-    hidden, _, state = extend(np.take_along_axis(inputs, at, 1), at, np.ones((rows, 1), bool), state)
+    hidden, _, state = extend(
+      np.take_along_axis(inputs, at, 1), at, np.ones((rows, 1), bool), state
+    )
     np.testing.assert_allclose(hidden[:, 0], full[np.arange(rows), at[:, 0]], atol=1e-5)
 
 
@@ -131,7 +140,9 @@ def test_dropout(trunk):
   module = dataclasses.replace(CONFIG, embedding_dropout=0.25, residual_dropout=0.5).build()
   params = trunk[1]
   inputs, positions = tokens(8, 16)
-  hidden, table = jax.jit(module.apply)({"params": params}, inputs, positions, None, dropout.key(0, 0))
+  hidden, table = jax.jit(module.apply)(
+    {"params": params}, inputs, positions, None, dropout.key(0, 0)
+  )
   np.testing.assert_allclose((np.asarray(table) == 0).mean(), 0.25, atol=0.05)
   np.testing.assert_allclose((np.asarray(hidden) == 0).mean(), 0.5, atol=0.05)
   expected = np.stack([numpy_lstm({**params, "tokens": table}, ids) for ids in inputs])

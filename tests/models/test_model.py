@@ -19,7 +19,9 @@ TRUNKS = [
   LSTMConfig(vocab_size=60, context=16, width=16, units=8),
 ]
 TEXT = Causal()(np.arange(27, dtype=np.int32).reshape(3, 9))
-BATCH = TaskBatch(TEXT, np.array([[3, 7], [12, 20]], np.int32), np.eye(2, dtype=np.float32), np.ones(2, np.float32))
+BATCH = TaskBatch(
+  TEXT, np.array([[3, 7], [12, 20]], np.int32), np.eye(2, dtype=np.float32), np.ones(2, np.float32)
+)
 
 
 def shapes(model, batch):
@@ -50,7 +52,10 @@ def extracts():
 def apply(combine, extracts, key=None, outcomes=2):
   rng = np.random.default_rng(1)
   width = outcomes if combine == "sum" else 1
-  params = {"kernel": rng.standard_normal((8, width), np.float32), "bias": rng.standard_normal(width, np.float32)}
+  params = {
+    "kernel": rng.standard_normal((8, width), np.float32),
+    "bias": rng.standard_normal(width, np.float32),
+  }
   head = Head(HeadConfig(outcomes=outcomes, combine=combine, dropout=0.5))
   shapes = jax.eval_shape(head.init, jax.random.key(0), extracts, None)["params"]
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
@@ -60,7 +65,9 @@ def apply(combine, extracts, key=None, outcomes=2):
 def test_sum(extracts):
   scores, p = apply("sum", extracts)
   np.testing.assert_allclose(scores, extracts.sum(1) @ p["kernel"] + p["bias"], rtol=1e-5)
-  np.testing.assert_allclose(apply("sum", extracts[:, ::-1])[0], scores, rtol=1e-5)  # the order does not matter
+  np.testing.assert_allclose(
+    apply("sum", extracts[:, ::-1])[0], scores, rtol=1e-5
+  )  # the order does not matter
 
 
 def test_choose(extracts):
@@ -95,7 +102,11 @@ def test_the_head_reads_the_extract_tokens():
   """Changing what stands behind an extract token, or in another row, does not change the scores."""
   model = TaskModel(TRUNKS[0], HeadConfig(outcomes=2))
   params = jax.jit(model.init)(jax.random.key(0), BATCH)["params"]
-  scores = jax.jit(lambda inputs: model.apply({"params": params}, BATCH._replace(text=TEXT._replace(inputs=inputs)))[0])
+  scores = jax.jit(
+    lambda inputs: model.apply(
+      {"params": params}, BATCH._replace(text=TEXT._replace(inputs=inputs))
+    )[0]
+  )
   # Example 0 reads places 3 and 7 of row 0; example 1 reads place 4 of row 1 and place 4 of row 2.
   base = scores(TEXT.inputs)
   for row, column, changed in [
@@ -115,7 +126,9 @@ def test_logits_mask_rows_that_are_no_token():
   np.testing.assert_allclose(scores[..., :6], hidden @ table[:6].T)
   np.testing.assert_array_equal(scores[..., 6:], -1e9)
   np.testing.assert_allclose(models.logits(hidden, table, 8), hidden @ table.T)
-  assert models.logits(hidden.astype(jnp.bfloat16), table.astype(jnp.bfloat16), 6).dtype == jnp.float32
+  assert (
+    models.logits(hidden.astype(jnp.bfloat16), table.astype(jnp.bfloat16), 6).dtype == jnp.float32
+  )
 
 
 def test_special_tokens_count_in_fine_tuning_only():

@@ -66,9 +66,13 @@ def test_pre_norm_begins_with_smaller_sums():
   config = dataclasses.replace(CONFIG, width=64, layers=8, norm="pre")
   params = jax.jit(config.build().init)(jax.random.key(0), text, text)["params"]
   for part, size in (("attention", 1 / 4), ("mlp", 1 / 4)):  # 1 / sqrt(2 x 8)
-    np.testing.assert_allclose(np.std(params["block_3"][part]["out"]["kernel"]), 0.02 * size, rtol=0.05)
+    np.testing.assert_allclose(
+      np.std(params["block_3"][part]["out"]["kernel"]), 0.02 * size, rtol=0.05
+    )
   np.testing.assert_allclose(np.std(params["block_3"]["mlp"]["in"]["kernel"]), 0.02, rtol=0.05)
-  np.testing.assert_allclose(np.std(params["block_3"]["attention"]["qkv"]["kernel"]), 0.02, rtol=0.05)
+  np.testing.assert_allclose(
+    np.std(params["block_3"]["attention"]["qkv"]["kernel"]), 0.02, rtol=0.05
+  )
   assert config.parameter_count() == sum(p.size for p in jax.tree.leaves(params)) - (128 - 60) * 64
 
 
@@ -82,7 +86,9 @@ def test_heads_must_divide_the_width():
 
 def numpy_norm(x, p):
   mean = x.mean(-1, keepdims=True)
-  return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
+  return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p[
+    "bias"
+  ]
 
 
 def numpy_gpt(params, ids, heads, causal=True, maps=None):
@@ -93,7 +99,9 @@ def numpy_gpt(params, ids, heads, causal=True, maps=None):
   for i in range(CONFIG.layers):
     block = p[f"block_{i}"]
     x = numpy_norm(h, block["attention_norm"]) if pre else h
-    c = x @ block["attention"]["qkv"]["kernel"].reshape(D, 3 * D) + block["attention"]["qkv"]["bias"].reshape(3 * D)
+    c = x @ block["attention"]["qkv"]["kernel"].reshape(D, 3 * D) + block["attention"]["qkv"][
+      "bias"
+    ].reshape(3 * D)
     q, k, v = c[:, :D], c[:, D : 2 * D], c[:, 2 * D :]
     merged = np.zeros((T, D))
     for head in range(heads):
@@ -131,7 +139,9 @@ def test_not_causal_equals_numpy(trunk):
   _, params = trunk
   inputs, positions = tokens(1, 9)
   hidden, _ = jax.jit(CONFIG.build(causal=False).apply)({"params": params}, inputs, positions)
-  np.testing.assert_allclose(hidden[0], numpy_gpt(params, inputs[0], CONFIG.heads, causal=False), atol=2e-4)
+  np.testing.assert_allclose(
+    hidden[0], numpy_gpt(params, inputs[0], CONFIG.heads, causal=False), atol=2e-4
+  )
 
 
 @pytest.mark.parametrize("length", [9, 128])
@@ -160,7 +170,9 @@ def test_attention_maps(trunk, length):
   """They are the plain implementation's, and looking at them changes nothing."""
   apply, params = trunk
   inputs, positions = tokens(2, length)
-  (hidden, _), kept = CONFIG.build().apply({"params": params}, inputs, positions, mutable="intermediates")
+  (hidden, _), kept = CONFIG.build().apply(
+    {"params": params}, inputs, positions, mutable="intermediates"
+  )
   found = np.asarray(attention_maps(kept["intermediates"]))
   assert found.shape == (CONFIG.layers, 2, CONFIG.heads, length, length)
   np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
@@ -262,7 +274,9 @@ def test_bfloat16_is_near_float32(trunk):
 
 def test_embedding_dropout_is_that_of_the_whole_table():
   """A token loses the same features wherever it occurs, and in the output table as well."""
-  config = dataclasses.replace(CONFIG, embedding_dropout=0.25, residual_dropout=0.0, attention_dropout=0.0)
+  config = dataclasses.replace(
+    CONFIG, embedding_dropout=0.25, residual_dropout=0.0, attention_dropout=0.0
+  )
   module = config.build()
   inputs, positions = tokens(2, 16)
   params = jax.jit(module.init)(jax.random.key(0), inputs, positions)["params"]
@@ -276,7 +290,9 @@ def test_embedding_dropout_is_that_of_the_whole_table():
   # The dropped table and the dropped positions, given to the model as its parameters, are all that dropout does.
   places = dropout.drop(params["positions"], 0.25, key.fold(config.layers + 1), sharded=False)
   assert (np.asarray(places) == 0).mean() == pytest.approx(0.25, abs=0.03)
-  expected, _ = jax.jit(module.apply)({"params": {**params, "tokens": table, "positions": places}}, inputs, positions)
+  expected, _ = jax.jit(module.apply)(
+    {"params": {**params, "tokens": table, "positions": places}}, inputs, positions
+  )
   np.testing.assert_allclose(hidden, expected, atol=1e-5)
 
 
@@ -308,4 +324,6 @@ def test_dropout_rates(monkeypatch, field, uses):
   for i, mask in enumerate(dropped):
     np.testing.assert_allclose(mask.mean(), 0.3, atol=0.04)
     for other in dropped[:i]:
-      np.testing.assert_allclose((mask != other).mean(), 2 * 0.3 * 0.7, atol=0.05)  # where they are independent
+      np.testing.assert_allclose(
+        (mask != other).mean(), 2 * 0.3 * 0.7, atol=0.05
+      )  # where they are independent

@@ -97,7 +97,9 @@ def test_rows_whose_words_are_close_do_not_share_masks():
   """What the second word of a row is for: of many rows some have first words that differ in the last bits only."""
   count, width = 2**17, 64
   key = dropout.key(0, 0)
-  first = np.asarray(dropout._finalise(key.word + np.arange(count, dtype=np.uint32) * dropout._GOLDEN))
+  first = np.asarray(
+    dropout._finalise(key.word + np.arange(count, dtype=np.uint32) * dropout._GOLDEN)
+  )
   order = np.argsort(first)
   close = np.flatnonzero(np.diff(first[order] // width) == 0)
   assert len(close) > 50
@@ -113,12 +115,16 @@ def test_a_part_has_the_mask_of_its_rows(parts):
   rows = 8 // parts
   for part in range(parts):
     here = slice(part * rows, (part + 1) * rows)
-    np.testing.assert_array_equal(dropout.drop(x[here], 0.3, dropout.key(0, 9, part).fold(2)), whole[here])
+    np.testing.assert_array_equal(
+      dropout.drop(x[here], 0.3, dropout.key(0, 9, part).fold(2)), whole[here]
+    )
 
 
 def test_a_parameter_has_the_same_mask_on_every_part():
   table = jnp.ones((16, 8))
-  first, second = (dropout.drop(table, 0.3, dropout.key(0, 9, part), sharded=False) for part in (0, 3))
+  first, second = (
+    dropout.drop(table, 0.3, dropout.key(0, 9, part), sharded=False) for part in (0, 3)
+  )
   np.testing.assert_array_equal(first, second)
   assert (first != dropout.drop(table, 0.3, dropout.key(0, 9, 3))).any()
 

@@ -48,14 +48,18 @@ def write_test_file(data_dir, file, rows):
   lines = ["\t".join(columns)]
   for row in range(rows):
     known = {"index": str(row), "id": str(row), "Quality": "0"}
-    lines.append("\t".join(known.get(column, " ".join(rng.choices(WORDS, k=4))) for column in columns))
+    lines.append(
+      "\t".join(known.get(column, " ".join(rng.choices(WORDS, k=4))) for column in columns)
+    )
   path.write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture
 def few(monkeypatch):
   """GLUE with 5 to 15 rows a test set."""
-  test_sets = tuple(dataclasses.replace(test_set, rows=5 + number) for number, test_set in enumerate(glue.TEST_SETS))
+  test_sets = tuple(
+    dataclasses.replace(test_set, rows=5 + number) for number, test_set in enumerate(glue.TEST_SETS)
+  )
   monkeypatch.setattr(glue, "TEST_SETS", test_sets)
   return {test_set.file: test_set for test_set in test_sets}
 
@@ -84,7 +88,9 @@ def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path)
   with pytest.warns(UserWarning, match="not predicted") as caught:
     sources = glue.run(list(models.values()), data, out)
   columns = columns_of(out)
-  assert {name: len(column) for name, column in columns.items()} == {name: few[name].rows for name in TEST_FILES}
+  assert {name: len(column) for name, column in columns.items()} == {
+    name: few[name].rows for name in TEST_FILES
+  }
 
   predicted = {"CoLA.tsv": "cola", "STS-B.tsv": "stsb", "MNLI-m.tsv": "mnli"}
   predicted |= {"MNLI-mm.tsv": "mnli-mismatched", "AX.tsv": "mnli-diagnostic"}
@@ -103,14 +109,21 @@ def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path)
   (text,) = [str(each.message) for each in caught if each.category is UserWarning]
   for file in set(TEST_FILES) - set(predicted):
     assert set(columns[file]) == {few[file].constant}
-    assert sources[file] == f"constant: no checkpoint of {few[file].task}" and f"{file} ({sources[file]})" in text
+    assert (
+      sources[file] == f"constant: no checkpoint of {few[file].task}"
+      and f"{file} ({sources[file]})" in text
+    )
   assert not any(file in text for file in predicted)
-  assert sorted(os.listdir(tmp_path)) == sorted(["data", "submission.zip", *(f"{file}.jsonl" for file in predicted)])
+  assert sorted(os.listdir(tmp_path)) == sorted(
+    ["data", "submission.zip", *(f"{file}.jsonl" for file in predicted)]
+  )
 
 
 def test_the_diagnostic_set_may_be_missing(model_of, few, data, tmp_path):
   os.remove(f"{data}/glue/AX/diagnostic.tsv")
-  with pytest.warns(UserWarning, match=r"not predicted.* AX\.tsv \(constant: no .*/AX/diagnostic\.tsv\)"):
+  with pytest.warns(
+    UserWarning, match=r"not predicted.* AX\.tsv \(constant: no .*/AX/diagnostic\.tsv\)"
+  ):
     sources = glue.run([model_of("mnli")], data, str(tmp_path / "submission.zip"))
   assert sources["AX.tsv"] == f"constant: no {data}/glue/AX/diagnostic.tsv"
   assert set(columns_of(tmp_path / "submission.zip")["AX.tsv"]) == {"entailment"}
@@ -127,7 +140,10 @@ def test_all_are_predicted_without_a_warning(model_of, data, tmp_path):
 LABELLED = {
   "cola": ("CoLA/dev.tsv", "x\t{}\t\tA."),
   "sst2": ("SST-2/dev.tsv", "sentence\tlabel\nA.\t{}"),
-  "mrpc": ("MRPC/msr_paraphrase_test.txt", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n{}\t1\t2\tA.\tB."),
+  "mrpc": (
+    "MRPC/msr_paraphrase_test.txt",
+    "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n{}\t1\t2\tA.\tB.",
+  ),
   "stsb": ("STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\t{}"),
   "qqp": ("QQP/dev.tsv", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\tA.\tB.\t{}"),
   "mnli": ("MNLI/dev_matched.tsv", "sentence1\tsentence2\tgold_label\nA.\tB.\t{}"),
@@ -156,7 +172,11 @@ def test_predictions_are_written_as_the_files_have_labels(test_set, tmp_path):
 
 
 def test_scores_are_clipped(few):
-  assert few["STS-B.tsv"].predictions(np.array([-0.1, 5.0000005, 6])) == ["0.0000", "5.0000", "5.0000"]
+  assert few["STS-B.tsv"].predictions(np.array([-0.1, 5.0000005, 6])) == [
+    "0.0000",
+    "5.0000",
+    "5.0000",
+  ]
 
 
 @pytest.mark.parametrize("file", TEST_FILES)
@@ -172,11 +192,23 @@ def test_the_official_test_sets_have_these_many_rows(data_root, file):
   [
     (["rte", "cola", "rte"], None, "rte.* and .*rte are both of rte; give one of them"),
     (["mnli", "mnli-mismatched"], None, "are both of mnli; give one of them"),
-    (["race-middle"], None, "race-middle is of race-middle, no task of GLUE; these are cola, sst2, .*wnli$"),
-    (["rte", "cola"], ("CoLA/test.tsv", "index\tsentence\n0\tcat\n"), r"CoLA/test\.tsv: 1 rows; GLUE's has 5: copy"),
+    (
+      ["race-middle"],
+      None,
+      "race-middle is of race-middle, no task of GLUE; these are cola, sst2, .*wnli$",
+    ),
+    (
+      ["rte", "cola"],
+      ("CoLA/test.tsv", "index\tsentence\n0\tcat\n"),
+      r"CoLA/test\.tsv: 1 rows; GLUE's has 5: copy",
+    ),
     (["cola", "rte"], ("RTE/test.tsv", None), r"RTE/test\.tsv: No such file"),
     (["mnli"], ("MNLI/test_mismatched.tsv", None), r"MNLI/test_mismatched\.tsv: No such file"),
-    (["mnli"], ("AX/diagnostic.tsv", "index\tpremise\thypothesis\n0\ta\tb\n"), r"diagnostic\.tsv:2: no column"),
+    (
+      ["mnli"],
+      ("AX/diagnostic.tsv", "index\tpremise\thypothesis\n0\ta\tb\n"),
+      r"diagnostic\.tsv:2: no column",
+    ),
     (
       ["cola"],
       ("CoLA/test.tsv", "index\tsentence\n" + "0\tcat\n" * 4 + "4\t \n"),
@@ -184,7 +216,9 @@ def test_the_official_test_sets_have_these_many_rows(data_root, file):
     ),
   ],
 )
-def test_what_is_wrong_is_told_before_the_time_is_spent(model_of, data, tmp_path, monkeypatch, tasks, change, message):
+def test_what_is_wrong_is_told_before_the_time_is_spent(
+  model_of, data, tmp_path, monkeypatch, tasks, change, message
+):
   monkeypatch.setattr(glue, "make_predictor", lambda *_: pytest.fail)
   if change:
     path = Path(data, "glue", change[0])
@@ -195,13 +229,18 @@ def test_what_is_wrong_is_told_before_the_time_is_spent(model_of, data, tmp_path
 
 
 @some_are_constant
-@pytest.mark.parametrize("out, message", [("old.zip", "is there already"), ("none/new.zip", "No such file or dir")])
+@pytest.mark.parametrize(
+  "out, message", [("old.zip", "is there already"), ("none/new.zip", "No such file or dir")]
+)
 def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, message):
   monkeypatch.setattr(glue, "make_predictor", lambda *_: pytest.fail)
   (tmp_path / "old.zip").write_text("mine")
   with pytest.raises(InputError, match=f"--out=.*{message}"):
     glue.run([model_of("cola")], data, str(tmp_path / out))
-  assert (tmp_path / "old.zip").read_text() == "mine" and sorted(os.listdir(tmp_path)) == ["data", "old.zip"]
+  assert (tmp_path / "old.zip").read_text() == "mine" and sorted(os.listdir(tmp_path)) == [
+    "data",
+    "old.zip",
+  ]
 
 
 @some_are_constant
@@ -210,7 +249,10 @@ def test_an_output_that_comes_meanwhile_is_kept(model_of, data, tmp_path, monkey
   monkeypatch.setattr(glue, "check", lambda path: (check(path), out.write_text("another's")))
   with pytest.raises(InputError, match="is there already"):
     glue.run([model_of("cola")], data, str(out))
-  assert out.read_text() == "another's" and sorted(os.listdir(tmp_path)) == ["data", "submission.zip"]
+  assert out.read_text() == "another's" and sorted(os.listdir(tmp_path)) == [
+    "data",
+    "submission.zip",
+  ]
 
 
 @some_are_constant
@@ -228,7 +270,9 @@ def test_killed_in_the_middle(model_of, data, tmp_path, monkeypatch):
 def test_a_model_that_predicts_nothing_is_told(model_of, few, data, tmp_path, monkeypatch):
   nan = np.full((few["CoLA.tsv"].rows, 2), np.nan)
   monkeypatch.setattr(glue, "make_predictor", lambda *_: lambda *_: nan)
-  with pytest.raises(InputError, match="cola predicts nan for cola; its training must have diverged"):
+  with pytest.raises(
+    InputError, match="cola predicts nan for cola; its training must have diverged"
+  ):
     glue.run([model_of("cola")], data, str(tmp_path / "submission.zip"))
   assert os.listdir(tmp_path) == ["data"]
 
@@ -241,20 +285,28 @@ def test_a_submission_of_full_size(model_of, tmp_path):
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
   made = subprocess.run(making, capture_output=True, text=True, env=environment)
   assert made.returncode == 0, made.stderr
-  assert f"warning: {out}: not predicted by any model: SST-2.tsv (constant: no checkpoint of" in made.stderr
+  assert (
+    f"warning: {out}: not predicted by any model: SST-2.tsv (constant: no checkpoint of"
+    in made.stderr
+  )
   columns = columns_of(out)
   lines = dict(line.split(maxsplit=1) for line in made.stdout.splitlines())
   assert lines.keys() == columns.keys() == TEST_FILES.keys()
   shares = ", ".join(
-    f"{label} {count / 1063:.1%}" for label, count in sorted(collections.Counter(columns["CoLA.tsv"]).items())
+    f"{label} {count / 1063:.1%}"
+    for label, count in sorted(collections.Counter(columns["CoLA.tsv"]).items())
   )
   assert lines["CoLA.tsv"].split("  ", 1)[0] == "1,063" and shares in lines["CoLA.tsv"]
   assert lines["CoLA.tsv"].endswith(f" {model}")
   assert lines["QQP.tsv"].split() == "390,965 0 100.0% constant: no checkpoint of qqp".split()
-  checked = subprocess.run([*command, f"--check={out}"], capture_output=True, text=True, env=environment)
+  checked = subprocess.run(
+    [*command, f"--check={out}"], capture_output=True, text=True, env=environment
+  )
   assert (checked.returncode, checked.stderr) == (0, "")
   told = zip(made.stdout.splitlines(), checked.stdout.splitlines(), strict=True)
-  assert all(line.startswith(without_source) and line != without_source for line, without_source in told)
+  assert all(
+    line.startswith(without_source) and line != without_source for line, without_source in told
+  )
 
 
 def contents_of(few):
@@ -263,7 +315,8 @@ def contents_of(few):
   return {
     file: "index\tprediction\n"
     + "".join(
-      f"{row}\t{(test_set.written or scores)[row % len(test_set.written or scores)]}\n" for row in range(test_set.rows)
+      f"{row}\t{(test_set.written or scores)[row % len(test_set.written or scores)]}\n"
+      for row in range(test_set.rows)
     )
     for file, test_set in few.items()
   }
@@ -279,7 +332,9 @@ def zipped(path, contents):
 def test_check_counts(few, tmp_path):
   contents = contents_of(few)
   for without in ((), ("AX.tsv",)):
-    found = glue.check(zipped(tmp_path / "good.zip", {k: v for k, v in contents.items() if k not in without}))
+    found = glue.check(
+      zipped(tmp_path / "good.zip", {k: v for k, v in contents.items() if k not in without})
+    )
     assert {file: counts.total() for file, counts in found.items()} == {
       file: test_set.rows for file, test_set in few.items() if file not in without
     }
@@ -291,17 +346,37 @@ def test_check_counts(few, tmp_path):
 
 BAD = [
   ("CoLA.tsv", "0\t0\n", "0\t2\n", "CoLA.tsv:2: prediction '2': should be one of 0, 1"),
-  ("CoLA.tsv", "0\t0\n", "0\tunacceptable\n", "CoLA.tsv:2: prediction 'unacceptable': should be one of 0, 1"),
-  ("RTE.tsv", "1\tnot_entailment\n", "1\t1\n", "RTE.tsv:3: prediction '1': should be one of entailment, not_ent"),
+  (
+    "CoLA.tsv",
+    "0\t0\n",
+    "0\tunacceptable\n",
+    "CoLA.tsv:2: prediction 'unacceptable': should be one of 0, 1",
+  ),
+  (
+    "RTE.tsv",
+    "1\tnot_entailment\n",
+    "1\t1\n",
+    "RTE.tsv:3: prediction '1': should be one of entailment, not_ent",
+  ),
   (
     "QNLI.tsv",
     "0\tentailment\n",
     "0\tneutral\n",
     "QNLI.tsv:2: prediction 'neutral': should be one of entailment, not_",
   ),
-  ("AX.tsv", "1\tneutral\n", "1\tnot_entailment\n", "AX.tsv:3: prediction 'not_entailment': should be one of"),
+  (
+    "AX.tsv",
+    "1\tneutral\n",
+    "1\tnot_entailment\n",
+    "AX.tsv:3: prediction 'not_entailment': should be one of",
+  ),
   ("WNLI.tsv", "0\t0\n", "0\t0\r\n", r"WNLI.tsv:2: prediction '0\\r': should be one of 0, 1"),
-  ("STS-B.tsv", "1\t5\n", "1\t5.0001\n", "STS-B.tsv:3: prediction '5.0001': should be a number from 0 to 5"),
+  (
+    "STS-B.tsv",
+    "1\t5\n",
+    "1\t5.0001\n",
+    "STS-B.tsv:3: prediction '5.0001': should be a number from 0 to 5",
+  ),
   ("STS-B.tsv", "1\t5\n", "1\t-0.1\n", "STS-B.tsv:3: prediction '-0.1': should be a number"),
   ("STS-B.tsv", "1\t5\n", "1\tnan\n", "STS-B.tsv:3: prediction 'nan': should be a number"),
   ("STS-B.tsv", "1\t5\n", "1\tinf\n", "STS-B.tsv:3: prediction 'inf': should be a number"),
@@ -317,8 +392,18 @@ BAD = [
   ("MRPC.tsv", "3\t1\n", "3 1\n", "MRPC.tsv:5: 1 columns; should be 2, separated by a tab"),
   ("MRPC.tsv", "3\t1\n", "3\t1\t0.9\n", "MRPC.tsv:5: 3 columns; should be 2"),
   ("SST-2.tsv", "index\tprediction\n", "", "SST-2.tsv:1: '0.t0'; should be index and prediction"),
-  ("SST-2.tsv", "index\tprediction\n", "id\tlabel\n", "SST-2.tsv:1: 'id.tlabel'; should be index and prediction"),
-  ("SST-2.tsv", "index\t", "\ufeffindex\t", "SST-2.tsv:1: .*; should be index and prediction, separated by a tab"),
+  (
+    "SST-2.tsv",
+    "index\tprediction\n",
+    "id\tlabel\n",
+    "SST-2.tsv:1: 'id.tlabel'; should be index and prediction",
+  ),
+  (
+    "SST-2.tsv",
+    "index\t",
+    "\ufeffindex\t",
+    "SST-2.tsv:1: .*; should be index and prediction, separated by a tab",
+  ),
 ]
 
 
@@ -374,7 +459,10 @@ def test_a_file_twice(few, tmp_path):
 
 
 def test_a_damaged_zip_is_bad_input_and_nothing_else(few, tmp_path):
-  good, path = Path(zipped(tmp_path / "good.zip", contents_of(few))).read_bytes(), tmp_path / "damaged.zip"
+  good, path = (
+    Path(zipped(tmp_path / "good.zip", contents_of(few))).read_bytes(),
+    tmp_path / "damaged.zip",
+  )
   rng, refused = random.Random(0), 0
   for _ in range(300):
     damaged = bytearray(good)
@@ -407,7 +495,9 @@ def test_the_papers_score():
   assert round(glue.average(PAPER), 1) == 72.8  # table 4
 
 
-@pytest.mark.parametrize("task, metric", [(task, metric) for task in PAPER for metric in PAPER[task]])
+@pytest.mark.parametrize(
+  "task, metric", [(task, metric) for task in PAPER for metric in PAPER[task]]
+)
 def test_each_task_counts_alike(task, metric):
   more = {**PAPER, task: {**PAPER[task], metric: PAPER[task][metric] + 9}}
   share = 1 if len(PAPER[task]) == 1 and not task.startswith("mnli") else 0.5
@@ -417,7 +507,9 @@ def test_each_task_counts_alike(task, metric):
 def test_other_measures_do_not_count():
   more = {task: {**scores, "loss": 9.0, "examples": 7} for task, scores in PAPER.items()}
   more["cola"]["accuracy"] = 1.0
-  assert glue.average({**more, "mnli-diagnostic": {"accuracy": 1.0}, "race": {"accuracy": 1.0}}) == glue.average(PAPER)
+  assert glue.average(
+    {**more, "mnli-diagnostic": {"accuracy": 1.0}, "race": {"accuracy": 1.0}}
+  ) == glue.average(PAPER)
 
 
 def test_missing_scores_are_named():

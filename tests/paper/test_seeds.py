@@ -17,10 +17,18 @@ def test_the_interval_is_that_of_the_mean():
   values = np.random.default_rng(1).normal(10, 2, size=400)
   found = spread(values)
   half = 1.96 * values.std(ddof=1) / 20  # what the normal distribution says
-  np.testing.assert_allclose([found.low, found.high], [found.mean - half, found.mean + half], atol=0.03)
+  np.testing.assert_allclose(
+    [found.low, found.high], [found.mean - half, found.mean + half], atol=0.03
+  )
 
 
 def test_a_single_value():
   found = spread([0.25])
-  assert (found.median, found.mean, found.deviation, found.low, found.high) == (0.25, 0.25, 0, 0.25, 0.25)
+  assert (found.median, found.mean, found.deviation, found.low, found.high) == (
+    0.25,
+    0.25,
+    0,
+    0.25,
+    0.25,
+  )
   assert str(found) == "0.2500"

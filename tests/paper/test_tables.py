@@ -39,4 +39,6 @@ def test_the_full_model_of_table_5_is_that_of_tables_2_and_4():
     elsewhere |= {column.tasks[0]: value for column, value in pairs if column != paper.GLUE}
   full = next(iter(paper.TABLES[5].rows.values()))
   for column, value in zip(paper.TABLES[5].columns, full, strict=True):
-    assert statistics.fmean(elsewhere[task] for task in column.tasks) == pytest.approx(value, abs=0.06)
+    assert statistics.fmean(elsewhere[task] for task in column.tasks) == pytest.approx(
+      value, abs=0.06
+    )

@@ -131,14 +131,23 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
     (folder / f"glue/CoLA/{split}.tsv").write_text("".join(lines))
     rows = [f"{text} \t{n % 2}\n" for n, text in enumerate(sentences)]
     (folder / f"glue/SST-2/{split}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
-  passage = {"article": "the cat sat on the mat " * 9, "questions": ["the dog _", "who ran?"], "answers": ["A", "D"]}
-  passage["options"] = [["ran to the sea", "sat", "the mat", "the old red barn"], ["cat", "dog", "sea", "mat"]]
+  passage = {
+    "article": "the cat sat on the mat " * 9,
+    "questions": ["the dog _", "who ran?"],
+    "answers": ["A", "D"],
+  }
+  passage["options"] = [
+    ["ran to the sea", "sat", "the mat", "the old red barn"],
+    ["cat", "dog", "sea", "mat"],
+  ]
   (folder / "race/dev/middle/1.txt").write_text(json.dumps(passage))
   (folder / "winograd/test.c.txt").write_text(
     "The cat sat on the mat because it was old.\nit\nThe cat,the mat\nthe cat\n\n"
     "Italy ran to the sea and it sat.\nit\nItaly,the sea\nItaly\n"
   )
-  (folder / "winograd/wsc273.txt").write_text("[MASK]  ran to the sea. \n[MASK]\nThe dog ,The barn \nThe dog \n")
+  (folder / "winograd/wsc273.txt").write_text(
+    "[MASK]  ran to the sea. \n[MASK]\nThe dog ,The barn \nThe dog \n"
+  )
   trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=16, heads=2)
   workdir = make_run(folder / "run", ModelConfig(trunk), steps=(3, 7))
   return SimpleNamespace(data=str(folder), run=workdir)
@@ -146,14 +155,18 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
 
 def test_every_task_over_a_run(world, tmp_path, capsys):
   results = zero_shot.run(world.run, world.data, history=True, out=str(tmp_path / "found.json"))
-  assert json.load(open(tmp_path / "found.json", encoding="utf-8")) == [result._asdict() for result in results]
+  assert json.load(open(tmp_path / "found.json", encoding="utf-8")) == [
+    result._asdict() for result in results
+  ]
   assert [result.step for result in results] == [3] * 7 + [7] * 7
   counts = {result.task: result.examples for result in results}
   assert counts == {"cola": 12, "sst2": 6, "race-middle": 2, "dprd": 2, "wsc273": 1}
   assert sum("ORACLE" in result.rule for result in results) == 2
   told = capsys.readouterr().out
   assert told.count("\n") == 14
-  assert "words of 1" not in told and "tokens in this vocabulary: means are compared" in told  # both words split
+  assert (
+    "words of 1" not in told and "tokens in this vocabulary: means are compared" in told
+  )  # both words split
   newest = zero_shot.run(world.run, world.data, tasks=["dprd"])
   assert newest == [result for result in results if (result.task, result.step) == ("dprd", 7)]
 
@@ -168,9 +181,14 @@ def test_what_measuring_needs_is_missed_at_once(world, monkeypatch):
 
 @pytest.mark.parametrize(
   "sentence, message",
-  [("the", "dev.tsv:1: no token to score"), ("the cat sat " * 40, r"dev.tsv:1: \d+ tokens to score; .* context is 64")],
+  [
+    ("the", "dev.tsv:1: no token to score"),
+    ("the cat sat " * 40, r"dev.tsv:1: \d+ tokens to score; .* context is 64"),
+  ],
 )
-def test_texts_that_cannot_be_scored_are_named_before_any_is(world, tmp_path, monkeypatch, sentence, message):
+def test_texts_that_cannot_be_scored_are_named_before_any_is(
+  world, tmp_path, monkeypatch, sentence, message
+):
   (tmp_path / "glue" / "CoLA").mkdir(parents=True)
   for split, text in (("train", "the cat sat"), ("dev", sentence)):
     (tmp_path / "glue" / "CoLA" / f"{split}.tsv").write_text(f"x\t1\t\t{text}\n")
@@ -187,15 +205,29 @@ def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
   assert [text(question.context).lower() for question in questions] == heads
   scored = [[text(o[n:]) for o, n in zip(q.options, q.unscored, strict=True)] for q in questions]
   assert scored == [["was old."] * 2, ["sat."] * 2]
-  likelier, less, equal = zero_shot.Answer(-1.0, 2), zero_shot.Answer(-1.0, 1), zero_shot.Answer(-2.0, 4)
-  for options, value in (((likelier, less), 1.0), ((less, likelier), 0.0), ((likelier, equal), 0.0)):
-    assert judge([options] * 2)[0][1:3] == ("accuracy", value)  # of equals the last: no credit for the order
+  likelier, less, equal = (
+    zero_shot.Answer(-1.0, 2),
+    zero_shot.Answer(-1.0, 1),
+    zero_shot.Answer(-2.0, 4),
+  )
+  for options, value in (
+    ((likelier, less), 1.0),
+    ((less, likelier), 0.0),
+    ((likelier, equal), 0.0),
+  ):
+    assert judge([options] * 2)[0][1:3] == (
+      "accuracy",
+      value,
+    )  # of equals the last: no credit for the order
 
 
 def test_options_that_begin_alike_are_scored_whole(world, tiny_tokenizer):
   questions, _ = zero_shot.TASKS["race-middle"](world.data, tiny_tokenizer, 0)
   first = questions[0]
-  scored = [tiny_tokenizer.decode(option[n:]) for option, n in zip(first.options, first.unscored, strict=True)]
+  scored = [
+    tiny_tokenizer.decode(option[n:])
+    for option, n in zip(first.options, first.unscored, strict=True)
+  ]
   assert scored == ["ran to the sea", "sat", "the mat", "the old red barn"]
 
 
@@ -205,14 +237,20 @@ def test_pronouns_are_words_and_the_first_of_them_is_meant(world):
   assert first.candidates == ("the cat", "the mat")  # "The" is of a sentence's beginning
   assert (second.before, second.answer) == ("Italy ran to the sea and ", 0)
   (schema,) = pronouns.read(world.data, "wsc273")
-  assert (schema.before, schema.after, schema.candidates) == ("", " ran to the sea.", ("The dog", "The barn"))
+  assert (schema.before, schema.after, schema.candidates) == (
+    "",
+    " ran to the sea.",
+    ("The dog", "The barn"),
+  )
 
 
 def test_real_files(data_root):
   assert len(pronouns.read(str(data_root), "dprd")) == 564
   found = pronouns.read(str(data_root), "wsc273")
   assert len(found) == 273
-  assert {each.answer for each in found} == {0}  # the right candidate first, so equals must not go to the first
+  assert {each.answer for each in found} == {
+    0
+  }  # the right candidate first, so equals must not go to the first
 
 
 def test_the_schemas_as_published(data_root, tmp_path):
@@ -230,10 +268,22 @@ def test_the_schemas_as_published(data_root, tmp_path):
 @pytest.mark.parametrize(
   "text, message",
   [
-    ("The cat sat.\nit\na cat,a dog\n", r"test.c.txt:1: 3 lines; there should be sentence, pronoun"),
-    ("The cat sat.\nit\na cat,a dog\na cat\n", r"test.c.txt:1: the pronoun 'it' is not in the sentence"),
-    ("\n\nIt sat.\nit\na cat,a dog\na mat\n", r"test.c.txt:3: answer 'a mat': should be one of two candidates"),
-    ("It sat.\nit\na cat\na cat\n", r"test.c.txt:1: answer 'a cat': should be one of two candidates"),
+    (
+      "The cat sat.\nit\na cat,a dog\n",
+      r"test.c.txt:1: 3 lines; there should be sentence, pronoun",
+    ),
+    (
+      "The cat sat.\nit\na cat,a dog\na cat\n",
+      r"test.c.txt:1: the pronoun 'it' is not in the sentence",
+    ),
+    (
+      "\n\nIt sat.\nit\na cat,a dog\na mat\n",
+      r"test.c.txt:3: answer 'a mat': should be one of two candidates",
+    ),
+    (
+      "It sat.\nit\na cat\na cat\n",
+      r"test.c.txt:1: answer 'a cat': should be one of two candidates",
+    ),
     ("\n", "test.c.txt: empty"),
   ],
 )

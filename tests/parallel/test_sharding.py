@@ -35,7 +35,9 @@ def abstract_state(trunk):
 def specs(tree, *args, **options):
   found = sharding.partition(tree, *args, **options)
   leaves = jax.tree_util.tree_leaves_with_path(found)
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.spec for path, leaf in leaves}
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): leaf.spec for path, leaf in leaves
+  }
 
 
 def test_mesh_shapes():
@@ -44,7 +46,9 @@ def test_mesh_shapes():
   assert dict(make_mesh(MeshConfig(data=2), jax.devices()[:2]).shape) == {"data": 2, "model": 1}
 
 
-@pytest.mark.parametrize("options", [{"data": 3}, {"model": 3}, {"data": 4}, {"data": 8, "model": 2}])
+@pytest.mark.parametrize(
+  "options", [{"data": 3}, {"model": 3}, {"data": 4}, {"data": 8, "model": 2}]
+)
 def test_devices_that_do_not_divide(options):
   with pytest.raises(InputError, match="is not the number of devices, 8"):
     make_mesh(MeshConfig(**options))
@@ -98,7 +102,9 @@ def test_fsdp_takes_the_largest_axis_that_is_left_and_divides():
 
 def test_heads_that_do_not_divide():
   trunk = dataclasses.replace(TRANSFORMER, heads=2)
-  with pytest.raises(InputError, match=r"mesh.model=4: does not divide the axis of size 2 of .*/attention/"):
+  with pytest.raises(
+    InputError, match=r"mesh.model=4: does not divide the axis of size 2 of .*/attention/"
+  ):
     specs(abstract_state(trunk), trunk.TENSOR_PARALLEL, make_mesh(MeshConfig(model=4)))
 
 
@@ -112,7 +118,9 @@ def test_check_batch():
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])
-@pytest.mark.parametrize("config", [MeshConfig(), MeshConfig(data=4, model=2), MeshConfig(via="pmap")])
+@pytest.mark.parametrize(
+  "config", [MeshConfig(), MeshConfig(data=4, model=2), MeshConfig(via="pmap")]
+)
 def test_placed_rows_come_back(config, microbatches):
   mesh = make_mesh(config)
   batch = TextBatch(*(np.arange(24 * 5).reshape(24, 5) + i for i in range(4)), None)
@@ -136,7 +144,11 @@ def test_local_rows_of_one_process_of_two(monkeypatch):
   second = set(mesh.devices[2:].ravel())
 
   def local(found, shape):
-    return {device: index for device, index in found.devices_indices_map(shape).items() if device in second}
+    return {
+      device: index
+      for device, index in found.devices_indices_map(shape).items()
+      if device in second
+    }
 
   monkeypatch.setattr(NamedSharding, "addressable_devices_indices_map", local)
   np.testing.assert_array_equal(sharding.local_rows(16, mesh, 2), [4, 5, 6, 7, 12, 13, 14, 15])

@@ -47,7 +47,9 @@ def glue(tmp_path_factory, tiny_tokenizer):
   cola = [f"x\t{n % 2}\t\t{text}\n" for n, text in enumerate([*texts, " ".join(texts[:6])])]
   (folder / "glue/CoLA/train.tsv").write_text("".join(cola))
   header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-  mrpc = [f"{n % 2}\t{n}\t{n}\t{text}\t{text}\n" for n, text in enumerate([*texts, "the old red barn"])]
+  mrpc = [
+    f"{n % 2}\t{n}\t{n}\t{text}\t{text}\n" for n, text in enumerate([*texts, "the old red barn"])
+  ]
   (folder / "glue/MRPC/msr_paraphrase_train.txt").write_text(header + "".join(mrpc))
   (folder / "glue/MRPC/dev_ids.tsv").write_text("0\t0\n")
   tiny_tokenizer.save(str(folder / "tokenizer"))
@@ -60,7 +62,11 @@ def test_packing_is_measured_against_padding(config, glue):
   for task in ("cola", "mrpc"):
     for work in ("training", "evaluation"):
       assert found[f"{task} {work}, packed"].value == 1  # every time is 0.5 s here
-      rates = [row for name, row in found.items() if name.startswith(f"{task} {work}, pa") and " x " in name]
+      rates = [
+        row
+        for name, row in found.items()
+        if name.startswith(f"{task} {work}, pa") and " x " in name
+      ]
       assert [row.value for row in rates] == [32 / 0.5] * 2
       packed, padded = ([int(n) for n in row.name.split(" to ")[1].split(" x ")] for row in rates)
       assert padded[0] == 32 * (2 if task == "mrpc" else 1) > packed[0]
@@ -107,8 +113,12 @@ def test_rates_follow_from_times(config):
 
 @pytest.mark.parametrize("batch, length", [(1, 512), (64, 512), (3, 128)])
 def test_the_matrix_products_are_the_work_of_a_step(batch, length):
-  config = PretrainConfig(TransformerConfig(vocab_size=40478), data=WindowsConfig(batch_size=batch, length=length))
-  work = sum(product.count * product.flops for product in benchmark.matrix_products(config, devices=1))
+  config = PretrainConfig(
+    TransformerConfig(vocab_size=40478), data=WindowsConfig(batch_size=batch, length=length)
+  )
+  work = sum(
+    product.count * product.flops for product in benchmark.matrix_products(config, devices=1)
+  )
   # Beside them the formula counts what it takes for matrices: biases, norms and positions, under 1 %.
   np.testing.assert_allclose(work, batch * length * config.trunk.flops_per_token(length), rtol=0.01)
 

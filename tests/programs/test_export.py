@@ -20,13 +20,17 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, make_run, tiny_tokenizer):
-  spec = ModelConfig(TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2))
+  spec = ModelConfig(
+    TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
+  )
   return make_run(tmp_path_factory.mktemp("export") / "run", spec)
 
 
 def launch(*flags):
   command = [sys.executable, str(ROOT / "launch" / "export.py"), *flags]
-  return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+  return subprocess.run(
+    command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+  )
 
 
 def test_the_command_exports_and_the_export_loads(run, tmp_path):

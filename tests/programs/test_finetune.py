@@ -48,14 +48,23 @@ def test_a_task_is_learned_and_told(finetuned):
     assert json.load(open(f"{folder}/result.json", encoding="utf-8")) == result
     assert (result["task"], result["seed"], result["steps"]) == ("table", seed, 48)
     assert result["dev"]["dev_accuracy"] >= 0.9
-    assert [entry["step"] for entry in entries(folder) if "dev_accuracy" in entry] == [8, 16, 24, 32, 40, 48]
+    assert [entry["step"] for entry in entries(folder) if "dev_accuracy" in entry] == [
+      8,
+      16,
+      24,
+      32,
+      40,
+      48,
+    ]
   a, b = (params_of(f"{finetuned.workdir}/seed_{seed}")["head"]["kernel"] for seed in (0, 1))
   assert not np.array_equal(a, b)
 
 
 def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetuned):
   folder = f"{finetuned.workdir}/seed_0"
-  found = {entry["step"]: entry["dev_accuracy"] for entry in entries(folder) if "dev_accuracy" in entry}
+  found = {
+    entry["step"]: entry["dev_accuracy"] for entry in entries(folder) if "dev_accuracy" in entry
+  }
   best = max(found, key=found.get)  # the first of equals
   assert set(os.listdir(f"{folder}/checkpoints")) == {str(best), "48"}  # and the last one
   told = finetuned.results[0]["best"]
@@ -65,7 +74,9 @@ def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetu
 
 def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
   monkeypatch.setattr(finetune.train, "fit", None)
-  again = finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir, seeds=2)
+  again = finetune.run(
+    finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir, seeds=2
+  )
   assert again == finetuned.results
   told = capsys.readouterr().err
   summary = json.load(open(f"{finetuned.workdir}/summary.json", encoding="utf-8"))
@@ -73,15 +84,21 @@ def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
   for stage in ("dev", "best"):
     accuracies = [result[stage]["dev_accuracy"] for result in again]
     assert summary[stage]["dev_accuracy"]["values"] == accuracies
-    assert f"dev_accuracy: median {np.median(accuracies):.4f}, mean {np.mean(accuracies):.4f}" in told
+    assert (
+      f"dev_accuracy: median {np.median(accuracies):.4f}, mean {np.mean(accuracies):.4f}" in told
+    )
   assert "degenerate" not in told
 
 
 def test_degenerate_seeds_are_marked(finetuned, tmp_path, capsys):
   for split in ("train", "dev"):  # nothing that could be told apart
-    (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "the barn\tmeows\nthe barn\tbarks\n" * 20)
+    (tmp_path / f"{split}.tsv").write_text(
+      "text\tlabel\n" + "the barn\tmeows\nthe barn\tbarks\n" * 20
+    )
   config = dataclasses.replace(finetuned.config, train=TrainConfig(steps=1))
-  results = finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"), seeds=2)
+  results = finetune.run(
+    config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"), seeds=2
+  )
   summary = json.load(open(tmp_path / "run" / "summary.json", encoding="utf-8"))
   assert summary["degenerate"] == [result["seed"] for result in results] == [0, 1]
   assert "one prediction for every example: seed 0, 1" in capsys.readouterr().err
@@ -91,14 +108,25 @@ def test_evaluations_of_the_first_epoch_double(finetuned, tmp_path, monkeypatch)
   monkeypatch.setattr(finetune, "FIRST_EVALUATION", 3)
   config = dataclasses.replace(finetuned.config, train=TrainConfig(epochs=2, log_every=8))
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
-  assert [entry["step"] for entry in entries(tmp_path / "run") if "dev_accuracy" in entry] == [3, 6, 8, 16]
+  assert [entry["step"] for entry in entries(tmp_path / "run") if "dev_accuracy" in entry] == [
+    3,
+    6,
+    8,
+    16,
+  ]
 
 
 def test_a_part_of_the_examples_is_even(finetuned, tmp_path, capsys):
-  rows = [f"the {animal}\t{label}" for animal, label in (("cat", "meows"), ("dog", "barks")) for _ in range(50)]
+  rows = [
+    f"the {animal}\t{label}"
+    for animal, label in (("cat", "meows"), ("dog", "barks"))
+    for _ in range(50)
+  ]
   for split in ("train", "dev"):
     (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-  config = dataclasses.replace(finetuned.config, train_examples=32, dev_examples=10, train=TrainConfig(steps=1))
+  config = dataclasses.replace(
+    finetuned.config, train_examples=32, dev_examples=10, train=TrainConfig(steps=1)
+  )
   finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
   told = capsys.readouterr().err
   assert "table train: 32 examples" in told and "table dev: 10 examples" in told
@@ -120,7 +148,9 @@ def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch
     return counted
 
   def run():
-    return finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
+    return finetune.run(
+      finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
+    )
 
   monkeypatch.setattr(finetune.train, "make_step", until)
   with pytest.raises(KeyboardInterrupt):
@@ -144,7 +174,9 @@ def test_terminated_at_the_last_step_it_has_a_result(finetuned, monkeypatch, tmp
     return fit(state, step, batches, total, **named)
 
   def run():
-    return finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
+    return finetune.run(
+      finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
+    )
 
   monkeypatch.setattr(finetune.train, "fit", at_the_end)
   with pytest.raises(SystemExit):
@@ -165,7 +197,9 @@ def test_another_run_in_the_same_folder_is_refused(finetuned, tmp_path, change):
   config, source, data_dir = finetuned.config, finetuned.pretrained, tmp_path
   for split in ("train", "dev"):
     text = open(f"{finetuned.data_dir}/{split}.tsv", encoding="utf-8").read()
-    (tmp_path / f"{split}.tsv").write_text(text.replace("cat", "dog", 1) if change == "data" else text)
+    (tmp_path / f"{split}.tsv").write_text(
+      text.replace("cat", "dog", 1) if change == "data" else text
+    )
   if change == "checkpoint":  # of the same sizes, step and vocabulary
     before = pretrained.load(source)
     source = str(tmp_path / "other")
@@ -173,7 +207,11 @@ def test_another_run_in_the_same_folder_is_refused(finetuned, tmp_path, change):
     npz.save(source, params, before.meta, before.step, before.tokenizer)
   if change == "config":
     config = dataclasses.replace(config, text_weight=0.3)
-  message = {"data": "data train: ", "checkpoint": "data pretrained: ", "config": "text_weight: 0.2 != 0.3"}[change]
+  message = {
+    "data": "data train: ",
+    "checkpoint": "data pretrained: ",
+    "config": "text_weight: 0.2 != 0.3",
+  }[change]
   with pytest.raises(InputError, match=f"holds a run with another config .*{message}"):
     finetune.run(config, str(data_dir), source, f"{finetuned.workdir}/seed_0")
 
@@ -192,8 +230,12 @@ def trunk_params():
   text = TextBatch(ids, ids, ids, ids, ids)
 
   def draw(trunk, offset):
-    shapes = jax.eval_shape(lambda: LanguageModel(trunk).init(jax.random.key(0), text)["params"]["trunk"])
-    return jax.tree.map(lambda x: offset + np.arange(x.size, dtype=np.float32).reshape(x.shape), shapes)
+    shapes = jax.eval_shape(
+      lambda: LanguageModel(trunk).init(jax.random.key(0), text)["params"]["trunk"]
+    )
+    return jax.tree.map(
+      lambda x: offset + np.arange(x.size, dtype=np.float32).reshape(x.shape), shapes
+    )
 
   return {name: (draw(trunk, 0.25), draw(trunk, 0.5)) for name, trunk in TRUNKS.items()}
 
@@ -222,7 +264,9 @@ def test_what_is_transferred(trunk_params, trunk, layers, taken):
     wanted = loaded[name] if taken is None or name in taken else fresh[name]
     if name == "tokens":
       assert len(wanted) == 128
-      np.testing.assert_array_equal(found[name][100:], fresh[name][100:])  # start, delimiter, extract and padding
+      np.testing.assert_array_equal(
+        found[name][100:], fresh[name][100:]
+      )  # start, delimiter, extract and padding
       found[name], wanted = found[name][:100], wanted[:100]
     assert_equal(found[name], wanted)
 
@@ -252,7 +296,11 @@ def test_a_run_begins_with_what_is_transferred(finetuned, first_state, layers):
   config = dataclasses.replace(finetuned.config, transfer_layers=layers)
   loaded = pretrained.load(finetuned.pretrained)
   found = first_state(config, finetuned.data_dir, finetuned.pretrained).params["trunk"]
-  used, before, after = loaded.tokenizer.vocab_size, loaded.params["trunk"].pop("tokens"), found.pop("tokens")
+  used, before, after = (
+    loaded.tokenizer.vocab_size,
+    loaded.params["trunk"].pop("tokens"),
+    found.pop("tokens"),
+  )
   assert before[used : used + 3].std() > 0.05
   assert 0.01 < after[used : used + 3].std() < 0.03  # drawn, never the checkpoint's
   if layers is None:
@@ -278,7 +326,9 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   loaded = pretrained.load(f"{finetuned.workdir}/seed_0")
   task = finetuned.config.task.build(finetuned.data_dir)
   examples = task.examples(finetuned.data_dir, "dev")
-  examples[3] = examples[3]._replace(sequences=((examples[3].sequences[0][0] * 6,),))  # makes rows longer
+  examples[3] = examples[3]._replace(
+    sequences=((examples[3].sequences[0][0] * 6,),)
+  )  # makes rows longer
   predict = make_predictor(loaded.model, sharding.make_mesh(MeshConfig()))
 
   def probabilities(examples, size):
@@ -289,14 +339,19 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   np.testing.assert_allclose(together.sum(1), 1, rtol=1e-6)
   np.testing.assert_allclose(probabilities(examples, 8), together, atol=1e-5)
   for n in (0, 3, 29):
-    np.testing.assert_allclose(probabilities(examples[n : n + 1], 1), together[n : n + 1], atol=1e-5)
+    np.testing.assert_allclose(
+      probabilities(examples[n : n + 1], 1), together[n : n + 1], atol=1e-5
+    )
   np.testing.assert_allclose(probabilities(examples[::-1], 32)[::-1], together, atol=1e-5)
   encoded = task.encode(examples, loaded.tokenizer, 64)
   for devices in (1, 2):
     alone = make_predictor(loaded.model, sharding.make_mesh(MeshConfig(), jax.devices()[:devices]))
     np.testing.assert_allclose(alone(loaded.params, encoded, 32), together, atol=1e-5)
 
-  groups, scores = 4, jax.jit(lambda params, batch: loaded.model.apply({"params": params}, batch)[0])
+  groups, scores = (
+    4,
+    jax.jit(lambda params, batch: loaded.model.apply({"params": params}, batch)[0]),
+  )
   encoded = task.encode(examples, loaded.tokenizer, 64)
   (batch,) = in_order(encoded, 32, groups=groups)
   parts = [jax.tree.map(lambda x, g=g: np.split(x, groups)[g], batch) for g in range(groups)]
@@ -306,7 +361,10 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
 
 def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
   trunk = dataclasses.replace(
-    pretrained.load(finetuned.pretrained).spec.trunk, residual_dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0
+    pretrained.load(finetuned.pretrained).spec.trunk,
+    residual_dropout=0.0,
+    attention_dropout=0.0,
+    embedding_dropout=0.0,
   )
   source = make_run(tmp_path / "pretrained", ModelConfig(trunk))
   config = dataclasses.replace(finetuned.config, head_dropout=0.0)
@@ -327,11 +385,15 @@ def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "transform, columns, outputs", [("similarity", ("a", "b"), 2), ("multiple_choice", ("a", "b", "c", "d"), 1)]
+  "transform, columns, outputs",
+  [("similarity", ("a", "b"), 2), ("multiple_choice", ("a", "b", "c", "d"), 1)],
 )
 def test_other_transforms(finetuned, tmp_path, transform, columns, outputs):
   labels = ("same", "other") if transform == "similarity" else columns[1:]
-  rows = [["the cat", "a dog", "the sea", "a barn"][: len(columns)] + [labels[n % len(labels)]] for n in range(18)]
+  rows = [
+    ["the cat", "a dog", "the sea", "a barn"][: len(columns)] + [labels[n % len(labels)]]
+    for n in range(18)
+  ]
   text = "\n".join(map("\t".join, [[*columns, "label"], *rows])) + "\n"
   for split in ("train", "dev"):
     (tmp_path / f"{split}.tsv").write_text(text)
@@ -359,8 +421,14 @@ def test_a_checkpoint_brings_its_own_trunk(finetuned, tmp_path):
     ({"batch_size": 12}, "batch_size=12: must be a multiple of 8"),
     ({"batch_size": 136}, "128 examples are fewer than one batch; batch_size is 136"),
     ({"train": TrainConfig(steps=5, epochs=1)}, "exactly one of them must be above 0"),
-    ({"task": TableTask(labels=("meows", "moos"))}, "train.tsv:[0-9]+: label 'barks': should be one of meows, moos"),
-    ({"task": TableTask(columns=("txt",))}, "train.tsv:2: no column 'txt'; the columns are 'text', 'label'"),
+    (
+      {"task": TableTask(labels=("meows", "moos"))},
+      "train.tsv:[0-9]+: label 'barks': should be one of meows, moos",
+    ),
+    (
+      {"task": TableTask(columns=("txt",))},
+      "train.tsv:2: no column 'txt'; the columns are 'text', 'label'",
+    ),
   ],
 )
 def test_bad_input_is_told_before_anything_is_written(finetuned, tmp_path, changes, message):

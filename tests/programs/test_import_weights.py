@@ -22,7 +22,10 @@ pytestmark = pytest.mark.usefixtures("spacy_there")
 
 
 def contents(folder):
-  return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in Path(folder).rglob("*")}
+  return {
+    str(path.relative_to(folder)): path.is_file() and path.read_bytes()
+    for path in Path(folder).rglob("*")
+  }
 
 
 def test_openais_release_goes_in_and_comes_out(release, tmp_path):
@@ -76,21 +79,32 @@ def test_an_imported_model_is_used_as_any_other(release, tmp_path):
   import_weights.run("openai", str(release.folder), run)
   text = generate.run(run, ["the sea"], max_tokens=5)
   assert text[0].startswith("the")
-  (tmp_path / "text.txt").write_text("the sea and the barn.\n\nthe cat sat there, the dog ran.\n\n" * 40)
-  prepared = prepare.PrepareConfig(source=str(tmp_path / "text.txt"), tokenizer=f"{run}/tokenizer", valid_share=0.5)
+  (tmp_path / "text.txt").write_text(
+    "the sea and the barn.\n\nthe cat sat there, the dog ran.\n\n" * 40
+  )
+  prepared = prepare.PrepareConfig(
+    source=str(tmp_path / "text.txt"), tokenizer=f"{run}/tokenizer", valid_share=0.5
+  )
   prepare.run(prepared, str(tmp_path / "prepared"))
   found = [evaluate.run(path, str(tmp_path / "prepared")) for path in (run, str(release.folder))]
   assert found[0] == found[1] and found[0]["perplexity"] > 1
   for split in ("train", "dev"):
-    rows = [f"the {animal} sat\t{sound}" for animal, sound in (("cat", "meows"), ("dog", "barks"))] * 8
+    rows = [
+      f"the {animal} sat\t{sound}" for animal, sound in (("cat", "meows"), ("dog", "barks"))
+    ] * 8
     (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]))
   config = finetune.FinetuneConfig(
-    task=TableTask(), batch_size=8, optim=OptimConfig(learning_rate=0.01), train=TrainConfig(epochs=1)
+    task=TableTask(),
+    batch_size=8,
+    optim=OptimConfig(learning_rate=0.01),
+    train=TrainConfig(epochs=1),
   )
   results = finetune.run(config, str(tmp_path), run, str(tmp_path / "tuned"))
   assert 0 <= results[0]["dev"]["dev_accuracy"] <= 1
   with pytest.raises(InputError, match="holds a run with another config"):
-    config = pretrain.PretrainConfig(pretrained.load(run).spec.trunk, data=WindowsConfig(batch_size=8, length=16))
+    config = pretrain.PretrainConfig(
+      pretrained.load(run).spec.trunk, data=WindowsConfig(batch_size=8, length=16)
+    )
     pretrain.run(config, str(tmp_path / "prepared"), run)
 
 

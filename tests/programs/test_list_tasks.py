@@ -18,7 +18,14 @@ COLA = "x\t1\t\tThe cat sat.\n"
 PAPER = {
   "classification": {"cola": 45.4, "sst2": 91.3},
   "similarity": {"mrpc": 82.3, "qqp": 70.3, "stsb": 82.0},
-  "entailment": {"mnli": 82.1, "mnli-mismatched": 81.4, "qnli": 88.1, "rte": 56.0, "scitail": 88.3, "snli": 89.9},
+  "entailment": {
+    "mnli": 82.1,
+    "mnli-mismatched": 81.4,
+    "qnli": 88.1,
+    "rte": 56.0,
+    "scitail": 88.3,
+    "snli": 89.9,
+  },
   "multiple choice": {"race": 59.0, "race-middle": 62.9, "race-high": 57.4, "storycloze": 86.5},
 }
 
@@ -51,11 +58,19 @@ def test_every_task_and_what_it_is():
       found.setdefault(entry.transform, {})[entry.task] = entry.paper
   assert found == PAPER
   assert entries["stsb"][2:6] == (tuple("012345"), ("pearson", "spearman"), 82.0, ("glue/stsb",))
-  assert {entries[f"story-{name}"].transform for name in ("ending", "doing", "company", "next")} == set(PAPER)
+  assert {
+    entries[f"story-{name}"].transform for name in ("ending", "doing", "company", "next")
+  } == set(PAPER)
 
 
 def test_sizes(files):
-  data_dir = files({"glue/CoLA/train.tsv": COLA * 3, "glue/CoLA/dev.tsv": COLA, "glue/CoLA/test.tsv": "sentence\nA.\n"})
+  data_dir = files(
+    {
+      "glue/CoLA/train.tsv": COLA * 3,
+      "glue/CoLA/dev.tsv": COLA,
+      "glue/CoLA/test.tsv": "sentence\nA.\n",
+    }
+  )
   assert of("cola", data_dir)[-2:] == ({"train": 3, "dev": 1, "test": 1}, ())
   assert of("cola", f"{data_dir}/glue").sizes == {"train": 3, "dev": 1, "test": 1}
 
@@ -80,7 +95,10 @@ def test_what_is_missing_or_broken_is_told_and_the_others_are_counted(files, mon
   sst2 = ("glue/SST-2/train.tsv:2: not UTF-8 (byte 0xef)", f"glue/SST-2/test.tsv: {missing}")
   assert by_name["sst2"] == ({"train": None, "dev": 1, "test": None}, sst2)
   assert by_name["snli"][0]["dev"] == 1
-  assert "snli_1.0/snli_1.0_dev.txt: 1 of 2 rows have no gold label and are left out" in by_name["snli"][1]
+  assert (
+    "snli_1.0/snli_1.0_dev.txt: 1 of 2 rows have no gold label and are left out"
+    in by_name["snli"][1]
+  )
   nothing = {"train": None, "dev": None, "test": None}
   assert by_name["rte"] == (nothing, ("no folder 'glue/RTE' here",))
   assert by_name["race"] == (nothing, ("no folder 'race' here",))
@@ -116,12 +134,32 @@ def test_the_table(files):
   out, err = process.communicate()
   assert (process.returncode, err) == (0, "")
   header, *rows, note = out.splitlines()
-  assert header.split() == ["task", "transform", "labels", "metrics", "paper", "TFDS", "train", "dev", "test"]
+  assert header.split() == [
+    "task",
+    "transform",
+    "labels",
+    "metrics",
+    "paper",
+    "TFDS",
+    "train",
+    "dev",
+    "test",
+  ]
   assert [row.split()[0] for row in rows] == [task.name for task in every()]
-  cola = ["cola", "classification", "unacceptable, acceptable", "matthews, accuracy", "45.4", "glue/cola"]
+  cola = [
+    "cola",
+    "classification",
+    "unacceptable, acceptable",
+    "matthews, accuracy",
+    "45.4",
+    "glue/cola",
+  ]
   row = rows[[task.name for task in every()].index("cola")]
   assert [row[header.index(word) :].split("  ")[0] for word in header.split()[:6]] == cola
-  assert row.split("glue/cola")[1].split() == "1,200 1 - glue/CoLA/test.tsv: No such file or directory".split()
+  assert (
+    row.split("glue/cola")[1].split()
+    == "1,200 1 - glue/CoLA/test.tsv: No such file or directory".split()
+  )
   assert note.startswith("paper: ")
 
 

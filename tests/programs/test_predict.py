@@ -32,7 +32,9 @@ def expected(checkpoint):
   loaded = pretrained.load(checkpoint)
   task = configs.from_json(loaded.meta["task"]).build("")
   predictor = make_predictor(loaded.model, sharding.make_mesh(MeshConfig()))
-  encode = [task.encode([task.example(rows.Row((text,), None, ""))], loaded.tokenizer, 64) for text in TEXTS]
+  encode = [
+    task.encode([task.example(rows.Row((text,), None, ""))], loaded.tokenizer, 64) for text in TEXTS
+  ]
   return np.concatenate([predictor(loaded.params, each, 1) for each in encode])
 
 
@@ -43,7 +45,8 @@ def write(folder, name, content):
 
 
 FORMS = {
-  "header.tsv": "id\ttext\tlabel\n" + "".join(f"{n}\t{text}\tmeows\n" for n, text in enumerate(TEXTS)),
+  "header.tsv": "id\ttext\tlabel\n"
+  + "".join(f"{n}\t{text}\tmeows\n" for n, text in enumerate(TEXTS)),
   "lines.txt": "".join(text + "\r\n" for text in TEXTS),
   "quoted.csv": "label,text\n" + "".join(f'x,"{text}"\n' for text in TEXTS),
   "objects.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in TEXTS),
@@ -53,7 +56,12 @@ FORMS = {
 @pytest.mark.parametrize(
   "name, standard_input",
   # CSV on standard input is not told from TSV.
-  [(name, piped) for name in FORMS for piped in (False, True) if not (piped and name.endswith(".csv"))],
+  [
+    (name, piped)
+    for name in FORMS
+    for piped in (False, True)
+    if not (piped and name.endswith(".csv"))
+  ],
 )
 def test_every_form_of_input(checkpoint, expected, tmp_path, monkeypatch, name, standard_input):
   source = write(tmp_path, name, FORMS[name])
@@ -64,7 +72,9 @@ def test_every_form_of_input(checkpoint, expected, tmp_path, monkeypatch, name, 
   found = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
   rows._standard_input.cache_clear()
   assert [list(result["probabilities"]) for result in found] == [["barks", "meows"]] * 4
-  np.testing.assert_allclose([list(result["probabilities"].values()) for result in found], expected, atol=1e-5)
+  np.testing.assert_allclose(
+    [list(result["probabilities"].values()) for result in found], expected, atol=1e-5
+  )
   assert [result["prediction"] for result in found] == ["meows", "barks", "barks", "meows"]
 
 
@@ -78,17 +88,23 @@ def test_output_as_tsv_csv_and_jsonl(checkpoint, tmp_path, capsys):
   assert header == ["prediction", "p(barks)", "p(meows)"]
   assert [line[0] for line in lines] == [result["prediction"] for result in found]
   told = np.array([[float(cell) for cell in line[1:]] for line in lines])
-  np.testing.assert_allclose(told, [list(result["probabilities"].values()) for result in found], atol=2e-6)
+  np.testing.assert_allclose(
+    told, [list(result["probabilities"].values()) for result in found], atol=2e-6
+  )
   assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.jsonl"]
   predict.run(checkpoint, source, str(tmp_path / "out.csv"))
   assert list(csv.reader(open(tmp_path / "out.csv", encoding="utf-8"))) == [header, *lines]
 
 
 def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path):
-  found = predict.run(checkpoint, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "out.tsv"), batch_size=8)
+  found = predict.run(
+    checkpoint, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "out.tsv"), batch_size=8
+  )
   task = finetuned.config.task.build(finetuned.data_dir)
   labels = np.array([example.label for example in task.examples(finetuned.data_dir, "dev")])
-  measures = task_measures(task, np.array([list(result["probabilities"].values()) for result in found]), labels)
+  measures = task_measures(
+    task, np.array([list(result["probabilities"].values()) for result in found]), labels
+  )
   assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in measures.items()} == (
     finetuned.results[0]["dev"]
   )
@@ -103,7 +119,11 @@ def test_a_value_is_the_expectation(model_of, tmp_path):
 
 
 def test_multiple_choice(model_of, tmp_path):
-  columns = dict(zip(("article", "question", "A", "B", "C", "D"), ["the cat sat.", "where?", *TEXTS], strict=True))
+  columns = dict(
+    zip(
+      ("article", "question", "A", "B", "C", "D"), ["the cat sat.", "where?", *TEXTS], strict=True
+    )
+  )
   source = write(tmp_path, "in.jsonl", json.dumps(columns) + "\n")
   (result,) = predict.run(model_of("race-middle"), source, str(tmp_path / "out.tsv"))
   assert list(result["probabilities"]) == ["A", "B", "C", "D"]
@@ -113,11 +133,19 @@ def test_multiple_choice(model_of, tmp_path):
 @pytest.mark.parametrize(
   "name, content, message",
   [
-    ("in.tsv", "cat\tx\ndog\ty\n", "in.tsv:1: 2 columns; without a first line that names them there should be 1: text"),
+    (
+      "in.tsv",
+      "cat\tx\ndog\ty\n",
+      "in.tsv:1: 2 columns; without a first line that names them there should be 1: text",
+    ),
     ("in.tsv", "id\ttext\n1\tcat\n2\n", "in.tsv:3: 1 columns where the first line names 2"),
     ("in.csv", "id,words\n1,cat\n", "in.csv:2: no column 'text'; the columns are 'id', 'words'"),
     ("in.jsonl", '{"text": "cat"}\n{"txt": "dog"}\n', "in.jsonl:2: no column 'text'"),
-    ("in.jsonl", '{"text": "cat"}\n{"text": 3}\n', "in.jsonl:2: column 'text' should be text, not 3"),
+    (
+      "in.jsonl",
+      '{"text": "cat"}\n{"text": 3}\n',
+      "in.jsonl:2: column 'text' should be text, not 3",
+    ),
     ("in.jsonl", '{"text": "cat"}\n{"text"\n', "in.jsonl:2: not JSON"),
     ("in.txt", "", "in.txt: empty"),
     ("in.txt", "the cat\n\nthe dog\n", "in.txt:2: an empty line; give it a text, or remove it"),
@@ -154,10 +182,13 @@ def test_killed_in_the_middle(checkpoint, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "output, message", [("in.txt", "is the input"), ("", "is a folder"), ("none/out.tsv", "No such file or directory")]
+  "output, message",
+  [("in.txt", "is the input"), ("", "is a folder"), ("none/out.tsv", "No such file or directory")],
 )
 def test_an_output_that_cannot_be(checkpoint, tmp_path, monkeypatch, output, message):
-  monkeypatch.setattr(predict, "make_predictor", lambda *_: pytest.fail)  # told before the time is spent
+  monkeypatch.setattr(
+    predict, "make_predictor", lambda *_: pytest.fail
+  )  # told before the time is spent
   source = write(tmp_path, "in.txt", "the cat\n")
   with pytest.raises(InputError, match=f"--output=.*{message}"):
     predict.run(checkpoint, source, str(tmp_path / output))
@@ -180,11 +211,15 @@ def test_a_split_of_the_task_is_its_file(finetuned, checkpoint, tmp_path):
 def test_the_split_is_the_test_set_in_the_order_of_its_rows(model_of, tmp_path):
   (tmp_path / "glue" / "RTE").mkdir(parents=True)
   source = write(
-    tmp_path, "glue/RTE/test.tsv", "index\tsentence1\tsentence2\n" + "".join(f"0\t{t}\t.\n" for t in TEXTS)
+    tmp_path,
+    "glue/RTE/test.tsv",
+    "index\tsentence1\tsentence2\n" + "".join(f"0\t{t}\t.\n" for t in TEXTS),
   )
   found = predict.run(model_of("rte"), output=str(tmp_path / "out.jsonl"), data_dir=str(tmp_path))
   assert found == predict.run(model_of("rte"), source, str(tmp_path / "file.jsonl"))
-  assert len({result["probabilities"]["entailment"] for result in found}) == len(TEXTS)  # or their order would not show
+  assert len({result["probabilities"]["entailment"] for result in found}) == len(
+    TEXTS
+  )  # or their order would not show
 
 
 def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_path, monkeypatch):
@@ -193,11 +228,15 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
   dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
   (tmp_path / "link").symlink_to(tmp_path / "data")
   for folder in ("data", "link"):
-    with pytest.raises(InputError, match="--output=.*: is there in --data_dir already; name another file"):
+    with pytest.raises(
+      InputError, match="--output=.*: is there in --data_dir already; name another file"
+    ):
       predict.run(checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev")
 
 
-@pytest.mark.parametrize("given", [{}, {"source": "x", "data_dir": "y"}, {"source": "x", "data_dir": ""}])
+@pytest.mark.parametrize(
+  "given", [{}, {"source": "x", "data_dir": "y"}, {"source": "x", "data_dir": ""}]
+)
 def test_either_a_file_or_a_split(checkpoint, given):
   with pytest.raises(InputError, match="give either --input, a file of rows, or --data_dir"):
     predict.run(checkpoint, **given)

@@ -60,7 +60,9 @@ def texts(out) -> dict[str, list[str]]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-  return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+  return {
+    str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+  }
 
 
 def launch(*arguments, **options) -> subprocess.Popen:
@@ -81,7 +83,13 @@ def test_every_document_once_in_one_split_and_whole(books, tmp_path, capsys):
   share = sum(map(len, got["valid"])) / sum(map(len, originals))
   assert 0.05 < share <= 0.1
   shown = capsys.readouterr().out
-  for label in ("documents", "tokens per word", "unigram entropy", "spelled in bytes", "padding in rows of 512"):
+  for label in (
+    "documents",
+    "tokens per word",
+    "unigram entropy",
+    "spelled in bytes",
+    "padding in rows of 512",
+  ):
     assert label in shown
 
 
@@ -99,8 +107,13 @@ def test_headers_tell_the_truth(books, tmp_path):
     assert file.n_bytes == sum(len(text.encode()) for text in got[split])
     assert file.n_words == sum(len(text.split()) for text in got[split])
     assert file.vocab_size == 320 and file.tokenizer_hash == tokenizer.hash
-    assert file.header["normaliser"] == tokenizer.normaliser and file.header["cleaner"] == corpus.cleaner()
-    assert file.header["sources"] == [[str(path), path.stat().st_size] for path in sorted(books.iterdir())]
+    assert (
+      file.header["normaliser"] == tokenizer.normaliser
+      and file.header["cleaner"] == corpus.cleaner()
+    )
+    assert file.header["sources"] == [
+      [str(path), path.stat().st_size] for path in sorted(books.iterdir())
+    ]
     assert file.header["unknown_share"] == 0
   Windows(TokenFile(out, "train"), WindowsConfig(4, 32))(0)
 
@@ -121,7 +134,11 @@ def test_openais_vocabulary(books, tmp_path, monkeypatch, openai_tokenizer):
   vocabulary = tmp_path / "vocabulary"
   openai_tokenizer.save(vocabulary)
   (vocabulary / "tokenizer.json").unlink()  # as it was released
-  for out, small, piece in (("one", prepare.SMALL, corpus.PIECE), ("two", 0, corpus.PIECE), ("three", 1 << 22, 700)):
+  for out, small, piece in (
+    ("one", prepare.SMALL, corpus.PIECE),
+    ("two", 0, corpus.PIECE),
+    ("three", 1 << 22, 700),
+  ):
     monkeypatch.setattr(prepare, "SMALL", small)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(corpus, "PIECE", piece)
@@ -129,13 +146,22 @@ def test_openais_vocabulary(books, tmp_path, monkeypatch, openai_tokenizer):
   assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
   assert Tokenizer.load(tmp_path / "one" / "tokenizer").hash == openai_tokenizer.hash
   files = [TokenFile(tmp_path / "one", split) for split in ("train", "valid")]
-  documents = [file.read(a, b - a).tolist() for file in files for a, b in itertools.pairwise(file.offsets.tolist())]
-  expected = [openai_tokenizer.encode(corpus.clean(path.read_text())).tolist() for path in sorted(books.iterdir())]
+  documents = [
+    file.read(a, b - a).tolist()
+    for file in files
+    for a, b in itertools.pairwise(file.offsets.tolist())
+  ]
+  expected = [
+    openai_tokenizer.encode(corpus.clean(path.read_text())).tolist()
+    for path in sorted(books.iterdir())
+  ]
   assert sorted(documents) == sorted(expected)
   assert any(openai_tokenizer.line_id in ids for ids in documents)
 
 
-def test_a_missing_package_is_met_before_the_reading(books, tmp_path, monkeypatch, openai_tokenizer):
+def test_a_missing_package_is_met_before_the_reading(
+  books, tmp_path, monkeypatch, openai_tokenizer
+):
   openai_tokenizer.save(tmp_path / "vocabulary")
   monkeypatch.setattr(prepare, "_survey", None)
   monkeypatch.setitem(sys.modules, "tokenizers", None)
@@ -164,11 +190,23 @@ def test_embedded(tmp_path, monkeypatch):
 
 def test_a_vocabulary_is_reused(books, tmp_path):
   run(settings(books), tmp_path / "one")
-  (tmp_path / "other.txt").write_text("The SEA spoke of zebras.\n\nOld ropes — and “storms”.\n" * 20)
-  run(settings(tmp_path / "other.txt", tokenizer=str(tmp_path / "one" / "tokenizer")), tmp_path / "two")
-  assert TokenFile(tmp_path / "one", "train").tokenizer_hash == TokenFile(tmp_path / "two", "train").tokenizer_hash
-  assert texts(tmp_path / "two")["train"][0].startswith('the sea spoke of zebras.\nold ropes - and "storms".\n')
-  assert 0 < TokenFile(tmp_path / "two", "train").header["unknown_share"] < 0.2  # no z, no dash in the first text
+  (tmp_path / "other.txt").write_text(
+    "The SEA spoke of zebras.\n\nOld ropes — and “storms”.\n" * 20
+  )
+  run(
+    settings(tmp_path / "other.txt", tokenizer=str(tmp_path / "one" / "tokenizer")),
+    tmp_path / "two",
+  )
+  assert (
+    TokenFile(tmp_path / "one", "train").tokenizer_hash
+    == TokenFile(tmp_path / "two", "train").tokenizer_hash
+  )
+  assert texts(tmp_path / "two")["train"][0].startswith(
+    'the sea spoke of zebras.\nold ropes - and "storms".\n'
+  )
+  assert (
+    0 < TokenFile(tmp_path / "two", "train").header["unknown_share"] < 0.2
+  )  # no z, no dash in the first text
   with pytest.raises(InputError, match="no tokenizer here"):
     run(settings(books, tokenizer=str(books)), tmp_path / "three")
 
@@ -269,7 +307,10 @@ def test_a_failure_leaves_nothing(books, tmp_path):
 @pytest.mark.parametrize(
   ("changes", "fault"),
   [
-    ({"vocab_size": 30_000}, r"vocab_size 30000 is more than this text supports; the largest possible is \d+"),
+    (
+      {"vocab_size": 30_000},
+      r"vocab_size 30000 is more than this text supports; the largest possible is \d+",
+    ),
     ({"vocab_size": 20}, "vocab_size 20 is too small"),
     ({"source": "gone.txt"}, r"gone\.txt: no such file"),
     ({"valid_share": 0.9}, "valid_share = 0.9: must be"),
@@ -288,7 +329,9 @@ def test_an_empty_corpus(tmp_path):
 
 
 def test_command_line(books, tmp_path):
-  program = launch(f"--source={books}", f"--out={tmp_path / 'out'}", "--vocab_size=320", "--valid_share=0.1")
+  program = launch(
+    f"--source={books}", f"--out={tmp_path / 'out'}", "--vocab_size=320", "--valid_share=0.1"
+  )
   shown, errors = program.communicate(timeout=60)
   assert program.returncode == 0 and not errors and "prepared" in shown
   run(settings(books), tmp_path / "same")
@@ -307,7 +350,10 @@ def stopped_half_way(books: Path, out: Path):
   (books / "0.txt").write_text(prose(0, 200_000))
   os.mkfifo(books / "zz.pipe")
   program = launch(
-    f"--source={books}/*.txt,{books}/zz.pipe", f"--out={out}", "--vocab_size=320", start_new_session=True
+    f"--source={books}/*.txt,{books}/zz.pipe",
+    f"--out={out}",
+    "--vocab_size=320",
+    start_new_session=True,
   )
   try:
     children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
@@ -354,7 +400,9 @@ def test_after_a_kill_the_next_run_cleans_up(books, tmp_path):
     os.kill(program.pid, signal.SIGKILL)
     program.communicate(timeout=30)
     assert gone(workers)
-  assert [path.name for path in tmp_path.iterdir() if path.name != "books"] == [f"out.partial-{program.pid}"]
+  assert [path.name for path in tmp_path.iterdir() if path.name != "books"] == [
+    f"out.partial-{program.pid}"
+  ]
   running = tmp_path / f"out.partial-{os.getppid()}"  # that of another run, still at it
   running.mkdir()
   run(settings(f"{books}/*.txt"), tmp_path / "out")

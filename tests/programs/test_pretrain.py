@@ -36,7 +36,9 @@ CONFIG = PretrainConfig(
 
 def changed(config=CONFIG, **changes):
   """changed(train={"steps": 3}): the config with some fields of its groups replaced."""
-  groups = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changes.items()}
+  groups = {
+    name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changes.items()
+  }
   return dataclasses.replace(config, **groups)
 
 
@@ -49,7 +51,9 @@ def assert_same_bits(a, b):
   """The newest parameters of two workdirs."""
   (a, _, step), (b, _, other) = (checkpoint.restore_params(str(workdir)) for workdir in (a, b))
   assert step == other
-  jax.tree.map(lambda x, y: np.testing.assert_array_equal(x.view(np.uint32), y.view(np.uint32)), a, b)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_array_equal(x.view(np.uint32), y.view(np.uint32)), a, b
+  )
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +100,9 @@ def test_evaluation_is_the_mean_over_all_held_out_tokens(whole, prepared):
       row[0, : len(span)] = span
       hidden, table = apply({"params": params}, Causal()(row))
       scores = np.float64(hidden[0]) @ np.float64(table)[: held_out.vocab_size].T
-      nats += [math.log(np.exp(s).sum()) - s[target] for s, target in zip(scores, span[1:], strict=False)]
+      nats += [
+        math.log(np.exp(s).sum()) - s[target] for s, target in zip(scores, span[1:], strict=False)
+      ]
   assert len(nats) == held_out.n_tokens - held_out.n_documents
   assert evaluation["valid_loss"] == pytest.approx(np.mean(nats), rel=1e-5)
   assert evaluation["valid_perplexity"] == pytest.approx(np.exp(np.mean(nats)), rel=1e-4)
@@ -131,12 +137,17 @@ def assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, resume
   assert (f"resumed at step {resumed_at}" in capsys.readouterr().err) == (resumed_at > 0)
   assert_same_bits(workdir, whole[0])
   timeless = ("time", "tokens_per_second")
-  mine, theirs = ([{k: v for k, v in e.items() if k not in timeless} for e in entries(w)] for w in (workdir, whole[0]))
+  mine, theirs = (
+    [{k: v for k, v in e.items() if k not in timeless} for e in entries(w)]
+    for w in (workdir, whole[0])
+  )
   return mine, theirs
 
 
 @pytest.mark.parametrize("step, resumed_at", [(5, 0), (20, 18)])
-def test_a_crashed_run_resumes_exactly(whole, prepared, tmp_path, monkeypatch, capsys, step, resumed_at):
+def test_a_crashed_run_resumes_exactly(
+  whole, prepared, tmp_path, monkeypatch, capsys, step, resumed_at
+):
   workdir = str(tmp_path / "run")
   stop_at(monkeypatch, step, crash)
   with pytest.raises(Stop):
@@ -157,7 +168,9 @@ def test_a_terminated_run_resumes_exactly(whole, prepared, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("step", [10, 24])
-def test_terminated_at_an_evaluation_it_is_made(whole, prepared, tmp_path, monkeypatch, capsys, step):
+def test_terminated_at_an_evaluation_it_is_made(
+  whole, prepared, tmp_path, monkeypatch, capsys, step
+):
   workdir = str(tmp_path / "run")
   stop_at(monkeypatch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
   with pytest.raises(SystemExit):
@@ -168,7 +181,9 @@ def test_terminated_at_an_evaluation_it_is_made(whole, prepared, tmp_path, monke
 
 def test_a_finished_run_only_evaluates(whole, prepared, monkeypatch):
   before = entries(whole[0])
-  monkeypatch.setattr("gpt_jax.data.tokens.Windows.__call__", lambda *_: pytest.fail("trained again"))
+  monkeypatch.setattr(
+    "gpt_jax.data.tokens.Windows.__call__", lambda *_: pytest.fail("trained again")
+  )
   assert pretrain.run(CONFIG, prepared, whole[0]) == whole[1]
   assert entries(whole[0]) == before
 
@@ -179,14 +194,20 @@ def test_a_run_resumes_on_another_mesh(whole, prepared, tmp_path):
   shutil.copytree(whole[0], workdir)
   for step in ("18", "24"):
     shutil.rmtree(f"{workdir}/checkpoints/{step}")
-  found = pretrain.run(dataclasses.replace(CONFIG, mesh=MeshConfig(data=4, model=2, fsdp=True)), prepared, workdir)
+  found = pretrain.run(
+    dataclasses.replace(CONFIG, mesh=MeshConfig(data=4, model=2, fsdp=True)), prepared, workdir
+  )
   assert found["valid_loss"] == pytest.approx(whole[1]["valid_loss"], abs=1e-4)
 
 
 def test_lstm_with_microbatches_on_a_part_of_the_evaluation(prepared, tmp_path):
-  config = changed(train={"steps": 3, "microbatches": 2, "evaluate_every": 0, "checkpoint_every": 0})
+  config = changed(
+    train={"steps": 3, "microbatches": 2, "evaluate_every": 0, "checkpoint_every": 0}
+  )
   trunk = LSTMConfig(context=16, width=16, units=8)
-  config = dataclasses.replace(config, trunk=trunk, mesh=MeshConfig(data=4, model=2), evaluation_batches=1)
+  config = dataclasses.replace(
+    config, trunk=trunk, mesh=MeshConfig(data=4, model=2), evaluation_batches=1
+  )
   found = pretrain.run(config, prepared, str(tmp_path / "run"))
   assert np.isfinite(found["valid_loss"])
 
@@ -198,7 +219,9 @@ def test_milestones_stay(prepared, tmp_path):
 
 
 def test_a_run_that_is_stuck_warns_once(prepared, tmp_path):
-  config = changed(optim={"learning_rate": 0.0, "warmup_steps": 1}, train={"steps": 8, "log_every": 2})
+  config = changed(
+    optim={"learning_rate": 0.0, "warmup_steps": 1}, train={"steps": 8, "log_every": 2}
+  )
   with pytest.warns(UserWarning, match="not below the unigram entropy") as warned:
     pretrain.run(config, prepared, str(tmp_path / "run"))
   assert len([w for w in warned if "unigram" in str(w.message)]) == 1
@@ -220,7 +243,10 @@ def refused(config, data, workdir, match):
     (changed(train={"microbatches": 4}), r"data.batch_size=16: must be a multiple of 32"),
     (changed(mesh={"data": 3}), "mesh.data x mesh.model: 3 x 1 is not the number of devices, 8"),
     (changed(mesh={"model": 4}), r"mesh.model=4: does not divide the axis of size 2"),
-    (changed(trunk={"vocab_size": 1000}), "trunk.vocab_size=1000: the data's tokenizer has 290; leave the field at 0"),
+    (
+      changed(trunk={"vocab_size": 1000}),
+      "trunk.vocab_size=1000: the data's tokenizer has 290; leave the field at 0",
+    ),
     (changed(train={"epochs": 1}), "train.steps=24 and train.epochs=1: exactly one of them"),
   ],
 )
@@ -253,12 +279,28 @@ def test_a_corpus_shorter_than_a_window(copied, tmp_path, tiny_tokenizer):
 
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_a_token_file_of_another_vocabulary(copied, tmp_path, tiny_tokenizer, split):
-  write_split(copied, split, tiny_tokenizer, "the cat sat on the mat and the dog ran to the sea", hash="0" * 64)
-  refused(CONFIG, copied, tmp_path / "run", rf"{split}.bin: a token file of another vocabulary, 000000000000, not ")
+  write_split(
+    copied,
+    split,
+    tiny_tokenizer,
+    "the cat sat on the mat and the dog ran to the sea",
+    hash="0" * 64,
+  )
+  refused(
+    CONFIG,
+    copied,
+    tmp_path / "run",
+    rf"{split}.bin: a token file of another vocabulary, 000000000000, not ",
+  )
 
 
 def test_missing_and_truncated_data(copied, tmp_path):
-  refused(CONFIG, tmp_path / "nowhere", tmp_path / "run", r"nowhere/train.json: missing; .* made by launch/prepare.py")
+  refused(
+    CONFIG,
+    tmp_path / "nowhere",
+    tmp_path / "run",
+    r"nowhere/train.json: missing; .* made by launch/prepare.py",
+  )
   with open(copied / "valid.bin", "r+b") as file:
     file.truncate(10)
   refused(CONFIG, copied, tmp_path / "run", "valid.bin: truncated, 10 bytes where")
@@ -269,7 +311,9 @@ def test_missing_and_truncated_data(copied, tmp_path):
 
 def test_a_workdir_of_another_config(whole, prepared):
   config = changed(train={"seed": 1}, trunk={"width": 32})
-  refused(config, prepared, whole[0], r"another config \(.*trunk.width: 16 != 32.*train.seed: 0 != 1\)")
+  refused(
+    config, prepared, whole[0], r"another config \(.*trunk.width: 16 != 32.*train.seed: 0 != 1\)"
+  )
 
 
 def test_a_workdir_of_other_data(whole, copied, tiny_tokenizer):
@@ -281,7 +325,9 @@ def test_what_may_change_on_resuming(whole, prepared, tmp_path):
   workdir = str(tmp_path / "run")
   shutil.copytree(whole[0], workdir)
   again = changed(train={"log_every": 1, "checkpoint_every": 7}, mesh={"data": 8})
-  assert pretrain.run(again, prepared, workdir)["valid_loss"] == pytest.approx(whole[1]["valid_loss"], abs=1e-5)
+  assert pretrain.run(again, prepared, workdir)["valid_loss"] == pytest.approx(
+    whole[1]["valid_loss"], abs=1e-5
+  )
 
 
 def test_a_checkpoint_of_another_size(whole, prepared, tmp_path):
@@ -290,9 +336,13 @@ def test_a_checkpoint_of_another_size(whole, prepared, tmp_path):
   pretrain_config = changed(trunk={"width": 32})
   pretrain.workdirs.claim(
     str(workdir),
-    dataclasses.replace(pretrain_config, trunk=dataclasses.replace(pretrain_config.trunk, vocab_size=290)),
+    dataclasses.replace(
+      pretrain_config, trunk=dataclasses.replace(pretrain_config.trunk, vocab_size=290)
+    ),
     Tokenizer.load(f"{prepared}/tokenizer"),
     {f"{split}_tokens": TokenFile(prepared, split).n_tokens for split in ("train", "valid")},
   )
   shutil.copytree(f"{whole[0]}/checkpoints", workdir / "checkpoints")
-  refused(pretrain_config, prepared, workdir, r"checkpoints/24 is of another model: .* there and .* here")
+  refused(
+    pretrain_config, prepared, workdir, r"checkpoints/24 is of another model: .* there and .* here"
+  )

@@ -12,7 +12,10 @@ def own_text(tmp_path_factory):
   """A quickstart of a few steps on a text of the user's own."""
   folder = tmp_path_factory.mktemp("quickstart")
   lines = [
-    f"The {a} of the {b} was {c}." for a in ("king", "son", "cat") for b in ("hill", "sea") for c in ("old", "ill")
+    f"The {a} of the {b} was {c}."
+    for a in ("king", "son", "cat")
+    for b in ("hill", "sea")
+    for c in ("old", "ill")
   ]
   (folder / "novel.txt").write_text("\n".join(lines * 60))
   with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
@@ -37,8 +40,22 @@ def test_the_vocabulary_holds_the_characters_of_any_text(tmp_path):
 
 
 def test_the_table_has_mean_and_spread_of_each_column():
-  tasks = {"story-x": {"chance": 0.5, "bag_of_words": 0.55, "from_scratch": [0.4, 0.6], "pretrained": [0.9, 0.9]}}
-  measures = {"valid_perplexity": 2.0, "valid_bits_per_byte": 0.3, "valid_loss": 0.7, "unigram_entropy": 4.0}
-  report = quickstart.describe({"short": False, "seconds": 9.0, "tasks": tasks, **measures}, ["once"])
+  tasks = {
+    "story-x": {
+      "chance": 0.5,
+      "bag_of_words": 0.55,
+      "from_scratch": [0.4, 0.6],
+      "pretrained": [0.9, 0.9],
+    }
+  }
+  measures = {
+    "valid_perplexity": 2.0,
+    "valid_bits_per_byte": 0.3,
+    "valid_loss": 0.7,
+    "unigram_entropy": 4.0,
+  }
+  report = quickstart.describe(
+    {"short": False, "seconds": 9.0, "tasks": tasks, **measures}, ["once"]
+  )
   assert "| story-x | 50.0 | 55.0 | 50.0 ± 14.1 | 90.0 ± 0.0 |" in report
   assert "Short run" not in report

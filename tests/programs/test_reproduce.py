@@ -27,50 +27,95 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
   folder, rng = tmp_path_factory.mktemp("reproduce"), random.Random(0)
   (folder / "glue" / "CoLA").mkdir(parents=True)
   for split, count in (("train", 48), ("dev", 24)):
-    rows = [f"x\t{n % 2}\t\tthe {('cat', 'dog')[n % 2]} {rng.choice(('sat', 'ran'))}\n" for n in range(count)]
+    rows = [
+      f"x\t{n % 2}\t\tthe {('cat', 'dog')[n % 2]} {rng.choice(('sat', 'ran'))}\n"
+      for n in range(count)
+    ]
     (folder / "glue" / "CoLA" / f"{split}.tsv").write_text("".join(rows))
   size = tiny_tokenizer.vocab_size
   trunks = {
     "transformer": TransformerConfig(size, context=32, layers=1, width=16, heads=2),
     "lstm": LSTMConfig(size, context=32, width=16, units=16),
   }
-  paths = {name: make_run(folder / name, ModelConfig(trunk), steps=(3, 7)) for name, trunk in trunks.items()}
-  asked = {"table": ["5"], "figure": ["2"], "tasks": ["cola"], "budget": "small", "lstm": paths["lstm"]}
+  paths = {
+    name: make_run(folder / name, ModelConfig(trunk), steps=(3, 7))
+    for name, trunk in trunks.items()
+  }
+  asked = {
+    "table": ["5"],
+    "figure": ["2"],
+    "tasks": ["cola"],
+    "budget": "small",
+    "lstm": paths["lstm"],
+  }
   workdir = str(folder / "out")
   results = reproduce.run(workdir, paths["transformer"], str(folder), **asked)
-  return SimpleNamespace(data=str(folder), workdir=workdir, paths=paths, asked=asked, results=results)
+  return SimpleNamespace(
+    data=str(folder), workdir=workdir, paths=paths, asked=asked, results=results
+  )
 
 
 def test_every_row_and_point_is_run(world):
   assert set(world.results["runs"]) == {"full", "no-pretraining", "no-aux-lm", "lstm", "0-layers"}
-  config = json.load(open(f"{world.workdir}/runs/no-aux-lm/cola/seed_0/config.json", encoding="utf-8"))["config"]
-  assert (config["text_weight"], config["transfer_layers"], config["optim"]["learning_rate"]) == (0.0, None, 5e-4)
-  config = json.load(open(f"{world.workdir}/runs/lstm/cola/seed_0/config.json", encoding="utf-8"))["config"]
+  config = json.load(
+    open(f"{world.workdir}/runs/no-aux-lm/cola/seed_0/config.json", encoding="utf-8")
+  )["config"]
+  assert (config["text_weight"], config["transfer_layers"], config["optim"]["learning_rate"]) == (
+    0.0,
+    None,
+    5e-4,
+  )
+  config = json.load(open(f"{world.workdir}/runs/lstm/cola/seed_0/config.json", encoding="utf-8"))[
+    "config"
+  ]
   assert (config["text_weight"], config["trunk"]["units"]) == (0.5, 16)
   result = json.load(open(f"{world.workdir}/runs/full/cola/seed_0/result.json", encoding="utf-8"))
   full = world.results["runs"]["full"]["cola"]
-  assert (full["seeds"], full["best"]["dev_matthews"]["values"]) == ([0], (result["best"]["dev_matthews"],))
-  found = {trunk: [(each["task"], each["step"]) for each in of] for trunk, of in world.results["zero_shot"].items()}
-  assert found == {trunk: [("cola", 3)] * 3 + [("cola", 7)] * 3 for trunk in ("transformer", "lstm")}
+  assert (full["seeds"], full["best"]["dev_matthews"]["values"]) == (
+    [0],
+    (result["best"]["dev_matthews"],),
+  )
+  found = {
+    trunk: [(each["task"], each["step"]) for each in of]
+    for trunk, of in world.results["zero_shot"].items()
+  }
+  assert found == {
+    trunk: [("cola", 3)] * 3 + [("cola", 7)] * 3 for trunk in ("transformer", "lstm")
+  }
 
 
 def test_what_is_written(world):
-  assert {"results.json", "results.md", "table5.png", "table5.svg", "figure2_left.png", "figure2_left.svg"} <= set(
-    os.listdir(world.workdir)
-  )
+  assert {
+    "results.json",
+    "results.md",
+    "table5.png",
+    "table5.svg",
+    "figure2_left.png",
+    "figure2_left.svg",
+  } <= set(os.listdir(world.workdir))
   report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
 
   def mean(setting):
     return 100 * world.results["runs"][setting]["cola"]["best"]["dev_matthews"]["mean"]
 
   full = mean("full")
-  rows = {line.split(" | ")[0].strip("| "): line for line in report.splitlines() if line.startswith("|")}
-  assert rows["Transformer w/ aux LM (full), the paper"] == "| Transformer w/ aux LM (full), the paper | 45.4 | 45.4 |"
+  rows = {
+    line.split(" | ")[0].strip("| "): line for line in report.splitlines() if line.startswith("|")
+  }
+  assert (
+    rows["Transformer w/ aux LM (full), the paper"]
+    == "| Transformer w/ aux LM (full), the paper | 45.4 | 45.4 |"
+  )
   assert f"| **ours** (small budget) | {full:.1f} | {full:.1f} |" in report
   assert f"| difference (small budget) | {full - 45.4:+.1f} | {full - 45.4:+.1f} |" in report
   nothing, part = mean("no-pretraining"), mean("0-layers")
-  assert rows["cola (small budget)"] == f"| cola (small budget) | {nothing:.1f} | {part:.1f} | {full:.1f} |"
-  ours = [line for line in report.splitlines() if line.startswith(("| **ours", "| difference", "| cola"))]
+  assert (
+    rows["cola (small budget)"]
+    == f"| cola (small budget) | {nothing:.1f} | {part:.1f} | {full:.1f} |"
+  )
+  ours = [
+    line for line in report.splitlines() if line.startswith(("| **ours", "| difference", "| cola"))
+  ]
   ours = [line for line in ours if "the paper's end" not in line]
   assert len(ours) == 2 + 2 * 4 + 1 + 2 + 5
   assert all("small budget" in line for line in ours)
@@ -94,21 +139,40 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
   assert json.dumps(again, sort_keys=True) == json.dumps(world.results, sort_keys=True)
   assert not made
   more = reproduce.run(
-    world.workdir, world.paths["transformer"], world.data, table=["4"], tasks=["cola"], budget="small", seeds=2
+    world.workdir,
+    world.paths["transformer"],
+    world.data,
+    table=["4"],
+    tasks=["cola"],
+    budget="small",
+    seeds=2,
   )
   assert made == [("runs/full/cola/seed_0", True), ("runs/full/cola/seed_1", False)]
   assert more["runs"]["full"]["cola"]["seeds"] == [0, 1]
   assert set(more["runs"]) == set(world.results["runs"])  # what was known stays
   report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
-  assert re.search(r"\| cola, full \(small budget\) \| matthews \| 2 \| (-?[\d.]+; ){2}", report.replace(" ± ", "; "))
-  assert "### Table 4" in report and "### Table 5" in report and "Multi-task BiLSTM + ELMo + Attn" in report
+  assert re.search(
+    r"\| cola, full \(small budget\) \| matthews \| 2 \| (-?[\d.]+; ){2}",
+    report.replace(" ± ", "; "),
+  )
+  assert (
+    "### Table 4" in report
+    and "### Table 5" in report
+    and "Multi-task BiLSTM + ELMo + Attn" in report
+  )
   os.remove(f"{world.workdir}/results.json")  # what was lost is found again
   os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial")
   for name in os.listdir(world.workdir):
     if name.startswith(("table5", "figure2")):
       os.remove(f"{world.workdir}/{name}")
   found = reproduce.run(
-    world.workdir, world.paths["transformer"], world.data, table=["4"], tasks=["cola"], budget="small", seeds=2
+    world.workdir,
+    world.paths["transformer"],
+    world.data,
+    table=["4"],
+    tasks=["cola"],
+    budget="small",
+    seeds=2,
   )
   assert json.dumps(found["runs"]["full"]) == json.dumps(more["runs"]["full"])
 
@@ -157,14 +221,20 @@ def made_up(monkeypatch):
 
   monkeypatch.setattr(reproduce.finetune, "run", run)
   monkeypatch.setattr(
-    reproduce.evaluate, "run", lambda best, *_, task: {"loss": 1.0, "accuracy": {"mnli-mismatched": 0.9}.get(task, 0.8)}
+    reproduce.evaluate,
+    "run",
+    lambda best, *_, task: {"loss": 1.0, "accuracy": {"mnli-mismatched": 0.9}.get(task, 0.8)},
   )
   return made
 
 
 def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, made_up, tmp_path):
   results = reproduce.run(
-    str(tmp_path / "out"), world.paths["transformer"], str(files), table=["2", "3", "4", "5"], lstm=world.paths["lstm"]
+    str(tmp_path / "out"),
+    world.paths["transformer"],
+    str(files),
+    table=["2", "3", "4", "5"],
+    lstm=world.paths["lstm"],
   )
   made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
   rows = ("full", "no-pretraining", "no-aux-lm", "lstm")
@@ -184,14 +254,21 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
     "RTE": pytest.approx(100 * value["lstm/rte"]),
   }
   report = open(tmp_path / "out" / "results.md", encoding="utf-8").read()
-  assert f"| **ours** |  | 80.0 | 80.0 | {100 * value['full/race']:.1f} |" in report  # table 3: one model of all RACE
-  assert f"| **ours** | {100 * value['full/mnli']:.1f} | 90.0 |  |  |  | {100 * value['full/rte']:.1f} |" in report
+  assert (
+    f"| **ours** |  | 80.0 | 80.0 | {100 * value['full/race']:.1f} |" in report
+  )  # table 3: one model of all RACE
+  assert (
+    f"| **ours** | {100 * value['full/mnli']:.1f} | 90.0 |  |  |  | {100 * value['full/rte']:.1f} |"
+    in report
+  )
   assert "- wnli: --data_dir" in report and "- snli: --data_dir" in report
 
 
 def test_figure_2_without_all_of_its_data(world, files, made_up, tmp_path, monkeypatch):
   monkeypatch.setattr(reproduce.zero_shot, "measure", lambda found, prepared, score: [])
-  results = reproduce.run(str(tmp_path / "out"), world.paths["transformer"], str(files), figure=["2"])
+  results = reproduce.run(
+    str(tmp_path / "out"), world.paths["transformer"], str(files), figure=["2"]
+  )
   made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
   layers = ("no-pretraining", "0-layers", "full")
   assert made == [f"{setting}/{task}" for task in ("race", "mnli") for setting in layers]
@@ -202,9 +279,14 @@ def test_figure_2_without_all_of_its_data(world, files, made_up, tmp_path, monke
 
 @pytest.mark.parametrize("task", sorted(paper.ANCHORS))
 def test_every_zero_shot_task_can_be_told_and_drawn(task, tmp_path):
-  found = [{"task": task, "rule": "", "metric": "", "value": 0.5, "examples": 9, "step": step} for step in (1, 2)]
+  found = [
+    {"task": task, "rule": "", "metric": "", "value": 0.5, "examples": 9, "step": step}
+    for step in (1, 2)
+  ]
   results = {**NOTHING, "zero_shot": {"transformer": found, "lstm": found}}
-  rows = [line for line in comparison.describe(results).splitlines() if line.startswith(f"| {task}, ")]
+  rows = [
+    line for line in comparison.describe(results).splitlines() if line.startswith(f"| {task}, ")
+  ]
   assert len(rows) == 2 + (paper.ANCHORS[task].reached is not None)
   figures.progress(comparison.progress_points(results["zero_shot"]), str(tmp_path / "figure"), "")
   assert {"figure.png", "figure.svg"} == set(os.listdir(tmp_path))
@@ -242,26 +324,52 @@ def test_the_papers_averages_are_the_printed_ones():
 
 
 def test_table_5_has_the_tasks_that_two_rows_have():
-  one = {"metric": "m", "seeds": [0], "degenerate": [], "note": "", "best": {"dev_m": spread([0.5])._asdict()}}
+  one = {
+    "metric": "m",
+    "seeds": [0],
+    "degenerate": [],
+    "note": "",
+    "best": {"dev_m": spread([0.5])._asdict()},
+  }
   one["dev"] = one["best"]
   full, scratch = "Transformer w/ aux LM (full)", "Transformer w/o pre-training"
-  points = comparison.ablation_points({"full": {"cola": one, "rte": one}, "no-pretraining": {"rte": one, "sst2": one}})
+  points = comparison.ablation_points(
+    {"full": {"cola": one, "rte": one}, "no-pretraining": {"rte": one, "sst2": one}}
+  )
   assert points[full] == points[scratch] == {"RTE": 50}
   assert set(points) == set(paper.TABLES[5].rows) and points["LSTM w/ aux LM"] == {"RTE": None}
-  report = comparison.describe({**NOTHING, "runs": {"full": {"cola": one, "rte": one}, "lstm": {"rte": one}}})
+  report = comparison.describe(
+    {**NOTHING, "runs": {"full": {"cola": one, "rte": one}, "lstm": {"rte": one}}}
+  )
   assert "| LSTM w/ aux LM, the paper | 54.6 | 54.6 |" in report  # the average is of this task too
   assert comparison.ablation_points({"full": {"cola": one}, "lstm": {"rte": one}}) == {}
   assert comparison.ablation_points({"lstm": {"rte": one}}) == comparison.ablation_points({}) == {}
 
 
 def test_nothing_to_run_is_an_error(world, tmp_path):
-  with pytest.raises(InputError, match="nothing to run with --data_dir=.*no folder 'glue/MNLI' here"):
-    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], budget="small")
-  with pytest.raises(InputError, match="nothing to run with --data_dir=.*: no such task is in these tables"):
-    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], tasks=["cola"])
+  with pytest.raises(
+    InputError, match="nothing to run with --data_dir=.*no folder 'glue/MNLI' here"
+  ):
+    reproduce.run(
+      str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], budget="small"
+    )
+  with pytest.raises(
+    InputError, match="nothing to run with --data_dir=.*: no such task is in these tables"
+  ):
+    reproduce.run(
+      str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], tasks=["cola"]
+    )
   with pytest.raises(InputError, match="nothing to run") as error:
-    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], tasks=["mnli", "snli"])
-  reasons = "no folder 'glue/MNLI' here; it should contain the official files; no folder 'snli_1.0' here"
+    reproduce.run(
+      str(tmp_path / "out"),
+      world.paths["transformer"],
+      world.data,
+      table=["2"],
+      tasks=["mnli", "snli"],
+    )
+  reasons = (
+    "no folder 'glue/MNLI' here; it should contain the official files; no folder 'snli_1.0' here"
+  )
   assert reasons in str(error.value) and "SciTail" not in str(error.value)
   with pytest.raises(InputError, match="--data_dir=nothing: no such folder"):
     reproduce.run(str(tmp_path / "out"), world.paths["transformer"], "nothing", table=["2"])
@@ -320,7 +428,9 @@ def test_what_is_needed_later_is_missed_at_once(world, monkeypatch, tmp_path):
   monkeypatch.setattr(finetune, "run", None)
   monkeypatch.setitem(sys.modules, "matplotlib", None)
   with pytest.raises(InputError, match="figures need matplotlib"):
-    reproduce.run(str(tmp_path / "new"), world.paths["transformer"], world.data, table=["5"], budget="small")
+    reproduce.run(
+      str(tmp_path / "new"), world.paths["transformer"], world.data, table=["5"], budget="small"
+    )
   assert not (tmp_path / "new").exists()
 
 
@@ -329,7 +439,9 @@ def test_a_folder_of_something_else(world, tmp_path):
   with pytest.raises(InputError, match="holds 'thesis.txt' and no results.json"):
     reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)
   with pytest.raises(InputError, match="thesis.txt is a file"):
-    reproduce.run(str(tmp_path / "thesis.txt"), world.paths["transformer"], world.data, **world.asked)
+    reproduce.run(
+      str(tmp_path / "thesis.txt"), world.paths["transformer"], world.data, **world.asked
+    )
   (tmp_path / "results.json").write_text('{"budget": ')
   with pytest.raises(InputError, match="results.json: cannot be read .* the runs stay"):
     reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)

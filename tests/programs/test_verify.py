@@ -51,7 +51,12 @@ def test_every_format_is_equal_to_every_other(world, capsys):
     export.run(world.run, paths[-1], format)
   for a, b in itertools.combinations(paths, 2):
     found = verify.run(a, b, TEXT)
-    assert found["equal"] and found["logits"] == 0 and found["array"] is None and found["vocabulary"] is None
+    assert (
+      found["equal"]
+      and found["logits"] == 0
+      and found["array"] is None
+      and found["vocabulary"] is None
+    )
     assert found["perplexities"][0] == found["perplexities"][1] > 1
   assert "all arrays are the same, bit for bit" in capsys.readouterr().out
 
@@ -72,7 +77,9 @@ def test_the_perplexity_is_that_of_the_loss(world):
     ids = model.tokenizer.encode(text)
     for window in (ids[i : i + 12] for i in range(0, len(ids), 12)):
       places = np.arange(len(window) - 1, dtype=np.int32)[None]
-      batch = TextBatch(window[None, :-1], window[None, 1:], np.ones((1, len(window) - 1), np.float32), places, None)
+      batch = TextBatch(
+        window[None, :-1], window[None, 1:], np.ones((1, len(window) - 1), np.float32), places, None
+      )
       if len(window) > 1:
         mean = loss(model.params, batch)[0]
         total, weight = total + float(mean.total), weight + float(mean.weight)
@@ -92,9 +99,14 @@ def test_the_first_array_that_differs(world, capsys):
   found = verify.run(a, b, TEXT)
   assert not found["equal"] and found["logits"] > 1e-3 and found["differing"] == 2
   name, *shapes, difference = found["array"]
-  assert (name, *shapes) == ("trunk/block_2/mlp/in/bias", (64,), (64,)) and math.isclose(difference, 0.5, rel_tol=1e-5)
+  assert (name, *shapes) == ("trunk/block_2/mlp/in/bias", (64,), (64,)) and math.isclose(
+    difference, 0.5, rel_tol=1e-5
+  )
   said = capsys.readouterr().out
-  assert "first array that differs, of 2: trunk/block_2/mlp/in/bias, max |difference| 0.5 of [64]" in said
+  assert (
+    "first array that differs, of 2: trunk/block_2/mlp/in/bias, max |difference| 0.5 of [64]"
+    in said
+  )
   assert said.endswith("not equal within 0.0001\n")
   assert verify.run(a, b, TEXT, tolerance=1e6)["equal"]
 
@@ -145,7 +157,9 @@ def test_models_of_other_shapes(world, capsys):
   found = verify.run(world.run, fewer, TEXT)
   assert not found["equal"] and found["logits"] > 0
   name, a, b, difference = found["array"]
-  assert (name, b, difference) == ("trunk/block_2/attention/out/bias", None, math.inf) and a == (16,)
+  assert (name, b, difference) == ("trunk/block_2/attention/out/bias", None, math.inf) and a == (
+    16,
+  )
   assert "trunk/block_2/attention/out/bias, [16] and absent" in capsys.readouterr().out
   lstm = ModelConfig(LSTMConfig(world.spec.trunk.vocab_size, context=16, width=8, units=8))
   assert not verify.run(world.run, world("lstm", lstm), TEXT)["equal"]
@@ -157,7 +171,9 @@ def test_compute_is_float32_whatever_the_config_says(world):
 
 
 def test_other_vocabularies(world, capsys, tiny_tokenizer):
-  other = Tokenizer.train(["another text with the same number of ids, or so it is to be hoped by all"] * 3, 290)
+  other = Tokenizer.train(
+    ["another text with the same number of ids, or so it is to be hoped by all"] * 3, 290
+  )
   assert other.vocab_size == tiny_tokenizer.vocab_size
   found = verify.run(world.run, world("other", tokenizer=other), TEXT)
   assert found["logits"] == 0 and not found["equal"]
@@ -168,7 +184,9 @@ def test_other_vocabularies(world, capsys, tiny_tokenizer):
   assert not found["equal"] and found["logits"] is None and found["perplexities"] is None
 
 
-@pytest.mark.parametrize("texts, message", [([], "no text: give one"), ([""], "no text of two tokens")])
+@pytest.mark.parametrize(
+  "texts, message", [([], "no text: give one"), ([""], "no text of two tokens")]
+)
 def test_no_text(world, texts, message):
   with pytest.raises(InputError, match=message):
     verify.run(world.run, world.run, texts)

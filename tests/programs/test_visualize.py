@@ -27,11 +27,20 @@ from gpt_jax.tasks.encoding import in_order
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Named
 
-HOSTILE = 'the </script><b>cat</b> <!-- <script> &amp; "it\'s" 🙂 {{data}}\nsat\u2028on \u202ethe mat'
+HOSTILE = (
+  'the </script><b>cat</b> <!-- <script> &amp; "it\'s" 🙂 {{data}}\nsat\u2028on \u202ethe mat'
+)
 LONG = "the cat sat on the mat and " * 11
 COLUMNS = {
   "stsb": ["the cat sat", "a dog ran to the barn"],
-  "race-middle": ["the cat sat on the mat.", "where?", "the mat", "the old red barn", "sea", "the cat"],
+  "race-middle": [
+    "the cat sat on the mat.",
+    "where?",
+    "the mat",
+    "the old red barn",
+    "sea",
+    "the cat",
+  ],
 }
 
 
@@ -42,7 +51,11 @@ def model_of(make_run, tiny_tokenizer, tmp_path_factory):
 
   def make(name):
     sizes = {"vocab_size": tiny_tokenizer.vocab_size, "context": 160, "width": 16}
-    trunk = LSTMConfig(**sizes, units=16) if name == "lstm" else TransformerConfig(**sizes, layers=2, heads=2)
+    trunk = (
+      LSTMConfig(**sizes, units=16)
+      if name == "lstm"
+      else TransformerConfig(**sizes, layers=2, heads=2)
+    )
     folder = str(tmp_path_factory.mktemp("model") / name)
     if name in ("lstm", "transformer"):
       return make_run(folder, ModelConfig(trunk))
@@ -58,13 +71,17 @@ def model_of(make_run, tiny_tokenizer, tmp_path_factory):
 
 def data_of(page):
   text = page.read_text(encoding="utf-8")
-  return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+  return json.loads(
+    re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1]
+  )
 
 
 def shares(sequence, layers=2, heads=2):
   """[layers, H, T, T], as the page reads its bytes."""
   length = len(sequence["tokens"])
-  packed = np.frombuffer(base64.b64decode(sequence["attention"]), np.uint8).reshape(layers, heads, -1)
+  packed = np.frombuffer(base64.b64decode(sequence["attention"]), np.uint8).reshape(
+    layers, heads, -1
+  )
   whole = np.zeros((layers, heads, length, length))
   whole[:, :, np.tri(length, dtype=bool)] = np.square(packed / 255)
   return whole
@@ -81,9 +98,14 @@ def test_how_expected_a_token_was(model_of, tmp_path, trunk):
   for text, shown in zip(texts, found["texts"], strict=True):
     ids = tokenizer.encode(text)
     (sequence,) = shown["sequences"]
-    assert sequence["tokens"] == tokenizer.processor.encode(text, out_type=str) and shown["classes"] is None
+    assert (
+      sequence["tokens"] == tokenizer.processor.encode(text, out_type=str)
+      and shown["classes"] is None
+    )
     places = np.arange(len(ids), dtype=np.int32)[None]
-    hidden, table = model.spec.trunk.build().apply({"params": model.params["trunk"]}, ids[None], places)
+    hidden, table = model.spec.trunk.build().apply(
+      {"params": model.params["trunk"]}, ids[None], places
+    )
     scores = np.asarray(hidden[0] @ table.T, np.float64)[:, : tokenizer.vocab_size]
     distributions = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     assert (sequence["logp"][0], sequence["rank"][0], sequence["best"][0]) == (None, None, None)
@@ -92,8 +114,12 @@ def test_how_expected_a_token_was(model_of, tmp_path, trunk):
     for n in range(1, len(ids)):
       order = np.argsort(-distributions[n - 1])
       assert sequence["rank"][n] == order.tolist().index(ids[n]) + 1
-      assert [piece for piece, _ in sequence["best"][n]] == [tokenizer.processor.id_to_piece(int(i)) for i in order[:5]]
-      np.testing.assert_allclose([p for _, p in sequence["best"][n]], distributions[n - 1][order[:5]], rtol=6e-3)
+      assert [piece for piece, _ in sequence["best"][n]] == [
+        tokenizer.processor.id_to_piece(int(i)) for i in order[:5]
+      ]
+      np.testing.assert_allclose(
+        [p for _, p in sequence["best"][n]], distributions[n - 1][order[:5]], rtol=6e-3
+      )
     if len(ids) == 1:
       assert sequence["mean"] is None and sequence["perplexity"] is None
     else:
@@ -102,14 +128,20 @@ def test_how_expected_a_token_was(model_of, tmp_path, trunk):
 
 
 def test_attention_to_within_a_byte(model_of, tmp_path):
-  (text,) = visualize.run(model_of("transformer"), str(tmp_path / "page.html"), [LONG.strip()])["texts"]
+  (text,) = visualize.run(model_of("transformer"), str(tmp_path / "page.html"), [LONG.strip()])[
+    "texts"
+  ]
   found = shares(text["sequences"][0])
   model = pretrained.load(model_of("transformer"))
   ids = model.tokenizer.encode(LONG)
-  assert len(ids) > 128  # the program then goes by blocks of queries; at this odd length the next lines do not
+  assert (
+    len(ids) > 128
+  )  # the program then goes by blocks of queries; at this odd length the next lines do not
   places = np.arange(len(ids), dtype=np.int32)[None]
   trunk = model.spec.trunk.build()
-  _, kept = trunk.apply({"params": model.params["trunk"]}, ids[None], places, mutable="intermediates")
+  _, kept = trunk.apply(
+    {"params": model.params["trunk"]}, ids[None], places, mutable="intermediates"
+  )
   np.testing.assert_allclose(found, attention_maps(kept["intermediates"])[:, 0], atol=0.004)
 
 
@@ -119,7 +151,9 @@ def test_an_lstm_has_no_attention(model_of, tmp_path):
   assert (found["model"]["layers"], found["model"]["heads"]) == (0, 0)
 
 
-@pytest.mark.parametrize("name, sequences", [("cola", 1), ("rte", 1), ("stsb", 2), ("race-middle", 4)])
+@pytest.mark.parametrize(
+  "name, sequences", [("cola", 1), ("rte", 1), ("stsb", 2), ("race-middle", 4)]
+)
 def test_labels_as_the_text_goes_on(model_of, tmp_path, name, sequences):
   """Every prefix alone, its last column cut before anything is encoded; and the whole is what predict says."""
   columns = COLUMNS.get(name, ["the cat sat"] if name == "cola" else COLUMNS["stsb"])
@@ -132,26 +166,40 @@ def test_labels_as_the_text_goes_on(model_of, tmp_path, name, sequences):
   task = Named(name).build("")
   encoded = task.encode([task.example(Row(tuple(columns), None, ""))], model.tokenizer, 160)
   mesh = sharding.make_mesh(MeshConfig())
-  growing = [model.tokenizer.encode(text) for text in (columns[2:] if name == "race-middle" else columns[-1:])]
+  growing = [
+    model.tokenizer.encode(text)
+    for text in (columns[2:] if name == "race-middle" else columns[-1:])
+  ]
   count = max(map(len, growing))
   expected = []
   for n in range(1, count + 1):
-    cut = [ids[:n] if any(np.array_equal(ids, other) for other in growing) else ids for ids in encoded.texts]
+    cut = [
+      ids[:n] if any(np.array_equal(ids, other) for other in growing) else ids
+      for ids in encoded.texts
+    ]
     lengths = np.array([len(ids) for ids in cut])
     prefix = dataclasses.replace(encoded, texts=cut, kept=lengths[encoded.fields])
     expected.append(make_predictor(model.model, mesh)(model.params, prefix, 1)[0])
   assert shown["classes"]["labels"] == list(task.labels)
   np.testing.assert_allclose(shown["classes"]["probabilities"], expected, atol=2e-5)
-  pieces = None if name == "race-middle" else model.tokenizer.processor.encode(columns[-1], out_type=str)
+  pieces = (
+    None if name == "race-middle" else model.tokenizer.processor.encode(columns[-1], out_type=str)
+  )
   assert shown["classes"]["tokens"] == pieces
   (tmp_path / "rows.jsonl").write_text(json.dumps(dict(zip(task.columns, columns, strict=True))))
-  (result,) = predict.run(model_of(name), str(tmp_path / "rows.jsonl"), str(tmp_path / "labels.tsv"))
-  np.testing.assert_allclose(shown["classes"]["probabilities"][-1], list(result["probabilities"].values()), atol=2e-5)
+  (result,) = predict.run(
+    model_of(name), str(tmp_path / "rows.jsonl"), str(tmp_path / "labels.tsv")
+  )
+  np.testing.assert_allclose(
+    shown["classes"]["probabilities"][-1], list(result["probabilities"].values()), atol=2e-5
+  )
 
 
 def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
   """On the task's own sequences: the mean of their means is the auxiliary loss (eq. 5)."""
-  (text,) = visualize.run(model_of("stsb"), str(tmp_path / "page.html"), ["\t".join(COLUMNS["stsb"])])["texts"]
+  (text,) = visualize.run(
+    model_of("stsb"), str(tmp_path / "page.html"), ["\t".join(COLUMNS["stsb"])]
+  )["texts"]
   first, second = (sequence["tokens"] for sequence in text["sequences"])
   assert (first[0], first[-1], second[0], second[-1]) == ("<start>", "<extract>") * 2
   middle = first.index("<delimiter>")
@@ -161,27 +209,37 @@ def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
   encoded = task.encode([task.example(Row(tuple(COLUMNS["stsb"]), None, ""))], model.tokenizer, 160)
   batch = next(iter(in_order(encoded, 1)))
   measured = losses.task_loss(model.model, 1.0)(model.params, batch)[1]["text_loss"]
-  assert np.mean([sequence["mean"] for sequence in text["sequences"]]) == pytest.approx(-measured.value, abs=1e-4)
+  assert np.mean([sequence["mean"] for sequence in text["sequences"]]) == pytest.approx(
+    -measured.value, abs=1e-4
+  )
 
 
 def test_texts_of_a_file_come_after_typed_ones(model_of, tmp_path):
   (tmp_path / "texts.txt").write_text("the dog\n\nthe barn\n")
-  found = visualize.run(model_of("transformer"), str(tmp_path / "page.html"), ["the cat"], str(tmp_path / "texts.txt"))
+  found = visualize.run(
+    model_of("transformer"), str(tmp_path / "page.html"), ["the cat"], str(tmp_path / "texts.txt")
+  )
   assert [text["text"] for text in found["texts"]] == ["the cat", "the dog", "the barn"]
   (tmp_path / "rows.tsv").write_text("sentence2\tscore\tsentence1\nthe dog\t1\tthe barn\n")
-  found = visualize.run(model_of("stsb"), str(tmp_path / "page.html"), (), str(tmp_path / "rows.tsv"))
+  found = visualize.run(
+    model_of("stsb"), str(tmp_path / "page.html"), (), str(tmp_path / "rows.tsv")
+  )
   assert [text["text"] for text in found["texts"]] == ["the barn | the dog"]
 
 
 def test_a_task_cuts_by_its_rule_and_says_so(model_of, tmp_path):
-  with pytest.warns(UserWarning, match="text 1: cut to fit the context of 160, as in fine-tuning: 158 of"):
+  with pytest.warns(
+    UserWarning, match="text 1: cut to fit the context of 160, as in fine-tuning: 158 of"
+  ):
     (text,) = visualize.run(model_of("cola"), str(tmp_path / "page.html"), [LONG * 2])["texts"]
   assert text["note"].startswith("cut to fit")
   assert len(text["sequences"][0]["tokens"]) == 160 and len(text["classes"]["probabilities"]) == 158
 
 
 def test_columns_are_counted(model_of, tmp_path):
-  with pytest.raises(InputError, match="text 2: 1 columns; the task stsb reads 2, separated by tabs: sentence1, sen"):
+  with pytest.raises(
+    InputError, match="text 2: 1 columns; the task stsb reads 2, separated by tabs: sentence1, sen"
+  ):
     visualize.run(model_of("stsb"), str(tmp_path / "page.html"), ["the cat\tthe dog", "the cat"])
 
 
@@ -215,7 +273,9 @@ def test_a_hostile_text_stays_text(model_of, tmp_path):
   visualize.run(model_of("transformer"), str(plain), ["the cat"])
   assert data_of(page)["texts"][0]["text"] == HOSTILE
   assert Tags(page.read_text()).tags == Tags(plain.read_text()).tags
-  assert not re.search(r"https?://(?!www\.w3\.org)|\bsrc=|@import|\burl\(", page.read_text())  # nothing is fetched
+  assert not re.search(
+    r"https?://(?!www\.w3\.org)|\bsrc=|@import|\burl\(", page.read_text()
+  )  # nothing is fetched
 
 
 def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
@@ -230,7 +290,9 @@ def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
     raise SystemExit
 
   monkeypatch.setattr(visualize, "read", interrupt)
-  with pytest.raises(InputError, match="other.html: is there already and is no page of this program"):
+  with pytest.raises(
+    InputError, match="other.html: is there already and is no page of this program"
+  ):
     visualize.run(model_of("transformer"), str(other), ["the cat"])  # told before the time is spent
   with pytest.raises(SystemExit):
     visualize.run(model_of("transformer"), str(page), ["the cat"])
@@ -251,7 +313,13 @@ def render(tmp_path_factory):
   profile = tmp_path_factory.mktemp("profile")
 
   def show(page, fragment=""):
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", f"--user-data-dir={profile}"]
+    flags = [
+      "--headless",
+      "--no-sandbox",
+      "--disable-gpu",
+      "--virtual-time-budget=5000",
+      f"--user-data-dir={profile}",
+    ]
     command = [browser, *flags, "--dump-dom", f"{page.as_uri()}#{fragment}"]
     done = subprocess.run(command, capture_output=True, timeout=120, check=True)
     shown = Tags(done.stdout.decode())
@@ -279,14 +347,23 @@ def test_a_browser_shows_tokens_and_the_chosen_head(model_of, tmp_path, render):
     share = shares(sequence)[layer, head, token]
     for j, label in enumerate(labels):
       assert label.startswith(f"{sequence['tokens'][j]}: ")
-      assert label.endswith("to the right, not seen" if j > token else told(share[j]) if share[j] >= 0.1 else "%")
-    chosen = [j for j, (attributes, _) in enumerate(shown.strips["looks"]) if "chosen" in attributes.get("class", "")]
+      assert label.endswith(
+        "to the right, not seen" if j > token else told(share[j]) if share[j] >= 0.1 else "%"
+      )
+    chosen = [
+      j
+      for j, (attributes, _) in enumerate(shown.strips["looks"])
+      if "chosen" in attributes.get("class", "")
+    ]
     assert chosen == [token]
     seen[layer, head] = labels
   assert len({tuple(labels) for labels in seen.values()}) == 3
   names = [attributes["aria-label"] for attributes, _ in shown.strips["likelihood"]]
   assert names[0].endswith("not scored: nothing stands to its left")
-  assert f"log-probability −{-sequence['logp'][1]:.3f};" in names[1] and f"rank {sequence['rank'][1]};" in names[1]
+  assert (
+    f"log-probability −{-sequence['logp'][1]:.3f};" in names[1]
+    and f"rank {sequence['rank'][1]};" in names[1]
+  )
   assert shown.texts["numbers"].startswith(f"Token {token}: {sequence['tokens'][token]}")
 
 
@@ -310,21 +387,31 @@ def test_a_browser_is_pointed_and_clicked_at(model_of, tmp_path, render):
   acted.write_text(page.read_text().replace("</body>", acts))
   shown = render(acted)
   address = "#text=1&sequence=0&layer=1&head=1&token=4"
-  assert [shown.root[f"data-{name}"] for name in ("address", "after", "focus")] == [address, address, "true"]
+  assert [shown.root[f"data-{name}"] for name in ("address", "after", "focus")] == [
+    address,
+    address,
+    "true",
+  ]
   (sequence,) = found["texts"][1]["sequences"]
   assert shown.texts["numbers"].startswith(f"Token 2: {sequence['tokens'][2]}")
   labels = [attributes["aria-label"] for attributes, _ in shown.strips["looks"]]
   for j, share in enumerate(shares(sequence)[1, 1, 2]):
-    assert labels[j].endswith("to the right, not seen" if j > 2 else told(share) if share >= 0.1 else "%")
+    assert labels[j].endswith(
+      "to the right, not seen" if j > 2 else told(share) if share >= 0.1 else "%"
+    )
 
 
 def test_a_browser_shows_labels(finetuned, tmp_path, render):
   page = tmp_path / "page.html"
-  found = visualize.run(f"{finetuned.workdir}/seed_0", str(page), ["the cat sat", "the dog on the mat"])
+  found = visualize.run(
+    f"{finetuned.workdir}/seed_0", str(page), ["the cat sat", "the dog on the mat"]
+  )
   classes = found["texts"][1]["classes"]
   shown = render(page, "text=1&layer=99&head=x")  # what is not there is left out
   best = max(zip(classes["probabilities"][-1], classes["labels"], strict=True))
-  assert f"tokens, up to {classes['tokens'][-1]}: {best[1]}: {told(best[0])}" in shown.texts["point"]
+  assert (
+    f"tokens, up to {classes['tokens'][-1]}: {best[1]}: {told(best[0])}" in shown.texts["point"]
+  )
   assert [tag for tag, _ in shown.tags].count("polyline") == 2
   assert f"fine-tuned on {found['model']['task']}" in shown.texts["about"]
 
@@ -332,4 +419,6 @@ def test_a_browser_shows_labels(finetuned, tmp_path, render):
 def test_a_browser_shows_an_lstm(model_of, tmp_path, render):
   visualize.run(model_of("lstm"), str(tmp_path / "page.html"), ["the cat sat"])
   shown = render(tmp_path / "page.html", "layer=1")
-  assert "looks" not in shown.strips and [text for _, text in shown.strips["likelihood"]][0] == "▁the"
+  assert (
+    "looks" not in shown.strips and [text for _, text in shown.strips["likelihood"]][0] == "▁the"
+  )

@@ -59,10 +59,14 @@ STORY = ("x", "One.", "Two.", "Three.", "Four.", "Good.", "Bad.", "1")
 
 FILES = [
   File("cola", "train", "glue/CoLA/train.tsv", (), ("gj04", "1", "", "A cat sat."), (3,), 1),
-  File("cola", "test", "glue/CoLA/test.tsv", ("index", "sentence"), ("0", "A cat sat."), (1,), None),
+  File(
+    "cola", "test", "glue/CoLA/test.tsv", ("index", "sentence"), ("0", "A cat sat."), (1,), None
+  ),
   File("sst2", "train", "glue/SST-2/train.tsv", ("sentence", "label"), ("fine", "1"), (0,), 1),
   File("sst2", "test", "glue/SST-2/test.tsv", ("index", "sentence"), ("0", "fine"), (1,), None),
-  File("rte", "dev", "glue/RTE/dev.tsv", (*PAIR, "label"), ("0", "A.", "B.", "entailment"), (1, 2), 3),
+  File(
+    "rte", "dev", "glue/RTE/dev.tsv", (*PAIR, "label"), ("0", "A.", "B.", "entailment"), (1, 2), 3
+  ),
   File("rte", "test", "glue/RTE/test.tsv", PAIR, ("0", "A.", "B."), (1, 2), None),
   File("wnli", "dev", "glue/WNLI/dev.tsv", (*PAIR, "label"), ("0", "A.", "B.", "1"), (1, 2), 3),
   File(
@@ -71,34 +75,111 @@ FILES = [
   ),
   File("stsb", "dev", "glue/STS-B/dev.tsv", (*PAIR, "score"), ("0", "A.", "B.", "3.5"), (1, 2), 3),
   File(
-    *("qqp", "dev", "glue/QQP/dev.tsv", ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")),
+    *(
+      "qqp",
+      "dev",
+      "glue/QQP/dev.tsv",
+      ("id", "qid1", "qid2", "question1", "question2", "is_duplicate"),
+    ),
     *(("0", "1", "2", "A?", "B?", "1"), (3, 4), 5),
   ),
-  File("qqp", "test", "glue/QQP/test.tsv", ("id", "question1", "question2"), ("0", "A?", "B?"), (1, 2), None),
   File(
-    *("mrpc", "train", "glue/MRPC/msr_paraphrase_train.txt", PARAPHRASE, ("1", "1", "2", "A.", "B."), (3, 4), 0),
+    "qqp",
+    "test",
+    "glue/QQP/test.tsv",
+    ("id", "question1", "question2"),
+    ("0", "A?", "B?"),
+    (1, 2),
+    None,
+  ),
+  File(
+    *(
+      "mrpc",
+      "train",
+      "glue/MRPC/msr_paraphrase_train.txt",
+      PARAPHRASE,
+      ("1", "1", "2", "A.", "B."),
+      (3, 4),
+      0,
+    ),
     beside="glue/MRPC/dev_ids.tsv",
   ),
-  File("mrpc", "test", "glue/MRPC/msr_paraphrase_test.txt", PARAPHRASE, ("1", "1", "2", "A.", "B."), (3, 4), 0),
+  File(
+    "mrpc",
+    "test",
+    "glue/MRPC/msr_paraphrase_test.txt",
+    PARAPHRASE,
+    ("1", "1", "2", "A.", "B."),
+    (3, 4),
+    0,
+  ),
   File("mrpc", "dev", "glue/MRPC/dev.tsv", PARAPHRASE, ("1", "1", "2", "A.", "B."), (3, 4), 0),
   *(
-    File(task, split, f"glue/MNLI/{file}.tsv", INFERENCE, ("0", "1", "A.", "B.", "x", "neutral"), (2, 3), 5)
+    File(
+      task,
+      split,
+      f"glue/MNLI/{file}.tsv",
+      INFERENCE,
+      ("0", "1", "A.", "B.", "x", "neutral"),
+      (2, 3),
+      5,
+    )
     for task, split, file in (
       ("mnli", "train", "train"),
       ("mnli", "dev", "dev_matched"),
       ("mnli-mismatched", "dev", "dev_mismatched"),
     )
   ),
-  File("mnli", "test", "glue/MNLI/test_matched.tsv", INFERENCE[:4], ("0", "1", "A.", "B."), (2, 3), None),
+  File(
+    "mnli",
+    "test",
+    "glue/MNLI/test_matched.tsv",
+    INFERENCE[:4],
+    ("0", "1", "A.", "B."),
+    (2, 3),
+    None,
+  ),
   File("mnli-diagnostic", "test", "glue/AX/diagnostic.tsv", PAIR, ("0", "A.", "B."), (1, 2), None),
   File(
     *("snli", "train", "snli_1.0/snli_1.0_train.txt", ("gold_label", *PAIR[1:])),
     *(("neutral", "A.", "B."), (1, 2), 0),
   ),
-  File("scitail", "test", "SciTailV1.1/tsv_format/scitail_1.0_test.tsv", (), ("A.", "B.", "neutral"), (0, 1), 2),
-  File("storycloze", "test", "story_cloze/cloze_test_test__spring2016 - x.csv", CLOZE, STORY, (1, 2, 3, 4, 5, 6), 7),
-  File("storycloze", "train", "story_cloze/cloze_test_val__spring2016 - x.csv", CLOZE, STORY, (1, 2, 3, 4, 5, 6), 7),
-  File("storycloze-2018", "test", "story_cloze/cloze_test_val__winter2018.csv", CLOZE, STORY, (1, 2, 3, 4, 5, 6), 7),
+  File(
+    "scitail",
+    "test",
+    "SciTailV1.1/tsv_format/scitail_1.0_test.tsv",
+    (),
+    ("A.", "B.", "neutral"),
+    (0, 1),
+    2,
+  ),
+  File(
+    "storycloze",
+    "test",
+    "story_cloze/cloze_test_test__spring2016 - x.csv",
+    CLOZE,
+    STORY,
+    (1, 2, 3, 4, 5, 6),
+    7,
+  ),
+  File(
+    "storycloze",
+    "train",
+    "story_cloze/cloze_test_val__spring2016 - x.csv",
+    CLOZE,
+    STORY,
+    (1, 2, 3, 4, 5, 6),
+    7,
+  ),
+  File(
+    "storycloze-2018",
+    "test",
+    "story_cloze/cloze_test_val__winter2018.csv",
+    CLOZE,
+    STORY,
+    (1, 2, 3, 4, 5, 6),
+    7,
+  ),
 ]
 
 
@@ -136,7 +217,9 @@ def test_missing(tmp_path, file):
   file.write(tmp_path)
   (tmp_path / file.path).unlink()
   if file.path.endswith(".csv"):
-    with pytest.raises(InputError, match=r"story_cloze/?: 0 files cloze_test_\w+\*\.csv; there should be one"):
+    with pytest.raises(
+      InputError, match=r"story_cloze/?: 0 files cloze_test_\w+\*\.csv; there should be one"
+    ):
       find(file.task).examples(str(tmp_path), file.split)
   else:  # of MRPC's two layouts the first is asked for
     path = "glue/MRPC/msr_paraphrase_train.txt" if file.path == "glue/MRPC/dev.tsv" else file.path
@@ -147,7 +230,9 @@ def test_missing(tmp_path, file):
 def test_truncated_row(tmp_path, file):
   file.write(tmp_path, row=file.row[:-1])
   if file.task == "qqp" and file.label:
-    with pytest.warns(UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"):
+    with pytest.warns(
+      UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"
+    ):
       assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
   else:
     refused(file, tmp_path, rf":{file.line}: {len(file.row) - 1} columns")
@@ -165,10 +250,14 @@ def test_empty_text(tmp_path, file):
     for empty in ("", " \u00a0"):
       file.write(tmp_path, row=file.changed(place, empty))
       if file.task == "qqp" and file.label:
-        with pytest.warns(UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"):
+        with pytest.warns(
+          UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"
+        ):
           assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
       else:
-        refused(file, tmp_path, rf":{file.line}: column '{column}' is empty; fill it in or remove the row")
+        refused(
+          file, tmp_path, rf":{file.line}: column '{column}' is empty; fill it in or remove the row"
+        )
 
 
 @of_each_file
@@ -182,7 +271,11 @@ def test_another_header(tmp_path, file):
   if file.header:
     column = file.header[file.texts[0]]
     file.write(tmp_path, header=tuple(name.replace(column, "text") for name in file.header))
-    refused(file, tmp_path, rf":(1: should name the columns|[12]: no column '{column}'; the columns are '\w)")
+    refused(
+      file,
+      tmp_path,
+      rf":(1: should name the columns|[12]: no column '{column}'; the columns are '\w)",
+    )
   else:  # a header where the official file has none
     file.write(tmp_path, header=tuple(f"column{n}" for n in range(len(file.row))))
     refused(file, tmp_path, rf":1: label 'column{file.label}': should be ")

@@ -41,7 +41,9 @@ def random_examples(count, sequences=1, fields=2, longest=40, outcomes=3, seed=0
 
 
 def encoded_examples(count, context=128, truncate=each_half, outcomes=3, **kwargs):
-  return encode(random_examples(count, outcomes=outcomes, **kwargs), Numbers(), context, truncate, outcomes)
+  return encode(
+    random_examples(count, outcomes=outcomes, **kwargs), Numbers(), context, truncate, outcomes
+  )
 
 
 def unpack(batch, groups=1):
@@ -58,7 +60,9 @@ def unpack(batch, groups=1):
     for end in ends:
       row, last = first_row + end // length, end % length
       cells = np.flatnonzero(batch.text.segments[row] == batch.text.segments[row, last])
-      assert cells[-1] == last and (np.diff(cells) == 1).all(), "a sequence is contiguous and ends at its extract token"
+      assert cells[-1] == last and (np.diff(cells) == 1).all(), (
+        "a sequence is contiguous and ends at its extract token"
+      )
       assert not used[row, cells].any(), "segments are unique in a row"
       used[row, cells] = True
       ids = batch.text.inputs[row, cells]
@@ -96,7 +100,13 @@ def test_sequence_layout():
 def test_each_half_keeps_heads(context):
   """Released train.py: max_len = n_ctx // 2 - 2 for each field of a pair; a single field has n_ctx - 2."""
   long = [str(5 + i) for i in range(600)]
-  pair = encode([Example(((" ".join(long), " ".join(long[::-1])),), None, "f:1")], Numbers(), context, each_half, 2)
+  pair = encode(
+    [Example(((" ".join(long), " ".join(long[::-1])),), None, "f:1")],
+    Numbers(),
+    context,
+    each_half,
+    2,
+  )
   most = context // 2 - 2
   wanted = [START, *map(int, long[:most]), DELIMITER, *map(int, long[::-1][:most]), EXTRACT]
   assert pair.sequence(0, 0).tolist() == wanted
@@ -117,7 +127,8 @@ def test_first_field_alone_is_cut_as_long_as_that_suffices():
 
 
 @pytest.mark.parametrize(
-  "sequences, fields, truncate, groups", [(1, 1, each_half, 1), (2, 2, each_half, 4), (4, 3, first_field, 2)]
+  "sequences, fields, truncate, groups",
+  [(1, 1, each_half, 1), (2, 2, each_half, 4), (4, 3, first_field, 2)],
 )
 def test_packing_changes_nothing_and_loses_nothing(sequences, fields, truncate, groups):
   encoded = encoded_examples(70, 128, truncate, sequences=sequences, fields=fields)
@@ -135,13 +146,24 @@ def test_packing_changes_nothing_and_loses_nothing(sequences, fields, truncate, 
       assert (batch.text.weights[~used] == 0).all() and (batch.text.segments[~used] == 0).all()
       assert (batch.text.segments[used] > 0).all()
       np.testing.assert_allclose(batch.text.weights.sum(), 8, rtol=1e-5)  # 1 for each example
-    assert sum(seen.values()) == 64 and seen <= wanted, "every example at most once, and all but the last 6"
+    assert sum(seen.values()) == 64 and seen <= wanted, (
+      "every example at most once, and all but the last 6"
+    )
 
 
 def test_dtypes():
   batch = PackedBatches(encoded_examples(8), 8, seed=0, epochs=1)(0)
   kinds = [array.dtype for array in (*batch.text, batch.ends, batch.labels, batch.weights)]
-  assert kinds == [np.int32, np.int32, np.float32, np.int32, np.int32, np.int32, np.float32, np.float32]
+  assert kinds == [
+    np.int32,
+    np.int32,
+    np.float32,
+    np.int32,
+    np.int32,
+    np.int32,
+    np.float32,
+    np.float32,
+  ]
 
 
 def test_order_is_a_pure_function_of_seed_and_epoch():
@@ -174,15 +196,22 @@ def test_groups_hold_the_same_examples_in_the_same_order(groups):
   one, several = (PackedBatches(encoded, 8, 0, 1, groups=g) for g in (1, groups))
   assert several.shape[0] % groups == 0
   for step in range(one.steps_per_epoch):
-    assert list(map(as_tuples, unpack(one(step))[0])) == list(map(as_tuples, unpack(several(step), groups)[0]))
+    assert list(map(as_tuples, unpack(one(step))[0])) == list(
+      map(as_tuples, unpack(several(step), groups)[0])
+    )
     np.testing.assert_array_equal(one(step).labels, several(step).labels)
-    assert several(step).ends.max() < several.shape[0] // groups * several.shape[1], "ends are local to the group"
+    assert several(step).ends.max() < several.shape[0] // groups * several.shape[1], (
+      "ends are local to the group"
+    )
 
 
 def test_row_multiple_only_adds_empty_rows():
   """So that a run is the same on any number of devices."""
   encoded = encoded_examples(64, sequences=2)
-  one, several = PackedBatches(encoded, 8, 0, 1, groups=2), PackedBatches(encoded, 8, 0, 1, groups=2, row_multiple=16)
+  one, several = (
+    PackedBatches(encoded, 8, 0, 1, groups=2),
+    PackedBatches(encoded, 8, 0, 1, groups=2, row_multiple=16),
+  )
   rows = one.shape[0] // 2
   assert rows % 16 and several.shape[0] == 2 * (rows // 16 + 1) * 16
   for step in range(one.steps_per_epoch):
@@ -255,7 +284,10 @@ def test_soft_and_missing_labels():
 
 
 def test_report():
-  examples = [Example((("7 8 9 1", "7"),), (1.0, 0.0), "f:1"), Example((("7", "8 9 9 9 9 9"),), (0.0, 1.0), "f:2")] * 2
+  examples = [
+    Example((("7 8 9 1", "7"),), (1.0, 0.0), "f:1"),
+    Example((("7", "8 9 9 9 9 9"),), (0.0, 1.0), "f:2"),
+  ] * 2
   text = encode(examples, Numbers(), 12, each_half, 2).report(("yes", "no"))
   assert "4 examples" in text and "yes 50.0%, no 50.0%" in text
   assert "pieces outside the vocabulary: 9.09%" in text  # 1 of 11 in the distinct texts

@@ -41,7 +41,9 @@ def official(data_root, tmp_path_factory):
   for source, target in RENAMED.items():
     (root / target).parent.mkdir(exist_ok=True)
     content = (samples / source).read_bytes()
-    (root / target).write_bytes(content.replace(b"BOM", b"\xef\xbb\xbf", 1) if content.startswith(b"BOM") else content)
+    (root / target).write_bytes(
+      content.replace(b"BOM", b"\xef\xbb\xbf", 1) if content.startswith(b"BOM") else content
+    )
   return root
 
 
@@ -49,7 +51,9 @@ def read(path, names=None):
   """[(line, {column: cell})] by the csv module."""
   quoting = csv.QUOTE_MINIMAL if path.suffix == ".csv" else csv.QUOTE_NONE
   with open(path, newline="", encoding="utf-8-sig") as file:
-    reader = csv.DictReader(file, names, delimiter="," if path.suffix == ".csv" else "\t", quoting=quoting)
+    reader = csv.DictReader(
+      file, names, delimiter="," if path.suffix == ".csv" else "\t", quoting=quoting
+    )
     return [(reader.line_num, row) for row in reader]
 
 
@@ -64,7 +68,9 @@ def check(task, examples, rows, columns, label=None, meanings=None):
     elif meanings is None:  # a score
       assert np.dot(example.label, range(6)) == pytest.approx(float(row[label]))
     else:
-      assert task.labels[np.argmax(example.label)] == meanings[row[label]] and sorted(example.label)[-2:] == [0, 1]
+      assert task.labels[np.argmax(example.label)] == meanings[row[label]] and sorted(
+        example.label
+      )[-2:] == [0, 1]
 
 
 TWO = ("sentence1", "sentence2")
@@ -72,7 +78,12 @@ THREE_WAY = {name: name for name in ("entailment", "neutral", "contradiction")}
 TWO_WAY = {name: name for name in ("entailment", "not_entailment")}
 GLUE = {  # task: folder, text columns, label column, what its values mean (gluebenchmark.com; for numbers, its papers)
   "sst2": ("SST-2", ("sentence",), "label", {"0": "negative", "1": "positive"}),
-  "qqp": ("QQP", ("question1", "question2"), "is_duplicate", {"0": "not_duplicate", "1": "duplicate"}),
+  "qqp": (
+    "QQP",
+    ("question1", "question2"),
+    "is_duplicate",
+    {"0": "not_duplicate", "1": "duplicate"},
+  ),
   "stsb": ("STS-B", TWO, "score", None),
   "mnli": ("MNLI", TWO, "gold_label", THREE_WAY),
   "mnli-mismatched": ("MNLI", TWO, "gold_label", THREE_WAY),
@@ -85,10 +96,17 @@ GLUE = {  # task: folder, text columns, label column, what its values mean (glue
 @pytest.mark.parametrize("name, split", list(itertools.product(GLUE, ("train", "dev", "test"))))
 def test_glue(official, name, split):
   place, columns, label, meanings = GLUE[name]
-  kind = {"mnli": "_matched", "mnli-mismatched": "_mismatched"}.get(name, "") if split != "train" else ""
+  kind = (
+    {"mnli": "_matched", "mnli-mismatched": "_mismatched"}.get(name, "") if split != "train" else ""
+  )
   rows = read(official / "glue" / place / f"{split}{kind}.tsv")
   check(
-    find(name), find(name).examples(str(official), split), rows, columns, None if split == "test" else label, meanings
+    find(name),
+    find(name).examples(str(official), split),
+    rows,
+    columns,
+    None if split == "test" else label,
+    meanings,
   )
 
 
@@ -101,12 +119,22 @@ def test_the_diagnostic_set(official):
 def test_cola(official, split):
   rows = read(official / f"glue/CoLA/{split}.tsv", ("source", "label", "mark", "sentence"))
   meanings = {"0": "unacceptable", "1": "acceptable"}
-  check(find("cola"), find("cola").examples(str(official), split), rows, ("sentence",), "label", meanings)
+  check(
+    find("cola"),
+    find("cola").examples(str(official), split),
+    rows,
+    ("sentence",),
+    "label",
+    meanings,
+  )
 
 
 def test_cola_test_set(official):
   check(
-    find("cola"), find("cola").examples(str(official), "test"), read(official / "glue/CoLA/test.tsv"), ("sentence",)
+    find("cola"),
+    find("cola").examples(str(official), "test"),
+    read(official / "glue/CoLA/test.tsv"),
+    ("sentence",),
   )
 
 
@@ -119,7 +147,11 @@ def test_mrpc(official, split):
   rows = read(place / f"msr_paraphrase_{'test' if split == 'test' else 'train'}.txt")
   if split != "test":
     dev = (place / "dev_ids.tsv").read_text().splitlines()
-    rows = [(line, row) for line, row in rows if (f"{row['#1 ID']}\t{row['#2 ID']}" in dev) == (split == "dev")]
+    rows = [
+      (line, row)
+      for line, row in rows
+      if (f"{row['#1 ID']}\t{row['#2 ID']}" in dev) == (split == "dev")
+    ]
   check(find("mrpc"), find("mrpc").examples(str(official), split), rows, *MRPC)
 
 
@@ -130,28 +162,45 @@ def test_mrpc_as_glues_download_script_divides_it(official, tmp_path):
   header, *lines = (source / "msr_paraphrase_train.txt").read_text(encoding="utf-8").splitlines()
   dev = (source / "dev_ids.tsv").read_text().splitlines()
   for split in ("train", "dev"):
-    chosen = [line for line in lines if ("\t".join(line.split("\t")[1:3]) in dev) == (split == "dev")]
+    chosen = [
+      line for line in lines if ("\t".join(line.split("\t")[1:3]) in dev) == (split == "dev")
+    ]
     (place / f"{split}.tsv").write_text("\n".join([header, *chosen]), encoding="utf-8")
   _, *lines = (source / "msr_paraphrase_test.txt").read_text(encoding="utf-8").splitlines()
   lines = ["\t".join([str(index), *line.split("\t")[1:]]) for index, line in enumerate(lines)]
-  (place / "test.tsv").write_text("\n".join(["index\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines]), encoding="utf-8")
+  (place / "test.tsv").write_text(
+    "\n".join(["index\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines]), encoding="utf-8"
+  )
   task = find("mrpc")
   for split in ("train", "dev", "test"):
     columns, label, meanings = MRPC
     found = task.examples(str(tmp_path), split)
-    check(task, found, read(place / f"{split}.tsv"), columns, None if split == "test" else label, meanings)
+    check(
+      task,
+      found,
+      read(place / f"{split}.tsv"),
+      columns,
+      None if split == "test" else label,
+      meanings,
+    )
     whole = task.examples(str(official), split)
     assert [example.sequences for example in found] == [example.sequences for example in whole]
-    assert split == "test" or [example.label for example in found] == [example.label for example in whole]
+    assert split == "test" or [example.label for example in found] == [
+      example.label for example in whole
+    ]
   for path in source.iterdir():  # the script leaves them there; their test set has labels
     shutil.copyfile(path, place / path.name)
-  assert [example.label for example in task.examples(str(tmp_path), "test")] == [example.label for example in whole]
+  assert [example.label for example in task.examples(str(tmp_path), "test")] == [
+    example.label for example in whole
+  ]
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_snli(official, split):
   rows = read(official / f"snli_1.0/snli_1.0_{split}.txt")
-  check(find("snli"), find("snli").examples(str(official), split), rows, TWO, "gold_label", THREE_WAY)
+  check(
+    find("snli"), find("snli").examples(str(official), split), rows, TWO, "gold_label", THREE_WAY
+  )
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
@@ -159,19 +208,36 @@ def test_scitail(official, split):
   columns = ("premise", "hypothesis")
   rows = read(official / f"SciTailV1.1/tsv_format/scitail_1.0_{split}.tsv", (*columns, "label"))
   meanings = {"entails": "entails", "neutral": "neutral"}
-  check(find("scitail"), find("scitail").examples(str(official), split), rows, columns, "label", meanings)
+  check(
+    find("scitail"),
+    find("scitail").examples(str(official), split),
+    rows,
+    columns,
+    "label",
+    meanings,
+  )
 
 
 CLOZE = (
-  (*(f"InputSentence{n}" for n in (1, 2, 3, 4)), "RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"),
+  (
+    *(f"InputSentence{n}" for n in (1, 2, 3, 4)),
+    "RandomFifthSentenceQuiz1",
+    "RandomFifthSentenceQuiz2",
+  ),
   "AnswerRightEnding",
   {"1": "1", "2": "2"},
 )
 
 
-@pytest.mark.parametrize("name, file", [("storycloze", "2016/*_test__*.csv"), ("storycloze-2018", "2018/*_val__*.csv")])
+@pytest.mark.parametrize(
+  "name, file", [("storycloze", "2016/*_test__*.csv"), ("storycloze-2018", "2018/*_val__*.csv")]
+)
 def test_storycloze(official, name, file):
-  task, (path,), (divided,) = find(name), official.glob(f"story_cloze/{file}"), official.glob("*/2016/*_val__*.csv")
+  task, (path,), (divided,) = (
+    find(name),
+    official.glob(f"story_cloze/{file}"),
+    official.glob("*/2016/*_val__*.csv"),
+  )
   check(task, task.examples(str(official), "test"), read(path), *CLOZE)
   rows, used = dict(read(divided)), []
   for split in ("train", "dev"):

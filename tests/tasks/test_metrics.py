@@ -51,6 +51,8 @@ def test_f1_of_predictions_that_are_never_positive():
 @pytest.mark.parametrize("metric, library", [("accuracy", "sklearn"), ("pearson", "scipy")])
 def test_missing_library_names_the_extra(monkeypatch, classes, metric, library):
   monkeypatch.setitem(sys.modules, library, None)
-  monkeypatch.setitem(sys.modules, f"{library}.{'metrics' if library == 'sklearn' else 'stats'}", None)
+  monkeypatch.setitem(
+    sys.modules, f"{library}.{'metrics' if library == 'sklearn' else 'stats'}", None
+  )
   with pytest.raises(InputError, match=r"gpt_jax\[metrics\]"):
     getattr(metrics, metric)(*classes)

@@ -46,7 +46,8 @@ FILES = {
     "-\tE.\tF.\tneutral\tentailment\n"
   ),
   "glue/STS-B/train.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t3.400\n1\tx\tC.\tD.\t5.000\n",
-  "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER + '1\t1\t2\tA "b.\tC.\r\n0\t4\t3\tD.\tE.\r\n1\t3\t4\tF.\tG.\r\n',
+  "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER
+  + '1\t1\t2\tA "b.\tC.\r\n0\t4\t3\tD.\tE.\r\n1\t3\t4\tF.\tG.\r\n',
   "glue/MRPC/msr_paraphrase_test.txt": MRPC_HEADER + "0\t5\t6\tH.\tI.\r\n",
   "glue/MRPC/dev_ids.tsv": "4\t3\n",
   "race/dev/middle/10.txt": json.dumps(
@@ -73,7 +74,10 @@ def small(tmp_path):
 
 
 def short(examples, root):
-  return [(example.sequences, example.label, example.name.removeprefix(f"{root}/")) for example in examples]
+  return [
+    (example.sequences, example.label, example.name.removeprefix(f"{root}/"))
+    for example in examples
+  ]
 
 
 def test_cola(small):
@@ -106,7 +110,9 @@ def test_wnli(small):
     ((("A.", "B."),), (1, 0), "glue/WNLI/train.tsv:3"),
   ]
   assert find("wnli").labels == ("not_entailment", "entailment")  # 0 and 1
-  assert short(find("wnli").examples(str(small), "test"), small) == [((("C.", "D."),), None, "glue/WNLI/test.tsv:2")]
+  assert short(find("wnli").examples(str(small), "test"), small) == [
+    ((("C.", "D."),), None, "glue/WNLI/test.tsv:2")
+  ]
 
 
 def test_qnli(small):
@@ -124,26 +130,43 @@ def test_storycloze_divides_the_validation_set(tmp_path):
   header = "InputStoryid,InputSentence1,InputSentence2,InputSentence3,InputSentence4,"
   header += "RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding"
   (tmp_path / "story_cloze" / "2016").mkdir(parents=True)
-  for name, numbers in (("val__spring2016 - val", range(20)), ("test__spring2016", [30]), ("val__winter2018", [40])):
+  for name, numbers in (
+    ("val__spring2016 - val", range(20)),
+    ("test__spring2016", [30]),
+    ("val__winter2018", [40]),
+  ):
     lines = [header, *map(cloze, numbers)]
     (tmp_path / f"story_cloze/2016/cloze_test_{name}.csv").write_text("\n".join(lines))
-  train, dev, test = (find("storycloze").examples(str(tmp_path), split) for split in ("train", "dev", "test"))
+  train, dev, test = (
+    find("storycloze").examples(str(tmp_path), split) for split in ("train", "dev", "test")
+  )
   assert (len(train), len(dev)) == (16, 4)
   expected = model_selection.train_test_split(range(20), test_size=4, random_state=3535999445)
-  found = [[int(example.sequences[0][1][5:-1]) for example in examples] for examples in (train, dev)]
+  found = [
+    [int(example.sequences[0][1][5:-1]) for example in examples] for examples in (train, dev)
+  ]
   assert found == [list(part) for part in expected]
-  assert test[0].sequences == (("One 30. Two. Three. Four.", "Good 30."), ("One 30. Two. Three. Four.", "Bad."))
+  assert test[0].sequences == (
+    ("One 30. Two. Three. Four.", "Good 30."),
+    ("One 30. Two. Three. Four.", "Bad."),
+  )
   assert test[0].label == (1, 0)
   assert "One 40." in find("storycloze-2018").examples(str(tmp_path), "test")[0].sequences[0][0]
   (tmp_path / "story_cloze/2016/cloze_test_test__spring2016.csv").unlink()
-  with pytest.raises(InputError, match="0 files cloze_test_test__spring2016.*; there should be one"):
+  with pytest.raises(
+    InputError, match="0 files cloze_test_test__spring2016.*; there should be one"
+  ):
     find("storycloze").examples(str(tmp_path), "test")
 
 
 def test_mnli_has_two_dev_sets(small):
-  matched, mismatched = (find(name).examples(str(small), "dev") for name in ("mnli", "mnli-mismatched"))
+  matched, mismatched = (
+    find(name).examples(str(small), "dev") for name in ("mnli", "mnli-mismatched")
+  )
   assert short(matched, small) == [((("A.", "B."),), (1, 0, 0), "glue/MNLI/dev_matched.tsv:2")]
-  assert short(mismatched, small) == [((("C.", "D."),), (0, 0, 1), "glue/MNLI/dev_mismatched.tsv:2")]
+  assert short(mismatched, small) == [
+    ((("C.", "D."),), (0, 0, 1), "glue/MNLI/dev_mismatched.tsv:2")
+  ]
 
 
 def test_the_diagnostic_set_is_one_more_test_set_of_mnli(small):
@@ -154,14 +177,18 @@ def test_the_diagnostic_set_is_one_more_test_set_of_mnli(small):
   assert task.examples(str(small), "dev") == find("mnli").examples(str(small), "dev")
   assert task.labels == find("mnli").labels
   (small / "glue/AX").rename(small / "glue/diagnostic")  # as GLUE's download script has it
-  assert [example.sequences for example in task.examples(str(small), "test")] == [row[0] for row in rows]
+  assert [example.sequences for example in task.examples(str(small), "test")] == [
+    row[0] for row in rows
+  ]
   (small / place.replace("AX", "diagnostic")).unlink()
   with pytest.raises(InputError, match=r"glue/AX/diagnostic\.tsv: No such file"):
     task.examples(str(small), "test")
 
 
 def test_qqp_leaves_out_what_is_broken_as_published(small):
-  with pytest.warns(UserWarning, match="train.tsv: 1 of 3 rows are broken and left out, the first in line 3"):
+  with pytest.warns(
+    UserWarning, match="train.tsv: 1 of 3 rows are broken and left out, the first in line 3"
+  ):
     examples = find("qqp").examples(str(small), "train")
   assert short(examples, small) == [
     ((("Who?", "What man?"), ("What man?", "Who?")), (0, 1), "glue/QQP/train.tsv:2"),
@@ -177,7 +204,9 @@ def test_qqp_leaves_out_what_is_broken_as_published(small):
 def test_snli_leaves_out_what_has_no_gold_label(small):
   with pytest.warns(UserWarning, match="1 of 2 rows have no gold label and are left out"):
     examples = find("snli").examples(str(small), "train")
-  assert short(examples, small) == [((("A dog.", "A cat."),), (0, 1, 0), "snli_1.0/snli_1.0_train.txt:2")]
+  assert short(examples, small) == [
+    ((("A dog.", "A cat."),), (0, 1, 0), "snli_1.0/snli_1.0_train.txt:2")
+  ]
 
 
 def test_scitail(small):
@@ -213,7 +242,9 @@ def test_stsb_bins_have_the_score_as_expectation():
   assert ((distributions > 0).sum(axis=1) <= 2).all()
   uniform = expectation(np.full((1, 6), 1 / 6))
   assert uniform == pytest.approx([2.5])
-  assert find("stsb").score(distributions, distributions) == pytest.approx({"pearson": 1, "spearman": 1})
+  assert find("stsb").score(distributions, distributions) == pytest.approx(
+    {"pearson": 1, "spearman": 1}
+  )
 
 
 def test_race(small):
@@ -236,14 +267,50 @@ def test_race_of_both_schools(small):
 @pytest.mark.parametrize(
   "task, split, name, content, message",
   [
-    ("rte", "dev", "glue/RTE/dev.tsv", "sentence1\tsentence2\nA.\tB.\n", r"dev\.tsv:2: no column 'label'"),
-    ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\t5.1\n", r":2: label '5\.1': .* 0 to 5"),
-    ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tnan\n", r":2: label 'nan': .* 0 to 5"),
-    ("stsb", "dev", "glue/STS-B/dev.tsv", "sentence1\tsentence2\tscore\nA.\tB.\tx\n", r":2: label 'x': .* 0 to 5"),
-    ("mrpc", "dev", "glue/MRPC/dev_ids.tsv", "3 4\n", r"dev_ids\.tsv:1: should be the two sentence ids"),
+    (
+      "rte",
+      "dev",
+      "glue/RTE/dev.tsv",
+      "sentence1\tsentence2\nA.\tB.\n",
+      r"dev\.tsv:2: no column 'label'",
+    ),
+    (
+      "stsb",
+      "dev",
+      "glue/STS-B/dev.tsv",
+      "sentence1\tsentence2\tscore\nA.\tB.\t5.1\n",
+      r":2: label '5\.1': .* 0 to 5",
+    ),
+    (
+      "stsb",
+      "dev",
+      "glue/STS-B/dev.tsv",
+      "sentence1\tsentence2\tscore\nA.\tB.\tnan\n",
+      r":2: label 'nan': .* 0 to 5",
+    ),
+    (
+      "stsb",
+      "dev",
+      "glue/STS-B/dev.tsv",
+      "sentence1\tsentence2\tscore\nA.\tB.\tx\n",
+      r":2: label 'x': .* 0 to 5",
+    ),
+    (
+      "mrpc",
+      "dev",
+      "glue/MRPC/dev_ids.tsv",
+      "3 4\n",
+      r"dev_ids\.tsv:1: should be the two sentence ids",
+    ),
     ("race-middle", "dev", "race/dev/middle/9.txt", "{", r"9\.txt:1: not JSON"),
     ("race-middle", "dev", "race/dev/middle/9.txt", "[]", r"9\.txt:1: should have an article"),
-    ("race-middle", "dev", "race/dev/middle/9.txt", '{"article": "A."}', r"9\.txt:1: should have an article"),
+    (
+      "race-middle",
+      "dev",
+      "race/dev/middle/9.txt",
+      '{"article": "A."}',
+      r"9\.txt:1: should have an article",
+    ),
     (
       "race-middle",
       "dev",
@@ -251,7 +318,13 @@ def test_race_of_both_schools(small):
       '{"article": "A.", "questions": ["Q?"], "options": [["a", "b", "c"]], "answers": ["A"]}',
       r"9\.txt:1: question 1: 3 options; should be 4",
     ),
-    ("race-middle", "dev", "race/dev/middle/9.txt", b'{"article": "\xe9"}', r"9\.txt:1: not UTF-8 \(byte 0xe9\)"),
+    (
+      "race-middle",
+      "dev",
+      "race/dev/middle/9.txt",
+      b'{"article": "\xe9"}',
+      r"9\.txt:1: not UTF-8 \(byte 0xe9\)",
+    ),
     (
       "race-middle",
       "dev",
@@ -275,7 +348,9 @@ def test_race_of_both_schools(small):
     ),
   ],
 )
-def test_what_a_reader_alone_can_meet_is_named_with_file_and_line(small, task, split, name, content, message):
+def test_what_a_reader_alone_can_meet_is_named_with_file_and_line(
+  small, task, split, name, content, message
+):
   (small / name).write_bytes(content if isinstance(content, bytes) else content.encode())
   with pytest.raises(InputError, match=message):
     find(task).examples(str(small), split)
@@ -301,13 +376,31 @@ def test_empty_data_dir_is_not_the_current_folder():
 
 
 COUNTS = {  # sums are of parts that other sources count
-  "cola": {"train": 8551, "dev": 10657 - 8551 - 1063},  # 10,657 sentences, 1,063 of them the test set (Warstadt et al.)
+  "cola": {
+    "train": 8551,
+    "dev": 10657 - 8551 - 1063,
+  },  # 10,657 sentences, 1,063 of them the test set (Warstadt et al.)
   "sst2": {"train": 67349, "dev": 872, "test": 1821},
   "qnli": {"dev": 5463},
-  "rte": {"train": 567 + 800 + 800 + 600 - 277, "dev": 277},  # the development sets of RTE-1, 2, 3 and 5
-  "mrpc": {"train": 4076 - 408, "dev": 408, "test": 5801 - 4076},  # Dolan and Brockett 2005; GLUE's list of 408
-  "stsb": {"train": 3299 + 2000 + 450, "dev": 500 + 625 + 375, "test": 500 + 625 + 254},  # news, captions, forums (Cer)
-  "race-middle": {"train": 28293 - 2 * 1436, "dev": 1436, "test": 1436},  # 28,293 questions of middle schools (Lai)
+  "rte": {
+    "train": 567 + 800 + 800 + 600 - 277,
+    "dev": 277,
+  },  # the development sets of RTE-1, 2, 3 and 5
+  "mrpc": {
+    "train": 4076 - 408,
+    "dev": 408,
+    "test": 5801 - 4076,
+  },  # Dolan and Brockett 2005; GLUE's list of 408
+  "stsb": {
+    "train": 3299 + 2000 + 450,
+    "dev": 500 + 625 + 375,
+    "test": 500 + 625 + 254,
+  },  # news, captions, forums (Cer)
+  "race-middle": {
+    "train": 28293 - 2 * 1436,
+    "dev": 1436,
+    "test": 1436,
+  },  # 28,293 questions of middle schools (Lai)
 }
 SHARES = {  # of a label, in percent
   "cola": ("acceptable", {"train": 70.4}),
@@ -344,7 +437,9 @@ def test_official_counts(whole, name):
 @pytest.mark.parametrize("name", SHARES)
 def test_official_balance_of_labels(whole, name):
   label, shares = SHARES[name]
-  assert {split: round(100 * share(find(name), label, whole(name)[split]), 1) for split in shares} == shares
+  assert {
+    split: round(100 * share(find(name), label, whole(name)[split]), 1) for split in shares
+  } == shares
 
 
 def test_mrpc_has_3900_paraphrases(whole):

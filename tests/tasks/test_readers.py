@@ -20,7 +20,9 @@ def read(path, columns=("text",), label="label", **kwargs):
 
 
 def test_tsv_has_no_quoting_and_may_have_bom_and_crlf(tmp_path):
-  path = write(tmp_path / "a.tsv", '\ufefflabel\ttext\r\nyes\t"one\x85 quote\u2028\r\n\r\nno\ttwo, "three"\r\n')
+  path = write(
+    tmp_path / "a.tsv", '\ufefflabel\ttext\r\nyes\t"one\x85 quote\u2028\r\n\r\nno\ttwo, "three"\r\n'
+  )
   assert read(path) == [
     Row(('"one\x85 quote\u2028',), "yes", f"{path}:2"),
     Row(('two, "three"',), "no", f"{path}:4"),
@@ -38,7 +40,10 @@ def test_csv_cells_may_hold_documents(tmp_path):
 
 
 def test_jsonl(tmp_path):
-  path = write(tmp_path / "a.jsonl", '{"text": "a\\nb", "label": 1}\n{"label": true, "text": "c", "more": []}\n')
+  path = write(
+    tmp_path / "a.jsonl",
+    '{"text": "a\\nb", "label": 1}\n{"label": true, "text": "c", "more": []}\n',
+  )
   assert read(path) == [Row(("a\nb",), "1", f"{path}:1"), Row(("c",), "true", f"{path}:2")]
 
 
@@ -60,11 +65,23 @@ def test_columns_in_the_order_asked_for_and_labels_that_may_be_absent(tmp_path):
 @pytest.mark.parametrize(
   "name, content, message",
   [
-    ("a.tsv", "text\tlabel\na\tyes\nb\n", r"a\.tsv:3: 1 columns where the first line names 2: text, label"),
+    (
+      "a.tsv",
+      "text\tlabel\na\tyes\nb\n",
+      r"a\.tsv:3: 1 columns where the first line names 2: text, label",
+    ),
     ("a.csv", 'text,label\n"a\nb",yes\nc\n', r"a\.csv:4: 1 columns where the first line names 2"),
     ("a.csv", 'text,label\na,"b" c\n', r"a\.csv:2: not CSV"),
-    ("a.tsv", "sentence\tlabel\na\tyes\n", r"a\.tsv:2: no column 'text'; the columns are 'sentence', 'label'"),
-    ("a.tsv", "text\tgold\na\tyes\n", r"a\.tsv:2: no column 'label'; the columns are 'text', 'gold'"),
+    (
+      "a.tsv",
+      "sentence\tlabel\na\tyes\n",
+      r"a\.tsv:2: no column 'text'; the columns are 'sentence', 'label'",
+    ),
+    (
+      "a.tsv",
+      "text\tgold\na\tyes\n",
+      r"a\.tsv:2: no column 'label'; the columns are 'text', 'gold'",
+    ),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"label": 0}\n', r"a\.jsonl:2: no column 'text'"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"a\.jsonl:2: not JSON"),
     ("a.jsonl", "[1]\n", r"a\.jsonl:1: should be one JSON object a line"),
@@ -90,7 +107,9 @@ def test_folder_is_found_from_above_and_from_the_collection(tmp_path):
   assert folder(str(tmp_path / "glue"), "glue", "RTE") == str(place)
   race = tmp_path / "race"
   race.mkdir()
-  assert folder(str(tmp_path), "race").rstrip("/") == folder(str(race), "race").rstrip("/") == str(race)
+  assert (
+    folder(str(tmp_path), "race").rstrip("/") == folder(str(race), "race").rstrip("/") == str(race)
+  )
   with pytest.raises(InputError, match="no folder 'glue/CoLA' here"):
     folder(str(tmp_path), "glue", "CoLA")
   with pytest.raises(InputError, match="no folder 'race' here"):

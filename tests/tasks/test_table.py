@@ -24,7 +24,9 @@ def files(tmp_path):
   return str(tmp_path)
 
 
-REVIEWS = TableTask(train="train.csv", dev="dev.jsonl", test="test.tsv", columns=("review",), label="stars")
+REVIEWS = TableTask(
+  train="train.csv", dev="dev.jsonl", test="test.tsv", columns=("review",), label="stars"
+)
 
 
 def test_classification_of_three_formats(files):
@@ -44,7 +46,9 @@ def test_classification_of_three_formats(files):
   "transform, sequences", [("entailment", (("x", "y"),)), ("similarity", (("x", "y"), ("y", "x")))]
 )
 def test_pairs(files, transform, sequences):
-  task = TableTask(train="pairs.tsv", columns=("a", "b"), label="same", transform=transform, metric="f1").build(files)
+  task = TableTask(
+    train="pairs.tsv", columns=("a", "b"), label="same", transform=transform, metric="f1"
+  ).build(files)
   example = task.examples(files, "train")[0]
   assert (example.sequences, example.label) == (sequences, (0, 1))
   assert list(task.metrics) == ["f1", "accuracy"]
@@ -52,11 +56,17 @@ def test_pairs(files, transform, sequences):
 
 def test_multiple_choice(files):
   columns = ("story", "first", "second", "third")
-  table = TableTask(train="choices.tsv", columns=columns, label="right", transform="multiple_choice")
+  table = TableTask(
+    train="choices.tsv", columns=columns, label="right", transform="multiple_choice"
+  )
   task = table.build(files)
   (example,) = task.examples(files, "train")
   assert example.sequences == (("Once.", "A."), ("Once.", "B."), ("Once.", "C."))
-  assert (example.label, task.combine, task.labels) == ((0, 1, 0), "choose", ("first", "second", "third"))
+  assert (example.label, task.combine, task.labels) == (
+    (0, 1, 0),
+    "choose",
+    ("first", "second", "third"),
+  )
   np.testing.assert_array_equal(task.truncate(np.array([[90, 9]]), 32), [[20, 9]])
 
 
@@ -99,17 +109,39 @@ def test_bad_configs(fields, message):
   [
     ({"labels": ("pos", "ok")}, "train", r"train\.csv:3: label 'neg': should be one of pos, ok"),
     ({"label": "grade"}, "train", r"train\.csv:2: no column 'grade'"),
-    ({"columns": ("text",)}, "train", r"train\.csv:2: no column 'text'; the columns are 'review', 'stars'"),
+    (
+      {"columns": ("text",)},
+      "train",
+      r"train\.csv:2: no column 'text'; the columns are 'review', 'stars'",
+    ),
     ({"train": "none.csv"}, "train", r"none\.csv: No such file"),
-    ({"train": "blank.jsonl"}, "train", r"blank\.jsonl:2: column 'review' is empty; fill it in or remove the row"),
-    ({"train": "unlabelled.tsv"}, "train", r"unlabelled\.tsv:4: label '': should be one of neg, pos"),
+    (
+      {"train": "blank.jsonl"},
+      "train",
+      r"blank\.jsonl:2: column 'review' is empty; fill it in or remove the row",
+    ),
+    (
+      {"train": "unlabelled.tsv"},
+      "train",
+      r"unlabelled\.tsv:4: label '': should be one of neg, pos",
+    ),
     ({"dev": ""}, "dev", "TableTask.dev: no file is named"),
     ({"dev": "test.tsv"}, "dev", r"test\.tsv:2: no column 'stars'"),
-    ({"train": "choices.tsv", "columns": ("story",), "label": "right"}, "train", "two or more are needed"),
+    (
+      {"train": "choices.tsv", "columns": ("story",), "label": "right"},
+      "train",
+      "two or more are needed",
+    ),
   ],
 )
 def test_bad_files(files, fields, split, message):
-  values = {"train": "train.csv", "dev": "dev.jsonl", "test": "test.tsv", "columns": ("review",), "label": "stars"}
+  values = {
+    "train": "train.csv",
+    "dev": "dev.jsonl",
+    "test": "test.tsv",
+    "columns": ("review",),
+    "label": "stars",
+  }
   with pytest.raises(InputError, match=message):
     TableTask(**{**values, **fields}).build(files).examples(files, split)
 
@@ -117,6 +149,6 @@ def test_bad_files(files, fields, split, message):
 def test_f1_needs_two_labels(files):
   columns = ("story", "first", "second", "third")
   with pytest.raises(InputError, match="f1 needs two labels"):
-    TableTask(train="choices.tsv", columns=columns, label="right", transform="multiple_choice", metric="f1").build(
-      files
-    )
+    TableTask(
+      train="choices.tsv", columns=columns, label="right", transform="multiple_choice", metric="f1"
+    ).build(files)

@@ -10,7 +10,16 @@ from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import Named, Task, classification, entailment, every, find, multiple_choice, similarity
+from gpt_jax.tasks.task import (
+  Named,
+  Task,
+  classification,
+  entailment,
+  every,
+  find,
+  multiple_choice,
+  similarity,
+)
 
 
 def toy(rows, **kwargs):
@@ -33,12 +42,16 @@ def test_every_task_is_whole(task):
   sequences = task.sequences(*task.columns)
   assert task.combine == ("choose" if len(task.columns) > 2 else "sum")
   assert len(sequences) == task.outcomes or task.combine == "sum"
-  assert all(any(column in text for sequence in sequences for text in sequence) for column in task.columns)
+  assert all(
+    any(column in text for sequence in sequences for text in sequence) for column in task.columns
+  )
 
 
 def test_an_unknown_task_is_answered_with_those_there_are():
   for name in ("colla", "task", "table", "race-low", "os"):
-    with pytest.raises(InputError, match="no task '.*'; the tasks are cola, .*race, race-middle, race-high, rte"):
+    with pytest.raises(
+      InputError, match="no task '.*'; the tasks are cola, .*race, race-middle, race-high, rte"
+    ):
       find(name)
 
 
@@ -57,17 +70,32 @@ def test_transformations():
 
 def test_examples():
   task = toy([Row(("a",), "yes", "f:1"), Row(("b",), "no", "f:2")])
-  assert task.examples("", "dev") == [Example((("a",),), (0.0, 1.0), "f:1"), Example((("b",),), (1.0, 0.0), "f:2")]
+  assert task.examples("", "dev") == [
+    Example((("a",),), (0.0, 1.0), "f:1"),
+    Example((("b",),), (1.0, 0.0), "f:2"),
+  ]
 
 
 @pytest.mark.parametrize(
   "rows, split, message",
   [
-    ([Row(("a",), "yes", "f:1"), Row(("b",), "maybe", "f:2")], "dev", "^f:2: label 'maybe': should be one of no, yes"),
-    ([Row(("a",), "yes", "f:1"), Row(("b",), None, "f:2")], "train", "^f:2: no label; train rows need one of no, yes"),
+    (
+      [Row(("a",), "yes", "f:1"), Row(("b",), "maybe", "f:2")],
+      "dev",
+      "^f:2: label 'maybe': should be one of no, yes",
+    ),
+    (
+      [Row(("a",), "yes", "f:1"), Row(("b",), None, "f:2")],
+      "train",
+      "^f:2: no label; train rows need one of no, yes",
+    ),
     ([Row(("b",), None, "f:2")], "dev", "^f:2: no label; dev rows need one of no, yes"),
     ([], "dev", "no examples in the dev split"),
-    ([Row(("a",), "yes", "f:1")], "valid", "split 'valid' of toy: should be one of train, dev, test"),
+    (
+      [Row(("a",), "yes", "f:1")],
+      "valid",
+      "split 'valid' of toy: should be one of train, dev, test",
+    ),
   ],
 )
 def test_bad_rows(rows, split, message):
@@ -101,7 +129,13 @@ CLASSES = {  # TFDS's data sets with a class a row: text features, names of the 
   "sci_tail": (("premise", "hypothesis"), ("entails", "neutral")),
 }
 SPLITS_THERE = {
-  "glue/mnli": ("train", "validation_matched", "validation_mismatched", "test_matched", "test_mismatched"),
+  "glue/mnli": (
+    "train",
+    "validation_matched",
+    "validation_mismatched",
+    "test_matched",
+    "test_mismatched",
+  ),
   "glue/ax": ("test",),
   "race/middle": ("train", "dev", "test"),
 }
@@ -110,7 +144,11 @@ SPLITS_THERE = {
 def records(data_set, split):
   """What the fake data set has: a row for each class, without labels in GLUE's test sets, and broken rows."""
   if data_set == "race/middle":
-    questions = {"questions": ["q1", "q2"], "options": [list("abcd"), list("efgh")], "answers": ["B", "D"]}
+    questions = {
+      "questions": ["q1", "q2"],
+      "options": [list("abcd"), list("efgh")],
+      "answers": ["B", "D"],
+    }
     return [{"article": "Öl.", **questions}]
   unlabelled = data_set.startswith("glue/") and split.startswith("test")
   if data_set == "glue/stsb":
@@ -157,7 +195,9 @@ def tfds_dir(tmp_path_factory):
       pkg_dir_path = None
 
       def _info(self):
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features[data_set]))
+        return tfds.core.DatasetInfo(
+          builder=self, features=tfds.features.FeaturesDict(features[data_set])
+        )
 
       def _split_generators(self, manager):
         splits = SPLITS_THERE.get(data_set, ("train", "validation", "test"))
@@ -166,12 +206,16 @@ def tfds_dir(tmp_path_factory):
       def _generate_examples(self, split):
         yield from enumerate(records(data_set, split))
 
-    Builder(config=config or None, data_dir=directory, file_format="array_record").download_and_prepare()
+    Builder(
+      config=config or None, data_dir=directory, file_format="array_record"
+    ).download_and_prepare()
 
   directory = str(tmp_path_factory.mktemp("tfds"))
   for data_set in features:
     with pytest.MonkeyPatch.context() as patch:
-      if data_set == "race/middle":  # to write nested lists, though not to read them, TFDS needs TensorFlow
+      if (
+        data_set == "race/middle"
+      ):  # to write nested lists, though not to read them, TFDS needs TensorFlow
         patch.setattr(tfds.features.TensorInfo, "dtype", property(lambda self: self.np_dtype))
       build(data_set, directory)
   return directory
@@ -206,15 +250,22 @@ def test_tfds_labels_by_name(tfds_dir, task):
 @pytest.mark.parametrize("name, total", [("snli", 4), ("qqp", 3)])
 def test_tfds_rows_to_leave_out_are_counted(tfds_dir, name, total):
   """SNLI's without a gold label, QQP's without a second question."""
-  with pytest.warns(UserWarning, match=rf"1 of {total} rows of .*{name} \(train\) lack a label or a text and are left"):
+  with pytest.warns(
+    UserWarning,
+    match=rf"1 of {total} rows of .*{name} \(train\) lack a label or a text and are left",
+  ):
     examples = find(name).examples(f"tfds:{tfds_dir}", "train")
   assert len(examples) == total - 1
 
 
-@pytest.mark.parametrize("task", [task for task in every() if task.tfds], ids=lambda task: task.name)
+@pytest.mark.parametrize(
+  "task", [task for task in every() if task.tfds], ids=lambda task: task.name
+)
 def test_the_fake_data_sets_are_like_those_that_tfds_makes(task, tmp_path):
   tfds = pytest.importorskip("tensorflow_datasets")
-  pytest.importorskip("tensorflow_datasets.text.glue")  # registers what TFDS itself does only beside TensorFlow
+  pytest.importorskip(
+    "tensorflow_datasets.text.glue"
+  )  # registers what TFDS itself does only beside TensorFlow
   for data_set in task.tfds:
     features = tfds.builder(data_set, data_dir=str(tmp_path)).info.features
     if data_set in CLASSES:
@@ -247,7 +298,9 @@ def test_tfds_passages(tfds_dir):
 def test_tfds_without_the_data_set_says_how_to_prepare_it(tfds_dir, tmp_path):
   pytest.importorskip("tensorflow_datasets")
   for directory in (tfds_dir, str(tmp_path), str(tmp_path / "nowhere")):
-    with pytest.raises(InputError, match=r"race/high is not prepared here; prepare it once with tfds\.builder"):
+    with pytest.raises(
+      InputError, match=r"race/high is not prepared here; prepare it once with tfds\.builder"
+    ):
       find("race-high").examples(f"tfds:{directory}", "train")
 
 

@@ -39,7 +39,11 @@ def test_single_text():
   np.testing.assert_allclose(batch.text.weights, [[0.25] * 4 + [0] * 12])
   assert batch.text.positions.tolist() == [[0, 1, 2, 3, 4, *[0] * 11]]
   assert batch.text.segments.tolist() == [[1] * 5 + [0] * 11]
-  assert (batch.ends.tolist(), batch.labels.tolist(), batch.weights.tolist()) == ([[4]], [[0, 1]], [1])
+  assert (batch.ends.tolist(), batch.labels.tolist(), batch.weights.tolist()) == (
+    [[4]],
+    [[0, 1]],
+    [1],
+  )
 
 
 def test_pair():
@@ -60,7 +64,9 @@ def test_similarity_has_both_orders():
 
 
 def test_scores_are_soft_labels():
-  np.testing.assert_allclose(batch_of("stsb", ("11", "21"), "3.4").labels, [[0, 0, 0, 0.6, 0.4, 0]], atol=1e-7)
+  np.testing.assert_allclose(
+    batch_of("stsb", ("11", "21"), "3.4").labels, [[0, 0, 0, 0.6, 0.4, 0]], atol=1e-7
+  )
 
 
 def test_four_options_follow_one_passage():
@@ -94,7 +100,12 @@ ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nin
     ("sst2", (number(*ELEVENS, *TWENTIES),), "positive", [[S, *ELEVENS, *range(21, 26), X]]),
     # Of a pair, each keeps 16 / 2 - 2 = 6 from its head, however short the other is.
     ("snli", (number(*ELEVENS), "21"), "neutral", [[S, *range(11, 17), D, 21, X]]),
-    ("snli", (number(*ELEVENS), number(*TWENTIES)), "neutral", [[S, *range(11, 17), D, *range(21, 27), X]]),
+    (
+      "snli",
+      (number(*ELEVENS), number(*TWENTIES)),
+      "neutral",
+      [[S, *range(11, 17), D, *range(21, 27), X]],
+    ),
     (
       "qqp",
       (number(*ELEVENS), "21 22"),

@@ -79,7 +79,12 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
     via=mesh.via,
   )
   rows = sharding.local_rows(BATCH, where, microbatches)
-  return Parts(state, step, lambda i: sharding.place(Causal()(rows_at(i)[rows]), where, microbatches, mesh.via), where)
+  return Parts(
+    state,
+    step,
+    lambda i: sharding.place(Causal()(rows_at(i)[rows]), where, microbatches, mesh.via),
+    where,
+  )
 
 
 def losses_of(parts, steps=STEPS):
@@ -112,14 +117,20 @@ FSDP = MeshConfig(data=4, model=2, fsdp=True)
     (MeshConfig(data=2, model=4, fsdp=True), 1),
     (MeshConfig(data=8, via="pmap"), 2),
   ],
-  ids=lambda x: f"{x.data}x{x.model}{' fsdp' * x.fsdp} {x.via}" if isinstance(x, MeshConfig) else f"{x} microbatches",
+  ids=lambda x: (
+    f"{x.data}x{x.model}{' fsdp' * x.fsdp} {x.via}"
+    if isinstance(x, MeshConfig)
+    else f"{x} microbatches"
+  ),
 )
 def test_every_mesh_agrees(transformer, mesh, microbatches):
   """Dropout on. Adam divides by its second moment, so parameters are compared more loosely than losses."""
   expected, expected_state = transformer
   found, state = losses_of(build(mesh=mesh, microbatches=microbatches))
   np.testing.assert_allclose(found, expected, atol=1e-5)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), state.params, expected_state.params)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), state.params, expected_state.params
+  )
 
 
 def test_lstm_on_two_meshes():
@@ -157,11 +168,15 @@ def scalar_loss(params, batch, key):
 def scalar():
   """(state, step, batch_at) where a batch is a number."""
   mesh = sharding.make_mesh(ONE, jax.devices()[:1])
-  optimizer, schedule = optim.make(OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant"), 100)
+  optimizer, schedule = optim.make(
+    OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant"), 100
+  )
   make_state = train.init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer)
   make_state, shardings = train.lay_out(make_state, mesh, ())
   state = make_state(np.uint32(0))
-  step = functools.partial(train.make_step(scalar_loss, optimizer, schedule, mesh, shardings), seed=0)
+  step = functools.partial(
+    train.make_step(scalar_loss, optimizer, schedule, mesh, shardings), seed=0
+  )
 
   def start():
     return jax.tree.map(jnp.copy, state)  # a step takes its state's memory
@@ -179,7 +194,11 @@ def test_a_bad_step_changes_nothing_but_its_number(scalar, bad):
   after = jax.device_get(state)
   assert not metrics["finite"]
   assert after.step == before.step + 1
-  jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32)), before[1:], after[1:])
+  jax.tree.map(
+    lambda a, b: np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32)),
+    before[1:],
+    after[1:],
+  )
   state, metrics = step(state, batch(1.0))
   assert metrics["finite"]
   assert (np.asarray(state.params["w"]["bias"]) < before.params["w"]["bias"]).all()
@@ -210,7 +229,15 @@ def score(params):
 
 
 def fit(
-  start, step, batch_at, total_steps, log_every=3, evaluate_every=4, save_every=5, watch=lambda *_: None, evaluate=score
+  start,
+  step,
+  batch_at,
+  total_steps,
+  log_every=3,
+  evaluate_every=4,
+  save_every=5,
+  watch=lambda *_: None,
+  evaluate=score,
 ):
   diary = Diary()
   try:
@@ -221,7 +248,9 @@ def fit(
       total_steps,
       reporter=diary,
       tokens_per_step=10,
-      save=lambda step, state, metrics: diary.entries.append(("save", step, int(state.step), metrics)),
+      save=lambda step, state, metrics: diary.entries.append(
+        ("save", step, int(state.step), metrics)
+      ),
       evaluate=evaluate,
       log_every=log_every,
       evaluate_at=lambda step: train.due(step, evaluate_every),
@@ -237,7 +266,11 @@ def test_rhythm(scalar):
   start, step, batch = scalar
   watched = []
   (state, evaluation), entries = fit(
-    start(), step, lambda i: batch(i), 11, watch=lambda step, means: watched.append((step, means["loss"]))
+    start(),
+    step,
+    lambda i: batch(i),
+    11,
+    watch=lambda step, means: watched.append((step, means["loss"])),
   )
   assert state.step == 11
   assert evaluation == {"score": 1.0}
@@ -256,7 +289,9 @@ def test_rhythm(scalar):
 def test_the_gradient_is_that_of_the_mean(scalar):
   start, step, batch = scalar
   _, metrics = step(start(), batch(1.0))
-  np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(2 * 0.5**2), rtol=1e-6)  # two elements, weight 2
+  np.testing.assert_allclose(
+    metrics["gradient_norm"], np.sqrt(2 * 0.5**2), rtol=1e-6
+  )  # two elements, weight 2
 
 
 @pytest.mark.parametrize("value, gradient", [(0.5, 0.25), (100.0, np.sqrt(0.5))])
@@ -291,7 +326,9 @@ def test_a_finished_run_is_only_evaluated(scalar):
 def test_a_resumed_run_keeps_the_rhythm(scalar):
   start, step, batch = scalar
   asked = []
-  _, entries = fit(start()._replace(step=jnp.int32(4)), step, lambda i: asked.append(i) or batch(1), 7)
+  _, entries = fit(
+    start()._replace(step=jnp.int32(4)), step, lambda i: asked.append(i) or batch(1), 7
+  )
   assert asked == [4, 5, 6]
   assert [(entry[1], entry[3]) for entry in entries if entry[0] == "progress"] == [(6, 20), (7, 10)]
 
@@ -306,11 +343,19 @@ def test_refused_updates_are_counted(scalar):
 
 def test_ten_refused_updates_in_a_row_end_the_run(scalar):
   start, step, batch = scalar
-  error, entries = fit(start(), step, lambda i: batch(np.nan if i >= 12 or i < 9 else 1.0), 40, save_every=1)
+  error, entries = fit(
+    start(), step, lambda i: batch(np.nan if i >= 12 or i < 9 else 1.0), 40, save_every=1
+  )
   assert isinstance(error, InputError)
   message = str(error)
   assert "\n" not in message
-  for part in ("step 22", "10 updates in a row", "loss nan", "optim.learning_rate", "optim.warmup_steps"):
+  for part in (
+    "step 22",
+    "10 updates in a row",
+    "loss nan",
+    "optim.learning_rate",
+    "optim.warmup_steps",
+  ):
     assert part in message
   assert max(entry[1] for entry in entries if entry[0] == "save") == 21  # nine were only counted
 
@@ -326,7 +371,10 @@ def test_sigterm_saves_and_exits_0(scalar):
   before = signal.getsignal(signal.SIGTERM)
   error, entries = fit(start(), step, batch_at, 40)
   assert isinstance(error, SystemExit) and error.code == 0
-  assert entries[-2:] == [("save", 7, 7, None), ("say", "stopped at step 7 of 40 and saved; the same command resumes")]
+  assert entries[-2:] == [
+    ("save", 7, 7, None),
+    ("say", "stopped at step 7 of 40 and saved; the same command resumes"),
+  ]
   assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -342,7 +390,9 @@ def test_a_second_sigterm_exits_at_once(monkeypatch):
 
 
 def test_warn_if_stuck():
-  with pytest.warns(UserWarning, match="loss 6.600 is not below the unigram entropy 6.500.*optim.learning_rate"):
+  with pytest.warns(
+    UserWarning, match="loss 6.600 is not below the unigram entropy 6.500.*optim.learning_rate"
+  ):
     assert train.warn_if_stuck(6.6, 6.5)
   with pytest.warns(UserWarning, match="loss nan"):
     assert train.warn_if_stuck(float("nan"), 6.5)

@@ -15,8 +15,14 @@ STEPS = 50
 @pytest.fixture
 def params():
   rng = np.random.default_rng(0)
-  shapes = {"attention": {"kernel": (4, 3, 2, 2), "bias": (3, 2, 2)}, "norm": {"scale": (4,)}, "embedding": (7, 4)}
-  return jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s), jnp.float32), shapes, is_leaf=_is_shape)
+  shapes = {
+    "attention": {"kernel": (4, 3, 2, 2), "bias": (3, 2, 2)},
+    "norm": {"scale": (4,)},
+    "embedding": (7, 4),
+  }
+  return jax.tree.map(
+    lambda s: jnp.asarray(rng.normal(size=s), jnp.float32), shapes, is_leaf=_is_shape
+  )
 
 
 def _is_shape(x):
@@ -47,7 +53,9 @@ def openai_factor(name, x, w):
 
 def openai_reference(config, w, params):
   leaves, treedef = jax.tree.flatten(jax.tree.map(lambda p: np.asarray(p, np.float64), params))
-  decays = [path[-1].key in ("kernel", "embedding") for path, _ in jax.tree.leaves_with_path(params)]
+  decays = [
+    path[-1].key in ("kernel", "embedding") for path, _ in jax.tree.leaves_with_path(params)
+  ]
   m, v = [[np.zeros_like(p) for p in leaves] for _ in range(2)]
   for t in range(STEPS):
     grads = [np.asarray(g, np.float64) for g in jax.tree.leaves(gradients(params, t))]
@@ -59,7 +67,9 @@ def openai_reference(config, w, params):
     for i, g in enumerate(grads):
       m[i] = config.b1 * m[i] + (1 - config.b1) * g
       v[i] = config.b2 * v[i] + (1 - config.b2) * g * g
-      leaves[i] = leaves[i] - lrt * (m[i] / (np.sqrt(v[i]) + config.eps) + config.weight_decay * decays[i] * leaves[i])
+      leaves[i] = leaves[i] - lrt * (
+        m[i] / (np.sqrt(v[i]) + config.eps) + config.weight_decay * decays[i] * leaves[i]
+      )
   return treedef.unflatten(leaves)
 
 
@@ -79,7 +89,9 @@ def test_adamw_is_optax_adamw_on_kernels_only(params):
   config = optim.OptimConfig(rule="adamw", learning_rate=0.02, warmup_steps=10, weight_decay=0.3)
   optimizer, schedule = optim.make(config, STEPS)
   mask = {"attention": {"kernel": True, "bias": False}, "norm": {"scale": False}, "embedding": True}
-  want = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.3, mask=mask))
+  want = optax.chain(
+    optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.3, mask=mask)
+  )
   got, want = run(optimizer, params), run(want, params)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, want)
 
@@ -96,10 +108,14 @@ def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
 @pytest.mark.parametrize("total, share", [(801, 0.002), (231, 0.002), (1000, 0.1)])
 def test_schedules_are_openais(schedule, total, share):
-  config = optim.OptimConfig(learning_rate=1.0, schedule=schedule, warmup_steps=0, warmup_share=share)
+  config = optim.OptimConfig(
+    learning_rate=1.0, schedule=schedule, warmup_steps=0, warmup_share=share
+  )
   _, rate = optim.make(config, total)
   got = jax.vmap(rate)(jnp.arange(total))
-  np.testing.assert_allclose(got, [openai_factor(schedule, t / total, share) for t in range(total)], atol=2e-6)
+  np.testing.assert_allclose(
+    got, [openai_factor(schedule, t / total, share) for t in range(total)], atol=2e-6
+  )
 
 
 def test_the_first_update_has_learning_rate_zero(params):
@@ -113,14 +129,18 @@ def test_the_first_update_has_learning_rate_zero(params):
 
 
 def test_warmup_lengths():
-  _, rate = optim.make(optim.OptimConfig(learning_rate=1.0, schedule="constant", warmup_steps=0), 100)
+  _, rate = optim.make(
+    optim.OptimConfig(learning_rate=1.0, schedule="constant", warmup_steps=0), 100
+  )
   assert rate(0) == 1.0  # no warm-up at all is possible
   floor = optim.OptimConfig(
     learning_rate=1.0, schedule="constant", warmup_steps=0, warmup_share=0.002, min_warmup_steps=20
   )
   np.testing.assert_allclose(optim.make(floor, 100)[1](5), 0.25)
   _, cosine = optim.make(optim.OptimConfig(learning_rate=1.0, warmup_steps=10), 100)
-  np.testing.assert_allclose([cosine(100), cosine(150)], 0, atol=1e-6)  # stays there if the run goes on
+  np.testing.assert_allclose(
+    [cosine(100), cosine(150)], 0, atol=1e-6
+  )  # stays there if the run goes on
 
 
 def test_a_vector_of_unknown_name_is_refused():
@@ -131,7 +151,13 @@ def test_a_vector_of_unknown_name_is_refused():
 
 
 @pytest.mark.parametrize(
-  "bad", [{"rule": "sgd"}, {"learning_rate": -1.0}, {"schedule": "step"}, {"warmup_steps": 5, "warmup_share": 0.1}]
+  "bad",
+  [
+    {"rule": "sgd"},
+    {"learning_rate": -1.0},
+    {"schedule": "step"},
+    {"warmup_steps": 5, "warmup_share": 0.1},
+  ],
 )
 def test_bad_options(bad):
   with pytest.raises(InputError, match="|".join(bad)):

@@ -48,7 +48,12 @@ def test_a_report_is_one_strict_json_line_and_one_log_line(tmp_path, clock):
     clock.advance(2)
     reporter.progress(10, {"loss": 5.5, "gradient_norm": float("nan")}, tokens=4000)
     (entry,) = entries(tmp_path)  # flushed already
-    assert (entry["step"], entry["loss"], entry["gradient_norm"], entry["tokens_per_second"]) == (10, 5.5, None, 2000)
+    assert (entry["step"], entry["loss"], entry["gradient_norm"], entry["tokens_per_second"]) == (
+      10,
+      5.5,
+      None,
+      2000,
+    )
   assert log.getvalue() == "step 10/1,000  loss 5.5000 (unigram 6.60)  2,000 tokens/s  3 min left\n"
 
 
@@ -146,7 +151,9 @@ def test_a_curve_is_what_was_measured_at_each_step(tmp_path):
     file.write('{"step": 4, "lo')  # killed
   assert reporting.curve(str(tmp_path), "loss") == ([0, 10, 20], [0, 10, 20])
   assert reporting.curve(str(tmp_path), "valid_loss") == ([30], [1.5])
-  with pytest.raises(InputError, match=r"has no 'accuracy'; it has loss, tokens_per_second, valid_loss$"):
+  with pytest.raises(
+    InputError, match=r"has no 'accuracy'; it has loss, tokens_per_second, valid_loss$"
+  ):
     reporting.curve(str(tmp_path), "accuracy")
   with pytest.raises(InputError, match="should be the folder of a run"):
     reporting.curve(str(tmp_path / "elsewhere"), "loss")
@@ -165,7 +172,9 @@ def test_the_other_processes_write_nothing(tmp_path, monkeypatch):
 def test_share_of_peak(tmp_path, clock, monkeypatch):
   monkeypatch.setitem(reporting.PEAK, jax.devices()[0].device_kind, 1e6)
   log = io.StringIO()
-  with reporting.Reporter(tmp_path, 10, flops_per_token=4000 * jax.device_count(), stream=log) as reporter:
+  with reporting.Reporter(
+    tmp_path, 10, flops_per_token=4000 * jax.device_count(), stream=log
+  ) as reporter:
     clock.advance(1)
     reporter.progress(1, {}, tokens=100)
   assert "100 tokens/s  40% of peak" in log.getvalue()
@@ -173,9 +182,14 @@ def test_share_of_peak(tmp_path, clock, monkeypatch):
 
 
 def test_peaks_are_found_by_device_kind():
-  found = {kind: reporting.peak_flops(kind) for kind in ("TPU v5 lite", "TPU v5p", "NVIDIA H100 PCIe", "cpu")}
+  found = {
+    kind: reporting.peak_flops(kind)
+    for kind in ("TPU v5 lite", "TPU v5p", "NVIDIA H100 PCIe", "cpu")
+  }
   assert found == {"TPU v5 lite": 197e12, "TPU v5p": 459e12, "NVIDIA H100 PCIe": 756e12, "cpu": 0}
-  assert reporting.peak_flops("NVIDIA H100 80GB HBM3") == reporting.peak_flops("NVIDIA H200") == 989e12
+  assert (
+    reporting.peak_flops("NVIDIA H100 80GB HBM3") == reporting.peak_flops("NVIDIA H200") == 989e12
+  )
 
 
 def test_tensorboard_files(tmp_path):

@@ -86,14 +86,22 @@ def save(
   """
   again = is_one(folder, weights)
   if os.path.lexists(folder) and not again:
-    raise InputError(f"{folder} is there already and holds no {weights} that we exported; choose another place")
+    raise InputError(
+      f"{folder} is there already and holds no {weights} that we exported; choose another place"
+    )
   config = {"format": _format(weights), "step": step, **meta}
   with whole(folder, _unless_another if again else None) as partial:
-    arrays = {name: np.ascontiguousarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
+    arrays = {
+      name: np.ascontiguousarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()
+    }
     write(os.path.join(partial, weights), arrays, config)
     write_json(os.path.join(partial, CONFIG), config)
     tokenizer.save(os.path.join(partial, TOKENIZER))
-    files = (weights, CONFIG, *(f"{TOKENIZER}/{name}" for name in ("tokenizer.json", *tokenizer.files)))
+    files = (
+      weights,
+      CONFIG,
+      *(f"{TOKENIZER}/{name}" for name in ("tokenizer.json", *tokenizer.files)),
+    )
     write_json(os.path.join(partial, SUMS), {name: _sha256(partial, name) for name in files})
 
 
@@ -115,15 +123,21 @@ def load(
     sums = read_json(os.path.join(folder, SUMS))
     for name in dict.fromkeys((weights, CONFIG, f"{TOKENIZER}/tokenizer.json", *sums)):
       if _sha256(folder, name) != sums.get(name):
-        raise InputError(f"{folder}/{name}: damaged, {SUMS} has another sum for it; copy or export the model again")
+        raise InputError(
+          f"{folder}/{name}: damaged, {SUMS} has another sum for it; copy or export the model again"
+        )
     meta = read_json(os.path.join(folder, CONFIG))
     params = unflatten_dict(read(os.path.join(folder, weights)), sep="/")
   except (OSError, ValueError, damage) as error:
     if isinstance(error, InputError):
       raise
-    raise InputError(f"{folder}: not a whole exported model ({error}); copy or export it again") from error
+    raise InputError(
+      f"{folder}: not a whole exported model ({error}); copy or export it again"
+    ) from error
   if meta.pop("format", None) != _format(weights):
-    raise InputError(f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model with launch/export.py")
+    raise InputError(
+      f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model with launch/export.py"
+    )
   return params, meta, meta.pop("step"), Tokenizer.load(os.path.join(folder, TOKENIZER))
 
 
@@ -144,11 +158,15 @@ def _unless_another(partial: str, folder: str) -> None:
   """Keeps the export that is there. Raises InputError where it is not, or no longer, the one just written."""
   try:
     sums = read_json(os.path.join(folder, SUMS))
-    same = sums == read_json(os.path.join(partial, SUMS)) and all(_sha256(folder, name) == sums[name] for name in sums)
+    same = sums == read_json(os.path.join(partial, SUMS)) and all(
+      _sha256(folder, name) == sums[name] for name in sums
+    )
   except (OSError, ValueError):
     same = False
   if not same:
-    raise InputError(f"{folder} is the export of another model, or damaged; remove it, or choose another place")
+    raise InputError(
+      f"{folder} is the export of another model, or damaged; remove it, or choose another place"
+    )
 
 
 def _sha256(folder: str, name: str) -> str:

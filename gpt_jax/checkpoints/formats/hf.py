@@ -30,7 +30,9 @@ from gpt_jax.models.transformer import SPECIAL_TOKENS, TransformerConfig
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SHARDED = tuple(f"{name}.index.json" for name in WEIGHTS)
 _PREFIX = "transformer."  # which a model without a head leaves out
-_NOT_OURS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)|position_ids|lm_head\.weight")  # buffers, and the table again
+_NOT_OURS = re.compile(
+  r"h\.\d+\.attn\.(bias|masked_bias)|position_ids|lm_head\.weight"
+)  # buffers, and the table again
 _HEADS = re.compile(r"(score|multiple_choice_head)\..*")
 
 
@@ -55,10 +57,20 @@ class _Family(NamedTuple):
 
 _FAMILIES = (
   _Family(
-    "openai-gpt", "OpenAIGPT", "post", "tokens_embed.weight", "positions_embed.weight", ("afn", ("gelu", "gelu_new"))
+    "openai-gpt",
+    "OpenAIGPT",
+    "post",
+    "tokens_embed.weight",
+    "positions_embed.weight",
+    ("afn", ("gelu", "gelu_new")),
   ),
   _Family(
-    "gpt2", "GPT2", "pre", "wte.weight", "wpe.weight", ("activation_function", ("gelu_new", "gelu_pytorch_tanh"))
+    "gpt2",
+    "GPT2",
+    "pre",
+    "wte.weight",
+    "wpe.weight",
+    ("activation_function", ("gelu_new", "gelu_pytorch_tanh")),
   ),
 )
 
@@ -89,7 +101,9 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
   meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **(own if isinstance(own, dict) else {})}
   spec = configs.from_json(meta["model"]) if "model" in meta else ModelConfig(TransformerConfig())
   if not isinstance(spec, ModelConfig) or not isinstance(spec.trunk, TransformerConfig):
-    raise InputError(f"{folder}/config.json: gpt_jax.model is no Transformer; export the model again")
+    raise InputError(
+      f"{folder}/config.json: gpt_jax.model is no Transformer; export the model again"
+    )
   # What transformers' settings say holds, since the folder may have been changed and saved there.
   trunk = dataclasses.replace(_trunk(folder, config, family, tokenizer), dtype=spec.trunk.dtype)
   spec = dataclasses.replace(spec, trunk=trunk)
@@ -111,15 +125,26 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
       raise InputError(f"{weights}: holds no {array.theirs}, which {family.model_type} has")
     if shapes[names[array.theirs]] != array.shape:
       found = list(shapes[names[array.theirs]])
-      raise InputError(f"{weights}: {array.theirs} has the shape {found}: should be {list(array.shape)}")
+      raise InputError(
+        f"{weights}: {array.theirs} has the shape {found}: should be {list(array.shape)}"
+      )
   others = names.keys() - {array.theirs for array in wanted}
-  if strangers := sorted(name for name in others if not (_NOT_OURS.fullmatch(name) or _HEADS.fullmatch(name))):
+  if strangers := sorted(
+    name for name in others if not (_NOT_OURS.fullmatch(name) or _HEADS.fullmatch(name))
+  ):
     raise InputError(f"{weights}: holds {strangers[0]}, which no {family.model_type} has")
   if heads := sorted(filter(_HEADS.fullmatch, others)):
-    warnings.warn(f"{weights}: {heads[0]} is left out: only folders that we exported say what it reads", stacklevel=3)
+    warnings.warn(
+      f"{weights}: {heads[0]} is left out: only folders that we exported say what it reads",
+      stacklevel=3,
+    )
   arrays = {array.ours: _ours(array, read(names[array.theirs])) for array in wanted}
-  if "lm_head.weight" in others and not np.array_equal(read(names["lm_head.weight"]), arrays["trunk/tokens"]):
-    raise InputError(f"{weights}: lm_head.weight is not {tokens}: the output is not tied to the table, as it must be")
+  if "lm_head.weight" in others and not np.array_equal(
+    read(names["lm_head.weight"]), arrays["trunk/tokens"]
+  ):
+    raise InputError(
+      f"{weights}: lm_head.weight is not {tokens}: the output is not tied to the table, as it must be"
+    )
   table = np.zeros((spec.trunk.rows, spec.trunk.width), np.float32)
   table[:rows] = arrays["trunk/tokens"]
   arrays["trunk/tokens"] = table
@@ -129,7 +154,9 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
     for name, values in json.loads(notes.get("gpt_jax", "{}")).items():  # what _fold changed
       arrays[name] = np.array(values, np.float32).reshape(arrays[name].shape)
   except (ValueError, TypeError, KeyError, AttributeError) as error:
-    raise InputError(f"{weights}: the note gpt_jax in it is damaged ({error}); export the model again") from error
+    raise InputError(
+      f"{weights}: the note gpt_jax in it is damaged ({error}); export the model again"
+    ) from error
   return unflatten_dict(arrays, sep="/"), meta, meta.pop("step"), tokenizer
 
 
@@ -141,9 +168,13 @@ def _find(path: str) -> tuple[str, str]:
     return os.path.dirname(path) or ".", path
   found = [name for name in (*WEIGHTS, *_SHARDED) if os.path.isfile(os.path.join(path, name))]
   if not found:
-    raise InputError(f"{path}: no {' or '.join(WEIGHTS)} here; give a folder that transformers' save_pretrained wrote")
+    raise InputError(
+      f"{path}: no {' or '.join(WEIGHTS)} here; give a folder that transformers' save_pretrained wrote"
+    )
   if found[0] in _SHARDED:
-    raise InputError(f"{path}: weights in several files; save_pretrained(DIR, max_shard_size='100GB') writes one")
+    raise InputError(
+      f"{path}: weights in several files; save_pretrained(DIR, max_shard_size='100GB') writes one"
+    )
   return path, os.path.join(path, found[0])
 
 
@@ -157,7 +188,9 @@ def _config(path: str) -> tuple[dict, _Family]:
     raise InputError(f"{path}: cannot be read ({error})") from error
   families = {family.model_type: family for family in _FAMILIES}
   if config.get("model_type") not in list(families):  # where what has no hash can be looked for
-    raise InputError(f"{path}: model_type {config.get('model_type')!r}: should be one of {', '.join(families)}")
+    raise InputError(
+      f"{path}: model_type {config.get('model_type')!r}: should be one of {', '.join(families)}"
+    )
   family = families[config["model_type"]]
   for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
     if type(config.get(name)) is not int:
@@ -174,7 +207,9 @@ def _config(path: str) -> tuple[dict, _Family]:
     ("tie_word_embeddings", (True,)),
   ):
     if config.get(name, allowed[0]) not in allowed:
-      raise InputError(f"{path}: {name} is {config[name]!r}: only {' or '.join(map(repr, allowed))} is what we have")
+      raise InputError(
+        f"{path}: {name} is {config[name]!r}: only {' or '.join(map(repr, allowed))} is what we have"
+      )
   return config, family
 
 
@@ -186,7 +221,9 @@ def _vocabulary(folder: str) -> Vocabulary:
   if openai_bpe.is_release(folder):
     return openai_bpe.read(folder)
   if not os.path.isfile(together):
-    raise InputError(f"{folder}: no vocabulary here; {' and '.join(openai_bpe.FILES[-1])} belong beside the weights")
+    raise InputError(
+      f"{folder}: no vocabulary here; {' and '.join(openai_bpe.FILES[-1])} belong beside the weights"
+    )
   with tempfile.TemporaryDirectory() as apart:
     try:
       model = read_json(together)["model"]
@@ -203,7 +240,11 @@ def _vocabulary(folder: str) -> Vocabulary:
 
 def _trunk(folder: str, config: dict, family: _Family, tokenizer: Vocabulary) -> TransformerConfig:
   names = {"context": "n_positions", "layers": "n_layer", "width": "n_embd", "heads": "n_head"}
-  names |= {"residual_dropout": "resid_pdrop", "attention_dropout": "attn_pdrop", "embedding_dropout": "embd_pdrop"}
+  names |= {
+    "residual_dropout": "resid_pdrop",
+    "attention_dropout": "attn_pdrop",
+    "embedding_dropout": "embd_pdrop",
+  }
   settings = {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
   try:
     return TransformerConfig(tokenizer.vocab_size, norm=family.norm, **settings)
@@ -225,10 +266,14 @@ def _arrays(spec: ModelConfig, family: _Family, tokens: str, rows: int) -> list[
     arrays.append(layout.Array("ln_f.bias", "last_norm/bias", (d,), (d,)))
   arrays = [array._replace(ours=f"trunk/{array.ours}") for array in arrays]
   if spec.head and spec.head.combine == "choose":
-    arrays.append(layout.Array("multiple_choice_head.summary.weight", "head/kernel", (1, d), (d, 1)))
+    arrays.append(
+      layout.Array("multiple_choice_head.summary.weight", "head/kernel", (1, d), (d, 1))
+    )
     arrays.append(layout.Array("multiple_choice_head.summary.bias", "head/bias", (1,), (1,)))
   elif spec.head:
-    arrays.append(layout.Array("score.weight", "head/kernel", (spec.head.outcomes, d), (d, spec.head.outcomes)))
+    arrays.append(
+      layout.Array("score.weight", "head/kernel", (spec.head.outcomes, d), (d, spec.head.outcomes))
+    )
   return arrays
 
 
@@ -236,7 +281,9 @@ def _ours(array: layout.Array, found: np.ndarray) -> np.ndarray:
   return found.T if array.ours == "head/kernel" else found.reshape(array.our_shape)
 
 
-def _open(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray], dict[str, str]]:
+def _open(
+  path: str,
+) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray], dict[str, str]]:
   """Shapes by name, a function that reads one array, and the notes in the file."""
   if path.endswith(".bin"):
     return _open_torch(path)
@@ -252,25 +299,39 @@ def _open(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.nda
       raise InputError(f"{path}: {name} is {slices[name].get_dtype()}: should be F32, F16 or BF16")
     return np.asarray(file.get_tensor(name), np.float32)
 
-  return {name: tuple(found.get_shape()) for name, found in slices.items()}, read, file.metadata() or {}
+  return (
+    {name: tuple(found.get_shape()) for name, found in slices.items()},
+    read,
+    file.metadata() or {},
+  )
 
 
-def _open_torch(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray], dict[str, str]]:
+def _open_torch(
+  path: str,
+) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray], dict[str, str]]:
   try:
     torch = importlib.import_module("torch")
   except ImportError as error:
-    raise InputError(f"{path}: is read by torch, which is not installed; a model.safetensors needs none") from error
+    raise InputError(
+      f"{path}: is read by torch, which is not installed; a model.safetensors needs none"
+    ) from error
   try:
     tensors = torch.load(path, map_location="cpu", weights_only=True)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
   except Exception as error:  # what a damaged or foreign pickle raises may be of any type
     reason = str(error).partition("\n")[0].partition(". ")[0]
-    raise InputError(f"{path}: torch.load(weights_only=True) refuses it ({type(error).__name__}: {reason})") from error
+    raise InputError(
+      f"{path}: torch.load(weights_only=True) refuses it ({type(error).__name__}: {reason})"
+    ) from error
 
   def read(name: str) -> np.ndarray:
     if tensors[name].dtype not in (torch.float32, torch.float16, torch.bfloat16):
-      raise InputError(f"{path}: {name} is {tensors[name].dtype}: should be float32, float16 or bfloat16")
-    return tensors[name].detach().to(torch.float32).numpy()  # detached, since a saved Parameter wants a gradient
+      raise InputError(
+        f"{path}: {name} is {tensors[name].dtype}: should be float32, float16 or bfloat16"
+      )
+    return (
+      tensors[name].detach().to(torch.float32).numpy()
+    )  # detached, since a saved Parameter wants a gradient
 
   return shapes, read, {}
 
@@ -304,7 +365,9 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary)
   for array in _arrays(spec, family, family.tokens, rows):
     name = array.theirs if _HEADS.fullmatch(array.theirs) else _PREFIX + array.theirs
     x = arrays[array.ours]
-    tensors[name] = np.ascontiguousarray(x.T if array.ours == "head/kernel" else x.reshape(array.shape))
+    tensors[name] = np.ascontiguousarray(
+      x.T if array.ours == "head/kernel" else x.reshape(array.shape)
+    )
   config = _their_config(spec, family, rows, tokenizer, task) | {"gpt_jax": {"step": step, **meta}}
   with whole(folder) as partial:
     safetensors.write(os.path.join(partial, WEIGHTS[0]), tensors, notes)
@@ -314,13 +377,19 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary)
       file.write(_readme(config["architectures"][0], tokenizer, task, orders, bool(changed)))
 
 
-def _fold(arrays: dict[str, np.ndarray], trunk: TransformerConfig, orders: int) -> dict[str, np.ndarray]:
+def _fold(
+  arrays: dict[str, np.ndarray], trunk: TransformerConfig, orders: int
+) -> dict[str, np.ndarray]:
   """Moves the head's bias into that of the norm before it, by the smallest change that does; what both were, by name.
 
   Args:
     orders: the sequences of an example whose scores are added; each gets its share of the bias.
   """
-  norm = "trunk/last_norm/bias" if trunk.norm == "pre" else f"trunk/block_{trunk.layers - 1}/mlp_norm/bias"
+  norm = (
+    "trunk/last_norm/bias"
+    if trunk.norm == "pre"
+    else f"trunk/block_{trunk.layers - 1}/mlp_norm/bias"
+  )
   before = {name: arrays[name] for name in ("head/bias", norm)}
   kernel, bias = arrays["head/kernel"].astype(np.float64), arrays["head/bias"] / orders
   if not bias.any():
@@ -328,11 +397,15 @@ def _fold(arrays: dict[str, np.ndarray], trunk: TransformerConfig, orders: int) 
   change = np.linalg.lstsq(kernel.T, bias, rcond=None)[0]
   arrays[norm] = (arrays[norm] + change).astype(np.float32)
   if np.abs((arrays[norm] - before[norm]) @ kernel - bias).max() > 1e-5:
-    raise InputError("--format=hf: cannot hold this head's bias, since its kernel has not full rank; npz can")
+    raise InputError(
+      "--format=hf: cannot hold this head's bias, since its kernel has not full rank; npz can"
+    )
   return before
 
 
-def _their_config(spec: ModelConfig, family: _Family, rows: int, tokenizer: Vocabulary, task: Any) -> dict[str, Any]:
+def _their_config(
+  spec: ModelConfig, family: _Family, rows: int, tokenizer: Vocabulary, task: Any
+) -> dict[str, Any]:
   """What transformers needs in config.json."""
   trunk, head = spec.trunk, spec.head
   kinds = {None: "LMHeadModel", "choose": "DoubleHeadsModel", "sum": "ForSequenceClassification"}
@@ -368,13 +441,18 @@ def _their_config(spec: ModelConfig, family: _Family, rows: int, tokenizer: Voca
 def _write_vocabulary(folder: str, tokenizer: Vocabulary) -> None:
   """Ours, and transformers' where it has a class for such a vocabulary."""
   tokenizer.save(os.path.join(folder, TOKENIZER))
-  kinds = {openai_bpe.GPT1Tokenizer.kind: "OpenAIGPTTokenizer", openai_bpe.GPT2Tokenizer.kind: "GPT2Tokenizer"}
+  kinds = {
+    openai_bpe.GPT1Tokenizer.kind: "OpenAIGPTTokenizer",
+    openai_bpe.GPT2Tokenizer.kind: "GPT2Tokenizer",
+  }
   if tokenizer.kind not in kinds:
     return
   for name, content in zip(openai_bpe.FILES[-1], tokenizer.files.values(), strict=True):
     with open(os.path.join(folder, name), "wb") as file:
       file.write(content)
-  write_json(os.path.join(folder, "tokenizer_config.json"), {"tokenizer_class": kinds[tokenizer.kind]})
+  write_json(
+    os.path.join(folder, "tokenizer_config.json"), {"tokenizer_class": kinds[tokenizer.kind]}
+  )
 
 
 def _readme(model: str, tokenizer: Vocabulary, task: Any, orders: int, folded: bool) -> str:
@@ -388,7 +466,10 @@ def _readme(model: str, tokenizer: Vocabulary, task: Any, orders: int, folded: b
       openai_bpe.GPT2Tokenizer.kind: "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids of a text.",
       openai_bpe.GPT1Tokenizer.kind: "`AutoTokenizer.from_pretrained(FOLDER)` splits words otherwise than OpenAI's "
       f"code, with which the model was trained, and so finds other ids for about one token in ten. {ids}",
-    }.get(tokenizer.kind, f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {ids}"),
+    }.get(
+      tokenizer.kind,
+      f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {ids}",
+    ),
   ]
   if task:
     paragraphs.append(

@@ -57,5 +57,7 @@ def decoder(meta: dict, format: str) -> ModelConfig:
   spec = configs.from_json(meta["model"])
   if not isinstance(spec.trunk, TransformerConfig) or not spec.causal:
     kind = type(spec.trunk).__name__ if spec.causal else "a model that looks ahead"
-    raise InputError(f"--format={format}: holds causal Transformers only, this is {kind}; npz can hold it")
+    raise InputError(
+      f"--format={format}: holds causal Transformers only, this is {kind}; npz can hold it"
+    )
   return spec

@@ -43,7 +43,9 @@ def load(folder: str) -> tuple[dict, dict, int, Vocabulary]:
   """
   tokenizer = openai_bpe.read(folder)
   if not isinstance(tokenizer, GPT1Tokenizer):
-    raise InputError(f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {', '.join(openai_bpe.FILES[0])}")
+    raise InputError(
+      f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {', '.join(openai_bpe.FILES[0])}"
+    )
   trunk = _read_shapes(os.path.join(folder, SHAPES), tokenizer)
   pieces = [_open(os.path.join(folder, name)) for name in PIECES]
   found, needed = sum(len(piece) for piece in pieces), sum(map(math.prod, _shapes(trunk)))
@@ -59,7 +61,11 @@ def load(folder: str) -> tuple[dict, dict, int, Vocabulary]:
   for array in layout.of_blocks(trunk):
     arrays[array.ours] = np.empty(array.our_shape, np.float32)
     _take(pieces, arrays[array.ours])
-  meta = {"model": configs.to_json(ModelConfig(trunk)), "tokenizer_hash": tokenizer.hash, "openai_pieces": cut}
+  meta = {
+    "model": configs.to_json(ModelConfig(trunk)),
+    "tokenizer_hash": tokenizer.hash,
+    "openai_pieces": cut,
+  }
   return {"trunk": unflatten_dict(arrays, sep="/")}, meta, 0, tokenizer
 
 
@@ -74,12 +80,17 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary)
   trunk = spec.trunk
   for fits, fault in (
     (isinstance(tokenizer, GPT1Tokenizer), f"its vocabulary is of the kind {tokenizer.kind}"),
-    (spec.head is None, "it is fine-tuned, and the files have no place for W_y and the special tokens"),
+    (
+      spec.head is None,
+      "it is fine-tuned, and the files have no place for W_y and the special tokens",
+    ),
     (trunk.norm == "post", "it is pre-norm, as GPT-2"),
     (trunk.heads == HEADS, f"it has {trunk.heads} heads and not {HEADS}"),
   ):
     if not fits:
-      raise InputError(f"--format=openai: holds GPT-1 with OpenAI's vocabulary only, and {fault}; hf and npz hold it")
+      raise InputError(
+        f"--format=openai: holds GPT-1 with OpenAI's vocabulary only, and {fault}; hf and npz hold it"
+      )
   shapes = _shapes(trunk)
   each, left = divmod(sum(map(math.prod, shapes)), len(PIECES))
   cut = meta.get("openai_pieces") or [[each + (i < left), _HEADER] for i in range(len(PIECES))]
@@ -122,16 +133,24 @@ def _read_shapes(path: str, tokenizer: GPT1Tokenizer) -> TransformerConfig:
   except (OSError, ValueError, TypeError) as error:
     raise InputError(f"{path}: not the shapes of a release ({error}); copy it again") from error
   if vocab_size != tokenizer.vocab_size:
-    raise InputError(f"{path}: {vocab_size:,} rows of tokens, and the vocabulary has {tokenizer.vocab_size:,}")
+    raise InputError(
+      f"{path}: {vocab_size:,} rows of tokens, and the vocabulary has {tokenizer.vocab_size:,}"
+    )
   if width % HEADS:
-    raise InputError(f"{path}: a width of {width}: should be a multiple of {HEADS}, OpenAI's number of heads")
+    raise InputError(
+      f"{path}: a width of {width}: should be a multiple of {HEADS}, OpenAI's number of heads"
+    )
   try:
-    trunk = TransformerConfig(vocab_size, context=context, layers=max(1, len(blocks) // 12), width=width, heads=HEADS)
+    trunk = TransformerConfig(
+      vocab_size, context=context, layers=max(1, len(blocks) // 12), width=width, heads=HEADS
+    )
   except InputError as error:
     raise InputError(f"{path}: {error}") from error
   for number, (shape, wanted) in enumerate(zip(shapes, _shapes(trunk), strict=False)):
     if shape != wanted:
-      raise InputError(f"{path}: array {number} has the shape {list(shape)}: should be {list(wanted)}")
+      raise InputError(
+        f"{path}: array {number} has the shape {list(shape)}: should be {list(wanted)}"
+      )
   if len(shapes) != len(_shapes(trunk)):
     raise InputError(f"{path}: {len(shapes)} shapes: should be 2, and 12 a block")
   return trunk
@@ -148,7 +167,12 @@ def _open(path: str) -> np.memmap:
     return piece
   except FileNotFoundError as error:
     raise InputError(f"{path}: missing; a release has {PIECES[0]} to {PIECES[-1]}") from error
-  except (OSError, ValueError, OverflowError, tokenize.TokenError) as error:  # NumPy lets the last two out of a header
+  except (
+    OSError,
+    ValueError,
+    OverflowError,
+    tokenize.TokenError,
+  ) as error:  # NumPy lets the last two out of a header
     raise InputError(f"{path}: not a piece of a release ({error}); copy it again") from error
 
 
@@ -166,4 +190,9 @@ def _take(pieces: list[np.ndarray], out: np.ndarray) -> None:
 def _header(count: int, size: int) -> bytes:
   """That of an .npy file of float32 [count], version 1.0, filled with spaces up to so many bytes."""
   text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}"
-  return b"\x93NUMPY\x01\x00" + (size - 10).to_bytes(2, "little") + text.ljust(size - 11).encode() + b"\n"
+  return (
+    b"\x93NUMPY\x01\x00"
+    + (size - 10).to_bytes(2, "little")
+    + text.ljust(size - 11).encode()
+    + b"\n"
+  )

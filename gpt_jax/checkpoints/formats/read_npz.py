@@ -22,7 +22,11 @@ def logits(params, sizes, ids):
   table = params["trunk/tokens"]
   x = table[ids] + params["trunk/positions"][: len(ids)]  # [T, D]
   for i in range(sizes["layers"]):
-    p = {name.split("/", 2)[2]: array for name, array in params.items() if name.startswith(f"trunk/block_{i}/")}
+    p = {
+      name.split("/", 2)[2]: array
+      for name, array in params.items()
+      if name.startswith(f"trunk/block_{i}/")
+    }
     if sizes["norm"] == "pre":  # GPT-2
       x = x + attention(p, norm(p, "attention_norm", x))
       x = x + mlp(p, norm(p, "mlp_norm", x))
@@ -34,7 +38,9 @@ def logits(params, sizes, ids):
 
 
 def attention(p, x):
-  q, k, v = np.einsum("td,dnhk->nhtk", x, p["attention/qkv/kernel"]) + p["attention/qkv/bias"][:, :, None]
+  q, k, v = (
+    np.einsum("td,dnhk->nhtk", x, p["attention/qkv/kernel"]) + p["attention/qkv/bias"][:, :, None]
+  )
   scores = q @ k.swapaxes(1, 2) / q.shape[-1] ** 0.5  # [H, T, T]
   scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)  # a token sees those before it
   shares = np.exp(scores - scores.max(-1, keepdims=True))
@@ -54,4 +60,6 @@ def norm(p, name, x):
 
 
 if __name__ == "__main__":
-  print(logits(*load(sys.argv[1]), list(map(int, sys.argv[2:])))[-1].argsort()[:-6:-1])  # the five likeliest next
+  print(
+    logits(*load(sys.argv[1]), list(map(int, sys.argv[2:])))[-1].argsort()[:-6:-1]
+  )  # the five likeliest next

@@ -31,7 +31,9 @@ def library() -> Any:
   try:
     import safetensors.numpy
   except ImportError as error:
-    raise InputError("a .safetensors file needs safetensors: pip install 'gpt_jax[safetensors]'") from error
+    raise InputError(
+      "a .safetensors file needs safetensors: pip install 'gpt_jax[safetensors]'"
+    ) from error
   return safetensors
 
 

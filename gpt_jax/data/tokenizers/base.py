@@ -69,7 +69,12 @@ class Vocabulary(abc.ABC):
   def save(self, folder: str) -> None:
     """Writes the files, the metadata last and each whole."""
     os.makedirs(folder, exist_ok=True)
-    metadata = {"kind": self.kind, "normaliser": self.normaliser, "vocab_size": self.vocab_size, "hash": self.hash}
+    metadata = {
+      "kind": self.kind,
+      "normaliser": self.normaliser,
+      "vocab_size": self.vocab_size,
+      "hash": self.hash,
+    }
     text = json.dumps(metadata | self.record, indent=2) + "\n"
     for name, content in (*self.files.items(), ("tokenizer.json", text.encode())):
       path = os.path.join(folder, name)

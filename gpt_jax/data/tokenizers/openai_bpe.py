@@ -26,9 +26,16 @@ UNKNOWN = "<unk>"
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's only piece that no text becomes
 
 # The pieces and the merges, as OpenAI named them for GPT-1 and GPT-2, and as transformers does for both.
-FILES = (("encoder_bpe_40000.json", "vocab_40000.bpe"), ("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+FILES = (
+  ("encoder_bpe_40000.json", "vocab_40000.bpe"),
+  ("encoder.json", "vocab.bpe"),
+  ("vocab.json", "merges.txt"),
+)
 
-SPACY, REGEX = "spacy-en", "regex-1"  # the regex below: whoever changes what it splits gives it another number
+SPACY, REGEX = (
+  "spacy-en",
+  "regex-1",
+)  # the regex below: whoever changes what it splits gives it another number
 MOST_WORDS = 1 << 16  # remembered with their ids, and by spaCy; about 60 MB
 
 
@@ -67,7 +74,9 @@ class _Pairs(Vocabulary):
     if UNKNOWN in ids:
       ids[UNKNOWN] = ids.pop(UNKNOWN)  # where OpenAI's file has it
     lines = ["#version: 0.2", *map(" ".join, self.merges), ""]
-    return dict(zip(self._names, (json.dumps(ids).encode(), "\n".join(lines).encode()), strict=True))
+    return dict(
+      zip(self._names, (json.dumps(ids).encode(), "\n".join(lines).encode()), strict=True)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +136,9 @@ class GPT1Tokenizer(_Pairs):
     if len(ids) > MOST_WORDS:
       del self.__dict__["_words"]
       split, ids = self._words
-    return np.array(list(itertools.chain.from_iterable(map(ids.__getitem__, split(text)))), np.int32)
+    return np.array(
+      list(itertools.chain.from_iterable(map(ids.__getitem__, split(text)))), np.int32
+    )
 
   @functools.cached_property
   def _words(self) -> "tuple[Callable[[str], list[str]], _WordIds]":
@@ -146,7 +157,9 @@ class _WordIds(dict):
   """Word -> its ids."""
 
   def __init__(self, bpe: Any, line_id: int):
-    super().__init__({"\n ": (line_id,)})  # as spaCy gives it; OpenAI's code puts this id in its place
+    super().__init__(
+      {"\n ": (line_id,)}
+    )  # as spaCy gives it; OpenAI's code puts this id in its place
     self._bpe = bpe
 
   def __missing__(self, word: str) -> tuple[int, ...]:
@@ -173,7 +186,10 @@ class GPT2Tokenizer(_Pairs):
   @functools.cached_property
   def _bytes(self) -> list[bytes]:
     values = {symbol: value for value, symbol in enumerate(BYTES)}
-    return [piece.encode() if piece == END_OF_TEXT else bytes(map(values.get, piece)) for piece in self.pieces]
+    return [
+      piece.encode() if piece == END_OF_TEXT else bytes(map(values.get, piece))
+      for piece in self.pieces
+    ]
 
   @functools.cached_property
   def spelled(self) -> np.ndarray:
@@ -198,7 +214,11 @@ class GPT2Tokenizer(_Pairs):
 
 KINDS = (GPT1Tokenizer.kind, GPT2Tokenizer.kind)
 
-_SHOWN = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+_SHOWN = {
+  *range(ord("!"), ord("~") + 1),
+  *range(ord("¡"), ord("¬") + 1),
+  *range(ord("®"), ord("ÿ") + 1),
+}
 _OTHERS = [value for value in range(256) if value not in _SHOWN]
 # GPT-2's sign for each byte: its own where that is printable, else, in their order, those from U+0100 on.
 BYTES = [chr(value if value in _SHOWN else 256 + _OTHERS.index(value)) for value in range(256)]
@@ -219,7 +239,9 @@ def read(folder: str, metadata: dict | None = None) -> GPT1Tokenizer | GPT2Token
   Raises:
     InputError: with file and line, what is missing, damaged, or no vocabulary of OpenAI's.
   """
-  found = [names for names in FILES if any(os.path.isfile(os.path.join(folder, name)) for name in names)]
+  found = [
+    names for names in FILES if any(os.path.isfile(os.path.join(folder, name)) for name in names)
+  ]
   paths = [os.path.join(folder, name) for name in (found or FILES)[0]]
   pieces, merges = _pieces(paths[0]), _merges(paths[1])
   of_gpt1 = pieces[0] == UNKNOWN and LINE in pieces
@@ -229,7 +251,11 @@ def read(folder: str, metadata: dict | None = None) -> GPT1Tokenizer | GPT2Token
       "with a piece for each byte"
     )
   _check(pieces, merges, *paths)
-  return GPT1Tokenizer(pieces, merges, *_splitter(folder, metadata)) if of_gpt1 else GPT2Tokenizer(pieces, merges)
+  return (
+    GPT1Tokenizer(pieces, merges, *_splitter(folder, metadata))
+    if of_gpt1
+    else GPT2Tokenizer(pieces, merges)
+  )
 
 
 def _splitter(folder: str, metadata: dict | None) -> tuple[str, str]:
@@ -254,13 +280,17 @@ def _pieces(path: str) -> tuple[str, ...]:
   try:
     pairs = json.loads(_read(path), object_pairs_hook=tuple)
   except json.JSONDecodeError as error:
-    raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}, column {error.colno}); copy it again") from error
+    raise InputError(
+      f"{path}:{error.lineno}: not JSON ({error.msg}, column {error.colno}); copy it again"
+    ) from error
   if not isinstance(pairs, tuple) or not pairs:
     raise InputError(f"{path}: should be one JSON object, of ids by piece")
   pieces: dict[int, str] = {}
   for piece, i in pairs:
     if type(i) is not int or not 0 <= i < len(pairs):
-      raise InputError(f"{path}: piece {piece!r} has the id {i!r}; {len(pairs)} pieces have the ids from 0 on")
+      raise InputError(
+        f"{path}: piece {piece!r} has the id {i!r}; {len(pairs)} pieces have the ids from 0 on"
+      )
     if i in pieces:
       raise InputError(f"{path}: {pieces[i]!r} and {piece!r} have the same id, {i}")
     pieces[i] = piece
@@ -273,11 +303,15 @@ def _pieces(path: str) -> tuple[str, ...]:
 def _merges(path: str) -> tuple[tuple[str, str], ...]:
   first, *lines = _read(path).split("\n")
   if not first.startswith("#version"):
-    raise InputError(f"{path}:1: {first[:40]!r}: should be '#version: 0.2', and a merge a line below")
+    raise InputError(
+      f"{path}:1: {first[:40]!r}: should be '#version: 0.2', and a merge a line below"
+    )
   merges = [tuple(line.split(" ")) for line in (lines[:-1] if lines[-1:] == [""] else lines)]
   for number, pair in enumerate(merges, 2):
     if len(pair) != 2:
-      raise InputError(f"{path}:{number}: {' '.join(pair)[:40]!r}: should be two pieces with a space between")
+      raise InputError(
+        f"{path}:{number}: {' '.join(pair)[:40]!r}: should be two pieces with a space between"
+      )
   return tuple(merges)
 
 
@@ -291,14 +325,22 @@ def _read(path: str) -> str:
     raise InputError(f"{path}: cannot be read ({error})") from error
 
 
-def _check(all_pieces: Sequence[str], merges: Sequence[tuple[str, str]], pieces_path: str, merges_path: str) -> None:
+def _check(
+  all_pieces: Sequence[str], merges: Sequence[tuple[str, str]], pieces_path: str, merges_path: str
+) -> None:
   """Every merge is of pieces there are, and makes one that no other makes; every longer piece is made."""
   pieces = set(all_pieces)
-  made = {piece for piece in pieces if piece in (UNKNOWN, END_OF_TEXT) or len(piece.removesuffix(END)) == 1}
+  made = {
+    piece
+    for piece in pieces
+    if piece in (UNKNOWN, END_OF_TEXT) or len(piece.removesuffix(END)) == 1
+  }
   for number, pair in enumerate(merges, 2):
     for piece in pair:
       if piece not in made:
-        fault = "that no line above has made" if piece in pieces else f"that is not in {pieces_path}"
+        fault = (
+          "that no line above has made" if piece in pieces else f"that is not in {pieces_path}"
+        )
         raise InputError(f"{merges_path}:{number}: merges {piece!r}, {fault}")
     piece = "".join(pair)
     if piece not in pieces or piece in made:
@@ -333,7 +375,9 @@ def _fixed(text: str, fix: Callable[..., str]) -> str:
   fixed, html = [], "auto"
   for line in re.findall(r"[^\n]*\n|[^\n]+", text):
     fixed.append(line if _CLEAN.fullmatch(line) else fix(line, unescape_html=html))
-    html = False if "<" in line else html  # as fix_text itself, which goes by line, decides for what follows
+    html = (
+      False if "<" in line else html
+    )  # as fix_text itself, which goes by line, decides for what follows
   return "".join(fixed)
 
 
@@ -355,7 +399,9 @@ def _needed(package: str) -> Any:
   try:
     return importlib.import_module(package)
   except ImportError as error:
-    raise InputError(f"text for OpenAI's vocabulary needs {package}: pip install 'gpt_jax[released]'") from error
+    raise InputError(
+      f"text for OpenAI's vocabulary needs {package}: pip install 'gpt_jax[released]'"
+    ) from error
 
 
 # What spaCy does with standardised English, but for its rare exceptions.

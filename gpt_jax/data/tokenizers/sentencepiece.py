@@ -59,7 +59,9 @@ class Tokenizer(Vocabulary):
       words = count_words(words)
     if not words:
       raise InputError("there is no text to train a vocabulary on")
-    table = (f"{word}\t{count}" for word, count in words.items())  # SentencePiece sorts, so their order is no matter
+    table = (
+      f"{word}\t{count}" for word, count in words.items()
+    )  # SentencePiece sorts, so their order is no matter
     model = io.BytesIO()
     try:
       sentencepiece.SentencePieceTrainer.train(
@@ -75,7 +77,9 @@ class Tokenizer(Vocabulary):
         bos_id=-1,
         eos_id=-1,
         pad_id=-1,
-        control_symbols=[LINE],  # not user-defined: a text that contains "<line>" must not become the id
+        control_symbols=[
+          LINE
+        ],  # not user-defined: a text that contains "<line>" must not become the id
         max_sentence_length=1 << 16,  # bytes; longer words are skipped
         num_threads=TRAINING_THREADS,
         minloglevel=2,
@@ -93,7 +97,9 @@ class Tokenizer(Vocabulary):
     """
     metadata = _metadata(folder)
     kind = metadata.get("kind")
-    if kind is None and openai_bpe.is_release(folder):  # a tokenizer.json without a kind is transformers'
+    if kind is None and openai_bpe.is_release(
+      folder
+    ):  # a tokenizer.json without a kind is transformers'
       return openai_bpe.read(folder)
     if kind == KIND:
       tokenizer = cls(_read(folder, "tokenizer.model"), normaliser=metadata.get("normaliser"))
@@ -101,7 +107,9 @@ class Tokenizer(Vocabulary):
       tokenizer = openai_bpe.read(folder, metadata)
     else:
       known = ", ".join((KIND, *openai_bpe.KINDS))
-      raise InputError(f"{folder}/tokenizer.json: kind {kind!r} is not known; should be one of {known}")
+      raise InputError(
+        f"{folder}/tokenizer.json: kind {kind!r} is not known; should be one of {known}"
+      )
     if tokenizer.hash != metadata.get("hash"):
       raise InputError(
         f"{folder}/{', '.join(tokenizer.files)}: damaged, the hash is not the one in tokenizer.json; "
@@ -169,7 +177,9 @@ def _metadata(folder: str) -> dict:
   try:
     metadata = json.loads(content)
   except ValueError as error:
-    raise InputError(f"{folder}/tokenizer.json: not JSON ({error}); copy the folder again") from error
+    raise InputError(
+      f"{folder}/tokenizer.json: not JSON ({error}); copy the folder again"
+    ) from error
   if not isinstance(metadata, dict):
     raise InputError(f"{folder}/tokenizer.json: holds no JSON object; copy the folder again")
   return metadata
@@ -196,7 +206,9 @@ def plain(text: str) -> str:
   return re.sub(" *-{2,} *", " - ", text) if "--" in text else text
 
 
-_PLAIN = str.maketrans(dict.fromkeys("‘’‚‛´", "'") | dict.fromkeys("“”„‟«»", '"') | {"–": "-", "—": "--", "―": "--"})
+_PLAIN = str.maketrans(
+  dict.fromkeys("‘’‚‛´", "'") | dict.fromkeys("“”„‟«»", '"') | {"–": "-", "—": "--", "―": "--"}
+)
 
 
 def count_words(texts: Iterable[str]) -> dict[str, int]:
@@ -244,7 +256,9 @@ class WordCounts:
 def _explain(error: str, vocab_size: int) -> str:
   """What SentencePiece's error means to the user."""
   if most := re.search(r"value <= (\d+)", error):
-    return f"vocab_size {vocab_size} is more than this text supports; the largest possible is {most[1]}"
+    return (
+      f"vocab_size {vocab_size} is more than this text supports; the largest possible is {most[1]}"
+    )
   if least := re.search(r"(?:required_chars|too small)\D*(\d+) vs (\d+)", error):
     return f"vocab_size {vocab_size} is too small for the characters of this text; at least {least[2]} is needed"
   return f"SentencePiece could not train a vocabulary of {vocab_size}: {' '.join(error.split())}"

@@ -15,7 +15,9 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   for number, line in lines(path):
     cells = line.split("\t")
     if len(cells) != 3:
-      raise InputError(f"{path}:{number}: {len(cells)} columns; should be 3: premise, hypothesis, label")
+      raise InputError(
+        f"{path}:{number}: {len(cells)} columns; should be 3: premise, hypothesis, label"
+      )
     premise, hypothesis, label = cells
     yield Row((premise, hypothesis), label, f"{path}:{number}")
 

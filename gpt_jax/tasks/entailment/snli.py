@@ -20,19 +20,27 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   (_, header), *rows = lines(path) or [(1, "")]
   names, dropped = header.split("\t"), 0
   if missing := [name for name in COLUMNS if name not in names]:
-    raise InputError(f"{path}:1: no column {missing[0]!r}; the columns are {', '.join(map(repr, names))}")
+    raise InputError(
+      f"{path}:1: no column {missing[0]!r}; the columns are {', '.join(map(repr, names))}"
+    )
   places = [names.index(name) for name in COLUMNS]
   for number, line in rows:
-    cells = line.split("\t")  # fewer than the header names, where not all five annotators were asked
+    cells = line.split(
+      "\t"
+    )  # fewer than the header names, where not all five annotators were asked
     if len(cells) <= max(places):
-      raise InputError(f"{path}:{number}: {len(cells)} columns; should be at least {max(places) + 1}")
+      raise InputError(
+        f"{path}:{number}: {len(cells)} columns; should be at least {max(places) + 1}"
+      )
     label, *texts = (cells[place] for place in places)
     if label == "-":
       dropped += 1
     else:
       yield Row(tuple(texts), label, f"{path}:{number}")
   if dropped:
-    warnings.warn(f"{path}: {dropped} of {len(rows)} rows have no gold label and are left out", stacklevel=2)
+    warnings.warn(
+      f"{path}: {dropped} of {len(rows)} rows have no gold label and are left out", stacklevel=2
+    )
 
 
 def parse(record: dict[str, Any], name: str) -> Iterator[Row]:

@@ -36,7 +36,9 @@ def _pairs(path: str) -> set[tuple[str, ...]]:
   for number, line in lines(path):
     ids = tuple(line.split("\t"))
     if len(ids) != 2:
-      raise InputError(f"{path}:{number}: should be the two sentence ids of a pair, separated by a tab")
+      raise InputError(
+        f"{path}:{number}: should be the two sentence ids of a pair, separated by a tab"
+      )
     pairs.add(ids)
   return pairs
 

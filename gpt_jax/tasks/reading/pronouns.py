@@ -42,9 +42,13 @@ def read(data_dir: str, name: str) -> list[Pronoun]:
   """
   root = folder(data_dir, "winograd")
   path, schemas = os.path.join(root, FILES[name]), os.path.join(root, SCHEMAS)
-  found = list(_schemas(schemas) if name == "wsc273" and not os.path.exists(path) else _blocks(path))
+  found = list(
+    _schemas(schemas) if name == "wsc273" and not os.path.exists(path) else _blocks(path)
+  )
   if not found:
-    raise InputError(f"{path}: empty; it should have blocks of sentence, pronoun, candidates and answer")
+    raise InputError(
+      f"{path}: empty; it should have blocks of sentence, pronoun, candidates and answer"
+    )
   return found
 
 
@@ -55,7 +59,9 @@ def _blocks(path: str) -> Iterator[Pronoun]:
     name = f"{path}:{numbered[i][0]}"
     block = [" ".join(line.split()) for _, line in numbered[i : i + 4]]
     if len(block) < 4:
-      raise InputError(f"{name}: {len(block)} lines; there should be sentence, pronoun, candidates and answer")
+      raise InputError(
+        f"{name}: {len(block)} lines; there should be sentence, pronoun, candidates and answer"
+      )
     sentence, pronoun, both, answer = block
     candidates = [candidate.strip() for candidate in both.split(",")]
     # The first occurrence is meant, and of "it" none within a word.
@@ -74,8 +80,12 @@ def _schemas(path: str) -> Iterator[Pronoun]:
     raise InputError(f"{path}: not XML: {error}") from error
   for number, schema in enumerate(schemas, start=1):
     name = f"{path}: schema {number}"
-    before, after = (" ".join((schema.findtext(f"text/{part}") or "").split()) for part in ("txt1", "txt2"))
-    candidates = [" ".join((answer.text or "").split()) for answer in schema.iterfind("answers/answer")]
+    before, after = (
+      " ".join((schema.findtext(f"text/{part}") or "").split()) for part in ("txt1", "txt2")
+    )
+    candidates = [
+      " ".join((answer.text or "").split()) for answer in schema.iterfind("answers/answer")
+    ]
     letter = (schema.findtext("correctAnswer") or "").strip(" .\n")
     if letter not in ("A", "B") or len(candidates) != 2:
       raise InputError(f"{name}: should have two answers, and correctAnswer A or B")
@@ -87,7 +97,11 @@ def _schemas(path: str) -> Iterator[Pronoun]:
 def _pronoun(before: str, after: str, candidates: list[str], answer: str, name: str) -> Pronoun:
   folded = [candidate.lower() for candidate in candidates]
   if len(folded) != 2 or answer.lower() not in folded:
-    raise InputError(f"{name}: answer {answer!r}: should be one of two candidates, not of {', '.join(candidates)}")
+    raise InputError(
+      f"{name}: answer {answer!r}: should be one of two candidates, not of {', '.join(candidates)}"
+    )
   if before.strip():  # "The bee" is written as at a sentence's beginning, wherever it will stand
-    candidates = [re.sub(r"^(The|A|An) ", lambda article: article[0].lower(), each) for each in candidates]
+    candidates = [
+      re.sub(r"^(The|A|An) ", lambda article: article[0].lower(), each) for each in candidates
+    ]
   return Pronoun(before, after, tuple(candidates), folded.index(answer.lower()), name)

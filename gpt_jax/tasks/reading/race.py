@@ -25,8 +25,12 @@ def read(data_dir: str, split: str, schools: tuple[str, ...]) -> Iterator[Row]:
   for school in schools:
     place = os.path.join(root, split, school)
     if not os.path.isdir(place):
-      raise MissingInput(f"{place}: no such folder; RACE has one for each split and school, with a .txt file a passage")
-    for name in sorted(os.listdir(place), key=lambda name: (len(name), name)):  # 2.txt before 10.txt
+      raise MissingInput(
+        f"{place}: no such folder; RACE has one for each split and school, with a .txt file a passage"
+      )
+    for name in sorted(
+      os.listdir(place), key=lambda name: (len(name), name)
+    ):  # 2.txt before 10.txt
       if name.endswith(".txt"):
         yield from _read_passage(os.path.join(place, name))
 
@@ -48,10 +52,14 @@ def questions(passage: dict[str, Any], name: str) -> Iterator[Row]:
     together = list(zip(passage["questions"], passage["options"], passage["answers"], strict=True))
     rows = [((article, question, *options), answer) for question, options, answer in together]
   except (KeyError, TypeError, ValueError) as error:
-    raise InputError(f"{name}: should have an article, and as many questions as options and answers") from error
+    raise InputError(
+      f"{name}: should have an article, and as many questions as options and answers"
+    ) from error
   for number, (texts, answer) in enumerate(rows, start=1):
     if len(texts) != 2 + len(LABELS) or not all(isinstance(text, str) for text in texts):
-      raise InputError(f"{name}: question {number}: {len(texts) - 2} options; should be {len(LABELS)} texts")
+      raise InputError(
+        f"{name}: question {number}: {len(texts) - 2} options; should be {len(LABELS)} texts"
+      )
     yield Row(texts, answer, f"{name}: question {number}")
 
 

@@ -24,13 +24,17 @@ def read(data_dir: str, split: str, test: str) -> Iterator[Row]:
     yield from _rows(root, test)
     return
   rows = list(_rows(root, "val__spring2016"))
-  order = np.random.RandomState(DIVISION).permutation(len(rows))  # as sklearn.model_selection.train_test_split has it
+  order = np.random.RandomState(DIVISION).permutation(
+    len(rows)
+  )  # as sklearn.model_selection.train_test_split has it
   held_out = len(rows) // 5  # 374 of 1,871
   yield from (rows[i] for i in (order[:held_out] if split == "dev" else order[held_out:]))
 
 
 def _rows(root: str, name: str) -> Iterator[Row]:
-  found = sorted(glob.glob(os.path.join(glob.escape(root), "**", f"cloze_test_{name}*.csv"), recursive=True))
+  found = sorted(
+    glob.glob(os.path.join(glob.escape(root), "**", f"cloze_test_{name}*.csv"), recursive=True)
+  )
   if len(found) != 1:
     problem = InputError if found else MissingInput
     raise problem(f"{root}: {len(found)} files cloze_test_{name}*.csv; there should be one")
@@ -56,6 +60,10 @@ def _task(name: str, test: str, paper: str) -> Task:
 
 
 TASKS = (
-  _task("storycloze", "test__spring2016", "86.5 accuracy on the test set of 2016 (Radford et al. 2018, table 3)"),
+  _task(
+    "storycloze",
+    "test__spring2016",
+    "86.5 accuracy on the test set of 2016 (Radford et al. 2018, table 3)",
+  ),
   _task("storycloze-2018", "val__winter2018", ""),
 )

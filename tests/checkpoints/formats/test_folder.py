@@ -23,8 +23,14 @@ from gpt_jax.models.transformer import TransformerConfig
 @pytest.fixture(scope="module")
 def parts(make_run, tiny_tokenizer):
   """What `save` is given, after the folder."""
-  spec = ModelConfig(LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8), HeadConfig(outcomes=3))
-  meta = {"model": configs.to_json(spec), "tokenizer_hash": tiny_tokenizer.hash, "task": {"labels": ["no", "yes"]}}
+  spec = ModelConfig(
+    LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8), HeadConfig(outcomes=3)
+  )
+  meta = {
+    "model": configs.to_json(spec),
+    "tokenizer_hash": tiny_tokenizer.hash,
+    "task": {"labels": ["no", "yes"]},
+  }
   return make_run.params_of(spec, 1), meta, 5, tiny_tokenizer
 
 
@@ -51,7 +57,11 @@ def test_loads_back_equal(exported, parts, format):
 
 def test_each_knows_its_own(tmp_path, exported, format):
   (tmp_path / "empty").mkdir()
-  for path, expected in ((exported, True), (exported / format.WEIGHTS, True), (tmp_path / "empty", False)):
+  for path, expected in (
+    (exported, True),
+    (exported / format.WEIGHTS, True),
+    (tmp_path / "empty", False),
+  ):
     assert format.is_one(str(path)) == expected
     assert not (npz if format is safetensors else safetensors).is_one(str(path))
   (exported / format.WEIGHTS).unlink()
@@ -85,7 +95,9 @@ def test_another_export_is_not_overwritten(exported, parts, format):
   other = jax.tree.map(lambda x: x + 1, parts[0])
   with pytest.raises(InputError, match="export of another model"):
     format.save(str(exported), other, *parts[1:])
-  np.testing.assert_array_equal(format.load(str(exported))[0]["head"]["bias"], parts[0]["head"]["bias"])
+  np.testing.assert_array_equal(
+    format.load(str(exported))[0]["head"]["bias"], parts[0]["head"]["bias"]
+  )
   assert [path.name for path in exported.parent.iterdir()] == ["out"]
 
 
@@ -110,7 +122,9 @@ def test_something_else_is_not_overwritten(tmp_path, parts, format, kind):
   assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("name", ["weights", "config.json", "tokenizer/tokenizer.model", "tokenizer/tokenizer.json"])
+@pytest.mark.parametrize(
+  "name", ["weights", "config.json", "tokenizer/tokenizer.model", "tokenizer/tokenizer.json"]
+)
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 def test_a_damaged_file_is_named(exported, format, name, damage):
   name = format.WEIGHTS if name == "weights" else name
@@ -165,7 +179,9 @@ def test_pickles_are_refused(tmp_path, parts):
     npz.load(str(exported))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x05\0", b"\xff" * 16, b"\x05\0\0\0\0\0\0\0{nope", b"\x02\0\0\0\0\0\0\0[]"])
+@pytest.mark.parametrize(
+  "content", [b"", b"\x05\0", b"\xff" * 16, b"\x05\0\0\0\0\0\0\0{nope", b"\x02\0\0\0\0\0\0\0[]"]
+)
 def test_a_bad_header_is_refused(tmp_path, parts, content):
   pytest.importorskip("safetensors")
   exported = tmp_path / "out"
@@ -181,14 +197,21 @@ def test_safetensors_says_what_it_is(tmp_path, parts):
   package = pytest.importorskip("safetensors")
   safetensors.save(str(tmp_path / "out"), *parts)
   with package.safe_open(tmp_path / "out" / "weights.safetensors", framework="np") as file:
-    assert json.loads(file.metadata()["gpt_jax"]) == {"format": "gpt_jax.safetensors", "step": 5, **parts[1]}
+    assert json.loads(file.metadata()["gpt_jax"]) == {
+      "format": "gpt_jax.safetensors",
+      "step": 5,
+      **parts[1],
+    }
     np.testing.assert_array_equal(file.get_tensor("head/kernel"), parts[0]["head"]["kernel"])
 
 
 def test_without_the_package(monkeypatch, tmp_path, parts):
   monkeypatch.setitem(sys.modules, "safetensors", None)
   monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-  for call in (lambda: safetensors.save(str(tmp_path / "out"), *parts), lambda: safetensors.load("anything")):
+  for call in (
+    lambda: safetensors.save(str(tmp_path / "out"), *parts),
+    lambda: safetensors.load("anything"),
+  ):
     with pytest.raises(InputError, match=r"pip install 'gpt_jax\[safetensors\]'"):
       call()
   assert not any(tmp_path.iterdir())
@@ -209,14 +232,18 @@ def test_no_room_left(tmp_path, parts, format):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_reader_in_numpy(tmp_path, make_run, tiny_tokenizer, norm):
   """interop/read_npz.py by itself, of GPT-1 and of GPT-2, against the model."""
-  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=3, width=24, heads=4, norm=norm)
+  trunk = TransformerConfig(
+    tiny_tokenizer.vocab_size, context=16, layers=3, width=24, heads=4, norm=norm
+  )
   spec = ModelConfig(trunk)
   params = make_run.params_of(spec, 1)
   meta = {"model": configs.to_json(spec), "tokenizer_hash": tiny_tokenizer.hash}
   npz.save(str(tmp_path / "out"), params, meta, 1, tiny_tokenizer)
   ids = np.arange(3, 14, dtype=np.int32)
   places = np.arange(len(ids), dtype=np.int32)[None]
-  hidden, table = spec.build().apply({"params": params}, TextBatch(ids[None], ids[None], ids[None], places, None))
+  hidden, table = spec.build().apply(
+    {"params": params}, TextBatch(ids[None], ids[None], ids[None], places, None)
+  )
   expected = np.asarray(logits(hidden, table, trunk.vocab_size))[0, :, : trunk.vocab_size]
   found = read_npz.logits(*read_npz.load(str(tmp_path / "out")), ids)
   assert (found.shape, found.dtype) == (expected.shape, np.float32)
@@ -230,4 +257,8 @@ def test_the_reader_in_numpy(tmp_path, make_run, tiny_tokenizer, norm):
 def test_the_reader_is_as_short_as_it_says():
   lines = Path(read_npz.__file__).read_text().splitlines()
   assert len(lines) <= 60
-  assert {line for line in lines if "import" in line} == {"import json", "import sys", "import numpy as np"}
+  assert {line for line in lines if "import" in line} == {
+    "import json",
+    "import sys",
+    "import numpy as np",
+  }

@@ -36,7 +36,14 @@ HEADS = {
 def parts_of(make_run, tokenizer, norm="post", head="no head"):
   """What `save` is given, after the folder."""
   trunk = TransformerConfig(
-    tokenizer.vocab_size, context=16, layers=3, width=24, heads=4, residual_dropout=0.25, norm=norm, dtype="bfloat16"
+    tokenizer.vocab_size,
+    context=16,
+    layers=3,
+    width=24,
+    heads=4,
+    residual_dropout=0.25,
+    norm=norm,
+    dtype="bfloat16",
   )
   config, task = HEADS[head]
   spec = ModelConfig(trunk, config)
@@ -90,14 +97,19 @@ def test_the_file_names_its_folder(saved):
 def test_a_sentencepiece_vocabulary_is_ours_alone(tmp_path, make_run, tiny_tokenizer):
   hf.save(str(tmp_path / "out"), *parts_of(make_run, tiny_tokenizer))
   assert not (tmp_path / "out" / "vocab.json").exists()
-  assert "sentencepiece-bpe, for which transformers has no class" in (tmp_path / "out" / "README.md").read_text()
+  assert (
+    "sentencepiece-bpe, for which transformers has no class"
+    in (tmp_path / "out" / "README.md").read_text()
+  )
   assert pretrained.load(str(tmp_path / "out")).tokenizer == tiny_tokenizer
 
 
 def change(path, edit, metadata=None):
   """The arrays of a file, edited and written again."""
   arrays = safetensors.load_file(path)
-  safetensors.save_file({name: np.ascontiguousarray(x) for name, x in edit(arrays).items()}, path, metadata)
+  safetensors.save_file(
+    {name: np.ascontiguousarray(x) for name, x in edit(arrays).items()}, path, metadata
+  )
 
 
 def configure(folder, **changes):
@@ -120,7 +132,12 @@ def renamed(arrays):
 def buffers(arrays):
   """Of older versions."""
   masks = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 16, 16), np.uint8) for i in range(3)}
-  return {**arrays, **masks, "transformer.h.0.attn.masked_bias": np.float32([-1e4]), "position_ids": np.arange(16)}
+  return {
+    **arrays,
+    **masks,
+    "transformer.h.0.attn.masked_bias": np.float32([-1e4]),
+    "position_ids": np.arange(16),
+  }
 
 
 def table_name(arrays):
@@ -146,7 +163,12 @@ def test_as_others_write_it(saved, copy, variety):
   before, _, _, vocabulary = saved[1]
   same(params, without_unused(before, vocabulary))
   spec = configs.from_json(meta["model"])
-  assert (spec.head, spec.trunk.residual_dropout, spec.trunk.dtype, step) == (None, 0.25, "float32", 0)
+  assert (spec.head, spec.trunk.residual_dropout, spec.trunk.dtype, step) == (
+    None,
+    0.25,
+    "float32",
+    0,
+  )
   assert (tokenizer.hash, meta["tokenizer_hash"]) == (vocabulary.hash, vocabulary.hash)
 
 
@@ -171,23 +193,33 @@ def test_half_precision_becomes_float32(copy, saved, dtype):
 def test_a_vocabulary_in_one_file(copy, saved):
   """transformers 5 saves tokenizer.json alone."""
   foreign(copy)
-  pieces, merges = (copy / "vocab.json").read_text(), (copy / "merges.txt").read_text().split("\n")[1:-1]
+  pieces, merges = (
+    (copy / "vocab.json").read_text(),
+    (copy / "merges.txt").read_text().split("\n")[1:-1],
+  )
   for name in ("vocab.json", "merges.txt"):
     (copy / name).unlink()
   together = copy / "tokenizer.json"
   for apart in (str, str.split):
-    together.write_text(json.dumps({"model": {"vocab": json.loads(pieces), "merges": list(map(apart, merges))}}))
+    together.write_text(
+      json.dumps({"model": {"vocab": json.loads(pieces), "merges": list(map(apart, merges))}})
+    )
     assert hf.load(str(copy))[3].hash == saved[1][3].hash
   for broken in ("{}", "[]", "{", '{"model": {"vocab": {"a": 0}, "merges": []}}'):
     together.write_text(broken)
-    with pytest.raises(InputError, match="tokenizer.json: not GPT-1's or GPT-2's vocabulary") as error:
+    with pytest.raises(
+      InputError, match="tokenizer.json: not GPT-1's or GPT-2's vocabulary"
+    ) as error:
       hf.load(str(copy))
     assert "/tmp" not in str(error.value).replace(str(copy), "")
 
 
 def test_a_strangers_head_is_left_out(copy, saved):
   foreign(copy)
-  change(copy / "model.safetensors", lambda arrays: {**arrays, "score.weight": np.zeros((2, 24), np.float32)})
+  change(
+    copy / "model.safetensors",
+    lambda arrays: {**arrays, "score.weight": np.zeros((2, 24), np.float32)},
+  )
   with pytest.warns(UserWarning, match="score.weight is left out"):
     params = hf.load(str(copy))[0]
   same(params, without_unused(saved[1][0], saved[1][3]))
@@ -220,26 +252,56 @@ def without(name):
 
 
 DAMAGE = {
-  "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: missing; it says which architecture"),
+  "no config": (
+    lambda folder: (folder / "config.json").unlink(),
+    "config.json: missing; it says which architecture",
+  ),
   "no JSON": (writes("config.json", b"{"), "config.json: cannot be read"),
   "no object": (writes("config.json", b"[]"), "config.json: cannot be read"),
-  "another architecture": (sets(model_type="bert"), "model_type 'bert': should be one of openai-gpt, gpt2"),
-  "a list of architectures": (sets(model_type=["gpt2"]), r"model_type \['gpt2'\]: should be one of openai-gpt, gpt2"),
+  "another architecture": (
+    sets(model_type="bert"),
+    "model_type 'bert': should be one of openai-gpt, gpt2",
+  ),
+  "a list of architectures": (
+    sets(model_type=["gpt2"]),
+    r"model_type \['gpt2'\]: should be one of openai-gpt, gpt2",
+  ),
   "no architecture": (sets(model_type=None), "model_type None: should be one of openai-gpt, gpt2"),
   "no size": (sets(n_embd=None), "config.json: n_embd is None: should be a number"),
   "a size in words": (sets(n_layer="3"), "config.json: n_layer is '3': should be a number"),
   "another activation": (sets(afn="relu", activation_function="relu"), "is 'relu': only 'gelu"),
-  "another epsilon": (sets(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06: only 1e-05 is what we have"),
+  "another epsilon": (
+    sets(layer_norm_epsilon=1e-6),
+    "layer_norm_epsilon is 1e-06: only 1e-05 is what we have",
+  ),
   "another context": (sets(n_ctx=8), "config.json: n_ctx is 8: only 16 is what we have"),
   "another hidden size": (sets(n_inner=99), "n_inner is 99: only None or 96 is what we have"),
-  "scores by layer": (sets(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
-  "another order of products": (sets(reorder_and_upcast_attn=True), "reorder_and_upcast_attn is True: only False"),
+  "scores by layer": (
+    sets(scale_attn_by_inverse_layer_idx=True),
+    "scale_attn_by_inverse_layer_idx is True",
+  ),
+  "another order of products": (
+    sets(reorder_and_upcast_attn=True),
+    "reorder_and_upcast_attn is True: only False",
+  ),
   "an untied head": (sets(tie_word_embeddings=False), "tie_word_embeddings is False"),
-  "heads that do not divide": (sets(n_head=5), "config.json: trunk.heads=5: must divide trunk.width=24"),
-  "another vocabulary": (sets(vocab_size=99), "config.json: vocab_size is 99, and the vocabulary has "),
+  "heads that do not divide": (
+    sets(n_head=5),
+    "config.json: trunk.heads=5: must divide trunk.width=24",
+  ),
+  "another vocabulary": (
+    sets(vocab_size=99),
+    "config.json: vocab_size is 99, and the vocabulary has ",
+  ),
   "more blocks": (sets(n_layer=4), "model.safetensors: holds no h.3.attn.c_attn.weight"),
-  "more positions": (sets(n_positions=32, n_ctx=32), r"has the shape \[16, 24\]: should be \[32, 24\]"),
-  "our entry of no model": (sets(gpt_jax={"model": {"type": "gpt_jax.models.model:HeadConfig"}}), "is no Transformer"),
+  "more positions": (
+    sets(n_positions=32, n_ctx=32),
+    r"has the shape \[16, 24\]: should be \[32, 24\]",
+  ),
+  "our entry of no model": (
+    sets(gpt_jax={"model": {"type": "gpt_jax.models.model:HeadConfig"}}),
+    "is no Transformer",
+  ),
   "a missing array": (edits(without("h.2.ln_1.bias")), "model.safetensors: holds no h.2.ln_1.bias"),
   "no table": (
     edits(lambda x: {k: v for k, v in x.items() if k != table_name(x)}),
@@ -251,7 +313,9 @@ DAMAGE = {
     r"model.safetensors: h.1.mlp.c_fc.bias has the shape \[5\]: should be \[96\]",
   ),
   "a transposed kernel": (
-    edits(lambda x: {**x, "transformer.h.1.mlp.c_fc.weight": x["transformer.h.1.mlp.c_fc.weight"].T}),
+    edits(
+      lambda x: {**x, "transformer.h.1.mlp.c_fc.weight": x["transformer.h.1.mlp.c_fc.weight"].T}
+    ),
     r"h.1.mlp.c_fc.weight has the shape \[96, 24\]: should be \[24, 96\]",
   ),
   "integers": (
@@ -262,18 +326,34 @@ DAMAGE = {
     edits(lambda x: {**x, "lm_head.weight": x[table_name(x)] + 1}),
     "lm_head.weight is not .*: the output is not tied",
   ),
-  "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors or pytorch_model.bin"),
-  "an empty file": (writes("model.safetensors", b""), "model.safetensors: not a safetensors file .*header"),
-  "a bad header": (writes("model.safetensors", b"\x05" + bytes(7) + b"{nope"), "not a safetensors file .*header"),
+  "no weights": (
+    lambda folder: (folder / "model.safetensors").unlink(),
+    "no model.safetensors or pytorch_model.bin",
+  ),
+  "an empty file": (
+    writes("model.safetensors", b""),
+    "model.safetensors: not a safetensors file .*header",
+  ),
+  "a bad header": (
+    writes("model.safetensors", b"\x05" + bytes(7) + b"{nope"),
+    "not a safetensors file .*header",
+  ),
   "half a file": (
-    lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9]),
+    lambda folder: (folder / "model.safetensors").write_bytes(
+      (folder / "model.safetensors").read_bytes()[:-9]
+    ),
     "model.safetensors: not a safetensors file .*not fully covered",
   ),
   "damaged notes": (
-    lambda folder: change(folder / "model.safetensors", lambda x: x, {"gpt_jax": '{"head/bias": [1]}'}),
+    lambda folder: change(
+      folder / "model.safetensors", lambda x: x, {"gpt_jax": '{"head/bias": [1]}'}
+    ),
     "the note gpt_jax in it is damaged",
   ),
-  "our vocabulary damaged": (writes("tokenizer/tokenizer.json", b"{"), "tokenizer/tokenizer.json: not JSON"),
+  "our vocabulary damaged": (
+    writes("tokenizer/tokenizer.json", b"{"),
+    "tokenizer/tokenizer.json: not JSON",
+  ),
 }
 
 
@@ -290,7 +370,9 @@ def test_no_vocabulary(copy):
   foreign(copy)
   for name in ("vocab.json", "merges.txt"):
     (copy / name).unlink()
-  with pytest.raises(InputError, match="no vocabulary here; vocab.json and merges.txt belong beside the weights"):
+  with pytest.raises(
+    InputError, match="no vocabulary here; vocab.json and merges.txt belong beside the weights"
+  ):
     hf.load(str(copy))
 
 
@@ -303,7 +385,9 @@ def test_weights_in_several_files(copy):
       hf.load(str(path))
 
 
-@pytest.mark.parametrize("spec", [ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "causal=False"])
+@pytest.mark.parametrize(
+  "spec", [ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "causal=False"]
+)
 def test_what_no_folder_holds(tmp_path, make_run, openai_tokenizer, spec):
   if spec == "causal=False":
     spec = ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=4), causal=False)

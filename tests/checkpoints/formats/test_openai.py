@@ -32,7 +32,9 @@ def copy(release, tmp_path):
 def numpy_gpt1(vector, shapes, ids):
   """OpenAI's train.py:22-178 in NumPy, with its names, from the vector: logits [T, V]."""
   ends = np.cumsum(list(map(math.prod, shapes)))
-  arrays = iter(part.reshape(shape) for part, shape in zip(np.split(vector, ends)[:-1], shapes, strict=True))
+  arrays = iter(
+    part.reshape(shape) for part, shape in zip(np.split(vector, ends)[:-1], shapes, strict=True)
+  )
   wpe, we = next(arrays), next(arrays)
 
   def norm(x, g, b):
@@ -45,7 +47,9 @@ def numpy_gpt1(vector, shapes, ids):
 
   h = we[ids] + wpe[: len(ids)]
   for _ in range(BLOCKS):
-    w_attn, b_attn, w_proj, b_proj, g_1, b_1, w_fc, b_fc, w_out, b_out, g_2, b_2 = itertools.islice(arrays, 12)
+    w_attn, b_attn, w_proj, b_proj, g_1, b_1, w_fc, b_fc, w_out, b_out, g_2, b_2 = itertools.islice(
+      arrays, 12
+    )
     q, k, v = map(split_heads, np.split(h @ w_attn[0] + b_attn, 3, axis=1))
     w = q @ k.transpose(0, 2, 1) / math.sqrt(v.shape[-1])
     b = np.tril(np.ones(w.shape[1:]))
@@ -63,8 +67,14 @@ def test_the_model_is_openais(release):
   params, meta, step, tokenizer = openai.load(str(release.folder))
   spec = configs.from_json(meta["model"])
   assert (spec.head, step, meta["tokenizer_hash"]) == (None, 0, tokenizer.hash)
-  assert (spec.trunk.vocab_size, spec.trunk.context, spec.trunk.layers) == (tokenizer.vocab_size, CONTEXT, BLOCKS)
-  rows = np.random.default_rng(1).integers(tokenizer.vocab_size, size=(1, CONTEXT + 1)).astype(np.int32)
+  assert (spec.trunk.vocab_size, spec.trunk.context, spec.trunk.layers) == (
+    tokenizer.vocab_size,
+    CONTEXT,
+    BLOCKS,
+  )
+  rows = (
+    np.random.default_rng(1).integers(tokenizer.vocab_size, size=(1, CONTEXT + 1)).astype(np.int32)
+  )
   batch = Causal()(rows)
   hidden, table = jax.jit(spec.build().apply)({"params": params}, batch)
   ours = np.asarray(logits(hidden, table, spec.trunk.vocab_size))[0, :, : tokenizer.vocab_size]
@@ -76,16 +86,22 @@ def test_the_model_is_openais(release):
 def test_the_parameters_are_a_models(release):
   params, meta, _, _ = openai.load(str(release.folder))
   trunk = configs.from_json(meta["model"]).trunk
-  expected = jax.eval_shape(LanguageModel(trunk).init, jax.random.key(0), Causal()(np.zeros((1, 5), np.int32)))
+  expected = jax.eval_shape(
+    LanguageModel(trunk).init, jax.random.key(0), Causal()(np.zeros((1, 5), np.int32))
+  )
   assert jax.tree.map(lambda x: (x.shape, x.dtype), params) == jax.tree.map(
     lambda x: (x.shape, x.dtype), expected["params"]
   )
   np.testing.assert_array_equal(params["trunk"]["tokens"][trunk.vocab_size :], 0)
 
 
-@pytest.mark.parametrize("cuts", [None, [5, 6, 7, 1000, 1001, 3000, 5000, 9000, 9010]], ids=["even", "uneven"])
+@pytest.mark.parametrize(
+  "cuts", [None, [5, 6, 7, 1000, 1001, 3000, 5000, 9000, 9010]], ids=["even", "uneven"]
+)
 def test_written_back_byte_for_byte(tmp_path, write_release, openai_tokenizer, cuts):
-  write_release(tmp_path / "model", openai_tokenizer, write_release.shapes(openai_tokenizer.vocab_size), cuts)
+  write_release(
+    tmp_path / "model", openai_tokenizer, write_release.shapes(openai_tokenizer.vocab_size), cuts
+  )
   openai.save(str(tmp_path / "again"), *openai.load(str(tmp_path / "model")))
   assert contents(tmp_path / "again") == contents(tmp_path / "model")
 
@@ -111,7 +127,9 @@ def test_a_model_that_was_not_imported(release, tmp_path):
 def test_the_released_vocabulary(data_root, tmp_path, write_release):
   """All of its ids, in a narrow model, and both of its files byte for byte."""
   source = data_root / "gpt1_release"
-  write_release(tmp_path / "model", openai_bpe.read(str(source)), write_release.shapes(40_478, 512, 12, 1))
+  write_release(
+    tmp_path / "model", openai_bpe.read(str(source)), write_release.shapes(40_478, 512, 12, 1)
+  )
   for name in openai_bpe.FILES[0]:
     shutil.copy(source / name, tmp_path / "model" / name)
   params, meta, step, tokenizer = openai.load(str(tmp_path / "model"))
@@ -159,15 +177,42 @@ def reshape(change):
 
 
 DAMAGE = {
-  "no piece": (lambda folder: (folder / "params_7.npy").unlink(), "params_7.npy: missing; a release has params_0.npy"),
-  "an empty piece": (rewrite("params_3.npy", lambda _: b""), "params_3.npy: not a piece of a release"),
-  "half a header": (rewrite("params_3.npy", lambda x: x[:40]), "params_3.npy: not a piece of a release"),
-  "an open bracket": (rewrite("params_3.npy", lambda x: x.replace(b",), }", b",    ", 1)), "params_3.npy: not a piece"),
-  "less than nothing": (rewrite("params_3.npy", lambda x: x.replace(b": (", b":(-", 1)), "params_3.npy: not a piece"),
-  "half a piece": (rewrite("params_3.npy", lambda x: x[:-100]), "params_3.npy: not a piece of a release"),
-  "more than a piece": (rewrite("params_3.npy", lambda x: x + b"\0" * 4), "params_3.npy: .*longer than it says"),
-  "another file": (rewrite("params_3.npy", lambda _: b"PK\x03\x04 and so on"), "params_3.npy: not a piece"),
-  "a pickle": (rewrite("params_3.npy", lambda _: b"\x80\x04N."), "params_3.npy: not a piece of a release .*magic"),
+  "no piece": (
+    lambda folder: (folder / "params_7.npy").unlink(),
+    "params_7.npy: missing; a release has params_0.npy",
+  ),
+  "an empty piece": (
+    rewrite("params_3.npy", lambda _: b""),
+    "params_3.npy: not a piece of a release",
+  ),
+  "half a header": (
+    rewrite("params_3.npy", lambda x: x[:40]),
+    "params_3.npy: not a piece of a release",
+  ),
+  "an open bracket": (
+    rewrite("params_3.npy", lambda x: x.replace(b",), }", b",    ", 1)),
+    "params_3.npy: not a piece",
+  ),
+  "less than nothing": (
+    rewrite("params_3.npy", lambda x: x.replace(b": (", b":(-", 1)),
+    "params_3.npy: not a piece",
+  ),
+  "half a piece": (
+    rewrite("params_3.npy", lambda x: x[:-100]),
+    "params_3.npy: not a piece of a release",
+  ),
+  "more than a piece": (
+    rewrite("params_3.npy", lambda x: x + b"\0" * 4),
+    "params_3.npy: .*longer than it says",
+  ),
+  "another file": (
+    rewrite("params_3.npy", lambda _: b"PK\x03\x04 and so on"),
+    "params_3.npy: not a piece",
+  ),
+  "a pickle": (
+    rewrite("params_3.npy", lambda _: b"\x80\x04N."),
+    "params_3.npy: not a piece of a release .*magic",
+  ),
   "a pickled object": (
     resave(lambda _: np.array([Bomb()], dtype=object)),
     "params_3.npy: not a piece .*Python objects",
@@ -175,24 +220,57 @@ DAMAGE = {
   "float64": (resave(lambda x: x.astype(np.float64)), "params_3.npy: .*one vector of float32"),
   "big-endian": (resave(lambda x: x.astype(">f4")), "params_3.npy: .*one vector of float32"),
   "a matrix": (resave(lambda x: x[:, None]), "params_3.npy: .*one vector of float32"),
-  "a shorter piece": (resave(lambda x: x[:-1]), r"params_0.npy to params_9.npy hold [\d,]+ numbers, and params_shapes"),
-  "no shapes": (lambda folder: (folder / "params_shapes.json").unlink(), "params_shapes.json: not the shapes of a rel"),
-  "no JSON": (rewrite("params_shapes.json", lambda x: x[:-1]), "params_shapes.json: not the shapes of a release"),
+  "a shorter piece": (
+    resave(lambda x: x[:-1]),
+    r"params_0.npy to params_9.npy hold [\d,]+ numbers, and params_shapes",
+  ),
+  "no shapes": (
+    lambda folder: (folder / "params_shapes.json").unlink(),
+    "params_shapes.json: not the shapes of a rel",
+  ),
+  "no JSON": (
+    rewrite("params_shapes.json", lambda x: x[:-1]),
+    "params_shapes.json: not the shapes of a release",
+  ),
   "no list": (reshape(lambda _: {"a": 1}), "params_shapes.json: not the shapes of a release"),
   "no shape": (reshape(lambda _: [[16, 24], 5]), "params_shapes.json: not the shapes of a release"),
-  "negative": (reshape(lambda x: [[-16, 24], *x[1:]]), "params_shapes.json: not the shapes .*no number above 0"),
+  "negative": (
+    reshape(lambda x: [[-16, 24], *x[1:]]),
+    "params_shapes.json: not the shapes .*no number above 0",
+  ),
   "one shape": (reshape(lambda x: x[:1]), "params_shapes.json: not the shapes of a release"),
-  "no blocks": (reshape(lambda x: x[:2]), "params_shapes.json: 2 shapes: should be 2, and 12 a block"),
-  "eleven arrays": (reshape(lambda x: x[:-1]), "array 14|params_shapes.json: 25 shapes: should be 2, and 12 a block"),
-  "another vocabulary": (reshape(lambda x: [x[0], [59, 24], *x[2:]]), "59 rows of tokens, and the vocabulary has 60"),
-  "a context of 1": (reshape(lambda x: [[1, 24], *x[1:]]), "params_shapes.json: .*context = 1: must be .* at least 2"),
-  "another width": (reshape(lambda x: [[16, 12], *x[1:]]), r"array 1 has the shape \[60, 24\]: should be \[60, 12\]"),
-  "a width of 10": (reshape(lambda x: [[16, 10], [60, 10], *x[2:]]), "a width of 10: should be a multiple of 12"),
+  "no blocks": (
+    reshape(lambda x: x[:2]),
+    "params_shapes.json: 2 shapes: should be 2, and 12 a block",
+  ),
+  "eleven arrays": (
+    reshape(lambda x: x[:-1]),
+    "array 14|params_shapes.json: 25 shapes: should be 2, and 12 a block",
+  ),
+  "another vocabulary": (
+    reshape(lambda x: [x[0], [59, 24], *x[2:]]),
+    "59 rows of tokens, and the vocabulary has 60",
+  ),
+  "a context of 1": (
+    reshape(lambda x: [[1, 24], *x[1:]]),
+    "params_shapes.json: .*context = 1: must be .* at least 2",
+  ),
+  "another width": (
+    reshape(lambda x: [[16, 12], *x[1:]]),
+    r"array 1 has the shape \[60, 24\]: should be \[60, 12\]",
+  ),
+  "a width of 10": (
+    reshape(lambda x: [[16, 10], [60, 10], *x[2:]]),
+    "a width of 10: should be a multiple of 12",
+  ),
   "another kernel": (
     reshape(lambda x: [*x[:2], [1, 24, 71], *x[3:]]),
     r"array 2 .*\[1, 24, 71\]: should be \[1, 24, 72",
   ),
-  "no vocabulary": (lambda folder: (folder / "encoder_bpe_40000.json").unlink(), "encoder_bpe_40000.json: missing"),
+  "no vocabulary": (
+    lambda folder: (folder / "encoder_bpe_40000.json").unlink(),
+    "encoder_bpe_40000.json: missing",
+  ),
   "no merges": (lambda folder: (folder / "vocab_40000.bpe").unlink(), "vocab_40000.bpe: missing"),
   "half a vocabulary": (rewrite("vocab_40000.bpe", lambda x: x[:-5]), "vocab_40000.bpe:"),
 }
@@ -212,7 +290,9 @@ def test_gpt2s_vocabulary_is_not_gpt1s(copy):
     (copy / name).unlink()
   for name, content in GPT2Tokenizer((*openai_bpe.BYTES, "<|endoftext|>"), ()).files.items():
     (copy / name).write_bytes(content)
-  with pytest.raises(InputError, match="a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json"):
+  with pytest.raises(
+    InputError, match="a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json"
+  ):
     openai.load(str(copy))
 
 
@@ -225,16 +305,32 @@ TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
     (ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "this is LSTMConfig"),
     (ModelConfig(TRUNK, causal=False), "a model that looks ahead"),
     (ModelConfig(TRUNK, HeadConfig()), "it is fine-tuned, and the files have no place for W_y"),
-    (ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=12, norm="pre")), "it is pre-norm"),
-    (ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=4)), "it has 4 heads and not 12"),
+    (
+      ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=12, norm="pre")),
+      "it is pre-norm",
+    ),
+    (
+      ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=4)),
+      "it has 4 heads and not 12",
+    ),
     (None, "its vocabulary is of the kind sentencepiece-bpe"),
   ],
 )
-def test_a_model_that_the_files_cannot_hold(tmp_path, make_run, tiny_tokenizer, openai_tokenizer, spec, message):
+def test_a_model_that_the_files_cannot_hold(
+  tmp_path, make_run, tiny_tokenizer, openai_tokenizer, spec, message
+):
   tokenizer = openai_tokenizer if spec else tiny_tokenizer
-  spec = spec or ModelConfig(TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=24, heads=12))
+  spec = spec or ModelConfig(
+    TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=24, heads=12)
+  )
   with pytest.raises(InputError, match=message):
-    openai.save(str(tmp_path / "out"), make_run.params_of(spec, 1), {"model": configs.to_json(spec)}, 1, tokenizer)
+    openai.save(
+      str(tmp_path / "out"),
+      make_run.params_of(spec, 1),
+      {"model": configs.to_json(spec)},
+      1,
+      tokenizer,
+    )
   assert not any(tmp_path.iterdir())
 
 
@@ -245,7 +341,9 @@ def test_nothing_half_written(copy, tmp_path, release):
     with pytest.raises(InputError, match="is there already; choose another place"):
       openai.save(str(place), *parts)
     assert contents(copy) == before
-  del parts[0]["trunk"]["block_1"]["mlp_norm"]["bias"]  # the last array: an error when all else is written
+  del parts[0]["trunk"]["block_1"]["mlp_norm"][
+    "bias"
+  ]  # the last array: an error when all else is written
   with pytest.raises(KeyError):
     openai.save(str(tmp_path / "out"), *parts)
   assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -23,9 +23,13 @@ def pair(request):
   """(config, our parameters with perturbed biases and norms, the same model in torch, rows of ids)."""
   config = SIZES[request.param]
   rng = np.random.default_rng(0)
-  rows = rng.integers(config.vocab_size, size=(2, config.context + 1 if config.width < 100 else 49)).astype(np.int32)
+  rows = rng.integers(
+    config.vocab_size, size=(2, config.context + 1 if config.width < 100 else 49)
+  ).astype(np.int32)
   params = LanguageModel(config).init(jax.random.key(0), Causal()(rows))["params"]
-  params = jax.tree.map(lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32), params)
+  params = jax.tree.map(
+    lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32), params
+  )
   return config, params, torch_model(config, params), rows
 
 
@@ -33,9 +37,17 @@ def torch_model(config, params):
   import torch
   from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
-  sizes = {"n_positions": config.context, "n_embd": config.width, "n_layer": config.layers, "n_head": config.heads}
+  sizes = {
+    "n_positions": config.context,
+    "n_embd": config.width,
+    "n_layer": config.layers,
+    "n_head": config.heads,
+  }
   model = OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=config.vocab_size, **sizes)).eval()
-  arrays = {name: torch.from_numpy(array) for name, array in to_transformers(config, params["trunk"]).items()}
+  arrays = {
+    name: torch.from_numpy(array)
+    for name, array in to_transformers(config, params["trunk"]).items()
+  }
   missing, unexpected = model.load_state_dict(arrays, strict=False)
   assert not unexpected and set(missing) <= {"lm_head.weight", "transformer.position_ids"}
   return model
@@ -44,7 +56,10 @@ def torch_model(config, params):
 def to_transformers(config, trunk):
   """transformers' names and shapes. Their Conv1D multiplies from the right, as ours do: no transpose."""
   d = config.width
-  arrays = {"tokens_embed.weight": trunk["tokens"][: config.vocab_size], "positions_embed.weight": trunk["positions"]}
+  arrays = {
+    "tokens_embed.weight": trunk["tokens"][: config.vocab_size],
+    "positions_embed.weight": trunk["positions"],
+  }
   for i in range(config.layers):
     block = trunk[f"block_{i}"]
     for theirs, ours, shape in (
@@ -87,7 +102,9 @@ def test_loss_and_gradients(pair):
 
   value, gradients = jax.jit(jax.value_and_grad(mean))(jax.tree.map(jnp.asarray, params))
   scores = theirs(torch.from_numpy(rows[:, :-1]).long()).logits
-  expected = torch.nn.functional.cross_entropy(scores.flatten(0, 1), torch.from_numpy(rows[:, 1:]).long().flatten())
+  expected = torch.nn.functional.cross_entropy(
+    scores.flatten(0, 1), torch.from_numpy(rows[:, 1:]).long().flatten()
+  )
   expected.backward()
   np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
   ours = to_transformers(config, jax.tree.map(np.asarray, gradients)["trunk"])

@@ -39,7 +39,10 @@ def theirs(name, folder):
 def exported(folder, make_run, openai_tokenizer, norm, head=None, task=""):
   """A model with everything perturbed, and the folder of it; (spec, params, tokenizer)."""
   tokenizer = openai_tokenizer if norm == "post" else GPT2
-  spec = ModelConfig(TransformerConfig(tokenizer.vocab_size, context=24, layers=3, width=32, heads=4, norm=norm), head)
+  spec = ModelConfig(
+    TransformerConfig(tokenizer.vocab_size, context=24, layers=3, width=32, heads=4, norm=norm),
+    head,
+  )
   params = make_run.params_of(spec, 3)
   meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
   if task:
@@ -65,7 +68,9 @@ def our_logits(spec, params, ids):
 
 def our_scores(spec, params, ids, sequences):
   """Scores [N, K] of examples that are so many of the rows each, and the language model's logits [rows, T, V + 3]."""
-  ends = (np.arange(len(ids), dtype=np.int32) * ids.shape[1] + ids.shape[1] - 1).reshape(-1, sequences)
+  ends = (np.arange(len(ids), dtype=np.int32) * ids.shape[1] + ids.shape[1] - 1).reshape(
+    -1, sequences
+  )
   batch = TaskBatch(text_batch(ids), ends, None, None)
   scores, hidden, table = jax.jit(spec.build().apply)({"params": params}, batch)
   rows = spec.trunk.vocab_size + 3
@@ -93,7 +98,9 @@ def test_a_language_model_there(tmp_path, make_run, openai_tokenizer, norm):
   found = call(theirs(f"{FAMILIES[norm]}DoubleHeadsModel", tmp_path / "out"), ids[None]).logits
   np.testing.assert_allclose(found.numpy()[0], expected, **CLOSE)
   trunk = theirs(f"{FAMILIES[norm]}ForSequenceClassification", tmp_path / "out").transformer
-  found = call(trunk, ids).last_hidden_state.numpy() @ params["trunk"]["tokens"][: tokenizer.vocab_size].T
+  found = (
+    call(trunk, ids).last_hidden_state.numpy() @ params["trunk"]["tokens"][: tokenizer.vocab_size].T
+  )
   np.testing.assert_allclose(found, expected, **CLOSE)
 
 
@@ -102,7 +109,9 @@ def test_a_language_model_there(tmp_path, make_run, openai_tokenizer, norm):
 def test_a_classifier_there(tmp_path, make_run, openai_tokenizer, norm, task, outcomes, sequences):
   """Its scores, though its class has no bias; of two orders, when the logits of both are added."""
   folder = tmp_path / "out"
-  spec, params, tokenizer = exported(folder, make_run, openai_tokenizer, norm, HeadConfig(outcomes), task)
+  spec, params, tokenizer = exported(
+    folder, make_run, openai_tokenizer, norm, HeadConfig(outcomes), task
+  )
   assert np.abs(params["head"]["bias"]).max() > 0.05
   ids = rows_of(tokenizer.vocab_size + 3, 4)
   ids[:, -1] = tokenizer.special.extract
@@ -110,17 +119,23 @@ def test_a_classifier_there(tmp_path, make_run, openai_tokenizer, norm, task, ou
   model = theirs(f"{FAMILIES[norm]}ForSequenceClassification", folder)
   found = call(model, ids).logits.numpy().reshape(-1, sequences, outcomes).sum(1)
   np.testing.assert_allclose(found, expected, **CLOSE)
-  filled = np.concatenate([ids, np.zeros((4, 5), np.int32)], axis=1)  # as a batch of unequal lengths is
+  filled = np.concatenate(
+    [ids, np.zeros((4, 5), np.int32)], axis=1
+  )  # as a batch of unequal lengths is
   found = call(model, filled).logits.numpy().reshape(-1, sequences, outcomes).sum(1)
   np.testing.assert_allclose(found, expected, **CLOSE)
   assert list(model.config.id2label.values()) == list(Named(task).build("").labels)
   # And back, trunk and head as they were: as this folder, and as transformers saves it.
   back = pretrained.load(str(folder))
-  np.testing.assert_allclose(our_scores(back.spec, back.params, ids, sequences)[0], expected, atol=1e-6, rtol=0)
+  np.testing.assert_allclose(
+    our_scores(back.spec, back.params, ids, sequences)[0], expected, atol=1e-6, rtol=0
+  )
   model.save_pretrained(tmp_path / "saved")
   tokenizer.save(tmp_path / "saved" / "tokenizer")
   back = pretrained.load(str(tmp_path / "saved"))
-  np.testing.assert_allclose(our_scores(back.spec, back.params, ids, sequences)[0], expected, **CLOSE)
+  np.testing.assert_allclose(
+    our_scores(back.spec, back.params, ids, sequences)[0], expected, **CLOSE
+  )
 
 
 @pytest.mark.parametrize("norm", FAMILIES)
@@ -129,7 +144,9 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   import torch
 
   folder = tmp_path / "out"
-  spec, params, tokenizer = exported(folder, make_run, openai_tokenizer, norm, HeadConfig(4, "choose"), "race")
+  spec, params, tokenizer = exported(
+    folder, make_run, openai_tokenizer, norm, HeadConfig(4, "choose"), "race"
+  )
   ids = rows_of(tokenizer.vocab_size + 3, 8)
   ids[:, -1] = tokenizer.special.extract
   scores, text = our_scores(spec, params, ids, 4)
@@ -140,9 +157,14 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   # Of unequal lengths, as README.md says.
   filled = np.concatenate([ids, np.zeros((8, 5), np.int32)], axis=1).reshape(2, 4, -1)
   ends = torch.full((2, 4), ids.shape[1] - 1)
-  np.testing.assert_allclose(call(model, filled, mc_token_ids=ends).mc_logits.numpy(), scores, **CLOSE)
+  np.testing.assert_allclose(
+    call(model, filled, mc_token_ids=ends).mc_logits.numpy(), scores, **CLOSE
+  )
   assert np.abs(call(model, filled).mc_logits.numpy() - scores).max() > 0.01
-  assert f"Give the places of {tokenizer.special.extract} as `mc_token_ids`" in (folder / "README.md").read_text()
+  assert (
+    f"Give the places of {tokenizer.special.extract} as `mc_token_ids`"
+    in (folder / "README.md").read_text()
+  )
   model.save_pretrained(tmp_path / "saved")
   tokenizer.save(tmp_path / "saved" / "tokenizer")
   back = pretrained.load(str(tmp_path / "saved"))
@@ -179,7 +201,9 @@ def add_vocabulary(folder, tokenizer):
 
 
 @pytest.mark.filterwarnings("ignore:.*multiple_choice_head.summary.bias is left out")
-@pytest.mark.parametrize("name", ["OpenAIGPTLMHeadModel", "OpenAIGPTDoubleHeadsModel", "GPT2LMHeadModel"])
+@pytest.mark.parametrize(
+  "name", ["OpenAIGPTLMHeadModel", "OpenAIGPTDoubleHeadsModel", "GPT2LMHeadModel"]
+)
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_a_language_model_here(tmp_path, openai_tokenizer, name, file):
   import torch
@@ -193,7 +217,9 @@ def test_a_language_model_here(tmp_path, openai_tokenizer, name, file):
     torch.save(model.state_dict(), tmp_path / file)
   found = pretrained.load(str(tmp_path))
   ids = rows_of(tokenizer.vocab_size)
-  expected = call(model, ids[:, None] if "Double" in name else ids).logits.numpy().reshape(*ids.shape, -1)
+  expected = (
+    call(model, ids[:, None] if "Double" in name else ids).logits.numpy().reshape(*ids.shape, -1)
+  )
   assert expected.std() > 0.2
   np.testing.assert_allclose(our_logits(found.spec, found.params, ids), expected, **CLOSE)
   assert found.tokenizer.hash == tokenizer.hash
@@ -204,12 +230,16 @@ def test_another_activation_would_be_seen(tmp_path):
   model = random_model("GPT2LMHeadModel", GPT2, activation_function="gelu")
   model.save_pretrained(tmp_path)
   add_vocabulary(tmp_path, GPT2)
-  with pytest.raises(InputError, match="activation_function is 'gelu': only 'gelu_new' or 'gelu_pytorch_tanh'"):
+  with pytest.raises(
+    InputError, match="activation_function is 'gelu': only 'gelu_new' or 'gelu_pytorch_tanh'"
+  ):
     pretrained.load(str(tmp_path))
   config = json.loads((tmp_path / "config.json").read_text())
   (tmp_path / "config.json").write_text(json.dumps({**config, "activation_function": "gelu_new"}))
   found, ids = pretrained.load(str(tmp_path)), rows_of(GPT2.vocab_size)
-  assert np.abs(our_logits(found.spec, found.params, ids) - call(model, ids).logits.numpy()).max() > 2e-4
+  assert (
+    np.abs(our_logits(found.spec, found.params, ids) - call(model, ids).logits.numpy()).max() > 2e-4
+  )
 
 
 class Bomb:
@@ -230,7 +260,9 @@ def test_no_pickle_is_trusted(tmp_path, content):
   elif content != "nothing":
     torch.save({"wte.weight": Bomb()} if content == "a torch pickle" else [1, 2], file)
   (tmp_path / "pytorch_model.bin").write_bytes(file.getvalue())
-  with pytest.raises(InputError, match=r"pytorch_model.bin: torch.load\(weights_only=True\) refuses it") as error:
+  with pytest.raises(
+    InputError, match=r"pytorch_model.bin: torch.load\(weights_only=True\) refuses it"
+  ) as error:
     pretrained.load(str(tmp_path))
   assert "\n" not in str(error.value)
 
@@ -244,7 +276,9 @@ def test_the_types_of_a_bin(tmp_path, dtype):
   random_model("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path)
   add_vocabulary(tmp_path, GPT2)
   expected = pretrained.load(str(tmp_path)).params
-  tensors = {name: torch.from_numpy(x) for name, x in load_file(tmp_path / "model.safetensors").items()}
+  tensors = {
+    name: torch.from_numpy(x) for name, x in load_file(tmp_path / "model.safetensors").items()
+  }
   (tmp_path / "model.safetensors").unlink()
   cast = {name: x.to(getattr(torch, dtype)) for name, x in tensors.items()}
   if dtype == "float32":
@@ -252,13 +286,16 @@ def test_the_types_of_a_bin(tmp_path, dtype):
   torch.save(cast, tmp_path / "pytorch_model.bin")
   if dtype in ("int8", "float64"):
     with pytest.raises(
-      InputError, match=f"pytorch_model.bin: transformer.wte.weight is torch.{dtype}: should be float"
+      InputError,
+      match=f"pytorch_model.bin: transformer.wte.weight is torch.{dtype}: should be float",
     ):
       pretrained.load(str(tmp_path))
   else:
     close = {"atol": {"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[dtype], "rtol": 0}
     jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, **close), pretrained.load(str(tmp_path)).params, expected
+      lambda a, b: np.testing.assert_allclose(a, b, **close),
+      pretrained.load(str(tmp_path)).params,
+      expected,
     )
 
 
@@ -267,7 +304,9 @@ def test_their_tokenizer_has_gpt2s_ids(tmp_path, make_run, openai_tokenizer):
 
   _, _, tokenizer = exported(tmp_path / "out", make_run, openai_tokenizer, "pre")
   text = "The sea — calm,\n\n  and 3 gulls' cries. \U0001f30a"
-  ids = AutoTokenizer.from_pretrained(str(tmp_path / "out"), local_files_only=True)(text)["input_ids"]
+  ids = AutoTokenizer.from_pretrained(str(tmp_path / "out"), local_files_only=True)(text)[
+    "input_ids"
+  ]
   assert ids == tokenizer.encode(text).tolist()
 
 

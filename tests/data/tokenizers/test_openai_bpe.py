@@ -49,7 +49,12 @@ EXAMPLES = {
   "a long word": "ab" * 3000,
   "a long line": "the old man walked slowly to the sea, and " * 3000,
 }
-LETTERS = "aabcdeeeehilmnorsttuwz" + "ABEIST" + "    \n\n\t\r" + "''’\"“”.,;:!?-—…()[]{}<>|_*/\\&%$#+=~^@0123456789"
+LETTERS = (
+  "aabcdeeeehilmnorsttuwz"
+  + "ABEIST"
+  + "    \n\n\t\r"
+  + "''’\"“”.,;:!?-—…()[]{}<>|_*/\\&%$#+=~^@0123456789"
+)
 RARE = "éßİΣσς日ツ🙂\u200d\u200b\xa0\x85\u2028\x00\x1b\ufeff\ufffdÃâ€™½Ⅷ°²́\ud800"
 FRAGMENTS = [
   "n't",
@@ -125,16 +130,29 @@ def published_gpt2(texts: list[str], tokenizer: GPT2Tokenizer) -> list[list[int]
   """encoder.py: contractions, then letters, digits and others with the space before them; merged as bytes."""
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
   signs = dict(zip(printable, map(chr, printable), strict=True))
-  signs |= {value: chr(256 + n) for n, value in enumerate(value for value in range(256) if value not in signs)}
+  signs |= {
+    value: chr(256 + n)
+    for n, value in enumerate(value for value in range(256) if value not in signs)
+  }
   ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
   ranks = {pair: rank for rank, pair in enumerate(tokenizer.merges)}
   results = []
   for text in texts:
     shape, found, at = "".join(map(kind_of, text)), [], 0
     while at < len(text):
-      short = [short for short in ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d") if text.startswith(short, at)]
-      end = at + len(short[0]) if short else re.compile(r" ?a+| ?0+| ?!+|\s+(?!\S)|\s+").match(shape, at).end()
-      found += [ids[piece] for piece in merged([signs[value] for value in text[at:end].encode()], ranks)]
+      short = [
+        short
+        for short in ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
+        if text.startswith(short, at)
+      ]
+      end = (
+        at + len(short[0])
+        if short
+        else re.compile(r" ?a+| ?0+| ?!+|\s+(?!\S)|\s+").match(shape, at).end()
+      )
+      found += [
+        ids[piece] for piece in merged([signs[value] for value in text[at:end].encode()], ranks)
+      ]
       at = end
     results.append(found)
   return results
@@ -142,7 +160,10 @@ def published_gpt2(texts: list[str], tokenizer: GPT2Tokenizer) -> list[list[int]
 
 def kind_of(letter: str) -> str:
   """One letter of its kind: a space, other white space, a letter, a digit, or anything else."""
-  if letter in "\t\n\x0b\x0c\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" or "\u2000" <= letter <= "\u200a":
+  if (
+    letter in "\t\n\x0b\x0c\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+    or "\u2000" <= letter <= "\u200a"
+  ):
     return "\t"
   return " " if letter == " " else {"L": "a", "N": "0"}.get(unicodedata.category(letter)[0], "!")
 
@@ -162,9 +183,13 @@ def trained(words: list[list[str]], count: int) -> list[tuple[str, str]]:
 
 def write(folder, names, pieces, merges):
   folder.mkdir(exist_ok=True)
-  ids = sorted(((piece, i) for i, piece in enumerate(pieces)), key=lambda pair: pair[0] == "<unk>")  # last, as OpenAI's
+  ids = sorted(
+    ((piece, i) for i, piece in enumerate(pieces)), key=lambda pair: pair[0] == "<unk>"
+  )  # last, as OpenAI's
   (folder / names[0]).write_text(json.dumps(dict(ids)))
-  (folder / names[1]).write_text("\n".join(["#version: 0.2", *map(" ".join, merges), ""]), encoding="utf-8")
+  (folder / names[1]).write_text(
+    "\n".join(["#version: 0.2", *map(" ".join, merges), ""]), encoding="utf-8"
+  )
   return str(folder)
 
 
@@ -179,7 +204,10 @@ def small(tmp_path_factory):
   gpt1 = write(folder / "gpt1", ("encoder_bpe_40000.json", "vocab_40000.bpe"), pieces, merges)
   merges = trained([[*("Ġ" + word)] for word in TEXT.split()] + [["Ċ", "Ċ"], ["Ã", "©"]], 50)
   pieces = [*openai_bpe.BYTES, *map("".join, merges), "<|endoftext|>"]
-  return {"gpt1": gpt1, "gpt2": write(folder / "gpt2", ("encoder.json", "vocab.bpe"), pieces, merges)}
+  return {
+    "gpt1": gpt1,
+    "gpt2": write(folder / "gpt2", ("encoder.json", "vocab.bpe"), pieces, merges),
+  }
 
 
 @pytest.fixture(params=["small", "released"])
@@ -200,7 +228,9 @@ def test_gpt1_ids_are_those_of_the_published_procedure(folders):
   tokenizer = Tokenizer.load(folders["gpt1"])
   rng = random.Random(0)
   texts = [*EXAMPLES.values(), *(mixed(rng) for _ in range(400))]
-  for text, ids, expected in zip(texts, tokenizer.encode_many(texts), published_gpt1(texts, tokenizer), strict=True):
+  for text, ids, expected in zip(
+    texts, tokenizer.encode_many(texts), published_gpt1(texts, tokenizer), strict=True
+  ):
     assert ids.dtype == np.int32
     assert ids.tolist() == expected, repr(text[:200])
 
@@ -210,7 +240,9 @@ def test_gpt1_ids_of_novels(data_root):
   tokenizer = Tokenizer.load(str(data_root / "gpt1_release"))
   novels = sorted((data_root / "novels").glob("*.txt"))[::12]
   texts = [path.read_text(encoding="utf-8")[50_000:80_000] for path in novels]
-  for ids, expected in zip(tokenizer.encode_many(texts), published_gpt1(texts, tokenizer), strict=True):
+  for ids, expected in zip(
+    tokenizer.encode_many(texts), published_gpt1(texts, tokenizer), strict=True
+  ):
     assert ids.tolist() == expected
 
 
@@ -219,10 +251,14 @@ def test_the_regex_finds_the_words_of_novels(data_root):
   from_spacy = Tokenizer.load(str(data_root / "gpt1_release"))
   from_regex = GPT1Tokenizer(from_spacy.pieces, from_spacy.merges, REGEX)
   novels = sorted((data_root / "novels").glob("*.txt"))[5::12]
-  lines = [line for path in novels for line in path.read_text(encoding="utf-8")[:100_000].split("\n")]
+  lines = [
+    line for path in novels for line in path.read_text(encoding="utf-8")[:100_000].split("\n")
+  ]
   both = zip(from_spacy.encode_many(lines), from_regex.encode_many(lines), strict=True)
   equal = [(len(ids), np.array_equal(ids, others)) for ids, others in both if len(ids)]
-  assert sum(n for n, same in equal if same) / sum(n for n, _ in equal) > 0.99  # by line; a line has 20 tokens
+  assert (
+    sum(n for n, same in equal if same) / sum(n for n, _ in equal) > 0.99
+  )  # by line; a line has 20 tokens
 
 
 def test_the_released_ids(data_root, spacy_there):
@@ -234,20 +270,32 @@ def test_the_released_ids(data_root, spacy_there):
   ]
   assert np.flatnonzero(tokenizer.spelled).tolist() == [0]
   tokenizer = Tokenizer.load(str(data_root / "gpt2_release"))
-  assert (tokenizer.vocab_size, tokenizer.line_id, tokenizer.special) == (50257, 198, (50257, 50258, 50259))
+  assert (tokenizer.vocab_size, tokenizer.line_id, tokenizer.special) == (
+    50257,
+    198,
+    (50257, 50258, 50259),
+  )
 
 
 @needs_packages
 def test_line_breaks_and_unknown_letters(folders):
   tokenizer = Tokenizer.load(folders["gpt1"])
   line = tokenizer.line_id
-  assert [tokenizer.encode(text).tolist().count(line) for text in ("a", "a\nb", "\n a \n\n b\n", "\n")] == [0, 1, 1, 0]
-  assert tokenizer.encode("\u6f22").tolist() == [0] and tokenizer.encode("a\u6f22b").tolist().count(0) == 1
+  assert [
+    tokenizer.encode(text).tolist().count(line) for text in ("a", "a\nb", "\n a \n\n b\n", "\n")
+  ] == [0, 1, 1, 0]
+  assert (
+    tokenizer.encode("\u6f22").tolist() == [0]
+    and tokenizer.encode("a\u6f22b").tolist().count(0) == 1
+  )
 
 
 def test_gpt1_decodes_to_words(small, spacy_there):
   tokenizer = Tokenizer.load(small["gpt1"])
-  ids = [tokenizer.pieces.index(piece) for piece in ("the</w>", "se", "a</w>", ".</w>", "\n</w>", "i</w>")]
+  ids = [
+    tokenizer.pieces.index(piece)
+    for piece in ("the</w>", "se", "a</w>", ".</w>", "\n</w>", "i</w>")
+  ]
   assert tokenizer.decode(ids) == "the sea .\ni"
   assert tokenizer.decode(np.array(ids[:2])) == "the se" and tokenizer.decode([]) == ""
 
@@ -274,11 +322,15 @@ def test_few_words_remembered_change_nothing(small, monkeypatch):
 def test_gpt2_ids_and_round_trip(folders):
   tokenizer = Tokenizer.load(folders["gpt2"])
   rng = random.Random(0)
-  assigned = [c for c in map(chr, range(0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
+  assigned = [
+    c for c in map(chr, range(0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")
+  ]
   texts = [*EXAMPLES.values(), *(mixed(rng) for _ in range(200))]
   texts = [re.sub("[\ud800-\udfff]", "", text)[:4000] for text in texts]
   texts += ["".join(rng.choices(assigned, k=30)) for _ in range(100)]
-  for text, ids, expected in zip(texts, tokenizer.encode_many(texts), published_gpt2(texts, tokenizer), strict=True):
+  for text, ids, expected in zip(
+    texts, tokenizer.encode_many(texts), published_gpt2(texts, tokenizer), strict=True
+  ):
     assert ids.dtype == np.int32
     assert ids.tolist() == expected, repr(text[:200])
     assert tokenizer.decode(ids) == text
@@ -292,7 +344,9 @@ def test_gpt2_lines_and_what_is_no_character(small):
   np.testing.assert_array_equal(tokenizer.encode("the sea\nwas calm"), [*a, tokenizer.line_id, *b])
   assert tokenizer.encode("<|endoftext|>").max() < 256
   assert tokenizer.decode([tokenizer.vocab_size - 1]) == "<|endoftext|>"
-  assert tokenizer.decode([0xC3, 0xA9]) == "é" and tokenizer.decode([0xA9]) == "\ufffd"  # here a byte is its id
+  assert (
+    tokenizer.decode([0xC3, 0xA9]) == "é" and tokenizer.decode([0xA9]) == "\ufffd"
+  )  # here a byte is its id
   assert tokenizer.encode("\ud800").tolist() == tokenizer.encode("?").tolist()
   assert np.flatnonzero(tokenizer.spelled).tolist() == list(range(128, 256))
 
@@ -302,13 +356,20 @@ def test_save_and_load(small, spacy_there, tmp_path, kind):
   tokenizer = Tokenizer.load(small[kind])
   tokenizer.save(tmp_path / "copy")
   assert Tokenizer.load(tmp_path / "copy") == tokenizer
-  for name in ("encoder_bpe_40000.json", "vocab_40000.bpe") if kind == "gpt1" else ("encoder.json", "vocab.bpe"):
+  for name in (
+    ("encoder_bpe_40000.json", "vocab_40000.bpe")
+    if kind == "gpt1"
+    else ("encoder.json", "vocab.bpe")
+  ):
     assert (tmp_path / "copy" / name).read_text() == (tmp_path / small[kind] / name).read_text()
   metadata = json.loads((tmp_path / "copy" / "tokenizer.json").read_text())
   assert metadata["hash"] == tokenizer.hash and metadata["vocab_size"] == tokenizer.vocab_size
   assert metadata["kind"] == f"openai-{kind}" and metadata["normaliser"] == tokenizer.normaliser
   if kind == "gpt1":
-    assert (metadata["splitter"], metadata["splitter_version"]) == (SPACY, tokenizer.splitter_version)
+    assert (metadata["splitter"], metadata["splitter_version"]) == (
+      SPACY,
+      tokenizer.splitter_version,
+    )
     assert re.match(r"3\.\d+", tokenizer.splitter_version)
 
 
@@ -317,8 +378,12 @@ def test_transformers_names_are_the_same_vocabulary(small, spacy_there, tmp_path
   tokenizer = Tokenizer.load(small[kind])
   pieces = sorted(tokenizer.pieces)
   write(tmp_path, ("vocab.json", "merges.txt"), pieces, tokenizer.merges)
-  (tmp_path / "vocab.json").write_text(json.dumps({piece: tokenizer.pieces.index(piece) for piece in pieces}))
-  (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "BPE"}}')  # transformers' own
+  (tmp_path / "vocab.json").write_text(
+    json.dumps({piece: tokenizer.pieces.index(piece) for piece in pieces})
+  )
+  (tmp_path / "tokenizer.json").write_text(
+    '{"version": "1.0", "model": {"type": "BPE"}}'
+  )  # transformers' own
   assert Tokenizer.load(tmp_path) == tokenizer and Tokenizer.load(tmp_path).hash == tokenizer.hash
 
 
@@ -337,23 +402,26 @@ def test_the_hash_tells_what_decides_the_ids(small, spacy_there):
 
 def test_without_spacy_one_warning_and_its_name(small, tmp_path, monkeypatch):
   without(monkeypatch, "spacy")
-  with pytest.warns(UserWarning, match="spaCy is not installed: words are split by regex-1") as caught:
+  with pytest.warns(
+    UserWarning, match="spaCy is not installed: words are split by regex-1"
+  ) as caught:
     tokenizer = Tokenizer.load(small["gpt1"])
   assert len(caught) == 1 and tokenizer.splitter == REGEX
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     tokenizer.save(tmp_path)
     again = Tokenizer.load(tmp_path)
-  assert again == tokenizer and json.loads((tmp_path / "tokenizer.json").read_text())["splitter"] == REGEX
+  assert (
+    again == tokenizer
+    and json.loads((tmp_path / "tokenizer.json").read_text())["splitter"] == REGEX
+  )
   monkeypatch.undo()
   assert Tokenizer.load(tmp_path).splitter == REGEX  # spaCy's presence changes nothing
 
 
 @needs_packages
 def test_without_spacy_words_are_still_found(small, monkeypatch):
-  text = (
-    "Mr. and Mrs. O'Hara's\nson cannot say... Dr. Lee.Then at 10:30 p.m. he'd 5% of 'em. We’ve 'no' wouldn't, don’t!"
-  )
+  text = "Mr. and Mrs. O'Hara's\nson cannot say... Dr. Lee.Then at 10:30 p.m. he'd 5% of 'em. We’ve 'no' wouldn't, don’t!"
   expected = Tokenizer.load(small["gpt1"]).encode(text)
   without(monkeypatch, "spacy")
   with pytest.warns(UserWarning, match="spaCy"):
@@ -363,7 +431,8 @@ def test_without_spacy_words_are_still_found(small, monkeypatch):
 
 @needs_packages
 @pytest.mark.parametrize(
-  "kind, package", [("gpt1", "spacy"), ("gpt1", "ftfy"), ("gpt1", "tokenizers"), ("gpt2", "tokenizers")]
+  "kind, package",
+  [("gpt1", "spacy"), ("gpt1", "ftfy"), ("gpt1", "tokenizers"), ("gpt2", "tokenizers")],
 )
 def test_a_missing_package_is_one_line(small, tmp_path, monkeypatch, kind, package):
   Tokenizer.load(small[kind]).save(tmp_path)
@@ -393,7 +462,9 @@ def test_tokens_of_another_splitter_are_refused(small, spacy_there, tmp_path):
   writer.add(np.arange(5), 5, 5)
   writer.close(tokenizer_hash=other.hash)
   TokenFile(str(tmp_path), "train").check_vocabulary(other)
-  with pytest.raises(InputError, match="the same but for the splitter of words, regex-1, not spacy-en; prepare"):
+  with pytest.raises(
+    InputError, match="the same but for the splitter of words, regex-1, not spacy-en; prepare"
+  ):
     TokenFile(str(tmp_path), "train").check_vocabulary(tokenizer)
   with pytest.raises(InputError, match=f"another vocabulary, {other.hash[:12]}, not "):
     TokenFile(str(tmp_path), "train").check_vocabulary(Tokenizer.load(small["gpt2"]))
@@ -407,7 +478,12 @@ PIECES, MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
   [
     (PIECES, '{"', "{", "json:1: not JSON \\("),
     (PIECES, '"the</w>":', "", "json:1: not JSON \\("),
-    (PIECES, '"<unk>": 0', '"<unk>": "0"', "json: piece '<unk>' has the id '0'; 162 pieces have the ids from 0 on"),
+    (
+      PIECES,
+      '"<unk>": 0',
+      '"<unk>": "0"',
+      "json: piece '<unk>' has the id '0'; 162 pieces have the ids from 0 on",
+    ),
     (PIECES, ": 5,", ": 500,", 'json: piece "\'" has the id 500; 162 pieces'),
     (PIECES, ": 5,", ": 6,", "json: \"'\" and '\\(' have the same id, 6"),
     (PIECES, '"a"', '"b"', "json: 'b' is there twice"),
@@ -415,11 +491,21 @@ PIECES, MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
     (PIECES, '"the</w>"', '"The</w>"', "bpe:3: makes 'the</w>', which is not in .*json$"),
     (PIECES, '"h"', '"\u0442"', "bpe:2: merges 'h', that is not in .*json$"),
     (MERGES, "#version: 0.2\n", "", "bpe:1: 'h e</w>': should be '#version: 0.2'"),
-    (MERGES, "h e</w>\n", "h e </w>\n", "bpe:2: 'h e </w>': should be two pieces with a space between"),
+    (
+      MERGES,
+      "h e</w>\n",
+      "h e </w>\n",
+      "bpe:2: 'h e </w>': should be two pieces with a space between",
+    ),
     (MERGES, "h e</w>\n", "h\n", "bpe:2: 'h': should be two pieces"),
     (MERGES, "h e</w>\n", "h e</w>\nh e</w>\n", "bpe:3: makes 'he</w>', which is there already"),
     (MERGES, "h e</w>\n", "", "bpe:2: merges 'he</w>', that no line above has made"),
-    (MERGES, "no r</w>\n", "", "bpe:50: ends before 'nor</w>' is made, one of 1 such pieces of .*json: truncated"),
+    (
+      MERGES,
+      "no r</w>\n",
+      "",
+      "bpe:50: ends before 'nor</w>' is made, one of 1 such pieces of .*json: truncated",
+    ),
   ],
 )
 def test_files_that_are_no_vocabulary(small, spacy_there, tmp_path, name, old, new, message):
@@ -476,7 +562,10 @@ def test_a_folder_that_was_changed_after_saving(small, spacy_there, tmp_path):
   refused("splitter 'nltk' is not known; spacy-en and regex-1 are", splitter="nltk")
   refused("kind 'gpt3' is not known", kind="gpt3")
   refused("kind \\['gpt3'\\] is not known", kind=["gpt3"])
-  for content, message in (("{", "tokenizer.json: not JSON"), ("[]", "tokenizer.json: holds no JSON object")):
+  for content, message in (
+    ("{", "tokenizer.json: not JSON"),
+    ("[]", "tokenizer.json: holds no JSON object"),
+  ):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(InputError, match=message):
       Tokenizer.load(str(tmp_path))

@@ -94,7 +94,9 @@ def test_words_never_merge_across_spaces(tokenizer):
   """A long paragraph may be cut at any space, and the ids put together again."""
   left, right = "the old man walked", "slowly to the sea"
   together = tokenizer.encode(f"{left} {right}")
-  np.testing.assert_array_equal(together, np.concatenate([tokenizer.encode(left), tokenizer.encode(right)]))
+  np.testing.assert_array_equal(
+    together, np.concatenate([tokenizer.encode(left), tokenizer.encode(right)])
+  )
 
 
 def test_plain_punctuation():
@@ -134,7 +136,9 @@ def test_load_refuses_what_it_does_not_know(tokenizer, tmp_path):
 
 
 def test_train_says_how_large_a_vocabulary_may_be():
-  with pytest.raises(InputError, match=r"vocab_size 5000 is more .* largest possible is (\d+)") as error:
+  with pytest.raises(
+    InputError, match=r"vocab_size 5000 is more .* largest possible is (\d+)"
+  ) as error:
     Tokenizer.train(TEXT, 5000)
   largest = int(str(error.value).rsplit(" ", 1)[1])
   assert Tokenizer.train(TEXT, largest).vocab_size == largest
