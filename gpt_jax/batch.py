@@ -1,9 +1,10 @@
-"""The values that data and models exchange: a batch of text, a batch of labelled examples, an exact mean.
+"""The values that data and models exchange: a batch of text, a batch of labelled examples, an exact
+mean.
 
 All three are named tuples, so JAX treats them as pytrees and this file does not import it.
 
-Letters, everywhere in gpt_jax: B rows, N examples, C sequences per example, T positions, D width, H heads,
-K = D / H (in attention) or outcomes (in labels), F = 4 D, V vocabulary.
+Letters, everywhere in gpt_jax: B rows, N examples, C sequences per example, T positions, D width, H
+heads, K = D / H (in attention) or outcomes (in labels), F = 4 D, V vocabulary.
 """
 
 from typing import Any, NamedTuple
@@ -20,8 +21,10 @@ class TextBatch(NamedTuple):
     inputs: int32 [B, T].
     targets: int32 [B, T]; the id to predict at each place.
     weights: float32 [B, T]; what each prediction counts, 0 where there is none.
-    positions: int32 [B, T]; the position embedding of each place, restarting at 0 with each sequence of a packed row.
-    segments: int32 [B, T] or None; attention stays among equal segments. None where a row is one text.
+    positions: int32 [B, T]; the position embedding of each place, restarting at 0 with each
+      sequence of a packed row.
+    segments: int32 [B, T] or None; attention stays among equal segments. None where a row is one
+      text.
   """
 
   inputs: Array
@@ -35,9 +38,10 @@ class TaskBatch(NamedTuple):
   """N labelled examples of C sequences each, packed into the rows of a TextBatch.
 
   Attributes:
-    text: the rows. Its weights make the auxiliary loss of an example the mean, over its C sequences, of the mean over
-      each sequence's tokens: all weights of one example add up to 1.
-    ends: int32 [N, C]; the place of each sequence's extract token in the flattened rows (row * T + column).
+    text: the rows. Its weights make the auxiliary loss of an example the mean, over its C
+      sequences, of the mean over each sequence's tokens: all weights of one example add up to 1.
+    ends: int32 [N, C]; the place of each sequence's extract token in the flattened rows (row * T +
+      column).
     labels: float32 [N, K]; a distribution over the K outcomes.
     weights: float32 [N]; 1 for an example, 0 for one that only fills the batch.
   """
@@ -49,7 +53,9 @@ class TaskBatch(NamedTuple):
 
 
 class Mean(NamedTuple):
-  """A weighted mean kept as its two sums, so that it adds exactly over batches, hosts and microbatches."""
+  """A weighted mean kept as its two sums, so that it adds exactly over batches, hosts and
+  microbatches.
+  """
 
   total: Array
   weight: Array

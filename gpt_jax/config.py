@@ -1,4 +1,6 @@
-"""A run's configuration: a tree of frozen dataclasses, read from Python, changed by dotted names, kept as JSON."""
+"""A run's configuration: a tree of frozen dataclasses, read from Python, changed by dotted
+names, kept as JSON.
+"""
 
 import dataclasses
 import difflib
@@ -35,7 +37,8 @@ def option(
 
 
 def validate(node: Any) -> None:
-  """Checks type and range of every field of one dataclass; for its __post_init__. Integers become floats where asked.
+  """Checks type and range of every field of one dataclass; for its __post_init__. Integers become
+  floats where asked.
 
   Raises:
     InputError: naming the field, its value and what is allowed.
@@ -103,10 +106,12 @@ def override(config: Any, path: str, text: str) -> Any:
 
 
 def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
-  """A copy with several (dotted path, text) changes made at once, so that only the outcome need be consistent.
+  """A copy with several (dotted path, text) changes made at once, so that only the outcome need be
+  consistent.
 
   Raises:
-    InputError: an unknown name, with the nearest valid ones; a value of the wrong type or out of range.
+    InputError: an unknown name, with the nearest valid ones; a value of the wrong type or out of
+      range.
   """
   tree: dict = {}
   for path, text in changes:
@@ -127,7 +132,8 @@ def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
 
 
 def to_json(config: Any) -> Any:
-  """The config as dicts, lists and scalars; every group of fields carries "type": "package.module:Class".
+  """The config as dicts, lists and scalars; every group of fields carries "type":
+  "package.module:Class".
 
   Raises:
     InputError: a class that from_json could not find again, since it is not this package's.
@@ -147,7 +153,8 @@ def to_json(config: Any) -> Any:
 def from_json(tree: Any) -> Any:
   """The config that to_json wrote. Fields that the tree lacks take their defaults.
 
-  Imports nothing outside this package and builds nothing but its dataclasses, so a stranger's file is safe to read.
+  Imports nothing outside this package and builds nothing but its dataclasses, so a stranger's file
+  is safe to read.
 
   Raises:
     InputError: an unknown type or field, or a value that is not allowed.
@@ -231,7 +238,8 @@ def _about(field: dataclasses.Field) -> str:
     field.metadata.get("unit", ""),
     " | ".join(map(_text, field.metadata.get("choices") or ())),
   ]
-  # A leaf whose default is a group of fields (None in its place) has no default that fits on a line.
+  # A leaf whose default is a group of fields (None in its place) has no default that fits on a
+  # line.
   notes.append(
     "" if default is dataclasses.MISSING or _is_node(default) else f"default {_text(default)}"
   )
@@ -335,7 +343,9 @@ def _read(text: str, hint: Any) -> Any:
 
 
 def _item_hints(arguments: tuple, count: int) -> list:
-  """The types of a tuple's items: tuple[int, ...] has as many as there are values, tuple[int, int] has two."""
+  """The types of a tuple's items: tuple[int, ...] has as many as there are values, tuple[int,
+  int] has two.
+  """
   if not arguments or arguments[-1] is Ellipsis:
     return list(itertools.repeat(arguments[0] if arguments else str, count))
   return list(arguments)
@@ -426,7 +436,9 @@ def _place(path: str, error: Exception) -> str:
 
 
 def _neighbours(path: str) -> str:
-  """The config files beside a path that is not there, or in it where it is a folder, nearest names first."""
+  """The config files beside a path that is not there, or in it where it is a folder, nearest
+  names first.
+  """
   folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
   wanted = os.path.basename(path).removesuffix(".py")
   found = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

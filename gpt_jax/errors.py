@@ -1,8 +1,12 @@
-"""The one exception for what a user can mend: launch/ prints its single line and exits with code 2."""
+"""The one exception for what a user can mend: launch/ prints its single line and exits with code
+2.
+"""
 
 
 class InputError(ValueError):
-  """Bad input. The message is one line: which file, line, field and value, and what would be right."""
+  """Bad input. The message is one line: which file, line, field and value, and what would be
+  right.
+  """
 
 
 class MissingInput(InputError):

@@ -11,8 +11,8 @@ from typing import IO, Any
 def whole(path: str, mode: str = "w") -> Iterator[IO]:
   """A file to write, of UTF-8 text or ("wb") of bytes, under a temporary name: PATH.partial.
 
-  It takes its own name, and the place of what had it, when all is written; where that fails, what was there stays and
-  nothing else is left. Line ends are written as they are given.
+  It takes its own name, and the place of what had it, when all is written; where that fails, what
+  was there stays and nothing else is left. Line ends are written as they are given.
 
   Raises:
     OSError: as open and rename do.

@@ -1,4 +1,5 @@
-"""Measures a config on this machine: training step, data, generation, time to the first step, checkpoints.
+"""Measures a config on this machine: training step, data, generation, time to the first step,
+checkpoints.
 
 python launch/benchmark.py [--config=configs/gpt1.py] [--only=step,data,generation,start,checkpoint] [--json=FILE]
 python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning --data_dir=DIR --tokenizer=DIR

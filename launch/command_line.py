@@ -1,4 +1,6 @@
-"""What launch/ scripts share: flags, --config with dotted overrides, one-line errors, a process set up for JAX."""
+"""What launch/ scripts share: flags, --config with dotted overrides, one-line errors, a process
+set up for JAX.
+"""
 
 import _thread
 import contextlib
@@ -74,9 +76,9 @@ def define_distributed() -> None:
 def run(main: Callable[[], None]) -> None:
   """Parses the flags, sets the process up and calls main().
 
-  main() does the importing of everything that imports JAX, so that --help and errors in flags come at once. What a
-  user can mend (InputError, a full disk) is one line on standard error and exit code 2; anything else keeps its
-  traceback.
+  main() does the importing of everything that imports JAX, so that --help and errors in flags come
+  at once. What a user can mend (InputError, a full disk) is one line on standard error and exit
+  code 2; anything else keeps its traceback.
   """
   _catch_interrupts()
   try:
@@ -198,7 +200,8 @@ def _format_warning(message: Warning, category: type[Warning], *place) -> str:
 def _catch_interrupts() -> None:
   """Makes Ctrl-C end the program at any moment.
 
-  KeyboardInterrupt crashes NumPy and JAX while they are imported, and is lost where the garbage collector calls them.
+  KeyboardInterrupt crashes NumPy and JAX while they are imported, and is lost where the garbage
+  collector calls them.
   """
 
   def interrupt(number, frame):
@@ -223,7 +226,9 @@ def _catch_interrupts() -> None:
 
 
 def _tune_malloc() -> None:
-  """Makes glibc keep freed memory: returning it costs a step on a CPU a quarter of its time in page faults."""
+  """Makes glibc keep freed memory: returning it costs a step on a CPU a quarter of its time in
+  page faults.
+  """
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
   if hasattr(libc, "gnu_get_libc_version"):
     m_arena_max, m_mmap_max, m_trim_threshold, m_top_pad = -8, -4, -1, -2  # malloc.h
@@ -237,7 +242,9 @@ def _tune_malloc() -> None:
 
 
 def _set_up_jax() -> None:
-  """What JAX reads from the environment when it is imported, and the start of a run over several processes."""
+  """What JAX reads from the environment when it is imported, and the start of a run over several
+  processes.
+  """
   if "workdir" in FLAGS and FLAGS.workdir:
     os.environ.setdefault(
       "JAX_COMPILATION_CACHE_DIR", os.path.join(FLAGS.workdir, "compilation_cache")

@@ -1,4 +1,5 @@
-"""Evaluates a language model on prepared text (perplexity, bits per byte), a fine-tuned one on its task (its metrics).
+"""Evaluates a language model on prepared text (perplexity, bits per byte), a fine-tuned one on its
+task (its metrics).
 
 python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=train|valid|dev|test] [--task=mnli-mismatched]
 """

@@ -1,4 +1,5 @@
-"""Exports a checkpoint: float32 arrays, config and vocabulary in a folder that loads wherever a checkpoint does.
+"""Exports a checkpoint: float32 arrays, config and vocabulary in a folder that loads wherever a
+checkpoint does.
 
 python launch/export.py --checkpoint=DIR --out=PATH [--format=npz|safetensors|openai|hf]
 """

@@ -1,4 +1,5 @@
-"""Makes a GLUE submission of fine-tuned checkpoints, or checks one that is there; prints what each file predicts.
+"""Makes a GLUE submission of fine-tuned checkpoints, or checks one that is there; prints what each
+file predicts.
 
 python launch/glue.py --checkpoints=DIR,DIR --data_dir=DIR --out=FILE.zip
 python launch/glue.py --check=FILE.zip

@@ -1,4 +1,5 @@
-"""Imports released or other software's weights: the folder of a run, which fine-tunes, scores and generates.
+"""Imports released or other software's weights: the folder of a run, which fine-tunes, scores and
+generates.
 
 python launch/import_weights.py --format=openai|hf|npz|safetensors --path=PATH --out=WORKDIR
 """

@@ -1,4 +1,5 @@
-"""The paper in miniature, in minutes: pre-trains on an embedded world, fine-tunes four tasks, tells three stories.
+"""The paper in miniature, in minutes: pre-trains on an embedded world, fine-tunes four tasks, tells
+three stories.
 
 python launch/quickstart.py [--workdir=DIR] [--text=FILE,…] [--short]
 """

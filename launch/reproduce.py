@@ -1,4 +1,5 @@
-"""Repeats the paper's tables 2 to 5 and figure 2 with a pre-trained checkpoint: runs what is missing, compares.
+"""Repeats the paper's tables 2 to 5 and figure 2 with a pre-trained checkpoint: runs what is
+missing, compares.
 
 python launch/reproduce.py --table=5 --figure=2 --checkpoint=DIR --data_dir=DIR --workdir=DIR [--budget=small]
 """

@@ -1,4 +1,5 @@
-"""Lists the tasks: transformation, labels, metrics, the paper's result, TFDS's names; and what a folder has of them.
+"""Lists the tasks: transformation, labels, metrics, the paper's result, TFDS's names; and what a
+folder has of them.
 
 python launch/tasks.py [--data_dir=DIR]
 """

@@ -1,4 +1,5 @@
-"""Compares two trained models in any formats, their arrays and what they say of text; exits with 0 if equal, else 1.
+"""Compares two trained models in any formats, their arrays and what they say of text; exits with 0
+if equal, else 1.
 
 python launch/verify.py --a=PATH --b=PATH --text=TEXT [--text=TEXT …] [--tolerance=1e-4]
 """

@@ -1,4 +1,5 @@
-"""Shows a model at work on texts: how expected each token was, attention, and a fine-tuned model's labels.
+"""Shows a model at work on texts: how expected each token was, attention, and a fine-tuned model's
+labels.
 
 python launch/visualize.py --checkpoint=DIR --text=TEXT [--text=TEXT …] [--input=FILE|-] --out=page.html
 """

@@ -1,4 +1,5 @@
-"""Does tasks with the language model alone (section 5): CoLA, SST-2, RACE, definite pronouns, Winograd schemas.
+"""Does tasks with the language model alone (section 5): CoLA, SST-2, RACE, definite pronouns,
+Winograd schemas.
 
 python launch/zero_shot.py --checkpoint=DIR --data_dir=DIR [--tasks=cola,dprd] [--history]
 """

@@ -1,4 +1,6 @@
-"""What every test runs under: 8 simulated CPU devices, no network, strict broadcasting, our own warnings as errors."""
+"""What every test runs under: 8 simulated CPU devices, no network, strict broadcasting, our own
+warnings as errors.
+"""
 
 import importlib.util
 import os
@@ -16,7 +18,8 @@ os.environ["XLA_FLAGS"] = (
   os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 ).strip()
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
-# On few cores, two programs with collectives in flight at once can wait for each other's simulated devices for ever.
+# On few cores, two programs with collectives in flight at once can wait for each other's simulated
+# devices for ever.
 os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
@@ -34,7 +37,8 @@ def pytest_configure(config):
     "markers", "released: encodes with OpenAI's vocabularies (extra 'released')"
   )
   config.addinivalue_line("markers", "slow: takes more than 30 seconds on two cores")
-  # Warnings raised in the package and in launch/ are errors; other libraries' differ from version to version.
+  # Warnings raised in the package and in launch/ are errors; other libraries' differ from version
+  # to version.
   config.addinivalue_line("filterwarnings", r"error:::gpt_jax(\..*)?")
   config.addinivalue_line("filterwarnings", "error:::command_line")
   config.addinivalue_line("filterwarnings", "error::pytest.PytestUnknownMarkWarning")
@@ -69,7 +73,9 @@ def no_network(monkeypatch):
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-  """The folder of real corpora and tasks, for the tests that read them: $GPT_JAX_DATA, or ../shared/data."""
+  """The folder of real corpora and tasks, for the tests that read them: $GPT_JAX_DATA, or
+  ../shared/data.
+  """
   root = Path(os.environ.get("GPT_JAX_DATA", ROOT.parent / "shared" / "data"))
   if not root.is_dir():
     pytest.skip(f"no real data: set GPT_JAX_DATA to its folder ({root} is none)")
@@ -100,7 +106,8 @@ def openai_tokenizer():
 
 @pytest.fixture(scope="session")
 def write_release():
-  """write_release(folder, tokenizer, shapes, cuts=None): what OpenAI's folder holds, of random numbers.
+  """write_release(folder, tokenizer, shapes, cuts=None): what OpenAI's folder holds, of random
+  numbers.
 
   Returns the vector of all of them. cuts: where the pieces end, in place of ten equal ones.
   write_release.shapes(vocab_size, …): the shapes of a model, as OpenAI's file lists them.
@@ -160,7 +167,9 @@ def release(tmp_path_factory, write_release, openai_tokenizer):
 
 @pytest.fixture
 def spacy_there(monkeypatch, tmp_path_factory):
-  """spaCy, or where it is not installed something of its name, which does for all but finding words."""
+  """spaCy, or where it is not installed something of its name, which does for all but finding
+  words.
+  """
   if not importlib.util.find_spec("spacy"):
     folder = tmp_path_factory.mktemp("packages")
     (folder / "spacy.py").touch()
@@ -192,7 +201,8 @@ def prepared(tmp_path_factory, tiny_tokenizer):
 
 @pytest.fixture(scope="session")
 def make_run(tiny_tokenizer):
-  """make_run(workdir, spec, steps=(7,)): the folder of a run with random parameters, norms and biases among them.
+  """make_run(workdir, spec, steps=(7,)): the folder of a run with random parameters, norms and
+  biases among them.
 
   The parameters of step s are make_run.params_of(spec, s); the smallest step is the best.
   """

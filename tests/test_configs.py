@@ -1,4 +1,6 @@
-"""Every file in configs/ loads, the commands in its docstring exist, and the paper's numbers are in the paper's."""
+"""Every file in configs/ loads, the commands in its docstring exist, and the paper's numbers are
+in the paper's.
+"""
 
 import dataclasses
 import os
@@ -112,7 +114,9 @@ def test_every_task_has_its_config(name):
 
 
 def test_gpt1_is_the_paper():
-  """Radford et al. 2018, section 4.1; clipping and the number of parameters from the released code."""
+  """Radford et al. 2018, section 4.1; clipping and the number of parameters from the released
+  code.
+  """
   config = load("gpt1.py")
   trunk = configs.override(config.trunk, "vocab_size", "40478")
   assert trunk.parameter_count() == 116_534_784

@@ -1,4 +1,5 @@
-"""The pre-training program as a user runs it: killed at any moment, over several processes, terminated.
+"""The pre-training program as a user runs it: killed at any moment, over several processes,
+terminated.
 
 GPT_JAX_KILLS=20 in the environment kills it 20 times instead of 3.
 """

@@ -1,6 +1,8 @@
-"""Numbers of a fixed set of runs, recorded in golden.json: a change of structure must not change any of them.
+"""Numbers of a fixed set of runs, recorded in golden.json: a change of structure must not change
+any of them.
 
-To record them anew, where a change of the numbers is meant: GPT_JAX_RECORD_GOLDEN=1 pytest tests/test_golden.py.
+To record them anew, where a change of the numbers is meant: GPT_JAX_RECORD_GOLDEN=1 pytest
+  tests/test_golden.py.
 Say in the commit what changed and why: runs begun before it will not resume exactly.
 """
 

@@ -1,4 +1,6 @@
-"""The order of the layers, read from the import statements: nothing imports what stands below it."""
+"""The order of the layers, read from the import statements: nothing imports what stands below
+it.
+"""
 
 import ast
 import sys
@@ -8,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# The rooms, top to bottom: a room imports only from those above it, or within itself without a cycle.
+# The rooms, top to bottom: a room imports only from those above it, or within itself without a
+# cycle.
 LAYERS = [
   {"errors", "config", "files", "batch"},
   {"data"},
@@ -71,7 +74,8 @@ def graph(root: Path) -> dict[str, set[str]]:
       for name in imports(path)
       if name.split(".")[0] == "gpt_jax"
     ]
-    # `from gpt_jax.data import tokens` names a module, `from gpt_jax.errors import InputError` something in one.
+    # `from gpt_jax.data import tokens` names a module, `from gpt_jax.errors import InputError`
+    # something in one.
     edges[module] = {name if name in files else name.rpartition(".")[0] for name in inside}
   return edges
 

@@ -1,4 +1,6 @@
-"""The notebooks: that they run from top to bottom, resume, show what they promise, and are kept clean."""
+"""The notebooks: that they run from top to bottom, resume, show what they promise, and are kept
+clean.
+"""
 
 import base64
 import importlib.util
@@ -56,7 +58,9 @@ def test_what_notebooks_share_is_the_same_in_all():
 
 
 class Execution:
-  """A notebook that has been run in a folder, in a kernel as a user's: none of the tests' own settings of JAX."""
+  """A notebook that has been run in a folder, in a kernel as a user's: none of the tests' own
+  settings of JAX.
+  """
 
   def __init__(self, path: Path, work: Path):
     import nbclient

@@ -1,4 +1,6 @@
-"""A trained model as it is used: the parameters of a checkpoint or another format, their config, their vocabulary."""
+"""A trained model as it is used: the parameters of a checkpoint or another format, their config,
+their vocabulary.
+"""
 
 import dataclasses
 import os
@@ -14,7 +16,8 @@ from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import LanguageModel, ModelConfig, TaskModel
 
-# Each has is_one(path), load(path) -> (params, meta, step, tokenizer), save(folder, params, meta, step, tokenizer).
+# Each has is_one(path), load(path) -> (params, meta, step, tokenizer), save(folder, params, meta,
+# step, tokenizer).
 FORMATS = {"npz": npz, "safetensors": safetensors, "openai": openai, "hf": hf}
 
 
@@ -26,7 +29,8 @@ class Pretrained:
     spec: the model's config.
     params: float32 NumPy arrays, `{trunk}` or `{trunk, head}`.
     tokenizer: the vocabulary the model was trained with.
-    meta: all that was saved with the parameters: `model`, `config`, `tokenizer_hash`, what the task was.
+    meta: all that was saved with the parameters: `model`, `config`, `tokenizer_hash`, what the task
+      was.
     step: updates made.
     path: as given to `load`.
   """
@@ -52,8 +56,8 @@ def load(path: str, format: str = "") -> Pretrained:
   """Reads a trained model, verified.
 
   Args:
-    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an exported folder,
-      OpenAI's released folder, or one of transformers'.
+    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an
+      exported folder, OpenAI's released folder, or one of transformers'.
     format: one of FORMATS, where it may be no other; "" takes what is there.
 
   Raises:

@@ -21,7 +21,8 @@ FREE = ("mesh.", "train.log_every", "train.checkpoint_every", "train.milestone")
 
 
 def claim(workdir: str, config: Any, tokenizer: Vocabulary, data: dict[str, Any]) -> None:
-  """Makes the folder this run's, or finds that it is: writes config.json and tokenizer/ where there are none.
+  """Makes the folder this run's, or finds that it is: writes config.json and tokenizer/ where there
+  are none.
 
   Args:
     config: the run's whole config, resolved.
@@ -119,7 +120,9 @@ def _rename_unless_there(old: str, new: str) -> None:
 
 
 def listing(workdir: str) -> list[str]:
-  """The names in a folder, none where it is not there yet. Raises InputError where it cannot be read."""
+  """The names in a folder, none where it is not there yet. Raises InputError where it cannot be
+  read.
+  """
   try:
     return os.listdir(workdir)
   except FileNotFoundError:

@@ -1,8 +1,10 @@
-"""Checkpoints that are verified when they are read: all of orbax, and a fingerprint of every array beside it.
+"""Checkpoints that are verified when they are read: all of orbax, and a fingerprint of every array
+beside it.
 
-A checkpoint is the folder `<workdir>/checkpoints/<step>`: `state`, orbax's arrays, and `meta/metadata`, one JSON object
-with the caller's meta, the metrics, and the type, shape and fingerprint of every array by its path in the state. Orbax
-checks none of the array data it reads, so without the fingerprints a flipped bit would go unnoticed.
+A checkpoint is the folder `<workdir>/checkpoints/<step>`: `state`, orbax's arrays, and
+`meta/metadata`, one JSON object with the caller's meta, the metrics, and the type, shape and
+fingerprint of every array by its path in the state. Orbax checks none of the array data it reads,
+so without the fingerprints a flipped bit would go unnoticed.
 """
 
 import fcntl
@@ -27,8 +29,9 @@ from jax.experimental import multihost_utils
 
 from gpt_jax.errors import InputError
 
-# Orbax reports every step of its work through absl's logger, which is also ours; what goes wrong it raises as well.
-# After the one error of a damaged array come tracebacks for each array that was being read beside it.
+# Orbax reports every step of its work through absl's logger, which is also ours; what goes wrong it
+# raises as well. After the one error of a damaged array come tracebacks for each array that was
+# being read beside it.
 logging.getLogger("absl").addFilter(lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname)
 logging.getLogger("asyncio").addFilter(lambda record: "tensorstore" not in record.getMessage())
 
@@ -46,19 +49,23 @@ class Damaged(Exception):
 
 
 class Checkpoints:
-  """The checkpoints of one run: newest, best and `keep` stay; written in the background, verified when read.
+  """The checkpoints of one run: newest, best and `keep` stay; written in the background, verified
+  when read.
 
-  Every process of a run opens it and makes the same calls. A save that is killed leaves nothing that would be read.
+  Every process of a run opens it and makes the same calls. A save that is killed leaves nothing
+  that would be read.
 
   Args:
     workdir: of the run, on a file system that all its processes share.
-    metric: the name among `save`'s metrics by which a checkpoint is the best; None: only the newest are kept.
+    metric: the name among `save`'s metrics by which a checkpoint is the best; None: only the newest
+      are kept.
     mode: "max" or "min", which of its values is best.
     keep: whether the checkpoint of a step stays for good.
     newest: how many of the last ones stay besides.
 
   Raises:
-    InputError: another process is writing there; it would take this one's unfinished saves for leftovers.
+    InputError: another process is writing there; it would take this one's unfinished saves for
+      leftovers.
   """
 
   def __init__(
@@ -84,7 +91,8 @@ class Checkpoints:
   def save(
     self, step: int, state: Any, meta: dict, metrics: dict[str, float] | None = None
   ) -> None:
-    """Starts to write a checkpoint; the state may be donated as soon as this returns. A step that is there stays.
+    """Starts to write a checkpoint; the state may be donated as soon as this returns. A step that
+    is there stays.
 
     Args:
       step: updates made.
@@ -109,10 +117,10 @@ class Checkpoints:
     """Reads a state and verifies every array.
 
     Args:
-      abstract: what `save` was given, as ShapeDtypeStructs; each with the sharding to restore to, on any mesh, or
-        without one, which restores to NumPy.
-      step: None for the newest that verifies, passing over damaged ones with a warning and renaming them out of the
-        way; or exactly this step, or "best".
+      abstract: what `save` was given, as ShapeDtypeStructs; each with the sharding to restore to,
+        on any mesh, or without one, which restores to NumPy.
+      step: None for the newest that verifies, passing over damaged ones with a warning and renaming
+        them out of the way; or exactly this step, or "best".
 
     Returns:
       state, meta, step.
@@ -157,7 +165,9 @@ class Checkpoints:
     self.close()
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-    """Orbax asks this for its preservation policy, after each save: which of the checkpoints to keep."""
+    """Orbax asks this for its preservation policy, after each save: which of the checkpoints to
+    keep.
+    """
     del context
     steps = sorted(checkpoint.step for checkpoint in checkpoints)
     scores = {step: self._scores[step] for step in steps if step in self._scores}
@@ -169,7 +179,9 @@ class Checkpoints:
     return [checkpoint.step in kept for checkpoint in checkpoints]
 
   def _set_aside(self, folders: list[str]) -> None:
-    """Renames damaged steps, so that a run that went on from an older one can save these steps again."""
+    """Renames damaged steps, so that a run that went on from an older one can save these steps
+    again.
+    """
     if not folders:
       return
     if jax.process_index() == 0:
@@ -206,8 +218,10 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
   """Reads and verifies only the parameters of a checkpoint, and changes nothing there.
 
   Args:
-    path: a workdir (the newest of its checkpoints that verifies), `<workdir>/best`, or one checkpoint's folder.
-    abstract: as in `Checkpoints.restore`, of any part of the parameters. None: all of them, as NumPy arrays.
+    path: a workdir (the newest of its checkpoints that verifies), `<workdir>/best`, or one
+      checkpoint's folder.
+    abstract: as in `Checkpoints.restore`, of any part of the parameters. None: all of them, as
+      NumPy arrays.
 
   Returns:
     params, meta, step.
@@ -224,17 +238,20 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
 def describe(tree: Any) -> dict[str, list]:
   """[type, shape, fingerprint] of every array, by its path."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
-  # One after the other: programs at once, each with its own collectives, can wait for each other's devices for ever.
-  # And one program for all of them would take many seconds to compile, where a model has a dozen different shapes.
+  # One after the other: programs at once, each with its own collectives, can wait for each other's
+  # devices for ever. And one program for all of them would take many seconds to compile, where a
+  # model has a dozen different shapes.
   return {_name(path): [str(x.dtype), list(x.shape), int(_fingerprint(x))] for path, x in leaves}
 
 
 @jax.jit
 def _fingerprint(x: jax.Array) -> jax.Array:
-  """A uint32 of an array's exact bits and their places, the same however the array is spread over devices.
+  """A uint32 of an array's exact bits and their places, the same however the array is spread over
+  devices.
 
-  Every element's bits are mixed with its index and hashed by a bijection (the finalizer of MurmurHash3), and the hashes
-  added up modulo 2^32: any change of one element shows, and of several with probability 1 - 2^-32.
+  Every element's bits are mixed with its index and hashed by a bijection (the finalizer of
+  MurmurHash3), and the hashes added up modulo 2^32: any change of one element shows, and of several
+  with probability 1 - 2^-32.
   """
   if x.dtype == jnp.bool_:
     x = x.astype(jnp.uint8)
@@ -249,7 +266,9 @@ def _fingerprint(x: jax.Array) -> jax.Array:
 
 
 def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
-  """Tree and record of the first folder that verifies, and the damaged folders before it, which are warned of."""
+  """Tree and record of the first folder that verifies, and the damaged folders before it, which
+  are warned of.
+  """
   problems = {}
   for folder in folders:
     try:
@@ -269,7 +288,9 @@ def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, li
 
 
 def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
-  """Raises Damaged, on every process alike, and InputError where the checkpoint is another model's."""
+  """Raises Damaged, on every process alike, and InputError where the checkpoint is another
+  model's.
+  """
   record = _on_every_process(lambda: _read_record(folder))
   saved = record["leaves"]
   if abstract is None:
@@ -293,7 +314,8 @@ def _read_record(folder: str) -> dict:
 def _read_arrays(folder: str, abstract: Any) -> Any:
   how = jax.tree.map(_how, abstract)
   arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=how, partial_restore=True)
-  # The handler and not a Checkpointer, which ends in a barrier that a process that fails would never reach.
+  # The handler and not a Checkpointer, which ends in a barrier that a process that fails would
+  # never reach.
   tree = ocp.PyTreeCheckpointHandler().restore(pathlib.Path(folder, "state"), args=arguments)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, jax.ShapeDtypeStruct):  # a partial restore leaves what it misses as it was
@@ -302,7 +324,9 @@ def _read_arrays(folder: str, abstract: Any) -> Any:
 
 
 def _on_every_process(read: Callable[[], Any]) -> Any:
-  """read(), or Damaged on all processes where it fails on one, so that all of them go on to the same checkpoint."""
+  """read(), or Damaged on all processes where it fails on one, so that all of them go on to the
+  same checkpoint.
+  """
   result, problem = None, ""
   try:
     result = read()
@@ -403,7 +427,9 @@ def _scores(folders: list[str]) -> dict[int, float]:
 
 
 def _score(record: dict) -> float | None:
-  """The metric that ranks checkpoints, larger is better; None where it was not measured, or is not a number."""
+  """The metric that ranks checkpoints, larger is better; None where it was not measured, or is
+  not a number.
+  """
   metric, mode = record["ranking"]
   value = record["metrics"].get(metric)
   return None if value is None or math.isnan(value) else {"max": value, "min": -value}[mode]

@@ -1,4 +1,6 @@
-"""Text of files, folders, JSON lines, TensorFlow Datasets or the embedded default: documents of clean paragraphs."""
+"""Text of files, folders, JSON lines, TensorFlow Datasets or the embedded default: documents of
+clean paragraphs.
+"""
 
 import functools
 import glob
@@ -19,7 +21,9 @@ _UNREADABLE = (OSError, EOFError, zlib.error)  # what a damaged file raises, com
 
 
 class Source(NamedTuple):
-  """One file, or one named data set; `size` in bytes on disk, 0 where that is not known before reading."""
+  """One file, or one named data set; `size` in bytes on disk, 0 where that is not known before
+  reading.
+  """
 
   name: str
   size: int
@@ -31,8 +35,8 @@ class Piece(NamedTuple):
   Attributes:
     text: as it was read, except that line ends are "\\n".
     width: where its lines are wrapped, see wrap_width.
-    joint: what stands between it and the document's next piece when both are clean: "\\n" between paragraphs, " "
-      between words, "" inside a word.
+    joint: what stands between it and the document's next piece when both are clean: "\\n" between
+      paragraphs, " " between words, "" inside a word.
     last: it ends its document.
   """
 
@@ -43,7 +47,8 @@ class Piece(NamedTuple):
 
 
 def find(source: str) -> list[Source]:
-  """The files or data sets that a file name, glob, folder, "tfds:NAME" or "embedded" stands for, in a fixed order.
+  """The files or data sets that a file name, glob, folder, "tfds:NAME" or "embedded" stands for, in
+  a fixed order.
 
   Raises:
     InputError: there is none.
@@ -70,7 +75,8 @@ def find(source: str) -> list[Source]:
 
 
 def documents(source: str, *, field: str = "text") -> Iterator[str]:
-  """The documents of a source as they were read: a text file is one, a row of the field in JSON lines or TFDS is one.
+  """The documents of a source as they were read: a text file is one, a row of the field in JSON
+  lines or TFDS is one.
 
   Raises:
     InputError: what cannot be read, with file and line or byte.
@@ -82,7 +88,9 @@ def documents(source: str, *, field: str = "text") -> Iterator[str]:
 
 
 def pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
-  """The documents of one found source, none of them blank, the long ones in pieces: memory does not grow with them."""
+  """The documents of one found source, none of them blank, the long ones in pieces: memory does
+  not grow with them.
+  """
   for chunks in _chunks(name, field):
     rest, begun = "", False
     for chunk in itertools.chain.from_iterable(_split(chunk) for chunk in chunks):
@@ -99,7 +107,9 @@ def pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
 
 
 def cut(text: str, at: int, width: int | None) -> tuple[int, str]:
-  """The last place up to `at` where a paragraph ends, else a word, with the joint between the parts, see Piece."""
+  """The last place up to `at` where a paragraph ends, else a word, with the joint between the
+  parts, see Piece.
+  """
   end = text.rfind("\n", 0, at)
   for _ in range(1000):  # lines; a longer paragraph is cut between words
     if end <= 0:
@@ -115,13 +125,17 @@ def cut(text: str, at: int, width: int | None) -> tuple[int, str]:
 
 
 def clean(text: str) -> str:
-  """Paragraphs, one a line, without byte-order marks, repeated spaces or (with ftfy installed) mis-decoded letters."""
+  """Paragraphs, one a line, without byte-order marks, repeated spaces or (with ftfy installed)
+  mis-decoded letters.
+  """
   text = _plain_line_ends(text)
   return clean_piece(text, wrap_width(text))
 
 
 def clean_piece(text: str, width: int | None) -> str:
-  """The same for a part of a document whose lines are wrapped at `width`, as wrap_width says of the whole."""
+  """The same for a part of a document whose lines are wrapped at `width`, as wrap_width says of
+  the whole.
+  """
   paragraphs = (
     " ".join(paragraph.split()) for paragraph in _paragraphs(text.replace("\ufeff", ""), width)
   )
@@ -141,9 +155,10 @@ def cleaner() -> str:
 def wrap_width(text: str) -> int | None:
   """Where the lines of a text were wrapped; None where each line is a paragraph.
 
-  A line that begins in lower case mostly continues the one before. Where many lines do, and the length that broke them
-  (of the line, plus the first word that did not fit) is nearly the same everywhere, the text is wrapped. The width is
-  the 10th percentile of that length; over 98 novels it is within 4 of the median for the regularly wrapped.
+  A line that begins in lower case mostly continues the one before. Where many lines do, and the
+  length that broke them (of the line, plus the first word that did not fit) is nearly the same
+  everywhere, the text is wrapped. The width is the 10th percentile of that length; over 98 novels
+  it is within 4 of the median for the regularly wrapped.
   """
   lines = [line.strip() for line in text[:SAMPLE].split("\n")]
   pairs = [pair for pair in itertools.pairwise(lines) if all(pair)]
@@ -162,9 +177,11 @@ def _reach(above: str, below: str) -> int:
 
 
 def _continues(above: str, below: str, width: int) -> bool:
-  """Whether, in wrapped text, a line goes on in the next: the next word did not fit, or is not the first of a sentence.
+  """Whether, in wrapped text, a line goes on in the next: the next word did not fit, or is not the
+  first of a sentence.
 
-  So a verse, a heading or the end of a paragraph stands for itself also where no blank line follows.
+  So a verse, a heading or the end of a paragraph stands for itself also where no blank line
+  follows.
   """
   if not above.strip() or not below.strip() or (below[0].isspace() and not above[0].isspace()):
     return False
@@ -229,7 +246,9 @@ def _open(path: str):
 
 
 def _text_file(path: str) -> Iterator[str]:
-  """The text of a file in chunks that end with a line, or, where lines are long, with a character."""
+  """The text of a file in chunks that end with a line, or, where lines are long, with a
+  character.
+  """
   with _open(path) as file:
     place, left = 0, b""
     try:
@@ -301,7 +320,9 @@ def _json_lines(path: str, field: str) -> Iterator[str]:
 
 
 def _tfds(name: str, field: str) -> Iterator[str]:
-  """A text feature of a data set, "NAME", "NAME/CONFIG", either with "/SPLIT" (train where none is named)."""
+  """A text feature of a data set, "NAME", "NAME/CONFIG", either with "/SPLIT" (train where none
+  is named).
+  """
   try:
     import tensorflow_datasets as tfds
     import tensorflow_datasets.text  # registers glue and others

@@ -1,11 +1,13 @@
-"""The embedded default: a small seeded world that tells itself in English, with four labelled tasks over its state.
+"""The embedded default: a small seeded world that tells itself in English, with four labelled tasks
+over its state.
 
-A scene (a kitchen, a ship, a school, …) has places, work that is done there, and turns for better or worse. A day is a
-person, a scene, some work and some turns; the mood after a turn follows from it. No sentence names its scene, or says
+A scene (a kitchen, a ship, a school, …) has places, work that is done there, and turns for better
+or worse. A day is a person, a scene, some work and some turns; the mood after a turn follows from
+it. No sentence names its scene, or says
 whether it is good or bad: what belongs together must be learned from how the days are told.
 
-The phrases of every list are divided between labelled training and test sets, while pre-training text has all of them.
-So labels alone cannot teach what a test phrase means; reading can.
+The phrases of every list are divided between labelled training and test sets, while pre-training
+text has all of them. So labels alone cannot teach what a test phrase means; reading can.
 """
 
 import dataclasses
@@ -158,7 +160,8 @@ def pronoun(name: str) -> str:
   return "She" if name in SHE else "He"
 
 
-# The labelled tasks. Each makes one example from (rng, phrases of one part): its texts, and its label.
+# The labelled tasks. Each makes one example from (rng, phrases of one part): its texts, and its
+# label.
 
 
 def ending(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
@@ -170,7 +173,9 @@ def ending(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
 
 
 def doing(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
-  """Does a statement about what was done follow from where it was and what happened, or contradict it?"""
+  """Does a statement about what was done follow from where it was and what happened, or
+  contradict it?
+  """
   (scene, other), name = rng.sample(part.scenes, 2), rng.choice(SHE + HE)
   turn = rng.choice(rng.choice((scene.good, scene.bad)))
   done = rng.choice((scene if label == "follows" else other).work)

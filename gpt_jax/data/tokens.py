@@ -1,4 +1,6 @@
-"""Token files, and the windows over them: a data set is a pure function from (seed, step) to rows."""
+"""Token files, and the windows over them: a data set is a pure function from (seed, step) to
+rows.
+"""
 
 import dataclasses
 import json
@@ -18,7 +20,8 @@ _ALL = (1 << 64) - 1
 
 
 class TokenWriter:
-  """Writes one split: `<split>.bin` (the ids), `<split>.documents.npy` (where each document begins) and the header.
+  """Writes one split: `<split>.bin` (the ids), `<split>.documents.npy` (where each document begins)
+  and the header.
 
   The header, `<split>.json`, comes last; a split without one is not whole.
   """
@@ -35,7 +38,9 @@ class TokenWriter:
     self._documents.write(bytes(8))  # the first document begins at 0
 
   def add(self, ids: np.ndarray, n_bytes: int, n_words: int, last: bool = True) -> None:
-    """Appends ids (int [n]) to the current document; `last` ends it. Documents without tokens leave no trace."""
+    """Appends ids (int [n]) to the current document; `last` ends it. Documents without tokens
+    leave no trace.
+    """
     self._file.write(ids.astype(self._dtype).tobytes())
     np.add.at(self.counts, ids, 1)
     self.n_tokens += len(ids)
@@ -47,7 +52,9 @@ class TokenWriter:
       self.n_documents += 1
 
   def close(self, **more) -> dict:
-    """Writes what is left and the header, which it returns; `more`: what else it should say, such as tokenizer_hash."""
+    """Writes what is left and the header, which it returns; `more`: what else it should say,
+    such as tokenizer_hash.
+    """
     self._documents.seek(0)
     self._write_documents_header()
     self._documents.close()
@@ -68,13 +75,16 @@ class TokenWriter:
     return header
 
   def _write_documents_header(self) -> None:
-    # numpy leaves room in the header for the first axis to grow, so it can be written again with the final length.
+    # numpy leaves room in the header for the first axis to grow, so it can be written again with
+    # the final length.
     shape = {"descr": "<i8", "fortran_order": False, "shape": (self.n_documents + 1,)}
     np.lib.format.write_array_header_1_0(self._documents, shape)
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
-  """Nats per token of the best model that ignores context; a loss that stays here has learned frequencies only."""
+  """Nats per token of the best model that ignores context; a loss that stays here has learned
+  frequencies only.
+  """
   share = counts[counts > 0] / max(1, counts.sum())
   return float(-(share * np.log(share)).sum())
 
@@ -82,10 +92,12 @@ def unigram_entropy(counts: np.ndarray) -> float:
 class TokenFile:
   """One split of a prepared directory, read by position.
 
-  Ids are read with pread rather than mapped, so that resident memory stays small whatever the file's size.
+  Ids are read with pread rather than mapped, so that resident memory stays small whatever the
+  file's size.
 
-  Attributes: n_tokens, n_documents, n_bytes and n_words (of the cleaned text), unigram_entropy (nats per token),
-  vocab_size, tokenizer_hash, offsets (int64 [n_documents + 1]), header (all of it).
+  Attributes: n_tokens, n_documents, n_bytes and n_words (of the cleaned text), unigram_entropy
+  (nats per token), vocab_size, tokenizer_hash, offsets (int64 [n_documents + 1]), header (all of
+  it).
   """
 
   def __init__(self, folder: str, split: str):
@@ -167,12 +179,14 @@ class WindowsConfig:
 
 
 class Windows:
-  """The training batches of a token file: step -> rows, int32 [B, T + 1], -1 past the end of a document.
+  """The training batches of a token file: step -> rows, int32 [B, T + 1], -1 past the end of a
+  document.
 
-  Each epoch cuts every document (or the whole text) into spans of T + 1 tokens at stride T, from a new random phase, so
-  that neighbours share one token and each token but a document's first is a target in some epoch; the spans come in a
-  new random order. A document shorter than T + 1 is one row, filled up with -1. Epochs follow each other without a gap:
-  a batch may hold the end of one and the beginning of the next. The paper: "randomly sampled, contiguous sequences".
+  Each epoch cuts every document (or the whole text) into spans of T + 1 tokens at stride T, from a
+  new random phase, so that neighbours share one token and each token but a document's first is a
+  target in some epoch; the spans come in a new random order. A document shorter than T + 1 is one
+  row, filled up with -1. Epochs follow each other without a gap: a batch may hold the end of one
+  and the beginning of the next. The paper: "randomly sampled, contiguous sequences".
   """
 
   def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0):
@@ -241,10 +255,11 @@ class Windows:
   def sequential(
     self, batch_size: int | None = None, rows: slice = slice(None)
   ) -> Iterator[np.ndarray]:
-    """The whole file in order, for evaluation; every token but a document's first is a target exactly once.
+    """The whole file in order, for evaluation; every token but a document's first is a target
+    exactly once.
 
-    Rows as in training, but from the document's first token to its last; the last batch is filled up with rows of -1.
-    With sampling other than within_documents the text is one document.
+    Rows as in training, but from the document's first token to its last; the last batch is filled
+    up with rows of -1. With sampling other than within_documents the text is one document.
     """
     size, stride = batch_size or self.config.batch_size, self.config.length
     last = np.cumsum(-(-np.maximum(0, self._size - 1) // stride))
@@ -260,7 +275,8 @@ class Windows:
 def permute(places: np.ndarray, size: int, *key: int) -> np.ndarray:
   """A random permutation of range(size), applied to places, in constant memory.
 
-  A Feistel network permutes the next power of four; what falls outside walks on along its cycle until it is inside.
+  A Feistel network permutes the next power of four; what falls outside walks on along its cycle
+  until it is inside.
   """
   half = max(1, -(-(size - 1).bit_length() // 2))
   shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
@@ -278,7 +294,9 @@ def permute(places: np.ndarray, size: int, *key: int) -> np.ndarray:
 
 
 def _hash(values: np.ndarray, *key: int) -> np.ndarray:
-  """64 random-looking bits per value: splitmix64's finaliser over the value and, word by word, the key."""
+  """64 random-looking bits per value: splitmix64's finaliser over the value and, word by word,
+  the key.
+  """
   state = 0
   for word in key:
     state = _mix((state + word * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _ALL, int)
@@ -288,7 +306,9 @@ def _hash(values: np.ndarray, *key: int) -> np.ndarray:
 
 
 def _mix(bits, number):
-  """The finaliser, on Python integers or uint64 arrays; `number` makes constants of the same kind."""
+  """The finaliser, on Python integers or uint64 arrays; `number` makes constants of the same
+  kind.
+  """
   bits = (bits ^ (bits >> number(30))) * number(0xBF58476D1CE4E5B9) & number(_ALL)
   bits = (bits ^ (bits >> number(27))) * number(0x94D049BB133111EB) & number(_ALL)
   return bits ^ (bits >> number(31))

@@ -1,4 +1,6 @@
-"""Exact means over a fixed set, and the program that measures a checkpoint: on held-out text, or on its task."""
+"""Exact means over a fixed set, and the program that measures a checkpoint: on held-out text, or
+on its task.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -30,14 +32,17 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
 
   Args:
     checkpoint: see pretrained.load.
-    data: for a language model, a folder that prepare wrote, with the checkpoint's vocabulary; for a fine-tuned one, the
-      folder of its task's files, as in finetune.
-    task: for a fine-tuned model, another task with the same labels as its own, such as mnli-mismatched.
-    split: "train" or "valid" of text, "train", "dev" or "test" of a task; by default "valid" and "dev".
+    data: for a language model, a folder that prepare wrote, with the checkpoint's vocabulary; for a
+      fine-tuned one, the folder of its task's files, as in finetune.
+    task: for a fine-tuned model, another task with the same labels as its own, such as
+      mnli-mismatched.
+    split: "train" or "valid" of text, "train", "dev" or "test" of a task; by default "valid" and
+      "dev".
 
   Returns:
-    Text: counts of tokens and bytes, loss in nats per token, perplexity per token, bits per byte; read in windows of
-    the length that the model was trained with. Task: the count of examples, loss in nats, the task's metrics.
+    Text: counts of tokens and bytes, loss in nats per token, perplexity per token, bits per byte;
+    read in windows of the length that the model was trained with. Task: the count of examples, loss
+    in nats, the task's metrics.
 
   Raises:
     InputError: no such checkpoint or data, data of another vocabulary, or examples without labels.
@@ -111,7 +116,9 @@ def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dic
 
 
 def make_predictor(model: TaskModel, mesh: Mesh) -> Callable[[Any, Encoded, int], np.ndarray]:
-  """(params, examples, batch size) -> probabilities float32 [N, K], in the examples' order, on every process."""
+  """(params, examples, batch size) -> probabilities float32 [N, K], in the examples' order, on
+  every process.
+  """
 
   @jax.jit
   def probabilities(params, batch):
@@ -139,7 +146,8 @@ def task_measures(task: Task, probabilities: np.ndarray, labels: np.ndarray) -> 
 def text_measures(loss: Mean, n_tokens: int, n_bytes: int) -> dict[str, float]:
   """Loss in nats per token, its perplexity, and bits per byte of the text.
 
-  The first token of a text has nothing before it and is not predicted; bits per byte counts it at the mean loss.
+  The first token of a text has nothing before it and is not predicted; bits per byte counts it at
+  the mean loss.
   """
   nats = loss.value
   return {

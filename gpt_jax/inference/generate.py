@@ -1,4 +1,6 @@
-"""Sampling text from a language model, with what it has read kept between tokens (keys and values, or a state)."""
+"""Sampling text from a language model, with what it has read kept between tokens (keys and
+values, or a state).
+"""
 
 import functools
 from collections.abc import Sequence
@@ -18,7 +20,9 @@ _WIDTHS = 16  # prompts are filled up to a multiple of this, so that few widths 
 
 
 def run(checkpoint: str, prompts: Sequence[str], *settings: Any, **named: Any) -> list[str]:
-  """Each prompt with its continuation by a checkpoint (see pretrained.load), with the settings of `continuations`."""
+  """Each prompt with its continuation by a checkpoint (see pretrained.load), with the settings
+  of `continuations`.
+  """
   return continuations(pretrained.load(checkpoint), prompts, *settings, **named)
 
 
@@ -37,7 +41,8 @@ def continuations(
     found: a trained model; of a fine-tuned one the trunk is used.
     prompts: texts. GPT-1 has no token that begins a text, so none may be empty.
     max_tokens: to add to each prompt.
-    temperature: 1 samples from the model, below 1 prefers its favourites, 0 takes the most likely token.
+    temperature: 1 samples from the model, below 1 prefers its favourites, 0 takes the most likely
+      token.
     top_k: samples among the k most likely tokens; 0: among all.
     top_p: samples among the fewest tokens whose probabilities add up to this.
     seed: prompt number i, from 0, is continued by seed + i, whatever the other prompts are.
@@ -93,11 +98,13 @@ def sample(
   top_k: int = 0,
   top_p: float = 1.0,
 ) -> list[list[int]]:
-  """The `max_tokens` ids that follow each prompt; special and unused rows of the table are never among them.
+  """The `max_tokens` ids that follow each prompt; special and unused rows of the table are never
+  among them.
 
-  A text that has filled the context goes on from its last half, read again from position 0, as does a prompt that is
-  longer than the context has room for. Sampling adds temperature x Gumbel noise to the logits and takes the largest;
-  the noise of a prompt's n-th token depends on its seed and n only, so that no prompt's text depends on the others.
+  A text that has filled the context goes on from its last half, read again from position 0, as does
+  a prompt that is longer than the context has room for. Sampling adds temperature x Gumbel noise to
+  the logits and takes the largest; the noise of a prompt's n-th token depends on its seed and n
+  only, so that no prompt's text depends on the others.
   """
   context = model.trunk_config.context
   texts = [list(map(int, prompt)) for prompt in prompts]
@@ -123,7 +130,9 @@ def sample(
 
 @functools.partial(jax.jit, static_argnames=("model", "top_k", "top_p"))
 def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, top_p):
-  """Reads rows [B, P] of the given lengths [B] at once, then adds counts [B] tokens one by one: [B, context]."""
+  """Reads rows [B, P] of the given lengths [B] at once, then adds counts [B] tokens one by one:
+  [B, context].
+  """
   batch, width = rows.shape
   seeds, offsets = noise
   vocab_size = model.rows_in_use
@@ -162,7 +171,9 @@ def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, to
 
 
 def keep_likely(scores: jax.Array, temperature: float, top_k: int, top_p: float) -> jax.Array:
-  """Scores [B, V] with -inf for all but the k most likely tokens, and of these all but the nucleus of share p."""
+  """Scores [B, V] with -inf for all but the k most likely tokens, and of these all but the
+  nucleus of share p.
+  """
   if not top_k and top_p == 1:
     return scores
   best, _ = jax.lax.top_k(scores, min(top_k, scores.shape[-1]) or scores.shape[-1])

@@ -1,4 +1,5 @@
-"""A trained model in a notebook: `gpt_jax.load(path)` gives an object that generates, scores, embeds and classifies.
+"""A trained model in a notebook: `gpt_jax.load(path)` gives an object that generates, scores,
+embeds and classifies.
 
 Letters: N texts, B of them at once, T tokens of the longest, D width, R rows of the table.
 """
@@ -85,7 +86,8 @@ class Model:
     top_p: float = 1.0,
     seed: int = 0,
   ) -> str | list[str]:
-    """Each prompt with its continuation: a text for a text, a list for a list; see generate.run for the arguments.
+    """Each prompt with its continuation: a text for a text, a list for a list; see generate.run for
+    the arguments.
 
     Raises:
       InputError: an empty prompt, or a value that is not allowed.
@@ -95,7 +97,8 @@ class Model:
     return texts[0] if isinstance(prompts, str) else texts
 
   def log_probs(self, texts: str | Sequence[str]) -> Scored | list[Scored]:
-    """The log-probability of every token given those before it: of a text, or of each text of a list.
+    """The log-probability of every token given those before it: of a text, or of each text of a
+    list.
 
     Raises:
       InputError: an empty text, or one that is longer than the model's context.
@@ -110,7 +113,8 @@ class Model:
     return scored[0] if isinstance(texts, str) else scored
 
   def embed(self, texts: str | Sequence[str]) -> np.ndarray:
-    """The mean of the trunk's last hidden states over a text's tokens: float32 [D] of a text, [N, D] of a list.
+    """The mean of the trunk's last hidden states over a text's tokens: float32 [D] of a text, [N,
+    D] of a list.
 
     Raises:
       InputError: an empty text, or one that is longer than the model's context.
@@ -128,7 +132,8 @@ class Model:
   def classify(
     self, texts: str | Sequence[str | Sequence[str]]
   ) -> dict[str, float] | list[dict[str, float]]:
-    """The probability of every label: of a text, or of each text, or tuple of the task's columns, of a list.
+    """The probability of every label: of a text, or of each text, or tuple of the task's columns,
+    of a list.
 
     Raises:
       InputError: a language model, another number of columns, or an empty text.

@@ -1,7 +1,9 @@
-"""The two losses of the paper: language modelling (eq. 1) and task plus auxiliary language modelling (eq. 3-5).
+"""The two losses of the paper: language modelling (eq. 1) and task plus auxiliary language
+modelling (eq. 3-5).
 
-A loss is a function (params, batch, key) -> (objective, metrics): the objective a Mean whose total is differentiated
-and whose weight then divides the gradient, so that sums over microbatches and devices stay exact.
+A loss is a function (params, batch, key) -> (objective, metrics): the objective a Mean whose total
+is differentiated and whose weight then divides the gradient, so that sums over microbatches and
+devices stay exact.
 """
 
 from collections.abc import Callable
@@ -18,7 +20,8 @@ from gpt_jax.parallel.sharding import axis_size, constrain
 
 Loss = Callable[[Any, Any, Key | None], tuple[Mean, dict[str, Mean]]]
 
-# Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory and cost no time.
+# Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory and cost no
+# time.
 CHUNK_ELEMENTS = 2**26
 
 
@@ -56,10 +59,11 @@ def task_loss(model: TaskModel, text_weight: float) -> Loss:
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def cross_entropy(hidden, table, targets, weights, rows_in_use: int) -> jax.Array:
-  """Weighted sum of the cross-entropies of next-token predictions, in nats, never holding all logits.
+  """Weighted sum of the cross-entropies of next-token predictions, in nats, never holding all
+  logits.
 
-  The gradient is made in the forward pass, chunk by chunk along T (chunks of flattened tokens would add all-gathers
-  under data parallelism), and only scaled in the backward pass.
+  The gradient is made in the forward pass, chunk by chunk along T (chunks of flattened tokens would
+  add all-gathers under data parallelism), and only scaled in the backward pass.
 
   Args:
     hidden: [B, T, D].
@@ -72,7 +76,8 @@ def cross_entropy(hidden, table, targets, weights, rows_in_use: int) -> jax.Arra
 
 
 def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
-  # One sum for each device along the batch: a single one would cost an all-reduce of the whole table in every chunk.
+  # One sum for each device along the batch: a single one would cost an all-reduce of the whole
+  # table in every chunk.
   groups = axis_size("data")
 
   def of_chunk(part):

@@ -1,6 +1,8 @@
-"""The paper's recurrent baseline: a single-layer LSTM of 2048 units in the same framework (section 5, Table 5).
+"""The paper's recurrent baseline: a single-layer LSTM of 2048 units in the same framework (section
+5, Table 5).
 
-The paper gives only the number of units. Ours to choose, and chosen so that tables and heads are those of the
+The paper gives only the number of units. Ours to choose, and chosen so that tables and heads are
+those of the
 Transformer: embeddings of 768, the state projected back to 768, output tied to the input.
 
 Letters: B rows, T positions, D width, U units, R rows of the padded vocabulary.
@@ -111,7 +113,9 @@ class LSTM(nn.Module):
     return State(zeros, zeros)
 
   def extend(self, inputs, positions, valid, state: State):
-    """Reads T more tokens a row, evaluating; places that are not valid [B, T] leave the state as it was."""
+    """Reads T more tokens a row, evaluating; places that are not valid [B, T] leave the state as
+    it was.
+    """
     hidden, state = self._run(inputs, positions, valid, state, self.tokens)
     return hidden, self.tokens.astype(self.config.dtype), state
 
@@ -128,8 +132,9 @@ class LSTM(nn.Module):
 def recur(kernel, gates, first, valid, state: State) -> tuple[State, jax.Array]:
   """The last state and the outputs [T, B, U] of a layer.
 
-  Its gradient with respect to the kernel is one product over all places: derived from the loop it would be a sum of as
-  many outer products, each as large as the kernel, which on a CPU is most of the time.
+  Its gradient with respect to the kernel is one product over all places: derived from the loop it
+  would be a sum of as many outer products, each as large as the kernel, which on a CPU is most of
+  the time.
 
   Args:
     kernel: [U, 4, U], from an output to the next gates.
@@ -158,7 +163,8 @@ def _loop(kernel, gates, first, valid, state):
     before = state.output
     gates = gates + product(before)
     entry, forget, candidate, exit = (gates[:, i] for i in range(4))
-    # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each token.
+    # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
+    # token.
     memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
     output = jax.nn.sigmoid(exit) * jnp.tanh(memory)
     state = jax.tree.map(

@@ -1,4 +1,6 @@
-"""Models: a trunk alone, and a trunk with the paper's linear head W_y. Parameters {trunk} and {trunk, head}."""
+"""Models: a trunk alone, and a trunk with the paper's linear head W_y. Parameters {trunk} and
+{trunk, head}.
+"""
 
 import dataclasses
 from typing import Any
@@ -31,7 +33,9 @@ class HeadConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """All that is needed to rebuild a model around its parameters; it travels with every checkpoint."""
+  """All that is needed to rebuild a model around its parameters; it travels with every
+  checkpoint.
+  """
 
   trunk: Any = option(None, "TransformerConfig or LSTMConfig")
   head: HeadConfig | None = option(None, "the head of a fine-tuned model")
@@ -106,7 +110,8 @@ class Head(nn.Module):
       # Similarity reads both orders and adds them (section 3.3); everything else has one sequence.
       x = drop(x.sum(1), c.dropout, key)
     else:
-      # One mask for all candidates of an example, or the comparison would be between different features (train.py:185).
+      # One mask for all candidates of an example, or the comparison would be between different
+      # features (train.py:185).
       mask = drop(jnp.ones_like(x[:, :1]), c.dropout, key)
       x = x * mask
     outcomes = c.outcomes if c.combine == "sum" else 1

@@ -1,6 +1,8 @@
-"""The GPT decoder: a Transformer with learned positions and a tied output table, post-norm (GPT-1) or pre-norm (GPT-2).
+"""The GPT decoder: a Transformer with learned positions and a tied output table, post-norm (GPT-1)
+or pre-norm (GPT-2).
 
-Radford et al. 2018, section 4.1; where the paper is silent, OpenAI's released train.py (finetune-transformer-lm).
+Radford et al. 2018, section 4.1; where the paper is silent, OpenAI's released train.py
+(finetune-transformer-lm).
 Pre-norm: Radford et al. 2019, section 2.3.
 
 Letters: B rows, T positions, D width, H heads, K = D / H, F = 4 D, R rows of the padded vocabulary.
@@ -83,20 +85,26 @@ class TransformerConfig:
 
   @property
   def residual_scale(self) -> float:
-    """Of the first kernels that add to the residual stream: pre-norm, it grows with depth (GPT-2, section 2.3)."""
+    """Of the first kernels that add to the residual stream: pre-norm, it grows with depth
+    (GPT-2, section 2.3).
+    """
     return (2 * self.layers) ** -0.5 if self.norm == "pre" else 1.0
 
   def build(self, causal: bool = True) -> "Transformer":
     return Transformer(self, causal)
 
   def parameter_count(self) -> int:
-    """Parameters without the unused rows of the table: 116,534,784 at the paper's sizes and 40,478 ids."""
+    """Parameters without the unused rows of the table: 116,534,784 at the paper's sizes and
+    40,478 ids.
+    """
     per_block = 12 * self.width**2 + 13 * self.width
     last_norm = 2 * self.width if self.norm == "pre" else 0
     return (self.vocab_size + self.context) * self.width + self.layers * per_block + last_norm
 
   def flops_per_token(self, length: int) -> float:
-    """Floating-point operations of a training step for one token: 6 N + 12 L T D, attention counted whole."""
+    """Floating-point operations of a training step for one token: 6 N + 12 L T D, attention
+    counted whole.
+    """
     return 6 * self.parameter_count() + 12 * self.layers * length * self.width
 
 
@@ -130,8 +138,9 @@ class Transformer(nn.Module):
       key: dropout key; None evaluates.
 
     Returns:
-      hidden [B, T, D] and table [R, D], both in the compute dtype. As in OpenAI's code the whole table is dropped, so
-      a token loses the same features wherever it occurs, and in the output as well (train.py:165,175).
+      hidden [B, T, D] and table [R, D], both in the compute dtype. As in OpenAI's code the whole
+      table is dropped, so a token loses the same features wherever it occurs, and in the output as
+      well (train.py:165,175).
     """
     x, table = self._embed(inputs, positions, key)
     for i, block in enumerate(self.blocks):
@@ -149,8 +158,9 @@ class Transformer(nn.Module):
 
     Args:
       inputs, positions: int32 [B, T]; the positions of a row increase from where the row stands.
-      valid: bool [B, T]; False behind the end of a shorter prompt. What such places leave in the cache lies at
-        positions that later tokens overwrite before anything may look at them, so that it needs no care here.
+      valid: bool [B, T]; False behind the end of a shorter prompt. What such places leave in the
+        cache lies at positions that later tokens overwrite before anything may look at them, so
+        that it needs no care here.
 
     Returns:
       hidden [B, T, D], table [R, D], and the cache with the tokens in it.
@@ -170,16 +180,19 @@ class Transformer(nn.Module):
     if key is not None:
       table = drop(table, c.embedding_dropout, key.fold(c.layers), sharded=False)
       places = drop(places, c.embedding_dropout, key.fold(c.layers + 1), sharded=False)
-    # Whole along `data`, or the gradients of every row's embeddings would be gathered to sum them up (FSDP).
+    # Whole along `data`, or the gradients of every row's embeddings would be gathered to sum them
+    # up (FSDP).
     table, places = constrain(table.astype(c.dtype), "model"), constrain(places.astype(c.dtype))
     return constrain(table[inputs] + places[positions], "data"), table
 
 
 def attention_maps(intermediates) -> jax.Array:
-  """The attention probabilities of every layer and head, before dropout: float32 [layers, B, H, T, T].
+  """The attention probabilities of every layer and head, before dropout: float32 [layers, B, H, T,
+  T].
 
   Args:
-    intermediates: what the trunk kept, under "intermediates", in an apply(…, mutable="intermediates").
+    intermediates: what the trunk kept, under "intermediates", in an apply(…,
+      mutable="intermediates").
   """
   maps = []
   for i in range(len(intermediates)):
@@ -195,7 +208,9 @@ def attention_maps(intermediates) -> jax.Array:
 
 
 class Block(nn.Module):
-  """GPT-1: n = LN(x + Attention(x)), LN(n + MLP(n)) (train.py:143-147); GPT-2: x + Attention(LN(x)), then MLP."""
+  """GPT-1: n = LN(x + Attention(x)), LN(n + MLP(n)) (train.py:143-147); GPT-2: x +
+  Attention(LN(x)), then MLP.
+  """
 
   config: TransformerConfig
   causal: bool
@@ -228,7 +243,9 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-  """Multi-head attention with one projection for queries, keys and values, in that order (train.py:64-130)."""
+  """Multi-head attention with one projection for queries, keys and values, in that order
+  (train.py:64-130).
+  """
 
   config: TransformerConfig
   causal: bool
@@ -241,7 +258,8 @@ class Attention(nn.Module):
   def __call__(self, x, segments, key):
     q, k, v = self._project(x)
     length = x.shape[1]
-    # Causal attention by blocks of queries, each over its own prefix, skips most of the masked half of the scores.
+    # Causal attention by blocks of queries, each over its own prefix, skips most of the masked half
+    # of the scores.
     blocks = 4 if self.causal and length % 4 == 0 and length >= 128 else 1
     outputs = []
     for i in range(blocks):
@@ -315,7 +333,8 @@ class Projection(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, self.outputs).astype(self.dtype)
     before = x.shape[: x.ndim - len(self.inputs)]
     if axis_size("model") == 1:
-      # Of two dimensions: XLA transposes every step the kernels, and their gradients, of a product of more.
+      # Of two dimensions: XLA transposes every step the kernels, and their gradients, of a product
+      # of more.
       y = x.reshape(*before, -1) @ kernel.reshape(math.prod(self.inputs), -1)
       y = y.reshape(before + self.outputs)
     else:  # a reshape would hide which axis of a kernel is sharded

@@ -17,7 +17,9 @@ class Causal:
     return True
 
   def __call__(self, rows: np.ndarray, rng: np.random.Generator | None = None) -> TextBatch:
-    """Rows int32 [B, T + 1], -1 behind a text's end, to a TextBatch [B, T]. Nothing here is random."""
+    """Rows int32 [B, T + 1], -1 behind a text's end, to a TextBatch [B, T]. Nothing here is
+    random.
+    """
     del rng
     inputs, targets = rows[:, :-1], rows[:, 1:]
     positions = np.broadcast_to(np.arange(inputs.shape[1], dtype=np.int32), inputs.shape)

@@ -1,8 +1,8 @@
 """Dropout whose masks are a pure function of (seed, step, layer, global element index).
 
-A mask bit is a murmur3-style finaliser over the element's index and the words of its row. It therefore fuses into the
-operation that consumes it (threefry costs 16-19 % of a training step on a CPU, this 3 %), and is the same on every
-mesh, under pmap, and for every split into microbatches.
+A mask bit is a murmur3-style finaliser over the element's index and the words of its row. It
+therefore fuses into the operation that consumes it (threefry costs 16-19 % of a training step on a
+CPU, this 3 %), and is the same on every mesh, under pmap, and for every split into microbatches.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,8 @@ class Key(NamedTuple):
 
   Attributes:
     word: uint32 scalar mixed from the seed, the step and the names folded in on the way.
-    shard: uint32 scalar; arrays are the shard-th of equally large parts of the global batch (0 where they are whole).
+    shard: uint32 scalar; arrays are the shard-th of equally large parts of the global batch (0
+      where they are whole).
   """
 
   word: jax.Array
@@ -58,7 +59,8 @@ def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
   row = jax.lax.broadcasted_iota(jnp.uint32, (shape[0],) + (1,) * (len(shape) - 1), 0)
   if sharded:
     row = row + key.shard * np.uint32(shape[0])
-  # Two words a row: with one, two rows whose words lie close together would share most of their mask.
+  # Two words a row: with one, two rows whose words lie close together would share most of their
+  # mask.
   first = _finalise(key.word + row * _GOLDEN)
   second = _finalise(first ^ _GOLDEN)
   index, stride = jnp.uint32(0), 1
@@ -76,7 +78,9 @@ def _times_golden(number: int) -> np.uint32:
 
 
 def _finalise(x: jax.Array) -> jax.Array:
-  """murmur3's 32-bit finaliser: every input bit changes every output bit with probability near 1/2."""
+  """murmur3's 32-bit finaliser: every input bit changes every output bit with probability near
+  1/2.
+  """
   x = jnp.asarray(x, jnp.uint32)
   x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
   x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)

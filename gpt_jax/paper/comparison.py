@@ -1,7 +1,8 @@
-"""Ours beside the paper's: what a reproduction found, as tables in Markdown and as the points of its figures.
+"""Ours beside the paper's: what a reproduction found, as tables in Markdown and as the points of
+its figures.
 
-Results are what reproduce writes as results.json: `runs`, setting -> task -> finetune.summary with the primary
-`metric`; `zero_shot`, trunk -> zero_shot.Results; the `budget`; the `checkpoints`.
+Results are what reproduce writes as results.json: `runs`, setting -> task -> finetune.summary with
+the primary `metric`; `zero_shot`, trunk -> zero_shot.Results; the `budget`; the `checkpoints`.
 """
 
 import statistics
@@ -13,7 +14,9 @@ from gpt_jax.paper import tables as paper
 
 
 class Setting(NamedTuple):
-  """A row of table 5, or a point of figure 2: which checkpoint is fine-tuned, and what differs from the recipe."""
+  """A row of table 5, or a point of figure 2: which checkpoint is fine-tuned, and what differs
+  from the recipe.
+  """
 
   name: str
   trunk: str = "transformer"
@@ -32,7 +35,9 @@ ABLATIONS = dict(
 
 
 def describe(results: dict[str, Any]) -> str:
-  """All that is known, in Markdown: the tables with the paper's rows, ours and the difference; figure 2's numbers."""
+  """All that is known, in Markdown: the tables with the paper's rows, ours and the difference;
+  figure 2's numbers.
+  """
   budget = "" if results["budget"] == "paper" else f" ({results['budget']} budget)"
   models = "; ".join(f"{name}: {model}" for name, model in results["checkpoints"].items())
   lines = [
@@ -75,7 +80,9 @@ def _comparison(title: str, table: paper.Table, runs: dict[str, Any], budget: st
 
 
 def _ablations(runs: dict[str, Any], budget: str) -> list[str]:
-  """Table 5, of the tasks that there is something to compare on; the averages are of these alone."""
+  """Table 5, of the tasks that there is something to compare on; the averages are of these
+  alone.
+  """
   table, points = paper.TABLES[5], ablation_points(runs)
   if not points:
     return []
@@ -84,7 +91,8 @@ def _ablations(runs: dict[str, Any], budget: str) -> list[str]:
   for name, values in points.items():
     theirs = dict(zip(all_titles, table.rows[name], strict=True))
     theirs = [theirs[title] for title in titles]
-    # The paper's own averages where they are of the same columns; one is not quite the mean of its row.
+    # The paper's own averages where they are of the same columns; one is not quite the mean of its
+    # row.
     theirs = [paper.PRINTED_AVERAGES[name] if titles == all_titles else _mean(theirs), *theirs]
     ours = [_mean(list(values.values())), *values.values()]
     rows += [(f"{name}, the paper", theirs), (f"**ours**{budget}", ours)]
@@ -93,7 +101,9 @@ def _ablations(runs: dict[str, Any], budget: str) -> list[str]:
 
 
 def ablation_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-  """Row of table 5 -> column -> result, of the columns that the full model has and another row too; else empty."""
+  """Row of table 5 -> column -> result, of the columns that the full model has and another row
+  too; else empty.
+  """
   found = {name: runs.get(setting.name, {}) for name, setting in ABLATIONS.items()}
   points = {name: {} for name in found}
   for column in paper.TABLES[5].columns:
@@ -119,7 +129,9 @@ def _transfer(runs: dict[str, Any], budget: str) -> list[str]:
 
 
 def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-  """Task -> what is transferred -> the task's result, from nothing to all layers; empty without a sweep."""
+  """Task -> what is transferred -> the task's result, from nothing to all layers; empty without
+  a sweep.
+  """
   depths = sorted(
     (name for name in runs if name.endswith("-layers")),
     key=lambda name: int(name.partition("-")[0]),
@@ -140,7 +152,8 @@ def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
 
 
 def progress_points(zero_shot: dict[str, list[dict]]) -> dict[tuple[str, str], dict[int, float]]:
-  """(Task, trunk) -> step -> zero-shot result on figure 2's axis: chance is 0, the best supervised model 1.
+  """(Task, trunk) -> step -> zero-shot result on figure 2's axis: chance is 0, the best supervised
+  model 1.
 
   Of CoLA's thresholds it is the first, fitted on the training set.
   """

@@ -1,4 +1,6 @@
-"""The figures of a reproduction, each as PNG and SVG: ours beside the paper's (its figure 2 and table 5)."""
+"""The figures of a reproduction, each as PNG and SVG: ours beside the paper's (its figure 2 and
+table 5).
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +13,9 @@ Points = Mapping[Any, float | None]
 
 
 def transferred(points: Mapping[str, Points], path: str, note: str) -> None:
-  """Figure 2, left: task -> what is transferred -> dev result in percent, written to path.png and path.svg."""
+  """Figure 2, left: task -> what is transferred -> dev result in percent, written to path.png
+  and path.svg.
+  """
   figure, axes = _axes()
   for task, values in points.items():
     axes.plot(list(values), list(values.values()), "o-", label=task)
@@ -30,7 +34,9 @@ def transferred(points: Mapping[str, Points], path: str, note: str) -> None:
 
 
 def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, note: str) -> None:
-  """Figure 2, right: (task, trunk) -> updates -> zero-shot result from chance, 0, to the best supervised model, 1."""
+  """Figure 2, right: (task, trunk) -> updates -> zero-shot result from chance, 0, to the best
+  supervised model, 1.
+  """
   figure, axes = _axes()
   colors = {task: f"C{number}" for number, task in enumerate(paper.ANCHORS)}
   steps = sorted({step for values in points.values() for step in values})
@@ -84,7 +90,9 @@ def ablations(points: Mapping[str, Points], path: str, note: str) -> None:
 
 
 def pyplot() -> Any:
-  """The library's module; InputError where it is not installed, to be met before the work that is to be drawn."""
+  """The library's module; InputError where it is not installed, to be met before the work that
+  is to be drawn.
+  """
   try:
     import matplotlib
   except ImportError as error:

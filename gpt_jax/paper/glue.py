@@ -1,10 +1,11 @@
-"""The program that makes a GLUE submission: test predictions in the files its server scores (Wang et al. 2018).
+"""The program that makes a GLUE submission: test predictions in the files its server scores (Wang
+et al. 2018).
 
-Only the server has the labels. It is sent a zip without folders, a file a test set, each with the header
-`index<TAB>prediction` and rows counted from 0 in the order of the test set (gluebenchmark.com/faq; jiant writes the
-same, https://github.com/jiant-dev/jiant-dev/pull/134). It refuses a file that lacks an index
-(https://github.com/nyu-mll/GLUE-baselines/issues/14) and scores of STS-B outside 0 to 5
-(https://github.com/princeton-nlp/DinkyTrain/issues/2).
+Only the server has the labels. It is sent a zip without folders, a file a test set, each with the
+header `index<TAB>prediction` and rows counted from 0 in the order of the test set
+(gluebenchmark.com/faq; jiant writes the same, https://github.com/jiant-dev/jiant-dev/pull/134). It
+refuses a file that lacks an index (https://github.com/nyu-mll/GLUE-baselines/issues/14) and scores
+of STS-B outside 0 to 5 (https://github.com/princeton-nlp/DinkyTrain/issues/2).
 """
 
 import contextlib
@@ -42,8 +43,10 @@ class TestSet:
     file: its name in the submission.
     task: which task's test split it is.
     rows: how many it has.
-    written: what stands for each of the task's labels, in their order; empty where a number from 0 to 5 does.
-    constant: what is written where there is no model: the most frequent label in training, 2.5 for STS-B.
+    written: what stands for each of the task's labels, in their order; empty where a number from 0
+      to 5 does.
+    constant: what is written where there is no model: the most frequent label in training, 2.5 for
+      STS-B.
     metrics: those of the task that count in GLUE's score.
   """
 
@@ -87,20 +90,22 @@ OPTIONAL = ("AX.tsv",)  # the diagnostic set is shown beside the score and is no
 
 
 def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
-  """Writes a submission. What is missing is told first; before the first prediction all test files have been read.
+  """Writes a submission. What is missing is told first; before the first prediction all test files
+  have been read.
 
   Args:
-    checkpoints: fine-tuned models (see pretrained.load), at most one a task. One of MNLI predicts both of its test sets
-      and, where it is there, the diagnostic set.
+    checkpoints: fine-tuned models (see pretrained.load), at most one a task. One of MNLI predicts
+      both of its test sets and, where it is there, the diagnostic set.
     data_dir: where GLUE's official files are, as in finetune. TFDS has the rows in another order.
-    out: the zip to write. A file for which there is no model holds one constant, and a warning says so.
+    out: the zip to write. A file for which there is no model holds one constant, and a warning says
+      so.
 
   Returns:
     For every file what its predictions are from: a checkpoint, or "constant: …" with the reason.
 
   Raises:
-    InputError: `out` is there already; two models of one task, or one of none of GLUE's; a test file that is missing or
-      has another number of rows than GLUE's.
+    InputError: `out` is there already; two models of one task, or one of none of GLUE's; a test
+      file that is missing or has another number of rows than GLUE's.
   """
   if not checkpoints:
     raise InputError("--checkpoints: none is named; give one or more fine-tuned on tasks of GLUE")
@@ -181,11 +186,12 @@ def check(path: str) -> dict[str, Counter[str]]:
 
 
 def average(scores: Mapping[str, Mapping[str, float]]) -> float:
-  """GLUE's score: the mean over its nine tasks, for each the mean of its metrics; those of MNLI are of both test sets.
+  """GLUE's score: the mean over its nine tasks, for each the mean of its metrics; those of MNLI are
+  of both test sets.
 
   Args:
-    scores: a task's name -> its metrics by name, in one unit, as evaluate.run gives them; what is not GLUE's is left
-      out. MNLI's are those of "mnli" and of "mnli-mismatched".
+    scores: a task's name -> its metrics by name, in one unit, as evaluate.run gives them; what is
+      not GLUE's is left out. MNLI's are those of "mnli" and of "mnli-mismatched".
 
   Raises:
     InputError: naming what is missing.

@@ -1,4 +1,6 @@
-"""What a result is worth over several seeds: median, mean, standard deviation, and an interval by the bootstrap."""
+"""What a result is worth over several seeds: median, mean, standard deviation, and an interval
+by the bootstrap.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -16,8 +18,9 @@ class Spread(NamedTuple):
     values: of every seed, in their order.
     median, mean: of the values.
     deviation: the sample's standard deviation; 0 of a single value.
-    low, high: the mean's 95 % interval by the percentile bootstrap (Efron 1979). Of two or three values it is their
-      range, and holds the mean of all seeds in about 50 or 75 of 100 cases; it says nothing of the choice of examples.
+    low, high: the mean's 95 % interval by the percentile bootstrap (Efron 1979). Of two or three
+      values it is their range, and holds the mean of all seeds in about 50 or 75 of 100 cases; it
+      says nothing of the choice of examples.
   """
 
   values: tuple[float, ...]

@@ -1,6 +1,8 @@
-"""The paper's tables 2 to 5 and what its figure 2 says, as numbers (Radford et al. 2018); all are test-set results.
+"""The paper's tables 2 to 5 and what its figure 2 says, as numbers (Radford et al. 2018); all are
+test-set results.
 
-None stands for what a table leaves out. Figures of GLUE's leaderboard that the paper does not print are in the tasks.
+None stands for what a table leaves out. Figures of GLUE's leaderboard that the paper does not print
+are in the tasks.
 """
 
 from typing import NamedTuple
@@ -105,13 +107,15 @@ PRINTED_AVERAGES = {  # table 5's first column; the last row's mean is 69.16
 
 
 class Anchor(NamedTuple):
-  """One task of figure 2, right: its axis runs from chance, 0, to the best single supervised model, 1.
+  """One task of figure 2, right: its axis runs from chance, 0, to the best single supervised model,
+  1.
 
   Attributes:
     title: in the figure's legend.
     chance, best: the ends, in percent.
     source: of `best`.
-    reached: by the paper's Transformer at its end, on that axis and by eye; None where the figure has no such curve.
+    reached: by the paper's Transformer at its end, on that axis and by eye; None where the figure
+      has no such curve.
   """
 
   title: str
@@ -121,8 +125,8 @@ class Anchor(NamedTuple):
   reached: float | None
 
 
-# The paper does not print them: these are the best of other systems in its tables, though RACE's is of nine models
-# together; for the pronouns the tables have none, and 100 % stands for it.
+# The paper does not print them: these are the best of other systems in its tables, though RACE's is
+# of nine models together; for the pronouns the tables have none, and 100 % stands for it.
 ANCHORS = {
   "sst2": Anchor("sentiment analysis", 50.0, 93.2, "table 4, sparse byte mLSTM", 0.68),
   "dprd": Anchor("Winograd schema resolution", 50.0, 100.0, "all of them", 0.55),

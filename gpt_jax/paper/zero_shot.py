@@ -1,7 +1,8 @@
-"""Tasks done by the language model alone, without any training on them (section 5, figure 2 on the right).
+"""Tasks done by the language model alone, without any training on them (section 5, figure 2 on the
+right).
 
-Each becomes the question which continuation of a text is likely. GPT-1 has no token that begins a text, so the first
-token of a text is never scored.
+Each becomes the question which continuation of a text is likely. GPT-1 has no token that begins a
+text, so the first token of a text is never scored.
 
 Letters: Q questions, C options of each, P tokens of a context, T tokens of an option.
 """
@@ -80,7 +81,9 @@ class Result(NamedTuple):
 
 
 class Prepared(NamedTuple):
-  """A task's questions, and what their answers say: (rule, metric, value, examples), the result to quote first."""
+  """A task's questions, and what their answers say: (rule, metric, value, examples), the result
+  to quote first.
+  """
 
   questions: list[Question]
   judge: Callable[[list[list[Answer]]], list[tuple[str, str, float, int]]]
@@ -101,12 +104,14 @@ def run(
     checkpoint: see pretrained.load; of a fine-tuned model the trunk is used.
     data_dir: the folder with glue/, race/ and winograd/ in it.
     tasks: of TASKS; none: all whose data is there.
-    history: every checkpoint of the run in this workdir (train.milestone keeps more of them), oldest first.
+    history: every checkpoint of the run in this workdir (train.milestone keeps more of them),
+      oldest first.
     examples: only so many of each task, evenly from all; 0: all.
     out: JSON file for the same numbers, written after every checkpoint.
 
   Raises:
-    InputError: an unknown task, no such checkpoint or data, a text that the model's context does not hold.
+    InputError: an unknown task, no such checkpoint or data, a text that the model's context does
+      not hold.
   """
   if out and (os.path.isdir(out) or not os.path.isdir(os.path.dirname(os.path.abspath(out)))):
     raise InputError(
@@ -129,7 +134,9 @@ def run(
 def prepare(
   found: Pretrained, data_dir: str, names: Sequence[str], examples: int
 ) -> dict[str, Prepared]:
-  """The named tasks' questions, or those of all tasks whose data is there, fit for a model. Raises as run does."""
+  """The named tasks' questions, or those of all tasks whose data is there, fit for a model.
+  Raises as run does.
+  """
   accuracy(np.zeros(1), np.zeros(1))  # what measuring needs is there
   prepared = {}
   for name in names or TASKS:
@@ -179,7 +186,8 @@ def checkpoints(workdir: str) -> list[str]:
 
 
 def make_scorer(trunk: Any) -> Callable[[Any, Sequence[Question]], list[list[Answer]]]:
-  """(params, questions) -> the answers of every question's options; each context is read once for all of its options.
+  """(params, questions) -> the answers of every question's options; each context is read once for
+  all of its options.
 
   A context that leaves no room for its longest option loses its head.
 
@@ -207,7 +215,8 @@ def make_scorer(trunk: Any) -> Callable[[Any, Sequence[Question]], list[list[Ans
       lambda x: jnp.repeat(x, choices, axis=0), (state, last, begins)
     )
     options = options.reshape(-1, width)
-    # What stands behind an option's end is read too, and by nobody after it; nor does an option's last id need a place.
+    # What stands behind an option's end is read too, and by nobody after it; nor does an option's
+    # last id need a place.
     places = jnp.minimum(begins[:, None] + jnp.arange(width - 1)[None], limit - 1)
     hidden, table, _ = extend(params, options[:, :-1], places, jnp.ones(places.shape, bool), state)
 
@@ -289,8 +298,9 @@ def _width(length: int) -> int:
 def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
   """Acceptable where the mean log-probability of the sentence's tokens is above a threshold.
 
-  The paper does not say how it set that; given are the threshold that is best on the training set, the dev set's
-  median, and the one that is best on the dev set itself, which nobody can know beforehand.
+  The paper does not say how it set that; given are the threshold that is best on the training set,
+  the dev set's median, and the one that is best on the dev set itself, which nobody can know
+  beforehand.
   """
   found = task.find("cola")
   splits = {split: evenly(found.examples(data_dir, split), examples) for split in ("train", "dev")}
@@ -326,7 +336,9 @@ def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
 
 
 def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
-  """The threshold on scores [N], above which 1 is predicted, whose Matthews correlation with truth [N] is highest."""
+  """The threshold on scores [N], above which 1 is predicted, whose Matthews correlation with
+  truth [N] is highest.
+  """
   order = np.argsort(-scores, kind="stable")
   ranked, ordered = truth[order].astype(np.float64), scores[order]
   true, false = (
@@ -349,7 +361,8 @@ def _question(
 ) -> Question:
   """Texts that are compared, each scored behind its own head, which it begins with.
 
-  Where a head ends within a token of the text, the token is scored. What all texts have in common is read once.
+  Where a head ends within a token of the text, the token is scored. What all texts have in common
+  is read once.
   """
   C = len(texts)
   ids = [each.tolist() for each in tokenizer.encode_many([*texts, *heads])]
@@ -386,7 +399,9 @@ def sst2(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
 
 def _race(name: str) -> Callable[[str, Vocabulary, int], Prepared]:
   def prepare(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
-    """The option with the highest mean log-probability of its tokens, given document and question."""
+    """The option with the highest mean log-probability of its tokens, given document and
+    question.
+    """
     rows = evenly(task.find(name).examples(data_dir, "dev"), examples)
     questions = []
     for row in rows:

@@ -1,7 +1,8 @@
-"""Where arrays live: the (data, model) mesh, path rules for parameters, and placing a host's part of a batch.
+"""Where arrays live: the (data, model) mesh, path rules for parameters, and placing a host's part
+of a batch.
 
-The model knows nothing of this but `constrain`. One training step serves jit and pmap: a batch always reaches it as
-[M, B / M, ...], M microbatches, of which a device holds its columns.
+The model knows nothing of this but `constrain`. One training step serves jit and pmap: a batch
+always reaches it as [M, B / M, ...], M microbatches, of which a device holds its columns.
 """
 
 import dataclasses
@@ -52,17 +53,20 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
       f"mesh.data x mesh.model: {data} x {config.model} is not the number of devices, {len(devices)} "
       f"({devices[0].platform}); choose two factors of {len(devices)}"
     )
-  # Explicit axes, make_mesh's default, want shardings in the model's types, which Linen does not carry.
+  # Explicit axes, make_mesh's default, want shardings in the model's types, which Linen does not
+  # carry.
   return jax.make_mesh(
     (data, config.model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices
   )
 
 
 def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
-  """A NamedSharding for every leaf of a parameter tree or of anything that mirrors one (optimizer moments).
+  """A NamedSharding for every leaf of a parameter tree or of anything that mirrors one (optimizer
+  moments).
 
-  The first rule whose expression is found in the leaf's path decides which axes `model` shards, no rule means none.
-  With `fsdp`, `data` then shards the largest axis that is left and divides. A dimension that does not divide by its
+  The first rule whose expression is found in the leaf's path decides which axes `model` shards, no
+  rule means none. With `fsdp`, `data` then shards the largest axis that is left and divides. A
+  dimension that does not divide by its
   mesh axis is an error: sharding never silently falls back.
   """
 
@@ -102,7 +106,9 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def axis_size(name: str) -> int:
-  """Devices along an axis of the mesh that a step is traced under; 1 without a mesh, or under pmap."""
+  """Devices along an axis of the mesh that a step is traced under; 1 without a mesh, or under
+  pmap.
+  """
   return jax.sharding.get_abstract_mesh().shape.get(name, 1)
 
 
@@ -130,7 +136,9 @@ def local_rows(size: int, mesh: Mesh, microbatches: int = 1) -> np.ndarray:
 
 
 def local_part(batch: Any, mesh: Mesh, microbatches: int = 1) -> Any:
-  """What this process provides of a whole batch: `local_rows` of each array, however many rows it has."""
+  """What this process provides of a whole batch: `local_rows` of each array, however many rows
+  it has.
+  """
   return jax.tree.map(lambda x: x[local_rows(len(x), mesh, microbatches)], batch)
 
 

@@ -1,4 +1,6 @@
-"""The program that measures: training step, data, generation, start and checkpoints of one config on this machine."""
+"""The program that measures: training step, data, generation, start and checkpoints of one
+config on this machine.
+"""
 
 import dataclasses
 import functools
@@ -66,7 +68,8 @@ def run(
     config: what to measure; without a vocabulary it gets the paper's 40,478 ids.
     only: the parts to measure, of PARTS; none: all, "finetuning" only with its data.
     out: JSON file for the same numbers.
-    data_dir, tokenizer: for "finetuning", the folder with CoLA's and MRPC's official files, and that of a vocabulary.
+    data_dir, tokenizer: for "finetuning", the folder with CoLA's and MRPC's official files, and
+      that of a vocabulary.
 
   Raises:
     InputError: an unknown part, or "finetuning" without its data.
@@ -118,7 +121,9 @@ Measured = Iterator[tuple[str, float, str]]
 
 
 def step(config: PretrainConfig) -> Measured:
-  """A training step, beside the matrix products in it alone: their times add up to the least a step can take."""
+  """A training step, beside the matrix products in it alone: their times add up to the least a
+  step can take.
+  """
   mesh = sharding.make_mesh(config.mesh)
   state, advance = _training(config)
   rows = np.random.default_rng(0).integers(
@@ -255,7 +260,9 @@ def checkpoint(config: PretrainConfig) -> Measured:
 
 
 def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measured:
-  """Examples a second of CoLA and MRPC, packed as for fine-tuning, and padded to the longest as in OpenAI's code."""
+  """Examples a second of CoLA and MRPC, packed as for fine-tuning, and padded to the longest as
+  in OpenAI's code.
+  """
   vocabulary = Tokenizer.load(tokenizer)
   trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
   for name in ("cola", "mrpc"):
@@ -343,7 +350,9 @@ PARTS = {
 
 
 class Product(NamedTuple):
-  """A matrix product: an einsum, the shapes of its operands, and how often a step makes it on one device."""
+  """A matrix product: an einsum, the shapes of its operands, and how often a step makes it on
+  one device.
+  """
 
   einsum: str
   left: tuple[int, ...]
@@ -359,7 +368,9 @@ class Product(NamedTuple):
 
 
 def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
-  """Those of a training step of the Transformer, forward and backward; attention whole, as in flops_per_token."""
+  """Those of a training step of the Transformer, forward and backward; attention whole, as in
+  flops_per_token.
+  """
   c = config.trunk
   if not isinstance(c, TransformerConfig):
     return []
@@ -392,7 +403,9 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
 
 
 def seconds(run: Callable[[], Any], least: float = 0.1) -> float:
-  """Mean time of a call, of as many as take `least` seconds together; a device's work is waited for."""
+  """Mean time of a call, of as many as take `least` seconds together; a device's work is waited
+  for.
+  """
 
   def of(calls: int) -> float:
     began = time.perf_counter()

@@ -1,4 +1,6 @@
-"""The program that fine-tunes: a pre-trained trunk, a labelled task, a new head W_y (section 3.2)."""
+"""The program that fine-tunes: a pre-trained trunk, a labelled task, a new head W_y (section
+3.2).
+"""
 
 import dataclasses
 import json
@@ -82,10 +84,12 @@ def run(
   seeds: int = 1,
   tokenizer: str = "",
 ) -> list[dict[str, Any]]:
-  """Trains one model, or one for each of several seeds, and evaluates on the dev set as OpenAI's code does.
+  """Trains one model, or one for each of several seeds, and evaluates on the dev set as OpenAI's
+  code does.
 
-  That is after 1000, 2000, 4000, … updates of the first epoch and at the end of each (train.py:430-445); the checkpoint
-  with the best primary metric stays as `<workdir>/best`. With several seeds `summary.json` says what they found.
+  That is after 1000, 2000, 4000, … updates of the first epoch and at the end of each
+  (train.py:430-445); the checkpoint with the best primary metric stays as `<workdir>/best`. With
+  several seeds `summary.json` says what they found.
 
   Args:
     config: see configs/finetune.py.
@@ -96,7 +100,8 @@ def run(
     tokenizer: the folder of a vocabulary, where source is "none".
 
   Returns:
-    For every seed, what its `result.json` says: the last evaluation and, on process 0, the best one.
+    For every seed, what its `result.json` says: the last evaluation and, on process 0, the best
+    one.
   """
   if not isinstance(config, FinetuneConfig):
     raise InputError(
@@ -137,7 +142,8 @@ def run(
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-  """The spread over seeds of every measure on the dev set, after the last update ("dev") and of the best evaluation.
+  """The spread over seeds of every measure on the dev set, after the last update ("dev") and of the
+  best evaluation.
 
   `degenerate` names the seeds whose model, at its best, gives every example the same prediction.
   """
@@ -176,9 +182,10 @@ def transfer(fresh: Any, loaded: Any, layers: int | None, vocab_size: int) -> An
   Args:
     fresh: parameters of the trunk, drawn for this run.
     loaded: those of the checkpoint, of the same shapes.
-    layers: -1 nothing; 0 token and position embeddings; k also the first k blocks; None everything (released
-      train.py:413-417).
-    vocab_size: the rows of the token table behind the vocabulary (start, delimiter, extract) always stay fresh.
+    layers: -1 nothing; 0 token and position embeddings; k also the first k blocks; None everything
+      (released train.py:413-417).
+    vocab_size: the rows of the token table behind the vocabulary (start, delimiter, extract) always
+      stay fresh.
   """
 
   blocks = sum(name.startswith("block_") for name in fresh)
@@ -200,7 +207,9 @@ def transfer(fresh: Any, loaded: Any, layers: int | None, vocab_size: int) -> An
 
 @dataclasses.dataclass(frozen=True)
 class _Start:
-  """What a run begins with: the trunk and its vocabulary, and the trunk's parameters unless they are to be drawn."""
+  """What a run begins with: the trunk and its vocabulary, and the trunk's parameters unless they
+  are to be drawn.
+  """
 
   trunk: Any
   causal: bool
@@ -287,7 +296,8 @@ def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Sta
 def _batches(config: FinetuneConfig, train_set: Encoded, mesh: Any) -> PackedBatches:
   parts, devices, pmap = config.train.microbatches, mesh.shape["data"], config.mesh.via == "pmap"
   total_steps = config.train.total_steps(len(train_set) // config.batch_size)
-  # Under pmap a device has only its own rows to find its extract tokens in; under jit it is microbatches that do.
+  # Under pmap a device has only its own rows to find its extract tokens in; under jit it is
+  # microbatches that do.
   return PackedBatches(
     train_set,
     config.batch_size,
@@ -372,7 +382,9 @@ def _run_seed(
 
 
 def _best_evaluation(workdir: str, primary: str) -> dict[str, float]:
-  """The evaluation with the highest primary metric, the first of equals, as OpenAI's code selects (train.py:283)."""
+  """The evaluation with the highest primary metric, the first of equals, as OpenAI's code
+  selects (train.py:283).
+  """
   with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
     evaluations = [entry for entry in map(json.loads, file) if entry.get(primary) is not None]
   best = max(evaluations, key=lambda entry: entry[primary])

@@ -1,4 +1,6 @@
-"""The program that imports: weights in another format to the folder of a run, which is used as any other."""
+"""The program that imports: weights in another format to the folder of a run, which is used as
+any other.
+"""
 
 import os
 
@@ -22,8 +24,8 @@ def run(format: str, path: str, out: str) -> None:
     out: a folder that is not there yet.
 
   Raises:
-    InputError: an unknown format, no such files, damaged or not of this format, another vocabulary, or something in
-      `out`.
+    InputError: an unknown format, no such files, damaged or not of this format, another vocabulary,
+      or something in `out`.
   """
   pretrained.of_format(
     format

@@ -1,4 +1,6 @@
-"""The program that lists the tasks of section 4: what each is, and how many examples a folder holds of it."""
+"""The program that lists the tasks of section 4: what each is, and how many examples a folder
+holds of it.
+"""
 
 import os
 import warnings
@@ -19,7 +21,8 @@ class Entry(NamedTuple):
     transform: the paper's input transformation.
     labels: the names of the outcomes.
     metrics: the primary one first.
-    paper: the paper's result on the test set in the primary metric, in percent; None where it has none.
+    paper: the paper's result on the test set in the primary metric, in percent; None where it has
+      none.
     tfds: the TFDS data sets that hold it.
     sizes: split -> examples, None where they cannot be read; empty where nothing was looked for.
     remarks: one line each: what is missing or broken, what was left out.

@@ -1,4 +1,6 @@
-"""The program that labels: a fine-tuned checkpoint, and rows of text or of its task, to labels and probabilities."""
+"""The program that labels: a fine-tuned checkpoint, and rows of text or of its task, to labels
+and probabilities.
+"""
 
 import contextlib
 import csv
@@ -36,9 +38,11 @@ def run(
 
   Args:
     checkpoint: a fine-tuned model (see pretrained.load).
-    source: TSV, CSV or JSONL with the task's text columns by name, or "-" for standard input. A TSV without a header
-      may have just the text columns, in the task's order: for one text, a line a text.
-    output: TSV, or what its name ends in, .csv or .jsonl; "-" for standard output. Nothing is left of it on an error.
+    source: TSV, CSV or JSONL with the task's text columns by name, or "-" for standard input. A TSV
+      without a header may have just the text columns, in the task's order: for one text, a line a
+      text.
+    output: TSV, or what its name ends in, .csv or .jsonl; "-" for standard output. Nothing is left
+      of it on an error.
     data_dir: instead of source, the folder of the task's files, as in finetune.
     split: which of them, "train", "dev" or "test"; by default "test".
     batch_size: examples at a time.
@@ -47,8 +51,8 @@ def run(
     For every row {"prediction": label or value, "probabilities": {label: probability}}.
 
   Raises:
-    InputError: not a fine-tuned model; a row that cannot be read, with file and line; source and data_dir both given,
-      or neither.
+    InputError: not a fine-tuned model; a row that cannot be read, with file and line; source and
+      data_dir both given, or neither.
   """
   if (source is None) == (data_dir is None):
     raise InputError(
@@ -122,7 +126,8 @@ def _without_header(
 
 def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, Any]:
   named = {label: float(p) for label, p in zip(task.labels, probabilities, strict=True)}
-  # A task with a value of its own (STS-B's expected score) predicts that; any other, the most likely label.
+  # A task with a value of its own (STS-B's expected score) predicts that; any other, the most
+  # likely label.
   prediction = task.labels[int(value)] if task.value is most_likely else round(float(value), 4)
   return {"prediction": prediction, "probabilities": named}
 

@@ -1,4 +1,6 @@
-"""Prepares text for training: cleans it, trains or reuses a vocabulary, writes train and valid token files."""
+"""Prepares text for training: cleans it, trains or reuses a vocabulary, writes train and valid
+token files.
+"""
 
 import collections
 import concurrent.futures
@@ -73,7 +75,8 @@ class Survey:
 def run(config: PrepareConfig, out: str) -> None:
   """Makes the folder `out`: tokenizer/, train.* and valid.* (tokens.TokenFile), prepare.json.
 
-  The folder appears whole or not at all. If it is there already, made with the same settings, nothing is done.
+  The folder appears whole or not at all. If it is there already, made with the same settings,
+  nothing is done.
 
   Raises:
     InputError: bad input, or an `out` that is something else.
@@ -266,7 +269,9 @@ def _divide(stream, at: float) -> Iterator[tuple[int, corpus.Piece]]:
 
 
 def _held_out(survey: Survey, share: float) -> Callable[[int], bool]:
-  """Which documents, by number, are for validation: drawn by the number's hash, at least one, never all."""
+  """Which documents, by number, are for validation: drawn by the number's hash, at least one,
+  never all.
+  """
   if survey.documents == 1:
     return lambda document: document == 1  # see _divide
   if survey.documents > FEW:
@@ -290,7 +295,9 @@ def _draw(document: int) -> float:
 
 
 def _batches(stream) -> Iterator[list[tuple[int, corpus.Piece]]]:
-  """Pieces in lists of about PIECE characters, so that small documents are worth a worker's while."""
+  """Pieces in lists of about PIECE characters, so that small documents are worth a worker's
+  while.
+  """
   batch, size = [], 0
   for document, piece in stream:
     batch.append((document, piece))
@@ -320,7 +327,9 @@ def _encode(folder: str, hash: str, batch) -> list[tuple[np.ndarray, int, int]]:
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer(folder: str, hash: str) -> Vocabulary:
-  """Loads it once a process; the hash is part of the key, since the next run may have another in the same folder."""
+  """Loads it once a process; the hash is part of the key, since the next run may have another in
+  the same folder.
+  """
   return Tokenizer.load(folder)
 
 
@@ -349,13 +358,16 @@ def _begin_worker() -> None:
 
 
 def _in_order(pool, function: Callable, tasks: Iterable) -> Iterator[tuple]:
-  """(task, function(task)) for each task, in order; few are held at a time, so that memory is bounded."""
+  """(task, function(task)) for each task, in order; few are held at a time, so that memory is
+  bounded.
+  """
   if pool is None:
     yield from ((task, function(task)) for task in tasks)
     return
   waiting = collections.deque()
   for task in tasks:
-    # This may start a worker, which inherits the mask: an interrupt is for the parent, from the worker's first moment.
+    # This may start a worker, which inherits the mask: an interrupt is for the parent, from the
+    # worker's first moment.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     waiting.append((task, pool.submit(function, task)))
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -368,7 +380,9 @@ def _in_order(pool, function: Callable, tasks: Iterable) -> Iterator[tuple]:
 
 @contextlib.contextmanager
 def _progress(label: str, total: int | None):
-  """A function that adds characters to a progress bar; it does nothing where tqdm is missing or nobody watches."""
+  """A function that adds characters to a progress bar; it does nothing where tqdm is missing or
+  nobody watches.
+  """
   try:
     import tqdm
   except ImportError:

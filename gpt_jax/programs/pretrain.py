@@ -162,7 +162,9 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
 
 
 def with_vocabulary(trunk: Any, tokenizer: Vocabulary) -> Any:
-  """The trunk's config with the data's vocabulary. Raises InputError where it names another size."""
+  """The trunk's config with the data's vocabulary. Raises InputError where it names another
+  size.
+  """
   if trunk.vocab_size not in (0, tokenizer.vocab_size):
     raise InputError(
       f"trunk.vocab_size={trunk.vocab_size}: the data's tokenizer has {tokenizer.vocab_size}; leave the field at 0"

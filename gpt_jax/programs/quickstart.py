@@ -1,7 +1,8 @@
-"""The program that shows all of it in minutes: a vocabulary, pre-training, fine-tuning against two baselines, stories.
+"""The program that shows all of it in minutes: a vocabulary, pre-training, fine-tuning against two
+baselines, stories.
 
-On the embedded world (data/storyworld.py) it asks the paper's question in miniature: what do a few hundred labels teach
-a model that has read, and one that has not?
+On the embedded world (data/storyworld.py) it asks the paper's question in miniature: what do a few
+hundred labels teach a model that has read, and one that has not?
 """
 
 import os
@@ -36,11 +37,13 @@ NEVER = 10**9  # steps: the last step is evaluated and saved anyway
 
 
 def run(workdir: str, text: str = "", short: bool = False) -> None:
-  """Runs everything below `workdir`, skipping what is done there, and writes results.md, results.json and loss.png.
+  """Runs everything below `workdir`, skipping what is done there, and writes results.md,
+  results.json and loss.png.
 
   Args:
     workdir: the folder.
-    text: files of the user's own, as for prepare; pre-trains on them and samples, and there are no tasks.
+    text: files of the user's own, as for prepare; pre-trains on them and samples, and there are no
+      tasks.
     short: hardly any training and one seed; the results say so, and are worth nothing.
   """
   began = time.monotonic()
@@ -67,7 +70,9 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
 
 
 def vocabulary(text: str) -> int:
-  """A size that holds the text's characters and that even a short text supports; nobody should have to think of it."""
+  """A size that holds the text's characters and that even a short text supports; nobody should
+  have to think of it.
+  """
   sources = [source for part in text.split(",") for source in corpus.find(part.strip())]
   characters = {
     c for source in sources for piece in corpus.pieces(source.name) for c in piece.text.casefold()
@@ -112,7 +117,9 @@ def compare(
 
 
 def bag_of_words(task: Task) -> float:
-  """Accuracy of logistic regression over words and word pairs of each text, and over what the texts share."""
+  """Accuracy of logistic regression over words and word pairs of each text, and over what the
+  texts share.
+  """
   try:
     from scipy import sparse
     from sklearn.exceptions import ConvergenceWarning
@@ -158,7 +165,9 @@ def bag_of_words(task: Task) -> float:
 
 
 def plot(pretrained: str, unigram_entropy: float, path: str) -> None:
-  """The loss of training and of held-out text by step, with the entropy that knows only frequencies."""
+  """The loss of training and of held-out text by step, with the entropy that knows only
+  frequencies.
+  """
   try:
     import matplotlib
   except ImportError:

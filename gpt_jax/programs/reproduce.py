@@ -1,4 +1,6 @@
-"""The program that repeats the paper's tables 2 to 5 and figure 2: runs what is missing, puts ours beside theirs."""
+"""The program that repeats the paper's tables 2 to 5 and figure 2: runs what is missing, puts
+ours beside theirs.
+"""
 
 import contextlib
 import dataclasses
@@ -38,7 +40,8 @@ class Budget:
   """How much of the paper's recipe is run.
 
   Attributes:
-    tokens: of the examples in one pass over the training set, or 0 for all of them; the dev set gets as many.
+    tokens: of the examples in one pass over the training set, or 0 for all of them; the dev set
+      gets as many.
     zero_shot: examples of each task, in each split; 0: all.
     config: the recipe.
   """
@@ -78,19 +81,24 @@ def run(
   budget: str = "paper",
   microbatches: int = 1,
 ) -> dict[str, Any]:
-  """Runs what is missing of the tables and figures asked for, and writes all that is known in the workdir.
+  """Runs what is missing of the tables and figures asked for, and writes all that is known in the
+  workdir.
 
-  What the paper's model learned once is learned once: MNLI for both of its dev sets; RACE, where both of its halves are
-  there, for either.
+  What the paper's model learned once is learned once: MNLI for both of its dev sets; RACE, where
+  both of its halves are there, for either.
 
   Args:
-    workdir: for `runs/<setting>/<task>/seed_<n>`, `results.json`, `results.md` and the figures, PNG and SVG.
-    checkpoint: the workdir of a pre-trained Transformer (figure 2, right, evaluates each of its checkpoints).
+    workdir: for `runs/<setting>/<task>/seed_<n>`, `results.json`, `results.md` and the figures, PNG
+      and SVG.
+    checkpoint: the workdir of a pre-trained Transformer (figure 2, right, evaluates each of its
+      checkpoints).
     data_dir: the folder with the official files, glue/, race/ and so on.
     lstm: the same of an LSTM, for table 5's last row and figure 2; without it they are left out.
-    table: of "2", "3", "4", "5". Table 4's last column, GLUE's average, is run where all nine tasks are there.
+    table: of "2", "3", "4", "5". Table 4's last column, GLUE's average, is run where all nine tasks
+      are there.
     figure: of "2".
-    tasks: only these; none: all of a table, and race and mnli of figure 2 (left), whose data is there.
+    tasks: only these; none: all of a table, and race and mnli of figure 2 (left), whose data is
+      there.
     seeds: how many runs of each.
     budget: "paper", or "small" for parts of the data sets and a recipe for small models.
     microbatches: parts of a batch, to save memory.
@@ -99,7 +107,8 @@ def run(
     What results.json says: also that of earlier calls in the same workdir.
 
   Raises:
-    InputError: an unknown table, figure, task or budget, or a workdir of another checkpoint, budget or data.
+    InputError: an unknown table, figure, task or budget, or a workdir of another checkpoint, budget
+      or data.
   """
   tables, sweep = _numbers("table", table, paper.TABLES), bool(_numbers("figure", figure, [2]))
   if not tables and not sweep:
@@ -231,7 +240,9 @@ def _plan(
 def _reasons(
   tables: Sequence[int], sweep: bool, tasks: Sequence[str], left_out: dict[str, str]
 ) -> list[str]:
-  """Why what was asked for is left out, each reason once; nothing of tasks that no table asked for has."""
+  """Why what was asked for is left out, each reason once; nothing of tasks that no table asked
+  for has.
+  """
   names = {
     task for number in tables for column in paper.TABLES[number].columns for task in column.tasks
   }
@@ -246,7 +257,9 @@ def _reasons(
 
 
 def _layers(found: Pretrained) -> list[Setting]:
-  """Nothing, the embeddings, and the first 1, 2, … blocks transferred; all of them is the full run."""
+  """Nothing, the embeddings, and the first 1, 2, … blocks transferred; all of them is the full
+  run.
+  """
   blocks = found.spec.trunk.layers
   return [
     SCRATCH,
@@ -282,7 +295,9 @@ def _history(
 
 @contextlib.contextmanager
 def _claimed(workdir: str, models: dict[str, str], budget: str) -> Iterator[dict[str, Any]]:
-  """What earlier calls in this workdir found, held by this process alone. Raises InputError where it is another's."""
+  """What earlier calls in this workdir found, held by this process alone. Raises InputError
+  where it is another's.
+  """
   path = os.path.join(workdir, "results.json")
   with checkpoints.lock(workdir):
     results = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}

@@ -1,4 +1,6 @@
-"""The program that compares two trained models, in whatever formats: their arrays, and what they say of a text."""
+"""The program that compares two trained models, in whatever formats: their arrays, and what they
+say of a text.
+"""
 
 import dataclasses
 import math
@@ -84,7 +86,9 @@ def _number_by_number(name: str) -> list[str | int]:
 
 
 def _arrays(model: Pretrained) -> dict[str, np.ndarray]:
-  """By name; of the table the rows that are tokens, since what the others hold is of no consequence."""
+  """By name; of the table the rows that are tokens, since what the others hold is of no
+  consequence.
+  """
   arrays = flatten_dict(model.params, sep="/")
   rows = model.spec.trunk.vocab_size + (SPECIAL_TOKENS if model.spec.head else 0)
   return arrays | {"trunk/tokens": arrays["trunk/tokens"][:rows]}

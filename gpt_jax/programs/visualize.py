@@ -1,4 +1,6 @@
-"""The program that shows a model at work: a page of token probabilities, attention, and labels as a text goes on."""
+"""The program that shows a model at work: a page of token probabilities, attention, and labels
+as a text goes on.
+"""
 
 import base64
 import contextlib
@@ -44,18 +46,22 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   """Writes one HTML file that needs no other, and returns the values in it.
 
   Args:
-    checkpoint: see pretrained.load. A language model reads a text as it is, a fine-tuned one as its task puts it.
+    checkpoint: see pretrained.load. A language model reads a text as it is, a fine-tuned one as its
+      task puts it.
     out: the page; replaced where it is one of this program, never where it is another file.
     texts: for a task of several columns, these separated by tabs.
-    source: a file of more texts, one a line, or "-" for standard input; for a fine-tuned model rows, as in predict.
+    source: a file of more texts, one a line, or "-" for standard input; for a fine-tuned model
+      rows, as in predict.
 
   Returns:
-    {"model": …, "texts": […]}. A text has `sequences` (several where its task makes several), each with its `tokens`,
-    their `logp` (natural logarithm) and `rank`, None for the first, and `best`, the model's favourites in their place;
-    and `classes`, the `probabilities` [prefixes, K] of `labels`, None without a head.
+    {"model": …, "texts": […]}. A text has `sequences` (several where its task makes several), each
+    with its `tokens`, their `logp` (natural logarithm) and `rank`, None for the first, and `best`,
+    the model's favourites in their place; and `classes`, the `probabilities` [prefixes, K] of
+    `labels`, None without a head.
 
   Raises:
-    InputError: no text, one that cannot be read or is longer than the context, another file in the place of `out`.
+    InputError: no text, one that cannot be read or is longer than the context, another file in the
+      place of `out`.
   """
   if not texts and not source:
     raise InputError(
@@ -97,7 +103,8 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
         for row, note, each, labels in zip(given, notes, values, classes, strict=True)
       ],
     }
-    # A script element ends at "<" only; what is not ASCII is escaped, line separators and the like among it.
+    # A script element ends at "<" only; what is not ASCII is escaped, line separators and the like
+    # among it.
     data = json.dumps(page, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     html, script = (
       Path(__file__).with_suffix(end).read_text(encoding="utf-8") for end in (".html", ".js")
@@ -147,7 +154,9 @@ def _whole(found: Pretrained, given: list[rows.Row]) -> list[np.ndarray]:
 
 
 def _what_was_cut(encoded: Encoded, n: int) -> str:
-  """What a user must know of a text that does not fit: it is cut as in fine-tuning and by predict."""
+  """What a user must know of a text that does not fit: it is cut as in fine-tuning and by
+  predict.
+  """
   read, whole = (
     encoded.kept[n].sum(),
     sum(len(encoded.texts[text]) for text in encoded.fields[n].flat),
@@ -191,9 +200,10 @@ def read(model: LanguageModel, params: Any, ids: jax.Array, rows_in_use: int):
   """What the model expects at every place of a text, and where it looks; ids are int32 [T].
 
   Returns:
-    For places 1 to T - 1 the log-probability of the token there, its rank from 1, the ids of the favourites and their
-    log-probabilities: [T - 1], [T - 1], [T - 1, 5], [T - 1, 5]. And attention [layers, H, T, T], or None of a trunk
-    that has none.
+    For places 1 to T - 1 the log-probability of the token there, its rank from 1, the ids of the
+    favourites and their
+    log-probabilities: [T - 1], [T - 1], [T - 1, 5], [T - 1, 5]. And attention [layers, H, T, T], or
+    None of a trunk that has none.
   """
   places = jnp.arange(len(ids))[None]
   text = TextBatch(ids[None], None, None, places, None)
@@ -206,10 +216,11 @@ def read(model: LanguageModel, params: Any, ids: jax.Array, rows_in_use: int):
 
 
 def quantise(attention: np.ndarray) -> str:
-  """The lower triangles of [layers, H, T, T], row by row, as base64 of bytes 255 sqrt(p): p to within 0.004.
+  """The lower triangles of [layers, H, T, T], row by row, as base64 of bytes 255 sqrt(p): p to
+  within 0.004.
 
-  The root, since of hundreds of tokens most have a share that a plain byte would round to nothing. With 12 x 12 heads
-  50 tokens take 0.2 MB of the page and 512 take 25.
+  The root, since of hundreds of tokens most have a share that a plain byte would round to nothing.
+  With 12 x 12 heads 50 tokens take 0.2 MB of the page and 512 take 25.
   """
   below = np.tril_indices(attention.shape[-1])
   return base64.b64encode(
@@ -225,7 +236,9 @@ def spelling(tokenizer: Vocabulary, i: int) -> str:
 
 
 def _classes(found: Pretrained, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
-  """The probabilities of the labels where the last column (of a choice, every option) is cut after 1, 2, … tokens."""
+  """The probabilities of the labels where the last column (of a choice, every option) is cut
+  after 1, 2, … tokens.
+  """
   _, sequences, fields = encoded.fields.shape
   growing = np.zeros((sequences, fields), bool)
   growing[:, -1] = True

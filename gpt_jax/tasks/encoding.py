@@ -1,4 +1,6 @@
-"""Labelled examples as token sequences with start, delimiter and extract, packed into batches of one shape."""
+"""Labelled examples as token sequences with start, delimiter and extract, packed into batches of
+one shape.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +18,8 @@ class Example(NamedTuple):
   """One example of a task.
 
   Attributes:
-    sequences: C sequences of F text fields each; the last of several fields stands behind the delimiter.
+    sequences: C sequences of F text fields each; the last of several fields stands behind the
+      delimiter.
     label: a distribution over the K outcomes; None where unlabelled.
     name: "file:line", for messages and for the output of predictions.
   """
@@ -27,14 +30,17 @@ class Example(NamedTuple):
 
 
 def evenly(examples: Sequence[Any], count: int) -> Sequence[Any]:
-  """So many of them, evenly from all, or all where count is 0: files may be sorted by source, as CoLA's and RACE's."""
+  """So many of them, evenly from all, or all where count is 0: files may be sorted by source, as
+  CoLA's and RACE's.
+  """
   if not count or count >= len(examples):
     return examples
   return [examples[i * len(examples) // count] for i in range(count)]
 
 
 def each_half(lengths: np.ndarray, context: int) -> np.ndarray:
-  """Cuts each field of a pair to half the context, a single field to all of it (released train.py:377; head kept).
+  """Cuts each field of a pair to half the context, a single field to all of it (released
+  train.py:377; head kept).
 
   Args:
     lengths: int [S, F], tokens of every field of S sequences.
@@ -47,9 +53,11 @@ def each_half(lengths: np.ndarray, context: int) -> np.ndarray:
 
 
 def first_field(lengths: np.ndarray, context: int) -> np.ndarray:
-  """Cuts the first field (an article) and leaves the others (question, option) whole; arguments as for each_half.
+  """Cuts the first field (an article) and leaves the others (question, option) whole; arguments as
+  for each_half.
 
-  Neither the paper nor its code says how it cut RACE. Others are cut to equal parts only where they fill the context.
+  Neither the paper nor its code says how it cut RACE. Others are cut to equal parts only where they
+  fill the context.
   """
   room = context - 3
   others = lengths[:, 1:]
@@ -71,7 +79,8 @@ class Encoded:
     names: N times "file:line".
     context: the longest sequence allowed.
     special: the ids start, delimiter, extract.
-    unknown_share: share of pieces outside the vocabulary (unknown, or spelled in bytes), in the distinct texts.
+    unknown_share: share of pieces outside the vocabulary (unknown, or spelled in bytes), in the
+      distinct texts.
   """
 
   texts: list[np.ndarray]
@@ -101,7 +110,8 @@ class Encoded:
     return np.concatenate([[self.special.start], *parts, [self.special.extract]]).astype(np.int32)
 
   def report(self, labels: tuple[str, ...] = ()) -> str:
-    """What to look at before training: counts, lengths, label balance, unknown pieces, what was truncated.
+    """What to look at before training: counts, lengths, label balance, unknown pieces, what was
+    truncated.
 
     Args:
       labels: the names of the outcomes.
@@ -148,7 +158,8 @@ def encode(
     outcomes: K.
 
   Raises:
-    InputError: naming the example, for a field without tokens or another number of sequences, fields or outcomes.
+    InputError: naming the example, for a field without tokens or another number of sequences,
+      fields or outcomes.
   """
   if not examples:
     raise InputError("no examples to encode")
@@ -223,10 +234,10 @@ class PackedBatches:
       batch_size: N, examples a batch.
       seed: with the number of the epoch, it decides the order of the examples.
       epochs: passes over the data.
-      groups: parts that are computed apart (microbatches, pmap's devices): the examples and rows of a group are
-        contiguous, and its ends are relative to its first row.
-      row_multiple: the rows of a group are filled up to a multiple of this (devices along the batch); the layout of
-        the others is the same for all values.
+      groups: parts that are computed apart (microbatches, pmap's devices): the examples and rows of
+        a group are contiguous, and its ends are relative to its first row.
+      row_multiple: the rows of a group are filled up to a multiple of this (devices along the
+        batch); the layout of the others is the same for all values.
       length: T; None chooses the one that wastes least.
 
     Raises:
@@ -251,9 +262,9 @@ class PackedBatches:
 def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> np.ndarray:
   """A random division of an epoch into batches with about as many tokens each, int [M, N].
 
-  The examples in order of length, cut into N strata of M: every batch draws one of each. One shape must hold the
-  fullest batch, so this saves a tenth (MRPC) to a third (RACE) of the cells that a plain shuffle needs. Unlike batches
-  of like lengths, it biases no gradient.
+  The examples in order of length, cut into N strata of M: every batch draws one of each. One shape
+  must hold the fullest batch, so this saves a tenth (MRPC) to a third (RACE) of the cells that a
+  plain shuffle needs. Unlike batches of like lengths, it biases no gradient.
   """
   M = len(lengths) // batch_size
   order = rng.permutation(len(lengths))[: M * batch_size]
@@ -264,7 +275,9 @@ def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) ->
 def in_order(
   encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: int = 1
 ) -> Iterator[TaskBatch]:
-  """Every example once, in order, in batches of one shape; the last is filled up with examples of weight 0."""
+  """Every example once, in order, in batches of one shape; the last is filled up with examples
+  of weight 0.
+  """
   steps = -(-len(encoded) // batch_size)
   order = np.full(steps * batch_size, _FILLER)
   order[: len(encoded)] = np.arange(len(encoded))
@@ -273,7 +286,9 @@ def in_order(
 
 
 class _Packing:
-  """Where each sequence of each batch goes: M batches (of `groups` parts each), all of one shape."""
+  """Where each sequence of each batch goes: M batches (of `groups` parts each), all of one
+  shape.
+  """
 
   def __init__(
     self,
@@ -338,7 +353,8 @@ class _Packing:
 def _first_fit_decreasing(
   lengths: np.ndarray, row_length: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Packs M batches at once, each on its own: the longest sequence first, into the first row that has room.
+  """Packs M batches at once, each on its own: the longest sequence first, into the first row that
+  has room.
 
   Args:
     lengths: int [M, S]; none above row_length.

@@ -1,4 +1,6 @@
-"""Rows of labelled text as the files have them: TSV, CSV, JSONL, and data sets that TFDS has prepared."""
+"""Rows of labelled text as the files have them: TSV, CSV, JSONL, and data sets that TFDS has
+prepared.
+"""
 
 import csv
 import functools
@@ -27,13 +29,17 @@ class Row(NamedTuple):
 
 
 def check_exists(data_dir: str) -> None:
-  """Raises InputError where data_dir is no folder, for programs that would look for one task after the other in it."""
+  """Raises InputError where data_dir is no folder, for programs that would look for one task
+  after the other in it.
+  """
   if not os.path.isdir(data_dir.removeprefix("tfds:") or os.curdir):
     raise InputError(f"--data_dir={data_dir}: no such folder")
 
 
 def folder(data_dir: str, collection: str, name: str = "") -> str:
-  """Finds data_dir/collection/name, where data_dir may be the collection's own folder, or the one that contains it."""
+  """Finds data_dir/collection/name, where data_dir may be the collection's own folder, or the
+  one that contains it.
+  """
   wanted = os.path.join(collection, name) if name else collection
   candidates = [os.path.join(data_dir, collection, name), os.path.join(data_dir, name)]
   if not name and os.path.basename(os.path.abspath(data_dir)) != collection:
@@ -47,7 +53,9 @@ def folder(data_dir: str, collection: str, name: str = "") -> str:
 
 
 def lines(path: str) -> list[tuple[int, str]]:
-  """The (line number, line) pairs of a UTF-8 file ("-": standard input), without its BOM, line ends and empty lines."""
+  """The (line number, line) pairs of a UTF-8 file ("-": standard input), without its BOM, line
+  ends and empty lines.
+  """
   text = _text(path)
   # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
   numbered = (
@@ -57,7 +65,8 @@ def lines(path: str) -> list[tuple[int, str]]:
 
 
 def named(row: Row, labels: Sequence[str]) -> Row:
-  """The row with the name of its label, which the file has as a number from 0; an unlabelled row as it is.
+  """The row with the name of its label, which the file has as a number from 0; an unlabelled row as
+  it is.
 
   Raises:
     InputError: a label that is no such number.
@@ -76,14 +85,16 @@ def table(
   """Reads the rows of a table.
 
   Args:
-    path: .csv (with quoting), .jsonl (one object a line), or tab-separated without quoting; the first line of a CSV or
-      TSV file names the columns. "-" is standard input, JSONL where it begins with "{", else TSV.
+    path: .csv (with quoting), .jsonl (one object a line), or tab-separated without quoting; the
+      first line of a CSV or TSV file names the columns. "-" is standard input, JSONL where it
+      begins with "{", else TSV.
     columns: the text columns, in the order wanted.
     label: the label column; None reads no labels.
     unlabelled: whether the label column may be absent.
 
   Raises:
-    InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a broken row.
+    InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a
+      broken row.
   """
   if path.endswith(".csv"):
     records = _delimited(path, _csv_cells(path))
@@ -118,7 +129,8 @@ def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str
     data_dir: TFDS's data_dir; empty for its default.
 
   Yields:
-    ("data_set/split:row", record): text as str, class labels by name (None for TFDS's -1), other features as lists.
+    ("data_set/split:row", record): text as str, class labels by name (None for TFDS's -1), other
+    features as lists.
   """
   try:
     import tensorflow_datasets as tfds
@@ -128,7 +140,8 @@ def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str
     ) from error
   place = f"tfds:{data_dir}"
   try:
-    # From the files alone: the builder's own code would need TensorFlow for old data sets, and might download.
+    # From the files alone: the builder's own code would need TensorFlow for old data sets, and
+    # might download.
     builder = tfds.core.read_only_builder.builder_from_files(data_set, data_dir=data_dir or None)
   except tfds.core.registered.DatasetNotFoundError as error:
     make = (

@@ -1,4 +1,6 @@
-"""The four tasks of the embedded world (data/storyworld.py), one for each of the paper's transformations."""
+"""The four tasks of the embedded world (data/storyworld.py), one for each of the paper's
+transformations.
+"""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,6 @@
-"""A task from the user's own files: TSV, CSV or JSONL, with the columns, labels and input transformation named."""
+"""A task from the user's own files: TSV, CSV or JSONL, with the columns, labels and input
+transformation named.
+"""
 
 import dataclasses
 import os
@@ -21,7 +23,9 @@ _TRANSFORMS = {
 
 @dataclasses.dataclass(frozen=True)
 class TableTask:
-  """Files of the user's own, relative to --data_dir; .csv and .jsonl are what they say, any other suffix is TSV."""
+  """Files of the user's own, relative to --data_dir; .csv and .jsonl are what they say, any
+  other suffix is TSV.
+  """
 
   train: str = option("train.tsv", "file of the training rows")
   dev: str = option("dev.tsv", "file of the rows to evaluate on")

@@ -1,4 +1,6 @@
-"""What a labelled task is: rows, the paper's input transformation (its figure 1), label names and metrics."""
+"""What a labelled task is: rows, the paper's input transformation (its figure 1), label names
+and metrics.
+"""
 
 import dataclasses
 import importlib
@@ -52,7 +54,8 @@ class Task:
     name: e.g. "race-middle".
     labels: the names of the K outcomes, as the rows have them (or as `target` makes of them).
     columns: the names of the text columns.
-    sequences: (a row's texts) -> its C sequences; classification, entailment, similarity, multiple_choice.
+    sequences: (a row's texts) -> its C sequences; classification, entailment, similarity,
+      multiple_choice.
     read: (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test".
     metrics: name -> metric(truth [N], predicted [N]); the first is the primary one.
     combine: "sum" adds the representations of the C sequences; "choose" scores each, and K = C.
@@ -61,8 +64,8 @@ class Task:
     value: distributions [N, K] -> what the metrics compare, [N].
     tfds: the TFDS data sets that hold the task, read when data_dir is "tfds:DIR".
     tfds_splits: "train", "dev" or "test" -> its name there, where it is another.
-    parse: (a TFDS record, its name) -> rows, none where the record is to be left out; None: the columns and "label" by
-      their names.
+    parse: (a TFDS record, its name) -> rows, none where the record is to be left out; None: the
+      columns and "label" by their names.
     paper: the paper's result with its source.
   """
 
@@ -93,7 +96,8 @@ class Task:
     """The examples of a split, in the order of the files.
 
     Raises:
-      InputError: naming file and line, for anything missing or malformed, an empty text, or no label outside "test".
+      InputError: naming file and line, for anything missing or malformed, an empty text, or no
+        label outside "test".
     """
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
@@ -130,7 +134,8 @@ class Task:
     return encode(examples, tokenizer, context, self.truncate, self.outcomes)
 
   def score(self, probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The task's metrics, the primary one first; "degenerate" is there, and 1, where all predictions are the same.
+    """The task's metrics, the primary one first; "degenerate" is there, and 1, where all
+    predictions are the same.
 
     Args:
       probabilities: [N, K], predicted.
@@ -203,7 +208,9 @@ def every() -> list[Task]:
 
 
 def _modules() -> dict[str, str]:
-  """File name without its suffix -> dotted name, of every file in gpt_jax/tasks/ and its folders."""
+  """File name without its suffix -> dotted name, of every file in gpt_jax/tasks/ and its
+  folders.
+  """
   found = pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}.")
   return {module.name.rpartition(".")[2]: module.name for module in found if not module.ispkg}
 

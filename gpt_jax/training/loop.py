@@ -1,4 +1,6 @@
-"""The training loop: given a state, a loss and a batch per step. It knows no model, task or objective."""
+"""The training loop: given a state, a loss and a batch per step. It knows no model, task or
+objective.
+"""
 
 import dataclasses
 import functools
@@ -64,7 +66,9 @@ class TrainConfig:
 
 
 class TrainState(NamedTuple):
-  """All that a step changes; arrays only. `step` counts batches, also those whose update was refused."""
+  """All that a step changes; arrays only. `step` counts batches, also those whose update was
+  refused.
+  """
 
   step: jax.Array
   params: Any
@@ -77,7 +81,9 @@ def due(step: int, every: int) -> bool:
 
 
 def doubling(step: int, first: int) -> bool:
-  """Whether step is first, 2 first, 4 first, …: points evenly apart on a logarithmic axis. Never where first is 0."""
+  """Whether step is first, 2 first, 4 first, …: points evenly apart on a logarithmic axis. Never
+  where first is 0.
+  """
   times, rest = divmod(step, first) if first else (0, 0)
   return times > 0 and rest == 0 and times & (times - 1) == 0
 
@@ -85,9 +91,11 @@ def doubling(step: int, first: int) -> bool:
 def init_state(
   init: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
 ) -> Callable[[jax.Array], TrainState]:
-  """The function from a seed to the first state: jitted with its shardings, no host ever holds more than its share.
+  """The function from a seed to the first state: jitted with its shardings, no host ever holds more
+  than its share.
 
-  The order: (1) parameters from key(seed); (2) the optimizer's moments from the parameters; (3) step 0.
+  The order: (1) parameters from key(seed); (2) the optimizer's moments from the parameters; (3)
+    step 0.
   """
 
   def make(seed: jax.Array) -> TrainState:
@@ -111,7 +119,9 @@ def lay_out(
 def begin(
   make_state: Callable[[jax.Array], TrainState], shardings: Any, seed: int, checkpoints: Checkpoints
 ) -> tuple[TrainState, int]:
-  """The newest checkpoint's state, or the first state where there is none; and its step. See lay_out."""
+  """The newest checkpoint's state, or the first state where there is none; and its step. See
+  lay_out.
+  """
   seed = np.uint32(
     seed
   )  # an argument of the compiled programs: runs that differ in it alone share them
@@ -135,11 +145,13 @@ def make_step(
   microbatches: int = 1,
   via: str = "jit",
 ) -> Callable[[TrainState, Any, int], tuple[TrainState, dict[str, Any]]]:
-  """(state, batch of [M, B / M, ...], seed) -> (state, metrics), compiled; the state's memory is given to the new one.
+  """(state, batch of [M, B / M, ...], seed) -> (state, metrics), compiled; the state's memory is
+  given to the new one.
 
-  The gradient is that of the objective's total, summed over microbatches and devices, then divided by the summed
-  weight: the same for any split of the batch. An update with an infinite or undefined loss or gradient is refused: the
-  state stays as it was but for its step.
+  The gradient is that of the objective's total, summed over microbatches and devices, then divided
+  by the summed
+  weight: the same for any split of the batch. An update with an infinite or undefined loss or
+  gradient is refused: the state stays as it was but for its step.
   """
   axis = sharding.PMAP_AXIS if via == "pmap" else None
 
@@ -171,7 +183,8 @@ def make_step(
     finite = jnp.isfinite(norm) & jnp.isfinite(objective.total)
 
     def update(params, opt_state):
-      # In here, and as a product, so that it fuses with the update: dividing before took a pass over all memory more.
+      # In here, and as a product, so that it fuses with the update: dividing before took a pass
+      # over all memory more.
       mean = jax.tree.map(lambda g: g * (1 / objective.weight), grads)
       updates, opt_state = optimizer.update(mean, opt_state, params, norm=norm)
       return optax.apply_updates(params, updates), opt_state
@@ -201,8 +214,9 @@ def make_step(
     )
 
     def step_on_processes(state, batch, seed):
-      # Always the sharding that pmap returns, or it would compile a second time for its own output. Among several
-      # processes those arrays are of one process; evaluation and checkpoints need what all share.
+      # Always the sharding that pmap returns, or it would compile a second time for its own output.
+      # Among several processes those arrays are of one process; evaluation and checkpoints need
+      # what all share.
       state, metrics = mapped(_relabelled(state, here), batch, np.uint32(seed))
       return state if alone else _relabelled(state, everywhere), metrics
 
@@ -306,7 +320,9 @@ def fit(
 
 
 def warn_if_stuck(loss: float, unigram_entropy: float) -> bool:
-  """Warns where a model, its warm-up over, predicts no better than word frequencies do (post-norm's known failure)."""
+  """Warns where a model, its warm-up over, predicts no better than word frequencies do
+  (post-norm's known failure).
+  """
   stuck = not loss < unigram_entropy
   if stuck:
     warnings.warn(
@@ -347,7 +363,9 @@ class _Window:
       self.metrics.setdefault(name, []).append(value)
 
   def means(self) -> dict[str, float]:
-    """Exact means of Means, means of other numbers, the last learning rate, and how many updates were refused."""
+    """Exact means of Means, means of other numbers, the last learning rate, and how many updates
+    were refused.
+    """
     result = {name: self._mean(name, values) for name, values in self.metrics.items()}
     return {**result, "refused_updates": self.refused} if self.refused else result
 
@@ -362,7 +380,8 @@ class _Termination:
 
   def __enter__(self):
     self.asked, self.before = False, None
-    # Among several processes jax.distributed catches the signal, and makes all of them save the same step.
+    # Among several processes jax.distributed catches the signal, and makes all of them save the
+    # same step.
     if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
       self.before = signal.signal(signal.SIGTERM, self._ask)
     return self

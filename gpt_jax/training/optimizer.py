@@ -1,4 +1,6 @@
-"""Adam as OpenAI's released code has it, or optax's AdamW, under the schedules of that code (`opt.py`)."""
+"""Adam as OpenAI's released code has it, or optax's AdamW, under the schedules of that code
+(`opt.py`).
+"""
 
 import dataclasses
 
@@ -14,10 +16,12 @@ NOT_DECAYED = ("bias", "scale", "gain")
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-  """The update rule and its schedule; the defaults are those of the paper's pre-training (section 4.1).
+  """The update rule and its schedule; the defaults are those of the paper's pre-training (section
+  4.1).
 
-  Fine-tuning is `learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002`. Below 500 updates that
-  warm-up is no more than the first update, whose learning rate is 0, as it was for OpenAI; `min_warmup_steps` mends it.
+  Fine-tuning is `learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002`.
+  Below 500 updates that warm-up is no more than the first update, whose learning rate is 0, as it
+  was for OpenAI; `min_warmup_steps` mends it.
   """
 
   rule: str = option(
@@ -51,7 +55,8 @@ class OptimConfig:
 def make(
   config: OptimConfig, total_steps: int
 ) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
-  """The optimizer of a run of `total_steps` updates, and its learning rate as a function of completed updates.
+  """The optimizer of a run of `total_steps` updates, and its learning rate as a function of
+  completed updates.
 
   Its update takes the gradient's global norm as `norm=`, where the caller has it already.
   """
@@ -69,7 +74,9 @@ def make(
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
-  """optax's, to rounding, as one multiplication: that fuses into what follows, and optax's own two passes do not."""
+  """optax's, to rounding, as one multiplication: that fuses into what follows, and optax's own
+  two passes do not.
+  """
 
   def update(grads, state, params=None, *, norm=None, **_):
     norm = optax.tree.norm(grads) if norm is None else norm
@@ -80,15 +87,19 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
 
 
 def warmup_length(config: OptimConfig, total_steps: int) -> float:
-  """Updates until the learning rate peaks; a fraction where a share of a short run is less than one update."""
+  """Updates until the learning rate peaks; a fraction where a share of a short run is less than
+  one update.
+  """
   return float(max(config.warmup_steps, config.warmup_share * total_steps, config.min_warmup_steps))
 
 
 def make_schedule(config: OptimConfig, total_steps: int) -> optax.Schedule:
-  """OpenAI's `warmup_cosine`, `warmup_linear` and `warmup_constant`, as functions of the updates already made.
+  """OpenAI's `warmup_cosine`, `warmup_linear` and `warmup_constant`, as functions of the updates
+  already made.
 
-  The first update therefore has learning rate 0, the warm-up of the linear schedule bends by 1 - x, and the cosine,
-  unlike optax's, is not shifted by the warm-up, so that it starts a little below its peak.
+  The first update therefore has learning rate 0, the warm-up of the linear schedule bends by 1 - x,
+  and the cosine, unlike optax's, is not shifted by the warm-up, so that it starts a little below
+  its peak.
   """
   warmup = warmup_length(config, total_steps)
 
@@ -109,8 +120,9 @@ def scale_by_openai_adam(
 ) -> optax.GradientTransformation:
   """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
 
-  It differs from `optax.adamw` in two places: eps is added to the uncorrected root of the second moment, and the
-  decay too is multiplied by the bias correction, which for the first thousand updates makes it a fraction of nominal.
+  It differs from `optax.adamw` in two places: eps is added to the uncorrected root of the second
+  moment, and the decay too is multiplied by the bias correction, which for the first thousand
+  updates makes it a fraction of nominal.
   """
 
   def init(params):
@@ -137,7 +149,8 @@ def scale_by_openai_adam(
 
 
 def decayed(params):
-  """Which parameters decay: all but biases and gains, known by name, since our kernels and biases have any rank.
+  """Which parameters decay: all but biases and gains, known by name, since our kernels and biases
+  have any rank.
 
   Raises:
     ValueError: a vector that is not named as a bias or a gain, which the paper would not decay.

@@ -1,4 +1,6 @@
-"""What a run tells of itself: metrics.jsonl, its progress, and TensorBoard files where tensorboardX is installed."""
+"""What a run tells of itself: metrics.jsonl, its progress, and TensorBoard files where
+tensorboardX is installed.
+"""
 
 import contextlib
 import json
@@ -16,8 +18,8 @@ import jax
 from gpt_jax import files as writing
 from gpt_jax.errors import InputError
 
-# Dense bfloat16 FLOP/s of one JAX device, from the vendors' data sheets, by the beginning of its device_kind; the first
-# match counts. A device of TPU v2 and v3 is a core, half a chip.
+# Dense bfloat16 FLOP/s of one JAX device, from the vendors' data sheets, by the beginning of its
+# device_kind; the first match counts. A device of TPU v2 and v3 is a core, half a chip.
 PEAK = {
   "TPU v2": 22.5e12,
   "TPU v3": 61.5e12,
@@ -43,12 +45,14 @@ class Reporter:
   Args:
     workdir: gets `metrics.jsonl`, one object a line, and `tensorboard/`.
     total_steps: of the run.
-    start_step: the step the run resumed from. What was reported of later steps will be repeated and is cut off; at 0
-      that is everything.
-    unigram_entropy: nats, shown beside the loss, which a model that has learned nothing but frequencies stays at.
-    flops_per_token: of a training step, for the share of the devices' peak; 0 where it is not known.
-    stream: for the progress: rewritten in place on a terminal, a line a report elsewhere. Where none is given it is
-      standard error, and in a notebook a bar where tqdm is installed.
+    start_step: the step the run resumed from. What was reported of later steps will be repeated and
+      is cut off; at 0 that is everything.
+    unigram_entropy: nats, shown beside the loss, which a model that has learned nothing but
+      frequencies stays at.
+    flops_per_token: of a training step, for the share of the devices' peak; 0 where it is not
+      known.
+    stream: for the progress: rewritten in place on a terminal, a line a report elsewhere. Where
+      none is given it is standard error, and in a notebook a bar where tqdm is installed.
   """
 
   def __init__(
@@ -80,12 +84,15 @@ class Reporter:
       self._bar = _bar(total_steps, start_step)
 
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
-    """After training on `tokens` tokens since the last call: their rate, and the time that remains, from the clock."""
+    """After training on `tokens` tokens since the last call: their rate, and the time that
+    remains, from the clock.
+    """
     now = time.monotonic()
     seconds, steps = max(now - self._since, 1e-9), max(step - self._step, 1)
     self._since, self._step, self._reports = now, step, self._reports + 1
     latest = seconds / steps
-    # The first interval holds the compilation, so the second replaces it; from then on a moving average.
+    # The first interval holds the compilation, so the second replaces it; from then on a moving
+    # average.
     self._seconds_per_step = (
       latest if self._reports <= 2 else 0.8 * self._seconds_per_step + 0.2 * latest
     )
@@ -182,7 +189,8 @@ class Reporter:
 
 
 def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
-  """The steps at which a run measured something, such as "loss" or "valid_loss", and what it found, for a plot.
+  """The steps at which a run measured something, such as "loss" or "valid_loss", and what it found,
+  for a plot.
 
   Raises:
     InputError: no metrics.jsonl there, or nothing of that name in it.
@@ -211,7 +219,9 @@ def peak_flops(device_kind: str) -> float:
 
 
 def _cut_back(path: str, step: int) -> None:
-  """Leaves the entries up to a step, all of them or none if this is interrupted; a line torn by a kill goes too."""
+  """Leaves the entries up to a step, all of them or none if this is interrupted; a line torn by
+  a kill goes too.
+  """
   if not os.path.exists(path):
     return
   with open(path, encoding="utf-8", errors="replace") as file, writing.whole(path) as kept:

@@ -1,4 +1,6 @@
-"""Saving, restoring on any mesh, and what happens to damaged, foreign and superseded checkpoints."""
+"""Saving, restoring on any mesh, and what happens to damaged, foreign and superseded
+checkpoints.
+"""
 
 import os
 import pathlib
@@ -205,7 +207,9 @@ def test_a_damaged_step_is_passed_over(workdir, damage):
 
 
 def test_flipped_bits_never_load(workdir):
-  """Whatever the flipped bit, the values are those of step 2, where it did not matter, or the valid step 1."""
+  """Whatever the flipped bit, the values are those of step 2, where it did not matter, or the
+  valid step 1.
+  """
   folder, rng, fell_back = workdir / "checkpoints" / "2", np.random.default_rng(0), 0
   for path in data_files(folder)[:3] * 4:
     bit = int(rng.integers(8 * path.stat().st_size))

@@ -1,4 +1,6 @@
-"""Reading and cleaning text: every kind of source, wrapped lines made paragraphs, pieces that add up to the whole."""
+"""Reading and cleaning text: every kind of source, wrapped lines made paragraphs, pieces that
+add up to the whole.
+"""
 
 import gzip
 import json

@@ -1,4 +1,6 @@
-"""Token files and windows: what is written is read, each span comes once an epoch, batches depend on the step only."""
+"""Token files and windows: what is written is read, each span comes once an epoch, batches
+depend on the step only.
+"""
 
 import collections
 import json

@@ -49,7 +49,9 @@ def prepare(folder, tokenizer):
 
 
 def loop(run):
-  """Nats of each predicted token, a window at a time, from the softmax over the vocabulary alone."""
+  """Nats of each predicted token, a window at a time, from the softmax over the vocabulary
+  alone.
+  """
   found = pretrained.load(run)
   apply, nats = jax.jit(found.model.apply), []
   for text in TEXTS:

@@ -1,4 +1,6 @@
-"""gpt_jax.load: what a notebook does with a trained model, and that importing the package takes no time."""
+"""gpt_jax.load: what a notebook does with a trained model, and that importing the package takes
+no time.
+"""
 
 import subprocess
 import sys

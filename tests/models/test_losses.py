@@ -74,7 +74,9 @@ def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks):
 
 @pytest.mark.parametrize("data, model, chunks", [(8, 1, 4), (4, 2, 4), (1, 1, 8)])
 def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
-  """A chunk's size is that on one device, and devices speak to each other of the table's gradient once, at the end."""
+  """A chunk's size is that on one device, and devices speak to each other of the table's
+  gradient once, at the end.
+  """
   mesh = sharding.make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
   monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks)
   hidden, table, targets, weights = make_inputs(batch=8)
@@ -176,7 +178,9 @@ def encoded(n, c, k, seed=0, labels=None):
   [("sum", 1, 3, 0.5), ("sum", 2, 2, 0.5), ("choose", 4, 4, 0.5), ("sum", 1, 3, 0.0)],
 )
 def test_task_loss(combine, c, k, text_weight):
-  """Packed and summed with weights, against each sequence run alone and equations 3-5 written down plainly."""
+  """Packed and summed with weights, against each sequence run alone and equations 3-5 written
+  down plainly.
+  """
   examples = encoded(5, c, k)
   batch = next(iter(in_order(examples, 6)))  # one example only fills the batch
   batch.labels[5] = 1 / k  # so that only its weight keeps it out

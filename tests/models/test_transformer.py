@@ -1,4 +1,6 @@
-"""The decoder against a plain NumPy GPT-1, and what must hold of it: causality, packing, caching, dropout."""
+"""The decoder against a plain NumPy GPT-1, and what must hold of it: causality, packing,
+caching, dropout.
+"""
 
 import dataclasses
 import math
@@ -17,7 +19,9 @@ RNG = np.random.default_rng(0)
 
 
 def perturbed(params, scale=0.3):
-  """Every parameter moved, so that biases and gains matter too and attention is far from uniform."""
+  """Every parameter moved, so that biases and gains matter too and attention is far from
+  uniform.
+  """
   rng = np.random.default_rng(1)
   return jax.tree.map(lambda p: p + scale * rng.standard_normal(p.shape, np.float32), params)
 
@@ -81,7 +85,8 @@ def test_heads_must_divide_the_width():
     dataclasses.replace(CONFIG, heads=3)
 
 
-# The second implementation: one sequence at a time, a loop over heads, nothing shared with the first.
+# The second implementation: one sequence at a time, a loop over heads, nothing shared with the
+# first.
 
 
 def numpy_norm(x, p):
@@ -287,7 +292,8 @@ def test_embedding_dropout_is_that_of_the_whole_table():
   np.testing.assert_allclose(kept.mean(), 0.75, atol=0.03)
   np.testing.assert_allclose(np.asarray(table)[kept], 1 / 0.75, rtol=1e-6)
   assert len(np.unique(kept, axis=0)) > 100  # rows have masks of their own
-  # The dropped table and the dropped positions, given to the model as its parameters, are all that dropout does.
+  # The dropped table and the dropped positions, given to the model as its parameters, are all that
+  # dropout does.
   places = dropout.drop(params["positions"], 0.25, key.fold(config.layers + 1), sharded=False)
   assert (np.asarray(places) == 0).mean() == pytest.approx(0.25, abs=0.03)
   expected, _ = jax.jit(module.apply)(

@@ -1,4 +1,6 @@
-"""Zero-shot scores against a model known by hand and against whole texts read without a cache; the five tasks."""
+"""Zero-shot scores against a model known by hand and against whole texts read without a cache;
+the five tasks.
+"""
 
 import json
 import math
@@ -114,7 +116,9 @@ def test_the_best_threshold_is_the_best_of_all():
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, make_run, tiny_tokenizer):
-  """A data folder with a few examples of each task, and the run of a model with random parameters."""
+  """A data folder with a few examples of each task, and the run of a model with random
+  parameters.
+  """
   folder = tmp_path_factory.mktemp("zero_shot")
   for place in ("glue/CoLA", "glue/SST-2", "race/dev/middle", "winograd"):
     (folder / place).mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""Where arrays go: the mesh, path rules for parameters and moments, FSDP, and the rows of a batch."""
+"""Where arrays go: the mesh, path rules for parameters and moments, FSDP, and the rows of a
+batch.
+"""
 
 import dataclasses
 import re
@@ -71,7 +73,8 @@ def test_rules_hit_parameters_and_both_moments(trunk):
   for pattern, spec in trunk.TENSOR_PARALLEL:
     matched = [found for name, found in parameters.items() if re.search(pattern, name)]
     assert matched and all(tuple(found) == tuple(spec) for found in matched), pattern
-  # Every matrix but the positions is divided: what a rule forgot would be held whole by each device.
+  # Every matrix but the positions is divided: what a rule forgot would be held whole by each
+  # device.
   whole = {name for name, spec in parameters.items() if "model" not in spec and len(spec) > 1}
   assert whole <= {"params/trunk/positions"}
   assert found["opt_state/0/count"] == P()

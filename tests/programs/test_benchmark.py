@@ -1,4 +1,6 @@
-"""The benchmark at a size that takes seconds: every part measures, and the matrix products are a step's work."""
+"""The benchmark at a size that takes seconds: every part measures, and the matrix products are a
+step's work.
+"""
 
 import dataclasses
 import json
@@ -119,7 +121,8 @@ def test_the_matrix_products_are_the_work_of_a_step(batch, length):
   work = sum(
     product.count * product.flops for product in benchmark.matrix_products(config, devices=1)
   )
-  # Beside them the formula counts what it takes for matrices: biases, norms and positions, under 1 %.
+  # Beside them the formula counts what it takes for matrices: biases, norms and positions, under 1
+  # %.
   np.testing.assert_allclose(work, batch * length * config.trunk.flops_per_token(length), rtol=0.01)
 
 

@@ -1,4 +1,6 @@
-"""Fine-tuning end to end on tiny tasks: what is transferred, what a run leaves, and that layout changes nothing."""
+"""Fine-tuning end to end on tiny tasks: what is transferred, what a run leaves, and that layout
+changes nothing.
+"""
 
 import dataclasses
 import json
@@ -225,7 +227,9 @@ TRUNKS = {
 
 @pytest.fixture(scope="module")
 def trunk_params():
-  """Two draws of the parameters of each trunk, as NumPy arrays of which no two have an element in common."""
+  """Two draws of the parameters of each trunk, as NumPy arrays of which no two have an element
+  in common.
+  """
   ids = np.zeros((1, 4), np.int32)
   text = TextBatch(ids, ids, ids, ids, ids)
 

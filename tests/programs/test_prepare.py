@@ -1,4 +1,6 @@
-"""prepare: a folder that appears whole or not at all, documents kept apart, and one line for each mistake."""
+"""prepare: a folder that appears whole or not at all, documents kept apart, and one line for
+each mistake.
+"""
 
 import contextlib
 import itertools

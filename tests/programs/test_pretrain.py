@@ -1,4 +1,6 @@
-"""Pre-training end to end on a tiny prepared folder: learning, exact resumption, what it writes, what it refuses."""
+"""Pre-training end to end on a tiny prepared folder: learning, exact resumption, what it writes,
+what it refuses.
+"""
 
 import dataclasses
 import json
@@ -81,7 +83,8 @@ def test_what_a_run_leaves(whole, prepared):
   assert [entry["step"] for entry in evaluated] == [10, 20, 24]
   assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second"} <= set(trained[0])
   assert {name: evaluated[-1][name] for name in evaluation} == evaluation
-  # Saved at 6, 10, 12, 18, 20 and 24, of which the newest three stay; the last one is the best as well.
+  # Saved at 6, 10, 12, 18, 20 and 24, of which the newest three stay; the last one is the best as
+  # well.
   assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["18", "20", "24"]
 
 

@@ -1,4 +1,6 @@
-"""The paper's table 5 and figure 2 end to end on a tiny task: what is run, what is not run again, what is written."""
+"""The paper's table 5 and figure 2 end to end on a tiny task: what is run, what is not run
+again, what is written.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""The page: its values against other computations, hostile texts, the file that it is, and what a browser shows."""
+"""The page: its values against other computations, hostile texts, the file that it is, and what
+a browser shows.
+"""
 
 import base64
 import dataclasses
@@ -46,7 +48,9 @@ COLUMNS = {
 
 @pytest.fixture(scope="module")
 def model_of(make_run, tiny_tokenizer, tmp_path_factory):
-  """model_of(name): a checkpoint with random parameters, a trunk's or that of a task of this package."""
+  """model_of(name): a checkpoint with random parameters, a trunk's or that of a task of this
+  package.
+  """
   made = {}
 
   def make(name):
@@ -155,7 +159,9 @@ def test_an_lstm_has_no_attention(model_of, tmp_path):
   "name, sequences", [("cola", 1), ("rte", 1), ("stsb", 2), ("race-middle", 4)]
 )
 def test_labels_as_the_text_goes_on(model_of, tmp_path, name, sequences):
-  """Every prefix alone, its last column cut before anything is encoded; and the whole is what predict says."""
+  """Every prefix alone, its last column cut before anything is encoded; and the whole is what
+  predict says.
+  """
   columns = COLUMNS.get(name, ["the cat sat"] if name == "cola" else COLUMNS["stsb"])
   found = visualize.run(
     model_of(name), str(tmp_path / "page.html"), ["the mat", "\t".join(columns)][len(columns) > 1 :]
@@ -244,7 +250,9 @@ def test_columns_are_counted(model_of, tmp_path):
 
 
 class Tags(html.parser.HTMLParser):
-  """All start tags of a page, and the text and attributes of the buttons in each strip of tokens."""
+  """All start tags of a page, and the text and attributes of the buttons in each strip of
+  tokens.
+  """
 
   def __init__(self, text):
     super().__init__()
@@ -305,7 +313,9 @@ def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def render(tmp_path_factory):
-  """render(page, fragment="") -> the page as a browser shows it, once its script has run without an error."""
+  """render(page, fragment="") -> the page as a browser shows it, once its script has run without
+  an error.
+  """
   browsers = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
   browser = next(filter(None, map(shutil.which, browsers)), None)
   if not browser:

@@ -1,4 +1,6 @@
-"""What can be wrong with an official file, for every reader: one line that names the file and the row."""
+"""What can be wrong with an official file, for every reader: one line that names the file and
+the row.
+"""
 
 import re
 from typing import NamedTuple

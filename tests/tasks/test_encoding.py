@@ -14,7 +14,9 @@ START, DELIMITER, EXTRACT = 1000, 1001, 1002
 
 
 class Numbers:
-  """A tokenizer of texts like "12 7 503": every word is its own id; ids below 5 count as unknown."""
+  """A tokenizer of texts like "12 7 503": every word is its own id; ids below 5 count as
+  unknown.
+  """
 
   special = SpecialIds(START, DELIMITER, EXTRACT)
   spelled = np.arange(1000) < 5
@@ -47,7 +49,9 @@ def encoded_examples(count, context=128, truncate=each_half, outcomes=3, **kwarg
 
 
 def unpack(batch, groups=1):
-  """Every sequence of a batch found again through its extract token: a list [N][C] of ids; and the cells they fill."""
+  """Every sequence of a batch found again through its extract token: a list [N][C] of ids; and
+  the cells they fill.
+  """
   rows, length = batch.text.inputs.shape
   used = np.zeros((rows, length), bool)
   found = []
@@ -98,7 +102,9 @@ def test_sequence_layout():
 
 @pytest.mark.parametrize("context", [8, 32, 33, 512])
 def test_each_half_keeps_heads(context):
-  """Released train.py: max_len = n_ctx // 2 - 2 for each field of a pair; a single field has n_ctx - 2."""
+  """Released train.py: max_len = n_ctx // 2 - 2 for each field of a pair; a single field has
+  n_ctx - 2.
+  """
   long = [str(5 + i) for i in range(600)]
   pair = encode(
     [Example(((" ".join(long), " ".join(long[::-1])),), None, "f:1")],

@@ -1,4 +1,6 @@
-"""Every reader on rows of the official files, against the csv module and the labels' meanings as published."""
+"""Every reader on rows of the official files, against the csv module and the labels' meanings as
+published.
+"""
 
 import csv
 import itertools
@@ -156,7 +158,9 @@ def test_mrpc(official, split):
 
 
 def test_mrpc_as_glues_download_script_divides_it(official, tmp_path):
-  """It writes train.tsv and dev.tsv with the columns of Microsoft's file, and test.tsv without labels."""
+  """It writes train.tsv and dev.tsv with the columns of Microsoft's file, and test.tsv without
+  labels.
+  """
   source, place = official / "glue/MRPC", tmp_path / "glue/MRPC"
   place.mkdir(parents=True)
   header, *lines = (source / "msr_paraphrase_train.txt").read_text(encoding="utf-8").splitlines()

@@ -449,7 +449,9 @@ def test_mrpc_has_3900_paraphrases(whole):
 
 
 def test_rte_is_balanced_as_its_four_sources_together(whole):
-  """RTE-2's development set is half entailment, RTE-5's too, RTE-1's has 283 of 567, RTE-3's 412 of 800."""
+  """RTE-2's development set is half entailment, RTE-5's too, RTE-1's has 283 of 567, RTE-3's 412
+  of 800.
+  """
   examples = sum(whole("rte").values(), [])
   assert share(find("rte"), "entailment", examples) * 2767 == pytest.approx(283 + 400 + 412 + 300)
 

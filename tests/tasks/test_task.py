@@ -142,7 +142,9 @@ SPLITS_THERE = {
 
 
 def records(data_set, split):
-  """What the fake data set has: a row for each class, without labels in GLUE's test sets, and broken rows."""
+  """What the fake data set has: a row for each class, without labels in GLUE's test sets, and
+  broken rows.
+  """
   if data_set == "race/middle":
     questions = {
       "questions": ["q1", "q2"],
@@ -228,7 +230,9 @@ def by_class(task):
 @pytest.mark.parametrize("task", list(filter(by_class, every())), ids=lambda task: task.name)
 @pytest.mark.filterwarnings("ignore:.* lack a label or a text and are left out")
 def test_tfds_labels_by_name(tfds_dir, task):
-  """Every class of TFDS is the label of that name, whatever its number; texts are in the order of the columns."""
+  """Every class of TFDS is the label of that name, whatever its number; texts are in the order
+  of the columns.
+  """
   (data_set,) = task.tfds
   columns, names = CLASSES[data_set]
   splits = {"train": "train", "dev": "validation", "test": "test"}

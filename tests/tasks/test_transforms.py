@@ -1,4 +1,6 @@
-"""The paper's input transformations (figure 1), written out: a row of each family of tasks to its batch's cells."""
+"""The paper's input transformations (figure 1), written out: a row of each family of tasks to
+its batch's cells.
+"""
 
 import numpy as np
 import pytest
@@ -118,7 +120,8 @@ ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nin
       "1",
       [[S, *range(11, 17), D, 21, X], [S, *range(11, 17), D, *range(21, 27), X]],
     ),
-    # Of a passage with a question, the passage gives way: 13 less the others, for each option alone.
+    # Of a passage with a question, the passage gives way: 13 less the others, for each option
+    # alone.
     (
       "race-high",
       (number(*ELEVENS), "21 22 23", "31", "31 32", "31 32 33 34", number(*THIRTIES)),

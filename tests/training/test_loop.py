@@ -124,7 +124,9 @@ FSDP = MeshConfig(data=4, model=2, fsdp=True)
   ),
 )
 def test_every_mesh_agrees(transformer, mesh, microbatches):
-  """Dropout on. Adam divides by its second moment, so parameters are compared more loosely than losses."""
+  """Dropout on. Adam divides by its second moment, so parameters are compared more loosely than
+  losses.
+  """
   expected, expected_state = transformer
   found, state = losses_of(build(mesh=mesh, microbatches=microbatches))
   np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -280,7 +282,8 @@ def test_rhythm(scalar):
   saved = [entry[1:] for entry in entries if entry[0] == "save"]
   assert saved == [(5, 5, None), (10, 10, None), (11, 11, {"score": 1.0})]
   assert [step for step, _ in watched] == [3, 6, 9, 11]
-  # Losses: the parameters of a step times its number; the first is 0 and the next two are averaged with it.
+  # Losses: the parameters of a step times its number; the first is 0 and the next two are averaged
+  # with it.
   first = next(entry[2] for entry in entries if entry[0] == "progress")
   assert first["loss"] == pytest.approx((0 + 1 * 1 + 2 * 0.9) / 3, abs=0.2)
   assert first["learning_rate"] == pytest.approx(0.1)

@@ -85,7 +85,9 @@ def test_a_terminal_shows_one_line(tmp_path):
 
 @pytest.fixture
 def shell(monkeypatch):
-  """shell(**attributes): IPython is imported, and its shell has these; a notebook's has a kernel, a terminal's none."""
+  """shell(**attributes): IPython is imported, and its shell has these; a notebook's has a
+  kernel, a terminal's none.
+  """
 
   def make(**attributes):
     ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(**attributes))

@@ -1,9 +1,10 @@
-"""Folders that are written whole or not at all, and our own exports: arrays, config and vocabulary in such a folder.
+"""Folders that are written whole or not at all, and our own exports: arrays, config and vocabulary
+in such a folder.
 
-An export needs neither JAX nor this package to be read. It holds its arrays in `weights.npz` or `weights.safetensors`
-(float32; an array's name is its path, such as `trunk/block_0/mlp/in/kernel`), `config.json`, `tokenizer/`, and
-`sha256.json` of all of them. The embedding table has all its rows: the vocabulary, then start, delimiter and extract,
-then those that are never used.
+An export needs neither JAX nor this package to be read. It holds its arrays in `weights.npz` or
+`weights.safetensors` (float32; an array's name is its path, such as `trunk/block_0/mlp/in/kernel`),
+`config.json`, `tokenizer/`, and `sha256.json` of all of them. The embedding table has all its rows:
+the vocabulary, then start, delimiter and extract, then those that are never used.
 """
 
 import contextlib
@@ -28,10 +29,12 @@ Arrays = dict[str, np.ndarray]
 
 @contextlib.contextmanager
 def whole(folder: str, compare: Callable[[str, str], None] | None = None) -> Iterator[str]:
-  """Gives a new folder to write into, which takes its name when all is written; where that fails nothing is left.
+  """Gives a new folder to write into, which takes its name when all is written; where that fails
+  nothing is left.
 
   Args:
-    compare: (the new folder, the one that is there already) -> None, or InputError: the same may be written again.
+    compare: (the new folder, the one that is there already) -> None, or InputError: the same may be
+      written again.
 
   Raises:
     InputError: something is there already, or it cannot be written.
@@ -54,7 +57,9 @@ def whole(folder: str, compare: Callable[[str, str], None] | None = None) -> Ite
 
 
 def is_one(path: str, weights: str) -> bool:
-  """Whether a path is meant to be an export with this file of arrays: the folder, or the file in it."""
+  """Whether a path is meant to be an export with this file of arrays: the folder, or the file in
+  it.
+  """
   if os.path.isfile(path):
     return os.path.basename(path) == weights
   if os.path.isfile(os.path.join(path, weights)):
@@ -108,7 +113,8 @@ def save(
 def load(
   folder: str, weights: str, read: Callable[[str], Arrays], damage: type[Exception]
 ) -> tuple[dict, dict, int, Vocabulary]:
-  """Reads and verifies what `save` wrote: params as float32 NumPy arrays, meta, step, the vocabulary.
+  """Reads and verifies what `save` wrote: params as float32 NumPy arrays, meta, step, the
+  vocabulary.
 
   Args:
     folder: or the file of arrays in it.
@@ -155,7 +161,9 @@ def _format(weights: str) -> str:
 
 
 def _unless_another(partial: str, folder: str) -> None:
-  """Keeps the export that is there. Raises InputError where it is not, or no longer, the one just written."""
+  """Keeps the export that is there. Raises InputError where it is not, or no longer, the one
+  just written.
+  """
   try:
     sums = read_json(os.path.join(folder, SUMS))
     same = sums == read_json(os.path.join(partial, SUMS)) and all(

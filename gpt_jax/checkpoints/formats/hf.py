@@ -1,6 +1,8 @@
-"""transformers' folders of `openai-gpt` and `gpt2`: config.json, model.safetensors (or pytorch_model.bin), vocabulary.
+"""transformers' folders of `openai-gpt` and `gpt2`: config.json, model.safetensors (or
+pytorch_model.bin), vocabulary.
 
-Their kernels multiply from the right, [in, out], as ours do: nothing is transposed but the heads, which are Linear.
+Their kernels multiply from the right, [in, out], as ours do: nothing is transposed but the heads,
+which are Linear.
 """
 
 import dataclasses
@@ -85,14 +87,17 @@ def is_one(path: str) -> bool:
 
 
 def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
-  """Reads a folder, or the file of weights in it: params as float32 NumPy arrays, meta, step, the vocabulary.
+  """Reads a folder, or the file of weights in it: params as float32 NumPy arrays, meta, step, the
+  vocabulary.
 
-  A head is read where `save` wrote the folder; of other folders nothing says what its texts look like, and it is left
-  out with a warning. Rows of the table that the folder has none of are zero; fine-tuning draws those it needs.
+  A head is read where `save` wrote the folder; of other folders nothing says what its texts look
+  like, and it is left out with a warning. Rows of the table that the folder has none of are zero;
+  fine-tuning draws those it needs.
 
   Raises:
-    InputError: an unknown architecture or setting, an array missing, of another shape or of an unknown name, another
-      vocabulary, or a damaged file; nothing is unpickled but by torch.load(weights_only=True).
+    InputError: an unknown architecture or setting, an array missing, of another shape or of an
+      unknown name, another vocabulary, or a damaged file; nothing is unpickled but by
+      torch.load(weights_only=True).
   """
   folder, weights = _find(path)
   config, family = _config(os.path.join(folder, "config.json"))
@@ -214,7 +219,9 @@ def _config(path: str) -> tuple[dict, _Family]:
 
 
 def _vocabulary(folder: str) -> Vocabulary:
-  """Ours where there is one, since it names the splitter of words; else transformers', in two files or in one."""
+  """Ours where there is one, since it names the splitter of words; else transformers', in two
+  files or in one.
+  """
   own, together = os.path.join(folder, TOKENIZER), os.path.join(folder, "tokenizer.json")
   if os.path.isdir(own):
     return Tokenizer.load(own)
@@ -340,11 +347,12 @@ def _open_torch(
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary) -> None:
-  """Writes a folder that transformers' from_pretrained reads; README.md in it says with which class, and how.
+  """Writes a folder that transformers' from_pretrained reads; README.md in it says with which
+  class, and how.
 
   A head of one score a sequence ("choose") becomes that of the DoubleHeadsModel, any other that of
-  ForSequenceClassification. The latter has no bias, so that of W_y goes into the bias of the last norm, which the head
-  reads; `load` takes it out again.
+  ForSequenceClassification. The latter has no bias, so that of W_y goes into the bias of the last
+  norm, which the head reads; `load` takes it out again.
 
   Raises:
     InputError: the folder is there, or the model is no Transformer.
@@ -380,7 +388,8 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary)
 def _fold(
   arrays: dict[str, np.ndarray], trunk: TransformerConfig, orders: int
 ) -> dict[str, np.ndarray]:
-  """Moves the head's bias into that of the norm before it, by the smallest change that does; what both were, by name.
+  """Moves the head's bias into that of the norm before it, by the smallest change that does; what
+  both were, by name.
 
   Args:
     orders: the sequences of an example whose scores are added; each gets its share of the bias.

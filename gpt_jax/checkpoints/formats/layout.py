@@ -1,4 +1,6 @@
-"""The decoder's arrays as OpenAI's code orders, names and shapes them (train.py:143-166), which transformers kept."""
+"""The decoder's arrays as OpenAI's code orders, names and shapes them (train.py:143-166), which
+transformers kept.
+"""
 
 from typing import NamedTuple
 
@@ -12,7 +14,8 @@ class Array(NamedTuple):
   """One array in both worlds; the numbers are in the same order.
 
   Attributes:
-    theirs: transformers' name, such as h.0.attn.c_attn.weight, which OpenAI's code calls model/h0/attn/c_attn/w.
+    theirs: transformers' name, such as h.0.attn.c_attn.weight, which OpenAI's code calls
+      model/h0/attn/c_attn/w.
     ours: its path in the trunk.
     shape: theirs, [in, out] of a kernel.
     our_shape: ours, with the heads apart.

@@ -1,4 +1,6 @@
-"""Exports as NumPy's .npz, which NumPy alone reads without pickle: see folder.py, and read_npz.py for a reader."""
+"""Exports as NumPy's .npz, which NumPy alone reads without pickle: see folder.py, and
+read_npz.py for a reader.
+"""
 
 import zipfile
 from typing import Any

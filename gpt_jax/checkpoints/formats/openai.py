@@ -1,7 +1,9 @@
-"""OpenAI's release of GPT-1 (finetune-transformer-lm, model/): ten pieces of one vector of numbers, its vocabulary.
+"""OpenAI's release of GPT-1 (finetune-transformer-lm, model/): ten pieces of one vector of numbers,
+its vocabulary.
 
-`params_shapes.json` has the shapes of the arrays that `params_0.npy` to `params_9.npy`, one after the other, hold:
-positions, tokens, then twelve arrays a block. Kernels have an axis of 1 in front, that of a convolution.
+`params_shapes.json` has the shapes of the arrays that `params_0.npy` to `params_9.npy`, one after
+the other, hold: positions, tokens, then twelve arrays a block. Kernels have an axis of 1 in front,
+that of a convolution.
 """
 
 import json
@@ -35,8 +37,8 @@ def is_one(path: str) -> bool:
 def load(folder: str) -> tuple[dict, dict, int, Vocabulary]:
   """Reads the release: params as float32 NumPy arrays, meta, step 0, the vocabulary.
 
-  The rows of start, delimiter and extract, which the release has none of, and those never used are zero; fine-tuning
-  draws them, and until then nothing reads them.
+  The rows of start, delimiter and extract, which the release has none of, and those never used are
+  zero; fine-tuning draws them, and until then nothing reads them.
 
   Raises:
     InputError: a file is missing, damaged or does not fit the others; nothing is unpickled.
@@ -188,7 +190,9 @@ def _take(pieces: list[np.ndarray], out: np.ndarray) -> None:
 
 
 def _header(count: int, size: int) -> bytes:
-  """That of an .npy file of float32 [count], version 1.0, filled with spaces up to so many bytes."""
+  """That of an .npy file of float32 [count], version 1.0, filled with spaces up to so many
+  bytes.
+  """
   text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}"
   return (
     b"\x93NUMPY\x01\x00"

@@ -1,4 +1,5 @@
-"""GPT-1 and GPT-2 from an exported folder (launch/export.py --format=npz), in NumPy alone: copy this file, it is all.
+"""GPT-1 and GPT-2 from an exported folder (launch/export.py --format=npz), in NumPy alone: copy
+this file, it is all.
 
 python read_npz.py FOLDER ID ID ID …
 """
@@ -10,7 +11,9 @@ import numpy as np
 
 
 def load(folder):
-  """The parameters by name, such as trunk/block_0/mlp/in/kernel, and the sizes of the Transformer."""
+  """The parameters by name, such as trunk/block_0/mlp/in/kernel, and the sizes of the
+  Transformer.
+  """
   with open(f"{folder}/config.json", encoding="utf-8") as file:
     sizes = json.load(file)["model"]["trunk"]
   with np.load(f"{folder}/weights.npz", allow_pickle=False) as arrays:
@@ -18,7 +21,9 @@ def load(folder):
 
 
 def logits(params, sizes, ids):
-  """Scores float32 [T, V] of the token that follows each of the ids [T]; their softmax is its probability."""
+  """Scores float32 [T, V] of the token that follows each of the ids [T]; their softmax is its
+  probability.
+  """
   table = params["trunk/tokens"]
   x = table[ids] + params["trunk/positions"][: len(ids)]  # [T, D]
   for i in range(sizes["layers"]):

@@ -1,4 +1,6 @@
-"""Exports as safetensors, with the config in the file's metadata too: see folder.py. Needs the extra 'safetensors'."""
+"""Exports as safetensors, with the config in the file's metadata too: see folder.py. Needs the
+extra 'safetensors'.
+"""
 
 import json
 import os
@@ -38,7 +40,9 @@ def library() -> Any:
 
 
 def write(path: str, arrays: folders.Arrays, notes: dict[str, str]) -> None:
-  """One file, with the permissions of any other: the package's own are for its owner only. Raises OSError."""
+  """One file, with the permissions of any other: the package's own are for its owner only.
+  Raises OSError.
+  """
   with open(path, "wb") as file:
     mode = os.fstat(file.fileno()).st_mode
   try:

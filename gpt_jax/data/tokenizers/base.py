@@ -1,4 +1,6 @@
-"""What every vocabulary has, whatever its algorithm: ids, a hash that tells it from others, a folder it is saved in."""
+"""What every vocabulary has, whatever its algorithm: ids, a hash that tells it from others, a
+folder it is saved in.
+"""
 
 import abc
 import json
@@ -28,7 +30,8 @@ class Vocabulary(abc.ABC):
     line_id: the id of a line break.
     vocab_size: the number of ids.
     hash: sha256 of all that decides the ids.
-    spelled: bool [vocab_size], the ids that stand for no piece: what is unknown, and bytes that are no character.
+    spelled: bool [vocab_size], the ids that stand for no piece: what is unknown, and bytes that are
+      no character.
     files: what a folder holds of it beside `tokenizer.json`, by file name.
     record: what else `tokenizer.json` says.
   """

@@ -1,4 +1,6 @@
-"""The vocabularies that OpenAI released with GPT-1 and GPT-2, exactly (the paper, 4.1: a BPE of 40,000 merges)."""
+"""The vocabularies that OpenAI released with GPT-1 and GPT-2, exactly (the paper, 4.1: a BPE of
+40,000 merges).
+"""
 
 import collections
 import dataclasses
@@ -25,7 +27,8 @@ LINE = "\n" + END
 UNKNOWN = "<unk>"
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's only piece that no text becomes
 
-# The pieces and the merges, as OpenAI named them for GPT-1 and GPT-2, and as transformers does for both.
+# The pieces and the merges, as OpenAI named them for GPT-1 and GPT-2, and as transformers does for
+# both.
 FILES = (
   ("encoder_bpe_40000.json", "vocab_40000.bpe"),
   ("encoder.json", "vocab.bpe"),
@@ -81,11 +84,12 @@ class _Pairs(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class GPT1Tokenizer(_Pairs):
-  """GPT-1's: a clean-up by ftfy, spaCy's English words in lower case, and each word cut into pieces.
+  """GPT-1's: a clean-up by ftfy, spaCy's English words in lower case, and each word cut into
+  pieces.
 
   Attributes:
-    splitter: what finds the words: SPACY, as OpenAI did, or REGEX, which finds 99.99 % of them in novels, 99.6 % or
-      more in the texts of tasks.
+    splitter: what finds the words: SPACY, as OpenAI did, or REGEX, which finds 99.99 % of them in
+      novels, 99.6 % or more in the texts of tasks.
     splitter_version: spaCy's, where this vocabulary was first used: another may find other words.
   """
 
@@ -169,7 +173,9 @@ class _WordIds(dict):
 
 @dataclasses.dataclass(frozen=True)
 class GPT2Tokenizer(_Pairs):
-  """GPT-2's: bytes merged within words that begin with their space; nothing is unknown, every text comes back."""
+  """GPT-2's: bytes merged within words that begin with their space; nothing is unknown, every
+  text comes back.
+  """
 
   kind = "openai-gpt2"
   normaliser = "none"
@@ -196,7 +202,9 @@ class GPT2Tokenizer(_Pairs):
     return np.array(["\ufffd" in piece.decode(errors="replace") for piece in self._bytes])
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    """The ids of each text, int32 [n]; half of a surrogate pair, which no file can hold, becomes "?"."""
+    """The ids of each text, int32 [n]; half of a surrogate pair, which no file can hold, becomes
+    "?".
+    """
     texts = [text.encode(errors="replace").decode() for text in texts]
     return [np.array(self._tokenizer.encode(text).ids, np.int32) for text in texts]
 
@@ -220,7 +228,8 @@ _SHOWN = {
   *range(ord("®"), ord("ÿ") + 1),
 }
 _OTHERS = [value for value in range(256) if value not in _SHOWN]
-# GPT-2's sign for each byte: its own where that is printable, else, in their order, those from U+0100 on.
+# GPT-2's sign for each byte: its own where that is printable, else, in their order, those from
+# U+0100 on.
 BYTES = [chr(value if value in _SHOWN else 256 + _OTHERS.index(value)) for value in range(256)]
 
 
@@ -230,11 +239,12 @@ def is_release(folder: str) -> bool:
 
 
 def read(folder: str, metadata: dict | None = None) -> GPT1Tokenizer | GPT2Tokenizer:
-  """Reads the two files of GPT-1 or GPT-2, under any of the names in FILES, and checks that they are one vocabulary.
+  """Reads the two files of GPT-1 or GPT-2, under any of the names in FILES, and checks that they
+  are one vocabulary.
 
   Args:
-    metadata: what tokenizer.json says, where there is one: a vocabulary keeps its splitter. Without it that is spaCy,
-      or, with a warning where spaCy is not installed, the regex.
+    metadata: what tokenizer.json says, where there is one: a vocabulary keeps its splitter. Without
+      it that is spaCy, or, with a warning where spaCy is not installed, the regex.
 
   Raises:
     InputError: with file and line, what is missing, damaged, or no vocabulary of OpenAI's.
@@ -328,7 +338,9 @@ def _read(path: str) -> str:
 def _check(
   all_pieces: Sequence[str], merges: Sequence[tuple[str, str]], pieces_path: str, merges_path: str
 ) -> None:
-  """Every merge is of pieces there are, and makes one that no other makes; every longer piece is made."""
+  """Every merge is of pieces there are, and makes one that no other makes; every longer piece is
+  made.
+  """
   pieces = set(all_pieces)
   made = {
     piece
@@ -356,9 +368,11 @@ def _check(
 
 
 def standardise(text: str) -> str:
-  """OpenAI's text_standardize: plain dashes, spaces around runs of a mark, single spaces, " \\n " between lines.
+  """OpenAI's text_standardize: plain dashes, spaces around runs of a mark, single spaces, " \\n "
+  between lines.
 
-  Not around backslashes: OpenAI's pattern names them too, but one escape is missing there, and it means "+".
+  Not around backslashes: OpenAI's pattern names them too, but one escape is missing there, and it
+    means "+".
   """
   text = _MARKS.sub(r" \g<0> ", text.translate(_PLAIN))
   return " \n ".join(words for line in text.split("\n") if (words := " ".join(line.split())))

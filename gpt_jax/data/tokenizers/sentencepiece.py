@@ -1,4 +1,6 @@
-"""SentencePiece BPE vocabularies: train, load, encode, decode (the paper, 4.1, uses a BPE of 40,000 merges)."""
+"""SentencePiece BPE vocabularies: train, load, encode, decode (the paper, 4.1, uses a BPE of
+40,000 merges).
+"""
 
 import collections
 import dataclasses
@@ -29,8 +31,8 @@ TRAINING_THREADS = 2  # fixed: another count of threads trains another model
 class Tokenizer(Vocabulary):
   """A trained vocabulary; `load` also reads those of other kinds.
 
-  A newline is the id `line_id`; each line is encoded by itself. Bytes spell what no piece covers, so that
-  nothing is lost but case, compatibility forms and repeated spaces.
+  A newline is the id `line_id`; each line is encoded by itself. Bytes spell what no piece covers,
+  so that nothing is lost but case, compatibility forms and repeated spaces.
 
   Attributes:
     model: the serialised SentencePiece model.
@@ -49,8 +51,9 @@ class Tokenizer(Vocabulary):
   def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "Tokenizer":
     """Trains on counted words, or on texts whose words are then counted.
 
-    BPE never merges across spaces, so the counts give the same model as the text, in memory bounded by the number of
-    distinct words and without SentencePiece's silent skipping of lines above 4192 bytes.
+    BPE never merges across spaces, so the counts give the same model as the text, in memory bounded
+    by the number of distinct words and without SentencePiece's silent skipping of lines above 4192
+    bytes.
 
     Raises:
       InputError: no text, or a vocabulary larger or smaller than the text supports.
@@ -90,7 +93,8 @@ class Tokenizer(Vocabulary):
 
   @classmethod
   def load(cls, folder: str) -> Vocabulary:
-    """The vocabulary in a folder, of whatever kind: as `save` wrote it, or as OpenAI released it (openai_bpe.read).
+    """The vocabulary in a folder, of whatever kind: as `save` wrote it, or as OpenAI released it
+    (openai_bpe.read).
 
     Raises:
       InputError: there is none, or its files do not agree.
@@ -197,7 +201,8 @@ def _read(folder: str, name: str) -> bytes:
 
 
 def plain(text: str) -> str:
-  """Typewriter punctuation, as the paper standardises it: straight quotes, " - " for the several long dashes.
+  """Typewriter punctuation, as the paper standardises it: straight quotes, " - " for the several
+  long dashes.
 
   Half of a surrogate pair, which stands for a byte of a command line that is no UTF-8, becomes "?".
   """
@@ -220,10 +225,11 @@ def count_words(texts: Iterable[str]) -> dict[str, int]:
 
 
 class WordCounts:
-  """Counts of words that take bounded memory: beyond `most` characters of distinct words the rarest are forgotten.
+  """Counts of words that take bounded memory: beyond `most` characters of distinct words the rarest
+  are forgotten.
 
-  The bound keeps SentencePiece's own memory below 600 MB. Among equally rare words a checksum decides, so that of a
-  text without spaces, whose words are its sentences, a fair sample stays.
+  The bound keeps SentencePiece's own memory below 600 MB. Among equally rare words a checksum
+  decides, so that of a text without spaces, whose words are its sentences, a fair sample stays.
   """
 
   def __init__(self, most: int = 6_000_000):

@@ -1,4 +1,6 @@
-"""SciTail: does a statement of science follow from a sentence found on the web? (Khot et al. 2018)"""
+"""SciTail: does a statement of science follow from a sentence found on the web? (Khot et al.
+2018)
+"""
 
 import os
 from collections.abc import Iterator

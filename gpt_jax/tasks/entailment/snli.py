@@ -1,4 +1,6 @@
-"""SNLI: does a sentence follow from the caption of a picture, contradict it, or neither? (Bowman et al. 2015)"""
+"""SNLI: does a sentence follow from the caption of a picture, contradict it, or neither? (Bowman
+et al. 2015)
+"""
 
 import os
 import warnings
@@ -15,7 +17,9 @@ COLUMNS = ("gold_label", "sentence1", "sentence2")
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  """The release's table; pairs on which its annotators did not agree, "-", are left out and counted."""
+  """The release's table; pairs on which its annotators did not agree, "-", are left out and
+  counted.
+  """
   path = os.path.join(folder(data_dir, "snli_1.0"), f"snli_1.0_{split}.txt")
   (_, header), *rows = lines(path) or [(1, "")]
   names, dropped = header.split("\t"), 0

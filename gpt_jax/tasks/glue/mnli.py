@@ -1,4 +1,6 @@
-"""MNLI: does a sentence follow from another, contradict it, or neither, in ten kinds of text? (Williams et al. 2018)"""
+"""MNLI: does a sentence follow from another, contradict it, or neither, in ten kinds of text?
+(Williams et al. 2018)
+"""
 
 import dataclasses
 import functools
@@ -18,14 +20,18 @@ def read(data_dir: str, split: str, kind: str) -> Iterator[Row]:
 
 
 def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:
-  """The diagnostic set is a test set alone, for models of MNLI, whose training and matched dev set it goes with."""
+  """The diagnostic set is a test set alone, for models of MNLI, whose training and matched dev
+  set it goes with.
+  """
   if split == "test":
     return table(diagnostic_file(data_dir), ("sentence1", "sentence2"))
   return read(data_dir, split, "matched")
 
 
 def diagnostic_file(data_dir: str) -> str:
-  """AX.tsv as published, diagnostic/diagnostic.tsv as GLUE's download script has it; it may not be there."""
+  """AX.tsv as published, diagnostic/diagnostic.tsv as GLUE's download script has it; it may not
+  be there.
+  """
   names = ("AX/diagnostic.tsv", "diagnostic/diagnostic.tsv", "AX/AX.tsv", "AX.tsv")
   paths = [os.path.join(data_dir, place, name) for place in ("glue", "") for name in names]
   return next(filter(os.path.exists, paths), paths[0])

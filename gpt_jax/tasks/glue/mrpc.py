@@ -14,7 +14,8 @@ LABELS = ("not_equivalent", "equivalent")  # written 0 and 1 in the files
 def read(data_dir: str, split: str) -> Iterator[Row]:
   """Microsoft's two files; GLUE's dev split is the pairs of the train file that dev_ids.tsv lists.
 
-  Where they are not there, the three that GLUE's download script makes of them, whose test set has no labels.
+  Where they are not there, the three that GLUE's download script makes of them, whose test set has
+  no labels.
   """
   place = folder(data_dir, "glue", "MRPC")
   path = os.path.join(place, f"msr_paraphrase_{'test' if split == 'test' else 'train'}.txt")

@@ -1,4 +1,6 @@
-"""QNLI: does the sentence hold the answer to the question? (GLUE, from SQuAD; the second version)"""
+"""QNLI: does the sentence hold the answer to the question? (GLUE, from SQuAD; the second
+version)
+"""
 
 import os
 from collections.abc import Iterator

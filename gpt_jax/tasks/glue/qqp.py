@@ -15,9 +15,11 @@ COLUMNS = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  """GLUE's files. A few rows of the labelled ones are broken as published; they are left out and counted.
+  """GLUE's files. A few rows of the labelled ones are broken as published; they are left out and
+  counted.
 
-  Most have too few columns, and two have no second question (https://github.com/huggingface/datasets/issues/277).
+  Most have too few columns, and two have no second question
+  (https://github.com/huggingface/datasets/issues/277).
   """
   path = os.path.join(folder(data_dir, "glue", "QQP"), f"{split}.tsv")
   if split == "test":

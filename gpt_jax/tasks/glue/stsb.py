@@ -12,7 +12,8 @@ from gpt_jax.tasks.task import Task, similarity
 
 
 def bins(score: str) -> tuple[float, ...]:
-  """A score as a distribution over 0..5 with that expectation: 3.4 is 0.6 on 3, 0.4 on 4 (Tai et al. 2015, 4.2).
+  """A score as a distribution over 0..5 with that expectation: 3.4 is 0.6 on 3, 0.4 on 4 (Tai et
+  al. 2015, 4.2).
 
   Raises:
     ValueError: not a number from 0 to 5.

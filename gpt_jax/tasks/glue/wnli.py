@@ -1,7 +1,9 @@
-"""WNLI: does a sentence with its pronoun replaced follow from the text? (GLUE, from Levesque et al. 2012)
+"""WNLI: does a sentence with its pronoun replaced follow from the text? (GLUE, from Levesque et al.
+2012)
 
-GLUE's ninth task, and none of the paper's twelve. Training and dev set share sentences, mostly with opposite labels: a
-model that remembers its training set is worse than chance on dev (gluebenchmark.com/faq).
+GLUE's ninth task, and none of the paper's twelve. Training and dev set share sentences, mostly with
+opposite labels: a model that remembers its training set is worse than chance on dev
+(gluebenchmark.com/faq).
 """
 
 import os

@@ -1,7 +1,7 @@
 """Sentences whose pronoun stands for one of two candidates, for zero-shot evaluation (section 5).
 
-The paper's data is that of Rahman and Ng (2012), 1,322 sentences for training and 564 for testing; the 273 Winograd
-schemas (Levesque et al. 2012) have the same form.
+The paper's data is that of Rahman and Ng (2012), 1,322 sentences for training and 564 for testing;
+the 273 Winograd schemas (Levesque et al. 2012) have the same form.
 """
 
 import os
@@ -53,7 +53,9 @@ def read(data_dir: str, name: str) -> list[Pronoun]:
 
 
 def _blocks(path: str) -> Iterator[Pronoun]:
-  """Four lines a sentence: itself, the pronoun, the two candidates separated by a comma, the right one."""
+  """Four lines a sentence: itself, the pronoun, the two candidates separated by a comma, the
+  right one.
+  """
   numbered = lines(path)
   for i in range(0, len(numbered), 4):
     name = f"{path}:{numbered[i][0]}"

@@ -1,4 +1,6 @@
-"""RACE: questions on a passage, four options each, from English exams of middle and high schools (Lai et al. 2017)."""
+"""RACE: questions on a passage, four options each, from English exams of middle and high schools
+(Lai et al. 2017).
+"""
 
 import functools
 import json
@@ -16,7 +18,9 @@ LABELS = ("A", "B", "C", "D")
 
 
 def sequences(article: str, question: str, *options: str) -> Sequences:
-  """<start> article question <delimiter> option <extract>, an option each (the paper's section 3.3)."""
+  """<start> article question <delimiter> option <extract>, an option each (the paper's section
+  3.3).
+  """
   return tuple((article, question, option) for option in options)
 
 

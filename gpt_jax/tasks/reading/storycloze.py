@@ -1,4 +1,6 @@
-"""Story Cloze: which of two endings belongs to a story of four sentences? (Mostafazadeh et al. 2016)"""
+"""Story Cloze: which of two endings belongs to a story of four sentences? (Mostafazadeh et al.
+2016)
+"""
 
 import functools
 import glob
@@ -18,7 +20,9 @@ DIVISION = 3535999445  # the seed of OpenAI's split (released datasets.py); the 
 
 
 def read(data_dir: str, split: str, test: str) -> Iterator[Row]:
-  """The set's own CSV files: "val" of spring 2016, divided 4 to 1 for training and dev, and the test set asked for."""
+  """The set's own CSV files: "val" of spring 2016, divided 4 to 1 for training and dev, and the
+  test set asked for.
+  """
   root = folder(data_dir, "story_cloze")
   if split == "test":
     yield from _rows(root, test)

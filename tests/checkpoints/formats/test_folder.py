@@ -1,4 +1,6 @@
-"""Exports, as npz and as safetensors: equal when read back, written whole or not at all, and never trusted."""
+"""Exports, as npz and as safetensors: equal when read back, written whole or not at all, and
+never trusted.
+"""
 
 import hashlib
 import json

@@ -1,5 +1,5 @@
-"""transformers' folders without transformers: equal when read back, in all their varieties, refused where they are not
-ours to read. tests/interop/test_transformers.py has theirs beside it."""
+"""transformers' folders without transformers: equal when read back, in all their varieties, refused
+where they are not ours to read. tests/interop/test_transformers.py has theirs beside it."""
 
 import json
 import shutil

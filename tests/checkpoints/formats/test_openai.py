@@ -1,4 +1,6 @@
-"""OpenAI's release of GPT-1: read as its code reads it, written back byte for byte, and refused where it is damaged."""
+"""OpenAI's release of GPT-1: read as its code reads it, written back byte for byte, and refused
+where it is damaged.
+"""
 
 import itertools
 import json

@@ -1,4 +1,6 @@
-"""The Transformer against transformers' OpenAIGPTLMHeadModel: logits, loss and every gradient, on random weights."""
+"""The Transformer against transformers' OpenAIGPTLMHeadModel: logits, loss and every gradient,
+on random weights.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,9 @@ SIZES = {
 
 @pytest.fixture(scope="module", params=SIZES, ids=["tiny", "real"])
 def pair(request):
-  """(config, our parameters with perturbed biases and norms, the same model in torch, rows of ids)."""
+  """(config, our parameters with perturbed biases and norms, the same model in torch, rows of
+  ids).
+  """
   config = SIZES[request.param]
   rng = np.random.default_rng(0)
   rows = rng.integers(
@@ -54,7 +58,9 @@ def torch_model(config, params):
 
 
 def to_transformers(config, trunk):
-  """transformers' names and shapes. Their Conv1D multiplies from the right, as ours do: no transpose."""
+  """transformers' names and shapes. Their Conv1D multiplies from the right, as ours do: no
+  transpose.
+  """
   d = config.width
   arrays = {
     "tokens_embed.weight": trunk["tokens"][: config.vocab_size],

@@ -1,4 +1,6 @@
-"""What we export, in transformers' classes, and what these save, in ours: the same logits, fine-tuned heads too."""
+"""What we export, in transformers' classes, and what these save, in ours: the same logits,
+fine-tuned heads too.
+"""
 
 import io
 import json
@@ -67,7 +69,9 @@ def our_logits(spec, params, ids):
 
 
 def our_scores(spec, params, ids, sequences):
-  """Scores [N, K] of examples that are so many of the rows each, and the language model's logits [rows, T, V + 3]."""
+  """Scores [N, K] of examples that are so many of the rows each, and the language model's logits
+  [rows, T, V + 3].
+  """
   ends = (np.arange(len(ids), dtype=np.int32) * ids.shape[1] + ids.shape[1] - 1).reshape(
     -1, sequences
   )
@@ -269,7 +273,9 @@ def test_no_pickle_is_trusted(tmp_path, content):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float64"])
 def test_the_types_of_a_bin(tmp_path, dtype):
-  """As in a model.safetensors: half precision becomes float32, quantised numbers are not taken for weights."""
+  """As in a model.safetensors: half precision becomes float32, quantised numbers are not taken
+  for weights.
+  """
   import torch
   from safetensors.numpy import load_file
 

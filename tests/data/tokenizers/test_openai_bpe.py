@@ -1,4 +1,6 @@
-"""OpenAI's vocabularies: ids as by the published procedure, written out here; damaged files; what refuses what."""
+"""OpenAI's vocabularies: ids as by the published procedure, written out here; damaged files;
+what refuses what.
+"""
 
 import collections
 import itertools
@@ -83,7 +85,9 @@ def mixed(rng: random.Random) -> str:
 
 
 def standardised(text: str) -> str:
-  """text_utils.py: replace five characters, put spaces around runs of marks, then tidy the white space."""
+  """text_utils.py: replace five characters, put spaces around runs of marks, then tidy the white
+  space.
+  """
   for old, new in (("—", "-"), ("–", "-"), ("―", "-"), ("…", "..."), ("´", "'")):
     text = text.replace(old, new)
   runs = "|".join(re.escape(mark) + "+" for mark in '-~!";?+,)(/*[]}{|_')
@@ -93,7 +97,9 @@ def standardised(text: str) -> str:
 
 
 def merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
-  """The pair of the lowest rank is merged, wherever it stands, from left to right; then the next."""
+  """The pair of the lowest rank is merged, wherever it stands, from left to right; then the
+  next.
+  """
   while len(parts) > 1:
     pair = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
     if pair not in ranks:
@@ -127,7 +133,9 @@ def published_gpt1(texts: list[str], tokenizer: GPT1Tokenizer) -> list[list[int]
 
 
 def published_gpt2(texts: list[str], tokenizer: GPT2Tokenizer) -> list[list[int]]:
-  """encoder.py: contractions, then letters, digits and others with the space before them; merged as bytes."""
+  """encoder.py: contractions, then letters, digits and others with the space before them; merged
+  as bytes.
+  """
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
   signs = dict(zip(printable, map(chr, printable), strict=True))
   signs |= {
@@ -169,7 +177,9 @@ def kind_of(letter: str) -> str:
 
 
 def trained(words: list[list[str]], count: int) -> list[tuple[str, str]]:
-  """Merges of the pairs that are the most frequent; enough of a vocabulary to tell a right procedure from a wrong."""
+  """Merges of the pairs that are the most frequent; enough of a vocabulary to tell a right
+  procedure from a wrong.
+  """
   merges = []
   while len(merges) < count:
     made = {"".join(pair) for pair in merges}
@@ -195,7 +205,9 @@ def write(folder, names, pieces, merges):
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
-  """Folders of a small vocabulary of each kind, as OpenAI would have released it: {"gpt1": …, "gpt2": …}."""
+  """Folders of a small vocabulary of each kind, as OpenAI would have released it: {"gpt1": …,
+  "gpt2": …}.
+  """
   folder = tmp_path_factory.mktemp("released")
   letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-&<>$\\éσ\ufffd"))
   merges = trained([[*word[:-1], word[-1] + "</w>"] for word in TEXT.split()], 50)

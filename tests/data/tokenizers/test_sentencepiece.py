@@ -1,4 +1,6 @@
-"""Vocabularies: training on counts, exact ids, what survives a round trip, and what a damaged folder says."""
+"""Vocabularies: training on counts, exact ids, what survives a round trip, and what a damaged
+folder says.
+"""
 
 import collections
 import io
