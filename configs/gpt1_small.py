@@ -7,7 +7,7 @@
 98 English novels a perplexity of 139 per token (1.70 bits per byte) on the five held out.
 """
 
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig

@@ -10,7 +10,7 @@ the paper gives neither schedule nor
 length: those here are GPT-1's, 10 passes. Hardware and hours: not run by us at these sizes.
 """
 
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.pretrain import PretrainConfig

@@ -8,7 +8,7 @@ minutes. Expect on 98 English novels a perplexity of 227 on the first 40,960 hel
 the Transformer has 147.
 """
 
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig

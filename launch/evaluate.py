@@ -1,7 +1,7 @@
 """Evaluates a language model on prepared text (perplexity, bits per byte), a fine-tuned one on its
 task (its metrics).
 
-python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=train|valid|dev|test] [--task=mnli-mismatched]
+python launch/py --checkpoint=DIR --data=DIR [--split=train|valid|dev|test] [--task=mnli-mismatched]
 """
 
 from absl import flags
@@ -21,7 +21,7 @@ TASK = flags.DEFINE_string(
 
 
 def main():
-  from gpt_jax.inference import evaluate
+  from gpt_jax.programs import evaluate
 
   for name, value in evaluate.run(CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value).items():
     print(f"{name:13} {value:,.4f}" if isinstance(value, float) else f"{name:13} {value:,}")

@@ -1,12 +1,12 @@
 r"""Continues prompts with a trained language model.
 
-python launch/generate.py --checkpoint=DIR --prompt=TEXT [--prompt=TEXT …] [--max_tokens=100 --temperature=0.8 --seed=1]
+python launch/py --checkpoint=DIR --prompt=TEXT [--prompt=TEXT …] [--max_tokens=100 --temperature=0.8 --seed=1]
 
 GPT-2 was asked for a summary and for a translation from French like this (Radford et al. 2019, 3.6
 and 3.7):
 
-python launch/generate.py --checkpoint=DIR --prompt="$(cat article.txt)"$'\nTL;DR:' --top_k=2
-python launch/generate.py --checkpoint=DIR --prompt=$'bonjour = good morning\nmerci bien =' --temperature=0
+python launch/py --checkpoint=DIR --prompt="$(cat article.txt)"$'\nTL;DR:' --top_k=2
+python launch/py --checkpoint=DIR --prompt=$'bonjour = good morning\nmerci bien =' --temperature=0
 """
 
 import sys
@@ -36,7 +36,7 @@ SEED = flags.DEFINE_integer("seed", 0, "of the first prompt; the next prompts ha
 
 def main():
   prompts = PROMPT.value + (read(FILE.value) if FILE.value else [])
-  from gpt_jax.inference import generate
+  from gpt_jax.programs import generate
 
   settings = [flag.value for flag in (MAX_TOKENS, TEMPERATURE, TOP_K, TOP_P, SEED)]
   texts = generate.run(CHECKPOINT.value, prompts, *settings)

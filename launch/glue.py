@@ -1,8 +1,8 @@
 """Makes a GLUE submission of fine-tuned checkpoints, or checks one that is there; prints what each
 file predicts.
 
-python launch/glue.py --checkpoints=DIR,DIR --data_dir=DIR --out=FILE.zip
-python launch/glue.py --check=FILE.zip
+python launch/py --checkpoints=DIR,DIR --data_dir=DIR --out=FILE.zip
+python launch/py --check=FILE.zip
 """
 
 from absl import flags
@@ -23,7 +23,8 @@ CHECK = flags.DEFINE_string("check", None, "a submission to check, instead of ma
 
 
 def main():
-  from gpt_jax.paper import glue
+  from gpt_jax.paper.glue import check
+  from gpt_jax.programs import glue
 
   making = {"--checkpoints": CHECKPOINTS.value, "--data_dir": DATA_DIR.value, "--out": OUT.value}
   missing = [name for name, value in making.items() if value is None]
@@ -32,7 +33,7 @@ def main():
   if CHECK.value is None and missing:
     raise InputError(f"needed: {', '.join(missing)}; or --check alone (--help says what each is)")
   sources = {} if CHECK.value is not None else glue.run(*making.values())
-  for file, counts in glue.check(OUT.value if CHECK.value is None else CHECK.value).items():
+  for file, counts in check(OUT.value if CHECK.value is None else CHECK.value).items():
     shares = ", ".join(
       f"{outcome} {count / counts.total():.1%}" for outcome, count in sorted(counts.items())
     )

@@ -1,7 +1,7 @@
 """Does tasks with the language model alone (section 5): CoLA, SST-2, RACE, definite pronouns,
 Winograd schemas.
 
-python launch/zero_shot.py --checkpoint=DIR --data_dir=DIR [--tasks=cola,dprd] [--history]
+python launch/py --checkpoint=DIR --data_dir=DIR [--tasks=cola,dprd] [--history]
 """
 
 from absl import flags
@@ -27,7 +27,7 @@ OUT = flags.DEFINE_string("json", "", "file for the numbers")
 
 
 def main():
-  from gpt_jax.paper import zero_shot
+  from gpt_jax.programs import zero_shot
 
   zero_shot.run(
     CHECKPOINT.value,

@@ -183,7 +183,7 @@ def prepared(tmp_path_factory, tiny_tokenizer):
   """A folder as prepare writes it: 60 and 7 short documents of sentences that follow a pattern."""
   import random
 
-  from gpt_jax.data.tokens import TokenWriter
+  from gpt_jax.data.token_file import TokenWriter
 
   folder, rng = tmp_path_factory.mktemp("prepared"), random.Random(0)
   tiny_tokenizer.save(str(folder / "tokenizer"))
@@ -213,7 +213,7 @@ def make_run(tiny_tokenizer):
   from gpt_jax.batch import TaskBatch, TextBatch
   from gpt_jax.checkpoints import run_folder as workdirs
   from gpt_jax.checkpoints.store import Checkpoints
-  from gpt_jax.data.tokens import WindowsConfig
+  from gpt_jax.data.windows import WindowsConfig
   from gpt_jax.models.model import ModelConfig
   from gpt_jax.programs.pretrain import PretrainConfig
 

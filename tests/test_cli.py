@@ -21,13 +21,13 @@ from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.openai_bpe import BYTES, GPT2Tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
-from gpt_jax.data.tokens import TokenFile
 from gpt_jax.models.model import LanguageModel, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.training import loop as train
 from gpt_jax.training import optimizer as optim
+from gpt_jax.training.step import init_state
 
 ROOT = Path(__file__).parents[1]
 
@@ -169,7 +169,7 @@ def world(tmp_path_factory, finetuned, release):
   ids = np.zeros((1, 4), np.int32)
   model = LanguageModel(configs.override(config.trunk, "width", "32"))
   optimizer, _ = optim.make(config.optim, 2)
-  init = train.init_state(
+  init = init_state(
     lambda key: model.init(key, TextBatch(ids, ids, ids, ids, None))["params"], optimizer
   )
   with Checkpoints(str(here / "wider"), metric="valid_loss", mode="min") as checkpoints:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpt_jax import config as configs
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.task import _modules, _tasks
 from gpt_jax.training import optimizer as optim

@@ -23,7 +23,7 @@ from gpt_jax.checkpoints import store as checkpoint
 
 ROOT = Path(__file__).parents[1]
 CONFIG = """
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig

@@ -17,23 +17,24 @@ import pytest
 
 import gpt_jax
 from gpt_jax.checkpoints import store as checkpoint
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models import losses
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import LanguageModel, logits
+from gpt_jax.models.model import LanguageModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import place
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.tasks.encoding import PackedBatches
+from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import Named
-from gpt_jax.training import loop as train
 from gpt_jax.training import optimizer as optim
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.step import init_state, lay_out, make_step
 
 RECORD = Path(__file__).with_name("golden.json")
 RELATIVE = (
@@ -204,17 +205,13 @@ def test_packed_batch(golden, tiny_tokenizer):
 def test_one_step(golden, mesh):
   trunk = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
   rows = ((np.arange(16)[:, None] + 7 * np.arange(9)) % 60).astype(np.int32)
-  where = sharding.make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
+  where = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
   model = LanguageModel(trunk)
   optimizer, schedule = optim.make(OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20)
-  make_state = train.init_state(lambda key: model.init(key, Causal()(rows))["params"], optimizer)
-  make_state, shardings = train.lay_out(make_state, where, trunk.TENSOR_PARALLEL)
-  step = train.make_step(
-    losses.text_loss(model), optimizer, schedule, where, shardings, via=mesh.via
-  )
-  state, metrics = step(
-    make_state(np.uint32(3)), sharding.place(Causal()(rows), where, 1, mesh.via), 3
-  )
+  make_state = init_state(lambda key: model.init(key, Causal()(rows))["params"], optimizer)
+  make_state, shardings = lay_out(make_state, where, trunk.TENSOR_PARALLEL)
+  step = make_step(losses.text_loss(model), optimizer, schedule, where, shardings, via=mesh.via)
+  state, metrics = step(make_state(np.uint32(3)), place(Causal()(rows), where, 1, mesh.via), 3)
   values = [float(jax.device_get(metrics["loss"]).value), float(metrics["gradient_norm"])]
   values += [float(np.abs(x).sum()) for x in jax.tree.leaves(jax.device_get(state.params))]
   golden(f"one step {mesh.via}", values, 1e-5)

@@ -10,20 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.load import Pretrained
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import LanguageModel, logits
+from gpt_jax.models.model import LanguageModel
+from gpt_jax.ops.cross_entropy import logits
 
 _BATCH = 16  # prompts at once: beyond, a batch takes longer and no more tokens come a second
+
+
 _WIDTHS = 16  # prompts are filled up to a multiple of this, so that few widths need compiling
-
-
-def run(checkpoint: str, prompts: Sequence[str], *settings: Any, **named: Any) -> list[str]:
-  """Each prompt with its continuation by a checkpoint (see pretrained.load), with the settings
-  of `continuations`.
-  """
-  return continuations(pretrained.load(checkpoint), prompts, *settings, **named)
 
 
 def continuations(

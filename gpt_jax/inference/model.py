@@ -18,11 +18,12 @@ from gpt_jax.batch import TextBatch
 from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.load import Pretrained
 from gpt_jax.errors import InputError
-from gpt_jax.inference import generate
 from gpt_jax.inference.evaluate import make_predictor
-from gpt_jax.models.model import LanguageModel, logits
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.inference.generate import continuations
+from gpt_jax.models.model import LanguageModel
+from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.readers import Row
 
 _BATCH = 16
@@ -93,7 +94,7 @@ class Model:
       InputError: an empty prompt, or a value that is not allowed.
     """
     given = [prompts] if isinstance(prompts, str) else list(prompts)
-    texts = generate.continuations(self.found, given, max_tokens, temperature, top_k, top_p, seed)
+    texts = continuations(self.found, given, max_tokens, temperature, top_k, top_p, seed)
     return texts[0] if isinstance(prompts, str) else texts
 
   def log_probs(self, texts: str | Sequence[str]) -> Scored | list[Scored]:
@@ -152,14 +153,14 @@ class Model:
       return []
     encoded = task.encode(examples, self.found.tokenizer, self.found.spec.trunk.context)
     mesh, predictor = self._predictor
-    probabilities = predictor(sharding.replicate(self.found.params, mesh), encoded, 2 * _BATCH)
+    probabilities = predictor(replicate(self.found.params, mesh), encoded, 2 * _BATCH)
     found = [dict(zip(task.labels, map(float, each), strict=True)) for each in probabilities]
     return found[0] if isinstance(texts, str) else found
 
   @functools.cached_property
   def _predictor(self) -> tuple[Mesh, Callable[..., np.ndarray]]:
     """Kept, since each one made compiles anew."""
-    mesh = sharding.make_mesh(MeshConfig())
+    mesh = make_mesh(MeshConfig())
     return mesh, make_predictor(self.found.model, mesh)
 
   @property

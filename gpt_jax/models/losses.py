@@ -7,22 +7,16 @@ devices stay exact.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from gpt_jax.batch import Mean, TaskBatch, TextBatch
-from gpt_jax.models.model import LanguageModel, TaskModel, logits
+from gpt_jax.models.model import LanguageModel, TaskModel
+from gpt_jax.ops.cross_entropy import cross_entropy
 from gpt_jax.ops.dropout import Key
-from gpt_jax.parallel.sharding import axis_size, constrain
 
 Loss = Callable[[Any, Any, Key | None], tuple[Mean, dict[str, Mean]]]
-
-# Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory and cost no
-# time.
-CHUNK_ELEMENTS = 2**26
 
 
 def text_loss(model: LanguageModel) -> Loss:
@@ -55,99 +49,3 @@ def task_loss(model: TaskModel, text_weight: float) -> Loss:
     return objective, {"loss": objective, **metrics}
 
   return loss
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
-def cross_entropy(hidden, table, targets, weights, rows_in_use: int) -> jax.Array:
-  """Weighted sum of the cross-entropies of next-token predictions, in nats, never holding all
-  logits.
-
-  The gradient is made in the forward pass, chunk by chunk along T (chunks of flattened tokens would
-  add all-gathers under data parallelism), and only scaled in the backward pass.
-
-  Args:
-    hidden: [B, T, D].
-    table: [R, D].
-    targets, weights: [B, T].
-    rows_in_use: rows of the table that are tokens.
-  """
-  parts = _chunks(hidden, targets, weights, table.shape[0])
-  return _sum_over(lambda part: _chunk(*part, table, rows_in_use)[0], parts)
-
-
-def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
-  # One sum for each device along the batch: a single one would cost an all-reduce of the whole
-  # table in every chunk.
-  groups = axis_size("data")
-
-  def of_chunk(part):
-    h, t, w = part
-    total, scores, log_sum = _chunk(h, t, w, table, rows_in_use)
-    # softmax - one-hot, weighted. A masked row has probability 0 and no gradient.
-    hot = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 2) == t[..., None]
-    d_scores = ((jnp.exp(scores - log_sum[..., None]) - hot) * w[..., None]).astype(h.dtype)
-    d_hidden = jnp.einsum("btr,rd->btd", d_scores, table)
-    d_scores, h = (x.reshape(groups, -1, *x.shape[1:]) for x in (d_scores, h))
-    d_table = jnp.einsum("gbtr,gbtd->grd", d_scores, h, preferred_element_type=jnp.float32)
-    return (total, constrain(d_table, "data", "model")), d_hidden
-
-  parts = _chunks(hidden, targets, weights, table.shape[0])
-  if parts[0].shape[0] == 1:
-    (total, d_table), d_hidden = of_chunk(jax.tree.map(lambda x: x[0], parts))
-  else:
-
-    def body(carry, part):
-      sums, d_hidden = of_chunk(part)
-      return jax.tree.map(jnp.add, carry, sums), d_hidden
-
-    start = (
-      jnp.float32(0),
-      constrain(jnp.zeros((groups, *table.shape), jnp.float32), "data", "model"),
-    )
-    (total, d_table), d_hidden = jax.lax.scan(body, start, parts)
-    d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
-  return total, (d_hidden, d_table.sum(0).astype(table.dtype))
-
-
-def _cross_entropy_backward(rows_in_use, gradients, scale):
-  del rows_in_use
-  d_hidden, d_table = gradients
-  return (
-    (d_hidden * scale).astype(d_hidden.dtype),
-    (d_table * scale).astype(d_table.dtype),
-    None,
-    None,
-  )
-
-
-cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
-
-
-def _sum_over(function, parts):
-  """The sum of function over the chunks, one at a time; without a loop where there is only one."""
-  if parts[0].shape[0] == 1:
-    return function(jax.tree.map(lambda x: x[0], parts))
-  return jax.lax.scan(lambda total, part: (total + function(part), None), jnp.float32(0), parts)[0]
-
-
-def _chunk(hidden, targets, weights, table, rows_in_use):
-  """Weighted loss of one chunk [B, t], its logits [B, t, R] and their log-sum-exp [B, t]."""
-  scores = logits(hidden, table, rows_in_use)
-  log_sum = jax.nn.logsumexp(scores, axis=-1)
-  right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
-  return ((log_sum - right) * weights).sum(), scores, log_sum
-
-
-def _chunks(hidden, targets, weights, rows):
-  """Each array [B, T, ...] as [chunks, B, T / chunks, ...]."""
-  batch, length = targets.shape
-  most = CHUNK_ELEMENTS * axis_size("data") * axis_size("model")
-  count = next(
-    n
-    for n in range(1, length + 1)
-    if length % n == 0 and batch * (length // n) * rows <= most or n == length
-  )
-  return tuple(
-    jnp.moveaxis(x.reshape(batch, count, length // count, *x.shape[2:]), 1, 0)
-    for x in (hidden, targets, weights)
-  )

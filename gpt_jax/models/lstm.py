@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from gpt_jax.config import option, validate
-from gpt_jax.models.transformer import Projection, padded_rows
+from gpt_jax.models.layers import Projection, padded_rows
 from gpt_jax.ops.dropout import Key, drop
-from gpt_jax.parallel.sharding import axis_size, constrain
+from gpt_jax.parallel.mesh import axis_size
+from gpt_jax.parallel.partition import constrain
 
 _INIT = nn.initializers.normal(0.02)
 _RECURRENT_INIT = nn.initializers.orthogonal(

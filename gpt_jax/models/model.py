@@ -6,12 +6,11 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import TaskBatch, TextBatch
 from gpt_jax.config import option, validate
-from gpt_jax.models.transformer import SPECIAL_TOKENS
+from gpt_jax.models.layers import SPECIAL_TOKENS
 from gpt_jax.ops.dropout import Key, drop
 
 
@@ -119,14 +118,3 @@ class Head(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, (outcomes,))
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
     return scores if c.combine == "sum" else scores[..., 0]
-
-
-def logits(hidden: jax.Array, table: jax.Array, rows_in_use: int) -> jax.Array:
-  """float32 [..., R]: next-token scores, those of rows that are no token at -1e9."""
-  scores = jax.lax.dot_general(
-    hidden, table, (((hidden.ndim - 1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-  )
-  if rows_in_use == table.shape[0]:
-    return scores
-  used = jnp.arange(table.shape[0]) < rows_in_use
-  return jnp.where(used.reshape((1,) * (scores.ndim - 1) + (-1,)), scores, -1e9)

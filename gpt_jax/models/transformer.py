@@ -9,7 +9,6 @@ Letters: B rows, T positions, D width, H heads, K = D / H, F = 4 D, R rows of th
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -20,16 +19,9 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.config import option, validate
 from gpt_jax.errors import InputError
+from gpt_jax.models.layers import _INIT, LayerNorm, Projection, padded_rows
 from gpt_jax.ops.dropout import Key, drop
-from gpt_jax.parallel.sharding import axis_size, constrain
-
-SPECIAL_TOKENS = 3  # start, delimiter, extract: the first rows behind the vocabulary
-_ROW_MULTIPLE = (
-  128  # lets a table of any vocabulary be sharded, and fills the tiles of a matrix unit
-)
-_STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
-_INIT = nn.initializers.normal(_STD)
-_EPSILON = 1e-5
+from gpt_jax.parallel.partition import constrain
 
 # Matched against the paths of parameters and optimizer moments (see sharding.partition).
 TENSOR_PARALLEL = (
@@ -41,11 +33,6 @@ TENSOR_PARALLEL = (
   (r"mlp/in/bias$", P("model")),
   (r"mlp/out/kernel$", P("model", None)),
 )
-
-
-def padded_rows(vocab_size: int) -> int:
-  """Rows of the embedding table: vocabulary and special tokens, rounded up."""
-  return -(-(vocab_size + SPECIAL_TOKENS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,27 +173,6 @@ class Transformer(nn.Module):
     return constrain(table[inputs] + places[positions], "data"), table
 
 
-def attention_maps(intermediates) -> jax.Array:
-  """The attention probabilities of every layer and head, before dropout: float32 [layers, B, H, T,
-  T].
-
-  Args:
-    intermediates: what the trunk kept, under "intermediates", in an apply(…,
-      mutable="intermediates").
-  """
-  maps = []
-  for i in range(len(intermediates)):
-    blocks = intermediates[f"block_{i}"]["attention"][
-      "probabilities"
-    ]  # of queries, each over its own prefix
-    length = blocks[-1].shape[-1]
-    whole = [
-      jnp.pad(block, ((0, 0), (0, 0), (0, 0), (0, length - block.shape[-1]))) for block in blocks
-    ]
-    maps.append(jnp.concatenate(whole, axis=2))
-  return jnp.stack(maps)
-
-
 class Block(nn.Module):
   """GPT-1: n = LN(x + Attention(x)), LN(n + MLP(n)) (train.py:143-147); GPT-2: x +
   Attention(LN(x)), then MLP.
@@ -316,44 +282,3 @@ class MLP(nn.Module):
     d, dtype = self.config.width, self.config.dtype
     x = jax.nn.gelu(Projection((d,), (4 * d,), dtype, name="in")(x), approximate=True)
     return Projection((4 * d,), (d,), dtype, self.config.residual_scale, name="out")(x)
-
-
-class Projection(nn.Module):
-  """An affine map of the last axes of x, as one matrix product."""
-
-  inputs: tuple[int, ...]
-  outputs: tuple[int, ...]
-  dtype: str
-  scale: float = 1.0  # of the first kernel
-
-  @nn.compact
-  def __call__(self, x):
-    init = nn.initializers.normal(self.scale * _STD)
-    kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
-    bias = self.param("bias", nn.initializers.zeros, self.outputs).astype(self.dtype)
-    before = x.shape[: x.ndim - len(self.inputs)]
-    if axis_size("model") == 1:
-      # Of two dimensions: XLA transposes every step the kernels, and their gradients, of a product
-      # of more.
-      y = x.reshape(*before, -1) @ kernel.reshape(math.prod(self.inputs), -1)
-      y = y.reshape(before + self.outputs)
-    else:  # a reshape would hide which axis of a kernel is sharded
-      axes = tuple(range(len(before), x.ndim))
-      y = jax.lax.dot_general(x, kernel, ((axes, tuple(range(len(axes)))), ((), ())))
-    return y + bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
-
-
-class LayerNorm(nn.Module):
-  """Biased variance, epsilon inside the root, in float32 (train.py:44-57)."""
-
-  dtype: str
-
-  @nn.compact
-  def __call__(self, x):
-    scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
-    bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-    x = x.astype(jnp.float32)
-    centred = x - x.mean(-1, keepdims=True)
-    x = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + _EPSILON)
-    shape = (1,) * (x.ndim - 1) + scale.shape
-    return (x * scale.reshape(shape) + bias.reshape(shape)).astype(self.dtype)

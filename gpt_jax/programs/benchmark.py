@@ -23,20 +23,23 @@ from gpt_jax import config as configs
 from gpt_jax import files as writing
 from gpt_jax.batch import TaskBatch, TextBatch
 from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
-from gpt_jax.data.tokens import TokenFile, TokenWriter, Windows
+from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.inference import generate
 from gpt_jax.models import losses
 from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.parallel import sharding
+from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
+from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.parallel.placement import check_batch, place
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.tasks.encoding import Encoded, PackedBatches
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import Task, find
-from gpt_jax.training import loop as train
 from gpt_jax.training import optimizer as optim
-from gpt_jax.training.loop import TrainState
+from gpt_jax.training.step import TrainState, init_state, lay_out, make_step
 
 ROUNDS = (
   5  # of matrix products and steps in turn, so that both meet the same load; medians are reported
@@ -124,12 +127,12 @@ def step(config: PretrainConfig) -> Measured:
   """A training step, beside the matrix products in it alone: their times add up to the least a
   step can take.
   """
-  mesh = sharding.make_mesh(config.mesh)
+  mesh = make_mesh(config.mesh)
   state, advance = _training(config)
   rows = np.random.default_rng(0).integers(
     config.trunk.vocab_size, size=(config.data.batch_size, config.data.length + 1), dtype=np.int32
   )
-  batch = sharding.place(config.objective(rows), mesh, config.train.microbatches, config.mesh.via)
+  batch = place(config.objective(rows), mesh, config.train.microbatches, config.mesh.via)
 
   def one_step():
     nonlocal state
@@ -278,22 +281,20 @@ def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measure
 
 def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
   """One batch, packed and padded, trained on with the auxiliary loss and evaluated, in turns."""
-  mesh = sharding.make_mesh(config.mesh)
+  mesh = make_mesh(config.mesh)
   model = ModelConfig(config.trunk, HeadConfig(task.outcomes, task.combine)).build()
   packed = PackedBatches(encoded, EXAMPLES, seed=0, epochs=1, row_multiple=mesh.size)(0)
   batches = {"packed": packed, "padded": one_sequence_a_row(packed, int(encoded.lengths.max()))}
   optimizer, schedule = optim.make(config.optim, 10_000)
-  make_state = train.init_state(lambda key: model.init(key, packed)["params"], optimizer)
-  make_state, shardings = train.lay_out(
-    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-  )
-  advance = train.make_step(losses.task_loss(model, 0.5), optimizer, schedule, mesh, shardings)
+  make_state = init_state(lambda key: model.init(key, packed)["params"], optimizer)
+  make_state, shardings = lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  advance = make_step(losses.task_loss(model, 0.5), optimizer, schedule, mesh, shardings)
   scores = jax.jit(
     lambda params, batch: model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))[0]
   )
   state, placed = (
     make_state(np.uint32(0)),
-    {kind: sharding.place(batch, mesh) for kind, batch in batches.items()},
+    {kind: place(batch, mesh) for kind, batch in batches.items()},
   )
 
   def training(kind):
@@ -387,7 +388,7 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
     products.append(Product("mi,io->mo", x, kernel, c.layers))
     products.append(Product("mo,io->mi", y, kernel, c.layers))
     products.append(Product("mi,mo->io", x, y, c.layers))
-  some = min(m, losses.CHUNK_ELEMENTS // c.vocab_size)
+  some = min(m, CHUNK_ELEMENTS // c.vocab_size)
   hidden, table, scores = (some, d), (c.vocab_size, d), (some, c.vocab_size)
   products.append(Product("md,vd->mv", hidden, table, m / some))
   products.append(Product("mv,vd->md", scores, table, m / some))
@@ -429,16 +430,14 @@ def _training(
   config: PretrainConfig,
 ) -> tuple[TrainState, Callable[[TrainState, Any], tuple[TrainState, Any]]]:
   """A fresh state on the config's mesh, and the step that advances it."""
-  mesh = sharding.make_mesh(config.mesh)
-  sharding.check_batch(config.data.batch_size, mesh, config.train.microbatches)
+  mesh = make_mesh(config.mesh)
+  check_batch(config.data.batch_size, mesh, config.train.microbatches)
   model = ModelConfig(config.trunk, None, config.objective.causal).build()
   optimizer, schedule = optim.make(config.optim, 10_000)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
-  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = train.lay_out(
-    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-  )
-  advance = train.make_step(
+  make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state, shardings = lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  advance = make_step(
     losses.text_loss(model),
     optimizer,
     schedule,

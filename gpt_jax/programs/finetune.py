@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from gpt_jax import config as configs
 from gpt_jax import files as writing
@@ -25,15 +24,18 @@ from gpt_jax.models import losses
 from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper.seeds import Spread, spread
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
-from gpt_jax.tasks.encoding import Encoded, PackedBatches, evenly
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import check_batch, local_part, place
+from gpt_jax.tasks.encoding import Encoded, evenly
+from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import Named, Task
 from gpt_jax.training import loop as train
 from gpt_jax.training import optimizer as optim
 from gpt_jax.training.loop import TrainConfig, due
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.step import begin, init_state, lay_out, make_step
+from gpt_jax.training.transfer import transfer
 
 FIRST_EVALUATION = (
   1000  # update of the first epoch, which has others at its doublings (released train.py:430-445)
@@ -176,35 +178,6 @@ def _told(summary: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
-def transfer(fresh: Any, loaded: Any, layers: int | None, vocab_size: int) -> Any:
-  """A fresh trunk's parameters with those of a checkpoint in their place.
-
-  Args:
-    fresh: parameters of the trunk, drawn for this run.
-    loaded: those of the checkpoint, of the same shapes.
-    layers: -1 nothing; 0 token and position embeddings; k also the first k blocks; None everything
-      (released train.py:413-417).
-    vocab_size: the rows of the token table behind the vocabulary (start, delimiter, extract) always
-      stay fresh.
-  """
-
-  blocks = sum(name.startswith("block_") for name in fresh)
-
-  def of_leaf(path, fresh, loaded):
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    part = name.partition("/")[0]
-    depth = {"tokens": 0, "positions": 0, "last_norm": blocks}.get(part, 1)
-    if part.startswith("block_"):
-      depth = int(part.removeprefix("block_")) + 1
-    if layers is not None and depth > layers:
-      return fresh
-    if name == "tokens":
-      return jnp.asarray(fresh).at[:vocab_size].set(loaded[:vocab_size])
-    return jnp.asarray(loaded)
-
-  return jax.tree_util.tree_map_with_path(of_leaf, fresh, loaded)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Start:
   """What a run begins with: the trunk and its vocabulary, and the trunk's parameters unless they
@@ -263,23 +236,21 @@ class _Program:
 
 
 def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Start) -> _Program:
-  mesh = sharding.make_mesh(config.mesh)
-  sharding.check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
+  mesh = make_mesh(config.mesh)
+  check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
   total_steps = config.train.total_steps(len(train_set) // config.batch_size)
   head = HeadConfig(task.outcomes, task.combine, config.head_dropout)
   spec = ModelConfig(start.trunk, head, start.causal)
   model = spec.build()
   optimizer, schedule = optim.make(config.optim, total_steps)
   example = _batches(config, train_set, mesh)(0)
-  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = train.lay_out(
-    make_state, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-  )
+  make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state, shardings = lay_out(make_state, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
   transferred = jax.jit(
     lambda fresh, loaded: transfer(fresh, loaded, config.transfer_layers, start.trunk.vocab_size),
     out_shardings=shardings.params["trunk"],
   )
-  step = train.make_step(
+  step = make_step(
     losses.task_loss(model, config.text_weight),
     optimizer,
     schedule,
@@ -337,8 +308,8 @@ def _run_seed(
     return {f"dev_{name}": value for name, value in found.items()}
 
   def batch_at(step: int):
-    mine = sharding.local_part(batches(step), mesh, parts)
-    return sharding.place(mine, mesh, parts, config.mesh.via)
+    mine = local_part(batches(step), mesh, parts)
+    return place(mine, mesh, parts, config.mesh.via)
 
   def evaluate_at(step: int) -> bool:
     if config.train.evaluate_every:
@@ -355,7 +326,7 @@ def _run_seed(
   }
   # A sweep has many runs, and each checkpoint also the optimizer's state: 1.4 GB at GPT-1's size.
   with Checkpoints(workdir, metric=primary, mode="max", newest=1) as checkpoints:
-    state, first = train.begin(program.make_state, program.shardings, seed, checkpoints)
+    state, first = begin(program.make_state, program.shardings, seed, checkpoints)
     if first == 0 and start.params is not None:
       trunk = program.transferred(state.params["trunk"], start.params)
       state = state._replace(params={**state.params, "trunk": trunk})

@@ -11,7 +11,7 @@ from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.checkpoints.formats.folder import whole
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 
 

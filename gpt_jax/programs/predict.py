@@ -19,8 +19,8 @@ from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.model import TaskModel
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks import readers as rows
 from gpt_jax.tasks.task import Task, most_likely
 
@@ -73,10 +73,10 @@ def run(
     if not examples:
       raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
-  mesh = sharding.make_mesh(MeshConfig())
+  mesh = make_mesh(MeshConfig())
   predictor = make_predictor(loaded.model, mesh)
   with _writing(output, source, data_dir) as file:  # opened before the time is spent
-    params = sharding.replicate(loaded.params, mesh)
+    params = replicate(loaded.params, mesh)
     probabilities = predictor(params, encoded, batch_size)
     results = [
       _result(task, each, value)

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from gpt_jax.config import option, validate
-from gpt_jax.data import corpus, tokens
+from gpt_jax.data import corpus
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import Vocabulary
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer, WordCounts, plain
 from gpt_jax.errors import InputError
@@ -73,7 +74,7 @@ class Survey:
 
 
 def run(config: PrepareConfig, out: str) -> None:
-  """Makes the folder `out`: tokenizer/, train.* and valid.* (tokens.TokenFile), prepare.json.
+  """Makes the folder `out`: tokenizer/, train.* and valid.* (TokenFile), prepare.json.
 
   The folder appears whole or not at all. If it is there already, made with the same settings,
   nothing is done.
@@ -150,7 +151,7 @@ def _is_prepared(out: str, settings: dict) -> bool:
         f"{out}: was prepared with other settings ({change}); choose another --out, or delete it first"
       )
   for split in ("train", "valid"):
-    tokens.TokenFile(out, split)
+    TokenFile(out, split)
   return True
 
 
@@ -212,7 +213,7 @@ def _write(
     print("one document only: its last paragraphs are held out for validation", flush=True)
     stream = _divide(stream, survey.characters * (1 - config.valid_share))
   writers = {
-    split: tokens.TokenWriter(folder, split, tokenizer.vocab_size) for split in ("train", "valid")
+    split: TokenWriter(folder, split, tokenizer.vocab_size) for split in ("train", "valid")
   }
   rows = {split: _Rows() for split in writers}
   encode = functools.partial(_encode, os.path.join(folder, "tokenizer"), tokenizer.hash)

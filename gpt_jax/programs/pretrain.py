@@ -13,22 +13,24 @@ from gpt_jax import config as configs
 from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import option, validate
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Vocabulary
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
-from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
+from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_evaluator, text_measures
 from gpt_jax.models import losses
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import check_batch, local_rows, place
 from gpt_jax.training import loop as train
 from gpt_jax.training import optimizer as optim
 from gpt_jax.training.loop import TrainConfig, due
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.step import begin, init_state, lay_out, make_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +82,11 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   total_steps = config.train.total_steps(windows.steps_per_epoch)
 
   # 2. The devices, and the rows of each batch that this process provides.
-  mesh = sharding.make_mesh(config.mesh)
+  mesh = make_mesh(config.mesh)
   parts = config.train.microbatches
-  sharding.check_batch(config.data.batch_size, mesh, parts)
-  rows = sharding.local_rows(config.data.batch_size, mesh, parts)
-  evaluation_rows = sharding.local_rows(config.data.batch_size, mesh)
+  check_batch(config.data.batch_size, mesh, parts)
+  rows = local_rows(config.data.batch_size, mesh, parts)
+  evaluation_rows = local_rows(config.data.batch_size, mesh)
 
   # 3. Model, loss, optimizer, state.
   spec = ModelConfig(config.trunk, None, config.objective.causal)
@@ -92,11 +94,9 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   loss = losses.text_loss(model)
   optimizer, schedule = optim.make(config.optim, total_steps)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
-  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = train.lay_out(
-    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-  )
-  step = train.make_step(
+  make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state, shardings = lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  step = make_step(
     loss, optimizer, schedule, mesh, shardings, microbatches=parts, via=config.mesh.via
   )
   workdirs.claim(
@@ -105,7 +105,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
 
   def batch_at(step: int):
     rng = np.random.Generator(np.random.Philox(key=[config.train.seed, step]))
-    return sharding.place(config.objective(windows(step, rows), rng), mesh, parts, config.mesh.via)
+    return place(config.objective(windows(step, rows), rng), mesh, parts, config.mesh.via)
 
   evaluator = make_evaluator(loss, mesh)
 
@@ -126,7 +126,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
 
   # 4. Train, from the newest checkpoint if there is one.
   with Checkpoints(workdir, metric="valid_loss", mode="min", keep=milestone) as checkpoints:
-    state, first = train.begin(make_state, shardings, config.train.seed, checkpoints)
+    state, first = begin(make_state, shardings, config.train.seed, checkpoints)
     meta = {
       "model": configs.to_json(spec),
       "config": configs.to_json(config),

@@ -15,11 +15,11 @@ import numpy as np
 
 from gpt_jax import files as writing
 from gpt_jax.data import corpus
-from gpt_jax.data.tokens import TokenFile, WindowsConfig
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.inference import generate
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import finetune, prepare, pretrain
+from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.story import TASKS

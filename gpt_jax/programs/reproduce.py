@@ -16,13 +16,12 @@ from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.checkpoints import store as checkpoints
 from gpt_jax.checkpoints.load import Pretrained
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.inference import evaluate
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper import comparison, figures, zero_shot
 from gpt_jax.paper import tables as paper
 from gpt_jax.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
-from gpt_jax.programs import finetune
+from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.readers import check_exists

@@ -16,8 +16,9 @@ from gpt_jax.batch import TextBatch
 from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.load import Pretrained
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import LanguageModel, logits
-from gpt_jax.models.transformer import SPECIAL_TOKENS
+from gpt_jax.models.layers import SPECIAL_TOKENS
+from gpt_jax.models.model import LanguageModel
+from gpt_jax.ops.cross_entropy import logits
 
 _WIDTHS = 64  # texts are filled up to a multiple of this, so that few widths need compiling
 

@@ -25,11 +25,12 @@ from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.load import Pretrained
 from gpt_jax.data.tokenizers.base import Vocabulary
 from gpt_jax.errors import InputError
+from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.evaluate import make_predictor
-from gpt_jax.models.model import LanguageModel, logits
-from gpt_jax.models.transformer import attention_maps
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.models.model import LanguageModel
+from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs import predict
 from gpt_jax.tasks import readers as rows
 from gpt_jax.tasks.encoding import Encoded
@@ -254,9 +255,9 @@ def _classes(found: Pretrained, task: Task, encoded: Encoded) -> list[dict[str, 
     name: np.repeat(getattr(encoded, name), counts, axis=0)
     for name in ("fields", "labels", "names")
   }
-  mesh = sharding.make_mesh(MeshConfig())
+  mesh = make_mesh(MeshConfig())
   cut = dataclasses.replace(encoded, kept=np.stack(prefixes), **repeated)
-  probabilities = make_predictor(found.model, mesh)(sharding.replicate(found.params, mesh), cut, 32)
+  probabilities = make_predictor(found.model, mesh)(replicate(found.params, mesh), cut, 32)
   each_text = np.split(probabilities, np.cumsum(counts)[:-1])
   last = (
     [] if task.combine == "choose" else [encoded.texts[text] for text in encoded.fields[:, 0, -1]]

@@ -8,7 +8,8 @@ from gpt_jax.data import storyworld
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.encoding import first_field
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import Task, classification, entailment, multiple_choice, similarity
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import classification, entailment, multiple_choice, similarity
 
 
 def _read(make: Callable) -> Callable[[str, str], Iterator[Row]]:

@@ -11,7 +11,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.encoding import each_half, first_field
 from gpt_jax.tasks.readers import Row, table
-from gpt_jax.tasks.task import Task, classification, entailment, multiple_choice, similarity
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import classification, entailment, multiple_choice, similarity
 
 _TRANSFORMS = {
   "classification": classification,

@@ -16,29 +16,9 @@ from gpt_jax.config import option, validate
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded, Example, each_half, encode
 from gpt_jax.tasks.readers import Row, tfds_records
+from gpt_jax.tasks.transforms import Sequences
 
 SPLITS = ("train", "dev", "test")
-Sequences = tuple[tuple[str, ...], ...]
-
-
-def classification(text: str) -> Sequences:
-  """<start> text <extract>."""
-  return ((text,),)
-
-
-def entailment(premise: str, hypothesis: str) -> Sequences:
-  """<start> premise <delimiter> hypothesis <extract>."""
-  return ((premise, hypothesis),)
-
-
-def similarity(a: str, b: str) -> Sequences:
-  """Both orders, whose representations the model adds: neither text comes first by nature."""
-  return ((a, b), (b, a))
-
-
-def multiple_choice(context: str, *options: str) -> Sequences:
-  """One sequence an option: <start> context <delimiter> option <extract>."""
-  return tuple((context, option) for option in options)
 
 
 def most_likely(distributions: np.ndarray) -> np.ndarray:

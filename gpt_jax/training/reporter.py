@@ -17,26 +17,7 @@ import jax
 
 from gpt_jax import files as writing
 from gpt_jax.errors import InputError
-
-# Dense bfloat16 FLOP/s of one JAX device, from the vendors' data sheets, by the beginning of its
-# device_kind; the first match counts. A device of TPU v2 and v3 is a core, half a chip.
-PEAK = {
-  "TPU v2": 22.5e12,
-  "TPU v3": 61.5e12,
-  "TPU v4": 275e12,
-  "TPU v5 lite": 197e12,
-  "TPU v5e": 197e12,
-  "TPU v5": 459e12,
-  "TPU v6": 918e12,
-  "NVIDIA A100": 312e12,
-  "NVIDIA H100 PCIe": 756e12,
-  "NVIDIA H100": 989e12,
-  "NVIDIA H200": 989e12,
-  "NVIDIA B200": 2250e12,
-  "NVIDIA L40S": 362e12,
-  "NVIDIA L40": 181e12,
-  "NVIDIA L4": 121e12,
-}
+from gpt_jax.training.flops import peak_flops
 
 
 class Reporter:
@@ -211,11 +192,6 @@ def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
     raise InputError(f"{path}: has no {name!r}; it has {', '.join(names)}")
   steps, values = zip(*points, strict=True)
   return list(steps), list(values)
-
-
-def peak_flops(device_kind: str) -> float:
-  """Dense bfloat16 FLOP/s of one device; 0 where it is not known."""
-  return next((peak for start, peak in PEAK.items() if device_kind.startswith(start)), 0.0)
 
 
 def _cut_back(path: str, step: int) -> None:

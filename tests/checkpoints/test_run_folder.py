@@ -9,7 +9,7 @@ from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.data.tokenizers.openai_bpe import REGEX
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 

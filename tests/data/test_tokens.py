@@ -13,14 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokens import (
-  TokenFile,
-  TokenWriter,
-  Windows,
-  WindowsConfig,
-  permute,
-  unigram_entropy,
-)
+from gpt_jax.data.draws import permute
+from gpt_jax.data.token_file import TokenFile, TokenWriter, unigram_entropy
+from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 
 SIZES = (1, 2, 5, 16, 17, 18, 32, 33, 40, 100, 257)  # around one and several windows of 16
@@ -272,7 +267,8 @@ def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
     file.truncate(2 * n_tokens)  # sparse
   program = """
     import itertools, sys
-    from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
+    from gpt_jax.data.token_file import TokenFile
+    from gpt_jax.data.windows import Windows, WindowsConfig
     windows = Windows(TokenFile(sys.argv[1], "train"), WindowsConfig(64, 512))
     for step in range(300):
       windows(step * 1000)

@@ -13,12 +13,12 @@ import pytest
 
 from gpt_jax.batch import TextBatch
 from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
-from gpt_jax.data.tokens import TokenWriter
 from gpt_jax.errors import InputError
-from gpt_jax.inference import evaluate
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import evaluate
 from gpt_jax.tasks.readers import Row
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,7 @@ def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
 
 
 def launch(*flags):
-  command = [sys.executable, str(ROOT / "launch" / "evaluate.py"), *flags]
+  command = [sys.executable, str(ROOT / "launch" / "py"), *flags]
   return subprocess.run(
     command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
   )

@@ -12,10 +12,12 @@ import pytest
 
 from gpt_jax.batch import TextBatch
 from gpt_jax.errors import InputError
-from gpt_jax.inference import generate
+from gpt_jax.inference.generate import keep_likely, sample
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig, logits
+from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.programs import generate
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = 24
@@ -60,32 +62,27 @@ def without_cache(model, params, prompt, seed, max_tokens, temperature):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_equals_generation_without_a_cache(trained, temperature):
   model, params = trained
-  found = generate.sample(model, params, PROMPTS, SEEDS, 40, temperature=temperature)
+  found = sample(model, params, PROMPTS, SEEDS, 40, temperature=temperature)
   for prompt, seed, ids in zip(PROMPTS, SEEDS, found, strict=True):
     assert ids == without_cache(model, params, prompt, seed, 40, temperature)
   assert len({tuple(ids) for ids in found}) == len(PROMPTS)
 
 
 def test_a_prompt_is_continued_the_same_in_any_company(trained):
-  together = generate.sample(*trained, PROMPTS, SEEDS, 30)
-  assert together == generate.sample(*trained, PROMPTS, SEEDS, 30)
+  together = sample(*trained, PROMPTS, SEEDS, 30)
+  assert together == sample(*trained, PROMPTS, SEEDS, 30)
   for i in range(4):
-    assert (
-      generate.sample(*trained, PROMPTS[i : i + 1], SEEDS[i : i + 1], 30) == together[i : i + 1]
-    )
-  assert generate.sample(*trained, PROMPTS[:1], [99], 30) != together[:1]
+    assert sample(*trained, PROMPTS[i : i + 1], SEEDS[i : i + 1], 30) == together[i : i + 1]
+  assert sample(*trained, PROMPTS[:1], [99], 30) != together[:1]
 
 
 def test_a_longer_continuation_begins_with_the_shorter(trained):
-  assert (
-    generate.sample(*trained, PROMPTS, SEEDS, 40)[1][:7]
-    == generate.sample(*trained, PROMPTS, SEEDS, 7)[1]
-  )
+  assert sample(*trained, PROMPTS, SEEDS, 40)[1][:7] == sample(*trained, PROMPTS, SEEDS, 7)[1]
 
 
 def test_only_tokens_of_the_vocabulary(trained):
   """At this temperature all of the table's 128 rows would be as likely."""
-  (ids,) = generate.sample(*trained, [[1]], [0], 300, temperature=1e4)
+  (ids,) = sample(*trained, [[1]], [0], 300, temperature=1e4)
   assert max(ids) < 60 and len(set(ids)) > 50
 
 
@@ -94,14 +91,14 @@ def test_a_model_in_bfloat16(make_run):
     vocab_size=60, context=CONTEXT, layers=1, width=32, heads=4, dtype="bfloat16"
   )
   params = make_run.params_of(ModelConfig(trunk), 0)
-  assert len(generate.sample(LanguageModel(trunk), params, PROMPTS, SEEDS, 3)[0]) == 3
+  assert len(sample(LanguageModel(trunk), params, PROMPTS, SEEDS, 3)[0]) == 3
 
 
 @pytest.mark.parametrize("trained", ["transformer"], indirect=True)
 def test_top_k_of_one_is_greedy(trained):
-  greedy = generate.sample(*trained, PROMPTS, SEEDS, 10, temperature=0.0)
-  assert generate.sample(*trained, PROMPTS, SEEDS, 10, top_k=1) == greedy
-  assert generate.sample(*trained, PROMPTS, SEEDS, 10, top_p=1e-6) == greedy
+  greedy = sample(*trained, PROMPTS, SEEDS, 10, temperature=0.0)
+  assert sample(*trained, PROMPTS, SEEDS, 10, top_k=1) == greedy
+  assert sample(*trained, PROMPTS, SEEDS, 10, top_p=1e-6) == greedy
 
 
 @pytest.mark.parametrize(
@@ -109,7 +106,7 @@ def test_top_k_of_one_is_greedy(trained):
 )
 def test_keep_likely(temperature, top_k, top_p):
   scores = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32) * 2
-  kept = np.isfinite(generate.keep_likely(scores, temperature, top_k, top_p))
+  kept = np.isfinite(keep_likely(scores, temperature, top_k, top_p))
   for row, found in zip(scores, kept, strict=True):
     order = np.argsort(-row)[: top_k or None]
     shares = np.exp(row[order] / temperature)
@@ -156,7 +153,7 @@ def test_bad_values(run, settings, message):
 
 
 def launch(*flags, **kwargs):
-  command = [sys.executable, str(ROOT / "launch" / "generate.py"), *flags]
+  command = [sys.executable, str(ROOT / "launch" / "py"), *flags]
   env = {**os.environ, "PYTHONPATH": str(ROOT)}
   return subprocess.run(command, capture_output=True, text=True, env=env, **kwargs)
 

@@ -12,10 +12,10 @@ import pytest
 import gpt_jax
 from gpt_jax.batch import TextBatch
 from gpt_jax.errors import InputError
-from gpt_jax.inference import generate
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import generate
 
 TEXTS = [
   "the cat sat on the mat",

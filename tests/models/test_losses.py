@@ -15,9 +15,11 @@ from gpt_jax.models import losses
 from gpt_jax.models.model import HeadConfig, LanguageModel, TaskModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
-from gpt_jax.tasks.encoding import Encoded, in_order
+from gpt_jax.ops import cross_entropy as cross_entropy_module
+from gpt_jax.ops.cross_entropy import _chunk, cross_entropy
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.packing import in_order
 
 B, T, D, ROWS, IN_USE = 3, 8, 5, 16, 11
 TRUNK = TransformerConfig(vocab_size=60, context=32, layers=1, width=16, heads=2)
@@ -43,7 +45,7 @@ def plain(hidden, table, targets, weights):
 @jax.jit
 @partial(jax.value_and_grad, argnums=(0, 1))
 def ours(hidden, table, targets, weights):
-  return losses.cross_entropy(hidden, table, targets, weights, IN_USE)
+  return cross_entropy(hidden, table, targets, weights, IN_USE)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +53,16 @@ def ours(hidden, table, targets, weights):
   [(8, 8, 1), (8, 2, 4), (7, 4, 7)],  # 7 has no divisor but itself
 )
 def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks):
-  monkeypatch.setattr(losses, "CHUNK_ELEMENTS", B * allowed * ROWS)
+  monkeypatch.setattr(cross_entropy_module, "CHUNK_ELEMENTS", B * allowed * ROWS)
   inputs = make_inputs(length)
   made = []
-  chunk = losses._chunk
-  monkeypatch.setattr(losses, "_chunk", lambda *args: made.append(args[0].shape) or chunk(*args))
+  chunk = _chunk
+  monkeypatch.setattr(
+    cross_entropy_module, "_chunk", lambda *args: made.append(args[0].shape) or chunk(*args)
+  )
 
   def scaled(hidden, table):  # a scale tests that the backward pass uses the cotangent
-    return 3 * losses.cross_entropy(hidden, table, *inputs[2:], IN_USE)
+    return 3 * cross_entropy(hidden, table, *inputs[2:], IN_USE)
 
   loss, gradients = jax.jit(jax.value_and_grad(scaled, (0, 1)))(*inputs[:2])
   expected, expected_gradients = plain(*inputs)
@@ -66,7 +70,7 @@ def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks):
   np.testing.assert_allclose(loss, 3 * expected, rtol=1e-6)
   for found, right in zip(gradients, expected_gradients, strict=True):
     np.testing.assert_allclose(found, 3 * right, atol=1e-5)
-  evaluated = jax.jit(lambda x: losses.cross_entropy(*x, IN_USE))(
+  evaluated = jax.jit(lambda x: cross_entropy(*x, IN_USE))(
     inputs
   )  # without a gradient: another code path
   np.testing.assert_allclose(evaluated, expected, rtol=1e-6)
@@ -77,15 +81,17 @@ def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
   """A chunk's size is that on one device, and devices speak to each other of the table's
   gradient once, at the end.
   """
-  mesh = sharding.make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
-  monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks)
+  mesh = make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
+  monkeypatch.setattr(
+    cross_entropy_module, "CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks
+  )
   hidden, table, targets, weights = make_inputs(batch=8)
   rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P("model"))
   inputs = [
     jax.device_put(x, where)
     for x, where in ((hidden, rows), (table, whole), (targets, rows), (weights, rows))
   ]
-  gradients = jax.value_and_grad(lambda *inputs: losses.cross_entropy(*inputs, IN_USE), (0, 1))
+  gradients = jax.value_and_grad(lambda *inputs: cross_entropy(*inputs, IN_USE), (0, 1))
   with jax.set_mesh(mesh):
     lowered = jax.jit(gradients).lower(*inputs)
   assert f"tensor<{chunks}x8x{T // chunks}x{D}xf32>" in lowered.as_text()

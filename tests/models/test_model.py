@@ -9,12 +9,12 @@ import pytest
 
 from gpt_jax import config
 from gpt_jax.batch import TaskBatch
-from gpt_jax.models import model as models
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import Head, HeadConfig, LanguageModel, ModelConfig, TaskModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.ops import dropout
+from gpt_jax.ops.cross_entropy import logits
 
 TRUNKS = [
   TransformerConfig(vocab_size=60, context=16, layers=1, width=16, heads=2),
@@ -124,13 +124,11 @@ def test_the_head_reads_the_extract_tokens():
 
 def test_logits_mask_rows_that_are_no_token():
   hidden, table = np.ones((2, 3, 4), np.float32), np.arange(32, dtype=np.float32).reshape(8, 4)
-  scores = models.logits(hidden, table, 6)
+  scores = logits(hidden, table, 6)
   np.testing.assert_allclose(scores[..., :6], hidden @ table[:6].T)
   np.testing.assert_array_equal(scores[..., 6:], -1e9)
-  np.testing.assert_allclose(models.logits(hidden, table, 8), hidden @ table.T)
-  assert (
-    models.logits(hidden.astype(jnp.bfloat16), table.astype(jnp.bfloat16), 6).dtype == jnp.float32
-  )
+  np.testing.assert_allclose(logits(hidden, table, 8), hidden @ table.T)
+  assert logits(hidden.astype(jnp.bfloat16), table.astype(jnp.bfloat16), 6).dtype == jnp.float32
 
 
 def test_special_tokens_count_in_fine_tuning_only():

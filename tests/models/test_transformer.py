@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.models.transformer import TransformerConfig, attention_maps
+from gpt_jax.inference.attention_maps import attention_maps
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops import dropout
 
 CONFIG = TransformerConfig(vocab_size=60, context=160, layers=2, width=16, heads=2)

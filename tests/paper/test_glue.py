@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.paper import glue
-from gpt_jax.programs import predict
+from gpt_jax.paper import glue as rules
+from gpt_jax.paper.glue import TEST_SETS, average, check
+from gpt_jax.programs import glue, predict
 from gpt_jax.tasks.task import find
 
 ROOT = Path(__file__).parents[2]
@@ -58,9 +59,10 @@ def write_test_file(data_dir, file, rows):
 def few(monkeypatch):
   """GLUE with 5 to 15 rows a test set."""
   test_sets = tuple(
-    dataclasses.replace(test_set, rows=5 + number) for number, test_set in enumerate(glue.TEST_SETS)
+    dataclasses.replace(test_set, rows=5 + number) for number, test_set in enumerate(TEST_SETS)
   )
   monkeypatch.setattr(glue, "TEST_SETS", test_sets)
+  monkeypatch.setattr(rules, "TEST_SETS", test_sets)
   return {test_set.file: test_set for test_set in test_sets}
 
 
@@ -155,7 +157,7 @@ LABELLED = {
 }
 
 
-@pytest.mark.parametrize("test_set", glue.TEST_SETS, ids=lambda test_set: test_set.file)
+@pytest.mark.parametrize("test_set", TEST_SETS, ids=lambda test_set: test_set.file)
 def test_predictions_are_written_as_the_files_have_labels(test_set, tmp_path):
   name, content = LABELLED[test_set.task]
   path = tmp_path / "glue" / name
@@ -181,7 +183,7 @@ def test_scores_are_clipped(few):
 
 @pytest.mark.parametrize("file", TEST_FILES)
 def test_the_official_test_sets_have_these_many_rows(data_root, file):
-  (test_set,) = (test_set for test_set in glue.TEST_SETS if test_set.file == file)
+  (test_set,) = (test_set for test_set in TEST_SETS if test_set.file == file)
   if not (data_root / "glue" / TEST_FILES[file][0]).is_file():
     pytest.skip(f"no {TEST_FILES[file][0]} in {data_root}/glue")
   assert len(find(test_set.task).examples(str(data_root), "test")) == test_set.rows
@@ -245,8 +247,8 @@ def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, me
 
 @some_are_constant
 def test_an_output_that_comes_meanwhile_is_kept(model_of, data, tmp_path, monkeypatch):
-  out, check = tmp_path / "submission.zip", glue.check
-  monkeypatch.setattr(glue, "check", lambda path: (check(path), out.write_text("another's")))
+  out, original = tmp_path / "submission.zip", glue.check
+  monkeypatch.setattr(glue, "check", lambda path: (original(path), out.write_text("another's")))
   with pytest.raises(InputError, match="is there already"):
     glue.run([model_of("cola")], data, str(out))
   assert out.read_text() == "another's" and sorted(os.listdir(tmp_path)) == [
@@ -280,7 +282,7 @@ def test_a_model_that_predicts_nothing_is_told(model_of, few, data, tmp_path, mo
 def test_a_submission_of_full_size(model_of, tmp_path):
   write_test_file(tmp_path, "CoLA.tsv", 1063)
   model, out = model_of("cola"), tmp_path / "submission.zip"
-  command = [sys.executable, ROOT / "launch" / "glue.py"]
+  command = [sys.executable, ROOT / "launch" / "py"]
   making = [*command, f"--checkpoints={model}", f"--data_dir={tmp_path}", f"--out={out}"]
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
   made = subprocess.run(making, capture_output=True, text=True, env=environment)
@@ -332,7 +334,7 @@ def zipped(path, contents):
 def test_check_counts(few, tmp_path):
   contents = contents_of(few)
   for without in ((), ("AX.tsv",)):
-    found = glue.check(
+    found = check(
       zipped(tmp_path / "good.zip", {k: v for k, v in contents.items() if k not in without})
     )
     assert {file: counts.total() for file, counts in found.items()} == {
@@ -341,7 +343,7 @@ def test_check_counts(few, tmp_path):
   assert found["CoLA.tsv"] == {"0": 3, "1": 2}
   assert found["STS-B.tsv"] == {"0": 3, "5": 3, "2": 2}  # 2.5 is rounded to even
   contents["RTE.tsv"] = contents["RTE.tsv"].removesuffix("\n")
-  glue.check(zipped(tmp_path / "good.zip", contents))
+  check(zipped(tmp_path / "good.zip", contents))
 
 
 BAD = [
@@ -413,18 +415,18 @@ def test_check_names_file_and_line(few, tmp_path, file, old, new, message):
   contents[file] = f"{head}\n{new}{tail}".removeprefix("\n")
   path = zipped(tmp_path / "bad.zip", contents)
   with pytest.raises(InputError, match=f"^{path}: {message}"):
-    glue.check(path)
+    check(path)
 
 
 def test_an_empty_file(few, tmp_path):
   with pytest.raises(InputError, match="CoLA.tsv:1: ''; should be index and prediction"):
-    glue.check(zipped(tmp_path / "bad.zip", {**contents_of(few), "CoLA.tsv": ""}))
+    check(zipped(tmp_path / "bad.zip", {**contents_of(few), "CoLA.tsv": ""}))
 
 
 def test_not_utf_8(few, tmp_path):
   content = contents_of(few)["CoLA.tsv"].encode().replace(b"0\t0\n", b"0\t\xff\n")
   with pytest.raises(InputError, match="CoLA.tsv:2: prediction .*xff.*: should be one of 0, 1"):
-    glue.check(zipped(tmp_path / "bad.zip", {**contents_of(few), "CoLA.tsv": content}))
+    check(zipped(tmp_path / "bad.zip", {**contents_of(few), "CoLA.tsv": content}))
 
 
 @pytest.mark.parametrize("file", [file for file in TEST_FILES if file != "AX.tsv"])
@@ -432,7 +434,7 @@ def test_every_task_is_needed(few, tmp_path, file):
   contents = contents_of(few)
   del contents[file]
   with pytest.raises(InputError, match=f"bad.zip: no {file}; the server wants every task"):
-    glue.check(zipped(tmp_path / "bad.zip", contents))
+    check(zipped(tmp_path / "bad.zip", contents))
 
 
 @pytest.mark.parametrize(
@@ -447,7 +449,7 @@ def test_every_task_is_needed(few, tmp_path, file):
 )
 def test_nothing_else_may_be_in_it(few, tmp_path, name, message):
   with pytest.raises(InputError, match=message):
-    glue.check(zipped(tmp_path / "bad.zip", {**contents_of(few), name: ""}))
+    check(zipped(tmp_path / "bad.zip", {**contents_of(few), name: ""}))
 
 
 def test_a_file_twice(few, tmp_path):
@@ -455,7 +457,7 @@ def test_a_file_twice(few, tmp_path):
   with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
     archive.writestr("CoLA.tsv", contents_of(few)["CoLA.tsv"])
   with pytest.raises(InputError, match="'CoLA.tsv' is in it 2 times"):
-    glue.check(path)
+    check(path)
 
 
 def test_a_damaged_zip_is_bad_input_and_nothing_else(few, tmp_path):
@@ -470,7 +472,7 @@ def test_a_damaged_zip_is_bad_input_and_nothing_else(few, tmp_path):
       damaged[rng.randrange(len(good))] = rng.randrange(256)
     path.write_bytes(damaged[: rng.choice((len(good), rng.randrange(len(good))))])
     try:
-      glue.check(str(path))
+      check(str(path))
     except InputError as error:
       refused += 1
       assert str(path) in str(error)
@@ -492,7 +494,7 @@ PAPER = {  # Radford et al. 2018, tables 2 and 4; accuracies, Spearman and WNLI 
 
 
 def test_the_papers_score():
-  assert round(glue.average(PAPER), 1) == 72.8  # table 4
+  assert round(average(PAPER), 1) == 72.8  # table 4
 
 
 @pytest.mark.parametrize(
@@ -501,15 +503,15 @@ def test_the_papers_score():
 def test_each_task_counts_alike(task, metric):
   more = {**PAPER, task: {**PAPER[task], metric: PAPER[task][metric] + 9}}
   share = 1 if len(PAPER[task]) == 1 and not task.startswith("mnli") else 0.5
-  assert glue.average(more) == pytest.approx(glue.average(PAPER) + share)
+  assert average(more) == pytest.approx(average(PAPER) + share)
 
 
 def test_other_measures_do_not_count():
   more = {task: {**scores, "loss": 9.0, "examples": 7} for task, scores in PAPER.items()}
   more["cola"]["accuracy"] = 1.0
-  assert glue.average(
+  assert average(
     {**more, "mnli-diagnostic": {"accuracy": 1.0}, "race": {"accuracy": 1.0}}
-  ) == glue.average(PAPER)
+  ) == average(PAPER)
 
 
 def test_missing_scores_are_named():
@@ -517,4 +519,4 @@ def test_missing_scores_are_named():
   del some["wnli"], some["mnli-mismatched"]
   missing = r"missing: mrpc \(f1\), mnli-mismatched \(accuracy\), wnli \(accuracy\)$"
   with pytest.raises(InputError, match=f"GLUE's score takes all nine tasks; {missing}"):
-    glue.average(some)
+    average(some)

@@ -17,8 +17,9 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import LanguageModel, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.paper import zero_shot
-from gpt_jax.paper.zero_shot import Question
+from gpt_jax.paper import zero_shot as rules
+from gpt_jax.paper.zero_shot import TASKS, Answer, Question, best_threshold, make_scorer
+from gpt_jax.programs import zero_shot
 from gpt_jax.tasks.metrics import matthews
 from gpt_jax.tasks.reading import pronouns
 
@@ -40,8 +41,8 @@ class Bigrams:
 @pytest.fixture
 def scorer(monkeypatch):
   """make_scorer of the bigrams."""
-  monkeypatch.setattr(zero_shot, "LanguageModel", lambda trunk: Bigrams())
-  return lambda: zero_shot.make_scorer(Bigrams.trunk_config)
+  monkeypatch.setattr(rules, "LanguageModel", lambda trunk: Bigrams())
+  return lambda: make_scorer(Bigrams.trunk_config)
 
 
 def test_a_model_known_by_hand(scorer):
@@ -95,7 +96,7 @@ def test_reading_a_context_once_changes_nothing(trunk, make_run):
     scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
     return [scores[n - 1, ids[n]] for n in range(1, len(ids))]
 
-  found = zero_shot.make_scorer(trunk)(params, questions)
+  found = make_scorer(trunk)(params, questions)
   for question, answers in zip(questions, found, strict=True):
     longest = max(map(len, question.options))
     context = question.context[max(0, len(question.context) + longest - 32) :]
@@ -109,7 +110,7 @@ def test_the_best_threshold_is_the_best_of_all():
   rng = np.random.default_rng(0)
   for _ in range(9):
     truth, scores = rng.integers(2, size=40), np.round(rng.normal(size=40), 1)
-    threshold = zero_shot.best_threshold(truth, scores)
+    threshold = best_threshold(truth, scores)
     every = [matthews(truth, (scores > t).astype(int)) for t in np.arange(-3.05, 3, 0.1)]
     assert matthews(truth, (scores > threshold).astype(int)) == pytest.approx(max(every))
 
@@ -202,7 +203,7 @@ def test_texts_that_cannot_be_scored_are_named_before_any_is(
 
 
 def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
-  questions, judge = zero_shot.TASKS["dprd"](world.data, tiny_tokenizer, 0)
+  questions, judge = TASKS["dprd"](world.data, tiny_tokenizer, 0)
   text = tiny_tokenizer.decode
   # What the candidates have in common is read once: here the article too.
   heads = ["the cat sat on the mat because the", "italy ran to the sea and"]
@@ -210,9 +211,9 @@ def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
   scored = [[text(o[n:]) for o, n in zip(q.options, q.unscored, strict=True)] for q in questions]
   assert scored == [["was old."] * 2, ["sat."] * 2]
   likelier, less, equal = (
-    zero_shot.Answer(-1.0, 2),
-    zero_shot.Answer(-1.0, 1),
-    zero_shot.Answer(-2.0, 4),
+    Answer(-1.0, 2),
+    Answer(-1.0, 1),
+    Answer(-2.0, 4),
   )
   for options, value in (
     ((likelier, less), 1.0),
@@ -226,7 +227,7 @@ def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
 
 
 def test_options_that_begin_alike_are_scored_whole(world, tiny_tokenizer):
-  questions, _ = zero_shot.TASKS["race-middle"](world.data, tiny_tokenizer, 0)
+  questions, _ = TASKS["race-middle"](world.data, tiny_tokenizer, 0)
   first = questions[0]
   scored = [
     tiny_tokenizer.decode(option[n:])

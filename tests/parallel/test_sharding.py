@@ -17,8 +17,9 @@ from gpt_jax.batch import TextBatch
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig, make_mesh
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.partition import constrain, partition
+from gpt_jax.parallel.placement import check_batch, local_rows, place
 
 TRANSFORMER = TransformerConfig(vocab_size=60, context=16, layers=2, width=16, heads=4)
 LSTM = LSTMConfig(vocab_size=60, context=16, width=16, units=8)
@@ -35,7 +36,7 @@ def abstract_state(trunk):
 
 
 def specs(tree, *args, **options):
-  found = sharding.partition(tree, *args, **options)
+  found = partition(tree, *args, **options)
   leaves = jax.tree_util.tree_leaves_with_path(found)
   return {
     jax.tree_util.keystr(path, simple=True, separator="/"): leaf.spec for path, leaf in leaves
@@ -113,11 +114,11 @@ def test_heads_that_do_not_divide():
 
 def test_check_batch():
   mesh = make_mesh(MeshConfig(data=4, model=2))
-  sharding.check_batch(24, mesh, 3)
+  check_batch(24, mesh, 3)
   with pytest.raises(InputError, match=r"data.batch_size=20: must be a multiple of 8 .*; use 16"):
-    sharding.check_batch(20, mesh, 2)
+    check_batch(20, mesh, 2)
   with pytest.raises(InputError, match="; use 8$"):
-    sharding.check_batch(3, mesh, 2)
+    check_batch(3, mesh, 2)
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])
@@ -127,9 +128,9 @@ def test_check_batch():
 def test_placed_rows_come_back(config, microbatches):
   mesh = make_mesh(config)
   batch = TextBatch(*(np.arange(24 * 5).reshape(24, 5) + i for i in range(4)), None)
-  rows = sharding.local_rows(24, mesh, microbatches)
+  rows = local_rows(24, mesh, microbatches)
   np.testing.assert_array_equal(np.sort(rows), np.arange(24))
-  placed = sharding.place(jax.tree.map(lambda x: x[rows], batch), mesh, microbatches, config.via)
+  placed = place(jax.tree.map(lambda x: x[rows], batch), mesh, microbatches, config.via)
   assert placed.segments is None
   x = placed.inputs
   if config.via == "pmap":
@@ -154,15 +155,15 @@ def test_local_rows_of_one_process_of_two(monkeypatch):
     }
 
   monkeypatch.setattr(NamedSharding, "addressable_devices_indices_map", local)
-  np.testing.assert_array_equal(sharding.local_rows(16, mesh, 2), [4, 5, 6, 7, 12, 13, 14, 15])
+  np.testing.assert_array_equal(local_rows(16, mesh, 2), [4, 5, 6, 7, 12, 13, 14, 15])
 
 
 def test_constrain():
   x = jnp.ones((8, 4))
-  assert sharding.constrain(x, "data") is x  # no mesh
+  assert constrain(x, "data") is x  # no mesh
   mesh = make_mesh(MeshConfig(data=4, model=2))
   with jax.set_mesh(mesh):
-    placed = jax.jit(lambda x: sharding.constrain(x, "data", "model"))(x)
+    placed = jax.jit(lambda x: constrain(x, "data", "model"))(x)
   assert placed.sharding.is_equivalent_to(NamedSharding(mesh, P("data", "model")), 2)
   with jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:1])):
-    assert sharding.constrain(x, "data") is x
+    assert constrain(x, "data") is x

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models import losses
 from gpt_jax.models.lstm import LSTMConfig
@@ -17,7 +17,7 @@ from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import benchmark
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.tasks.encoding import PackedBatches
+from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import find
 
 

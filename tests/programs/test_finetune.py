@@ -22,13 +22,13 @@ from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import LanguageModel, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.tasks.encoding import in_order
+from gpt_jax.tasks.packing import in_order
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.transfer import transfer
 
 
 def entries(workdir):
@@ -75,7 +75,7 @@ def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetu
 
 
 def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
-  monkeypatch.setattr(finetune.train, "fit", None)
+  monkeypatch.setattr(finetune, "fit", None)
   again = finetune.run(
     finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir, seeds=2
   )
@@ -154,7 +154,7 @@ def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch
       finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
     )
 
-  monkeypatch.setattr(finetune.train, "make_step", until)
+  monkeypatch.setattr(finetune, "make_step", until)
   with pytest.raises(KeyboardInterrupt):
     run()
   assert not os.path.exists(tmp_path / "run" / "result.json")
@@ -180,7 +180,7 @@ def test_terminated_at_the_last_step_it_has_a_result(finetuned, monkeypatch, tmp
       finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
     )
 
-  monkeypatch.setattr(finetune.train, "fit", at_the_end)
+  monkeypatch.setattr(finetune, "fit", at_the_end)
   with pytest.raises(SystemExit):
     run()
   assert run() == finetuned.results[:1]
@@ -262,7 +262,7 @@ def trunk_params():
 )
 def test_what_is_transferred(trunk_params, trunk, layers, taken):
   fresh, loaded = trunk_params[trunk]
-  found = finetune.transfer(fresh, loaded, layers, 100)
+  found = transfer(fresh, loaded, layers, 100)
   assert jax.tree.structure(found) == jax.tree.structure(fresh)
   for name in fresh:
     wanted = loaded[name] if taken is None or name in taken else fresh[name]
@@ -288,7 +288,7 @@ def first_state(monkeypatch, tmp_path):
 
   def run(*arguments, **named):
     with monkeypatch.context() as patch, pytest.raises(Stopped) as caught:
-      patch.setattr(finetune.train, "fit", fit)
+      patch.setattr(finetune, "fit", fit)
       finetune.run(*arguments, str(tmp_path / "run"), **named)
     return caught.value.args[0]
 
@@ -333,7 +333,7 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   examples[3] = examples[3]._replace(
     sequences=((examples[3].sequences[0][0] * 6,),)
   )  # makes rows longer
-  predict = make_predictor(loaded.model, sharding.make_mesh(MeshConfig()))
+  predict = make_predictor(loaded.model, make_mesh(MeshConfig()))
 
   def probabilities(examples, size):
     return predict(loaded.params, task.encode(examples, loaded.tokenizer, 64), size)
@@ -349,7 +349,7 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   np.testing.assert_allclose(probabilities(examples[::-1], 32)[::-1], together, atol=1e-5)
   encoded = task.encode(examples, loaded.tokenizer, 64)
   for devices in (1, 2):
-    alone = make_predictor(loaded.model, sharding.make_mesh(MeshConfig(), jax.devices()[:devices]))
+    alone = make_predictor(loaded.model, make_mesh(MeshConfig(), jax.devices()[:devices]))
     np.testing.assert_allclose(alone(loaded.params, encoded, 32), together, atol=1e-5)
 
   groups, scores = (

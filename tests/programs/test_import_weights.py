@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.data.tokens import WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.inference import evaluate, generate
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.programs import export, finetune, import_weights, prepare, pretrain
+from gpt_jax.programs import evaluate, export, finetune, generate, import_weights, prepare, pretrain
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

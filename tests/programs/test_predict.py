@@ -13,8 +13,7 @@ from gpt_jax import config as configs
 from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_predictor, task_measures
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict
 from gpt_jax.tasks import readers as rows
 
@@ -31,7 +30,7 @@ def expected(checkpoint):
   """Prediction and probabilities of TEXTS, by the model itself, one text at a time."""
   loaded = pretrained.load(checkpoint)
   task = configs.from_json(loaded.meta["task"]).build("")
-  predictor = make_predictor(loaded.model, sharding.make_mesh(MeshConfig()))
+  predictor = make_predictor(loaded.model, make_mesh(MeshConfig()))
   encode = [
     task.encode([task.example(rows.Row((text,), None, ""))], loaded.tokenizer, 64) for text in TEXTS
   ]

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.data import corpus
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
-from gpt_jax.data.tokens import TokenFile, Windows, WindowsConfig
+from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.programs.prepare import PrepareConfig, run

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 from gpt_jax.checkpoints import store as checkpoint
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
-from gpt_jax.data.tokens import TokenFile, TokenWriter, WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import LanguageModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
@@ -185,7 +186,7 @@ def test_terminated_at_an_evaluation_it_is_made(
 def test_a_finished_run_only_evaluates(whole, prepared, monkeypatch):
   before = entries(whole[0])
   monkeypatch.setattr(
-    "gpt_jax.data.tokens.Windows.__call__", lambda *_: pytest.fail("trained again")
+    "gpt_jax.data.windows.Windows.__call__", lambda *_: pytest.fail("trained again")
   )
   assert pretrain.run(CONFIG, prepared, whole[0]) == whole[1]
   assert entries(whole[0]) == before

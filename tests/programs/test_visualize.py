@@ -17,15 +17,15 @@ from gpt_jax import config as configs
 from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError
+from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models import losses
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import HeadConfig, ModelConfig
-from gpt_jax.models.transformer import TransformerConfig, attention_maps
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict, visualize
-from gpt_jax.tasks.encoding import in_order
+from gpt_jax.tasks.packing import in_order
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Named
 
@@ -171,7 +171,7 @@ def test_labels_as_the_text_goes_on(model_of, tmp_path, name, sequences):
   model = pretrained.load(model_of(name))
   task = Named(name).build("")
   encoded = task.encode([task.example(Row(tuple(columns), None, ""))], model.tokenizer, 160)
-  mesh = sharding.make_mesh(MeshConfig())
+  mesh = make_mesh(MeshConfig())
   growing = [
     model.tokenizer.encode(text)
     for text in (columns[2:] if name == "race-middle" else columns[-1:])

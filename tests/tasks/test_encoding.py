@@ -8,7 +8,8 @@ import pytest
 
 from gpt_jax.data.tokenizers.base import SpecialIds
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Example, PackedBatches, each_half, encode, first_field, in_order
+from gpt_jax.tasks.encoding import Example, each_half, encode, first_field
+from gpt_jax.tasks.packing import PackedBatches, in_order
 
 START, DELIMITER, EXTRACT = 1000, 1001, 1002
 

@@ -10,8 +10,8 @@ from sklearn import model_selection
 
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import PackedBatches
 from gpt_jax.tasks.glue.stsb import bins, expectation
+from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import find
 
 MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"

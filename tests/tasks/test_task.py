@@ -10,16 +10,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import (
-  Named,
-  Task,
-  classification,
-  entailment,
-  every,
-  find,
-  multiple_choice,
-  similarity,
-)
+from gpt_jax.tasks.task import Named, Task, every, find
+from gpt_jax.tasks.transforms import classification, entailment, multiple_choice, similarity
 
 
 def toy(rows, **kwargs):

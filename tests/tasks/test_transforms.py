@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data.tokenizers.base import SpecialIds
-from gpt_jax.tasks.encoding import in_order
+from gpt_jax.tasks.packing import in_order
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
 

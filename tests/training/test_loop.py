@@ -21,11 +21,12 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import LanguageModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.parallel import sharding
-from gpt_jax.parallel.sharding import MeshConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import local_rows, place
 from gpt_jax.training import loop as train
 from gpt_jax.training import optimizer as optim
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.step import TrainState, begin, init_state, lay_out, make_step
 
 TRANSFORMER = TransformerConfig(
   vocab_size=60, context=8, layers=1, width=16, heads=4
@@ -51,7 +52,7 @@ def rows_at(step):
 
 
 class Parts(NamedTuple):
-  state: train.TrainState
+  state: TrainState
   step: Any
   batch_at: Any
   mesh: Any
@@ -60,16 +61,16 @@ class Parts(NamedTuple):
 def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   """A step and its first state, on as many devices as the mesh names."""
   devices = jax.devices()[: mesh.data * mesh.model]
-  where = sharding.make_mesh(mesh, devices)
+  where = make_mesh(mesh, devices)
   model = LanguageModel(trunk)
   optimizer, schedule = optim.make(OPTIM, total_steps=20)
   example = Causal()(rows_at(0))
-  make_state = train.init_state(lambda key: model.init(key, example)["params"], optimizer)
+  make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
   empty = types.SimpleNamespace(steps=lambda: [])  # checkpoints of a new run
-  make_state, shardings = train.lay_out(make_state, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
-  state, first = train.begin(make_state, shardings, 3, empty)
+  make_state, shardings = lay_out(make_state, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
+  state, first = begin(make_state, shardings, 3, empty)
   assert first == 0
-  step = train.make_step(
+  step = make_step(
     losses.text_loss(model),
     optimizer,
     schedule,
@@ -78,11 +79,11 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
     microbatches=microbatches,
     via=mesh.via,
   )
-  rows = sharding.local_rows(BATCH, where, microbatches)
+  rows = local_rows(BATCH, where, microbatches)
   return Parts(
     state,
     step,
-    lambda i: sharding.place(Causal()(rows_at(i)[rows]), where, microbatches, mesh.via),
+    lambda i: place(Causal()(rows_at(i)[rows]), where, microbatches, mesh.via),
     where,
   )
 
@@ -169,21 +170,19 @@ def scalar_loss(params, batch, key):
 @pytest.fixture(scope="module")
 def scalar():
   """(state, step, batch_at) where a batch is a number."""
-  mesh = sharding.make_mesh(ONE, jax.devices()[:1])
+  mesh = make_mesh(ONE, jax.devices()[:1])
   optimizer, schedule = optim.make(
     OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant"), 100
   )
-  make_state = train.init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer)
-  make_state, shardings = train.lay_out(make_state, mesh, ())
+  make_state = init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer)
+  make_state, shardings = lay_out(make_state, mesh, ())
   state = make_state(np.uint32(0))
-  step = functools.partial(
-    train.make_step(scalar_loss, optimizer, schedule, mesh, shardings), seed=0
-  )
+  step = functools.partial(make_step(scalar_loss, optimizer, schedule, mesh, shardings), seed=0)
 
   def start():
     return jax.tree.map(jnp.copy, state)  # a step takes its state's memory
 
-  return start, step, lambda value: sharding.place(np.full((1, 2), value, np.float32), mesh)
+  return start, step, lambda value: place(np.full((1, 2), value, np.float32), mesh)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.6e38])

@@ -12,6 +12,7 @@ import pytest
 
 from gpt_jax.errors import InputError
 from gpt_jax.training import reporter as reporting
+from gpt_jax.training.flops import PEAK, peak_flops
 
 
 class Terminal(io.StringIO):
@@ -172,7 +173,7 @@ def test_the_other_processes_write_nothing(tmp_path, monkeypatch):
 
 
 def test_share_of_peak(tmp_path, clock, monkeypatch):
-  monkeypatch.setitem(reporting.PEAK, jax.devices()[0].device_kind, 1e6)
+  monkeypatch.setitem(PEAK, jax.devices()[0].device_kind, 1e6)
   log = io.StringIO()
   with reporting.Reporter(
     tmp_path, 10, flops_per_token=4000 * jax.device_count(), stream=log
@@ -184,14 +185,9 @@ def test_share_of_peak(tmp_path, clock, monkeypatch):
 
 
 def test_peaks_are_found_by_device_kind():
-  found = {
-    kind: reporting.peak_flops(kind)
-    for kind in ("TPU v5 lite", "TPU v5p", "NVIDIA H100 PCIe", "cpu")
-  }
+  found = {kind: peak_flops(kind) for kind in ("TPU v5 lite", "TPU v5p", "NVIDIA H100 PCIe", "cpu")}
   assert found == {"TPU v5 lite": 197e12, "TPU v5p": 459e12, "NVIDIA H100 PCIe": 756e12, "cpu": 0}
-  assert (
-    reporting.peak_flops("NVIDIA H100 80GB HBM3") == reporting.peak_flops("NVIDIA H200") == 989e12
-  )
+  assert peak_flops("NVIDIA H100 80GB HBM3") == peak_flops("NVIDIA H200") == 989e12
 
 
 def test_tensorboard_files(tmp_path):

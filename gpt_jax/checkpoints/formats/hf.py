@@ -26,8 +26,9 @@ from gpt_jax.data.tokenizers.base import Vocabulary
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
+from gpt_jax.models.layers import SPECIAL_TOKENS
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.transformer import SPECIAL_TOKENS, TransformerConfig
+from gpt_jax.models.transformer import TransformerConfig
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SHARDED = tuple(f"{name}.index.json" for name in WEIGHTS)

@@ -10,7 +10,8 @@ from typing import Any
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, folder, lines
-from gpt_jax.tasks.task import Task, entailment
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import entailment
 
 LABELS = ("entailment", "neutral", "contradiction")
 COLUMNS = ("gold_label", "sentence1", "sentence2")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.readers import Row, folder, lines, named, table
-from gpt_jax.tasks.task import Task, classification
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import classification
 
 LABELS = ("unacceptable", "acceptable")  # written 0 and 1 in the files
 

@@ -8,7 +8,8 @@ from typing import Any
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.metrics import accuracy, f1
 from gpt_jax.tasks.readers import Row, folder, lines, named, table
-from gpt_jax.tasks.task import Task, similarity
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import similarity
 
 LABELS = ("not_duplicate", "duplicate")  # written 0 and 1 in the files
 COLUMNS = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, folder, table
-from gpt_jax.tasks.task import Task, entailment
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import entailment
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:

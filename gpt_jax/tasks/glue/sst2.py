@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, folder, named, table
-from gpt_jax.tasks.task import Task, classification
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import classification
 
 LABELS = ("negative", "positive")  # written 0 and 1 in the files
 

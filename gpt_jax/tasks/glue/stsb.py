@@ -8,7 +8,8 @@ import numpy as np
 
 from gpt_jax.tasks.metrics import pearson, spearman
 from gpt_jax.tasks.readers import Row, folder, table
-from gpt_jax.tasks.task import Task, similarity
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import similarity
 
 
 def bins(score: str) -> tuple[float, ...]:

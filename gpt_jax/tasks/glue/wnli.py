@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, folder, named, table
-from gpt_jax.tasks.task import Task, entailment
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import entailment
 
 LABELS = ("not_entailment", "entailment")  # written 0 and 1 in the files
 

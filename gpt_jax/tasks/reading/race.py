@@ -12,7 +12,8 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.encoding import first_field
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, folder, lines
-from gpt_jax.tasks.task import Sequences, Task
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import Sequences
 
 LABELS = ("A", "B", "C", "D")
 

@@ -12,7 +12,8 @@ import numpy as np
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, folder, table
-from gpt_jax.tasks.task import Sequences, Task, multiple_choice
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.transforms import Sequences, multiple_choice
 
 SENTENCES = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 ENDINGS = ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2")

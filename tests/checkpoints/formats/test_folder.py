@@ -18,8 +18,9 @@ from gpt_jax.batch import TextBatch
 from gpt_jax.checkpoints.formats import npz, read_npz, safetensors
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, ModelConfig, logits
+from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops.cross_entropy import logits
 
 
 @pytest.fixture(scope="module")

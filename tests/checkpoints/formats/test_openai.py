@@ -18,9 +18,10 @@ from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig, logits
+from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.ops.cross_entropy import logits
 
 pytestmark = pytest.mark.usefixtures("spacy_there")
 CONTEXT, BLOCKS, HEADS = 16, 2, 12  # of the fixture `release`

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gpt_jax.models.losses import text_loss
-from gpt_jax.models.model import LanguageModel, logits
+from gpt_jax.models.model import LanguageModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.ops.cross_entropy import logits
 
 pytestmark = pytest.mark.parity
 

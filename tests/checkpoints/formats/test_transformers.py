@@ -18,8 +18,9 @@ from gpt_jax.checkpoints.formats import hf
 from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import HeadConfig, ModelConfig, logits
+from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.tasks.task import Named
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("spacy_there")]

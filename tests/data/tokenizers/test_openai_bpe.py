@@ -15,10 +15,10 @@ import warnings
 import numpy as np
 import pytest
 
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import REGEX, SPACY, GPT1Tokenizer, GPT2Tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
-from gpt_jax.data.tokens import TokenFile, TokenWriter
 from gpt_jax.errors import InputError
 
 TEXT = """the old man walked slowly to the sea and the sea was calm . she asked why he walked there , and nothing was

@@ -1,0 +1,56 @@
+"""The device mesh: axes `data` (the batch) and `model` (tensor parallelism)."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from gpt_jax.config import option, validate
+from gpt_jax.errors import InputError
+
+PMAP_AXIS = "batch"
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """How the devices are used."""
+
+  data: int = option(
+    0, "devices along the batch; 0: all that `model` leaves", unit="devices", low=0
+  )
+  model: int = option(
+    1, "devices along heads, hidden units and vocabulary (tensor parallel)", unit="devices", low=1
+  )
+  fsdp: bool = option(False, "also shard parameters and optimizer state along `data`")
+  via: str = option("jit", "how a step is run", choices=("jit", "pmap"))
+
+  def __post_init__(self):
+    validate(self)
+    if self.via == "pmap" and (self.model > 1 or self.fsdp):
+      raise InputError(
+        "mesh.via: pmap is data parallel only; use jit, or mesh.model=1 and mesh.fsdp=false"
+      )
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """The mesh with axes `data` and `model`. Raises InputError where the devices do not divide so."""
+  devices = jax.devices() if devices is None else devices
+  data = config.data or len(devices) // config.model
+  if data * config.model != len(devices):
+    raise InputError(
+      f"mesh.data x mesh.model: {data} x {config.model} is not the number of devices, {len(devices)} "
+      f"({devices[0].platform}); choose two factors of {len(devices)}"
+    )
+  # Explicit axes, make_mesh's default, want shardings in the model's types, which Linen does not
+  # carry.
+  return jax.make_mesh(
+    (data, config.model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices
+  )
+
+
+def axis_size(name: str) -> int:
+  """Devices along an axis of the mesh that a step is traced under; 1 without a mesh, or under
+  pmap.
+  """
+  return jax.sharding.get_abstract_mesh().shape.get(name, 1)
