@@ -22,8 +22,8 @@ The warm-up is 0.2 % of the updates, which below 500 updates is the first update
 
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import Named
+from gpt_jax.tasks.task import BuiltinTask
 
 
 def get_config(task: str) -> FinetuneConfig:
-  return FinetuneConfig(task=TableTask() if task == "table" else Named(task))
+  return FinetuneConfig(task=TableTask() if task == "table" else BuiltinTask(task))

@@ -6,10 +6,10 @@ The layers, in order; each imports only what stands above it, and nothing import
                                 what everything agrees on: errors a user can mend, whole files,
                                 configs, batches, and known results
   data, metrics, seeds          text to token files and packed examples; scores, and their spread.
-  numpy only tasks, objectives             one small file a task or objective. numpy only catalogue
+  numpy only tasks, objectives             one small file a task or objective. numpy only catalog
   the program that lists the tasks. numpy only dropout, sharding             masks by a counter
   hash; meshes, and path rules that partition a tree trunks                        ids to hidden
-  states: transformer, lstm models, optim                 a trunk with its output; the optimisers
+  states: transformer, lstm models, optim                 a trunk with its output; the optimizers
   and schedules losses, checkpoint, interop   objectives of training; orbax; other formats in and
   out workdir, pretrained           the folder of a run, and the trained model in it train,
   evaluate, generate, zero_shot, reporting, figures inference                     a trained model in

@@ -1,4 +1,4 @@
-"""The values that data and models exchange: a batch of text, a batch of labelled examples, an exact
+"""The values that data and models exchange: a batch of text, a batch of labeled examples, an exact
 mean.
 
 All three are named tuples, so JAX treats them as pytrees and this file does not import it.
@@ -35,7 +35,7 @@ class TextBatch(NamedTuple):
 
 
 class TaskBatch(NamedTuple):
-  """N labelled examples of C sequences each, packed into the rows of a TextBatch.
+  """N labeled examples of C sequences each, packed into the rows of a TextBatch.
 
   Attributes:
     text: the rows. Its weights make the auxiliary loss of an example the mean, over its C
@@ -47,7 +47,7 @@ class TaskBatch(NamedTuple):
   """
 
   text: TextBatch
-  ends: Array
+  anchors: Array
   labels: Array
   weights: Array
 
@@ -60,7 +60,7 @@ class Mean(NamedTuple):
   total: Array
   weight: Array
 
-  def plus(self, other: "Mean") -> "Mean":
+  def __add__(self, other: "Mean") -> "Mean":  # type: ignore[override]  # a sum, not a longer tuple
     return Mean(self.total + other.total, self.weight + other.weight)
 
   @property

@@ -54,7 +54,7 @@ def validate(node: Any) -> None:
     object.__setattr__(node, field.name, value)
 
 
-def load(spec: str) -> Any:
+def load_config(spec: str) -> Any:
   """The config that a Python file's get_config() returns.
 
   Args:
@@ -186,7 +186,7 @@ def difference(a: Any, b: Any) -> list[str]:
   return lines
 
 
-def describe(config: Any) -> str:
+def describe_config(config: Any) -> str:
   """Every field, a line each: dotted name, value, help, unit and default."""
   rows = [(name, _text(value), _about(field)) for name, value, field in _fields(config)]
   widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 
 @contextlib.contextmanager
-def whole(path: str, mode: str = "w") -> Iterator[IO]:
+def atomic_file(path: str, mode: str = "w") -> Iterator[IO]:
   """A file to write, of UTF-8 text or ("wb") of bytes, under a temporary name: PATH.partial.
 
   It takes its own name, and the place of what had it, when all is written; where that fails, what
@@ -30,6 +30,6 @@ def whole(path: str, mode: str = "w") -> Iterator[IO]:
 
 def write_json(path: str, value: Any) -> None:
   """Writes a file of JSON, whole or not at all."""
-  with whole(path) as file:
+  with atomic_file(path) as file:
     json.dump(value, file, indent=2)
     file.write("\n")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from absl import flags
 
-from gpt_jax import config as configs
+from gpt_jax.config import describe_config, load_config, override_all
 from gpt_jax.errors import InputError
 
 # A flag that a function here defines belongs to the script that called it.
@@ -38,7 +38,7 @@ class _Config:
   def value(self):
     if FLAGS.config is None:
       raise InputError("--config is needed: a Python file, such as --config=configs/gpt1_small.py")
-    return configs.override_all(configs.load(FLAGS.config), _changes)
+    return override_all(load_config(FLAGS.config), _changes)
 
 
 def define_config(default: str | None = None) -> _Config:
@@ -137,7 +137,7 @@ def _parse(argv: list[str], doc: str) -> bool:
       f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE (--help lists them)"
     )
   if "print_config" in FLAGS and FLAGS.print_config:
-    print(configs.describe(_Config().value))
+    print(describe_config(_Config().value))
     return False
   if missing:
     raise InputError(

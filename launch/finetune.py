@@ -1,4 +1,4 @@
-"""Fine-tunes a pre-trained checkpoint on a labelled task.
+"""Fine-tunes a pre-trained checkpoint on a labeled task.
 
 python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=DIR --workdir=DIR [--seeds=3]
 """

@@ -16,10 +16,10 @@ DATA_DIR = flags.DEFINE_string(
 
 
 def main():
-  from gpt_jax.programs import list_tasks as catalogue
+  from gpt_jax.programs import list_tasks as catalog
 
-  entries = catalogue.run(DATA_DIR.value)
-  rows = {entry.task: _cells(entry) for entry in catalogue.run()}
+  entries = catalog.run(DATA_DIR.value)
+  rows = {entry.task: _cells(entry) for entry in catalog.run()}
   header = ("task", "transform", "labels", "metrics", "paper", "TFDS")
   widths = [max(map(len, column)) for column in zip(header, *rows.values(), strict=True)]
 

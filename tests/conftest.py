@@ -85,9 +85,9 @@ def data_root() -> Path:
 @pytest.fixture(scope="session")
 def tiny_tokenizer():
   """A vocabulary of a few hundred pieces."""
-  from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+  from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
-  return Tokenizer.train(
+  return SentencePieceTokenizer.train(
     ["the cat sat on the mat and the dog ran to the old red barn by the sea"] * 3, 290
   )
 
@@ -209,10 +209,10 @@ def make_run(tiny_tokenizer):
   import jax
   import numpy as np
 
-  from gpt_jax import config as configs
   from gpt_jax.batch import TaskBatch, TextBatch
-  from gpt_jax.checkpoints import run_folder as workdirs
+  from gpt_jax.checkpoints.run_folder import claim
   from gpt_jax.checkpoints.store import Checkpoints
+  from gpt_jax.config import to_json
   from gpt_jax.data.windows import WindowsConfig
   from gpt_jax.models.model import ModelConfig
   from gpt_jax.programs.pretrain import PretrainConfig
@@ -231,10 +231,10 @@ def make_run(tiny_tokenizer):
 
   def make(workdir, spec: ModelConfig, steps=(7,)):
     config = PretrainConfig(spec.trunk, data=WindowsConfig(batch_size=2, length=spec.trunk.context))
-    workdirs.claim(str(workdir), config, tiny_tokenizer, {})
+    claim(str(workdir), config, tiny_tokenizer, {})
     meta = {
-      "model": configs.to_json(spec),
-      "config": configs.to_json(config),
+      "model": to_json(spec),
+      "config": to_json(config),
       "tokenizer_hash": tiny_tokenizer.hash,
     }
     with Checkpoints(str(workdir), metric="valid_loss", mode="min") as checkpoints:
@@ -249,19 +249,19 @@ def make_run(tiny_tokenizer):
 @pytest.fixture(scope="session")
 def model_of(make_run, finetuned, tmp_path_factory):
   """model_of(task name): a checkpoint of a task of this package, with random parameters."""
-  from gpt_jax import config as configs
-  from gpt_jax.checkpoints import load as pretrained
+  from gpt_jax.checkpoints.load import load_model
   from gpt_jax.checkpoints.store import Checkpoints
+  from gpt_jax.config import to_json
   from gpt_jax.models.model import HeadConfig, ModelConfig
-  from gpt_jax.tasks.task import Named
+  from gpt_jax.tasks.task import BuiltinTask
 
-  trunk = pretrained.load(finetuned.pretrained).spec.trunk
+  trunk = load_model(finetuned.pretrained).spec.trunk
 
   def make(name):
-    task = Named(name).build("")
-    spec = ModelConfig(trunk, HeadConfig(task.outcomes, task.combine))
+    task = BuiltinTask(name).build("")
+    spec = ModelConfig(trunk, HeadConfig(task.num_classes, task.pooling))
     folder = make_run(tmp_path_factory.mktemp("model") / name, spec)
-    meta = {**pretrained.load(folder).meta, "task": configs.to_json(Named(name))}
+    meta = {**load_model(folder).meta, "task": to_json(BuiltinTask(name))}
     with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
       checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
     return folder
@@ -303,7 +303,7 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
   config = finetune.FinetuneConfig(
     task=TableTask(),
     batch_size=16,
-    text_weight=0.2,
+    lm_weight=0.2,
     optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
     train=TrainConfig(epochs=6, log_every=8),
   )

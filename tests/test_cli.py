@@ -15,18 +15,19 @@ import numpy as np
 import pytest
 from absl import flags
 
-from gpt_jax import config as configs
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.checkpoints.formats import npz
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import load_config, override, to_json
 from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.openai_bpe import BYTES, GPT2Tokenizer
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.models.model import LanguageModel, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.training import optimizer as optim
+from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.step import init_state
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +130,7 @@ def world(tmp_path_factory, finetuned, release):
   )
   shutil.copytree(here / "prepared", here / "mixed")
   shutil.rmtree(here / "mixed" / "tokenizer")
-  Tokenizer.train(["another text for another vocabulary"], 280).save(
+  SentencePieceTokenizer.train(["another text for another vocabulary"], 280).save(
     str(here / "mixed" / "tokenizer")
   )
 
@@ -156,19 +157,19 @@ def world(tmp_path_factory, finetuned, release):
 
   # A run of this config; and one whose checkpoint is of a wider model.
   tokenizer, config = (
-    Tokenizer.load(str(here / "prepared" / "tokenizer")),
-    configs.load(str(here / "tiny.py")),
+    load_tokenizer(str(here / "prepared" / "tokenizer")),
+    load_config(str(here / "tiny.py")),
   )
-  config = configs.override(config, "trunk.vocab_size", str(tokenizer.vocab_size))
+  config = override(config, "trunk.vocab_size", str(tokenizer.vocab_size))
   counts = {
     f"{split}_tokens": TokenFile(str(here / "prepared"), split).n_tokens
     for split in ("train", "valid")
   }
   for name in ("run", "wider"):
-    workdirs.claim(str(here / name), config, tokenizer, counts)
+    claim(str(here / name), config, tokenizer, counts)
   ids = np.zeros((1, 4), np.int32)
-  model = LanguageModel(configs.override(config.trunk, "width", "32"))
-  optimizer, _ = optim.make(config.optim, 2)
+  model = LanguageModel(override(config.trunk, "width", "32"))
+  optimizer, _ = make_optimizer(config.optim, 2)
   init = init_state(
     lambda key: model.init(key, TextBatch(ids, ids, ids, ids, None))["params"], optimizer
   )
@@ -629,7 +630,7 @@ def test_in_a_process_of_its_own(world, command, message):
 def test_verify_says_by_its_exit_code_what_it_found(
   world, launch, monkeypatch, tmp_path, difference, code
 ):
-  found = pretrained.load(world.paths["pretrained"])
+  found = load_model(world.paths["pretrained"])
   found.params["trunk"]["positions"][0] += difference
   npz.save(str(tmp_path / "other"), found.params, found.meta, found.step, found.tokenizer)
   returned, out, err = launch(
@@ -646,7 +647,7 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
   spec = ModelConfig(
     TransformerConfig(tokenizer.vocab_size, context=64, layers=1, width=16, heads=2, norm="pre")
   )
-  meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
+  meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
   npz.save(str(tmp_path / "DIR"), make_run.params_of(spec, 1), meta, 1, tokenizer)
   (tmp_path / "article.txt").write_text("The café is open.\n\nIt serves tea.\n")
   monkeypatch.chdir(tmp_path)

@@ -9,7 +9,16 @@ from typing import Any, Literal
 import pytest
 
 from gpt_jax import config
-from gpt_jax.config import option
+from gpt_jax.config import (
+  describe_config,
+  difference,
+  from_json,
+  load_config,
+  option,
+  override,
+  override_all,
+  to_json,
+)
 from gpt_jax.errors import InputError
 
 
@@ -43,7 +52,7 @@ class Run:
   mesh: tuple[int, int] = option((1, 1), "devices", low=1)
   files: tuple[str, ...] = option((), "inputs")
   every: float | int = option(1, "how often")
-  via: Literal["jit", "pmap"] = option("jit", "how to run")
+  backend: Literal["jit", "pmap"] = option("jit", "how to run")
 
   def __post_init__(self):
     config.validate(self)
@@ -81,11 +90,11 @@ def in_package(monkeypatch):
     ("files", "", ()),
     ("files", "(a, b)", ("a", "b")),
     ("files", "a,question (en)", ("a", "question (en)")),
-    ("via", "pmap", "pmap"),
+    ("backend", "pmap", "pmap"),
   ],
 )
 def test_override_reads_the_fields_type(path, text, value):
-  changed = config.override(Run(), path, text)
+  changed = override(Run(), path, text)
   for name in path.split("."):
     changed = getattr(changed, name)
   assert (changed, type(changed)) == (value, type(value))
@@ -113,7 +122,7 @@ def test_override_reads_the_fields_type(path, text, value):
       "0,2",
       "mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) of at least 1",
     ),
-    ("via", "vmap", "via = 'vmap': must be one of jit, pmap"),
+    ("backend", "vmap", "backend = 'vmap': must be one of jit, pmap"),
     (
       "trunk",
       "lstm",
@@ -145,21 +154,21 @@ def test_override_reads_the_fields_type(path, text, value):
 )
 def test_override_says_what_would_be_right(path, text, message):
   with pytest.raises(InputError) as error:
-    config.override(Run(), path, text)
+    override(Run(), path, text)
   assert str(error.value).startswith(message)
 
 
 def test_override_leaves_the_original_alone():
   before = Run()
-  config.override(before, "trunk.layers", "2")
+  override(before, "trunk.layers", "2")
   assert before == Run()
 
 
 def test_changes_made_together_need_only_agree_in_the_end():
-  changed = config.override_all(Run(), [("trunk.width", "10"), ("trunk.heads", "5")])
+  changed = override_all(Run(), [("trunk.width", "10"), ("trunk.heads", "5")])
   assert (changed.trunk.width, changed.trunk.heads) == (10, 5)
   with pytest.raises(InputError, match="width 10 is not a multiple of heads 12"):
-    config.override(Run(), "trunk.width", "10")
+    override(Run(), "trunk.width", "10")
 
 
 @pytest.mark.parametrize(
@@ -193,18 +202,18 @@ def test_json_round_trip():
     files=("a", "b"),
     packed=False,
   )
-  assert config.from_json(json.loads(json.dumps(config.to_json(original)))) == original
+  assert from_json(json.loads(json.dumps(to_json(original)))) == original
 
 
 def test_json_names_the_class_of_every_group():
-  tree = config.to_json(Run())
+  tree = to_json(Run())
   assert tree["type"] == "gpt_jax.toy_config:Run"
   assert tree["trunk"]["type"] == "gpt_jax.toy_config:Trunk"
   assert tree["mesh"] == [1, 1]
 
 
 def test_json_without_a_newer_field_takes_its_default():
-  assert config.from_json({"type": "gpt_jax.toy_config:Trunk", "layers": 3}) == Trunk(layers=3)
+  assert from_json({"type": "gpt_jax.toy_config:Trunk", "layers": 3}) == Trunk(layers=3)
 
 
 @pytest.mark.parametrize(
@@ -232,35 +241,33 @@ def test_json_without_a_newer_field_takes_its_default():
 )
 def test_json_of_a_stranger(tree, message):
   with pytest.raises(InputError, match=message):
-    config.from_json(tree)
+    from_json(tree)
 
 
 def test_json_imports_nothing_outside_the_package():
   sys.modules.pop("antigravity", None)
   with pytest.raises(InputError):
-    config.from_json({"type": "antigravity:fly"})
+    from_json({"type": "antigravity:fly"})
   assert "antigravity" not in sys.modules
 
 
 def test_to_json_refuses_what_could_not_be_read_back(monkeypatch):
   monkeypatch.setattr(Other, "__module__", "config_file")
   with pytest.raises(InputError, match="'config_file:Other' is not a class of gpt_jax"):
-    config.to_json(Run())
+    to_json(Run())
 
 
 def test_difference():
-  assert config.difference(Run(), Run()) == []
-  assert config.difference(Run(), config.override(Run(), "trunk.layers", "6")) == [
-    "trunk.layers: 12 != 6"
-  ]
-  lines = config.difference(Run(), Run(trunk=Other()))
+  assert difference(Run(), Run()) == []
+  assert difference(Run(), override(Run(), "trunk.layers", "6")) == ["trunk.layers: 12 != 6"]
+  lines = difference(Run(), Run(trunk=Other()))
   assert lines[0] == "trunk.type: 'Trunk' != 'Other'"
   assert "trunk.units: absent != 2048" in lines
 
 
 def test_describe_shows_every_field_and_reads_back():
-  changed = config.override(Run(), "anything.units", "5")
-  lines = config.describe(changed).splitlines()
+  changed = override(Run(), "anything.units", "5")
+  lines = describe_config(changed).splitlines()
   assert len(lines) == 5 + 1 + 8
   assert any(
     line.split() == "anything.units = 5 cells (units, default 2048)".split() for line in lines
@@ -271,8 +278,7 @@ def test_describe_shows_every_field_and_reads_back():
     for name, rest in (line.split(" = ", 1) for line in lines)
   ]
   assert (
-    config.override_all(Run(), [(name, "" if text == "()" else text) for name, text in pairs])
-    == changed
+    override_all(Run(), [(name, "" if text == "()" else text) for name, text in pairs]) == changed
   )
 
 
@@ -286,12 +292,12 @@ IMPORT = "from gpt_jax.toy_config import Run\n"
 
 
 def test_load(tmp_path):
-  assert config.load(write(tmp_path, IMPORT + "def get_config(): return Run(steps=3)")) == Run(
+  assert load_config(write(tmp_path, IMPORT + "def get_config(): return Run(steps=3)")) == Run(
     steps=3
   )
   path = write(tmp_path, IMPORT + "def get_config(name='x'): return Run(name=name)")
-  assert config.load(path).name == "x"
-  assert config.load(path + ":cola").name == "cola"
+  assert load_config(path).name == "x"
+  assert load_config(path + ":cola").name == "cola"
 
 
 @pytest.mark.parametrize(
@@ -334,7 +340,7 @@ def test_load(tmp_path):
 )
 def test_load_names_file_and_line(tmp_path, text, argument, message):
   with pytest.raises(InputError, match=message) as error:
-    config.load(write(tmp_path, IMPORT + text) + argument)
+    load_config(write(tmp_path, IMPORT + text) + argument)
   assert "\n" not in str(error.value)
 
 
@@ -344,8 +350,8 @@ def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
     InputError,
     match=r"cannot read config file '.*sme\.py': No such file or directory; there: some\.py",
   ):
-    config.load(str(tmp_path / "sme.py"))
+    load_config(str(tmp_path / "sme.py"))
   with pytest.raises(InputError, match=r"Is a directory; there: some\.py"):
-    config.load(str(tmp_path))
+    load_config(str(tmp_path))
   with pytest.raises(InputError, match="cannot read config file 'absent/x.py'"):
-    config.load("absent/x.py")
+    load_config("absent/x.py")

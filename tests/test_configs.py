@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gpt_jax import config as configs
+from gpt_jax.config import describe_config, from_json, load_config, override, override_all, to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.task import _modules, _tasks
-from gpt_jax.training import optimizer as optim
+from gpt_jax.training.optimizer import make_optimizer
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
@@ -26,7 +26,7 @@ ARGUMENTS = {"finetune.py": ":cola", "gpt2.py": ":small"}
 
 
 def load(name, argument=None):
-  return configs.load(
+  return load_config(
     str(ROOT / "configs" / name) + (f":{argument}" if argument else ARGUMENTS.get(name, ""))
   )
 
@@ -41,8 +41,8 @@ def commands(name):
 @pytest.mark.parametrize("name", FILES)
 def test_loads_and_survives_json(name):
   config = load(name)
-  assert configs.from_json(configs.to_json(config)) == config
-  assert all(" = " in line for line in configs.describe(config).splitlines())
+  assert from_json(to_json(config)) == config
+  assert all(" = " in line for line in describe_config(config).splitlines())
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -66,7 +66,7 @@ def test_the_commands_of_the_docstring_exist(name):
       (flag.removeprefix("config."), value) for flag, value in given if flag.startswith("config.")
     ]
     if "config" in dict(given):
-      configs.override_all(configs.load(str(ROOT / dict(given)["config"])), changes)
+      override_all(load_config(str(ROOT / dict(given)["config"])), changes)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_the_commands_of_the_docstring_exist(name):
   [("small", 124_439_808), ("medium", 354_823_168), ("large", 774_030_080), ("xl", 1_557_611_200)],
 )
 def test_the_published_sizes_of_gpt2(size, parameters):
-  trunk = configs.load(f"{ROOT}/configs/gpt2.py:{size}").trunk
+  trunk = load_config(f"{ROOT}/configs/gpt2.py:{size}").trunk
   assert dataclasses.replace(trunk, vocab_size=50_257).parameter_count() == parameters
   assert trunk.width == 64 * trunk.heads
 
 
 def test_gpt2_of_no_published_size():
   with pytest.raises(InputError, match="gpt2.py:huge: the sizes are small, medium, large, xl"):
-    configs.load(f"{ROOT}/configs/gpt2.py:huge")
+    load_config(f"{ROOT}/configs/gpt2.py:huge")
 
 
 @pytest.mark.parametrize("name", ["gpt1.py", "finetune.py:rte"])
@@ -118,7 +118,7 @@ def test_gpt1_is_the_paper():
   code.
   """
   config = load("gpt1.py")
-  trunk = configs.override(config.trunk, "vocab_size", "40478")
+  trunk = override(config.trunk, "vocab_size", "40478")
   assert trunk.parameter_count() == 116_534_784
   assert (trunk.layers, trunk.width, trunk.heads, trunk.context) == (12, 768, 12, 512)
   assert (trunk.residual_dropout, trunk.attention_dropout, trunk.embedding_dropout) == (
@@ -128,7 +128,7 @@ def test_gpt1_is_the_paper():
   )
   assert config.data == WindowsConfig(batch_size=64, length=512)
   assert config.train.epochs == 100
-  _, schedule = optim.make(config.optim, 3_600_000)
+  _, schedule = make_optimizer(config.optim, 3_600_000)
   assert [float(schedule(step)) for step in (0, 1000, 2000)] == pytest.approx(
     [0, 1.25e-4, 2.5e-4], rel=1e-5
   )
@@ -141,20 +141,24 @@ def test_gpt1_is_the_paper():
 
 def test_fine_tuning_is_the_paper():
   config = load("finetune.py")
-  assert (config.batch_size, config.train.epochs, config.text_weight, config.head_dropout) == (
+  assert (config.batch_size, config.train.epochs, config.lm_weight, config.head_dropout) == (
     32,
     3,
     0.5,
     0.1,
   )
   assert config.transfer_layers is None
-  _, schedule = optim.make(config.optim, 10_000)
+  _, schedule = make_optimizer(config.optim, 10_000)
   assert [float(schedule(step)) for step in (0, 10)] == [
     0,
     pytest.approx(0.5 * 6.25e-5 * (1 - 0.001), rel=1e-5),
   ]
   assert float(schedule(5_000)) == pytest.approx(0.5 * 6.25e-5, rel=1e-5)  # linear
-  assert (config.optim.rule, config.optim.weight_decay, config.optim.clip) == ("openai", 0.01, 1.0)
+  assert (config.optim.optimizer, config.optim.weight_decay, config.optim.clip_norm) == (
+    "openai",
+    0.01,
+    1.0,
+  )
 
 
 def test_the_lstm_is_the_papers():
@@ -165,4 +169,7 @@ def test_the_lstm_is_the_papers():
 def test_the_small_config_has_the_papers_recipe():
   small, paper = load("gpt1_small.py"), load("gpt1.py")
   assert small.trunk.residual_dropout == paper.trunk.residual_dropout
-  assert (small.optim.rule, small.optim.schedule) == (paper.optim.rule, paper.optim.schedule)
+  assert (small.optim.optimizer, small.optim.schedule) == (
+    paper.optim.optimizer,
+    paper.optim.schedule,
+  )

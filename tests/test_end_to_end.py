@@ -77,7 +77,7 @@ class Program:
       assert time.monotonic() < end, self.said()
       time.sleep(0.02)
 
-  def ends(self, code: int = 0, seconds: float = 120) -> None:
+  def anchors(self, code: int = 0, seconds: float = 120) -> None:
     assert self.process.wait(seconds) == code, self.said()
 
   def __enter__(self):
@@ -103,7 +103,7 @@ def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
   with Program(
     prepared, tmp_path / "whole", f"{tmp_path}/whole.log", f"--config.train.steps={steps}"
   ) as program:
-    program.ends(0, 60 + steps)
+    program.anchors(0, 60 + steps)
 
   workdir, died_at = tmp_path / "killed", []
   flags = (f"--config.train.steps={steps}", "--config.train.checkpoint_every=2")
@@ -113,10 +113,10 @@ def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
         program.wait_for(r"step \d+/")
       time.sleep(rng.uniform(0, 2))
       program.process.send_signal(signal.SIGKILL)
-      program.ends(-signal.SIGKILL)
+      program.anchors(-signal.SIGKILL)
       died_at.append(max(map(int, re.findall(r"step (\d+)/", program.said())), default=0))
   with Program(prepared, workdir, f"{tmp_path}/last.log", *flags) as program:
-    program.ends(0, 60 + steps)
+    program.anchors(0, 60 + steps)
   resumed = re.findall(
     r"resumed at step ([\d,]+)", "".join(p.read_text() for p in sorted(tmp_path.glob("*.log")))
   )
@@ -160,7 +160,7 @@ def one_process(prepared, tmp_path_factory):
   """The workdir of one process of four devices."""
   folder = tmp_path_factory.mktemp("one")
   with Program(prepared, folder / "run", f"{folder}/one.log", devices=4) as program:
-    program.ends()
+    program.anchors()
   return folder / "run"
 
 
@@ -172,8 +172,8 @@ def test_two_processes_equal_one(prepared, one_process, tmp_path, mesh):
     prepared, tmp_path / "run", f"{tmp_path}/two", *(f"--config.mesh.{m}" for m in mesh)
   )
   with first, second:
-    first.ends()
-    second.ends()
+    first.anchors()
+    second.anchors()
   assert not second.said()  # process 0 alone reports, and XLA has nothing to say of how it shards
   assert "rematerialization" not in first.said()
   found, expected = trained(tmp_path / "run"), trained(one_process)
@@ -192,12 +192,12 @@ def test_sigterm_to_one_of_two_stops_both(prepared, tmp_path):
   with first, second:
     first.wait_for(r"step \d+/")
     second.process.send_signal(signal.SIGTERM)
-    first.ends()
-    second.ends()
+    first.anchors()
+    second.anchors()
   stopped = int(re.search(r"stopped at step (\d+) of 2000 and saved", first.said())[1])
   assert os.listdir(tmp_path / "run" / "checkpoints") == [str(stopped)]
   with Program(prepared, tmp_path / "run", f"{tmp_path}/on.log", *flags, devices=4) as program:
     program.wait_for(r"step \d+/")
     assert f"resumed at step {stopped:,}" in program.said()
     program.process.send_signal(signal.SIGTERM)
-    program.ends()
+    program.anchors()

@@ -25,16 +25,15 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import place
+from gpt_jax.parallel.placement import to_device
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.task import Named
-from gpt_jax.training import optimizer as optim
+from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.step import init_state, lay_out, make_step
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.step import compile_init, init_state, make_step
 
 RECORD = Path(__file__).with_name("golden.json")
 RELATIVE = (
@@ -142,7 +141,7 @@ def test_pretraining(golden, pretrained, name):
 @pytest.mark.parametrize("task", TASKS)
 def test_finetuning(golden, pretrained, task, tmp_path):
   config = FinetuneConfig(
-    task=Named(task),
+    task=BuiltinTask(task),
     batch_size=16,
     train_examples=64,
     dev_examples=16,
@@ -150,7 +149,7 @@ def test_finetuning(golden, pretrained, task, tmp_path):
     train=TrainConfig(epochs=2, log_every=1),
   )
   finetune.run(config, "", pretrained("gpt1"), str(tmp_path / "run"))
-  names = ("loss", "task_loss", "text_loss", "gradient_norm", "dev_loss", "dev_accuracy")
+  names = ("loss", "task_loss", "lm_loss", "gradient_norm", "dev_loss", "dev_accuracy")
   golden(f"finetune {task}", metrics_of(tmp_path / "run", *names), 1e-5)
 
 
@@ -161,7 +160,7 @@ def test_logits_and_generation(golden, pretrained, name):
   rows = np.concatenate([ids, ids[:, :1]], axis=1)
   language_model = LanguageModel(model.found.spec.trunk)
   hidden, table = language_model.apply({"params": model.found.params}, Causal()(rows))
-  scores = np.asarray(logits(hidden, table, language_model.rows_in_use))[0, -1]
+  scores = np.asarray(logits(hidden, table, language_model.num_tokens))[0, -1]
   golden(f"logits {name}", [float(x) for x in scores[:: len(scores) // 16]], 1e-5)
   golden(
     f"log_probs {name}",
@@ -174,7 +173,7 @@ def test_logits_and_generation(golden, pretrained, name):
 
 
 def test_packed_batch(golden, tiny_tokenizer):
-  task = Named("story-company").build("")
+  task = BuiltinTask("story-company").build("")
   encoded = task.encode(task.examples("", "train")[:40], tiny_tokenizer, 128)
   batch = PackedBatches(encoded, 16, seed=1, epochs=2, groups=2, row_multiple=2)(3)
   text = batch.text
@@ -183,7 +182,7 @@ def test_packed_batch(golden, tiny_tokenizer):
     "targets": text.targets,
     "positions": text.positions,
     "segments": text.segments,
-    "anchors": batch.ends,
+    "anchors": batch.anchors,
   }
   golden(
     "packed",
@@ -200,18 +199,24 @@ def test_packed_batch(golden, tiny_tokenizer):
 
 
 @pytest.mark.parametrize(
-  "mesh", [MeshConfig(data=8, via="pmap"), MeshConfig(data=2, model=2)], ids=["pmap", "2x2"]
+  "mesh", [MeshConfig(data=8, backend="pmap"), MeshConfig(data=2, model=2)], ids=["pmap", "2x2"]
 )
 def test_one_step(golden, mesh):
   trunk = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
   rows = ((np.arange(16)[:, None] + 7 * np.arange(9)) % 60).astype(np.int32)
   where = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
   model = LanguageModel(trunk)
-  optimizer, schedule = optim.make(OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20)
+  optimizer, schedule = make_optimizer(
+    OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20
+  )
   make_state = init_state(lambda key: model.init(key, Causal()(rows))["params"], optimizer)
-  make_state, shardings = lay_out(make_state, where, trunk.TENSOR_PARALLEL)
-  step = make_step(losses.text_loss(model), optimizer, schedule, where, shardings, via=mesh.via)
-  state, metrics = step(make_state(np.uint32(3)), place(Causal()(rows), where, 1, mesh.via), 3)
+  make_state, shardings = compile_init(make_state, where, trunk.TENSOR_PARALLEL)
+  step = make_step(
+    losses.lm_loss(model), optimizer, schedule, where, shardings, backend=mesh.backend
+  )
+  state, metrics = step(
+    make_state(np.uint32(3)), to_device(Causal()(rows), where, 1, mesh.backend), 3
+  )
   values = [float(jax.device_get(metrics["loss"]).value), float(metrics["gradient_norm"])]
   values += [float(np.abs(x).sum()) for x in jax.tree.leaves(jax.device_get(state.params))]
-  golden(f"one step {mesh.via}", values, 1e-5)
+  golden(f"one step {mesh.backend}", values, 1e-5)

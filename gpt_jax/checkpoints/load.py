@@ -7,22 +7,21 @@ import os
 from types import ModuleType
 from typing import Any
 
-from gpt_jax import config as configs
 from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.checkpoints.formats import hf, npz, openai, safetensors
 from gpt_jax.checkpoints.run_folder import checksum
-from gpt_jax.data.tokenizers.base import Vocabulary
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.config import from_json
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import LanguageModel, ModelConfig, TaskModel
 
-# Each has is_one(path), load(path) -> (params, meta, step, tokenizer), save(folder, params, meta,
+# Each has is_one(path), load_model(path) -> (params, meta, step, tokenizer), save(folder, params, meta,
 # step, tokenizer).
 FORMATS = {"npz": npz, "safetensors": safetensors, "openai": openai, "hf": hf}
 
 
 @dataclasses.dataclass(frozen=True)
-class Pretrained:
+class LoadedModel:
   """What `load` found.
 
   Attributes:
@@ -37,7 +36,7 @@ class Pretrained:
 
   spec: ModelConfig
   params: Any = dataclasses.field(repr=False)
-  tokenizer: Vocabulary
+  tokenizer: Tokenizer
   meta: dict = dataclasses.field(repr=False)
   step: int
   path: str
@@ -52,7 +51,7 @@ class Pretrained:
     return self.spec.build()
 
 
-def load(path: str, format: str = "") -> Pretrained:
+def load_model(path: str, format: str = "") -> LoadedModel:
   """Reads a trained model, verified.
 
   Args:
@@ -64,9 +63,9 @@ def load(path: str, format: str = "") -> Pretrained:
     InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
   """
   found = (
-    of_format(format)
+    find_format(format)
     if format
-    else next((one for one in FORMATS.values() if one.is_one(path)), None)
+    else next((one for one in FORMATS.values() if one.detect(path)), None)
   )
   if found:
     params, meta, step, tokenizer = found.load(path)
@@ -74,16 +73,16 @@ def load(path: str, format: str = "") -> Pretrained:
   else:
     params, meta, step = checkpoint.restore_params(path)
     home = _workdir_of(path)
-    tokenizer = Tokenizer.load(os.path.join(home, "tokenizer"))
+    tokenizer = load_tokenizer(os.path.join(home, "tokenizer"))
   if tokenizer.hash != meta["tokenizer_hash"]:
     raise InputError(
       f"{path}: a checkpoint whose vocabulary is not the tokenizer's: it was trained with "
       f"{tokenizer.difference(meta['tokenizer_hash'])}; put its own tokenizer into {home}/tokenizer"
     )
-  return Pretrained(configs.from_json(meta["model"]), params, tokenizer, meta, step, path)
+  return LoadedModel(from_json(meta["model"]), params, tokenizer, meta, step, path)
 
 
-def of_format(name: str) -> ModuleType:
+def find_format(name: str) -> ModuleType:
   """The module of FORMATS. Raises InputError at another name."""
   if name not in FORMATS:
     raise InputError(f"--format={name}: must be one of {', '.join(FORMATS)}")

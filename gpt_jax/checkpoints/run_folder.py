@@ -10,17 +10,16 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from gpt_jax import config as configs
-from gpt_jax import files as writing
-from gpt_jax.data.tokenizers.base import Vocabulary
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.config import difference, from_json, to_json
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import write_json
 
 # What may change between a run and its resumption: nothing that the result depends on.
-FREE = ("mesh.", "train.log_every", "train.checkpoint_every", "train.milestone")
+RESUMABLE_FIELDS = ("mesh.", "train.log_every", "train.checkpoint_every", "train.milestone")
 
 
-def claim(workdir: str, config: Any, tokenizer: Vocabulary, data: dict[str, Any]) -> None:
+def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
   """Makes the folder this run's, or finds that it is: writes config.json and tokenizer/ where there
   are none.
 
@@ -32,7 +31,7 @@ def claim(workdir: str, config: Any, tokenizer: Vocabulary, data: dict[str, Any]
     InputError: the folder is another run's, with the difference, or holds files that are no run's.
   """
   path = os.path.join(workdir, "config.json")
-  wanted = {"config": configs.to_json(config), "data": {**data, "tokenizer_hash": tokenizer.hash}}
+  wanted = {"config": to_json(config), "data": {**data, "tokenizer_hash": tokenizer.hash}}
   ours = _is_ours(workdir, config, wanted["data"], tokenizer)
   multihost_utils.sync_global_devices("every process has looked, so that one may write")
   if ours or jax.process_index() != 0:
@@ -40,7 +39,7 @@ def claim(workdir: str, config: Any, tokenizer: Vocabulary, data: dict[str, Any]
   try:
     os.makedirs(workdir, exist_ok=True)
     tokenizer.save(os.path.join(workdir, "tokenizer"))
-    writing.write_json(f"{path}.{os.getpid()}", wanted)
+    write_json(f"{path}.{os.getpid()}", wanted)
     _rename_unless_there(f"{path}.{os.getpid()}", path)
   except FileExistsError:  # of two runs that began at once the other was quicker
     _is_ours(workdir, config, wanted["data"], tokenizer)
@@ -48,7 +47,7 @@ def claim(workdir: str, config: Any, tokenizer: Vocabulary, data: dict[str, Any]
     raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
 
 
-def _is_ours(workdir: str, config: Any, data: dict[str, Any], tokenizer: Vocabulary) -> bool:
+def _is_ours(workdir: str, config: Any, data: dict[str, Any], tokenizer: Tokenizer) -> bool:
   """Whether the folder is this run's already. Raises InputError where it may not become so."""
   if not os.path.exists(os.path.join(workdir, "config.json")):
     unfinished = {name for name in listing(workdir) if name.startswith("config.json.")}
@@ -59,29 +58,31 @@ def _is_ours(workdir: str, config: Any, data: dict[str, Any], tokenizer: Vocabul
       )
     vocabulary = os.path.join(workdir, "tokenizer")
     known = os.path.exists(os.path.join(vocabulary, "tokenizer.json"))
-    if known and Tokenizer.load(vocabulary).hash != tokenizer.hash:
+    if known and load_tokenizer(vocabulary).hash != tokenizer.hash:
       raise InputError(
         f"--workdir={workdir} holds another vocabulary and no config.json: not a run's folder; use another"
       )
     return False
-  found = read(workdir)
+  found = read_config(workdir)
   if not isinstance(found, dict) or not {"config", "data"} <= found.keys():
     raise InputError(
       f"--workdir={workdir} holds a config.json that no run wrote: not a run's folder; use another"
     )
-  earlier = configs.from_json(found["config"])
+  earlier = from_json(found["config"])
   if type(earlier) is not type(config):
     raise InputError(
       f"--workdir={workdir} holds a run of a {type(earlier).__name__}; use another folder"
     )
-  differences = [line for line in configs.difference(earlier, config) if not line.startswith(FREE)]
+  differences = [
+    line for line in difference(earlier, config) if not line.startswith(RESUMABLE_FIELDS)
+  ]
   for name in sorted(data.keys() | found["data"].keys()):
     before, now = found["data"].get(name), data.get(name)
     if before != now:
-      difference = (
-        tokenizer.difference(str(before)) if name == "tokenizer_hash" else f"{before} != {now}"
-      )
-      differences.append(f"data {name}: {difference}")
+      change = f"{before} != {now}"
+      if name == "tokenizer_hash":
+        change = tokenizer.difference(str(before))
+      differences.append(f"data {name}: {change}")
   if differences:
     raise InputError(
       f"--workdir={workdir} holds a run with another config ({'; '.join(differences)}); "
@@ -90,7 +91,7 @@ def _is_ours(workdir: str, config: Any, data: dict[str, Any], tokenizer: Vocabul
   return True
 
 
-def read(workdir: str) -> dict[str, Any]:
+def read_config(workdir: str) -> dict[str, Any]:
   """What config.json says. Raises InputError where it is missing or damaged."""
   path = os.path.join(workdir, "config.json")
   try:

@@ -340,7 +340,7 @@ def _tfds(name: str, field: str) -> Iterator[str]:
     tfds.core.registered.DatasetNotFoundError
   ) as error:  # it goes on with the names of all there are
     raise InputError(
-      f"tfds:{name}: TFDS has no data set {base!r}; its catalogue has the names"
+      f"tfds:{name}: TFDS has no data set {base!r}; its catalog has the names"
     ) from error
   except Exception as error:  # whatever else goes wrong there: no network, no such split
     raise InputError(f"tfds:{name}: {' '.join(str(error).split())[:300]}") from error

@@ -27,7 +27,7 @@ def permute(places: np.ndarray, size: int, *key: int) -> np.ndarray:
 
 
 def _hash(values: np.ndarray, *key: int) -> np.ndarray:
-  """64 random-looking bits per value: splitmix64's finaliser over the value and, word by word,
+  """64 random-looking bits per value: splitmix64's finalizer over the value and, word by word,
   the key.
   """
   state = 0
@@ -39,7 +39,7 @@ def _hash(values: np.ndarray, *key: int) -> np.ndarray:
 
 
 def _mix(bits, number):
-  """The finaliser, on Python integers or uint64 arrays; `number` makes constants of the same
+  """The finalizer, on Python integers or uint64 arrays; `number` makes constants of the same
   kind.
   """
   bits = (bits ^ (bits >> number(30))) * number(0xBF58476D1CE4E5B9) & number(_ALL)

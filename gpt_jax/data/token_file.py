@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 
 
@@ -137,7 +137,7 @@ class TokenFile:
         f"{self.path}.documents.npy: does not fit {self.path}.json; prepare the text again"
       )
 
-  def check_vocabulary(self, tokenizer: Vocabulary) -> None:
+  def check_vocabulary(self, tokenizer: Tokenizer) -> None:
     """Raises InputError where the file was written with another vocabulary."""
     if self.tokenizer_hash != tokenizer.hash:
       raise InputError(

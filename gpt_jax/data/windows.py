@@ -11,7 +11,7 @@ from gpt_jax.data.draws import _hash, permute
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 
-NOTHING = -1  # in rows: past the end of a document
+PAD = -1  # in rows: past the end of a document
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Windows:
     return self._begin[document] + begin, np.minimum(stride + 1, size - begin)
 
   def _read(self, begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    rows = np.full((len(begins), self.config.length + 1), NOTHING, np.int32)
+    rows = np.full((len(begins), self.config.length + 1), PAD, np.int32)
     for row, begin, count in zip(rows, begins.tolist(), counts.tolist(), strict=True):
       row[:count] = self.tokens.read(begin, count)
     return rows

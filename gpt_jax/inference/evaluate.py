@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from gpt_jax.batch import Mean
 from gpt_jax.models.losses import Loss
 from gpt_jax.models.model import TaskModel
-from gpt_jax.parallel.placement import local_part, place
+from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import in_order
 from gpt_jax.tasks.task import Task
@@ -31,10 +31,10 @@ def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dic
     totals: dict[str, Mean] = {}
     with jax.set_mesh(mesh):
       for batch in batches:
-        found = jax.device_get(means(params, place(batch, mesh)))
+        found = jax.device_get(means(params, to_device(batch, mesh)))
         for name, mean in found.items():
           mean = Mean(np.float64(mean.total), np.float64(mean.weight))
-          totals[name] = totals[name].plus(mean) if name in totals else mean
+          totals[name] = totals[name] + mean if name in totals else mean
     return totals
 
   return evaluate
@@ -55,7 +55,7 @@ def make_predictor(model: TaskModel, mesh: Mesh) -> Callable[[Any, Encoded, int]
     found = []
     with jax.set_mesh(mesh):
       for batch in in_order(encoded, size, row_multiple=devices):
-        placed = place(local_part(batch, mesh), mesh)
+        placed = to_device(local_part(batch, mesh), mesh)
         found.append(multihost_utils.process_allgather(probabilities(params, placed), tiled=True))
     return np.concatenate(found)[: len(encoded)]
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.checkpoints.load import Pretrained
+from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import LanguageModel
 from gpt_jax.ops.cross_entropy import logits
@@ -22,7 +22,7 @@ _WIDTHS = 16  # prompts are filled up to a multiple of this, so that few widths 
 
 
 def continuations(
-  found: Pretrained,
+  found: LoadedModel,
   prompts: Sequence[str],
   max_tokens: int = 100,
   temperature: float = 1.0,
@@ -36,7 +36,7 @@ def continuations(
     found: a trained model; of a fine-tuned one the trunk is used.
     prompts: texts. GPT-1 has no token that begins a text, so none may be empty.
     max_tokens: to add to each prompt.
-    temperature: 1 samples from the model, below 1 prefers its favourites, 0 takes the most likely
+    temperature: 1 samples from the model, below 1 prefers its favorites, 0 takes the most likely
       token.
     top_k: samples among the k most likely tokens; 0: among all.
     top_p: samples among the fewest tokens whose probabilities add up to this.
@@ -130,7 +130,7 @@ def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, to
   """
   batch, width = rows.shape
   seeds, offsets = noise
-  vocab_size = model.rows_in_use
+  vocab_size = model.num_tokens
 
   def extend(ids, positions, valid, state):
     return model.apply({"params": params}, ids, positions, valid, state, method="extend")

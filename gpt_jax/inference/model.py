@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax import config as configs
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints.load import Pretrained
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.inference.generate import continuations
@@ -53,7 +52,7 @@ class Scored(NamedTuple):
 
 def load(path: str) -> "Model":
   """What gpt_jax.load calls; see there."""
-  return Model(pretrained.load(path))
+  return Model(load_model(path))
 
 
 class Model:
@@ -65,9 +64,9 @@ class Model:
     columns: the texts that it reads for each; empty for a language model.
   """
 
-  def __init__(self, found: Pretrained):
+  def __init__(self, found: LoadedModel):
     self.found = found
-    self._task = configs.from_json(found.meta["task"]).build("") if found.spec.head else None
+    self._task = from_json(found.meta["task"]).build("") if found.spec.head else None
     self.labels: tuple[str, ...] = self._task.labels if self._task else ()
     self.columns: tuple[str, ...] = self._task.columns if self._task else ()
     self._params = jax.device_put(found.params)
@@ -201,7 +200,7 @@ def _log_probs(model: LanguageModel, params: Any, ids: jax.Array) -> jax.Array:
 
   def of_row(both):  # one text's logits at a time are in memory
     hidden, ids = both
-    scores = logits(hidden[:-1], table, model.rows_in_use)
+    scores = logits(hidden[:-1], table, model.num_tokens)
     right = jnp.take_along_axis(scores, ids[1:, None], axis=-1)[:, 0]
     return right - jax.nn.logsumexp(scores, axis=-1)
 

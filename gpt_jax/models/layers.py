@@ -65,7 +65,7 @@ class LayerNorm(nn.Module):
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
     x = x.astype(jnp.float32)
-    centred = x - x.mean(-1, keepdims=True)
-    x = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + _EPSILON)
+    centered = x - x.mean(-1, keepdims=True)
+    x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + _EPSILON)
     shape = (1,) * (x.ndim - 1) + scale.shape
     return (x * scale.reshape(shape) + bias.reshape(shape)).astype(self.dtype)

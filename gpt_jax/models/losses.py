@@ -19,20 +19,20 @@ from gpt_jax.ops.dropout import Key
 Loss = Callable[[Any, Any, Key | None], tuple[Mean, dict[str, Mean]]]
 
 
-def text_loss(model: LanguageModel) -> Loss:
+def lm_loss(model: LanguageModel) -> Loss:
   """Weighted mean of -log P(token | everything before it in its text) (eq. 1), in nats."""
 
   def loss(params, batch: TextBatch, key: Key | None = None):
     hidden, table = model.apply({"params": params}, batch, key)
-    total = cross_entropy(hidden, table, batch.targets, batch.weights, model.rows_in_use)
+    total = cross_entropy(hidden, table, batch.targets, batch.weights, model.num_tokens)
     mean = Mean(total, batch.weights.sum())
     return mean, {"loss": mean}
 
   return loss
 
 
-def task_loss(model: TaskModel, text_weight: float) -> Loss:
-  """L3 = L2 + lambda L1 (eq. 5): both are means over examples, lambda is `text_weight`."""
+def task_loss(model: TaskModel, lm_weight: float) -> Loss:
+  """L3 = L2 + lambda L1 (eq. 5): both are means over examples, lambda is `lm_weight`."""
 
   def loss(params, batch: TaskBatch, key: Key | None = None):
     scores, hidden, table = model.apply({"params": params}, batch, key)
@@ -41,10 +41,10 @@ def task_loss(model: TaskModel, text_weight: float) -> Loss:
     examples = batch.weights.sum()
     metrics = {"task_loss": Mean(task, examples)}
     total = task
-    if text_weight:
-      text = cross_entropy(hidden, table, batch.text.targets, batch.text.weights, model.rows_in_use)
-      metrics["text_loss"] = Mean(text, examples)
-      total = task + text_weight * text
+    if lm_weight:
+      text = cross_entropy(hidden, table, batch.text.targets, batch.text.weights, model.num_tokens)
+      metrics["lm_loss"] = Mean(text, examples)
+      total = task + lm_weight * text
     objective = Mean(total, examples)
     return objective, {"loss": objective, **metrics}
 

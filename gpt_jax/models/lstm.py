@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.config import option, validate
 from gpt_jax.models.layers import Projection, padded_rows
-from gpt_jax.ops.dropout import Key, drop
+from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.parallel.mesh import axis_size
 from gpt_jax.parallel.partition import constrain
 
@@ -103,10 +103,10 @@ class LSTM(nn.Module):
     table = (
       self.tokens
       if key is None
-      else drop(self.tokens, c.embedding_dropout, key.fold(0), sharded=False)
+      else dropout(self.tokens, c.embedding_dropout, key.fold(0), sharded=False)
     )
     hidden, _ = self._run(inputs, positions, None, self.start(inputs.shape[0]), table)
-    return drop(hidden, c.residual_dropout, key and key.fold(1)), table.astype(c.dtype)
+    return dropout(hidden, c.residual_dropout, key and key.fold(1)), table.astype(c.dtype)
 
   def start(self, batch_size: int) -> State:
     """The state before the first token."""

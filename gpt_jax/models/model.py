@@ -11,18 +11,18 @@ import jax.numpy as jnp
 from gpt_jax.batch import TaskBatch, TextBatch
 from gpt_jax.config import option, validate
 from gpt_jax.models.layers import SPECIAL_TOKENS
-from gpt_jax.ops.dropout import Key, drop
+from gpt_jax.ops.dropout import Key, dropout
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
   """The linear head of a fine-tuned model (eq. 3-4)."""
 
-  outcomes: int = option(2, "K, the outcomes told apart", low=2)
-  combine: str = option(
+  num_classes: int = option(2, "K, the outcomes told apart", low=2)
+  pooling: str = option(
     "sum",
     "sum: add the C representations, one score an outcome; choose: one score a sequence",
-    choices=("sum", "choose"),
+    choices=("sum", "per_choice"),
   )
   dropout: float = option(0.1, "dropout on what the head reads", low=0.0, high=0.99)
 
@@ -60,7 +60,7 @@ class LanguageModel(nn.Module):
     return self.trunk(text.inputs, text.positions, text.segments, key)
 
   @property
-  def rows_in_use(self) -> int:
+  def num_tokens(self) -> int:
     """Rows of the table that are tokens; the logits of all others are masked."""
     return self.trunk_config.vocab_size
 
@@ -86,11 +86,11 @@ class TaskModel(nn.Module):
     """scores [N, K] before the softmax, hidden [B, T, D], table [R, D]."""
     text = batch.text
     hidden, table = self.trunk(text.inputs, text.positions, text.segments, key and key.fold(0))
-    extracts = hidden.reshape(-1, hidden.shape[-1])[batch.ends]  # [N, C, D]
+    extracts = hidden.reshape(-1, hidden.shape[-1])[batch.anchors]  # [N, C, D]
     return self.head(extracts, key and key.fold(1)), hidden, table
 
   @property
-  def rows_in_use(self) -> int:
+  def num_tokens(self) -> int:
     """The special tokens are inputs and targets here, so their rows count (train.py:174-178)."""
     return self.trunk_config.vocab_size + SPECIAL_TOKENS
 
@@ -105,16 +105,16 @@ class Head(nn.Module):
     """[N, C, D] to scores [N, K]."""
     c = self.config
     x = extracts.astype(jnp.float32)
-    if c.combine == "sum":
+    if c.pooling == "sum":
       # Similarity reads both orders and adds them (section 3.3); everything else has one sequence.
-      x = drop(x.sum(1), c.dropout, key)
+      x = dropout(x.sum(1), c.dropout, key)
     else:
       # One mask for all candidates of an example, or the comparison would be between different
       # features (train.py:185).
-      mask = drop(jnp.ones_like(x[:, :1]), c.dropout, key)
+      mask = dropout(jnp.ones_like(x[:, :1]), c.dropout, key)
       x = x * mask
-    outcomes = c.outcomes if c.combine == "sum" else 1
-    kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], outcomes))
-    bias = self.param("bias", nn.initializers.zeros, (outcomes,))
+    num_classes = c.num_classes if c.pooling == "sum" else 1
+    kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], num_classes))
+    bias = self.param("bias", nn.initializers.zeros, (num_classes,))
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
-    return scores if c.combine == "sum" else scores[..., 0]
+    return scores if c.pooling == "sum" else scores[..., 0]

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.config import option, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import _INIT, LayerNorm, Projection, padded_rows
-from gpt_jax.ops.dropout import Key, drop
+from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.parallel.partition import constrain
 
 # Matched against the paths of parameters and optimizer moments (see sharding.partition).
@@ -51,7 +51,7 @@ class TransformerConfig:
   embedding_dropout: float = option(0.1, "dropout on the embedding tables", low=0.0, high=0.99)
   norm: str = option(
     "post",
-    "post: a block normalises its sums, as GPT-1; pre: what its sublayers read, as GPT-2, with a last norm at the end",
+    "post: a block normalizes its sums, as GPT-1; pre: what its sublayers read, as GPT-2, with a last norm at the end",
     choices=("post", "pre"),
   )
   dtype: str = option(
@@ -165,8 +165,8 @@ class Transformer(nn.Module):
     c = self.config
     table, places = self.tokens, self.positions
     if key is not None:
-      table = drop(table, c.embedding_dropout, key.fold(c.layers), sharded=False)
-      places = drop(places, c.embedding_dropout, key.fold(c.layers + 1), sharded=False)
+      table = dropout(table, c.embedding_dropout, key.fold(c.layers), sharded=False)
+      places = dropout(places, c.embedding_dropout, key.fold(c.layers + 1), sharded=False)
     # Whole along `data`, or the gradients of every row's embeddings would be gathered to sum them
     # up (FSDP).
     table, places = constrain(table.astype(c.dtype), "model"), constrain(places.astype(c.dtype))
@@ -191,11 +191,11 @@ class Block(nn.Module):
     rate = self.config.residual_dropout
     keys = [key and key.fold(i) for i in range(3)]
     if self.config.norm == "pre":
-      x = x + drop(self.attention(self.attention_norm(x), segments, keys[0]), rate, keys[1])
-      x = x + drop(self.mlp(self.mlp_norm(x)), rate, keys[2])
+      x = x + dropout(self.attention(self.attention_norm(x), segments, keys[0]), rate, keys[1])
+      x = x + dropout(self.mlp(self.mlp_norm(x)), rate, keys[2])
     else:
-      x = self.attention_norm(x + drop(self.attention(x, segments, keys[0]), rate, keys[1]))
-      x = self.mlp_norm(x + drop(self.mlp(x), rate, keys[2]))
+      x = self.attention_norm(x + dropout(self.attention(x, segments, keys[0]), rate, keys[1]))
+      x = self.mlp_norm(x + dropout(self.mlp(x), rate, keys[2]))
     return constrain(x, "data")
 
   def extend(self, x, positions, keys, values):
@@ -268,7 +268,7 @@ class Attention(nn.Module):
     self.sow(
       "intermediates", "probabilities", probabilities
     )  # nothing, unless apply is told to: attention_maps
-    probabilities = drop(probabilities, self.config.attention_dropout, key)
+    probabilities = dropout(probabilities, self.config.attention_dropout, key)
     return jnp.einsum("bhts,bhsk->bhtk", probabilities.astype(q.dtype), v)
 
 

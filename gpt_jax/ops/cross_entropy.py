@@ -14,7 +14,7 @@ CHUNK_ELEMENTS = 2**26
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
-def cross_entropy(hidden, table, targets, weights, rows_in_use: int) -> jax.Array:
+def cross_entropy(hidden, table, targets, weights, num_tokens: int) -> jax.Array:
   """Weighted sum of the cross-entropies of next-token predictions, in nats, never holding all
   logits.
 
@@ -28,17 +28,17 @@ def cross_entropy(hidden, table, targets, weights, rows_in_use: int) -> jax.Arra
     rows_in_use: rows of the table that are tokens.
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
-  return _sum_over(lambda part: _chunk(*part, table, rows_in_use)[0], parts)
+  return _sum_over(lambda part: _chunk(*part, table, num_tokens)[0], parts)
 
 
-def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
+def _cross_entropy_forward(hidden, table, targets, weights, num_tokens):
   # One sum for each device along the batch: a single one would cost an all-reduce of the whole
   # table in every chunk.
   groups = axis_size("data")
 
   def of_chunk(part):
     h, t, w = part
-    total, scores, log_sum = _chunk(h, t, w, table, rows_in_use)
+    total, scores, log_sum = _chunk(h, t, w, table, num_tokens)
     # softmax - one-hot, weighted. A masked row has probability 0 and no gradient.
     hot = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 2) == t[..., None]
     d_scores = ((jnp.exp(scores - log_sum[..., None]) - hot) * w[..., None]).astype(h.dtype)
@@ -65,8 +65,8 @@ def _cross_entropy_forward(hidden, table, targets, weights, rows_in_use):
   return total, (d_hidden, d_table.sum(0).astype(table.dtype))
 
 
-def _cross_entropy_backward(rows_in_use, gradients, scale):
-  del rows_in_use
+def _cross_entropy_backward(num_tokens, gradients, scale):
+  del num_tokens
   d_hidden, d_table = gradients
   return (
     (d_hidden * scale).astype(d_hidden.dtype),
@@ -86,9 +86,9 @@ def _sum_over(function, parts):
   return jax.lax.scan(lambda total, part: (total + function(part), None), jnp.float32(0), parts)[0]
 
 
-def _chunk(hidden, targets, weights, table, rows_in_use):
+def _chunk(hidden, targets, weights, table, num_tokens):
   """Weighted loss of one chunk [B, t], its logits [B, t, R] and their log-sum-exp [B, t]."""
-  scores = logits(hidden, table, rows_in_use)
+  scores = logits(hidden, table, num_tokens)
   log_sum = jax.nn.logsumexp(scores, axis=-1)
   right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
   return ((log_sum - right) * weights).sum(), scores, log_sum
@@ -109,12 +109,12 @@ def _chunks(hidden, targets, weights, rows):
   )
 
 
-def logits(hidden: jax.Array, table: jax.Array, rows_in_use: int) -> jax.Array:
+def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
   """float32 [..., R]: next-token scores, those of rows that are no token at -1e9."""
   scores = jax.lax.dot_general(
     hidden, table, (((hidden.ndim - 1,), (1,)), ((), ())), preferred_element_type=jnp.float32
   )
-  if rows_in_use == table.shape[0]:
+  if num_tokens == table.shape[0]:
     return scores
-  used = jnp.arange(table.shape[0]) < rows_in_use
+  used = jnp.arange(table.shape[0]) < num_tokens
   return jnp.where(used.reshape((1,) * (scores.ndim - 1) + (-1,)), scores, -1e9)

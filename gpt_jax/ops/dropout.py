@@ -1,6 +1,6 @@
 """Dropout whose masks are a pure function of (seed, step, layer, global element index).
 
-A mask bit is a murmur3-style finaliser over the element's index and the words of its row. It
+A mask bit is a murmur3-style finalizer over the element's index and the words of its row. It
 therefore fuses into the operation that consumes it (threefry costs 16-19 % of a training step on a
 CPU, this 3 %), and is the same on every mesh, under pmap, and for every split into microbatches.
 """
@@ -28,17 +28,17 @@ class Key(NamedTuple):
 
   def fold(self, number: int) -> "Key":
     """The key of one use among several: a layer, or a place inside a layer."""
-    return self._replace(word=_finalise(self.word ^ _finalise(_times_golden(number + 1))))
+    return self._replace(word=_finalize(self.word ^ _finalize(_times_golden(number + 1))))
 
 
-def key(seed: jax.Array | int, step: jax.Array | int, shard: jax.Array | int = 0) -> Key:
+def step_key(seed: jax.Array | int, step: jax.Array | int, shard: jax.Array | int = 0) -> Key:
   """The key of a training step."""
-  word = _finalise((jnp.asarray(seed, jnp.uint32) + np.uint32(1)) * _GOLDEN)
-  word = _finalise(word + jnp.asarray(step, jnp.uint32) * _GOLDEN)
+  word = _finalize((jnp.asarray(seed, jnp.uint32) + np.uint32(1)) * _GOLDEN)
+  word = _finalize(word + jnp.asarray(step, jnp.uint32) * _GOLDEN)
   return Key(word, jnp.asarray(shard, jnp.uint32))
 
 
-def drop(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True) -> jax.Array:
+def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True) -> jax.Array:
   """Sets elements to zero with probability `rate` and scales the others by 1 / (1 - rate).
 
   Args:
@@ -61,8 +61,8 @@ def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
     row = row + key.shard * np.uint32(shape[0])
   # Two words a row: with one, two rows whose words lie close together would share most of their
   # mask.
-  first = _finalise(key.word + row * _GOLDEN)
-  second = _finalise(first ^ _GOLDEN)
+  first = _finalize(key.word + row * _GOLDEN)
+  second = _finalize(first ^ _GOLDEN)
   index, stride = jnp.uint32(0), 1
   for axis in range(len(shape) - 1, 0, -1):
     index = index + jax.lax.broadcasted_iota(jnp.uint32, (1,) + shape[1:], axis) * np.uint32(stride)
@@ -77,8 +77,8 @@ def _times_golden(number: int) -> np.uint32:
   return np.uint32(number * int(_GOLDEN) % 2**32)
 
 
-def _finalise(x: jax.Array) -> jax.Array:
-  """murmur3's 32-bit finaliser: every input bit changes every output bit with probability near
+def _finalize(x: jax.Array) -> jax.Array:
+  """murmur3's 32-bit finalizer: every input bit changes every output bit with probability near
   1/2.
   """
   x = jnp.asarray(x, jnp.uint32)

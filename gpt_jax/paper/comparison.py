@@ -28,7 +28,7 @@ SCRATCH = Setting("no-pretraining", changes=(("transfer_layers", -1),))
 ABLATIONS = dict(
   zip(
     paper.TABLES[5].rows,
-    (FULL, SCRATCH, Setting("no-aux-lm", changes=(("text_weight", 0.0),)), Setting("lstm", "lstm")),
+    (FULL, SCRATCH, Setting("no-aux-lm", changes=(("lm_weight", 0.0),)), Setting("lstm", "lstm")),
     strict=True,
   )
 )

@@ -5,8 +5,8 @@ table 5).
 from collections.abc import Mapping
 from typing import Any
 
-from gpt_jax import files as writing
 from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
 from gpt_jax.paper import tables as paper
 
 Points = Mapping[Any, float | None]
@@ -20,10 +20,10 @@ def transferred(points: Mapping[str, Points], path: str, note: str) -> None:
   for task, values in points.items():
     axes.plot(list(values), list(values.values()), "o-", label=task)
   places = list(next(iter(points.values())))
-  for (task, ends), marker in zip(paper.TRANSFER.items(), "x+", strict=True):
+  for (task, anchors), marker in zip(paper.TRANSFER.items(), "x+", strict=True):
     axes.plot(
       [places[0], places[-1]],
-      ends,
+      anchors,
       "k:",
       marker=marker,
       label=f"{task}, the paper's ends, 12 layers",
@@ -110,6 +110,6 @@ def _axes() -> tuple[Any, Any]:
 def _save(figure: Any, axes: Any, path: str) -> None:
   axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
   for kind in ("png", "svg"):
-    with writing.whole(f"{path}.{kind}", "wb") as file:
+    with atomic_file(f"{path}.{kind}", "wb") as file:
       figure.savefig(file, format=kind, dpi=120)
   pyplot().close(figure)

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.checkpoints.load import Pretrained
-from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.models.model import LanguageModel
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits
@@ -91,7 +91,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-  found: Pretrained, data_dir: str, names: Sequence[str], examples: int
+  found: LoadedModel, data_dir: str, names: Sequence[str], examples: int
 ) -> dict[str, Prepared]:
   """The named tasks' questions, or those of all tasks whose data is there, fit for a model.
   Raises as run does.
@@ -117,7 +117,7 @@ def prepare(
   return prepared
 
 
-def measure(found: Pretrained, prepared: dict[str, Prepared], score: Any) -> list[Result]:
+def measure(found: LoadedModel, prepared: dict[str, Prepared], score: Any) -> list[Result]:
   """One checkpoint's results, which are printed too; score is make_scorer's."""
   params = {"trunk": jax.device_put(found.params["trunk"])}
   results = []
@@ -254,7 +254,7 @@ def _width(length: int) -> int:
   return max(_SHORTEST, 1 << (length - 1).bit_length()) if length else _SHORTEST
 
 
-def cola(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
+def cola(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
   """Acceptable where the mean log-probability of the sentence's tokens is above a threshold.
 
   The paper does not say how it set that; given are the threshold that is best on the training set,
@@ -316,7 +316,7 @@ def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
 
 
 def _question(
-  tokenizer: Vocabulary, name: str, texts: Sequence[str], heads: Sequence[str]
+  tokenizer: Tokenizer, name: str, texts: Sequence[str], heads: Sequence[str]
 ) -> Question:
   """Texts that are compared, each scored behind its own head, which it begins with.
 
@@ -339,7 +339,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
   )
 
 
-def sst2(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
+def sst2(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
   """ "very" is appended; positive or negative, which is the likelier next word?"""
   found = task.find("sst2")
   rows = evenly(found.examples(data_dir, "dev"), examples)
@@ -356,8 +356,8 @@ def sst2(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
   return Prepared(questions, _best_option(rule, truth))
 
 
-def _race(name: str) -> Callable[[str, Vocabulary, int], Prepared]:
-  def prepare(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
+def _race(name: str) -> Callable[[str, Tokenizer, int], Prepared]:
+  def prepare(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
     """The option with the highest mean log-probability of its tokens, given document and
     question.
     """
@@ -372,8 +372,8 @@ def _race(name: str) -> Callable[[str, Vocabulary, int], Prepared]:
   return prepare
 
 
-def _resolution(name: str) -> Callable[[str, Vocabulary, int], Prepared]:
-  def prepare(data_dir: str, tokenizer: Vocabulary, examples: int) -> Prepared:
+def _resolution(name: str) -> Callable[[str, Tokenizer, int], Prepared]:
+  def prepare(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
     """The candidate in the pronoun's place after which the rest of the sentence is likelier."""
     rows = evenly(pronouns.read(data_dir, name), examples)
     questions = []

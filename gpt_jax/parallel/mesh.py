@@ -23,13 +23,13 @@ class MeshConfig:
     1, "devices along heads, hidden units and vocabulary (tensor parallel)", unit="devices", low=1
   )
   fsdp: bool = option(False, "also shard parameters and optimizer state along `data`")
-  via: str = option("jit", "how a step is run", choices=("jit", "pmap"))
+  backend: str = option("jit", "how a step is run", choices=("jit", "pmap"))
 
   def __post_init__(self):
     validate(self)
-    if self.via == "pmap" and (self.model > 1 or self.fsdp):
+    if self.backend == "pmap" and (self.model > 1 or self.fsdp):
       raise InputError(
-        "mesh.via: pmap is data parallel only; use jit, or mesh.model=1 and mesh.fsdp=false"
+        "mesh.backend: pmap is data parallel only; use jit, or mesh.model=1 and mesh.fsdp=false"
       )
 
 

@@ -51,7 +51,7 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   """Fixes the layout of an activation; nothing without a mesh, or under pmap.
 
-  Without it FSDP and tensor parallelism together make XLA rematerialise whole activations.
+  Without it FSDP and tensor parallelism together make XLA rematerialize whole activations.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or "data" not in mesh.axis_names or mesh.size == 1:

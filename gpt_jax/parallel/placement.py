@@ -40,7 +40,7 @@ def local_part(batch: Any, mesh: Mesh, microbatches: int = 1) -> Any:
   return jax.tree.map(lambda x: x[local_rows(len(x), mesh, microbatches)], batch)
 
 
-def place(batch: Any, mesh: Mesh, microbatches: int = 1, via: str = "jit") -> Any:
+def to_device(batch: Any, mesh: Mesh, microbatches: int = 1, backend: str = "jit") -> Any:
   """Host arrays [local rows, ...] to device arrays [M, B / M, ...], sharded along the second axis.
 
   For pmap: [local devices, M, rows, ...], as `jax.pmap` wants them.
@@ -48,7 +48,7 @@ def place(batch: Any, mesh: Mesh, microbatches: int = 1, via: str = "jit") -> An
 
   def of_leaf(x: np.ndarray):
     x = np.asarray(x).reshape(microbatches, -1, *x.shape[1:])
-    if via == "pmap":
+    if backend == "pmap":
       devices = jax.local_device_count()
       return np.moveaxis(x.reshape(microbatches, devices, -1, *x.shape[2:]), 1, 0)
     return jax.make_array_from_process_local_data(NamedSharding(mesh, P(None, "data")), x)

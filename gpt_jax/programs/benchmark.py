@@ -19,27 +19,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import config as configs
-from gpt_jax import files as writing
 from gpt_jax.batch import TaskBatch, TextBatch
 from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenFile, TokenWriter
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
+from gpt_jax.files import write_json
 from gpt_jax.inference import generate
 from gpt_jax.models import losses
 from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.parallel.placement import check_batch, place
+from gpt_jax.parallel.placement import check_batch, to_device
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import Task, find
-from gpt_jax.training import optimizer as optim
-from gpt_jax.training.step import TrainState, init_state, lay_out, make_step
+from gpt_jax.training.optimizer import make_optimizer
+from gpt_jax.training.step import TrainState, compile_init, init_state, make_step
 
 ROUNDS = (
   5  # of matrix products and steps in turn, so that both meet the same load; medians are reported
@@ -114,9 +115,7 @@ def run(
       "cpus": os.cpu_count(),
       "jax": jax.__version__,
     }
-    writing.write_json(
-      out, {**machine, "config": configs.to_json(config), "rows": [row._asdict() for row in rows]}
-    )
+    write_json(out, {**machine, "config": to_json(config), "rows": [row._asdict() for row in rows]})
   return rows
 
 
@@ -132,7 +131,7 @@ def step(config: PretrainConfig) -> Measured:
   rows = np.random.default_rng(0).integers(
     config.trunk.vocab_size, size=(config.data.batch_size, config.data.length + 1), dtype=np.int32
   )
-  batch = place(config.objective(rows), mesh, config.train.microbatches, config.mesh.via)
+  batch = to_device(config.objective(rows), mesh, config.train.microbatches, config.mesh.backend)
 
   def one_step():
     nonlocal state
@@ -208,7 +207,7 @@ def start(config: PretrainConfig) -> Measured:
   with tempfile.TemporaryDirectory() as folder:
     _write_small_data(f"{folder}/data", config.data.length)
     with open(f"{folder}/config.json", "w", encoding="utf-8") as file:
-      json.dump(configs.to_json(config), file)
+      json.dump(to_json(config), file)
     env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": f"{folder}/cache"}
     for cache in ("cold", "warm"):
       command = [
@@ -239,8 +238,9 @@ def start(config: PretrainConfig) -> Measured:
 _START = """
 import json, sys
 from gpt_jax import config
+from gpt_jax.config import from_json
 from gpt_jax.programs import pretrain
-pretrain.run(config.from_json(json.load(open(sys.argv[1]))), *sys.argv[2:])
+pretrain.run(from_json(json.load(open(sys.argv[1]))), *sys.argv[2:])
 """
 
 
@@ -266,7 +266,7 @@ def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measure
   """Examples a second of CoLA and MRPC, packed as for fine-tuning, and padded to the longest as
   in OpenAI's code.
   """
-  vocabulary = Tokenizer.load(tokenizer)
+  vocabulary = load_tokenizer(tokenizer)
   trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
   for name in ("cola", "mrpc"):
     task = find(name)
@@ -282,19 +282,21 @@ def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measure
 def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
   """One batch, packed and padded, trained on with the auxiliary loss and evaluated, in turns."""
   mesh = make_mesh(config.mesh)
-  model = ModelConfig(config.trunk, HeadConfig(task.outcomes, task.combine)).build()
+  model = ModelConfig(config.trunk, HeadConfig(task.num_classes, task.pooling)).build()
   packed = PackedBatches(encoded, EXAMPLES, seed=0, epochs=1, row_multiple=mesh.size)(0)
   batches = {"packed": packed, "padded": one_sequence_a_row(packed, int(encoded.lengths.max()))}
-  optimizer, schedule = optim.make(config.optim, 10_000)
+  optimizer, schedule = make_optimizer(config.optim, 10_000)
   make_state = init_state(lambda key: model.init(key, packed)["params"], optimizer)
-  make_state, shardings = lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  make_state, shardings = compile_init(
+    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+  )
   advance = make_step(losses.task_loss(model, 0.5), optimizer, schedule, mesh, shardings)
   scores = jax.jit(
     lambda params, batch: model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))[0]
   )
   state, placed = (
     make_state(np.uint32(0)),
-    {kind: place(batch, mesh) for kind, batch in batches.items()},
+    {kind: to_device(batch, mesh) for kind, batch in batches.items()},
   )
 
   def training(kind):
@@ -325,20 +327,20 @@ def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
 
 def one_sequence_a_row(batch: TaskBatch, length: int) -> TaskBatch:
   """The same examples with each sequence in a row of its own, filled up to `length`."""
-  text, (N, C) = batch.text, batch.ends.shape
+  text, (N, C) = batch.text, batch.anchors.shape
   rows = TextBatch(*np.zeros((5, N * C, length), np.int32))._replace(
     weights=np.zeros((N * C, length), np.float32)
   )
-  ends = np.zeros_like(batch.ends)
-  for row, end in enumerate(batch.ends.reshape(-1)):
-    place, last = divmod(int(end), text.inputs.shape[1])
-    here = slice(last - int(text.positions[place, last]), last + 1)
+  anchors = np.zeros_like(batch.anchors)
+  for row, end in enumerate(batch.anchors.reshape(-1)):
+    row_index, last = divmod(int(end), text.inputs.shape[1])
+    here = slice(last - int(text.positions[row_index, last]), last + 1)
     size = here.stop - here.start
     for filled, packed in zip(rows, text, strict=True):
-      filled[row, :size] = packed[place, here]
+      filled[row, :size] = packed[row_index, here]
     rows.segments[row, :size] = 1
-    ends.reshape(-1)[row] = row * length + size - 1
-  return batch._replace(text=rows, ends=ends)
+    anchors.reshape(-1)[row] = row * length + size - 1
+  return batch._replace(text=rows, anchors=anchors)
 
 
 PARTS = {
@@ -433,18 +435,20 @@ def _training(
   mesh = make_mesh(config.mesh)
   check_batch(config.data.batch_size, mesh, config.train.microbatches)
   model = ModelConfig(config.trunk, None, config.objective.causal).build()
-  optimizer, schedule = optim.make(config.optim, 10_000)
+  optimizer, schedule = make_optimizer(config.optim, 10_000)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
   make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  make_state, shardings = compile_init(
+    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+  )
   advance = make_step(
-    losses.text_loss(model),
+    losses.lm_loss(model),
     optimizer,
     schedule,
     mesh,
     shardings,
     microbatches=config.train.microbatches,
-    via=config.mesh.via,
+    backend=config.mesh.backend,
   )
   seed = np.uint32(config.train.seed)
   return make_state(seed), lambda state, batch: advance(state, batch, seed)
@@ -452,7 +456,7 @@ def _training(
 
 def _write_small_data(folder: str, length: int) -> None:
   os.makedirs(folder)
-  tokenizer = Tokenizer.train(["the benchmark reads this again and again"], 280)
+  tokenizer = SentencePieceTokenizer.train(["the benchmark reads this again and again"], 280)
   tokenizer.save(f"{folder}/tokenizer")
   for split in ("train", "valid"):
     writer = TokenWriter(folder, split, tokenizer.vocab_size)

@@ -1,8 +1,7 @@
 """Evaluates a checkpoint: a language model on held-out text, a fine-tuned one on its task."""
 
-from gpt_jax import config as configs
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints.load import Pretrained
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
@@ -15,10 +14,10 @@ from gpt_jax.tasks.task import find
 
 
 def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str, float]:
-  """How well a checkpoint does on a whole split of text, or of the labelled examples of its task.
+  """How well a checkpoint does on a whole split of text, or of the labeled examples of its task.
 
   Args:
-    checkpoint: see pretrained.load.
+    checkpoint: see load_model.
     data: for a language model, a folder that prepare wrote, with the checkpoint's vocabulary; for a
       fine-tuned one, the folder of its task's files, as in finetune.
     task: for a fine-tuned model, another task with the same labels as its own, such as
@@ -34,7 +33,7 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
   Raises:
     InputError: no such checkpoint or data, data of another vocabulary, or examples without labels.
   """
-  found = pretrained.load(checkpoint)
+  found = load_model(checkpoint)
   if found.spec.head:
     return _on_task(found, data, split or "dev", task)
   if task:
@@ -44,15 +43,15 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
   return _on_text(found, data, split or "valid")
 
 
-def _on_task(found: Pretrained, data_dir: str, split: str, other: str) -> dict[str, float]:
-  own = configs.from_json(found.meta["task"]).build(data_dir)
+def _on_task(found: LoadedModel, data_dir: str, split: str, other: str) -> dict[str, float]:
+  own = from_json(found.meta["task"]).build(data_dir)
   task = find(other) if other else own
-  if (task.labels, task.combine) != (own.labels, own.combine):
+  if (task.labels, task.pooling) != (own.labels, own.pooling):
     labels = f"{', '.join(task.labels)}, and not {', '.join(own.labels)} as those of {own.name}"
     raise InputError(f"--task={other}: its labels are {labels}")
   examples = task.examples(data_dir, split)
-  if unlabelled := next((example.name for example in examples if example.label is None), None):
-    raise InputError(f"{unlabelled}: no label; launch/predict.py is for rows without")
+  if unlabeled := next((example.name for example in examples if example.label is None), None):
+    raise InputError(f"{unlabeled}: no label; launch/predict.py is for rows without")
   encoded = task.encode(examples, found.tokenizer, found.spec.trunk.context)
   mesh = make_mesh(MeshConfig())
   params = replicate(found.params, mesh)
@@ -60,7 +59,7 @@ def _on_task(found: Pretrained, data_dir: str, split: str, other: str) -> dict[s
   return {"examples": len(examples), **task_measures(task, probabilities, encoded.labels)}
 
 
-def _on_text(found: Pretrained, data: str, split: str) -> dict[str, float]:
+def _on_text(found: LoadedModel, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   text.check_vocabulary(found.tokenizer)
   windows, objective = (
@@ -68,13 +67,13 @@ def _on_text(found: Pretrained, data: str, split: str) -> dict[str, float]:
     Causal(),
   )  # of weights from elsewhere
   if "config" in found.meta:
-    config = configs.from_json(found.meta["config"])
+    config = from_json(found.meta["config"])
     windows, objective = config.data, config.objective
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
   rows = Windows(text, windows).sequential(size, local_rows(size, mesh))
   params = replicate(found.params, mesh)
-  means = make_evaluator(losses.text_loss(found.model), mesh)(params, map(objective, rows))
+  means = make_evaluator(losses.lm_loss(found.model), mesh)(params, map(objective, rows))
   return {
     "tokens": text.n_tokens,
     "bytes": text.n_bytes,

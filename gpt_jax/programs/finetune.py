@@ -1,4 +1,4 @@
-"""The program that fine-tunes: a pre-trained trunk, a labelled task, a new head W_y (section
+"""The program that fine-tunes: a pre-trained trunk, a labeled task, a new head W_y (section
 3.2).
 """
 
@@ -10,31 +10,28 @@ from typing import Any
 
 import jax
 
-from gpt_jax import config as configs
-from gpt_jax import files as writing
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints import run_folder as workdirs
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.run_folder import checksum, claim
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.config import option, validate
-from gpt_jax.data.tokenizers.base import Vocabulary
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.config import option, to_json, validate
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import write_json
 from gpt_jax.inference.evaluate import make_predictor, task_measures
 from gpt_jax.models import losses
 from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper.seeds import Spread, spread
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import check_batch, local_part, place
+from gpt_jax.parallel.placement import check_batch, local_part, to_device
 from gpt_jax.tasks.encoding import Encoded, evenly
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.task import Named, Task
+from gpt_jax.tasks.task import BuiltinTask, Task
 from gpt_jax.training import loop as train
-from gpt_jax.training import optimizer as optim
 from gpt_jax.training.loop import TrainConfig, due
-from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.reporter import Reporter
-from gpt_jax.training.step import begin, init_state, lay_out, make_step
+from gpt_jax.training.step import compile_init, init_state, make_step, restore_or_init
 from gpt_jax.training.transfer import transfer
 
 FIRST_EVALUATION = (
@@ -46,8 +43,8 @@ FIRST_EVALUATION = (
 class FinetuneConfig:
   """A fine-tuning run; the defaults are the paper's (section 4.1)."""
 
-  task: Any = option(Named(), "which task: Named, or TableTask for files of your own")
-  text_weight: float = option(
+  task: Any = option(BuiltinTask(), "which task: Named, or TableTask for files of your own")
+  lm_weight: float = option(
     0.5, "lambda, the weight of the auxiliary language-modelling loss (eq. 5)", low=0.0
   )
   head_dropout: float = option(0.1, "dropout on what the head reads", low=0.0, high=0.99)
@@ -96,7 +93,7 @@ def run(
   Args:
     config: see configs/finetune.py.
     data_dir: where the task's official files are, or "tfds:DIR".
-    source: a pre-trained checkpoint (see pretrained.load), or "none".
+    source: a pre-trained checkpoint (see load_model), or "none".
     workdir: the run's folder; with several seeds each has a folder `seed_<n>` in it.
     seeds: how many runs, from config.train.seed on. Those that are done already are not repeated.
     tokenizer: the folder of a vocabulary, where source is "none".
@@ -110,7 +107,7 @@ def run(
       f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
     )
   start = _start(config, source, tokenizer)
-  named = config.task.settled(data_dir)
+  named = config.task.with_labels(data_dir)
   config = dataclasses.replace(config, task=named, trunk=start.trunk)
   task = named.build(data_dir)
   if task.paper and jax.process_index() == 0:
@@ -138,8 +135,8 @@ def run(
     )
   if jax.process_index() == 0:
     found = summary(results)
-    writing.write_json(os.path.join(workdir, "summary.json"), found)
-    print(_told(found), file=sys.stderr)
+    write_json(os.path.join(workdir, "summary.json"), found)
+    print(format_summary(found), file=sys.stderr)
   return results
 
 
@@ -164,7 +161,7 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
   }
 
 
-def _told(summary: dict[str, Any]) -> str:
+def format_summary(summary: dict[str, Any]) -> str:
   lines = [f"{summary['task']}: {len(summary['seeds'])} seeds"]
   for stage, title in (
     ("dev", "after the last update"),
@@ -186,7 +183,7 @@ class _Start:
 
   trunk: Any
   causal: bool
-  tokenizer: Vocabulary
+  tokenizer: Tokenizer
   params: Any
   name: str
 
@@ -197,7 +194,7 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
       raise InputError(
         "--pretrained=none needs --tokenizer=DIR, the folder of a vocabulary (DIR/tokenizer of prepare)"
       )
-    vocabulary = Tokenizer.load(tokenizer)
+    vocabulary = load_tokenizer(tokenizer)
     if config.trunk.vocab_size not in (0, vocabulary.vocab_size):
       raise InputError(
         f"trunk.vocab_size={config.trunk.vocab_size}: {tokenizer} has {vocabulary.vocab_size}; leave it out"
@@ -208,7 +205,7 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
     raise InputError(
       "--tokenizer is for --pretrained=none; a checkpoint brings its own: leave it out"
     )
-  loaded = pretrained.load(source)
+  loaded = load_model(source)
   if config.trunk not in (FinetuneConfig.trunk, loaded.spec.trunk):
     raise InputError(
       "config.trunk is for --pretrained=none; a checkpoint brings its own: leave these settings out"
@@ -239,25 +236,27 @@ def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Sta
   mesh = make_mesh(config.mesh)
   check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
   total_steps = config.train.total_steps(len(train_set) // config.batch_size)
-  head = HeadConfig(task.outcomes, task.combine, config.head_dropout)
+  head = HeadConfig(task.num_classes, task.pooling, config.head_dropout)
   spec = ModelConfig(start.trunk, head, start.causal)
   model = spec.build()
-  optimizer, schedule = optim.make(config.optim, total_steps)
+  optimizer, schedule = make_optimizer(config.optim, total_steps)
   example = _batches(config, train_set, mesh)(0)
   make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = lay_out(make_state, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
+  make_state, shardings = compile_init(
+    make_state, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+  )
   transferred = jax.jit(
     lambda fresh, loaded: transfer(fresh, loaded, config.transfer_layers, start.trunk.vocab_size),
     out_shardings=shardings.params["trunk"],
   )
   step = make_step(
-    losses.task_loss(model, config.text_weight),
+    losses.task_loss(model, config.lm_weight),
     optimizer,
     schedule,
     mesh,
     shardings,
     microbatches=config.train.microbatches,
-    via=config.mesh.via,
+    backend=config.mesh.backend,
   )
   return _Program(
     mesh, spec, total_steps, make_state, shardings, transferred, step, make_predictor(model, mesh)
@@ -265,7 +264,11 @@ def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Sta
 
 
 def _batches(config: FinetuneConfig, train_set: Encoded, mesh: Any) -> PackedBatches:
-  parts, devices, pmap = config.train.microbatches, mesh.shape["data"], config.mesh.via == "pmap"
+  parts, devices, pmap = (
+    config.train.microbatches,
+    mesh.shape["data"],
+    config.mesh.backend == "pmap",
+  )
   total_steps = config.train.total_steps(len(train_set) // config.batch_size)
   # Under pmap a device has only its own rows to find its extract tokens in; under jit it is
   # microbatches that do.
@@ -292,8 +295,8 @@ def _run_seed(
   identity = {"pretrained": start.name}
   for split, encoded in data.items():
     arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels]
-    identity[split] = f"{len(encoded)} examples, checksum {workdirs.checksum(arrays)}"
-  workdirs.claim(workdir, config, start.tokenizer, identity)
+    identity[split] = f"{len(encoded)} examples, checksum {checksum(arrays)}"
+  claim(workdir, config, start.tokenizer, identity)
   finished = os.path.join(workdir, "result.json")
   if os.path.exists(finished):
     if jax.process_index() == 0:
@@ -309,24 +312,26 @@ def _run_seed(
 
   def batch_at(step: int):
     mine = local_part(batches(step), mesh, parts)
-    return place(mine, mesh, parts, config.mesh.via)
+    return to_device(mine, mesh, parts, config.mesh.backend)
 
   def evaluate_at(step: int) -> bool:
     if config.train.evaluate_every:
       return due(step, config.train.evaluate_every)
     epoch = batches.steps_per_epoch
-    return due(step, epoch) or (step < epoch and train.doubling(step, FIRST_EVALUATION))
+    return due(step, epoch) or (
+      step < epoch and train.is_power_of_two_multiple(step, FIRST_EVALUATION)
+    )
 
   primary = f"dev_{task.primary_metric}"
   meta = {
-    "model": configs.to_json(program.spec),
-    "config": configs.to_json(config),
-    "task": configs.to_json(config.task),
+    "model": to_json(program.spec),
+    "config": to_json(config),
+    "task": to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
   }
   # A sweep has many runs, and each checkpoint also the optimizer's state: 1.4 GB at GPT-1's size.
   with Checkpoints(workdir, metric=primary, mode="max", newest=1) as checkpoints:
-    state, first = begin(program.make_state, program.shardings, seed, checkpoints)
+    state, first = restore_or_init(program.make_state, program.shardings, seed, checkpoints)
     if first == 0 and start.params is not None:
       trunk = program.transferred(state.params["trunk"], start.params)
       state = state._replace(params={**state.params, "trunk": trunk})
@@ -348,7 +353,7 @@ def _run_seed(
   result = {"task": task.name, "seed": seed, "steps": program.total_steps, "dev": evaluation}
   if jax.process_index() == 0:  # it alone has metrics.jsonl
     result["best"] = _best_evaluation(workdir, primary)
-    writing.write_json(finished, result)
+    write_json(finished, result)
   return result
 
 

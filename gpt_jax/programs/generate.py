@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.inference.generate import continuations
 
 
 def run(checkpoint: str, prompts: Sequence[str], *settings: Any, **named: Any) -> list[str]:
-  """Each prompt with its continuation by a checkpoint (see pretrained.load), with the settings
+  """Each prompt with its continuation by a checkpoint (see load_model), with the settings
   of `continuations`.
   """
-  return continuations(pretrained.load(checkpoint), prompts, *settings, **named)
+  return continuations(load_model(checkpoint), prompts, *settings, **named)

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpt_jax import config as configs
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints.load import Pretrained
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.paper.glue import HEADER, OPTIONAL, TEST_SETS, TestSet, _check_out, _trained_on, check
@@ -26,7 +25,7 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
   have been read.
 
   Args:
-    checkpoints: fine-tuned models (see pretrained.load), at most one a task. One of MNLI predicts
+    checkpoints: fine-tuned models (see load_model), at most one a task. One of MNLI predicts
       both of its test sets and, where it is there, the diagnostic set.
     data_dir: where GLUE's official files are, as in finetune. TFDS has the rows in another order.
     out: the zip to write. A file for which there is no model holds one constant, and a warning says
@@ -49,7 +48,7 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
   models: dict[str, str] = {}
   encoded: dict[str, dict[TestSet, Encoded]] = {}
   for path in checkpoints:
-    found = pretrained.load(path)
+    found = load_model(path)
     task = _task_of(found)
     if task in models:
       raise InputError(
@@ -81,7 +80,7 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
   mesh = make_mesh(MeshConfig())
   with _making(out) as partial:  # opened before the time is spent
     for path, of_model in encoded.items():
-      found = pretrained.load(path)  # again, so that one model at a time is in memory
+      found = load_model(path)  # again, so that one model at a time is in memory
       predictor, params = make_predictor(found.model, mesh), replicate(found.params, mesh)
       for test_set, examples in of_model.items():
         probabilities = predictor(params, examples, 32)
@@ -99,13 +98,13 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
   return sources
 
 
-def _task_of(found: Pretrained) -> str:
+def _task_of(found: LoadedModel) -> str:
   """What a checkpoint was trained on, e.g. "mnli"."""
   if not found.spec.head:
     raise InputError(
       f"--checkpoints: {found.path} is a language model without a head; fine-tune it first"
     )
-  name = configs.from_json(found.meta["task"]).build("").name
+  name = from_json(found.meta["task"]).build("").name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   if _trained_on(name) not in tasks:
     raise InputError(
@@ -118,7 +117,7 @@ def _is_there(test_set: TestSet, data_dir: str) -> bool:
   return test_set.file not in OPTIONAL or os.path.exists(diagnostic_file(data_dir))
 
 
-def _encode(test_set: TestSet, found: Pretrained, data_dir: str) -> Encoded:
+def _encode(test_set: TestSet, found: LoadedModel, data_dir: str) -> Encoded:
   task = find(test_set.task)
   examples = task.examples(data_dir, "test")
   if len(examples) != test_set.rows:

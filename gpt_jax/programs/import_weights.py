@@ -6,11 +6,11 @@ import os
 
 import jax
 
-from gpt_jax import config as configs
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.checkpoints.formats.folder import whole
+from gpt_jax.checkpoints.load import find_format, load_model
+from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 
@@ -27,20 +27,18 @@ def run(format: str, path: str, out: str) -> None:
     InputError: an unknown format, no such files, damaged or not of this format, another vocabulary,
       or something in `out`.
   """
-  pretrained.of_format(
+  find_format(
     format
   )  # a name is needed here: what is meant for OpenAI's files is not to find others
   with whole(out) as folder:
-    found = pretrained.load(path, format)
+    found = load_model(path, format)
     config = (
-      configs.from_json(found.meta["config"])
+      from_json(found.meta["config"])
       if "config" in found.meta
       else PretrainConfig(found.spec.trunk, data=WindowsConfig(length=found.spec.trunk.context))
     )
-    meta = {**found.meta, "config": configs.to_json(config)}
-    workdirs.claim(
-      folder, config, found.tokenizer, {"imported": os.path.basename(os.path.abspath(path))}
-    )
+    meta = {**found.meta, "config": to_json(config)}
+    claim(folder, config, found.tokenizer, {"imported": os.path.basename(os.path.abspath(path))})
     leaves, tree = jax.tree.flatten(found.params)
     spec, step = found.spec, found.step
     del found

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpt_jax.errors import InputError
 from gpt_jax.paper import tables as paper
 from gpt_jax.tasks.readers import check_exists
-from gpt_jax.tasks.task import SPLITS, Task, every
+from gpt_jax.tasks.task import SPLITS, Task, all_tasks
 
 
 class Entry(NamedTuple):
@@ -61,7 +61,7 @@ def _entries(data_dir: str | None) -> Iterator[Entry]:
     )
     if column != paper.GLUE
   }
-  for task in every():
+  for task in all_tasks():
     sizes, remarks = ({}, ()) if data_dir is None else _look(task, data_dir)
     score = results.get(task.name)
     yield Entry(
@@ -78,7 +78,7 @@ def _entries(data_dir: str | None) -> Iterator[Entry]:
 
 def _transform(task: Task) -> str:
   sequences = task.sequences(*task.columns)
-  if task.combine == "choose":
+  if task.pooling == "per_choice":
     return "multiple choice"
   if len(sequences) == 2:
     return "similarity"

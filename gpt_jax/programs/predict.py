@@ -13,10 +13,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from gpt_jax import config as configs
-from gpt_jax import files as writing
-from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.model import TaskModel
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -37,7 +37,7 @@ def run(
   """Predicts every row of a file, or of a split of the checkpoint's task, in order.
 
   Args:
-    checkpoint: a fine-tuned model (see pretrained.load).
+    checkpoint: a fine-tuned model (see load_model).
     source: TSV, CSV or JSONL with the task's text columns by name, or "-" for standard input. A TSV
       without a header may have just the text columns, in the task's order: for one text, a line a
       text.
@@ -60,12 +60,12 @@ def run(
     )
   if split and data_dir is None:
     raise InputError(f"--split={split}: is of --data_dir; --input takes all rows of a file")
-  loaded = pretrained.load(checkpoint)
+  loaded = load_model(checkpoint)
   if not isinstance(loaded.model, TaskModel):
     raise InputError(
       f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
     )
-  task = configs.from_json(loaded.meta["task"]).build("")
+  task = from_json(loaded.meta["task"]).build("")
   if source is None:
     examples = task.examples(data_dir, split or "test")
   else:
@@ -154,7 +154,7 @@ def _writing(output: str, source: str | None, data_dir: str | None) -> Iterator[
   ):
     raise InputError(f"--output={output}: is there in --data_dir already; name another file")
   try:
-    with writing.whole(output) as file:
+    with atomic_file(output) as file:
       yield file
   except OSError as error:
     raise InputError(f"--output={output}: {error.strerror or error}") from error

@@ -22,8 +22,8 @@ import numpy as np
 from gpt_jax.config import option, validate
 from gpt_jax.data import corpus
 from gpt_jax.data.token_file import TokenFile, TokenWriter
-from gpt_jax.data.tokenizers.base import Vocabulary
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer, WordCounts, plain
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, WordCounts, plain
 from gpt_jax.errors import InputError
 
 WINDOW = 512  # tokens, of the padding that the closing table tells
@@ -83,7 +83,7 @@ def run(config: PrepareConfig, out: str) -> None:
     InputError: bad input, or an `out` that is something else.
   """
   sources = [found for source in config.source.split(",") for found in corpus.find(source.strip())]
-  tokenizer = Tokenizer.load(config.tokenizer) if config.tokenizer else None
+  tokenizer = load_tokenizer(config.tokenizer) if config.tokenizer else None
   if tokenizer:
     tokenizer.encode("")  # the packages it needs are there
   settings = dataclasses.asdict(config) | {"sources": [list(source) for source in sources]}
@@ -115,7 +115,7 @@ def run(config: PrepareConfig, out: str) -> None:
           f"training a vocabulary of {config.vocab_size} on {len(survey.words.words)} distinct words",
           flush=True,
         )
-        tokenizer = Tokenizer.train(survey.words.words, config.vocab_size)
+        tokenizer = SentencePieceTokenizer.train(survey.words.words, config.vocab_size)
         survey.words = WordCounts()
       tokenizer.save(os.path.join(partial, "tokenizer"))
       report = _write(sources, config, tokenizer, survey, partial, pool)
@@ -204,7 +204,7 @@ def _survey(sources, field: str, pool, count: bool) -> Survey:
 
 
 def _write(
-  sources, config: PrepareConfig, tokenizer: Vocabulary, survey: Survey, folder: str, pool
+  sources, config: PrepareConfig, tokenizer: Tokenizer, survey: Survey, folder: str, pool
 ) -> str:
   """Reads everything again, writes the token files and returns the closing table."""
   held_out = _held_out(survey, config.valid_share)
@@ -239,9 +239,9 @@ def _write(
         f"{config.source}: nothing is left for the {split} split; use more text or another --valid_share"
       )
     headers[split] = writer.close(
-      unknown_share=float(writer.counts[tokenizer.spelled].sum() / writer.n_tokens),
+      unknown_share=float(writer.counts[tokenizer.byte_fallback].sum() / writer.n_tokens),
       tokenizer_hash=tokenizer.hash,
-      normaliser=tokenizer.normaliser,
+      normalizer=tokenizer.normalizer,
       cleaner=corpus.cleaner(),
       sources=[list(source) for source in sources],
     )
@@ -327,11 +327,11 @@ def _encode(folder: str, hash: str, batch) -> list[tuple[np.ndarray, int, int]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(folder: str, hash: str) -> Vocabulary:
+def _tokenizer(folder: str, hash: str) -> Tokenizer:
   """Loads it once a process; the hash is part of the key, since the next run may have another in
   the same folder.
   """
-  return Tokenizer.load(folder)
+  return load_tokenizer(folder)
 
 
 @contextlib.contextmanager

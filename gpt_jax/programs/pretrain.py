@@ -9,13 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax import config as configs
-from gpt_jax.checkpoints import run_folder as workdirs
+from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, to_json, validate
 from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.tokenizers.base import Vocabulary
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_evaluator, text_measures
@@ -24,13 +22,12 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import check_batch, local_rows, place
+from gpt_jax.parallel.placement import check_batch, local_rows, to_device
 from gpt_jax.training import loop as train
-from gpt_jax.training import optimizer as optim
 from gpt_jax.training.loop import TrainConfig, due
-from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer, warmup_length
 from gpt_jax.training.reporter import Reporter
-from gpt_jax.training.step import begin, init_state, lay_out, make_step
+from gpt_jax.training.step import compile_init, init_state, make_step, restore_or_init
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +70,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
 
   # 1. The text, and what it decides of the config.
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
-  tokenizer = Tokenizer.load(f"{data}/tokenizer")
+  tokenizer = load_tokenizer(f"{data}/tokenizer")
   for split in (text, held_out):
     split.check_vocabulary(tokenizer)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
@@ -91,21 +88,23 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   # 3. Model, loss, optimizer, state.
   spec = ModelConfig(config.trunk, None, config.objective.causal)
   model = spec.build()
-  loss = losses.text_loss(model)
-  optimizer, schedule = optim.make(config.optim, total_steps)
+  loss = losses.lm_loss(model)
+  optimizer, schedule = make_optimizer(config.optim, total_steps)
   example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
   make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = lay_out(make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp)
-  step = make_step(
-    loss, optimizer, schedule, mesh, shardings, microbatches=parts, via=config.mesh.via
+  make_state, shardings = compile_init(
+    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
   )
-  workdirs.claim(
+  step = make_step(
+    loss, optimizer, schedule, mesh, shardings, microbatches=parts, backend=config.mesh.backend
+  )
+  claim(
     workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens}
   )
 
   def batch_at(step: int):
     rng = np.random.Generator(np.random.Philox(key=[config.train.seed, step]))
-    return place(config.objective(windows(step, rows), rng), mesh, parts, config.mesh.via)
+    return to_device(config.objective(windows(step, rows), rng), mesh, parts, config.mesh.backend)
 
   evaluator = make_evaluator(loss, mesh)
 
@@ -119,25 +118,25 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
     return due(step, config.train.evaluate_every)
 
   def milestone(step: int) -> bool:
-    return train.doubling(step, config.train.milestone)
+    return train.is_power_of_two_multiple(step, config.train.milestone)
 
   def save_at(step: int) -> bool:
     return evaluate_at(step) or due(step, config.train.checkpoint_every) or milestone(step)
 
   # 4. Train, from the newest checkpoint if there is one.
   with Checkpoints(workdir, metric="valid_loss", mode="min", keep=milestone) as checkpoints:
-    state, first = begin(make_state, shardings, config.train.seed, checkpoints)
+    state, first = restore_or_init(make_state, shardings, config.train.seed, checkpoints)
     meta = {
-      "model": configs.to_json(spec),
-      "config": configs.to_json(config),
+      "model": to_json(spec),
+      "config": to_json(config),
       "tokenizer_hash": tokenizer.hash,
     }
-    settled = 2 * optim.warmup_length(config.optim, total_steps)
+    settled_step = 2 * warmup_length(config.optim, total_steps)
     warned = False
 
     def watch(step: int, means: dict[str, float]) -> None:
       nonlocal warned
-      if step > settled and "loss" in means and not warned:
+      if step > settled_step and "loss" in means and not warned:
         warned = train.warn_if_stuck(means["loss"], text.unigram_entropy)
 
     if jax.process_index() == 0:
@@ -161,7 +160,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   return evaluation
 
 
-def with_vocabulary(trunk: Any, tokenizer: Vocabulary) -> Any:
+def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
   """The trunk's config with the data's vocabulary. Raises InputError where it names another
   size.
   """
@@ -173,7 +172,7 @@ def with_vocabulary(trunk: Any, tokenizer: Vocabulary) -> Any:
 
 
 def describe(
-  config: PretrainConfig, tokenizer: Vocabulary, text: TokenFile, total_steps: int, first: int
+  config: PretrainConfig, tokenizer: Tokenizer, text: TokenFile, total_steps: int, first: int
 ) -> str:
   """What is about to run, for the console."""
   per_step = config.data.batch_size * config.data.length

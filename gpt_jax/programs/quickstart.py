@@ -13,17 +13,17 @@ import warnings
 
 import numpy as np
 
-from gpt_jax import files as writing
 from gpt_jax.data import corpus
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.files import write_json
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.story import TASKS
-from gpt_jax.tasks.task import Named, Task
+from gpt_jax.tasks.task import BuiltinTask, Task
 from gpt_jax.training import reporter as reporting
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -62,7 +62,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   )
   results["seconds"] = round(time.monotonic() - began, 1)
   report = describe(results, stories)
-  writing.write_json(os.path.join(workdir, "results.json"), results)
+  write_json(os.path.join(workdir, "results.json"), results)
   with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
     file.write(report)
   print(report)
@@ -95,7 +95,7 @@ def pretrain_config(steps: int) -> PretrainConfig:
 
 def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.FinetuneConfig:
   return finetune.FinetuneConfig(
-    task=Named(task.name),
+    task=BuiltinTask(task.name),
     transfer_layers=-1 if from_scratch else None,
     batch_size=16,
     optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
@@ -106,8 +106,8 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
 def compare(
   task: Task, pretrained: str, workdir: str, short: bool
 ) -> dict[str, float | list[float]]:
-  """Accuracies on examples whose phrases no labelled training example has."""
-  found = {"chance": 1 / task.outcomes, "bag_of_words": bag_of_words(task)}
+  """Accuracies on examples whose phrases no labeled training example has."""
+  found = {"chance": 1 / task.num_classes, "bag_of_words": bag_of_words(task)}
   for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
@@ -132,7 +132,7 @@ def bag_of_words(task: Task) -> float:
     split: np.argmax([example.label for example in examples], -1)
     for split, examples in sets.items()
   }
-  choose = task.combine == "choose"
+  choose = task.pooling == "per_choice"
   texts = {  # a row a sequence where sequences are chosen among, else a row an example
     split: [
       fields
@@ -152,13 +152,15 @@ def bag_of_words(task: Task) -> float:
     return sparse.hstack([*counted, sparse.csr_matrix(shared)]).tocsr()
 
   def targets(split: str):
-    return np.eye(task.outcomes, dtype=int)[labels[split]].reshape(-1) if choose else labels[split]
+    return (
+      np.eye(task.num_classes, dtype=int)[labels[split]].reshape(-1) if choose else labels[split]
+    )
 
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", ConvergenceWarning)
     model = LogisticRegression(max_iter=2000).fit(features("train"), targets("train"))
   if choose:
-    predicted = model.decision_function(features("dev")).reshape(-1, task.outcomes).argmax(-1)
+    predicted = model.decision_function(features("dev")).reshape(-1, task.num_classes).argmax(-1)
   else:
     predicted = model.predict(features("dev"))
   return float((predicted == labels["dev"]).mean())

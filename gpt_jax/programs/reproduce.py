@@ -10,12 +10,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from gpt_jax import files as writing
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.checkpoints import store as checkpoints
-from gpt_jax.checkpoints.load import Pretrained
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.files import atomic_file, write_json
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper import comparison, figures, zero_shot
@@ -25,7 +24,7 @@ from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.readers import check_exists
-from gpt_jax.tasks.task import Named, find
+from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -153,7 +152,7 @@ class _Asked:
   workdir: str
   data_dir: str
   paths: dict[str, str]
-  found: dict[str, Pretrained]
+  found: dict[str, LoadedModel]
   seeds: int
   budget: Budget
   microbatches: int
@@ -169,7 +168,7 @@ def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[i
 
 def _check_folder(workdir: str) -> None:
   """Raises InputError where the folder is something else's."""
-  names = set(workdirs.listing(workdir))
+  names = set(listing(workdir))
   strangers = sorted(names - {"runs", "compilation_cache", "lock", "results.json.partial"})
   if strangers and "results.json" not in names:
     raise InputError(
@@ -177,8 +176,8 @@ def _check_folder(workdir: str) -> None:
     )
 
 
-def _load(name: str, path: str) -> Pretrained:
-  found, flag = pretrained.load(path), "--checkpoint" if name == "transformer" else "--lstm"
+def _load(name: str, path: str) -> LoadedModel:
+  found, flag = load_model(path), "--checkpoint" if name == "transformer" else "--lstm"
   if found.spec.head:
     raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
   if not isinstance(found.spec.trunk, TRUNKS[name]):
@@ -214,7 +213,7 @@ def _plan(
   sweep: bool,
   tasks: Sequence[str],
   available: Sequence[str],
-  found: dict[str, Pretrained],
+  found: dict[str, LoadedModel],
 ) -> list[tuple[Setting, str]]:
   """What to fine-tune: (setting, task), each once."""
 
@@ -255,7 +254,7 @@ def _reasons(
   return list(dict.fromkeys(left_out[name] for name in asked))
 
 
-def _layers(found: Pretrained) -> list[Setting]:
+def _layers(found: LoadedModel) -> list[Setting]:
   """Nothing, the embeddings, and the first 1, 2, … blocks transferred; all of them is the full
   run.
   """
@@ -362,7 +361,7 @@ def _fine_tune(
       "note": f"the best checkpoints of {task}",
       **finetune.summary(of_name),
     }
-  writing.write_json(os.path.join(asked.workdir, "results.json"), results)
+  write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
 def _zero_shot(
@@ -384,20 +383,20 @@ def _zero_shot(
     if not missing:
       continue
     try:
-      found = pretrained.load(folder)
+      found = load_model(folder)
     except InputError as error:
       _say(f"left out: {error}")
       continue
     known += [result._asdict() for result in zero_shot.measure(found, missing, score)]
-    writing.write_json(os.path.join(asked.workdir, "results.json"), results)
+    write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
 def sized(
-  budget: Budget, name: str, data_dir: str, found: Pretrained, microbatches: int = 1
+  budget: Budget, name: str, data_dir: str, found: LoadedModel, microbatches: int = 1
 ) -> tuple[FinetuneConfig, str]:
   """The budget's config for a task, and how many of its examples that is, in words."""
   counts, notes = {}, []
-  config = dataclasses.replace(budget.config, task=Named(name))
+  config = dataclasses.replace(budget.config, task=BuiltinTask(name))
   config = dataclasses.replace(
     config, train=dataclasses.replace(config.train, microbatches=microbatches)
   )
@@ -414,9 +413,9 @@ def sized(
 
 
 def _report(results: dict[str, Any], workdir: str) -> None:
-  writing.write_json(os.path.join(workdir, "results.json"), results)
+  write_json(os.path.join(workdir, "results.json"), results)
   report, path = comparison.describe(results), os.path.join(workdir, "results.md")
-  with writing.whole(path) as file:
+  with atomic_file(path) as file:
     file.write(report)
   _draw(results, workdir)
   print(report)

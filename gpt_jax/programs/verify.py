@@ -13,8 +13,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints.load import Pretrained
+from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import SPECIAL_TOKENS
 from gpt_jax.models.model import LanguageModel
@@ -27,7 +26,7 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
   """Prints, and returns, what sets two models apart.
 
   Args:
-    a, b: see pretrained.load.
+    a, b: see load_model.
     texts: read by both models, in float32, in windows of the shorter context.
     tolerance: of any logit and any number in the arrays.
 
@@ -44,7 +43,7 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
     raise InputError("no text: give one with --text=TEXT")
   if not tolerance >= 0:
     raise InputError(f"--tolerance={tolerance}: must be at least 0")
-  models = [pretrained.load(path) for path in (a, b)]
+  models = [load_model(path) for path in (a, b)]
   tokenizers = [model.tokenizer for model in models]
   same = tokenizers[0].hash == tokenizers[1].hash
   differing = _differing(*models)
@@ -67,7 +66,7 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
   return found
 
 
-def _differing(a: Pretrained, b: Pretrained) -> list[tuple]:
+def _differing(a: LoadedModel, b: LoadedModel) -> list[tuple]:
   """(name, shapes, largest |difference|) of all arrays that are not the same bit for bit."""
   left, right = _arrays(a), _arrays(b)
   found = []
@@ -86,7 +85,7 @@ def _number_by_number(name: str) -> list[str | int]:
   return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def _arrays(model: Pretrained) -> dict[str, np.ndarray]:
+def _arrays(model: LoadedModel) -> dict[str, np.ndarray]:
   """By name; of the table the rows that are tokens, since what the others hold is of no
   consequence.
   """
@@ -102,7 +101,7 @@ def _windows(texts: Sequence[np.ndarray], context: int) -> list[np.ndarray]:
   return windows
 
 
-def _compare(models: Sequence[Pretrained], windows: Sequence[np.ndarray]) -> dict[str, Any]:
+def _compare(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]) -> dict[str, Any]:
   """The largest |difference| of logits, and the perplexities."""
   readers = [_reader(model) for model in models]
   difference, nats, predicted = 0.0, np.zeros(2), 0
@@ -125,7 +124,7 @@ def _nats(scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
   return (log_sum - scores[np.arange(len(nexts)), nexts]).sum()
 
 
-def _reader(model: Pretrained):
+def _reader(model: LoadedModel):
   """ids [T] -> logits float32 [T, V]."""
   trunk = dataclasses.replace(model.spec.trunk, dtype="float32")
   language_model, params = (
@@ -147,7 +146,7 @@ def _reader(model: Pretrained):
   return read
 
 
-def _report(models: Sequence[Pretrained], found: dict[str, Any], tolerance: float) -> None:
+def _report(models: Sequence[LoadedModel], found: dict[str, Any], tolerance: float) -> None:
   for letter, model, perplexity in zip(
     "ab", models, found["perplexities"] or ("", ""), strict=True
   ):

@@ -24,14 +24,14 @@ const signed = x => x.toFixed(3).replace("-", "−");
 const short = (s, most) => [...s].length > most ? [...s].slice(0, most - 1).join("") + "…" : s;
 const percent = p =>
   `${p >= .0995 ? Math.round(100 * p) : p >= 1e-5 || !p ? +(100 * p).toPrecision(2) : (100 * p).toExponential(0)}\u00a0%`;
-const favourites = i => sequence.best[i].map(([token, p]) => `${token} ${percent(p)}`).join(",  ");
+const favorites = i => sequence.best[i].map(([token, p]) => `${token} ${percent(p)}`).join(",  ");
 const table = rows => make("table", {}, ...rows.map(row => make("tr", {}, ...row.map(x => make("td", {}, x)))));
 const dyed = (element, background, dark) => {
   Object.assign(element.style, {background, color: dark ? "#fff" : ""});
   return element;
 };
 
-// A share is kept as its root, in bytes, and coloured by it.
+// A share is kept as its root, in bytes, and colored by it.
 const at = (layer, head, i, j) => weights[((layer * model.heads + head) * T * (T + 1) + i * (i + 1)) / 2 + j] / 255;
 const blue = root => [27, 79, 143].map(c => Math.round(255 - root * (255 - c)));
 const shade = (element, root) => dyed(element, `rgb(${blue(root)})`, root > .6);
@@ -58,13 +58,13 @@ function showText() {
     [count(+perplexity.toPrecision(4)), "perplexity per token"]);
   fill("summary", ...summary.map(([n, what]) => make("div", {class: "soft"}, make("b", {}, n), what)));
   const rows = tokens.map((token, i) => i
-    ? [i, token, signed(logp[i]), percent(Math.exp(logp[i])), count(rank[i]), favourites(i)]
+    ? [i, token, signed(logp[i]), percent(Math.exp(logp[i])), count(rank[i]), favorites(i)]
     : [i, token, "not scored: nothing stands to its left", "", "", ""]);
-  fill("table", table([["", "token", "log-probability", "probability", "rank", "favourites"], ...rows]));
+  fill("table", table([["", "token", "log-probability", "probability", "rank", "favorites"], ...rows]));
   buttons("likelihood").forEach((button, i) => {
     const step = SCALE.findIndex(([least]) => Math.exp(logp[i]) >= least), [, , ...numbers] = rows[i];
     if (i) dyed(button, SCALE[step][1], step > 3); else button.classList.add("unscored");
-    const names = ["log-probability", "probability", "rank", "favourites"];
+    const names = ["log-probability", "probability", "rank", "favorites"];
     button.ariaLabel = `${tokens[i]}: ${i ? numbers.map((x, n) => `${names[n]} ${x}`).join("; ") : numbers[0]}`;
   });
   $("none").hidden = !!weights;
@@ -76,7 +76,7 @@ function showText() {
 
 function showToken(i) {
   const {tokens, logp, rank, best} = sequence;
-  const favourite = ([token, p]) => {
+  const favorite = ([token, p]) => {
     const bar = make("span", {class: "bar"});
     bar.style.width = `${160 * p}px`;
     return [token, percent(p), bar];
@@ -84,8 +84,8 @@ function showToken(i) {
   fill("numbers", make("div", {}, make("p", {}, `Token ${i}: ${tokens[i]}`), i ? table([
     ["log-probability", signed(logp[i])], ["probability", percent(Math.exp(logp[i]))],
     ["rank", `${count(rank[i])} of ${count(model.choices)}`]]) : "Not scored: nothing stands to its left."));
-  if (i) $("numbers").append(make("div", {}, make("p", {}, "The model's favourites at this place"),
-    table(best[i].map(favourite))));
+  if (i) $("numbers").append(make("div", {}, make("p", {}, "The model's favorites at this place"),
+    table(best[i].map(favorite))));
   for (const button of document.querySelectorAll(".tokens button")) {
     const j = +button.dataset.token, root = weights && j <= i ? at(state.layer, state.head, i, j) : 0;
     button.classList.toggle("chosen", j === i);
@@ -167,11 +167,11 @@ function showClasses() {
   const guide = plot.appendChild(make("line", {y1: y(1), y2: y(0), stroke: "#7d8694"}));
   let lowest = -Infinity;  // names stand at the ends of their lines, each below the one before
   for (const k of ordered(last)) {
-    const colour = COLOURS[k % 8], points = probabilities.map((p, i) => `${x(i)},${y(p[k])}`).join(" ");
+    const color = COLOURS[k % 8], points = probabilities.map((p, i) => `${x(i)},${y(p[k])}`).join(" ");
     lowest = Math.max(lowest + 17, y(last[k]) + 4);
     plot.append(
-      make("polyline", {points, stroke: colour, "stroke-dasharray": DASHES[k % 8], "data-label": labels[k]}),
-      make("text", {x: width - right + 10, y: lowest, style: `fill: ${colour}`}, `${short(labels[k], 14)}: ${percent(last[k])}`));
+      make("polyline", {points, stroke: color, "stroke-dasharray": DASHES[k % 8], "data-label": labels[k]}),
+      make("text", {x: width - right + 10, y: lowest, style: `fill: ${color}`}, `${short(labels[k], 14)}: ${percent(last[k])}`));
   }
   const point = i => {
     guide.setAttribute("transform", `translate(${x(i)} 0)`);
@@ -247,8 +247,8 @@ fill("about", `${model.checkpoint}, step ${count(model.step)}${asTask}: `
 fill("texts", ...texts.flatMap(({text, sequences: {length}}, i) => upTo(length).map(j => make("option", {value: `${i} ${j}`},
   short(text, 70) + (length > 1 ? ` (sequence ${j + 1} of ${length})` : "")))));
 for (const id of ["layer", "head"]) fill(id, ...upTo(model[`${id}s`]).map(n => make("option", {value: n}, n)));
-fill("scale", ...SCALE.map(([least, colour], i) =>
-  dyed(make("li", {}, least ? `at least ${percent(least)}` : `below ${percent(SCALE[i - 1][0])}`), colour, i > 3)));
+fill("scale", ...SCALE.map(([least, color], i) =>
+  dyed(make("li", {}, least ? `at least ${percent(least)}` : `below ${percent(SCALE[i - 1][0])}`), color, i > 3)));
 fill("shades", ...[0, .01, .05, .1, .25, .5, 1].map(share => shade(make("li", {}, percent(share)), Math.sqrt(share))));
 fromAddress();
 document.documentElement.dataset.ready = "yes";

@@ -18,13 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import config as configs
-from gpt_jax import files as writing
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoints import load as pretrained
-from gpt_jax.checkpoints.load import Pretrained
-from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.config import from_json
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.model import LanguageModel
@@ -36,7 +35,7 @@ from gpt_jax.tasks import readers as rows
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import Task
 
-FAVOURITES = 5
+FAVORITES = 5
 _OURS = (
   b'<meta name="generator" content="gpt_jax visualize">'  # in the first lines of visualize.html
 )
@@ -47,7 +46,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   """Writes one HTML file that needs no other, and returns the values in it.
 
   Args:
-    checkpoint: see pretrained.load. A language model reads a text as it is, a fine-tuned one as its
+    checkpoint: see load_model. A language model reads a text as it is, a fine-tuned one as its
       task puts it.
     out: the page; replaced where it is one of this program, never where it is another file.
     texts: for a task of several columns, these separated by tabs.
@@ -57,7 +56,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   Returns:
     {"model": …, "texts": […]}. A text has `sequences` (several where its task makes several), each
     with its `tokens`, their `logp` (natural logarithm) and `rank`, None for the first, and `best`,
-    the model's favourites in their place; and `classes`, the `probabilities` [prefixes, K] of
+    the model's favorites in their place; and `classes`, the `probabilities` [prefixes, K] of
     `labels`, None without a head.
 
   Raises:
@@ -68,9 +67,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     raise InputError(
       "no text: give one with --text=TEXT, or a file with one a line with --input=FILE"
     )
-  found = pretrained.load(checkpoint)
+  found = load_model(checkpoint)
   trunk = found.spec.trunk
-  task = configs.from_json(found.meta["task"]).build("") if found.spec.head else None
+  task = from_json(found.meta["task"]).build("") if found.spec.head else None
   given = [*_typed(texts, task), *(_in_file(source, task) if source else ())]
   if not given:
     raise InputError(f"--input={source}: no texts in it")
@@ -94,7 +93,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
         "task": task and task.name,
         "parameters": trunk.parameter_count(),
         "vocabulary": trunk.vocab_size,
-        "choices": found.model.rows_in_use,
+        "choices": found.model.num_tokens,
         "context": trunk.context,
         "layers": getattr(trunk, "layers", 0),  # an LSTM has neither
         "heads": getattr(trunk, "heads", 0),
@@ -136,7 +135,7 @@ def _in_file(source: str, task: Task | None) -> Iterator[rows.Row]:
   return (rows.Row((line,), None, f"{source}:{number}") for number, line in rows.lines(source))
 
 
-def _whole(found: Pretrained, given: list[rows.Row]) -> list[np.ndarray]:
+def _whole(found: LoadedModel, given: list[rows.Row]) -> list[np.ndarray]:
   """The ids of texts for a language model, which has no rule by which to cut them."""
   sequences, context = (
     found.tokenizer.encode_many([row.texts[0] for row in given]),
@@ -169,16 +168,16 @@ def _what_was_cut(encoded: Encoded, n: int) -> str:
   return note
 
 
-def _sequence(found: Pretrained, params: Any, ids: np.ndarray) -> dict[str, Any]:
+def _sequence(found: LoadedModel, params: Any, ids: np.ndarray) -> dict[str, Any]:
   """How expected each token was, and the attention between them."""
   length, context = len(ids), found.spec.trunk.context
   filled = np.zeros(min(context, -(-length // _WIDTHS) * _WIDTHS), np.int32)
   filled[:length] = ids
   model = LanguageModel(found.spec.trunk)
-  measured, attention = jax.device_get(read(model, params, filled, found.model.rows_in_use))
+  measured, attention = jax.device_get(read(model, params, filled, found.model.num_tokens))
   logp, rank, best, best_logp = (x[: length - 1] for x in measured)
   spell = functools.partial(spelling, found.tokenizer)
-  favourites = [
+  favorites = [
     [[spell(i), float(f"{math.exp(p):.3g}")] for i, p in zip(*each, strict=True)]
     for each in zip(best.tolist(), best_logp.tolist(), strict=True)
   ]
@@ -189,34 +188,34 @@ def _sequence(found: Pretrained, params: Any, ids: np.ndarray) -> dict[str, Any]
     "lines": np.flatnonzero(ids == found.tokenizer.line_id).tolist(),
     "logp": [None, *(round(p, 4) for p in logp.tolist())],
     "rank": [None, *rank.tolist()],
-    "best": [None, *favourites],
+    "best": [None, *favorites],
     "mean": mean,
     "perplexity": None if mean is None else math.exp(min(-mean, 700.0)),
-    "attention": None if attention is None else quantise(attention[:, :, :length, :length]),
+    "attention": None if attention is None else quantize(attention[:, :, :length, :length]),
   }
 
 
-@functools.partial(jax.jit, static_argnames=("model", "rows_in_use"))
-def read(model: LanguageModel, params: Any, ids: jax.Array, rows_in_use: int):
+@functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
+def read(model: LanguageModel, params: Any, ids: jax.Array, num_tokens: int):
   """What the model expects at every place of a text, and where it looks; ids are int32 [T].
 
   Returns:
     For places 1 to T - 1 the log-probability of the token there, its rank from 1, the ids of the
-    favourites and their
+    favorites and their
     log-probabilities: [T - 1], [T - 1], [T - 1, 5], [T - 1, 5]. And attention [layers, H, T, T], or
     None of a trunk that has none.
   """
   places = jnp.arange(len(ids))[None]
   text = TextBatch(ids[None], None, None, places, None)
   (hidden, table), kept = model.apply({"params": params}, text, mutable="intermediates")
-  scores = jax.nn.log_softmax(logits(hidden[0, :-1], table, rows_in_use))
+  scores = jax.nn.log_softmax(logits(hidden[0, :-1], table, num_tokens))
   right = jnp.take_along_axis(scores, ids[1:, None], axis=-1)
-  best_logp, best = jax.lax.top_k(scores, FAVOURITES)
+  best_logp, best = jax.lax.top_k(scores, FAVORITES)
   measured = right[:, 0], 1 + (scores > right).sum(-1), best, best_logp
   return measured, attention_maps(kept["intermediates"]["trunk"])[:, 0] if kept else None
 
 
-def quantise(attention: np.ndarray) -> str:
+def quantize(attention: np.ndarray) -> str:
   """The lower triangles of [layers, H, T, T], row by row, as base64 of bytes 255 sqrt(p): p to
   within 0.004.
 
@@ -229,21 +228,21 @@ def quantise(attention: np.ndarray) -> str:
   ).decode()
 
 
-def spelling(tokenizer: Vocabulary, i: int) -> str:
+def spelling(tokenizer: Tokenizer, i: int) -> str:
   """A token as the vocabulary has it, with its mark for a space."""
   if i >= tokenizer.vocab_size:
     return f"<{tokenizer.special._fields[i - tokenizer.vocab_size]}>"
   return tokenizer.piece(i)
 
 
-def _classes(found: Pretrained, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
+def _classes(found: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
   """The probabilities of the labels where the last column (of a choice, every option) is cut
   after 1, 2, … tokens.
   """
   _, sequences, fields = encoded.fields.shape
   growing = np.zeros((sequences, fields), bool)
   growing[:, -1] = True
-  if task.combine == "sum":
+  if task.pooling == "sum":
     growing[1:] = growing[1:, ::-1]  # similarity's other order begins with the last column
   counts = [int(kept[growing].max()) for kept in encoded.kept]
   prefixes = [
@@ -260,7 +259,9 @@ def _classes(found: Pretrained, task: Task, encoded: Encoded) -> list[dict[str, 
   probabilities = make_predictor(found.model, mesh)(replicate(found.params, mesh), cut, 32)
   each_text = np.split(probabilities, np.cumsum(counts)[:-1])
   last = (
-    [] if task.combine == "choose" else [encoded.texts[text] for text in encoded.fields[:, 0, -1]]
+    []
+    if task.pooling == "per_choice"
+    else [encoded.texts[text] for text in encoded.fields[:, 0, -1]]
   )
   return [
     {
@@ -282,7 +283,7 @@ def _writing(out: str) -> Iterator[TextIO]:
       raise InputError(
         f"--out={out}: is there already and is no page of this program; name another file"
       )
-    with writing.whole(out) as file:
+    with atomic_file(out) as file:
       yield file
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Sequence
 
-from gpt_jax import files as writing
-from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
+from gpt_jax.files import write_json
 from gpt_jax.paper.zero_shot import Result, checkpoints, make_scorer, measure, prepare
 from gpt_jax.tasks.readers import check_exists
 
@@ -22,7 +22,7 @@ def run(
   """Evaluates one checkpoint, or every checkpoint of a run, and prints a table.
 
   Args:
-    checkpoint: see pretrained.load; of a fine-tuned model the trunk is used.
+    checkpoint: see load_model; of a fine-tuned model the trunk is used.
     data_dir: the folder with glue/, race/ and winograd/ in it.
     tasks: of TASKS; none: all whose data is there.
     history: every checkpoint of the run in this workdir (train.milestone keeps more of them),
@@ -40,13 +40,13 @@ def run(
     )
   check_exists(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
-  found = pretrained.load(paths[0])
+  found = load_model(paths[0])
   prepared = prepare(found, data_dir, tasks, examples)
   score = make_scorer(found.spec.trunk)
   results = []
   for path in paths:
-    found = found if path == paths[0] else pretrained.load(path)
+    found = found if path == paths[0] else load_model(path)
     results += measure(found, prepared, score)
     if out:
-      writing.write_json(out, [result._asdict() for result in results])
+      write_json(out, [result._asdict() for result in results])
   return results

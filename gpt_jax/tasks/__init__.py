@@ -1,1 +1,1 @@
-"""Labelled tasks, one small file each; a new file here is a new task."""
+"""Labeled tasks, one small file each; a new file here is a new task."""

@@ -1,4 +1,4 @@
-"""Labelled examples as token sequences with start, delimiter and extract, packed into batches of
+"""Labeled examples as token sequences with start, delimiter and extract, packed into batches of
 one shape.
 """
 
@@ -17,7 +17,7 @@ class Example(NamedTuple):
   Attributes:
     sequences: C sequences of F text fields each; the last of several fields stands behind the
       delimiter.
-    label: a distribution over the K outcomes; None where unlabelled.
+    label: a distribution over the K outcomes; None where unlabeled.
     name: "file:line", for messages and for the output of predictions.
   """
 
@@ -72,7 +72,7 @@ class Encoded:
     texts: int32 ids of every distinct text.
     fields: int32 [N, C, F], which text.
     kept: int32 [N, C, F], how many of its ids, from the head.
-    labels: float32 [N, K]; zero where unlabelled.
+    labels: float32 [N, K]; zero where unlabeled.
     names: N times "file:line".
     context: the longest sequence allowed.
     special: the ids start, delimiter, extract.
@@ -119,9 +119,9 @@ class Encoded:
     lines = [
       f"{len(self)} examples{each}, in tokens: median {np.median(lengths):.0f}, longest {lengths.max()}"
     ]
-    if labelled := self.labels.sum():
+    if labeled := self.labels.sum():
       names = labels or range(self.labels.shape[1])
-      shares = self.labels.sum(axis=0) / labelled
+      shares = self.labels.sum(axis=0) / labeled
       lines.append(
         "labels: "
         + ", ".join(f"{name} {share:.1%}" for name, share in zip(names, shares, strict=True))
@@ -143,7 +143,7 @@ def encode(
   tokenizer: Any,
   context: int,
   truncate: Callable[[np.ndarray, int], np.ndarray],
-  outcomes: int,
+  num_classes: int,
 ) -> Encoded:
   """Turns examples into token ids.
 
@@ -167,7 +167,7 @@ def encode(
   shape = (len(examples[0].sequences), len(examples[0].sequences[0]))
   index: dict[str, int] = {}
   for example in examples:
-    _check(example, shape, outcomes)
+    _check(example, shape, num_classes)
     for sequence in example.sequences:
       for text in sequence:
         index.setdefault(text, len(index))
@@ -185,22 +185,22 @@ def encode(
   kept = (
     truncate(lengths[fields].reshape(-1, shape[1]), context).reshape(fields.shape).astype(np.int32)
   )
-  labels = np.array([example.label or (0.0,) * outcomes for example in examples], np.float32)
-  unknown = sum(np.count_nonzero(tokenizer.spelled[ids]) for ids in texts)
+  labels = np.array([example.label or (0.0,) * num_classes for example in examples], np.float32)
+  unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
   names = [example.name for example in examples]
   return Encoded(
     texts, fields, kept, labels, names, context, tokenizer.special, unknown / lengths.sum()
   )
 
 
-def _check(example: Example, shape: tuple[int, int], outcomes: int) -> None:
+def _check(example: Example, shape: tuple[int, int], num_classes: int) -> None:
   if len(example.sequences) != shape[0] or any(
     len(sequence) != shape[1] for sequence in example.sequences
   ):
     raise InputError(
       f"{example.name}: should have {shape[0]} sequences of {shape[1]} text fields, as the first example"
     )
-  if example.label is not None and len(example.label) != outcomes:
+  if example.label is not None and len(example.label) != num_classes:
     raise InputError(
-      f"{example.name}: a label over {len(example.label)} outcomes where the task has {outcomes}"
+      f"{example.name}: a label over {len(example.label)} outcomes where the task has {num_classes}"
     )

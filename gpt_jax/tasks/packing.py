@@ -131,7 +131,7 @@ class _Packing:
     )  # segment 0 is what fills a row
     weights = np.zeros((rows, length), np.float32)
     N, C = self.row[step].shape
-    ends = np.zeros((N, C), np.int32)
+    anchors = np.zeros((N, C), np.int32)
     labels = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
     for n, example in enumerate(examples):
       if example == _FILLER:
@@ -147,9 +147,9 @@ class _Packing:
         weights[place, begin : end - 1] = 1 / (C * (len(ids) - 1))
         positions[place, begin:end] = np.arange(len(ids))
         segments[place, begin:end] = 1 + n * C + c
-        ends[n, c] = row * length + end - 1
+        anchors[n, c] = row * length + end - 1
     text = TextBatch(inputs, targets, weights, positions, segments)
-    return TaskBatch(text, ends, labels, (examples != _FILLER).astype(np.float32))
+    return TaskBatch(text, anchors, labels, (examples != _FILLER).astype(np.float32))
 
 
 def _first_fit_decreasing(

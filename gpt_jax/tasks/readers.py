@@ -1,4 +1,4 @@
-"""Rows of labelled text as the files have them: TSV, CSV, JSONL, and data sets that TFDS has
+"""Rows of labeled text as the files have them: TSV, CSV, JSONL, and data sets that TFDS has
 prepared.
 """
 
@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError, MissingInput
 
 
 class Row(NamedTuple):
-  """One labelled row.
+  """One labeled row.
 
   Attributes:
     texts: the text columns.
@@ -65,7 +65,7 @@ def lines(path: str) -> list[tuple[int, str]]:
 
 
 def named(row: Row, labels: Sequence[str]) -> Row:
-  """The row with the name of its label, which the file has as a number from 0; an unlabelled row as
+  """The row with the name of its label, which the file has as a number from 0; an unlabeled row as
   it is.
 
   Raises:
@@ -80,7 +80,7 @@ def named(row: Row, labels: Sequence[str]) -> Row:
 
 
 def table(
-  path: str, columns: Sequence[str], label: str | None = None, *, unlabelled: bool = False
+  path: str, columns: Sequence[str], label: str | None = None, *, unlabeled: bool = False
 ) -> Iterator[Row]:
   """Reads the rows of a table.
 
@@ -90,7 +90,7 @@ def table(
       begins with "{", else TSV.
     columns: the text columns, in the order wanted.
     label: the label column; None reads no labels.
-    unlabelled: whether the label column may be absent.
+    unlabeled: whether the label column may be absent.
 
   Raises:
     InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a
@@ -102,7 +102,7 @@ def table(
     records = _json_lines(path)
   else:
     records = _delimited(path, ((number, line.split("\t")) for number, line in lines(path)))
-  needed = [*columns, *([label] if label is not None and not unlabelled else [])]
+  needed = [*columns, *([label] if label is not None and not unlabeled else [])]
   for name, record in records:
     for column in needed:
       if column not in record:

@@ -35,7 +35,7 @@ TASKS = (
     storyworld.next_turn,
     ("day", "A", "B", "C", "D"),
     multiple_choice,
-    combine="choose",
+    pooling="per_choice",
     truncate=first_field,
   ),
 )

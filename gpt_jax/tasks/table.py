@@ -71,7 +71,7 @@ class TableTask:
         f"TableTask.columns: {self.columns} and label {self.label!r} should all be different columns"
       )
 
-  def settled(self, data_dir: str) -> "TableTask":
+  def with_labels(self, data_dir: str) -> "TableTask":
     """With the labels filled in, so that a checkpoint's config can do without the training file."""
     if self.labels:
       labels = self.labels
@@ -86,22 +86,24 @@ class TableTask:
     return dataclasses.replace(self, labels=labels)
 
   def build(self, data_dir: str) -> Task:
-    settled = self.settled(data_dir)
+    with_labels = self.with_labels(data_dir)
     choose = self.transform == "multiple_choice"
-    if choose and settled.labels != self.columns[1:]:
+    if choose and with_labels.labels != self.columns[1:]:
       raise InputError(
-        f"TableTask.labels: should be the options' columns {self.columns[1:]}, not {settled.labels}"
+        f"TableTask.labels: should be the options' columns {self.columns[1:]}, not {with_labels.labels}"
       )
-    if self.metric == "f1" and len(settled.labels) != 2:
-      raise InputError(f"TableTask.metric: f1 needs two labels, not {', '.join(settled.labels)}")
+    if self.metric == "f1" and len(with_labels.labels) != 2:
+      raise InputError(
+        f"TableTask.metric: f1 needs two labels, not {', '.join(with_labels.labels)}"
+      )
     return Task(
       name="table",
-      labels=settled.labels,
+      labels=with_labels.labels,
       columns=self.columns,
       sequences=_TRANSFORMS[self.transform],
       read=self._read,
       metrics={self.metric: getattr(metrics, self.metric), "accuracy": metrics.accuracy},
-      combine="choose" if choose else "sum",
+      pooling="per_choice" if choose else "sum",
       truncate=first_field if choose else each_half,
     )
 
@@ -114,4 +116,4 @@ class TableTask:
     return os.path.join(data_dir, name)
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row]:
-    return table(self._path(data_dir, split), self.columns, self.label, unlabelled=split == "test")
+    return table(self._path(data_dir, split), self.columns, self.label, unlabeled=split == "test")

@@ -1,4 +1,4 @@
-"""What a labelled task is: rows, the paper's input transformation (its figure 1), label names
+"""What a labeled task is: rows, the paper's input transformation (its figure 1), label names
 and metrics.
 """
 
@@ -28,7 +28,7 @@ def most_likely(distributions: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A labelled task.
+  """A labeled task.
 
   Attributes:
     name: e.g. "race-middle".
@@ -38,7 +38,7 @@ class Task:
       multiple_choice.
     read: (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test".
     metrics: name -> metric(truth [N], predicted [N]); the first is the primary one.
-    combine: "sum" adds the representations of the C sequences; "choose" scores each, and K = C.
+    combine: "sum" adds the representations of the C sequences; "per_choice" scores each, and K = C.
     truncate: (field lengths [S, F], context) -> kept lengths; see data.examples.
     target: a row's label -> distribution over the outcomes; None: all on the outcome of that name.
     value: distributions [N, K] -> what the metrics compare, [N].
@@ -55,7 +55,7 @@ class Task:
   sequences: Callable[..., Sequences]
   read: Callable[[str, str], Iterable[Row]]
   metrics: Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
-  combine: str = "sum"
+  pooling: str = "sum"
   truncate: Callable[[np.ndarray, int], np.ndarray] = each_half
   target: Callable[[str], tuple[float, ...]] | None = None
   value: Callable[[np.ndarray], np.ndarray] = most_likely
@@ -65,7 +65,7 @@ class Task:
   paper: str = ""
 
   @property
-  def outcomes(self) -> int:
+  def num_classes(self) -> int:
     return len(self.labels)
 
   @property
@@ -111,7 +111,7 @@ class Task:
 
   def encode(self, examples: list[Example], tokenizer: Any, context: int) -> Encoded:
     """Token ids under this task's truncation rule."""
-    return encode(examples, tokenizer, context, self.truncate, self.outcomes)
+    return encode(examples, tokenizer, context, self.truncate, self.num_classes)
 
   def score(self, probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """The task's metrics, the primary one first; "degenerate" is there, and 1, where all
@@ -134,7 +134,7 @@ class Task:
     except ValueError as error:
       allowed = str(error) if self.target else f"should be one of {', '.join(self.labels)}"
       raise InputError(f"{row.name}: label {row.label!r}: {allowed}") from error
-    return tuple(float(k == index) for k in range(self.outcomes))
+    return tuple(float(k == index) for k in range(self.num_classes))
 
   def _tfds_rows(self, data_dir: str, split: str) -> Iterable[Row]:
     if not self.tfds:
@@ -157,7 +157,7 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
+class BuiltinTask:
   """The config of a task of this package: which one."""
 
   name: str = option("cola", "a task of gpt_jax/tasks, e.g. cola or race-middle")
@@ -165,7 +165,7 @@ class Named:
   def __post_init__(self):
     validate(self)
 
-  def settled(self, data_dir: str) -> "Named":
+  def with_labels(self, data_dir: str) -> "BuiltinTask":
     return self  # nothing to learn from the files; see TableTask
 
   def build(self, data_dir: str) -> Task:
@@ -178,11 +178,11 @@ def find(name: str) -> Task:
   for task in _tasks(module) if module else ():
     if task.name == name:
       return task
-  names = ", ".join(task.name for task in every())
+  names = ", ".join(task.name for task in all_tasks())
   raise InputError(f"no task {name!r}; the tasks are {names}, and table for files of your own")
 
 
-def every() -> list[Task]:
+def all_tasks() -> list[Task]:
   """All tasks of this package, by the names of their files."""
   return [task for _, module in sorted(_modules().items()) for task in _tasks(module)]
 

@@ -30,7 +30,7 @@ class TrainConfig:
 
   steps: int = option(0, "updates; 0 where epochs decide", unit="steps", low=0)
   epochs: int = option(0, "passes over the data; 0 where steps decide", low=0)
-  seed: int = option(0, "of initialisation, batches and dropout", low=0, high=2**32 - 1)
+  seed: int = option(0, "of initialization, batches and dropout", low=0, high=2**32 - 1)
   microbatches: int = option(
     1, "parts of a batch whose gradients are accumulated, to save memory", low=1
   )
@@ -63,7 +63,7 @@ def due(step: int, every: int) -> bool:
   return bool(every) and step % every == 0
 
 
-def doubling(step: int, first: int) -> bool:
+def is_power_of_two_multiple(step: int, first: int) -> bool:
   """Whether step is first, 2 first, 4 first, …: points evenly apart on a logarithmic axis. Never
   where first is 0.
   """
@@ -194,7 +194,9 @@ class _Window:
 
   def _mean(self, name: str, values: list) -> float:
     if isinstance(values[0], Mean):
-      return functools.reduce(Mean.plus, (Mean(*map(np.float64, value)) for value in values)).value
+      return functools.reduce(
+        Mean.__add__, (Mean(*map(np.float64, value)) for value in values)
+      ).value
     return float(values[-1] if name == "learning_rate" else np.mean(values))
 
 

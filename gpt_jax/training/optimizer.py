@@ -24,7 +24,7 @@ class OptimConfig:
   was for OpenAI; `min_warmup_steps` mends it.
   """
 
-  rule: str = option(
+  optimizer: str = option(
     "openai", "update rule: OpenAI's Adam, or optax.adamw", choices=("openai", "adamw")
   )
   learning_rate: float = option(2.5e-4, "peak learning rate", low=0.0)
@@ -39,7 +39,7 @@ class OptimConfig:
   )
   min_warmup_steps: int = option(0, "the warm-up is at least this long", unit="updates", low=0)
   weight_decay: float = option(0.01, "decoupled decay of everything but biases and gains", low=0.0)
-  clip: float = option(1.0, "largest global norm of the gradient; 0: no clipping", low=0.0)
+  clip_norm: float = option(1.0, "largest global norm of the gradient; 0: no clipping", low=0.0)
   b1: float = option(0.9, "decay of the first moment", low=0.0, high=0.9999)
   b2: float = option(0.999, "decay of the second moment", low=0.0, high=0.999999)
   eps: float = option(1e-8, "added to the root of the second moment", low=1e-12)
@@ -52,7 +52,7 @@ class OptimConfig:
       )
 
 
-def make(
+def make_optimizer(
   config: OptimConfig, total_steps: int
 ) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
   """The optimizer of a run of `total_steps` updates, and its learning rate as a function of
@@ -61,16 +61,16 @@ def make(
   Its update takes the gradient's global norm as `norm=`, where the caller has it already.
   """
   schedule = make_schedule(config, total_steps)
-  if config.rule == "openai":
+  if config.optimizer == "openai":
     adam = scale_by_openai_adam(config.b1, config.b2, config.eps, config.weight_decay)
-    rule = optax.chain(adam, optax.scale_by_learning_rate(schedule))
+    optimizer = optax.chain(adam, optax.scale_by_learning_rate(schedule))
   else:
-    rule = optax.adamw(
+    optimizer = optax.adamw(
       schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed
     )
   # The norm is that of all gradients together, after they were averaged over devices.
-  clip = clip_by_global_norm(config.clip) if config.clip else optax.identity()
-  return optax.with_extra_args_support(optax.chain(clip, rule)), schedule
+  clip_norm = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+  return optax.with_extra_args_support(optax.chain(clip_norm, optimizer)), schedule
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:

@@ -15,8 +15,8 @@ from typing import TextIO
 
 import jax
 
-from gpt_jax import files as writing
 from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
 from gpt_jax.training.flops import peak_flops
 
 
@@ -80,9 +80,9 @@ class Reporter:
     rate = tokens / seconds
     speed = {"tokens_per_second": rate}
     if self._peak and self._flops_per_token:
-      speed["share_of_peak"] = rate * self._flops_per_token / self._peak
+      speed["mfu"] = rate * self._flops_per_token / self._peak
     self._record(step, {**values, **speed})
-    told = self._told(values, **speed)
+    told = self._format_metrics(values, **speed)
     if self._bar is not None:
       self._bar.set_postfix_str("  ".join(told), refresh=False)
       self._bar.update(step - self._bar.n)
@@ -130,16 +130,16 @@ class Reporter:
   def __exit__(self, *_):
     self.close()
 
-  def _told(
-    self, values: Mapping[str, float], tokens_per_second: float, share_of_peak: float | None = None
+  def _format_metrics(
+    self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
   ) -> list[str]:
     parts = []
     if "loss" in values:
       beside = "" if self._unigram_entropy is None else f" (unigram {self._unigram_entropy:.2f})"
       parts.append(f"loss {values['loss']:.4f}{beside}")
     parts.append(f"{tokens_per_second:,.0f} tokens/s")
-    if share_of_peak is not None:
-      parts.append(f"{share_of_peak:.0%} of peak")
+    if mfu is not None:
+      parts.append(f"{mfu:.0%} of peak")
     return parts
 
   def _record(self, step: int, values: Mapping[str, float]) -> None:
@@ -200,7 +200,7 @@ def _cut_back(path: str, step: int) -> None:
   """
   if not os.path.exists(path):
     return
-  with open(path, encoding="utf-8", errors="replace") as file, writing.whole(path) as kept:
+  with open(path, encoding="utf-8", errors="replace") as file, atomic_file(path) as kept:
     for line in file:
       with contextlib.suppress(ValueError):
         if step and line.endswith("\n") and json.loads(line)["step"] <= step:

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.models.losses import Loss
-from gpt_jax.ops import dropout
+from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
 from gpt_jax.parallel.partition import Rules, partition
 
@@ -44,7 +44,7 @@ def init_state(
   return make
 
 
-def lay_out(
+def compile_init(
   make_state: Callable[[jax.Array], TrainState],
   mesh: Mesh,
   rules: Rules,
@@ -55,7 +55,7 @@ def lay_out(
   return jax.jit(make_state, out_shardings=shardings), shardings
 
 
-def begin(
+def restore_or_init(
   make_state: Callable[[jax.Array], TrainState], shardings: Any, seed: int, checkpoints: Checkpoints
 ) -> tuple[TrainState, int]:
   """The newest checkpoint's state, or the first state where there is none; and its step. See
@@ -82,7 +82,7 @@ def make_step(
   state_shardings: Any,
   *,
   microbatches: int = 1,
-  via: str = "jit",
+  backend: str = "jit",
 ) -> Callable[[TrainState, Any, int], tuple[TrainState, dict[str, Any]]]:
   """(state, batch of [M, B / M, ...], seed) -> (state, metrics), compiled; the state's memory is
   given to the new one.
@@ -92,7 +92,7 @@ def make_step(
   weight: the same for any split of the batch. An update with an infinite or undefined loss or
   gradient is refused: the state stays as it was but for its step.
   """
-  axis = PMAP_AXIS if via == "pmap" else None
+  axis = PMAP_AXIS if backend == "pmap" else None
 
   def gradient(params, batch, key):
     def total(params):
@@ -106,7 +106,7 @@ def make_step(
     device, devices = (jax.lax.axis_index(axis), jax.lax.axis_size(axis)) if axis else (0, 1)
 
     def part(index, batch):
-      return gradient(state.params, batch, dropout.key(seed, state.step, index * devices + device))
+      return gradient(state.params, batch, step_key(seed, state.step, index * devices + device))
 
     sums = part(0, jax.tree.map(lambda x: x[0], batch))
     if microbatches > 1:

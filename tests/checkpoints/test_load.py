@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.formats import npz
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.openai_bpe import REGEX
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -38,55 +38,57 @@ def copy(run, tmp_path):
   "place, step", [("", 7), ("/best", 3), ("/checkpoints/3", 3), ("/checkpoints/7", 7)]
 )
 def test_every_place_that_names_a_checkpoint(run, make_run, spec, tiny_tokenizer, place, step):
-  found = pretrained.load(run + place)
+  found = load_model(run + place)
   assert (found.spec, found.step, found.tokenizer) == (spec, step, tiny_tokenizer)
   jax.tree.map(np.testing.assert_array_equal, found.params, make_run.params_of(spec, step))
 
 
 def test_an_export_loads_back_equal(run, tmp_path):
-  before = pretrained.load(run)
+  before = load_model(run)
   npz.save(str(tmp_path / "out"), before.params, before.meta, before.step, before.tokenizer)
-  after = pretrained.load(str(tmp_path / "out"))
+  after = load_model(str(tmp_path / "out"))
   assert (after.spec, after.step, after.meta) == (before.spec, before.step, before.meta)
   jax.tree.map(np.testing.assert_array_equal, after.params, before.params)
 
 
 def test_the_model_is_rebuilt_around_the_parameters(run):
-  found = pretrained.load(run)
+  found = load_model(run)
   ids = np.arange(4, dtype=np.int32)[None]
   hidden, _ = found.model.apply({"params": found.params}, TextBatch(ids, ids, ids, ids, None))
   assert hidden.shape == (1, 4, 16)
 
 
 def test_another_vocabulary(copy):
-  Tokenizer.train(["another text for another vocabulary"], 280).save(str(copy / "tokenizer"))
+  SentencePieceTokenizer.train(["another text for another vocabulary"], 280).save(
+    str(copy / "tokenizer")
+  )
   with pytest.raises(InputError, match="vocabulary is not the tokenizer's"):
-    pretrained.load(str(copy))
+    load_model(str(copy))
 
 
 def test_another_splitter_of_words(run, tmp_path, openai_tokenizer):
-  found = pretrained.load(run)
+  found = load_model(run)
   meta = found.meta | {"tokenizer_hash": openai_tokenizer.hash}
   npz.save(str(tmp_path / "same"), found.params, meta, 7, openai_tokenizer)
-  assert pretrained.load(str(tmp_path / "same")).tokenizer == openai_tokenizer
+  assert load_model(str(tmp_path / "same")).tokenizer == openai_tokenizer
   other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
   npz.save(str(tmp_path / "other"), found.params, meta, 7, other)
   with pytest.raises(
     InputError, match="trained with the same but for the splitter of words, spacy-en, not regex-1;"
   ):
-    pretrained.load(str(tmp_path / "other"))
+    load_model(str(tmp_path / "other"))
 
 
 def test_a_checkpoint_taken_out_of_its_run(copy, tmp_path):
   step = shutil.copytree(copy / "checkpoints" / "7", tmp_path / "elsewhere" / "7")
   with pytest.raises(InputError, match="not inside the folder of a run"):
-    pretrained.load(str(step))
+    load_model(str(step))
 
 
 @pytest.mark.parametrize("place", ["", "/best", "/checkpoints/3"])
 def test_nothing_there(tmp_path, place):
   with pytest.raises(InputError, match="no checkpoint in .*: give a workdir, <workdir>/best or"):
-    pretrained.load(str(tmp_path / "run") + place)
+    load_model(str(tmp_path / "run") + place)
 
 
 @pytest.mark.parametrize("place", ["", "/best"])
@@ -95,10 +97,10 @@ def test_a_run_of_several_seeds_names_one(tmp_path, place):
   with pytest.raises(
     InputError, match=f"no checkpoint in .*: give one of its seeds, such as .*/seed_0{place}$"
   ):
-    pretrained.load(str(tmp_path) + place)
+    load_model(str(tmp_path) + place)
 
 
 def test_the_tokenizer_is_missing(copy):
   shutil.rmtree(copy / "tokenizer")
   with pytest.raises(InputError, match="no tokenizer here"):
-    pretrained.load(str(copy))
+    load_model(str(copy))

@@ -6,8 +6,10 @@ import os
 import pytest
 
 from gpt_jax.checkpoints import run_folder as workdirs
+from gpt_jax.checkpoints.run_folder import claim, read_config
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.openai_bpe import REGEX
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -20,23 +22,23 @@ DATA = {"train_tokens": 100}
 def refused(workdir, match, config=CONFIG, tokenizer=None, data=DATA):
   before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
   with pytest.raises(InputError, match=match) as error:
-    workdirs.claim(str(workdir), config, tokenizer, data)
+    claim(str(workdir), config, tokenizer, data)
   assert "\n" not in str(error.value)
   assert {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()} == before
 
 
 @pytest.fixture
 def claimed(tmp_path, tiny_tokenizer):
-  workdirs.claim(str(tmp_path / "run"), CONFIG, tiny_tokenizer, DATA)
+  claim(str(tmp_path / "run"), CONFIG, tiny_tokenizer, DATA)
   return tmp_path / "run"
 
 
-def test_a_claimed_folder_is_recognised(claimed, tiny_tokenizer):
+def test_a_claimed_folder_is_recognized(claimed, tiny_tokenizer):
   before = (claimed / "config.json").read_bytes()
-  assert Tokenizer.load(str(claimed / "tokenizer")).hash == tiny_tokenizer.hash
-  found = workdirs.read(str(claimed))
+  assert load_tokenizer(str(claimed / "tokenizer")).hash == tiny_tokenizer.hash
+  found = read_config(str(claimed))
   assert found["data"] == {**DATA, "tokenizer_hash": tiny_tokenizer.hash}
-  workdirs.claim(str(claimed), CONFIG, tiny_tokenizer, DATA)
+  claim(str(claimed), CONFIG, tiny_tokenizer, DATA)
   assert (claimed / "config.json").read_bytes() == before
 
 
@@ -49,12 +51,12 @@ def test_differences_are_named(claimed, tiny_tokenizer):
     tiny_tokenizer,
   )
   refused(claimed, "data train_tokens: 100 != 200", CONFIG, tiny_tokenizer, {"train_tokens": 200})
-  other = Tokenizer.train(["a cat and a dog and a car"] * 3, 276)
+  other = SentencePieceTokenizer.train(["a cat and a dog and a car"] * 3, 276)
   refused(claimed, "data tokenizer_hash: ", CONFIG, other)
 
 
 def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer):
-  workdirs.claim(str(tmp_path), CONFIG, openai_tokenizer, DATA)
+  claim(str(tmp_path), CONFIG, openai_tokenizer, DATA)
   other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
   message = "data tokenizer_hash: the same but for the splitter of words, spacy-en, not regex-1"
   refused(tmp_path, message, CONFIG, other)
@@ -62,7 +64,7 @@ def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer):
 
 def test_layout_and_rhythm_may_change(claimed, tiny_tokenizer):
   train = TrainConfig(steps=10, log_every=1, checkpoint_every=2)
-  workdirs.claim(
+  claim(
     str(claimed),
     dataclasses.replace(CONFIG, train=train, mesh=MeshConfig(model=2)),
     tiny_tokenizer,
@@ -78,9 +80,11 @@ def test_folders_of_others(tmp_path, tiny_tokenizer):
   file = tmp_path / "file"
   file.write_text("")
   with pytest.raises(InputError, match="is a file; a folder is needed"):
-    workdirs.claim(str(file), CONFIG, tiny_tokenizer, DATA)
+    claim(str(file), CONFIG, tiny_tokenizer, DATA)
   other = tmp_path / "vocabulary"
-  Tokenizer.train(["a cat and a dog and a car"] * 3, 276).save(str(other / "tokenizer"))
+  SentencePieceTokenizer.train(["a cat and a dog and a car"] * 3, 276).save(
+    str(other / "tokenizer")
+  )
   refused(other, "holds another vocabulary and no config.json", CONFIG, tiny_tokenizer)
 
   (tmp_path / "export").mkdir()
@@ -91,13 +95,11 @@ def test_folders_of_others(tmp_path, tiny_tokenizer):
 def test_of_two_runs_that_begin_at_once_one_is_refused(tmp_path, tiny_tokenizer, monkeypatch):
   def the_other_one(_):
     monkeypatch.undo()
-    workdirs.claim(
-      str(tmp_path), dataclasses.replace(CONFIG, evaluation_batches=3), tiny_tokenizer, DATA
-    )
+    claim(str(tmp_path), dataclasses.replace(CONFIG, evaluation_batches=3), tiny_tokenizer, DATA)
 
   monkeypatch.setattr(workdirs.multihost_utils, "sync_global_devices", the_other_one)
   with pytest.raises(InputError, match="another config .evaluation_batches: 3 != 0"):
-    workdirs.claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
+    claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
   assert sorted(os.listdir(tmp_path)) == ["config.json", "tokenizer"]
 
 
@@ -106,8 +108,8 @@ def test_what_a_kill_left_is_no_obstacle(tmp_path, tiny_tokenizer, written):
   for name in written:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("torn")
-  workdirs.claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
-  assert Tokenizer.load(str(tmp_path / "tokenizer")).hash == tiny_tokenizer.hash
+  claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
+  assert load_tokenizer(str(tmp_path / "tokenizer")).hash == tiny_tokenizer.hash
   left = {name for name in written if "/" not in name}
   assert set(os.listdir(tmp_path)) == {"config.json", "tokenizer"} | left
 
@@ -116,4 +118,4 @@ def test_a_damaged_config(claimed, tiny_tokenizer):
   (claimed / "config.json").write_text('{"config": ')
   refused(claimed, "config.json: cannot be read", CONFIG, tiny_tokenizer)
   with pytest.raises(InputError, match="config.json: missing; .* is not the folder of a run"):
-    workdirs.read(str(claimed / "nothing"))
+    read_config(str(claimed / "nothing"))

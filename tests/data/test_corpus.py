@@ -60,7 +60,7 @@ def test_one_paragraph_a_line_stays(between):
 
 
 def test_lower_case_sentences_a_line_stay():
-  """SST-2 and tokenised corpora: lower case begins every line, but lengths vary."""
+  """SST-2 and tokenized corpora: lower case begins every line, but lengths vary."""
   sentences = [" ".join(text.lower().split()[: 3 + i]) for i, text in enumerate(PARAGRAPHS * 4)]
   assert corpus.clean("\n".join(sentences)).split("\n") == sentences
 
@@ -214,7 +214,7 @@ def test_invalid_utf8_names_the_byte(tmp_path, monkeypatch, before, piece):
     list(corpus.documents(str(tmp_path / "old.txt")))
 
 
-def test_utf16_is_recognised(tmp_path):
+def test_utf16_is_recognized(tmp_path):
   (tmp_path / "wide.txt").write_bytes("some text".encode("utf-16"))
   with pytest.raises(InputError, match=r"not UTF-8 at byte 0;.*iconv -f UTF-16"):
     list(corpus.documents(str(tmp_path / "wide.txt")))
@@ -270,7 +270,7 @@ def test_tfds(tmp_path, monkeypatch):
   with pytest.raises(InputError, match="tfds:pocket_stories/test"):
     list(corpus.documents("tfds:pocket_stories/test", field="story"))
   with pytest.raises(
-    InputError, match="tfds:no_such_stories: TFDS has no data set 'no_such_stories'; its catalogue"
+    InputError, match="tfds:no_such_stories: TFDS has no data set 'no_such_stories'; its catalog"
   ):
     list(corpus.documents("tfds:no_such_stories"))
   assert "tensorflow" not in sys.modules

@@ -32,8 +32,8 @@ def write(folder, documents, vocab_size=1000, split="train") -> TokenFile:
 
 def numbered(sizes):
   """Documents whose ids count up, so that a row tells where it was cut."""
-  ends = np.cumsum(sizes)
-  return [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+  anchors = np.cumsum(sizes)
+  return [np.arange(end - size, end) for size, end in zip(sizes, anchors, strict=True)]
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.token_file import TokenWriter
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -52,7 +52,7 @@ def loop(run):
   """Nats of each predicted token, a window at a time, from the softmax over the vocabulary
   alone.
   """
-  found = pretrained.load(run)
+  found = load_model(run)
   apply, nats = jax.jit(found.model.apply), []
   for text in TEXTS:
     ids = found.tokenizer.encode(text)
@@ -86,7 +86,7 @@ def test_equals_a_loop_over_all_tokens(run, tmp_path, tiny_tokenizer):
 
 
 def test_text_of_another_vocabulary(run, tmp_path):
-  other = Tokenizer.train(["another text for another vocabulary"], 280)
+  other = SentencePieceTokenizer.train(["another text for another vocabulary"], 280)
   with pytest.raises(InputError, match=r"valid\.bin: a token file of another vocabulary"):
     evaluate.run(run, prepare(tmp_path, other))
 
@@ -112,8 +112,8 @@ def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
   with pytest.raises(InputError, match=r"dev\.tsv:2: no column 'label'"):
     evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path))
   task = finetuned.config.task.build(finetuned.data_dir)
-  unlabelled = dataclasses.replace(task, read=lambda *_: [Row(("the cat",), None, "test.tsv:2")])
-  monkeypatch.setattr(type(finetuned.config.task), "build", lambda *_: unlabelled)
+  unlabeled = dataclasses.replace(task, read=lambda *_: [Row(("the cat",), None, "test.tsv:2")])
+  monkeypatch.setattr(type(finetuned.config.task), "build", lambda *_: unlabeled)
   with pytest.raises(InputError, match=r"test\.tsv:2: no label; launch/predict\.py"):
     evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path), "test")
 

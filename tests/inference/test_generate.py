@@ -38,7 +38,7 @@ def trained(request, make_run):
 @functools.partial(jax.jit, static_argnums=0)
 def one_token(model, params, ids, places, last, seed, number, temperature):
   scores = logits(
-    *model.apply({"params": params}, TextBatch(ids, ids, ids, places, None)), model.rows_in_use
+    *model.apply({"params": params}, TextBatch(ids, ids, ids, places, None)), model.num_tokens
   )
   noise = jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), number), (60,))
   return (scores[0, last, :60] + temperature * noise).argmax()

@@ -156,7 +156,7 @@ def test_text_loss():
   rows[2] = -1  # what fills up an evaluation batch
   batch = Causal()(rows)
   params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
-  objective, metrics = jax.jit(losses.text_loss(model))(params, batch, None)
+  objective, metrics = jax.jit(losses.lm_loss(model))(params, batch, None)
   hidden, table = jax.jit(model.apply)({"params": params}, batch)
   each = [
     numpy_cross_entropies(h[: n - 1], table, row[1:n], 60)
@@ -180,20 +180,20 @@ def encoded(n, c, k, seed=0, labels=None):
 
 
 @pytest.mark.parametrize(
-  "combine, c, k, text_weight",
-  [("sum", 1, 3, 0.5), ("sum", 2, 2, 0.5), ("choose", 4, 4, 0.5), ("sum", 1, 3, 0.0)],
+  "combine, c, k, lm_weight",
+  [("sum", 1, 3, 0.5), ("sum", 2, 2, 0.5), ("per_choice", 4, 4, 0.5), ("sum", 1, 3, 0.0)],
 )
-def test_task_loss(combine, c, k, text_weight):
+def test_task_loss(pooling, c, k, lm_weight):
   """Packed and summed with weights, against each sequence run alone and equations 3-5 written
   down plainly.
   """
   examples = encoded(5, c, k)
   batch = next(iter(in_order(examples, 6)))  # one example only fills the batch
   batch.labels[5] = 1 / k  # so that only its weight keeps it out
-  model = TaskModel(TRUNK, HeadConfig(outcomes=k, combine=combine))
+  model = TaskModel(TRUNK, HeadConfig(num_classes=k, pooling=pooling))
   params = jax.jit(model.init)(jax.random.key(1), batch)["params"]
   params["head"]["bias"] += 0.1 * jnp.arange(params["head"]["bias"].size)
-  objective, metrics = jax.jit(losses.task_loss(model, text_weight))(params, batch, None)
+  objective, metrics = jax.jit(losses.task_loss(model, lm_weight))(params, batch, None)
 
   language_model = LanguageModel(TRUNK)
   alone = jax.jit(lambda text: language_model.apply({"params": {"trunk": params["trunk"]}}, text))
@@ -208,7 +208,7 @@ def test_task_loss(combine, c, k, text_weight):
       extracts.append(np.asarray(hidden[0, len(ids) - 1], np.float64))
       means.append(numpy_cross_entropies(hidden[0, : len(ids) - 1], table, ids[1:], 63).mean())
     kernel, bias = (np.asarray(params["head"][name], np.float64) for name in ("kernel", "bias"))
-    if combine == "sum":
+    if pooling == "sum":
       scores = sum(extracts) @ kernel + bias
     else:
       scores = np.array([(x @ kernel + bias)[0] for x in extracts])
@@ -217,8 +217,6 @@ def test_task_loss(combine, c, k, text_weight):
 
   assert objective.weight == 5
   np.testing.assert_allclose(metrics["task_loss"].value, np.mean(task), rtol=1e-5)
-  np.testing.assert_allclose(
-    objective.value, np.mean(task) + text_weight * np.mean(text), rtol=1e-5
-  )
-  if text_weight:
-    np.testing.assert_allclose(metrics["text_loss"].value, np.mean(text), rtol=1e-5)
+  np.testing.assert_allclose(objective.value, np.mean(task) + lm_weight * np.mean(text), rtol=1e-5)
+  if lm_weight:
+    np.testing.assert_allclose(metrics["lm_loss"].value, np.mean(text), rtol=1e-5)

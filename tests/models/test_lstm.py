@@ -13,7 +13,7 @@ import pytest
 
 from gpt_jax.models import lstm
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.ops import dropout
+from gpt_jax.ops.dropout import step_key
 
 CONFIG = LSTMConfig(vocab_size=60, context=32, width=12, units=16)
 RNG = np.random.default_rng(0)
@@ -144,9 +144,7 @@ def test_dropout(trunk):
   module = dataclasses.replace(CONFIG, embedding_dropout=0.25, residual_dropout=0.5).build()
   params = trunk[1]
   inputs, positions = tokens(8, 16)
-  hidden, table = jax.jit(module.apply)(
-    {"params": params}, inputs, positions, None, dropout.key(0, 0)
-  )
+  hidden, table = jax.jit(module.apply)({"params": params}, inputs, positions, None, step_key(0, 0))
   np.testing.assert_allclose((np.asarray(table) == 0).mean(), 0.25, atol=0.05)
   np.testing.assert_allclose((np.asarray(hidden) == 0).mean(), 0.5, atol=0.05)
   expected = np.stack([numpy_lstm({**params, "tokens": table}, ids) for ids in inputs])

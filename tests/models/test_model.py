@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax import config
 from gpt_jax.batch import TaskBatch
+from gpt_jax.config import from_json, to_json
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import Head, HeadConfig, LanguageModel, ModelConfig, TaskModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.ops import dropout
 from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.ops.dropout import step_key
 
 TRUNKS = [
   TransformerConfig(vocab_size=60, context=16, layers=1, width=16, heads=2),
@@ -39,11 +39,11 @@ def test_a_pretrained_checkpoint_is_a_subtree_of_a_fine_tuned_one(trunk):
   assert before["trunk"] == after["trunk"]
 
 
-@pytest.mark.parametrize("head", [None, HeadConfig(outcomes=3, combine="choose")])
+@pytest.mark.parametrize("head", [None, HeadConfig(num_classes=3, pooling="per_choice")])
 @pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
 def test_a_model_is_rebuilt_from_json(trunk, head):
   spec = ModelConfig(trunk, head)
-  assert config.from_json(config.to_json(spec)).build() == spec.build()
+  assert from_json(to_json(spec)).build() == spec.build()
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def extracts():
   return np.random.default_rng(0).standard_normal((5, 3, 8), np.float32)  # [N, C, D]
 
 
-def apply(combine, extracts, key=None, outcomes=2):
+def apply(pooling, extracts, key=None, num_classes=2):
   rng = np.random.default_rng(1)
-  width = outcomes if combine == "sum" else 1
+  width = num_classes if pooling == "sum" else 1
   params = {
     "kernel": rng.standard_normal((8, width), np.float32),
     "bias": rng.standard_normal(width, np.float32),
   }
-  head = Head(HeadConfig(outcomes=outcomes, combine=combine, dropout=0.5))
+  head = Head(HeadConfig(num_classes=num_classes, pooling=pooling, dropout=0.5))
   shapes = jax.eval_shape(head.init, jax.random.key(0), extracts, None)["params"]
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
   return np.asarray(jax.jit(head.apply)({"params": params}, extracts, key)), params
@@ -73,28 +73,28 @@ def test_sum(extracts):
 
 
 def test_choose(extracts):
-  scores, p = apply("choose", extracts, outcomes=3)
+  scores, p = apply("per_choice", extracts, num_classes=3)
   np.testing.assert_allclose(scores, extracts @ p["kernel"][:, 0] + p["bias"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("combine", ["sum", "choose"])
-def test_dropout_is_one_mask_an_example(combine):
+@pytest.mark.parametrize("pooling", ["sum", "per_choice"])
+def test_dropout_is_one_mask_an_example(pooling):
   """Found from the scores of single features, with a head that reads one at a time."""
   N, C, D = 6, 3, 64
   scores = []
-  head = Head(HeadConfig(outcomes=2, combine=combine, dropout=0.5))
+  head = Head(HeadConfig(num_classes=2, pooling=pooling, dropout=0.5))
   read = jax.jit(
     lambda kernel, key: head.apply(
       {"params": {"kernel": kernel, "bias": kernel[0] * 0}}, np.ones((N, C, D), np.float32), key
     )
   )
   for feature in range(D):
-    kernel = np.zeros((D, 2 if combine == "sum" else 1), np.float32)
+    kernel = np.zeros((D, 2 if pooling == "sum" else 1), np.float32)
     kernel[feature] = 1
-    scores.append(np.asarray(read(kernel, dropout.key(0, 0))))
+    scores.append(np.asarray(read(kernel, step_key(0, 0))))
   scores = np.stack(scores, -1)  # [N, K or C, D]
   kept = scores != 0
-  np.testing.assert_allclose(scores[kept], 2 * (C if combine == "sum" else 1))
+  np.testing.assert_allclose(scores[kept], 2 * (C if pooling == "sum" else 1))
   assert (kept == kept[:, :1]).all()  # all outcomes, or all candidates, see the same features
   assert 0.4 < kept.mean() < 0.6
   assert len(np.unique(kept[:, 0], axis=0)) == N  # examples have masks of their own
@@ -102,7 +102,7 @@ def test_dropout_is_one_mask_an_example(combine):
 
 def test_the_head_reads_the_extract_tokens():
   """Changing what stands behind an extract token, or in another row, does not change the scores."""
-  model = TaskModel(TRUNKS[0], HeadConfig(outcomes=2))
+  model = TaskModel(TRUNKS[0], HeadConfig(num_classes=2))
   params = jax.jit(model.init)(jax.random.key(0), BATCH)["params"]
   scores = jax.jit(
     lambda inputs: model.apply(
@@ -132,5 +132,5 @@ def test_logits_mask_rows_that_are_no_token():
 
 
 def test_special_tokens_count_in_fine_tuning_only():
-  assert LanguageModel(TRUNKS[0]).rows_in_use == 60
-  assert TaskModel(TRUNKS[0], HeadConfig()).rows_in_use == 63
+  assert LanguageModel(TRUNKS[0]).num_tokens == 60
+  assert TaskModel(TRUNKS[0], HeadConfig()).num_tokens == 63

@@ -13,7 +13,7 @@ import pytest
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.ops import dropout
+from gpt_jax.ops.dropout import dropout, step_key
 
 CONFIG = TransformerConfig(vocab_size=60, context=160, layers=2, width=16, heads=2)
 RNG = np.random.default_rng(0)
@@ -199,7 +199,7 @@ def test_attention_maps_cost_nothing_where_nobody_looks(monkeypatch):
 
   def program():
     def total(params):
-      return module.apply({"params": params}, inputs, positions, None, dropout.key(0, 0))[0].sum()
+      return module.apply({"params": params}, inputs, positions, None, step_key(0, 0))[0].sum()
 
     return jax.jit(jax.grad(total)).lower(variables["params"]).as_text()
 
@@ -287,7 +287,7 @@ def test_embedding_dropout_is_that_of_the_whole_table():
   inputs, positions = tokens(2, 16)
   params = jax.jit(module.init)(jax.random.key(0), inputs, positions)["params"]
   params = {**params, "tokens": jnp.ones_like(params["tokens"])}
-  key = dropout.key(0, 3)
+  key = step_key(0, 3)
   hidden, table = jax.jit(module.apply)({"params": params}, inputs, positions, None, key)
   kept = np.asarray(table) != 0
   np.testing.assert_allclose(kept.mean(), 0.75, atol=0.03)
@@ -295,7 +295,7 @@ def test_embedding_dropout_is_that_of_the_whole_table():
   assert len(np.unique(kept, axis=0)) > 100  # rows have masks of their own
   # The dropped table and the dropped positions, given to the model as its parameters, are all that
   # dropout does.
-  places = dropout.drop(params["positions"], 0.25, key.fold(config.layers + 1), sharded=False)
+  places = dropout(params["positions"], 0.25, key.fold(config.layers + 1), sharded=False)
   assert (np.asarray(places) == 0).mean() == pytest.approx(0.25, abs=0.03)
   expected, _ = jax.jit(module.apply)(
     {"params": {**params, "tokens": table, "positions": places}}, inputs, positions
@@ -311,8 +311,8 @@ def test_dropout_rates(monkeypatch, field, uses):
 
   def spy(x, rate, key, *, sharded=True):
     if x.shape == shape and rate:
-      masks.append(dropout.drop(jnp.ones(x.shape), rate, key, sharded=sharded))
-    return dropout.drop(x, rate, key, sharded=sharded)
+      masks.append(dropout(jnp.ones(x.shape), rate, key, sharded=sharded))
+    return dropout(x, rate, key, sharded=sharded)
 
   monkeypatch.setattr("gpt_jax.models.transformer.drop", spy)
   rates = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.0)
@@ -323,7 +323,7 @@ def test_dropout_rates(monkeypatch, field, uses):
   @jax.jit
   def found(params):
     masks.clear()
-    module.apply({"params": params}, inputs, positions, None, dropout.key(0, 0))
+    module.apply({"params": params}, inputs, positions, None, step_key(0, 0))
     return masks
 
   dropped = [np.asarray(mask) == 0 for mask in found(params)]

@@ -7,17 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.ops import dropout
+from gpt_jax.ops import dropout as module
+from gpt_jax.ops.dropout import dropout, step_key
 
 SHAPE = (64, 32, 32)
 
 
 def bits(shape, key, sharded=True):
-  return np.asarray(jax.jit(dropout._bits, static_argnums=(0, 2))(shape, key, sharded))
+  return np.asarray(jax.jit(module._bits, static_argnums=(0, 2))(shape, key, sharded))
 
 
 def mask(rate, key, shape=SHAPE):
-  return np.asarray(jax.jit(lambda key: dropout.drop(jnp.ones(shape), rate, key))(key)) == 0
+  return np.asarray(jax.jit(lambda key: dropout(jnp.ones(shape), rate, key))(key)) == 0
 
 
 def assert_independent(a, b):
@@ -39,13 +40,13 @@ def assert_chi_square(counts):
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("step", [0, 1, 1_000_000])
 def test_rate(rate, step):
-  share = mask(rate, dropout.key(0, step)).mean()
+  share = mask(rate, step_key(0, step)).mean()
   assert abs(share - rate) < 5 * np.sqrt(rate * (1 - rate) / np.prod(SHAPE))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
 def test_bits_are_uniform(seed):
-  found = bits(SHAPE, dropout.key(seed, 0).fold(3))
+  found = bits(SHAPE, step_key(seed, 0).fold(3))
   assert_chi_square(np.bincount((found >> 24).ravel(), minlength=256))
   assert_chi_square(np.bincount((found & 255).ravel(), minlength=256))
   ones = (found[..., None] >> np.arange(32, dtype=np.uint32) & 1).mean((0, 1, 2))
@@ -55,7 +56,7 @@ def test_bits_are_uniform(seed):
 
 def test_rows_are_uniform_each():
   """The same share in every row and every column: none is favoured."""
-  dropped = mask(0.1, dropout.key(0, 7), (256, 4096))
+  dropped = mask(0.1, step_key(0, 7), (256, 4096))
   for axis in (0, 1):
     shares = dropped.mean(axis)
     assert np.abs(shares - 0.1).max() < 5.5 * np.sqrt(0.09 / dropped.shape[axis])
@@ -63,16 +64,16 @@ def test_rows_are_uniform_each():
 
 
 def test_independence():
-  key = dropout.key(0, 5)
+  key = step_key(0, 5)
   base = bits(SHAPE, key.fold(0))
   others = {
     "layer": bits(SHAPE, key.fold(1)),
     "place in a layer": bits(SHAPE, key.fold(0).fold(0)),
     "order of folding": bits(SHAPE, key.fold(1).fold(0)),
-    "step": bits(SHAPE, dropout.key(0, 6).fold(0)),
-    "seed": bits(SHAPE, dropout.key(1, 5).fold(0)),
-    "seed and step exchanged": bits(SHAPE, dropout.key(5, 0).fold(0)),
-    "shard": bits(SHAPE, dropout.key(0, 5, 1).fold(0)),
+    "step": bits(SHAPE, step_key(0, 6).fold(0)),
+    "seed": bits(SHAPE, step_key(1, 5).fold(0)),
+    "seed and step exchanged": bits(SHAPE, step_key(5, 0).fold(0)),
+    "shard": bits(SHAPE, step_key(0, 5, 1).fold(0)),
     "another row": np.roll(base, 1, 0),
     "a row that is 32 away": np.roll(base, 32, 0),
     "neighbour": np.roll(base, 1, 2),
@@ -88,7 +89,7 @@ def test_independence():
 
 def test_rows_do_not_share_masks():
   """No two rows of all layers and steps have (nearly) the same mask, nor its complement."""
-  keys = [dropout.key(0, step).fold(layer) for step in range(4) for layer in range(4)]
+  keys = [step_key(0, step).fold(layer) for step in range(4) for layer in range(4)]
   rows = np.concatenate([mask(0.5, key, (32, 512)) for key in keys]).astype(np.float32) * 2 - 1
   agreement = rows @ rows.T / 512
   np.fill_diagonal(agreement, 0)
@@ -100,9 +101,9 @@ def test_rows_whose_words_are_close_do_not_share_masks():
   last bits only.
   """
   count, width = 2**17, 64
-  key = dropout.key(0, 0)
+  key = step_key(0, 0)
   first = np.asarray(
-    dropout._finalise(key.word + np.arange(count, dtype=np.uint32) * dropout._GOLDEN)
+    module._finalize(key.word + np.arange(count, dtype=np.uint32) * module._GOLDEN)
   )
   order = np.argsort(first)
   close = np.flatnonzero(np.diff(first[order] // width) == 0)
@@ -115,28 +116,24 @@ def test_rows_whose_words_are_close_do_not_share_masks():
 @pytest.mark.parametrize("parts", [2, 4])
 def test_a_part_has_the_mask_of_its_rows(parts):
   x = jax.random.normal(jax.random.key(0), (8, 6, 5))
-  whole = dropout.drop(x, 0.3, dropout.key(0, 9).fold(2))
+  whole = dropout(x, 0.3, step_key(0, 9).fold(2))
   rows = 8 // parts
   for part in range(parts):
     here = slice(part * rows, (part + 1) * rows)
-    np.testing.assert_array_equal(
-      dropout.drop(x[here], 0.3, dropout.key(0, 9, part).fold(2)), whole[here]
-    )
+    np.testing.assert_array_equal(dropout(x[here], 0.3, step_key(0, 9, part).fold(2)), whole[here])
 
 
 def test_a_parameter_has_the_same_mask_on_every_part():
   table = jnp.ones((16, 8))
-  first, second = (
-    dropout.drop(table, 0.3, dropout.key(0, 9, part), sharded=False) for part in (0, 3)
-  )
+  first, second = (dropout(table, 0.3, step_key(0, 9, part), sharded=False) for part in (0, 3))
   np.testing.assert_array_equal(first, second)
-  assert (first != dropout.drop(table, 0.3, dropout.key(0, 9, 3))).any()
+  assert (first != dropout(table, 0.3, step_key(0, 9, 3))).any()
 
 
 def test_scale_and_gradient():
   x = jax.random.normal(jax.random.key(0), (16, 64))
-  key = dropout.key(0, 1)
-  dropped, pull = jax.vjp(lambda x: dropout.drop(x, 0.2, key), x)
+  key = step_key(0, 1)
+  dropped, pull = jax.vjp(lambda x: dropout(x, 0.2, key), x)
   kept = np.asarray(dropped) != 0
   np.testing.assert_allclose(dropped, np.where(kept, x / 0.8, 0), rtol=1e-6)
   np.testing.assert_allclose(pull(jnp.ones_like(x))[0], kept / 0.8, rtol=1e-6)
@@ -144,12 +141,12 @@ def test_scale_and_gradient():
 
 def test_evaluation_and_rate_0_change_nothing():
   x = jnp.ones((4, 4), jnp.bfloat16)
-  assert dropout.drop(x, 0.5, None) is x
-  assert dropout.drop(x, 0.0, dropout.key(0, 0)) is x
-  assert dropout.drop(x, 0.5, dropout.key(0, 0)).dtype == jnp.bfloat16
+  assert dropout(x, 0.5, None) is x
+  assert dropout(x, 0.0, step_key(0, 0)) is x
+  assert dropout(x, 0.5, step_key(0, 0)).dtype == jnp.bfloat16
 
 
 def test_step_may_be_traced():
   x = jnp.ones((4, 32))
-  traced = jax.jit(lambda step: dropout.drop(x, 0.5, dropout.key(3, step)))(jnp.int32(8))
-  np.testing.assert_array_equal(traced, dropout.drop(x, 0.5, dropout.key(3, 8)))
+  traced = jax.jit(lambda step: dropout(x, 0.5, step_key(3, step)))(jnp.int32(8))
+  np.testing.assert_array_equal(traced, dropout(x, 0.5, step_key(3, 8)))

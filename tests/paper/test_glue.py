@@ -169,7 +169,7 @@ def test_predictions_are_written_as_the_files_have_labels(test_set, tmp_path):
     task = find(test_set.task)
     (example,) = task.examples(str(tmp_path), "test" if path.suffix == ".txt" else "dev")
     assert test_set.predictions(task.value(np.array([example.label]))) == [label]
-  assert len(labels) == task.outcomes or test_set.file == "STS-B.tsv"
+  assert len(labels) == task.num_classes or test_set.file == "STS-B.tsv"
   assert set(test_set.metrics) <= set(task.metrics)
 
 

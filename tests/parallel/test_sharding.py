@@ -19,7 +19,7 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.partition import constrain, partition
-from gpt_jax.parallel.placement import check_batch, local_rows, place
+from gpt_jax.parallel.placement import check_batch, local_rows, to_device
 
 TRANSFORMER = TransformerConfig(vocab_size=60, context=16, layers=2, width=16, heads=4)
 LSTM = LSTMConfig(vocab_size=60, context=16, width=16, units=8)
@@ -60,7 +60,7 @@ def test_devices_that_do_not_divide(options):
 def test_pmap_is_data_parallel_only():
   for options in ({"model": 2}, {"fsdp": True}):
     with pytest.raises(InputError, match="pmap is data parallel only"):
-      MeshConfig(via="pmap", **options)
+      MeshConfig(backend="pmap", **options)
 
 
 @pytest.mark.parametrize("trunk", [TRANSFORMER, LSTM], ids=["transformer", "lstm"])
@@ -123,17 +123,17 @@ def test_check_batch():
 
 @pytest.mark.parametrize("microbatches", [1, 3])
 @pytest.mark.parametrize(
-  "config", [MeshConfig(), MeshConfig(data=4, model=2), MeshConfig(via="pmap")]
+  "config", [MeshConfig(), MeshConfig(data=4, model=2), MeshConfig(backend="pmap")]
 )
 def test_placed_rows_come_back(config, microbatches):
   mesh = make_mesh(config)
   batch = TextBatch(*(np.arange(24 * 5).reshape(24, 5) + i for i in range(4)), None)
   rows = local_rows(24, mesh, microbatches)
   np.testing.assert_array_equal(np.sort(rows), np.arange(24))
-  placed = place(jax.tree.map(lambda x: x[rows], batch), mesh, microbatches, config.via)
+  placed = to_device(jax.tree.map(lambda x: x[rows], batch), mesh, microbatches, config.backend)
   assert placed.segments is None
   x = placed.inputs
-  if config.via == "pmap":
+  if config.backend == "pmap":
     assert x.shape == (8, microbatches, 24 // microbatches // 8, 5)
     x = np.moveaxis(x, 0, 1).reshape(microbatches, -1, 5)
   else:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -36,7 +36,7 @@ def launch(*flags):
 def test_the_command_exports_and_the_export_loads(run, tmp_path):
   done = launch(f"--checkpoint={run}", f"--out={tmp_path / 'out'}", "--format=npz")
   assert (done.returncode, done.stderr) == (0, "")
-  before, after = pretrained.load(run), pretrained.load(str(tmp_path / "out"))
+  before, after = load_model(run), load_model(str(tmp_path / "out"))
   jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
 
 

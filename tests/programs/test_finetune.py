@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.checkpoints.formats import npz
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.lstm import LSTMConfig
@@ -71,7 +71,7 @@ def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetu
   assert set(os.listdir(f"{folder}/checkpoints")) == {str(best), "48"}  # and the last one
   told = finetuned.results[0]["best"]
   assert (told["step"], told["dev_accuracy"]) == (best, found[best])
-  assert pretrained.load(f"{folder}/best").step == best
+  assert load_model(f"{folder}/best").step == best
 
 
 def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
@@ -203,16 +203,16 @@ def test_another_run_in_the_same_folder_is_refused(finetuned, tmp_path, change):
       text.replace("cat", "dog", 1) if change == "data" else text
     )
   if change == "checkpoint":  # of the same sizes, step and vocabulary
-    before = pretrained.load(source)
+    before = load_model(source)
     source = str(tmp_path / "other")
     params = jax.tree.map(lambda x: x + 1, before.params)
     npz.save(source, params, before.meta, before.step, before.tokenizer)
   if change == "config":
-    config = dataclasses.replace(config, text_weight=0.3)
+    config = dataclasses.replace(config, lm_weight=0.3)
   message = {
     "data": "data train: ",
     "checkpoint": "data pretrained: ",
-    "config": "text_weight: 0.2 != 0.3",
+    "config": "lm_weight: 0.2 != 0.3",
   }[change]
   with pytest.raises(InputError, match=f"holds a run with another config .*{message}"):
     finetune.run(config, str(data_dir), source, f"{finetuned.workdir}/seed_0")
@@ -298,7 +298,7 @@ def first_state(monkeypatch, tmp_path):
 @pytest.mark.parametrize("layers", [None, -1])
 def test_a_run_begins_with_what_is_transferred(finetuned, first_state, layers):
   config = dataclasses.replace(finetuned.config, transfer_layers=layers)
-  loaded = pretrained.load(finetuned.pretrained)
+  loaded = load_model(finetuned.pretrained)
   found = first_state(config, finetuned.data_dir, finetuned.pretrained).params["trunk"]
   used, before, after = (
     loaded.tokenizer.vocab_size,
@@ -323,11 +323,11 @@ def test_from_scratch(finetuned, first_state, tmp_path):
   tokenizer = f"{finetuned.pretrained}/tokenizer"
   params = first_state(config, finetuned.data_dir, "none", tokenizer=tokenizer).params
   assert (params["trunk"]["positions"].shape, params["head"]["kernel"].shape) == ((32, 16), (16, 2))
-  assert Tokenizer.load(str(tmp_path / "run" / "tokenizer")).hash == Tokenizer.load(tokenizer).hash
+  assert load_tokenizer(str(tmp_path / "run" / "tokenizer")).hash == load_tokenizer(tokenizer).hash
 
 
 def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
-  loaded = pretrained.load(f"{finetuned.workdir}/seed_0")
+  loaded = load_model(f"{finetuned.workdir}/seed_0")
   task = finetuned.config.task.build(finetuned.data_dir)
   examples = task.examples(finetuned.data_dir, "dev")
   examples[3] = examples[3]._replace(
@@ -365,7 +365,7 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
 
 def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
   trunk = dataclasses.replace(
-    pretrained.load(finetuned.pretrained).spec.trunk,
+    load_model(finetuned.pretrained).spec.trunk,
     residual_dropout=0.0,
     attention_dropout=0.0,
     embedding_dropout=0.0,
@@ -376,7 +376,7 @@ def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
   for name, microbatches, mesh in (
     ("jit", 1, MeshConfig()),
     ("microbatches", 2, MeshConfig(data=4, model=2)),
-    ("pmap with microbatches", 2, MeshConfig(via="pmap")),
+    ("pmap with microbatches", 2, MeshConfig(backend="pmap")),
   ):
     train = TrainConfig(steps=10, log_every=1, microbatches=microbatches)
     each = dataclasses.replace(config, mesh=mesh, train=train)
@@ -405,11 +405,11 @@ def test_other_transforms(finetuned, tmp_path, transform, columns, outputs):
   config = FinetuneConfig(task=task, batch_size=8, train=TrainConfig(epochs=1))
   (result,) = finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
   assert (result["steps"], result["best"]["step"]) == (2, 2)  # the last partial batch is dropped
-  found = pretrained.load(str(tmp_path / "run"))
+  found = load_model(str(tmp_path / "run"))
   assert found.params["head"]["kernel"].shape == (32, outputs)
-  assert (found.spec.head.outcomes, found.spec.head.combine) == (
+  assert (found.spec.head.num_classes, found.spec.head.pooling) == (
     len(labels),
-    "sum" if transform == "similarity" else "choose",
+    "sum" if transform == "similarity" else "per_choice",
   )
 
 

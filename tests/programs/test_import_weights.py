@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
@@ -32,7 +33,7 @@ def test_openais_release_goes_in_and_comes_out(release, tmp_path):
   import_weights.run("openai", str(release.folder), str(out))
   assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
   assert {"config.json", "tokenizer", "checkpoints"} <= {path.name for path in out.iterdir()}
-  direct, found = pretrained.load(str(release.folder)), pretrained.load(str(out))
+  direct, found = load_model(str(release.folder)), load_model(str(out))
   jax.tree.map(np.testing.assert_array_equal, found.params, direct.params)
   assert (found.spec, found.tokenizer, found.step) == (direct.spec, direct.tokenizer, 0)
   for checkpoint in (out, release.folder):
@@ -46,7 +47,7 @@ def test_every_format_goes_out_and_comes_in(release, tmp_path, format):
     pytest.importorskip("safetensors")
   export.run(str(release.folder), str(tmp_path / "there"), format)
   import_weights.run(format, str(tmp_path / "there"), str(tmp_path / "run"))
-  before, after = pretrained.load(str(release.folder)), pretrained.load(str(tmp_path / "run"))
+  before, after = load_model(str(release.folder)), load_model(str(tmp_path / "run"))
   jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
   assert (before.spec, before.tokenizer, before.step) == (after.spec, after.tokenizer, after.step)
 
@@ -68,7 +69,7 @@ def test_an_lstm_through_npz(tmp_path, make_run, tiny_tokenizer):
   source = make_run(tmp_path / "source", spec)
   export.run(source, str(tmp_path / "there"), "npz")
   import_weights.run("npz", str(tmp_path / "there"), str(tmp_path / "run"))
-  assert pretrained.load(str(tmp_path / "run")).identity == pretrained.load(source).identity
+  assert load_model(str(tmp_path / "run")).identity == load_model(source).identity
 
 
 @pytest.mark.released
@@ -102,7 +103,7 @@ def test_an_imported_model_is_used_as_any_other(release, tmp_path):
   assert 0 <= results[0]["dev"]["dev_accuracy"] <= 1
   with pytest.raises(InputError, match="holds a run with another config"):
     config = pretrain.PretrainConfig(
-      pretrained.load(run).spec.trunk, data=WindowsConfig(batch_size=8, length=16)
+      load_model(run).spec.trunk, data=WindowsConfig(batch_size=8, length=16)
     )
     pretrain.run(config, str(tmp_path / "prepared"), run)
 

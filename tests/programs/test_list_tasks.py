@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.programs import list_tasks as catalogue
-from gpt_jax.tasks.task import every
+from gpt_jax.programs import list_tasks as catalog
+from gpt_jax.tasks.task import all_tasks
 
 ROOT = Path(__file__).parents[2]
 COLA = "x\t1\t\tThe cat sat.\n"
@@ -45,12 +45,12 @@ def files(tmp_path):
 
 
 def of(name, data_dir):
-  return next(entry for entry in catalogue.run(data_dir) if entry.task == name)
+  return next(entry for entry in catalog.run(data_dir) if entry.task == name)
 
 
 def test_every_task_and_what_it_is():
-  entries = {entry.task: entry for entry in catalogue.run()}
-  assert list(entries) == [task.name for task in every()] and len(entries) == 22
+  entries = {entry.task: entry for entry in catalog.run()}
+  assert list(entries) == [task.name for task in all_tasks()] and len(entries) == 22
   found = {}
   for entry in entries.values():
     assert (entry.sizes, entry.remarks) == ({}, ())
@@ -86,7 +86,7 @@ def test_what_is_missing_or_broken_is_told_and_the_others_are_counted(files, mon
       "race": "a file",
     }
   )
-  by_name = {entry.task: entry[-2:] for entry in catalogue.run(data_dir)}
+  by_name = {entry.task: entry[-2:] for entry in catalog.run(data_dir)}
   missing = "No such file or directory"
   assert by_name["cola"] == (
     {"train": 1, "dev": None, "test": None},
@@ -118,7 +118,7 @@ def test_an_error_of_ours_does_not_end_the_list(files, monkeypatch):
 
 def test_no_folder(tmp_path):
   with pytest.raises(InputError, match=r"^--data_dir=.*nowhere: no such folder$"):
-    catalogue.run(str(tmp_path / "nowhere"))
+    catalog.run(str(tmp_path / "nowhere"))
 
 
 def launch(*arguments, **kwargs):
@@ -145,7 +145,7 @@ def test_the_table(files):
     "dev",
     "test",
   ]
-  assert [row.split()[0] for row in rows] == [task.name for task in every()]
+  assert [row.split()[0] for row in rows] == [task.name for task in all_tasks()]
   cola = [
     "cola",
     "classification",
@@ -154,7 +154,7 @@ def test_the_table(files):
     "45.4",
     "glue/cola",
   ]
-  row = rows[[task.name for task in every()].index("cola")]
+  row = rows[[task.name for task in all_tasks()].index("cola")]
   assert [row[header.index(word) :].split("  ")[0] for word in header.split()[:6]] == cola
   assert (
     row.split("glue/cola")[1].split()

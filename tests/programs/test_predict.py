@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_jax import config as configs
-from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_predictor, task_measures
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -28,8 +28,8 @@ def checkpoint(finetuned):
 @pytest.fixture(scope="module")
 def expected(checkpoint):
   """Prediction and probabilities of TEXTS, by the model itself, one text at a time."""
-  loaded = pretrained.load(checkpoint)
-  task = configs.from_json(loaded.meta["task"]).build("")
+  loaded = load_model(checkpoint)
+  task = from_json(loaded.meta["task"]).build("")
   predictor = make_predictor(loaded.model, make_mesh(MeshConfig()))
   encode = [
     task.encode([task.example(rows.Row((text,), None, ""))], loaded.tokenizer, 64) for text in TEXTS

@@ -15,7 +15,7 @@ import pytest
 
 from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.data.token_file import TokenFile, TokenWriter
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
@@ -76,7 +76,7 @@ def test_text_is_learned(whole, prepared):
 def test_what_a_run_leaves(whole, prepared):
   workdir, evaluation = whole
   assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer"} <= set(os.listdir(workdir))
-  assert Tokenizer.load(f"{workdir}/tokenizer").hash == Tokenizer.load(f"{prepared}/tokenizer").hash
+  assert load_tokenizer(f"{workdir}/tokenizer").hash == load_tokenizer(f"{prepared}/tokenizer").hash
   found = entries(workdir)
   trained = [entry for entry in found if "loss" in entry]
   evaluated = [entry for entry in found if "valid_loss" in entry]
@@ -343,7 +343,7 @@ def test_a_checkpoint_of_another_size(whole, prepared, tmp_path):
     dataclasses.replace(
       pretrain_config, trunk=dataclasses.replace(pretrain_config.trunk, vocab_size=290)
     ),
-    Tokenizer.load(f"{prepared}/tokenizer"),
+    load_tokenizer(f"{prepared}/tokenizer"),
     {f"{split}_tokens": TokenFile(prepared, split).n_tokens for split in ("train", "valid")},
   )
   shutil.copytree(f"{whole[0]}/checkpoints", workdir / "checkpoints")

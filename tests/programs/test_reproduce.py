@@ -62,7 +62,7 @@ def test_every_row_and_point_is_run(world):
   config = json.load(
     open(f"{world.workdir}/runs/no-aux-lm/cola/seed_0/config.json", encoding="utf-8")
   )["config"]
-  assert (config["text_weight"], config["transfer_layers"], config["optim"]["learning_rate"]) == (
+  assert (config["lm_weight"], config["transfer_layers"], config["optim"]["learning_rate"]) == (
     0.0,
     None,
     5e-4,
@@ -70,7 +70,7 @@ def test_every_row_and_point_is_run(world):
   config = json.load(open(f"{world.workdir}/runs/lstm/cola/seed_0/config.json", encoding="utf-8"))[
     "config"
   ]
-  assert (config["text_weight"], config["trunk"]["units"]) == (0.5, 16)
+  assert (config["lm_weight"], config["trunk"]["units"]) == (0.5, 16)
   result = json.load(open(f"{world.workdir}/runs/full/cola/seed_0/result.json", encoding="utf-8"))
   full = world.results["runs"]["full"]["cola"]
   assert (full["seeds"], full["best"]["dev_matthews"]["values"]) == (

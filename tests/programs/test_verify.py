@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax import config as configs
 from gpt_jax.batch import TextBatch
-from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.formats import npz
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import to_json
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.models.losses import text_loss
+from gpt_jax.models.losses import lm_loss
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -34,7 +34,7 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
   def write(name, spec=spec, change=lambda params: None, tokenizer=tiny_tokenizer):
     params = jax.tree.map(np.copy, make_run.params_of(spec, 7))
     change(params)
-    meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
+    meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
     npz.save(str(folder / name), params, meta, 7, tokenizer)
     return str(folder / name)
 
@@ -70,8 +70,8 @@ def test_openais_arrays(release, tmp_path):
 
 def test_the_perplexity_is_that_of_the_loss(world):
   """Over windows of the context, each text by itself."""
-  model = pretrained.load(world.run)
-  total, weight, loss = 0, 0, jax.jit(text_loss(LanguageModel(model.spec.trunk)))
+  model = load_model(world.run)
+  total, weight, loss = 0, 0, jax.jit(lm_loss(LanguageModel(model.spec.trunk)))
   assert len(model.tokenizer.encode(TEXT[0])) > 12  # so that there are several windows
   for text in TEXT:
     ids = model.tokenizer.encode(text)
@@ -171,14 +171,14 @@ def test_compute_is_float32_whatever_the_config_says(world):
 
 
 def test_other_vocabularies(world, capsys, tiny_tokenizer):
-  other = Tokenizer.train(
+  other = SentencePieceTokenizer.train(
     ["another text with the same number of ids, or so it is to be hoped by all"] * 3, 290
   )
   assert other.vocab_size == tiny_tokenizer.vocab_size
   found = verify.run(world.run, world("other", tokenizer=other), TEXT)
   assert found["logits"] == 0 and not found["equal"]
   assert "another vocabulary of b: " in capsys.readouterr().out
-  smaller = Tokenizer.train(["another text"], 270)
+  smaller = SentencePieceTokenizer.train(["another text"], 270)
   spec = ModelConfig(dataclasses.replace(world.spec.trunk, vocab_size=270))
   found = verify.run(world.run, world("smaller", spec, tokenizer=smaller), TEXT)
   assert not found["equal"] and found["logits"] is None and found["perplexities"] is None

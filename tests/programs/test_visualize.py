@@ -13,9 +13,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from gpt_jax import config as configs
-from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.evaluate import make_predictor
@@ -27,7 +27,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict, visualize
 from gpt_jax.tasks.packing import in_order
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import Named
+from gpt_jax.tasks.task import BuiltinTask
 
 HOSTILE = (
   'the </script><b>cat</b> <!-- <script> &amp; "it\'s" 🙂 {{data}}\nsat\u2028on \u202ethe mat'
@@ -63,9 +63,9 @@ def model_of(make_run, tiny_tokenizer, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("model") / name)
     if name in ("lstm", "transformer"):
       return make_run(folder, ModelConfig(trunk))
-    task = configs.from_json(configs.to_json(Named(name))).build("")
-    spec = ModelConfig(trunk, HeadConfig(task.outcomes, task.combine))
-    meta = {**pretrained.load(make_run(folder, spec)).meta, "task": configs.to_json(Named(name))}
+    task = from_json(to_json(BuiltinTask(name))).build("")
+    spec = ModelConfig(trunk, HeadConfig(task.num_classes, task.pooling))
+    meta = {**load_model(make_run(folder, spec)).meta, "task": to_json(BuiltinTask(name))}
     with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
       checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
     return folder
@@ -97,7 +97,7 @@ def test_how_expected_a_token_was(model_of, tmp_path, trunk):
   returned = visualize.run(model_of(trunk), str(page), texts)
   found = data_of(page)
   assert found == returned and [text["text"] for text in found["texts"]] == texts
-  model = pretrained.load(model_of(trunk))
+  model = load_model(model_of(trunk))
   tokenizer = model.tokenizer
   for text, shown in zip(texts, found["texts"], strict=True):
     ids = tokenizer.encode(text)
@@ -136,7 +136,7 @@ def test_attention_to_within_a_byte(model_of, tmp_path):
     "texts"
   ]
   found = shares(text["sequences"][0])
-  model = pretrained.load(model_of("transformer"))
+  model = load_model(model_of("transformer"))
   ids = model.tokenizer.encode(LONG)
   assert (
     len(ids) > 128
@@ -168,8 +168,8 @@ def test_labels_as_the_text_goes_on(model_of, tmp_path, name, sequences):
   )
   shown = found["texts"][-1]
   assert len(shown["sequences"]) == sequences
-  model = pretrained.load(model_of(name))
-  task = Named(name).build("")
+  model = load_model(model_of(name))
+  task = BuiltinTask(name).build("")
   encoded = task.encode([task.example(Row(tuple(columns), None, ""))], model.tokenizer, 160)
   mesh = make_mesh(MeshConfig())
   growing = [
@@ -211,10 +211,10 @@ def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
   middle = first.index("<delimiter>")
   assert second[1:-1] == first[middle + 1 : -1] + ["<delimiter>"] + first[1:middle]
   assert text["sequences"][0]["special"] == [0, middle, len(first) - 1]
-  model, task = pretrained.load(model_of("stsb")), Named("stsb").build("")
+  model, task = load_model(model_of("stsb")), BuiltinTask("stsb").build("")
   encoded = task.encode([task.example(Row(tuple(COLUMNS["stsb"]), None, ""))], model.tokenizer, 160)
   batch = next(iter(in_order(encoded, 1)))
-  measured = losses.task_loss(model.model, 1.0)(model.params, batch)[1]["text_loss"]
+  measured = losses.task_loss(model.model, 1.0)(model.params, batch)[1]["lm_loss"]
   assert np.mean([sequence["mean"] for sequence in text["sequences"]]) == pytest.approx(
     -measured.value, abs=1e-4
   )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.task import every, find
+from gpt_jax.tasks.task import all_tasks, find
 
 
 class File(NamedTuple):
@@ -202,8 +202,8 @@ def refused(file, root, message):
 
 def test_all_readers_are_here():
   elsewhere = {"race", "race-middle", "race-high"}  # folders of JSON, see test_official_files.py
-  own = {task.name for task in every() if task.name.startswith("story-")}
-  assert {task.name for task in every()} - elsewhere - own == {file.task for file in FILES}
+  own = {task.name for task in all_tasks() if task.name.startswith("story-")}
+  assert {task.name for task in all_tasks()} - elsewhere - own == {file.task for file in FILES}
 
 
 @of_each_file

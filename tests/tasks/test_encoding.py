@@ -1,4 +1,4 @@
-"""Encoding, truncation and packing of labelled examples."""
+"""Encoding, truncation and packing of labeled examples."""
 
 import time
 from collections import Counter
@@ -20,7 +20,7 @@ class Numbers:
   """
 
   special = SpecialIds(START, DELIMITER, EXTRACT)
-  spelled = np.arange(1000) < 5
+  byte_fallback = np.arange(1000) < 5
 
   def encode_many(self, texts):
     return [np.array(text.split(), np.int32) for text in texts]
@@ -30,22 +30,26 @@ def words(rng, low, high):
   return " ".join(map(str, rng.integers(5, 1000, rng.integers(low, high + 1))))
 
 
-def random_examples(count, sequences=1, fields=2, longest=40, outcomes=3, seed=0):
+def random_examples(count, sequences=1, fields=2, longest=40, num_classes=3, seed=0):
   rng = np.random.default_rng(seed)
-  one_hot = np.eye(outcomes)
+  one_hot = np.eye(num_classes)
   return [
     Example(
       tuple(tuple(words(rng, 1, longest) for _ in range(fields)) for _ in range(sequences)),
-      tuple(one_hot[rng.integers(outcomes)]),
+      tuple(one_hot[rng.integers(num_classes)]),
       f"file:{n + 1}",
     )
     for n in range(count)
   ]
 
 
-def encoded_examples(count, context=128, truncate=each_half, outcomes=3, **kwargs):
+def encoded_examples(count, context=128, truncate=each_half, num_classes=3, **kwargs):
   return encode(
-    random_examples(count, outcomes=outcomes, **kwargs), Numbers(), context, truncate, outcomes
+    random_examples(count, num_classes=num_classes, **kwargs),
+    Numbers(),
+    context,
+    truncate,
+    num_classes,
   )
 
 
@@ -56,13 +60,13 @@ def unpack(batch, groups=1):
   rows, length = batch.text.inputs.shape
   used = np.zeros((rows, length), bool)
   found = []
-  for n, ends in enumerate(batch.ends):
+  for n, anchors in enumerate(batch.anchors):
     if not batch.weights[n]:
       found.append(None)
       continue
-    first_row = n // (len(batch.ends) // groups) * (rows // groups)
+    first_row = n // (len(batch.anchors) // groups) * (rows // groups)
     example = []
-    for end in ends:
+    for end in anchors:
       row, last = first_row + end // length, end % length
       cells = np.flatnonzero(batch.text.segments[row] == batch.text.segments[row, last])
       assert cells[-1] == last and (np.diff(cells) == 1).all(), (
@@ -74,7 +78,7 @@ def unpack(batch, groups=1):
       np.testing.assert_array_equal(batch.text.positions[row, cells], np.arange(len(cells)))
       np.testing.assert_array_equal(batch.text.targets[row, cells[:-1]], ids[1:])
       weights = batch.text.weights[row, cells]
-      np.testing.assert_allclose(weights[:-1], 1 / len(ends) / (len(ids) - 1), rtol=1e-6)
+      np.testing.assert_allclose(weights[:-1], 1 / len(anchors) / (len(ids) - 1), rtol=1e-6)
       assert weights[-1] == 0, "nothing follows the extract token"
       example.append(ids)
     found.append(example)
@@ -160,7 +164,7 @@ def test_packing_changes_nothing_and_loses_nothing(sequences, fields, truncate, 
 
 def test_dtypes():
   batch = PackedBatches(encoded_examples(8), 8, seed=0, epochs=1)(0)
-  kinds = [array.dtype for array in (*batch.text, batch.ends, batch.labels, batch.weights)]
+  kinds = [array.dtype for array in (*batch.text, batch.anchors, batch.labels, batch.weights)]
   assert kinds == [
     np.int32,
     np.int32,
@@ -207,7 +211,7 @@ def test_groups_hold_the_same_examples_in_the_same_order(groups):
       map(as_tuples, unpack(several(step), groups)[0])
     )
     np.testing.assert_array_equal(one(step).labels, several(step).labels)
-    assert several(step).ends.max() < several.shape[0] // groups * several.shape[1], (
+    assert several(step).anchors.max() < several.shape[0] // groups * several.shape[1], (
       "ends are local to the group"
     )
 
@@ -227,7 +231,7 @@ def test_row_multiple_only_adds_empty_rows():
       parts = y.reshape(2, -1, y.shape[1])
       np.testing.assert_array_equal(parts[:, :rows].reshape(x.shape), x)
       assert not parts[:, rows:].any()
-    np.testing.assert_array_equal(a.ends, b.ends)
+    np.testing.assert_array_equal(a.anchors, b.anchors)
   assert next(in_order(encoded, 8, row_multiple=16)).text.inputs.shape[0] % 16 == 0
 
 

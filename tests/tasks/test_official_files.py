@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import model_selection
 
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.glue.stsb import bins, expectation
 from gpt_jax.tasks.packing import PackedBatches
@@ -462,12 +462,14 @@ def test_real_training_set_is_encoded_and_packed(data_root, name):
     pytest.skip(f"no glue in {data_root}")
   task = find(name)
   examples = task.examples(str(data_root), "train")
-  tokenizer = Tokenizer.train((text for example in examples for text in example.sequences[0]), 2000)
+  tokenizer = SentencePieceTokenizer.train(
+    (text for example in examples for text in example.sequences[0]), 2000
+  )
   encoded = task.encode(examples, tokenizer, 256)
   batches = PackedBatches(encoded, 32, seed=0, epochs=3)
   padded = 64 * encoded.lengths.max()
   assert np.prod(batches.shape) < 0.6 * padded
   batch = batches(0)
   text = batch.text.inputs.reshape(-1)
-  assert (text[batch.ends] == tokenizer.special.extract).all()
+  assert (text[batch.anchors] == tokenizer.special.extract).all()
   np.testing.assert_allclose(batch.labels.sum(axis=1), 1, rtol=1e-6)

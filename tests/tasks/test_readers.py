@@ -59,7 +59,7 @@ def test_standard_input(monkeypatch, content):
 def test_columns_in_the_order_asked_for_and_labels_that_may_be_absent(tmp_path):
   path = write(tmp_path / "a.tsv", "b\ta\n1\t2\n")
   assert read(path, ("a", "b"), None)[0].texts == ("2", "1")
-  assert read(path, ("a", "b"), "label", unlabelled=True)[0].label is None
+  assert read(path, ("a", "b"), "label", unlabeled=True)[0].label is None
 
 
 @pytest.mark.parametrize(

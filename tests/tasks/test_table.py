@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpt_jax import config
+from gpt_jax.config import from_json, override, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.table import TableTask
 
@@ -14,7 +14,7 @@ def files(tmp_path):
     "train.csv": 'review,stars\n"good, really",pos\nbad,neg\nfine,pos\n',
     "dev.jsonl": '{"review": "meh", "stars": "neg"}\n',
     "test.tsv": "review\nunseen\n",
-    "unlabelled.tsv": "review\tstars\ngood\tpos\nbad\tneg\nmeh\t\n",
+    "unlabeled.tsv": "review\tstars\ngood\tpos\nbad\tneg\nmeh\t\n",
     "blank.jsonl": '{"review": "a", "stars": "neg"}\n{"review": " ", "stars": "pos"}\n',
     "pairs.tsv": "a\tb\tsame\nx\ty\t1\nz\tw\t0\n",
     "choices.tsv": "story\tfirst\tsecond\tthird\tright\nOnce.\tA.\tB.\tC.\tsecond\n",
@@ -31,7 +31,7 @@ REVIEWS = TableTask(
 
 def test_classification_of_three_formats(files):
   task = REVIEWS.build(files)
-  assert (task.labels, task.combine, task.primary_metric) == (("neg", "pos"), "sum", "accuracy")
+  assert (task.labels, task.pooling, task.primary_metric) == (("neg", "pos"), "sum", "accuracy")
   train, dev, test = (task.examples(files, split) for split in ("train", "dev", "test"))
   assert [(example.sequences, example.label) for example in train] == [
     ((("good, really",),), (0, 1)),
@@ -62,18 +62,18 @@ def test_multiple_choice(files):
   task = table.build(files)
   (example,) = task.examples(files, "train")
   assert example.sequences == (("Once.", "A."), ("Once.", "B."), ("Once.", "C."))
-  assert (example.label, task.combine, task.labels) == (
+  assert (example.label, task.pooling, task.labels) == (
     (0, 1, 0),
-    "choose",
+    "per_choice",
     ("first", "second", "third"),
   )
   np.testing.assert_array_equal(task.truncate(np.array([[90, 9]]), 32), [[20, 9]])
 
 
 def test_settled_config_travels_without_the_training_file(files):
-  settled = config.from_json(config.to_json(REVIEWS.settled(files)))
-  assert settled.labels == ("neg", "pos")
-  assert settled.build("nowhere").labels == ("neg", "pos")
+  with_labels = from_json(to_json(REVIEWS.with_labels(files)))
+  assert with_labels.labels == ("neg", "pos")
+  assert with_labels.build("nowhere").labels == ("neg", "pos")
 
 
 def test_paths_may_be_absolute(files):
@@ -82,9 +82,9 @@ def test_paths_may_be_absolute(files):
 
 
 def test_overrides_from_the_command_line(files):
-  table = config.override(TableTask(), "columns", "review")
+  table = override(TableTask(), "columns", "review")
   for name, value in {"train": "train.csv", "label": "stars"}.items():
-    table = config.override(table, name, value)
+    table = override(table, name, value)
   assert len(table.build(files).examples(files, "train")) == 3
 
 
@@ -121,9 +121,9 @@ def test_bad_configs(fields, message):
       r"blank\.jsonl:2: column 'review' is empty; fill it in or remove the row",
     ),
     (
-      {"train": "unlabelled.tsv"},
+      {"train": "unlabeled.tsv"},
       "train",
-      r"unlabelled\.tsv:4: label '': should be one of neg, pos",
+      r"unlabeled\.tsv:4: label '': should be one of neg, pos",
     ),
     ({"dev": ""}, "dev", "TableTask.dev: no file is named"),
     ({"dev": "test.tsv"}, "dev", r"test\.tsv:2: no column 'stars'"),

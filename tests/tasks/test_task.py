@@ -5,12 +5,12 @@ import shutil
 import numpy as np
 import pytest
 
-from gpt_jax import config
+from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import Named, Task, every, find
+from gpt_jax.tasks.task import BuiltinTask, Task, all_tasks, find
 from gpt_jax.tasks.transforms import classification, entailment, multiple_choice, similarity
 
 
@@ -26,14 +26,16 @@ def toy(rows, **kwargs):
   )
 
 
-@pytest.mark.parametrize("task", every(), ids=lambda task: task.name)
+@pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.name)
 def test_every_task_is_whole(task):
   assert find(task.name) is task and task.primary_metric in task.metrics
-  assert len(set(task.labels)) == task.outcomes > 1 and len(set(task.columns)) == len(task.columns)
+  assert len(set(task.labels)) == task.num_classes > 1 and len(set(task.columns)) == len(
+    task.columns
+  )
   assert "Radford et al. 2018" in task.paper or task.name.startswith("story")
   sequences = task.sequences(*task.columns)
-  assert task.combine == ("choose" if len(task.columns) > 2 else "sum")
-  assert len(sequences) == task.outcomes or task.combine == "sum"
+  assert task.pooling == ("per_choice" if len(task.columns) > 2 else "sum")
+  assert len(sequences) == task.num_classes or task.pooling == "sum"
   assert all(
     any(column in text for sequence in sequences for text in sequence) for column in task.columns
   )
@@ -48,9 +50,9 @@ def test_an_unknown_task_is_answered_with_those_there_are():
 
 
 def test_named_travels_as_json():
-  named = Named("race-high")
-  assert config.from_json(config.to_json(named)) == named
-  assert named.settled("").build("") is find("race-high")
+  named = BuiltinTask("race-high")
+  assert from_json(to_json(named)) == named
+  assert named.with_labels("").build("") is find("race-high")
 
 
 def test_transformations():
@@ -144,12 +146,12 @@ def records(data_set, split):
       "answers": ["B", "D"],
     }
     return [{"article": "Öl.", **questions}]
-  unlabelled = data_set.startswith("glue/") and split.startswith("test")
+  unlabeled = data_set.startswith("glue/") and split.startswith("test")
   if data_set == "glue/stsb":
-    return [{"sentence1": "a", "sentence2": "b", "label": -1.0 if unlabelled else 3.5, "idx": 0}]
+    return [{"sentence1": "a", "sentence2": "b", "label": -1.0 if unlabeled else 3.5, "idx": 0}]
   columns, names = CLASSES[data_set]
   rows = [
-    {**{column: f"{column} {i} {split}" for column in columns}, "label": -1 if unlabelled else i}
+    {**{column: f"{column} {i} {split}" for column in columns}, "label": -1 if unlabeled else i}
     for i in range(len(names))
   ]
   if data_set == "snli":  # pairs on which the annotators did not agree
@@ -219,7 +221,7 @@ def by_class(task):
   return len(task.tfds) == 1 and task.tfds[0] in CLASSES and task.name != "mnli-diagnostic"
 
 
-@pytest.mark.parametrize("task", list(filter(by_class, every())), ids=lambda task: task.name)
+@pytest.mark.parametrize("task", list(filter(by_class, all_tasks())), ids=lambda task: task.name)
 @pytest.mark.filterwarnings("ignore:.* lack a label or a text and are left out")
 def test_tfds_labels_by_name(tfds_dir, task):
   """Every class of TFDS is the label of that name, whatever its number; texts are in the order
@@ -236,9 +238,9 @@ def test_tfds_labels_by_name(tfds_dir, task):
     expected = []
     for i, name in enumerate(names):
       one_hot = tuple(float(label == name) for label in task.labels)
-      unlabelled = split == "test" and data_set.startswith("glue/")
+      unlabeled = split == "test" and data_set.startswith("glue/")
       texts = task.sequences(*(f"{column} {i} {there}" for column in columns))
-      expected.append((texts, None if unlabelled else one_hot))
+      expected.append((texts, None if unlabeled else one_hot))
     assert [(example.sequences, example.label) for example in examples] == expected
     assert {example.name.rpartition(":")[0] for example in examples} == {f"{data_set}/{there}"}
 
@@ -255,7 +257,7 @@ def test_tfds_rows_to_leave_out_are_counted(tfds_dir, name, total):
 
 
 @pytest.mark.parametrize(
-  "task", [task for task in every() if task.tfds], ids=lambda task: task.name
+  "task", [task for task in all_tasks() if task.tfds], ids=lambda task: task.name
 )
 def test_the_fake_data_sets_are_like_those_that_tfds_makes(task, tmp_path):
   tfds = pytest.importorskip("tensorflow_datasets")

@@ -18,7 +18,7 @@ class Numbers:
   """Every word is its own id."""
 
   special = SpecialIds(S, D, X)
-  spelled = np.zeros(100, bool)
+  byte_fallback = np.zeros(100, bool)
 
   def encode_many(self, texts):
     return [np.array(text.split(), np.int32) for text in texts]
@@ -41,7 +41,7 @@ def test_single_text():
   np.testing.assert_allclose(batch.text.weights, [[0.25] * 4 + [0] * 12])
   assert batch.text.positions.tolist() == [[0, 1, 2, 3, 4, *[0] * 11]]
   assert batch.text.segments.tolist() == [[1] * 5 + [0] * 11]
-  assert (batch.ends.tolist(), batch.labels.tolist(), batch.weights.tolist()) == (
+  assert (batch.anchors.tolist(), batch.labels.tolist(), batch.weights.tolist()) == (
     [[4]],
     [[0, 1]],
     [1],
@@ -52,7 +52,7 @@ def test_pair():
   batch = batch_of("rte", ("11 12", "21 22 23"), "not_entailment")
   assert batch.text.inputs.tolist() == [[S, 11, 12, D, 21, 22, 23, X, *[0] * 8]]
   assert batch.text.targets.tolist() == [[11, 12, D, 21, 22, 23, X, *[0] * 9]]
-  assert (batch.ends.tolist(), batch.labels.tolist()) == ([[7]], [[0, 1]])
+  assert (batch.anchors.tolist(), batch.labels.tolist()) == ([[7]], [[0, 1]])
 
 
 def test_similarity_has_both_orders():
@@ -62,7 +62,7 @@ def test_similarity_has_both_orders():
   np.testing.assert_allclose(batch.text.weights, [([1 / 12] * 6 + [0]) * 2 + [0, 0]], rtol=1e-6)
   assert batch.text.positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6, 0, 0]]
   assert batch.text.segments.tolist() == [[1] * 7 + [2] * 7 + [0, 0]]
-  assert (batch.ends.tolist(), batch.labels.tolist()) == ([[6, 13]], [[0, 1]])
+  assert (batch.anchors.tolist(), batch.labels.tolist()) == ([[6, 13]], [[0, 1]])
 
 
 def test_scores_are_soft_labels():
@@ -79,7 +79,7 @@ def test_four_options_follow_one_passage():
     [S, 11, 12, 21, D, 34, X, S, 11, 12, 21, D, 35, X, 0, 0],
   ]
   assert batch.text.segments.tolist() == [[2] * 8 + [1] * 7 + [0], [3] * 7 + [4] * 7 + [0, 0]]
-  assert batch.ends.tolist() == [[14, 7, 16 + 6, 16 + 13]]
+  assert batch.anchors.tolist() == [[14, 7, 16 + 6, 16 + 13]]
   assert batch.labels.tolist() == [[0, 0, 1, 0]]
 
 
@@ -89,7 +89,7 @@ def test_two_endings_follow_one_story():
     [S, 11, 12, 13, 14, D, 31, 32, X, *[0] * 7],
     [S, 11, 12, 13, 14, D, 21, X, *[0] * 8],
   ]
-  assert (batch.ends.tolist(), batch.labels.tolist()) == ([[16 + 7, 8]], [[0, 1]])
+  assert (batch.anchors.tolist(), batch.labels.tolist()) == ([[16 + 7, 8]], [[0, 1]])
 
 
 ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nine ids each
@@ -138,7 +138,7 @@ ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nin
 def test_truncation(name, texts, label, sequences):
   batch = batch_of(name, texts, label)
   found = []
-  for end in batch.ends[0]:
+  for end in batch.anchors[0]:
     row, last = divmod(int(end), CONTEXT)
     first = last - batch.text.positions[row, last]
     found.append(batch.text.inputs[row, first : last + 1].tolist())

@@ -22,11 +22,10 @@ from gpt_jax.models.model import LanguageModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import local_rows, place
+from gpt_jax.parallel.placement import local_rows, to_device
 from gpt_jax.training import loop as train
-from gpt_jax.training import optimizer as optim
-from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.step import TrainState, begin, init_state, lay_out, make_step
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.step import TrainState, compile_init, init_state, make_step, restore_or_init
 
 TRANSFORMER = TransformerConfig(
   vocab_size=60, context=8, layers=1, width=16, heads=4
@@ -63,27 +62,27 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   devices = jax.devices()[: mesh.data * mesh.model]
   where = make_mesh(mesh, devices)
   model = LanguageModel(trunk)
-  optimizer, schedule = optim.make(OPTIM, total_steps=20)
+  optimizer, schedule = make_optimizer(OPTIM, total_steps=20)
   example = Causal()(rows_at(0))
   make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
   empty = types.SimpleNamespace(steps=lambda: [])  # checkpoints of a new run
-  make_state, shardings = lay_out(make_state, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
-  state, first = begin(make_state, shardings, 3, empty)
+  make_state, shardings = compile_init(make_state, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
+  state, first = restore_or_init(make_state, shardings, 3, empty)
   assert first == 0
   step = make_step(
-    losses.text_loss(model),
+    losses.lm_loss(model),
     optimizer,
     schedule,
     where,
     shardings,
     microbatches=microbatches,
-    via=mesh.via,
+    backend=mesh.backend,
   )
   rows = local_rows(BATCH, where, microbatches)
   return Parts(
     state,
     step,
-    lambda i: place(Causal()(rows_at(i)[rows]), where, microbatches, mesh.via),
+    lambda i: to_device(Causal()(rows_at(i)[rows]), where, microbatches, mesh.backend),
     where,
   )
 
@@ -116,10 +115,10 @@ FSDP = MeshConfig(data=4, model=2, fsdp=True)
     (FSDP, 2),
     (MeshConfig(data=2, model=4), 1),
     (MeshConfig(data=2, model=4, fsdp=True), 1),
-    (MeshConfig(data=8, via="pmap"), 2),
+    (MeshConfig(data=8, backend="pmap"), 2),
   ],
   ids=lambda x: (
-    f"{x.data}x{x.model}{' fsdp' * x.fsdp} {x.via}"
+    f"{x.data}x{x.model}{' fsdp' * x.fsdp} {x.backend}"
     if isinstance(x, MeshConfig)
     else f"{x} microbatches"
   ),
@@ -148,7 +147,7 @@ def test_golden_step(transformer):
     transformer[0][:3],
     [4.0990, 4.0941, 4.0704],
     atol=2e-4,
-    err_msg="initialisation, dropout, loss or update rule changed. Where that was meant (and the tests against NumPy "
+    err_msg="initialization, dropout, loss or update rule changed. Where that was meant (and the tests against NumPy "
     "hold), write the new numbers here and say so in the commit: runs begun before it will not resume exactly",
   )
 
@@ -171,18 +170,18 @@ def scalar_loss(params, batch, key):
 def scalar():
   """(state, step, batch_at) where a batch is a number."""
   mesh = make_mesh(ONE, jax.devices()[:1])
-  optimizer, schedule = optim.make(
+  optimizer, schedule = make_optimizer(
     OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant"), 100
   )
   make_state = init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer)
-  make_state, shardings = lay_out(make_state, mesh, ())
+  make_state, shardings = compile_init(make_state, mesh, ())
   state = make_state(np.uint32(0))
   step = functools.partial(make_step(scalar_loss, optimizer, schedule, mesh, shardings), seed=0)
 
   def start():
     return jax.tree.map(jnp.copy, state)  # a step takes its state's memory
 
-  return start, step, lambda value: place(np.full((1, 2), value, np.float32), mesh)
+  return start, step, lambda value: to_device(np.full((1, 2), value, np.float32), mesh)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.6e38])
@@ -403,8 +402,14 @@ def test_warn_if_stuck():
 
 
 def test_doublings():
-  assert [step for step in range(50) if train.doubling(step, 3)] == [3, 6, 12, 24, 48]
-  assert not any(train.doubling(step, 0) for step in range(9))
+  assert [step for step in range(50) if train.is_power_of_two_multiple(step, 3)] == [
+    3,
+    6,
+    12,
+    24,
+    48,
+  ]
+  assert not any(train.is_power_of_two_multiple(step, 0) for step in range(9))
 
 
 def test_exactly_one_of_steps_and_epochs():

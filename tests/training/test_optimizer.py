@@ -8,6 +8,7 @@ import pytest
 
 from gpt_jax.errors import InputError
 from gpt_jax.training import optimizer as optim
+from gpt_jax.training.optimizer import make_optimizer
 
 STEPS = 50
 
@@ -60,7 +61,7 @@ def openai_reference(config, w, params):
   for t in range(STEPS):
     grads = [np.asarray(g, np.float64) for g in jax.tree.leaves(gradients(params, t))]
     norm = np.sqrt(sum((g * g).sum() for g in grads))
-    grads = [g * min(1.0, config.clip / norm) if config.clip else g for g in grads]
+    grads = [g * min(1.0, config.clip_norm / norm) if config.clip_norm else g for g in grads]
     tt = t + 1
     lrt = config.learning_rate * np.sqrt(1 - config.b2**tt) / (1 - config.b1**tt)
     lrt *= openai_factor(config.schedule, t / STEPS, w)
@@ -74,20 +75,27 @@ def openai_reference(config, w, params):
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
-@pytest.mark.parametrize("clip", [1.0, 0.0])
-def test_openai_rule_equals_numpy(params, schedule, clip):
+@pytest.mark.parametrize("clip_norm", [1.0, 0.0])
+def test_openai_rule_equals_numpy(params, schedule, clip_norm):
   # A large eps and decay, so that where they stand in the formula is seen in the result.
   config = optim.OptimConfig(
-    learning_rate=0.02, schedule=schedule, warmup_steps=10, weight_decay=0.3, clip=clip, eps=1e-3
+    learning_rate=0.02,
+    schedule=schedule,
+    warmup_steps=10,
+    weight_decay=0.3,
+    clip_norm=clip_norm,
+    eps=1e-3,
   )
-  optimizer, _ = optim.make(config, STEPS)
+  optimizer, _ = make_optimizer(config, STEPS)
   got, want = run(optimizer, params), openai_reference(config, 10 / STEPS, params)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), got, want)
 
 
 def test_adamw_is_optax_adamw_on_kernels_only(params):
-  config = optim.OptimConfig(rule="adamw", learning_rate=0.02, warmup_steps=10, weight_decay=0.3)
-  optimizer, schedule = optim.make(config, STEPS)
+  config = optim.OptimConfig(
+    optimizer="adamw", learning_rate=0.02, warmup_steps=10, weight_decay=0.3
+  )
+  optimizer, schedule = make_optimizer(config, STEPS)
   mask = {"attention": {"kernel": True, "bias": False}, "norm": {"scale": False}, "embedding": True}
   want = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.3, mask=mask)
@@ -111,7 +119,7 @@ def test_schedules_are_openais(schedule, total, share):
   config = optim.OptimConfig(
     learning_rate=1.0, schedule=schedule, warmup_steps=0, warmup_share=share
   )
-  _, rate = optim.make(config, total)
+  _, rate = make_optimizer(config, total)
   got = jax.vmap(rate)(jnp.arange(total))
   np.testing.assert_allclose(
     got, [openai_factor(schedule, t / total, share) for t in range(total)], atol=2e-6
@@ -120,7 +128,7 @@ def test_schedules_are_openais(schedule, total, share):
 
 def test_the_first_update_has_learning_rate_zero(params):
   config = optim.OptimConfig(schedule="linear", warmup_steps=0, warmup_share=0.002)
-  optimizer, rate = optim.make(config, 231)  # a warm-up of 0.46 updates
+  optimizer, rate = make_optimizer(config, 231)  # a warm-up of 0.46 updates
   updates, state = optimizer.update(gradients(params, 0), optimizer.init(params), params)
   assert all(not np.any(u) for u in jax.tree.leaves(updates))
   updates, _ = optimizer.update(gradients(params, 1), state, params)
@@ -129,22 +137,24 @@ def test_the_first_update_has_learning_rate_zero(params):
 
 
 def test_warmup_lengths():
-  _, rate = optim.make(
+  _, rate = make_optimizer(
     optim.OptimConfig(learning_rate=1.0, schedule="constant", warmup_steps=0), 100
   )
   assert rate(0) == 1.0  # no warm-up at all is possible
   floor = optim.OptimConfig(
     learning_rate=1.0, schedule="constant", warmup_steps=0, warmup_share=0.002, min_warmup_steps=20
   )
-  np.testing.assert_allclose(optim.make(floor, 100)[1](5), 0.25)
-  _, cosine = optim.make(optim.OptimConfig(learning_rate=1.0, warmup_steps=10), 100)
+  np.testing.assert_allclose(make_optimizer(floor, 100)[1](5), 0.25)
+  _, cosine = make_optimizer(optim.OptimConfig(learning_rate=1.0, warmup_steps=10), 100)
   np.testing.assert_allclose(
     [cosine(100), cosine(150)], 0, atol=1e-6
   )  # stays there if the run goes on
 
 
 def test_a_vector_of_unknown_name_is_refused():
-  optimizers = [optim.make(optim.OptimConfig(rule=rule), 10)[0] for rule in ("openai", "adamw")]
+  optimizers = [
+    make_optimizer(optim.OptimConfig(optimizer=rule), 10)[0] for rule in ("openai", "adamw")
+  ]
   for optimizer in optimizers:
     with pytest.raises(ValueError, match="head/offset"):
       optimizer.init({"head": {"offset": jnp.zeros(3)}})
@@ -153,7 +163,7 @@ def test_a_vector_of_unknown_name_is_refused():
 @pytest.mark.parametrize(
   "bad",
   [
-    {"rule": "sgd"},
+    {"optimizer": "sgd"},
     {"learning_rate": -1.0},
     {"schedule": "step"},
     {"warmup_steps": 5, "warmup_share": 0.1},

@@ -1,4 +1,4 @@
-"""metrics.jsonl, the progress line, and their behaviour over an interruption."""
+"""metrics.jsonl, the progress line, and their behavior over an interruption."""
 
 import builtins
 import io
@@ -172,7 +172,7 @@ def test_the_other_processes_write_nothing(tmp_path, monkeypatch):
   assert log.getvalue() == "" and not (tmp_path / "run").exists()
 
 
-def test_share_of_peak(tmp_path, clock, monkeypatch):
+def test_mfu(tmp_path, clock, monkeypatch):
   monkeypatch.setitem(PEAK, jax.devices()[0].device_kind, 1e6)
   log = io.StringIO()
   with reporting.Reporter(
@@ -181,7 +181,7 @@ def test_share_of_peak(tmp_path, clock, monkeypatch):
     clock.advance(1)
     reporter.progress(1, {}, tokens=100)
   assert "100 tokens/s  40% of peak" in log.getvalue()
-  assert entries(tmp_path)[0]["share_of_peak"] == pytest.approx(0.4)
+  assert entries(tmp_path)[0]["mfu"] == pytest.approx(0.4)
 
 
 def test_peaks_are_found_by_device_kind():

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from gpt_jax.data.tokenizers.base import Vocabulary
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 
@@ -56,7 +55,7 @@ def whole(folder: str, compare: Callable[[str, str], None] | None = None) -> Ite
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def is_one(path: str, weights: str) -> bool:
+def detect(path: str, weights: str) -> bool:
   """Whether a path is meant to be an export with this file of arrays: the folder, or the file in
   it.
   """
@@ -78,7 +77,7 @@ def save(
   params: Any,
   meta: dict,
   step: int,
-  tokenizer: Vocabulary,
+  tokenizer: Tokenizer,
 ) -> None:
   """Writes an export, whole or not at all. The same again changes nothing.
 
@@ -89,7 +88,7 @@ def save(
   Raises:
     InputError: the folder is there and holds something else.
   """
-  again = is_one(folder, weights)
+  again = detect(folder, weights)
   if os.path.lexists(folder) and not again:
     raise InputError(
       f"{folder} is there already and holds no {weights} that we exported; choose another place"
@@ -112,7 +111,7 @@ def save(
 
 def load(
   folder: str, weights: str, read: Callable[[str], Arrays], damage: type[Exception]
-) -> tuple[dict, dict, int, Vocabulary]:
+) -> tuple[dict, dict, int, Tokenizer]:
   """Reads and verifies what `save` wrote: params as float32 NumPy arrays, meta, step, the
   vocabulary.
 
@@ -144,7 +143,12 @@ def load(
     raise InputError(
       f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model with launch/export.py"
     )
-  return params, meta, meta.pop("step"), Tokenizer.load(os.path.join(folder, TOKENIZER))
+  return (
+    params,
+    meta,
+    meta.pop("step"),
+    load_tokenizer(os.path.join(folder, TOKENIZER)),
+  )
 
 
 def read_json(path: str) -> dict:

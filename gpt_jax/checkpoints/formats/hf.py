@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from gpt_jax import config as configs
 from gpt_jax.checkpoints.formats import layout, safetensors
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, read_json, whole
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.base import Vocabulary
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 from gpt_jax.models.layers import SPECIAL_TOKENS
@@ -78,7 +77,7 @@ _FAMILIES = (
 )
 
 
-def is_one(path: str) -> bool:
+def detect(path: str) -> bool:
   if os.path.isfile(path):
     return path.endswith((".safetensors", ".bin"))
   return any(os.path.isfile(os.path.join(path, name)) for name in (*WEIGHTS, *_SHARDED))
@@ -87,7 +86,7 @@ def is_one(path: str) -> bool:
 # In.
 
 
-def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
+def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   """Reads a folder, or the file of weights in it: params as float32 NumPy arrays, meta, step, the
   vocabulary.
 
@@ -105,7 +104,7 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
   tokenizer = _vocabulary(folder)
   own = config.get("gpt_jax")
   meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **(own if isinstance(own, dict) else {})}
-  spec = configs.from_json(meta["model"]) if "model" in meta else ModelConfig(TransformerConfig())
+  spec = from_json(meta["model"]) if "model" in meta else ModelConfig(TransformerConfig())
   if not isinstance(spec, ModelConfig) or not isinstance(spec.trunk, TransformerConfig):
     raise InputError(
       f"{folder}/config.json: gpt_jax.model is no Transformer; export the model again"
@@ -113,7 +112,7 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
   # What transformers' settings say holds, since the folder may have been changed and saved there.
   trunk = dataclasses.replace(_trunk(folder, config, family, tokenizer), dtype=spec.trunk.dtype)
   spec = dataclasses.replace(spec, trunk=trunk)
-  meta["model"] = configs.to_json(spec)
+  meta["model"] = to_json(spec)
   rows = spec.trunk.vocab_size + (SPECIAL_TOKENS if spec.head else 0)
   if config["vocab_size"] != rows:
     raise InputError(
@@ -154,8 +153,8 @@ def load(path: str) -> tuple[dict, dict, int, Vocabulary]:
   table = np.zeros((spec.trunk.rows, spec.trunk.width), np.float32)
   table[:rows] = arrays["trunk/tokens"]
   arrays["trunk/tokens"] = table
-  if spec.head and spec.head.combine == "sum":
-    arrays["head/bias"] = np.zeros(spec.head.outcomes, np.float32)
+  if spec.head and spec.head.pooling == "sum":
+    arrays["head/bias"] = np.zeros(spec.head.num_classes, np.float32)
   try:
     for name, values in json.loads(notes.get("gpt_jax", "{}")).items():  # what _fold changed
       arrays[name] = np.array(values, np.float32).reshape(arrays[name].shape)
@@ -219,13 +218,13 @@ def _config(path: str) -> tuple[dict, _Family]:
   return config, family
 
 
-def _vocabulary(folder: str) -> Vocabulary:
+def _vocabulary(folder: str) -> Tokenizer:
   """Ours where there is one, since it names the splitter of words; else transformers', in two
   files or in one.
   """
   own, together = os.path.join(folder, TOKENIZER), os.path.join(folder, "tokenizer.json")
   if os.path.isdir(own):
-    return Tokenizer.load(own)
+    return load_tokenizer(own)
   if openai_bpe.is_release(folder):
     return openai_bpe.read(folder)
   if not os.path.isfile(together):
@@ -246,7 +245,7 @@ def _vocabulary(folder: str) -> Vocabulary:
       raise InputError(f"{together}: not GPT-1's or GPT-2's vocabulary ({reason})") from error
 
 
-def _trunk(folder: str, config: dict, family: _Family, tokenizer: Vocabulary) -> TransformerConfig:
+def _trunk(folder: str, config: dict, family: _Family, tokenizer: Tokenizer) -> TransformerConfig:
   names = {"context": "n_positions", "layers": "n_layer", "width": "n_embd", "heads": "n_head"}
   names |= {
     "residual_dropout": "resid_pdrop",
@@ -273,14 +272,16 @@ def _arrays(spec: ModelConfig, family: _Family, tokens: str, rows: int) -> list[
     arrays.append(layout.Array("ln_f.weight", "last_norm/scale", (d,), (d,)))
     arrays.append(layout.Array("ln_f.bias", "last_norm/bias", (d,), (d,)))
   arrays = [array._replace(ours=f"trunk/{array.ours}") for array in arrays]
-  if spec.head and spec.head.combine == "choose":
+  if spec.head and spec.head.pooling == "per_choice":
     arrays.append(
       layout.Array("multiple_choice_head.summary.weight", "head/kernel", (1, d), (d, 1))
     )
     arrays.append(layout.Array("multiple_choice_head.summary.bias", "head/bias", (1,), (1,)))
   elif spec.head:
     arrays.append(
-      layout.Array("score.weight", "head/kernel", (spec.head.outcomes, d), (d, spec.head.outcomes))
+      layout.Array(
+        "score.weight", "head/kernel", (spec.head.num_classes, d), (d, spec.head.num_classes)
+      )
     )
   return arrays
 
@@ -347,11 +348,11 @@ def _open_torch(
 # Out.
 
 
-def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary) -> None:
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """Writes a folder that transformers' from_pretrained reads; README.md in it says with which
   class, and how.
 
-  A head of one score a sequence ("choose") becomes that of the DoubleHeadsModel, any other that of
+  A head of one score a sequence ("per_choice") becomes that of the DoubleHeadsModel, any other that of
   ForSequenceClassification. The latter has no bias, so that of W_y goes into the bias of the last
   norm, which the head reads; `load` takes it out again.
 
@@ -362,11 +363,11 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary)
   spec = layout.decoder(meta, "hf")
   family = next(family for family in _FAMILIES if family.norm == spec.trunk.norm)
   rows = spec.trunk.vocab_size + (SPECIAL_TOKENS if spec.head else 0)
-  task = configs.from_json(meta["task"]).build("") if spec.head and "task" in meta else None
-  orders = len(task.sequences(*task.columns)) if task and task.combine == "sum" else 1
+  task = from_json(meta["task"]).build("") if spec.head and "task" in meta else None
+  orders = len(task.sequences(*task.columns)) if task and task.pooling == "sum" else 1
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
   arrays["trunk/tokens"] = arrays["trunk/tokens"][:rows]
-  changed = _fold(arrays, spec.trunk, orders) if spec.head and spec.head.combine == "sum" else {}
+  changed = _fold(arrays, spec.trunk, orders) if spec.head and spec.head.pooling == "sum" else {}
   notes = {"format": "pt"}
   if changed:
     notes["gpt_jax"] = json.dumps({name: x.tolist() for name, x in changed.items()})
@@ -414,15 +415,19 @@ def _fold(
 
 
 def _their_config(
-  spec: ModelConfig, family: _Family, rows: int, tokenizer: Vocabulary, task: Any
+  spec: ModelConfig, family: _Family, rows: int, tokenizer: Tokenizer, task: Any
 ) -> dict[str, Any]:
   """What transformers needs in config.json."""
   trunk, head = spec.trunk, spec.head
-  kinds = {None: "LMHeadModel", "choose": "DoubleHeadsModel", "sum": "ForSequenceClassification"}
+  kinds = {
+    None: "LMHeadModel",
+    "per_choice": "DoubleHeadsModel",
+    "sum": "ForSequenceClassification",
+  }
   pieces = getattr(tokenizer, "pieces", ())
   end = pieces.index(openai_bpe.END_OF_TEXT) if openai_bpe.END_OF_TEXT in pieces else None
   config = {
-    "architectures": [family.classes + kinds[head and head.combine]],
+    "architectures": [family.classes + kinds[head and head.pooling]],
     "model_type": family.model_type,
     "vocab_size": rows,
     "n_positions": trunk.context,
@@ -440,15 +445,15 @@ def _their_config(
     "bos_token_id": end,
     "eos_token_id": end,
   }
-  if head and head.combine == "sum":
-    labels = task.labels if task else [str(i) for i in range(head.outcomes)]
+  if head and head.pooling == "sum":
+    labels = task.labels if task else [str(i) for i in range(head.num_classes)]
     config["id2label"] = {str(i): label for i, label in enumerate(labels)}
     config["label2id"] = {label: i for i, label in enumerate(labels)}
     config["pad_token_id"] = 0  # without one the class takes no batches
   return config
 
 
-def _write_vocabulary(folder: str, tokenizer: Vocabulary) -> None:
+def _write_vocabulary(folder: str, tokenizer: Tokenizer) -> None:
   """Ours, and transformers' where it has a class for such a vocabulary."""
   tokenizer.save(os.path.join(folder, TOKENIZER))
   kinds = {
@@ -465,7 +470,7 @@ def _write_vocabulary(folder: str, tokenizer: Vocabulary) -> None:
   )
 
 
-def _readme(model: str, tokenizer: Vocabulary, task: Any, orders: int, folded: bool) -> str:
+def _readme(model: str, tokenizer: Tokenizer, task: Any, orders: int, folded: bool) -> str:
   special = tokenizer.special
   ids = f"Its own ids are `gpt_jax.data.tokenizers.sentencepiece.Tokenizer.load('FOLDER/{TOKENIZER}').encode(text)`."
   paragraphs = [
@@ -487,7 +492,7 @@ def _readme(model: str, tokenizer: Vocabulary, task: Any, orders: int, folded: b
       f"{special.extract}; before the last of several texts stands {special.delimiter}. The score is read at "
       f"{special.extract}; what fills a batch up comes behind it, and is 0."
     )
-  if task and task.combine == "choose":
+  if task and task.pooling == "per_choice":
     paragraphs.append(
       f"Each option is a sequence. Give the places of {special.extract} as `mc_token_ids`: without them this class "
       "reads the last place of every row, filled up or not."

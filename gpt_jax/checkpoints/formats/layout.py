@@ -4,7 +4,7 @@ transformers kept.
 
 from typing import NamedTuple
 
-from gpt_jax import config as configs
+from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -57,7 +57,7 @@ def decoder(meta: dict, format: str) -> ModelConfig:
   Raises:
     InputError: it is no causal Transformer.
   """
-  spec = configs.from_json(meta["model"])
+  spec = from_json(meta["model"])
   if not isinstance(spec.trunk, TransformerConfig) or not spec.causal:
     kind = type(spec.trunk).__name__ if spec.causal else "a model that looks ahead"
     raise InputError(

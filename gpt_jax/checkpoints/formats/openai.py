@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from gpt_jax import config as configs
 from gpt_jax.checkpoints.formats import layout
 from gpt_jax.checkpoints.formats.folder import whole
+from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.tokenizers.openai_bpe import GPT1Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
@@ -30,11 +30,11 @@ HEADS = 12  # of OpenAI's code (train.py:340); the files do not say
 _HEADER = 128  # bytes before the numbers of a piece, as NumPy writes them now; in 2018 they were 80
 
 
-def is_one(path: str) -> bool:
+def detect(path: str) -> bool:
   return any(os.path.isfile(os.path.join(path, name)) for name in (SHAPES, PIECES[0]))
 
 
-def load(folder: str) -> tuple[dict, dict, int, Vocabulary]:
+def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   """Reads the release: params as float32 NumPy arrays, meta, step 0, the vocabulary.
 
   The rows of start, delimiter and extract, which the release has none of, and those never used are
@@ -64,14 +64,14 @@ def load(folder: str) -> tuple[dict, dict, int, Vocabulary]:
     arrays[array.ours] = np.empty(array.our_shape, np.float32)
     _take(pieces, arrays[array.ours])
   meta = {
-    "model": configs.to_json(ModelConfig(trunk)),
+    "model": to_json(ModelConfig(trunk)),
     "tokenizer_hash": tokenizer.hash,
     "openai_pieces": cut,
   }
   return {"trunk": unflatten_dict(arrays, sep="/")}, meta, 0, tokenizer
 
 
-def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary) -> None:
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """Writes a folder as OpenAI released it; of a release that was imported, the very files.
 
   Raises:

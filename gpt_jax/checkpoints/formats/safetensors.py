@@ -7,23 +7,23 @@ import os
 from typing import Any
 
 from gpt_jax.checkpoints.formats import folder as folders
-from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 
 WEIGHTS = "weights.safetensors"
 
 
-def is_one(path: str) -> bool:
-  return folders.is_one(path, WEIGHTS)
+def detect(path: str) -> bool:
+  return folders.detect(path, WEIGHTS)
 
 
-def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Vocabulary) -> None:
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """See folder.save."""
   library()  # missing, it is to be met before the work
   folders.save(folder, WEIGHTS, _write, params, meta, step, tokenizer)
 
 
-def load(folder: str) -> tuple[dict, dict, int, Vocabulary]:
+def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   """See folder.load."""
   return folders.load(folder, WEIGHTS, _read, library().SafetensorError)
 

@@ -3,6 +3,7 @@ folder it is saved in.
 """
 
 import abc
+import importlib
 import json
 import os
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax import files as writing
+from gpt_jax.files import atomic_file
 
 
 class SpecialIds(NamedTuple):
@@ -21,12 +22,12 @@ class SpecialIds(NamedTuple):
   extract: int
 
 
-class Vocabulary(abc.ABC):
+class Tokenizer(abc.ABC):
   """Text to ids and back.
 
   Attributes:
     kind: the algorithm.
-    normaliser: what happens to a text before it is cut into pieces.
+    normalizer: what happens to a text before it is cut into pieces.
     line_id: the id of a line break.
     vocab_size: the number of ids.
     hash: sha256 of all that decides the ids.
@@ -37,11 +38,11 @@ class Vocabulary(abc.ABC):
   """
 
   kind: str
-  normaliser: str
+  normalizer: str
   line_id: int
   vocab_size: int
   hash: str
-  spelled: np.ndarray
+  byte_fallback: np.ndarray
   files: dict[str, bytes]
   record: dict[str, str]
 
@@ -51,7 +52,7 @@ class Vocabulary(abc.ABC):
 
   @abc.abstractmethod
   def decode(self, ids: Iterable[int]) -> str:
-    """The text of ids below vocab_size, normalised as the vocabulary is."""
+    """The text of ids below vocab_size, normalized as the vocabulary is."""
 
   @abc.abstractmethod
   def piece(self, i: int) -> str:
@@ -74,12 +75,22 @@ class Vocabulary(abc.ABC):
     os.makedirs(folder, exist_ok=True)
     metadata = {
       "kind": self.kind,
-      "normaliser": self.normaliser,
+      "normalizer": self.normalizer,
       "vocab_size": self.vocab_size,
       "hash": self.hash,
     }
     text = json.dumps(metadata | self.record, indent=2) + "\n"
     for name, content in (*self.files.items(), ("tokenizer.json", text.encode())):
       path = os.path.join(folder, name)
-      with writing.whole(path, "wb") as file:
+      with atomic_file(path, "wb") as file:
         file.write(content)
+
+
+def load_tokenizer(folder: str) -> Tokenizer:
+  """The tokenizer saved in a folder, of whatever kind, or as OpenAI released it.
+
+  Raises:
+    InputError: there is none, or its files do not agree.
+  """
+  module = importlib.import_module("gpt_jax.data.tokenizers.sentencepiece")
+  return module.SentencePieceTokenizer.load(folder)

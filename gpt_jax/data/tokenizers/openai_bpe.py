@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 
 END = "</w>"  # GPT-1: ends the last piece of a word
@@ -43,7 +43,7 @@ MOST_WORDS = 1 << 16  # remembered with their ids, and by spaCy; about 60 MB
 
 
 @dataclasses.dataclass(frozen=True)
-class _Pairs(Vocabulary):
+class _Pairs(Tokenizer):
   """Pieces made by merging pairs.
 
   Attributes:
@@ -101,7 +101,7 @@ class GPT1Tokenizer(_Pairs):
   _names = FILES[0]
 
   @property
-  def normaliser(self) -> str:
+  def normalizer(self) -> str:
     return f"ftfy, OpenAI's text_standardize, words of {self.splitter}, lower case"
 
   @functools.cached_property
@@ -109,7 +109,7 @@ class GPT1Tokenizer(_Pairs):
     return self.pieces.index(LINE)
 
   @functools.cached_property
-  def spelled(self) -> np.ndarray:
+  def byte_fallback(self) -> np.ndarray:
     return np.arange(self.vocab_size) == self.unknown_id
 
   @property
@@ -128,7 +128,7 @@ class GPT1Tokenizer(_Pairs):
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     fix = _needed("ftfy").fix_text
-    return [self._encode(standardise(_fixed(text, fix))) for text in texts]
+    return [self._encode(standardize(_fixed(text, fix))) for text in texts]
 
   def decode(self, ids: Iterable[int]) -> str:
     """Words with a space after each: how the text was punctuated the ids do not say."""
@@ -178,7 +178,7 @@ class GPT2Tokenizer(_Pairs):
   """
 
   kind = "openai-gpt2"
-  normaliser = "none"
+  normalizer = "none"
   _names = FILES[1]
 
   @functools.cached_property
@@ -198,7 +198,7 @@ class GPT2Tokenizer(_Pairs):
     ]
 
   @functools.cached_property
-  def spelled(self) -> np.ndarray:
+  def byte_fallback(self) -> np.ndarray:
     return np.array(["\ufffd" in piece.decode(errors="replace") for piece in self._bytes])
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
@@ -367,7 +367,7 @@ def _check(
     )
 
 
-def standardise(text: str) -> str:
+def standardize(text: str) -> str:
   """OpenAI's text_standardize: plain dashes, spaces around runs of a mark, single spaces, " \\n "
   between lines.
 
@@ -418,7 +418,7 @@ def _needed(package: str) -> Any:
     ) from error
 
 
-# What spaCy does with standardised English, but for its rare exceptions.
+# What spaCy does with standardized English, but for its rare exceptions.
 _REGEX_WORDS = re.compile(
   r"\n ?"
   r"|\.\.+"

@@ -17,32 +17,32 @@ import numpy as np
 import sentencepiece
 
 from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.base import Vocabulary
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 
 KIND = "sentencepiece-bpe"
 RULE = "nmt_nfkc_cf"  # SentencePiece's: NFKC and case folding, since GPT-1 is lower-case
-NORMALISER = f"plain punctuation, {RULE}"
+NORMALIZER = f"plain punctuation, {RULE}"
 LINE = "<line>"
 TRAINING_THREADS = 2  # fixed: another count of threads trains another model
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokenizer(Vocabulary):
+class SentencePieceTokenizer(Tokenizer):
   """A trained vocabulary; `load` also reads those of other kinds.
 
   A newline is the id `line_id`; each line is encoded by itself. Bytes spell what no piece covers,
   so that nothing is lost but case, compatibility forms and repeated spaces.
 
   Attributes:
-    model: the serialised SentencePiece model.
+    model: the serialized SentencePiece model.
     kind: the algorithm.
-    normaliser: what happens to text first: `plain`, then SentencePiece's normalisation rule.
+    normalizer: what happens to text first: `plain`, then SentencePiece's normalization rule.
   """
 
   model: bytes = dataclasses.field(repr=False)
   kind: str = KIND
-  normaliser: str = NORMALISER
+  normalizer: str = NORMALIZER
 
   unknown_id = 0
   line_id = 1
@@ -92,7 +92,7 @@ class Tokenizer(Vocabulary):
     return cls(model.getvalue())
 
   @classmethod
-  def load(cls, folder: str) -> Vocabulary:
+  def load(cls, folder: str) -> Tokenizer:
     """The vocabulary in a folder, of whatever kind: as `save` wrote it, or as OpenAI released it
     (openai_bpe.read).
 
@@ -106,7 +106,7 @@ class Tokenizer(Vocabulary):
     ):  # a tokenizer.json without a kind is transformers'
       return openai_bpe.read(folder)
     if kind == KIND:
-      tokenizer = cls(_read(folder, "tokenizer.model"), normaliser=metadata.get("normaliser"))
+      tokenizer = cls(_read(folder, "tokenizer.model"), normalizer=metadata.get("normalizer"))
     elif kind in openai_bpe.KINDS:
       tokenizer = openai_bpe.read(folder, metadata)
     else:
@@ -127,15 +127,15 @@ class Tokenizer(Vocabulary):
 
   @functools.cached_property
   def hash(self) -> str:
-    """sha256 of what decides the ids: the model, the kind, the normaliser."""
-    return hashlib.sha256(f"{self.kind}\n{self.normaliser}\n".encode() + self.model).hexdigest()
+    """sha256 of what decides the ids: the model, the kind, the normalizer."""
+    return hashlib.sha256(f"{self.kind}\n{self.normalizer}\n".encode() + self.model).hexdigest()
 
   @functools.cached_property
   def vocab_size(self) -> int:
     return self.processor.vocab_size()
 
   @functools.cached_property
-  def spelled(self) -> np.ndarray:
+  def byte_fallback(self) -> np.ndarray:
     ids = range(self.vocab_size)
     return np.array([self.processor.is_byte(i) or self.processor.is_unknown(i) for i in ids])
 
@@ -201,7 +201,7 @@ def _read(folder: str, name: str) -> bytes:
 
 
 def plain(text: str) -> str:
-  """Typewriter punctuation, as the paper standardises it: straight quotes, " - " for the several
+  """Typewriter punctuation, as the paper standardizes it: straight quotes, " - " for the several
   long dashes.
 
   Half of a surrogate pair, which stands for a byte of a command line that is no UTF-8, becomes "?".

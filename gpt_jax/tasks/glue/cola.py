@@ -14,7 +14,7 @@ LABELS = ("unacceptable", "acceptable")  # written 0 and 1 in the files
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(folder(data_dir, "glue", "CoLA"), f"{split}.tsv")
-  if split == "test":  # unlabelled, and the only file with a header
+  if split == "test":  # unlabeled, and the only file with a header
     yield from table(path, ("sentence",))
     return
   for number, line in lines(path):

@@ -17,7 +17,7 @@ def read(data_dir: str, split: str, kind: str) -> Iterator[Row]:
   """GLUE's files; both kinds of dev and test set go with the one training set."""
   name = "train" if split == "train" else f"{split}_{kind}"
   path = os.path.join(folder(data_dir, "glue", "MNLI"), f"{name}.tsv")
-  return table(path, ("sentence1", "sentence2"), "gold_label", unlabelled=split == "test")
+  return table(path, ("sentence1", "sentence2"), "gold_label", unlabeled=split == "test")
 
 
 def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:

@@ -22,7 +22,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(place, f"msr_paraphrase_{'test' if split == 'test' else 'train'}.txt")
   divided = os.path.join(place, f"{split}.tsv")
   if os.path.exists(divided) and not os.path.exists(path):
-    for row in table(divided, ("#1 String", "#2 String"), "Quality", unlabelled=split == "test"):
+    for row in table(divided, ("#1 String", "#2 String"), "Quality", unlabeled=split == "test"):
       yield named(row, LABELS)
     return
   rows = list(table(path, ("#1 ID", "#2 ID", "#1 String", "#2 String"), "Quality"))

@@ -13,7 +13,7 @@ from gpt_jax.tasks.transforms import entailment
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(folder(data_dir, "glue", "QNLI"), f"{split}.tsv")
-  return table(path, ("question", "sentence"), "label", unlabelled=split == "test")
+  return table(path, ("question", "sentence"), "label", unlabeled=split == "test")
 
 
 TASKS = (

@@ -16,7 +16,7 @@ COLUMNS = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  """GLUE's files. A few rows of the labelled ones are broken as published; they are left out and
+  """GLUE's files. A few rows of the labeled ones are broken as published; they are left out and
   counted.
 
   Most have too few columns, and two have no second question

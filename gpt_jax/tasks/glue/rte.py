@@ -11,7 +11,7 @@ from gpt_jax.tasks.transforms import entailment
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(folder(data_dir, "glue", "RTE"), f"{split}.tsv")
-  return table(path, ("sentence1", "sentence2"), "label", unlabelled=split == "test")
+  return table(path, ("sentence1", "sentence2"), "label", unlabeled=split == "test")
 
 
 TASKS = (

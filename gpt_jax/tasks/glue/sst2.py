@@ -13,7 +13,7 @@ LABELS = ("negative", "positive")  # written 0 and 1 in the files
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(folder(data_dir, "glue", "SST-2"), f"{split}.tsv")
-  for row in table(path, ("sentence",), "label", unlabelled=split == "test"):
+  for row in table(path, ("sentence",), "label", unlabeled=split == "test"):
     yield named(row, LABELS)
 
 

@@ -36,7 +36,7 @@ def expectation(distributions: np.ndarray) -> np.ndarray:
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(folder(data_dir, "glue", "STS-B"), f"{split}.tsv")
-  return table(path, ("sentence1", "sentence2"), "score", unlabelled=split == "test")
+  return table(path, ("sentence1", "sentence2"), "score", unlabeled=split == "test")
 
 
 def parse(record: dict[str, Any], name: str) -> Iterator[Row]:

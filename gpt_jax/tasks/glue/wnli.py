@@ -19,7 +19,7 @@ LABELS = ("not_entailment", "entailment")  # written 0 and 1 in the files
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(folder(data_dir, "glue", "WNLI"), f"{split}.tsv")
-  for row in table(path, ("sentence1", "sentence2"), "label", unlabelled=split == "test"):
+  for row in table(path, ("sentence1", "sentence2"), "label", unlabeled=split == "test"):
     yield named(row, LABELS)
 
 

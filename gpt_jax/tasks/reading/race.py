@@ -76,7 +76,7 @@ def _task(name: str, schools: tuple[str, ...], paper: str) -> Task:
     sequences=sequences,
     read=functools.partial(read, schools=schools),
     metrics={"accuracy": accuracy},
-    combine="choose",
+    pooling="per_choice",
     truncate=first_field,
     tfds=tuple(f"race/{school}" for school in schools),
     parse=questions,

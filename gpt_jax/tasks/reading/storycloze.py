@@ -59,7 +59,7 @@ def _task(name: str, test: str, paper: str) -> Task:
     sequences=sequences,
     read=functools.partial(read, test=test),
     metrics={"accuracy": accuracy},
-    combine="choose",
+    pooling="per_choice",
     paper=paper,
   )
 

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax import config as configs
 from gpt_jax.batch import TextBatch
 from gpt_jax.checkpoints.formats import npz, read_npz, safetensors
+from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import HeadConfig, ModelConfig
@@ -27,10 +27,10 @@ from gpt_jax.ops.cross_entropy import logits
 def parts(make_run, tiny_tokenizer):
   """What `save` is given, after the folder."""
   spec = ModelConfig(
-    LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8), HeadConfig(outcomes=3)
+    LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8), HeadConfig(num_classes=3)
   )
   meta = {
-    "model": configs.to_json(spec),
+    "model": to_json(spec),
     "tokenizer_hash": tiny_tokenizer.hash,
     "task": {"labels": ["no", "yes"]},
   }
@@ -65,10 +65,10 @@ def test_each_knows_its_own(tmp_path, exported, format):
     (exported / format.WEIGHTS, True),
     (tmp_path / "empty", False),
   ):
-    assert format.is_one(str(path)) == expected
-    assert not (npz if format is safetensors else safetensors).is_one(str(path))
+    assert format.detect(str(path)) == expected
+    assert not (npz if format is safetensors else safetensors).detect(str(path))
   (exported / format.WEIGHTS).unlink()
-  assert format.is_one(str(exported))  # so that what is missing is named
+  assert format.detect(str(exported))  # so that what is missing is named
 
 
 def test_numpy_alone_reads_it(tmp_path, parts):
@@ -240,7 +240,7 @@ def test_the_reader_in_numpy(tmp_path, make_run, tiny_tokenizer, norm):
   )
   spec = ModelConfig(trunk)
   params = make_run.params_of(spec, 1)
-  meta = {"model": configs.to_json(spec), "tokenizer_hash": tiny_tokenizer.hash}
+  meta = {"model": to_json(spec), "tokenizer_hash": tiny_tokenizer.hash}
   npz.save(str(tmp_path / "out"), params, meta, 1, tiny_tokenizer)
   ids = np.arange(3, 14, dtype=np.int32)
   places = np.arange(len(ids), dtype=np.int32)[None]

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax import config as configs
-from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.formats import hf
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.tasks.task import Named
+from gpt_jax.tasks.task import BuiltinTask
 
 safetensors = pytest.importorskip("safetensors.numpy")
 pytestmark = pytest.mark.usefixtures("spacy_there")
@@ -29,7 +29,7 @@ HEADS = {
   "no head": (None, None),
   "classes": (HeadConfig(3), "mnli"),
   "both orders": (HeadConfig(2), "mrpc"),
-  "choices": (HeadConfig(4, "choose"), "race"),
+  "choices": (HeadConfig(4, "per_choice"), "race"),
 }
 
 
@@ -47,9 +47,9 @@ def parts_of(make_run, tokenizer, norm="post", head="no head"):
   )
   config, task = HEADS[head]
   spec = ModelConfig(trunk, config)
-  meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
+  meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
   if task:
-    meta["task"] = configs.to_json(Named(task))
+    meta["task"] = to_json(BuiltinTask(task))
   return make_run.params_of(spec, 1), meta, 5, tokenizer
 
 
@@ -81,9 +81,9 @@ def same(a, b):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_loads_back_equal(saved, tmp_path, make_run, head):
-  before = parts_of(make_run, saved[1][3], configs.from_json(saved[1][1]["model"]).trunk.norm, head)
+  before = parts_of(make_run, saved[1][3], from_json(saved[1][1]["model"]).trunk.norm, head)
   hf.save(str(tmp_path / "out"), *before)
-  assert hf.is_one(str(tmp_path / "out"))
+  assert hf.detect(str(tmp_path / "out"))
   params, *rest = hf.load(str(tmp_path / "out"))
   assert rest == [*before[1:]]
   same(params, without_unused(before[0], before[3], 0 if head == "no head" else 3))
@@ -91,7 +91,7 @@ def test_loads_back_equal(saved, tmp_path, make_run, head):
 
 def test_the_file_names_its_folder(saved):
   same(hf.load(str(saved[0] / "model.safetensors"))[0], hf.load(str(saved[0]))[0])
-  assert pretrained.load(str(saved[0] / "model.safetensors")).tokenizer == saved[1][3]
+  assert load_model(str(saved[0] / "model.safetensors")).tokenizer == saved[1][3]
 
 
 def test_a_sentencepiece_vocabulary_is_ours_alone(tmp_path, make_run, tiny_tokenizer):
@@ -101,7 +101,7 @@ def test_a_sentencepiece_vocabulary_is_ours_alone(tmp_path, make_run, tiny_token
     "sentencepiece-bpe, for which transformers has no class"
     in (tmp_path / "out" / "README.md").read_text()
   )
-  assert pretrained.load(str(tmp_path / "out")).tokenizer == tiny_tokenizer
+  assert load_model(str(tmp_path / "out")).tokenizer == tiny_tokenizer
 
 
 def change(path, edit, metadata=None):
@@ -162,7 +162,7 @@ def test_as_others_write_it(saved, copy, variety):
   params, meta, step, tokenizer = hf.load(str(copy))
   before, _, _, vocabulary = saved[1]
   same(params, without_unused(before, vocabulary))
-  spec = configs.from_json(meta["model"])
+  spec = from_json(meta["model"])
   assert (spec.head, spec.trunk.residual_dropout, spec.trunk.dtype, step) == (
     None,
     0.25,
@@ -379,7 +379,7 @@ def test_no_vocabulary(copy):
 def test_weights_in_several_files(copy):
   (copy / "model.safetensors").rename(copy / "model-00001-of-00002.safetensors")
   (copy / "model.safetensors.index.json").write_text("{}")
-  assert hf.is_one(str(copy))
+  assert hf.detect(str(copy))
   for path in (copy, copy / "model.safetensors.index.json"):
     with pytest.raises(InputError, match=f"{copy}: weights in several files"):
       hf.load(str(path))
@@ -391,7 +391,7 @@ def test_weights_in_several_files(copy):
 def test_what_no_folder_holds(tmp_path, make_run, openai_tokenizer, spec):
   if spec == "causal=False":
     spec = ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=4), causal=False)
-  meta = {"model": configs.to_json(spec)}
+  meta = {"model": to_json(spec)}
   with pytest.raises(InputError, match="--format=hf: holds causal Transformers only"):
     hf.save(str(tmp_path / "out"), make_run.params_of(spec, 1), meta, 1, openai_tokenizer)
   assert not any(tmp_path.iterdir())

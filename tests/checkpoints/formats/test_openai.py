@@ -12,8 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax import config as configs
 from gpt_jax.checkpoints.formats import npz, openai
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
 from gpt_jax.errors import InputError
@@ -34,9 +34,9 @@ def copy(release, tmp_path):
 
 def numpy_gpt1(vector, shapes, ids):
   """OpenAI's train.py:22-178 in NumPy, with its names, from the vector: logits [T, V]."""
-  ends = np.cumsum(list(map(math.prod, shapes)))
+  anchors = np.cumsum(list(map(math.prod, shapes)))
   arrays = iter(
-    part.reshape(shape) for part, shape in zip(np.split(vector, ends)[:-1], shapes, strict=True)
+    part.reshape(shape) for part, shape in zip(np.split(vector, anchors)[:-1], shapes, strict=True)
   )
   wpe, we = next(arrays), next(arrays)
 
@@ -68,7 +68,7 @@ def numpy_gpt1(vector, shapes, ids):
 
 def test_the_model_is_openais(release):
   params, meta, step, tokenizer = openai.load(str(release.folder))
-  spec = configs.from_json(meta["model"])
+  spec = from_json(meta["model"])
   assert (spec.head, step, meta["tokenizer_hash"]) == (None, 0, tokenizer.hash)
   assert (spec.trunk.vocab_size, spec.trunk.context, spec.trunk.layers) == (
     tokenizer.vocab_size,
@@ -88,7 +88,7 @@ def test_the_model_is_openais(release):
 
 def test_the_parameters_are_a_models(release):
   params, meta, _, _ = openai.load(str(release.folder))
-  trunk = configs.from_json(meta["model"]).trunk
+  trunk = from_json(meta["model"]).trunk
   expected = jax.eval_shape(
     LanguageModel(trunk).init, jax.random.key(0), Causal()(np.zeros((1, 5), np.int32))
   )
@@ -330,7 +330,7 @@ def test_a_model_that_the_files_cannot_hold(
     openai.save(
       str(tmp_path / "out"),
       make_run.params_of(spec, 1),
-      {"model": configs.to_json(spec)},
+      {"model": to_json(spec)},
       1,
       tokenizer,
     )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.models.losses import text_loss
+from gpt_jax.models.losses import lm_loss
 from gpt_jax.models.model import LanguageModel
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
@@ -101,7 +101,7 @@ def test_loss_and_gradients(pair):
   config, params, theirs, rows = pair
 
   def loss(params):
-    return text_loss(LanguageModel(config))(params, Causal()(rows))[0]
+    return lm_loss(LanguageModel(config))(params, Causal()(rows))[0]
 
   def mean(params):
     found = loss(params)

@@ -11,17 +11,17 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax import config as configs
 from gpt_jax.batch import TaskBatch, TextBatch
-from gpt_jax.checkpoints import load as pretrained
 from gpt_jax.checkpoints.formats import hf
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import HeadConfig, ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.tasks.task import Named
+from gpt_jax.tasks.task import BuiltinTask
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("spacy_there")]
 
@@ -47,9 +47,9 @@ def exported(folder, make_run, openai_tokenizer, norm, head=None, task=""):
     head,
   )
   params = make_run.params_of(spec, 3)
-  meta = {"model": configs.to_json(spec), "tokenizer_hash": tokenizer.hash}
+  meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
   if task:
-    meta["task"] = configs.to_json(Named(task))
+    meta["task"] = to_json(BuiltinTask(task))
   hf.save(str(folder), params, meta, 3, tokenizer)
   return spec, params, tokenizer
 
@@ -73,10 +73,10 @@ def our_scores(spec, params, ids, sequences):
   """Scores [N, K] of examples that are so many of the rows each, and the language model's logits
   [rows, T, V + 3].
   """
-  ends = (np.arange(len(ids), dtype=np.int32) * ids.shape[1] + ids.shape[1] - 1).reshape(
+  anchors = (np.arange(len(ids), dtype=np.int32) * ids.shape[1] + ids.shape[1] - 1).reshape(
     -1, sequences
   )
-  batch = TaskBatch(text_batch(ids), ends, None, None)
+  batch = TaskBatch(text_batch(ids), anchors, None, None)
   scores, hidden, table = jax.jit(spec.build().apply)({"params": params}, batch)
   rows = spec.trunk.vocab_size + 3
   return np.asarray(scores), np.asarray(logits(hidden, table, rows))[..., :rows]
@@ -111,33 +111,35 @@ def test_a_language_model_there(tmp_path, make_run, openai_tokenizer, norm):
 
 @pytest.mark.parametrize("norm", FAMILIES)
 @pytest.mark.parametrize("task, outcomes, sequences", [("mnli", 3, 1), ("mrpc", 2, 2)])
-def test_a_classifier_there(tmp_path, make_run, openai_tokenizer, norm, task, outcomes, sequences):
+def test_a_classifier_there(
+  tmp_path, make_run, openai_tokenizer, norm, task, num_classes, sequences
+):
   """Its scores, though its class has no bias; of two orders, when the logits of both are added."""
   folder = tmp_path / "out"
   spec, params, tokenizer = exported(
-    folder, make_run, openai_tokenizer, norm, HeadConfig(outcomes), task
+    folder, make_run, openai_tokenizer, norm, HeadConfig(num_classes), task
   )
   assert np.abs(params["head"]["bias"]).max() > 0.05
   ids = rows_of(tokenizer.vocab_size + 3, 4)
   ids[:, -1] = tokenizer.special.extract
   expected, _ = our_scores(spec, params, ids, sequences)
   model = theirs(f"{FAMILIES[norm]}ForSequenceClassification", folder)
-  found = call(model, ids).logits.numpy().reshape(-1, sequences, outcomes).sum(1)
+  found = call(model, ids).logits.numpy().reshape(-1, sequences, num_classes).sum(1)
   np.testing.assert_allclose(found, expected, **CLOSE)
   filled = np.concatenate(
     [ids, np.zeros((4, 5), np.int32)], axis=1
   )  # as a batch of unequal lengths is
-  found = call(model, filled).logits.numpy().reshape(-1, sequences, outcomes).sum(1)
+  found = call(model, filled).logits.numpy().reshape(-1, sequences, num_classes).sum(1)
   np.testing.assert_allclose(found, expected, **CLOSE)
-  assert list(model.config.id2label.values()) == list(Named(task).build("").labels)
+  assert list(model.config.id2label.values()) == list(BuiltinTask(task).build("").labels)
   # And back, trunk and head as they were: as this folder, and as transformers saves it.
-  back = pretrained.load(str(folder))
+  back = load_model(str(folder))
   np.testing.assert_allclose(
     our_scores(back.spec, back.params, ids, sequences)[0], expected, atol=1e-6, rtol=0
   )
   model.save_pretrained(tmp_path / "saved")
   tokenizer.save(tmp_path / "saved" / "tokenizer")
-  back = pretrained.load(str(tmp_path / "saved"))
+  back = load_model(str(tmp_path / "saved"))
   np.testing.assert_allclose(
     our_scores(back.spec, back.params, ids, sequences)[0], expected, **CLOSE
   )
@@ -150,7 +152,7 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
 
   folder = tmp_path / "out"
   spec, params, tokenizer = exported(
-    folder, make_run, openai_tokenizer, norm, HeadConfig(4, "choose"), "race"
+    folder, make_run, openai_tokenizer, norm, HeadConfig(4, "per_choice"), "race"
   )
   ids = rows_of(tokenizer.vocab_size + 3, 8)
   ids[:, -1] = tokenizer.special.extract
@@ -161,9 +163,9 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   np.testing.assert_allclose(found.logits.numpy().reshape(text.shape), text, **CLOSE)
   # Of unequal lengths, as README.md says.
   filled = np.concatenate([ids, np.zeros((8, 5), np.int32)], axis=1).reshape(2, 4, -1)
-  ends = torch.full((2, 4), ids.shape[1] - 1)
+  anchors = torch.full((2, 4), ids.shape[1] - 1)
   np.testing.assert_allclose(
-    call(model, filled, mc_token_ids=ends).mc_logits.numpy(), scores, **CLOSE
+    call(model, filled, mc_token_ids=anchors).mc_logits.numpy(), scores, **CLOSE
   )
   assert np.abs(call(model, filled).mc_logits.numpy() - scores).max() > 0.01
   assert (
@@ -172,7 +174,7 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   )
   model.save_pretrained(tmp_path / "saved")
   tokenizer.save(tmp_path / "saved" / "tokenizer")
-  back = pretrained.load(str(tmp_path / "saved"))
+  back = load_model(str(tmp_path / "saved"))
   np.testing.assert_allclose(our_scores(back.spec, back.params, ids, 4)[0], scores, **CLOSE)
 
 
@@ -220,7 +222,7 @@ def test_a_language_model_here(tmp_path, openai_tokenizer, name, file):
   if file == "pytorch_model.bin":
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / file)
-  found = pretrained.load(str(tmp_path))
+  found = load_model(str(tmp_path))
   ids = rows_of(tokenizer.vocab_size)
   expected = (
     call(model, ids[:, None] if "Double" in name else ids).logits.numpy().reshape(*ids.shape, -1)
@@ -238,10 +240,10 @@ def test_another_activation_would_be_seen(tmp_path):
   with pytest.raises(
     InputError, match="activation_function is 'gelu': only 'gelu_new' or 'gelu_pytorch_tanh'"
   ):
-    pretrained.load(str(tmp_path))
+    load_model(str(tmp_path))
   config = json.loads((tmp_path / "config.json").read_text())
   (tmp_path / "config.json").write_text(json.dumps({**config, "activation_function": "gelu_new"}))
-  found, ids = pretrained.load(str(tmp_path)), rows_of(GPT2.vocab_size)
+  found, ids = load_model(str(tmp_path)), rows_of(GPT2.vocab_size)
   assert (
     np.abs(our_logits(found.spec, found.params, ids) - call(model, ids).logits.numpy()).max() > 2e-4
   )
@@ -268,13 +270,13 @@ def test_no_pickle_is_trusted(tmp_path, content):
   with pytest.raises(
     InputError, match=r"pytorch_model.bin: torch.load\(weights_only=True\) refuses it"
   ) as error:
-    pretrained.load(str(tmp_path))
+    load_model(str(tmp_path))
   assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float64"])
 def test_the_types_of_a_bin(tmp_path, dtype):
-  """As in a model.safetensors: half precision becomes float32, quantised numbers are not taken
+  """As in a model.safetensors: half precision becomes float32, quantized numbers are not taken
   for weights.
   """
   import torch
@@ -282,7 +284,7 @@ def test_the_types_of_a_bin(tmp_path, dtype):
 
   random_model("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path)
   add_vocabulary(tmp_path, GPT2)
-  expected = pretrained.load(str(tmp_path)).params
+  expected = load_model(str(tmp_path)).params
   tensors = {
     name: torch.from_numpy(x) for name, x in load_file(tmp_path / "model.safetensors").items()
   }
@@ -296,12 +298,12 @@ def test_the_types_of_a_bin(tmp_path, dtype):
       InputError,
       match=f"pytorch_model.bin: transformer.wte.weight is torch.{dtype}: should be float",
     ):
-      pretrained.load(str(tmp_path))
+      load_model(str(tmp_path))
   else:
     close = {"atol": {"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[dtype], "rtol": 0}
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, **close),
-      pretrained.load(str(tmp_path)).params,
+      load_model(str(tmp_path)).params,
       expected,
     )
 

@@ -17,8 +17,8 @@ import pytest
 
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers import openai_bpe
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.openai_bpe import REGEX, SPACY, GPT1Tokenizer, GPT2Tokenizer
-from gpt_jax.data.tokenizers.sentencepiece import Tokenizer
 from gpt_jax.errors import InputError
 
 TEXT = """the old man walked slowly to the sea and the sea was calm . she asked why he walked there , and nothing was
@@ -84,7 +84,7 @@ def mixed(rng: random.Random) -> str:
   return "".join(rng.choices(alphabet, k=rng.randint(1, 60)))
 
 
-def standardised(text: str) -> str:
+def standardized(text: str) -> str:
   """text_utils.py: replace five characters, put spaces around runs of marks, then tidy the white
   space.
   """
@@ -122,7 +122,7 @@ def published_gpt1(texts: list[str], tokenizer: GPT1Tokenizer) -> list[list[int]
   memory, results = {}, []
   for text in texts:
     found = []
-    for token in nlp(standardised(ftfy.fix_text(text))):
+    for token in nlp(standardized(ftfy.fix_text(text))):
       word = token.text.lower()
       if word not in memory:
         pieces = " ".join(merged([*word[:-1], word[-1] + "</w>"], ranks))
@@ -237,7 +237,7 @@ def without(monkeypatch, *packages):
 
 @needs_packages
 def test_gpt1_ids_are_those_of_the_published_procedure(folders):
-  tokenizer = Tokenizer.load(folders["gpt1"])
+  tokenizer = load_tokenizer(folders["gpt1"])
   rng = random.Random(0)
   texts = [*EXAMPLES.values(), *(mixed(rng) for _ in range(400))]
   for text, ids, expected in zip(
@@ -249,7 +249,7 @@ def test_gpt1_ids_are_those_of_the_published_procedure(folders):
 
 @needs_packages
 def test_gpt1_ids_of_novels(data_root):
-  tokenizer = Tokenizer.load(str(data_root / "gpt1_release"))
+  tokenizer = load_tokenizer(str(data_root / "gpt1_release"))
   novels = sorted((data_root / "novels").glob("*.txt"))[::12]
   texts = [path.read_text(encoding="utf-8")[50_000:80_000] for path in novels]
   for ids, expected in zip(
@@ -260,7 +260,7 @@ def test_gpt1_ids_of_novels(data_root):
 
 @needs_packages
 def test_the_regex_finds_the_words_of_novels(data_root):
-  from_spacy = Tokenizer.load(str(data_root / "gpt1_release"))
+  from_spacy = load_tokenizer(str(data_root / "gpt1_release"))
   from_regex = GPT1Tokenizer(from_spacy.pieces, from_spacy.merges, REGEX)
   novels = sorted((data_root / "novels").glob("*.txt"))[5::12]
   lines = [
@@ -274,14 +274,14 @@ def test_the_regex_finds_the_words_of_novels(data_root):
 
 
 def test_the_released_ids(data_root, spacy_there):
-  tokenizer = Tokenizer.load(str(data_root / "gpt1_release"))
+  tokenizer = load_tokenizer(str(data_root / "gpt1_release"))
   assert (tokenizer.vocab_size, tokenizer.line_id, tokenizer.unknown_id) == (40478, 40477, 0)
   assert tokenizer.special == (40478, 40479, 40480)
   assert [tokenizer.piece(i) for i in (0, 963, 6353, 9503, 40477)] == [
     *("<unk>", "very</w>", "positive</w>", "negative</w>", "\n</w>")
   ]
-  assert np.flatnonzero(tokenizer.spelled).tolist() == [0]
-  tokenizer = Tokenizer.load(str(data_root / "gpt2_release"))
+  assert np.flatnonzero(tokenizer.byte_fallback).tolist() == [0]
+  tokenizer = load_tokenizer(str(data_root / "gpt2_release"))
   assert (tokenizer.vocab_size, tokenizer.line_id, tokenizer.special) == (
     50257,
     198,
@@ -291,7 +291,7 @@ def test_the_released_ids(data_root, spacy_there):
 
 @needs_packages
 def test_line_breaks_and_unknown_letters(folders):
-  tokenizer = Tokenizer.load(folders["gpt1"])
+  tokenizer = load_tokenizer(folders["gpt1"])
   line = tokenizer.line_id
   assert [
     tokenizer.encode(text).tolist().count(line) for text in ("a", "a\nb", "\n a \n\n b\n", "\n")
@@ -303,7 +303,7 @@ def test_line_breaks_and_unknown_letters(folders):
 
 
 def test_gpt1_decodes_to_words(small, spacy_there):
-  tokenizer = Tokenizer.load(small["gpt1"])
+  tokenizer = load_tokenizer(small["gpt1"])
   ids = [
     tokenizer.pieces.index(piece)
     for piece in ("the</w>", "se", "a</w>", ".</w>", "\n</w>", "i</w>")
@@ -314,7 +314,7 @@ def test_gpt1_decodes_to_words(small, spacy_there):
 
 @needs_packages
 def test_what_is_decoded_encodes_to_the_same_ids(folders):
-  tokenizer = Tokenizer.load(folders["gpt1"])
+  tokenizer = load_tokenizer(folders["gpt1"])
   ids = tokenizer.encode("The old man, calm:\nwalked to the sea (and said 'nothing').")
   np.testing.assert_array_equal(tokenizer.encode(tokenizer.decode(ids)), ids)
 
@@ -322,9 +322,9 @@ def test_what_is_decoded_encodes_to_the_same_ids(folders):
 @needs_packages
 def test_few_words_remembered_change_nothing(small, monkeypatch):
   texts = [mixed(random.Random(n)) for n in range(30)]
-  expected = Tokenizer.load(small["gpt1"]).encode_many(texts)
+  expected = load_tokenizer(small["gpt1"]).encode_many(texts)
   monkeypatch.setattr(openai_bpe, "MOST_WORDS", 20)
-  tokenizer = Tokenizer.load(small["gpt1"])
+  tokenizer = load_tokenizer(small["gpt1"])
   for text, ids in zip(texts, expected, strict=True):
     np.testing.assert_array_equal(tokenizer.encode(text), ids)
     assert len(tokenizer._words[1]) <= 20 + len(text)
@@ -332,7 +332,7 @@ def test_few_words_remembered_change_nothing(small, monkeypatch):
 
 @needs_packages
 def test_gpt2_ids_and_round_trip(folders):
-  tokenizer = Tokenizer.load(folders["gpt2"])
+  tokenizer = load_tokenizer(folders["gpt2"])
   rng = random.Random(0)
   assigned = [
     c for c in map(chr, range(0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")
@@ -350,7 +350,7 @@ def test_gpt2_ids_and_round_trip(folders):
 
 @needs_packages
 def test_gpt2_lines_and_what_is_no_character(small):
-  tokenizer = Tokenizer.load(small["gpt2"])
+  tokenizer = load_tokenizer(small["gpt2"])
   assert tokenizer.encode("\n").tolist() == [tokenizer.line_id]
   a, b = tokenizer.encode("the sea"), tokenizer.encode("was calm")
   np.testing.assert_array_equal(tokenizer.encode("the sea\nwas calm"), [*a, tokenizer.line_id, *b])
@@ -360,14 +360,14 @@ def test_gpt2_lines_and_what_is_no_character(small):
     tokenizer.decode([0xC3, 0xA9]) == "é" and tokenizer.decode([0xA9]) == "\ufffd"
   )  # here a byte is its id
   assert tokenizer.encode("\ud800").tolist() == tokenizer.encode("?").tolist()
-  assert np.flatnonzero(tokenizer.spelled).tolist() == list(range(128, 256))
+  assert np.flatnonzero(tokenizer.byte_fallback).tolist() == list(range(128, 256))
 
 
 @pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
 def test_save_and_load(small, spacy_there, tmp_path, kind):
-  tokenizer = Tokenizer.load(small[kind])
+  tokenizer = load_tokenizer(small[kind])
   tokenizer.save(tmp_path / "copy")
-  assert Tokenizer.load(tmp_path / "copy") == tokenizer
+  assert load_tokenizer(tmp_path / "copy") == tokenizer
   for name in (
     ("encoder_bpe_40000.json", "vocab_40000.bpe")
     if kind == "gpt1"
@@ -376,7 +376,7 @@ def test_save_and_load(small, spacy_there, tmp_path, kind):
     assert (tmp_path / "copy" / name).read_text() == (tmp_path / small[kind] / name).read_text()
   metadata = json.loads((tmp_path / "copy" / "tokenizer.json").read_text())
   assert metadata["hash"] == tokenizer.hash and metadata["vocab_size"] == tokenizer.vocab_size
-  assert metadata["kind"] == f"openai-{kind}" and metadata["normaliser"] == tokenizer.normaliser
+  assert metadata["kind"] == f"openai-{kind}" and metadata["normalizer"] == tokenizer.normalizer
   if kind == "gpt1":
     assert (metadata["splitter"], metadata["splitter_version"]) == (
       SPACY,
@@ -387,7 +387,7 @@ def test_save_and_load(small, spacy_there, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
 def test_transformers_names_are_the_same_vocabulary(small, spacy_there, tmp_path, kind):
-  tokenizer = Tokenizer.load(small[kind])
+  tokenizer = load_tokenizer(small[kind])
   pieces = sorted(tokenizer.pieces)
   write(tmp_path, ("vocab.json", "merges.txt"), pieces, tokenizer.merges)
   (tmp_path / "vocab.json").write_text(
@@ -396,11 +396,11 @@ def test_transformers_names_are_the_same_vocabulary(small, spacy_there, tmp_path
   (tmp_path / "tokenizer.json").write_text(
     '{"version": "1.0", "model": {"type": "BPE"}}'
   )  # transformers' own
-  assert Tokenizer.load(tmp_path) == tokenizer and Tokenizer.load(tmp_path).hash == tokenizer.hash
+  assert load_tokenizer(tmp_path) == tokenizer and load_tokenizer(tmp_path).hash == tokenizer.hash
 
 
 def test_the_hash_tells_what_decides_the_ids(small, spacy_there):
-  tokenizer = Tokenizer.load(small["gpt1"])
+  tokenizer = load_tokenizer(small["gpt1"])
   pieces, merges = tokenizer.pieces, tokenizer.merges
   others = [
     GPT1Tokenizer(pieces, merges, REGEX),
@@ -417,27 +417,27 @@ def test_without_spacy_one_warning_and_its_name(small, tmp_path, monkeypatch):
   with pytest.warns(
     UserWarning, match="spaCy is not installed: words are split by regex-1"
   ) as caught:
-    tokenizer = Tokenizer.load(small["gpt1"])
+    tokenizer = load_tokenizer(small["gpt1"])
   assert len(caught) == 1 and tokenizer.splitter == REGEX
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     tokenizer.save(tmp_path)
-    again = Tokenizer.load(tmp_path)
+    again = load_tokenizer(tmp_path)
   assert (
     again == tokenizer
     and json.loads((tmp_path / "tokenizer.json").read_text())["splitter"] == REGEX
   )
   monkeypatch.undo()
-  assert Tokenizer.load(tmp_path).splitter == REGEX  # spaCy's presence changes nothing
+  assert load_tokenizer(tmp_path).splitter == REGEX  # spaCy's presence changes nothing
 
 
 @needs_packages
 def test_without_spacy_words_are_still_found(small, monkeypatch):
   text = "Mr. and Mrs. O'Hara's\nson cannot say... Dr. Lee.Then at 10:30 p.m. he'd 5% of 'em. We’ve 'no' wouldn't, don’t!"
-  expected = Tokenizer.load(small["gpt1"]).encode(text)
+  expected = load_tokenizer(small["gpt1"]).encode(text)
   without(monkeypatch, "spacy")
   with pytest.warns(UserWarning, match="spaCy"):
-    tokenizer = Tokenizer.load(small["gpt1"])
+    tokenizer = load_tokenizer(small["gpt1"])
   np.testing.assert_array_equal(tokenizer.encode(text), expected)
 
 
@@ -447,9 +447,9 @@ def test_without_spacy_words_are_still_found(small, monkeypatch):
   [("gpt1", "spacy"), ("gpt1", "ftfy"), ("gpt1", "tokenizers"), ("gpt2", "tokenizers")],
 )
 def test_a_missing_package_is_one_line(small, tmp_path, monkeypatch, kind, package):
-  Tokenizer.load(small[kind]).save(tmp_path)
+  load_tokenizer(small[kind]).save(tmp_path)
   without(monkeypatch, package)
-  tokenizer = Tokenizer.load(tmp_path)  # where tokens are already made, none is needed
+  tokenizer = load_tokenizer(tmp_path)  # where tokens are already made, none is needed
   assert tokenizer.decode([5, 6])
   with pytest.raises(InputError, match=rf"needs {package}: pip install 'gpt_jax\[released\]'$"):
     tokenizer.encode("")
@@ -457,7 +457,7 @@ def test_a_missing_package_is_one_line(small, tmp_path, monkeypatch, kind, packa
 
 @needs_packages
 def test_another_spacy_is_warned_of(small):
-  tokenizer = Tokenizer.load(small["gpt1"])
+  tokenizer = load_tokenizer(small["gpt1"])
   other = GPT1Tokenizer(tokenizer.pieces, tokenizer.merges, SPACY, "2.0.11")
   with pytest.warns(UserWarning, match=r"spaCy 2\.0\.11, here it is 3\."):
     other.encode("a")
@@ -468,7 +468,7 @@ def test_another_spacy_is_warned_of(small):
 
 
 def test_tokens_of_another_splitter_are_refused(small, spacy_there, tmp_path):
-  tokenizer = Tokenizer.load(small["gpt1"])
+  tokenizer = load_tokenizer(small["gpt1"])
   other = GPT1Tokenizer(tokenizer.pieces, tokenizer.merges, REGEX)
   writer = TokenWriter(str(tmp_path), "train", other.vocab_size)
   writer.add(np.arange(5), 5, 5)
@@ -479,7 +479,7 @@ def test_tokens_of_another_splitter_are_refused(small, spacy_there, tmp_path):
   ):
     TokenFile(str(tmp_path), "train").check_vocabulary(tokenizer)
   with pytest.raises(InputError, match=f"another vocabulary, {other.hash[:12]}, not "):
-    TokenFile(str(tmp_path), "train").check_vocabulary(Tokenizer.load(small["gpt2"]))
+    TokenFile(str(tmp_path), "train").check_vocabulary(load_tokenizer(small["gpt2"]))
 
 
 PIECES, MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
@@ -526,7 +526,7 @@ def test_files_that_are_no_vocabulary(small, spacy_there, tmp_path, name, old, n
   assert old in text
   (folder / name).write_text(text.replace(old, new, 1))
   with pytest.raises(InputError, match=message) as error:
-    Tokenizer.load(str(folder))
+    load_tokenizer(str(folder))
   assert str(error.value).startswith(str(folder)) and "\n" not in str(error.value)
 
 
@@ -537,7 +537,7 @@ def test_truncated_files(small, spacy_there, tmp_path, name, share):
   content = (folder / name).read_bytes()
   (folder / name).write_bytes(content[: int(share * (len(content) - 2))])
   with pytest.raises(InputError, match=rf"{name}:\d+: "):
-    Tokenizer.load(str(folder))
+    load_tokenizer(str(folder))
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "3", '[["a", 0]]'])
@@ -545,7 +545,7 @@ def test_other_json(small, tmp_path, content):
   folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
   (folder / PIECES).write_text(content)
   with pytest.raises(InputError, match=f"{PIECES}: should be one JSON object, of ids by piece"):
-    Tokenizer.load(str(folder))
+    load_tokenizer(str(folder))
 
 
 def test_missing_and_unreadable_files(small, spacy_there, tmp_path):
@@ -553,22 +553,22 @@ def test_missing_and_unreadable_files(small, spacy_there, tmp_path):
     folder = shutil.copytree(small["gpt1"], tmp_path / f"without {name}")
     (folder / name).unlink()
     with pytest.raises(InputError, match=f"{name}: missing; both files"):
-      Tokenizer.load(str(folder))
+      load_tokenizer(str(folder))
     (folder / name).write_bytes(b"\xff")
     with pytest.raises(InputError, match=f"{name}: cannot be read"):
-      Tokenizer.load(str(folder))
+      load_tokenizer(str(folder))
   with pytest.raises(InputError, match="no tokenizer here"):
-    Tokenizer.load(str(tmp_path))
+    load_tokenizer(str(tmp_path))
 
 
 def test_a_folder_that_was_changed_after_saving(small, spacy_there, tmp_path):
-  Tokenizer.load(small["gpt1"]).save(tmp_path)
+  load_tokenizer(small["gpt1"]).save(tmp_path)
   metadata = json.loads((tmp_path / "tokenizer.json").read_text())
 
   def refused(message, **changes):
     (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | changes))
     with pytest.raises(InputError, match=message):
-      Tokenizer.load(str(tmp_path))
+      load_tokenizer(str(tmp_path))
 
   refused(f"{PIECES}, {MERGES}: damaged, the hash is not the one in tokenizer.json", splitter=REGEX)
   refused("splitter 'nltk' is not known; spacy-en and regex-1 are", splitter="nltk")
@@ -580,4 +580,4 @@ def test_a_folder_that_was_changed_after_saving(small, spacy_there, tmp_path):
   ):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(InputError, match=message):
-      Tokenizer.load(str(tmp_path))
+      load_tokenizer(str(tmp_path))
