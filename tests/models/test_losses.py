@@ -180,7 +180,7 @@ def encoded(n, c, k, seed=0, labels=None):
 
 
 @pytest.mark.parametrize(
-  "combine, c, k, lm_weight",
+  "pooling, c, k, lm_weight",
   [("sum", 1, 3, 0.5), ("sum", 2, 2, 0.5), ("per_choice", 4, 4, 0.5), ("sum", 1, 3, 0.0)],
 )
 def test_task_loss(pooling, c, k, lm_weight):

@@ -110,7 +110,7 @@ def test_a_language_model_there(tmp_path, make_run, openai_tokenizer, norm):
 
 
 @pytest.mark.parametrize("norm", FAMILIES)
-@pytest.mark.parametrize("task, outcomes, sequences", [("mnli", 3, 1), ("mrpc", 2, 2)])
+@pytest.mark.parametrize("task, num_classes, sequences", [("mnli", 3, 1), ("mrpc", 2, 2)])
 def test_a_classifier_there(
   tmp_path, make_run, openai_tokenizer, norm, task, num_classes, sequences
 ):
