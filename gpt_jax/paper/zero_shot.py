@@ -266,7 +266,7 @@ def cola(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
   rows = [example for split in splits.values() for example in split]
   texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
   questions = [
-    Question(ids[:1], (ids[1:],), (0,), row.name) for row, ids in zip(rows, texts, strict=True)
+    Question(ids[:1], (ids[1:],), (0,), row.location) for row, ids in zip(rows, texts, strict=True)
   ]
   truth = {
     split: np.array([np.argmax(example.label) for example in each])
@@ -345,7 +345,7 @@ def sst2(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
   rows = evenly(found.examples(data_dir, "dev"), examples)
   heads = [f"{row.sequences[0][0].rstrip()} very" for row in rows]
   questions = [
-    _question(tokenizer, row.name, [head + word for word in SENTIMENT], [head] * 2)
+    _question(tokenizer, row.location, [head + word for word in SENTIMENT], [head] * 2)
     for row, head in zip(rows, heads, strict=True)
   ]
   pieces = [len(option) for option in questions[0].options]
@@ -365,7 +365,7 @@ def _race(name: str) -> Callable[[str, Tokenizer, int], Prepared]:
     questions = []
     for row in rows:
       texts, heads = ([" ".join(fields[:end]) for fields in row.sequences] for end in (None, -1))
-      questions.append(_question(tokenizer, row.name, texts, heads))
+      questions.append(_question(tokenizer, row.location, texts, heads))
     truth = np.array([np.argmax(row.label) for row in rows])
     return Prepared(questions, _best_option("highest mean log-probability of an option", truth))
 
@@ -379,7 +379,9 @@ def _resolution(name: str) -> Callable[[str, Tokenizer, int], Prepared]:
     questions = []
     for row in rows:
       heads = [row.before + candidate for candidate in row.candidates]
-      questions.append(_question(tokenizer, row.name, [head + row.after for head in heads], heads))
+      questions.append(
+        _question(tokenizer, row.location, [head + row.after for head in heads], heads)
+      )
     rule = "highest mean log-probability of what follows a candidate"
     return Prepared(questions, _best_option(rule, np.array([row.answer for row in rows])))
 

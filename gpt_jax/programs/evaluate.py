@@ -50,7 +50,7 @@ def _on_task(found: LoadedModel, data_dir: str, split: str, other: str) -> dict[
     labels = f"{', '.join(task.labels)}, and not {', '.join(own.labels)} as those of {own.name}"
     raise InputError(f"--task={other}: its labels are {labels}")
   examples = task.examples(data_dir, split)
-  if unlabeled := next((example.name for example in examples if example.label is None), None):
+  if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; launch/predict.py is for rows without")
   encoded = task.encode(examples, found.tokenizer, found.spec.trunk.context)
   mesh = make_mesh(MeshConfig())

@@ -121,7 +121,7 @@ def _encode(test_set: TestSet, found: LoadedModel, data_dir: str) -> Encoded:
   task = find(test_set.task)
   examples = task.examples(data_dir, "test")
   if len(examples) != test_set.rows:
-    file = examples[0].name.rpartition(":")[0]
+    file = examples[0].location.rpartition(":")[0]
     raise InputError(
       f"{file}: {len(examples)} rows; GLUE's has {test_set.rows}: copy the official file again"
     )

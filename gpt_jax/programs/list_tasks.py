@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpt_jax.errors import InputError
 from gpt_jax.paper import tables as paper
-from gpt_jax.tasks.readers import check_exists
+from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import SPLITS, Task, all_tasks
 
 
@@ -48,7 +48,7 @@ def run(data_dir: str | None = None) -> Iterator[Entry]:
     InputError: data_dir is no folder. What is wrong with one task's files is in its remarks.
   """
   if data_dir is not None:
-    check_exists(data_dir)
+    check_data_dir(data_dir)
   return _entries(data_dir)
 
 

@@ -21,7 +21,7 @@ from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.model import TaskModel
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.tasks import readers as rows
+from gpt_jax.tasks.readers import Row, read_lines, read_table
 from gpt_jax.tasks.task import Task, most_likely
 
 
@@ -97,21 +97,21 @@ def run(
   return results
 
 
-def read_rows(source: str, task: Task) -> Iterator[rows.Row]:
+def read_rows(source: str, task: Task) -> Iterator[Row]:
   """The rows of a file without their labels; see `run`."""
   if source.endswith((".csv", ".jsonl", ".json")):
-    return rows.table(source, task.columns)
-  lines = rows.lines(source)
+    return read_table(source, task.columns)
+  lines = read_lines(source)
   first = lines[0][1].split("\t") if lines else list(task.columns)
-  is_json = source == "-" and first[0].lstrip().startswith("{")  # as rows.table decides
+  is_json = source == "-" and first[0].lstrip().startswith("{")  # as read_table decides
   if is_json or set(first) & set(task.columns):
-    return rows.table(source, task.columns)
+    return read_table(source, task.columns)
   return _without_header(source, lines, task.columns)
 
 
 def _without_header(
   source: str, lines: list[tuple[int, str]], columns: tuple[str, ...]
-) -> Iterator[rows.Row]:
+) -> Iterator[Row]:
   for expected, (number, line) in enumerate(lines, start=1):
     if number != expected:  # left out, it would shift all labels after it
       raise InputError(f"{source}:{expected}: an empty line; give it a text, or remove it")
@@ -121,7 +121,7 @@ def _without_header(
         f"{source}:{number}: {len(cells)} columns; without a first line that names them there should be "
         f"{len(columns)}: {', '.join(columns)}"
       )
-    yield rows.Row(cells, None, f"{source}:{number}")
+    yield Row(cells, None, f"{source}:{number}")
 
 
 def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, Any]:

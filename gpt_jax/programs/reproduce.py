@@ -23,7 +23,7 @@ from gpt_jax.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.encoding import evenly
-from gpt_jax.tasks.readers import check_exists
+from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -117,7 +117,7 @@ def run(
     if name not in paper.ANCHORS:
       find(name)
   figures.pyplot()
-  check_exists(data_dir)
+  check_data_dir(data_dir)
   _check_folder(workdir)
   paths = {"transformer": checkpoint, "lstm": lstm}
   found = {name: _load(name, path) for name, path in paths.items() if path}

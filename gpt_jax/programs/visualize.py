@@ -31,8 +31,8 @@ from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs import predict
-from gpt_jax.tasks import readers as rows
 from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.readers import Row, read_lines
 from gpt_jax.tasks.task import Task
 
 FAVORITES = 5
@@ -114,7 +114,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   return page
 
 
-def _typed(texts: Sequence[str], task: Task | None) -> Iterator[rows.Row]:
+def _typed(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
   for number, text in enumerate(texts, 1):
     if any(
       "\ud800" <= character <= "\udfff" for character in text
@@ -126,16 +126,16 @@ def _typed(texts: Sequence[str], task: Task | None) -> Iterator[rows.Row]:
         f"text {number}: {len(cells)} columns; the task {task.name} reads {len(task.columns)}, separated by tabs: "
         f"{', '.join(task.columns)}"
       )
-    yield rows.Row(cells, None, f"text {number}")
+    yield Row(cells, None, f"text {number}")
 
 
-def _in_file(source: str, task: Task | None) -> Iterator[rows.Row]:
+def _in_file(source: str, task: Task | None) -> Iterator[Row]:
   if task:
     return predict.read_rows(source, task)
-  return (rows.Row((line,), None, f"{source}:{number}") for number, line in rows.lines(source))
+  return (Row((line,), None, f"{source}:{number}") for number, line in read_lines(source))
 
 
-def _whole(found: LoadedModel, given: list[rows.Row]) -> list[np.ndarray]:
+def _whole(found: LoadedModel, given: list[Row]) -> list[np.ndarray]:
   """The ids of texts for a language model, which has no rule by which to cut them."""
   sequences, context = (
     found.tokenizer.encode_many([row.texts[0] for row in given]),
@@ -144,11 +144,11 @@ def _whole(found: LoadedModel, given: list[rows.Row]) -> list[np.ndarray]:
   for row, ids in zip(given, sequences, strict=True):
     if not len(ids):
       raise InputError(
-        f"{row.name}: holds nothing that the tokenizer keeps; give at least one word"
+        f"{row.location}: holds nothing that the tokenizer keeps; give at least one word"
       )
     if len(ids) > context:
       raise InputError(
-        f"{row.name}: {len(ids)} tokens, and the model's context is {context}; give a part of it"
+        f"{row.location}: {len(ids)} tokens, and the model's context is {context}; give a part of it"
       )
   return sequences
 
@@ -164,7 +164,7 @@ def _what_was_cut(encoded: Encoded, n: int) -> str:
   if read == whole:
     return ""
   note = f"cut to fit the context of {encoded.context}, as in fine-tuning: {read} of {whole} tokens are read"
-  warnings.warn(f"{encoded.names[n]}: {note}", stacklevel=2)
+  warnings.warn(f"{encoded.locations[n]}: {note}", stacklevel=2)
   return note
 
 

@@ -7,7 +7,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 from gpt_jax.paper.zero_shot import Result, checkpoints, make_scorer, measure, prepare
-from gpt_jax.tasks.readers import check_exists
+from gpt_jax.tasks.readers import check_data_dir
 
 
 def run(
@@ -38,7 +38,7 @@ def run(
     raise InputError(
       f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file"
     )
-  check_exists(data_dir)
+  check_data_dir(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   found = load_model(paths[0])
   prepared = prepare(found, data_dir, tasks, examples)

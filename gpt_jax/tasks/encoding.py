@@ -18,12 +18,12 @@ class Example(NamedTuple):
     sequences: C sequences of F text fields each; the last of several fields stands behind the
       delimiter.
     label: a distribution over the K outcomes; None where unlabeled.
-    name: "file:line", for messages and for the output of predictions.
+    location: "file:line", for messages and for the output of predictions.
   """
 
   sequences: tuple[tuple[str, ...], ...]
   label: tuple[float, ...] | None
-  name: str
+  location: str
 
 
 def evenly(examples: Sequence[Any], count: int) -> Sequence[Any]:
@@ -73,7 +73,7 @@ class Encoded:
     fields: int32 [N, C, F], which text.
     kept: int32 [N, C, F], how many of its ids, from the head.
     labels: float32 [N, K]; zero where unlabeled.
-    names: N times "file:line".
+    locations: N times "file:line".
     context: the longest sequence allowed.
     special: the ids start, delimiter, extract.
     unknown_share: share of pieces outside the vocabulary (unknown, or spelled in bytes), in the
@@ -84,13 +84,13 @@ class Encoded:
   fields: np.ndarray
   kept: np.ndarray
   labels: np.ndarray
-  names: list[str]
+  locations: list[str]
   context: int
   special: Any
   unknown_share: float
 
   def __len__(self) -> int:
-    return len(self.names)
+    return len(self.locations)
 
   @property
   def lengths(self) -> np.ndarray:
@@ -180,16 +180,16 @@ def encode(
   if not lengths.all():
     n, _, f = np.argwhere(lengths[fields] == 0)[0]
     raise InputError(
-      f"{examples[n].name}: text field {f + 1} holds nothing that the tokenizer keeps"
+      f"{examples[n].location}: text field {f + 1} holds nothing that the tokenizer keeps"
     )
   kept = (
     truncate(lengths[fields].reshape(-1, shape[1]), context).reshape(fields.shape).astype(np.int32)
   )
   labels = np.array([example.label or (0.0,) * num_classes for example in examples], np.float32)
   unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
-  names = [example.name for example in examples]
+  locations = [example.location for example in examples]
   return Encoded(
-    texts, fields, kept, labels, names, context, tokenizer.special, unknown / lengths.sum()
+    texts, fields, kept, labels, locations, context, tokenizer.special, unknown / lengths.sum()
   )
 
 
@@ -198,9 +198,9 @@ def _check(example: Example, shape: tuple[int, int], num_classes: int) -> None:
     len(sequence) != shape[1] for sequence in example.sequences
   ):
     raise InputError(
-      f"{example.name}: should have {shape[0]} sequences of {shape[1]} text fields, as the first example"
+      f"{example.location}: should have {shape[0]} sequences of {shape[1]} text fields, as the first example"
     )
   if example.label is not None and len(example.label) != num_classes:
     raise InputError(
-      f"{example.name}: a label over {len(example.label)} outcomes where the task has {num_classes}"
+      f"{example.location}: a label over {len(example.label)} outcomes where the task has {num_classes}"
     )

@@ -20,15 +20,15 @@ class Row(NamedTuple):
   Attributes:
     texts: the text columns.
     label: as written in the file; None where the row has none.
-    name: "file:line", for messages and for the output of predictions.
+    location: "file:line", for messages and for the output of predictions.
   """
 
   texts: tuple[str, ...]
   label: str | None
-  name: str
+  location: str
 
 
-def check_exists(data_dir: str) -> None:
+def check_data_dir(data_dir: str) -> None:
   """Raises InputError where data_dir is no folder, for programs that would look for one task
   after the other in it.
   """
@@ -36,7 +36,7 @@ def check_exists(data_dir: str) -> None:
     raise InputError(f"--data_dir={data_dir}: no such folder")
 
 
-def folder(data_dir: str, collection: str, name: str = "") -> str:
+def find_folder(data_dir: str, collection: str, name: str = "") -> str:
   """Finds data_dir/collection/name, where data_dir may be the collection's own folder, or the
   one that contains it.
   """
@@ -52,7 +52,7 @@ def folder(data_dir: str, collection: str, name: str = "") -> str:
   )
 
 
-def lines(path: str) -> list[tuple[int, str]]:
+def read_lines(path: str) -> list[tuple[int, str]]:
   """The (line number, line) pairs of a UTF-8 file ("-": standard input), without its BOM, line
   ends and empty lines.
   """
@@ -64,7 +64,7 @@ def lines(path: str) -> list[tuple[int, str]]:
   return [(number, line) for number, line in numbered if line.strip()]
 
 
-def named(row: Row, labels: Sequence[str]) -> Row:
+def with_label_name(row: Row, labels: Sequence[str]) -> Row:
   """The row with the name of its label, which the file has as a number from 0; an unlabeled row as
   it is.
 
@@ -75,11 +75,11 @@ def named(row: Row, labels: Sequence[str]) -> Row:
     return row
   numbers = [str(number) for number in range(len(labels))]
   if row.label not in numbers:
-    raise InputError(f"{row.name}: label {row.label!r}: should be {' or '.join(numbers)}")
+    raise InputError(f"{row.location}: label {row.label!r}: should be {' or '.join(numbers)}")
   return row._replace(label=labels[int(row.label)])
 
 
-def table(
+def read_table(
   path: str, columns: Sequence[str], label: str | None = None, *, unlabeled: bool = False
 ) -> Iterator[Row]:
   """Reads the rows of a table.
@@ -101,7 +101,7 @@ def table(
   elif path.endswith((".jsonl", ".json")) or (path == "-" and _text(path).lstrip().startswith("{")):
     records = _json_lines(path)
   else:
-    records = _delimited(path, ((number, line.split("\t")) for number, line in lines(path)))
+    records = _delimited(path, ((number, line.split("\t")) for number, line in read_lines(path)))
   needed = [*columns, *([label] if label is not None and not unlabeled else [])]
   for name, record in records:
     for column in needed:
@@ -120,7 +120,7 @@ def table(
     )
 
 
-def tfds_records(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """Reads a split that TFDS has prepared on disk, with neither TensorFlow nor the network.
 
   Args:
@@ -232,7 +232,7 @@ def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  for number, line in lines(path):
+  for number, line in read_lines(path):
     try:
       record = json.loads(line)
     except ValueError as error:

@@ -10,7 +10,7 @@ from gpt_jax.config import option, validate
 from gpt_jax.errors import InputError
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.encoding import each_half, first_field
-from gpt_jax.tasks.readers import Row, table
+from gpt_jax.tasks.readers import Row, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import classification, entailment, multiple_choice, similarity
 
@@ -116,4 +116,6 @@ class TableTask:
     return os.path.join(data_dir, name)
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row]:
-    return table(self._path(data_dir, split), self.columns, self.label, unlabeled=split == "test")
+    return read_table(
+      self._path(data_dir, split), self.columns, self.label, unlabeled=split == "test"
+    )

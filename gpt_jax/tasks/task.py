@@ -15,7 +15,7 @@ from gpt_jax import tasks
 from gpt_jax.config import option, validate
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded, Example, each_half, encode
-from gpt_jax.tasks.readers import Row, tfds_records
+from gpt_jax.tasks.readers import Row, read_tfds
 from gpt_jax.tasks.transforms import Sequences
 
 SPLITS = ("train", "dev", "test")
@@ -91,7 +91,7 @@ class Task:
       raise InputError(
         f"{self.name}: no examples in the {split} split of {data_dir or 'its files'}"
       )
-    missing = next((example.name for example in examples if example.label is None), None)
+    missing = next((example.location for example in examples if example.label is None), None)
     if missing and split != "test":
       raise InputError(f"{missing}: no label; {split} rows need one of {', '.join(self.labels)}")
     return examples
@@ -104,9 +104,13 @@ class Task:
     """
     for column, text in zip(self.columns, row.texts, strict=True):
       if not text.strip():
-        raise InputError(f"{row.name}: column {column!r} is empty; fill it in or remove the row")
+        raise InputError(
+          f"{row.location}: column {column!r} is empty; fill it in or remove the row"
+        )
     return Example(
-      self.sequences(*row.texts), None if row.label is None else self._distribution(row), row.name
+      self.sequences(*row.texts),
+      None if row.label is None else self._distribution(row),
+      row.location,
     )
 
   def encode(self, examples: list[Example], tokenizer: Any, context: int) -> Encoded:
@@ -133,7 +137,7 @@ class Task:
       index = self.labels.index(row.label)
     except ValueError as error:
       allowed = str(error) if self.target else f"should be one of {', '.join(self.labels)}"
-      raise InputError(f"{row.name}: label {row.label!r}: {allowed}") from error
+      raise InputError(f"{row.location}: label {row.label!r}: {allowed}") from error
     return tuple(float(k == index) for k in range(self.num_classes))
 
   def _tfds_rows(self, data_dir: str, split: str) -> Iterable[Row]:
@@ -141,7 +145,7 @@ class Task:
       raise InputError(f"--data_dir=tfds:{data_dir}: task {self.name} is not in TFDS")
     for data_set in self.tfds:
       total = dropped = 0
-      for name, record in tfds_records(data_set, self.tfds_splits.get(split, split), data_dir):
+      for name, record in read_tfds(data_set, self.tfds_splits.get(split, split), data_dir):
         rows = list((self.parse or self._by_name)(record, name))
         total, dropped = total + 1, dropped + (not rows)
         yield from rows

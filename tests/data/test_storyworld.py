@@ -145,4 +145,4 @@ def test_the_size_is_what_was_asked_for():
 def test_tasks_are_found_by_name():
   for task in TASKS:
     examples = tasks.find(task.name).examples("", "train")
-    assert len(examples) == world.SIZES["train"] and examples[0].name.endswith("train:0")
+    assert len(examples) == world.SIZES["train"] and examples[0].location.endswith("train:0")

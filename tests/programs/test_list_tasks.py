@@ -110,7 +110,7 @@ def test_an_error_of_ours_does_not_end_the_list(files, monkeypatch):
     raise ZeroDivisionError("ours")
 
   data_dir = files({"glue/SST-2/dev.tsv": "sentence\tlabel\nfine\t1\n"})
-  monkeypatch.setattr("gpt_jax.tasks.glue.cola.lines", broken)
+  monkeypatch.setattr("gpt_jax.tasks.glue.cola.read_lines", broken)
   files({"glue/CoLA/dev.tsv": COLA})
   assert "dev: ZeroDivisionError: ours" in of("cola", data_dir).remarks
   assert of("sst2", data_dir).sizes["dev"] == 1

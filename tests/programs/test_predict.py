@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_predictor, task_measures
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict
-from gpt_jax.tasks import readers as rows
+from gpt_jax.tasks import readers
 
 TEXTS = ["the cat sat", "a dog ran", "old dog on the mat", "cat"]
 
@@ -32,7 +32,8 @@ def expected(checkpoint):
   task = from_json(loaded.meta["task"]).build("")
   predictor = make_predictor(loaded.model, make_mesh(MeshConfig()))
   encode = [
-    task.encode([task.example(rows.Row((text,), None, ""))], loaded.tokenizer, 64) for text in TEXTS
+    task.encode([task.example(readers.Row((text,), None, ""))], loaded.tokenizer, 64)
+    for text in TEXTS
   ]
   return np.concatenate([predictor(loaded.params, each, 1) for each in encode])
 
@@ -66,10 +67,10 @@ def test_every_form_of_input(checkpoint, expected, tmp_path, monkeypatch, name, 
   source = write(tmp_path, name, FORMS[name])
   if standard_input:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FORMS[name].encode())))
-    rows._standard_input.cache_clear()
+    readers._standard_input.cache_clear()
     source = "-"
   found = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
-  rows._standard_input.cache_clear()
+  readers._standard_input.cache_clear()
   assert [list(result["probabilities"]) for result in found] == [["barks", "meows"]] * 4
   np.testing.assert_allclose(
     [list(result["probabilities"].values()) for result in found], expected, atol=1e-5

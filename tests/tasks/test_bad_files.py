@@ -210,7 +210,7 @@ def test_all_readers_are_here():
 def test_whole(tmp_path, file):
   file.write(tmp_path)
   examples = find(file.task).examples(str(tmp_path), file.split)
-  names = [example.name for example in examples]
+  names = [example.location for example in examples]
   assert sorted(names) == [f"{tmp_path / file.path}:{line}" for line in (file.line - 1, file.line)]
 
 

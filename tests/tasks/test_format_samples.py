@@ -64,7 +64,7 @@ def check(task, examples, rows, columns, label=None, meanings=None):
   assert len(examples) == len(rows) > 0
   for example, (line, row) in zip(examples, rows, strict=True):
     assert example.sequences == task.sequences(*(row[column] for column in columns))
-    assert example.name.endswith(f":{line}")
+    assert example.location.endswith(f":{line}")
     if label is None:
       assert example.label is None
     elif meanings is None:  # a score
@@ -246,7 +246,7 @@ def test_storycloze(official, name, file):
   rows, used = dict(read(divided)), []
   for split in ("train", "dev"):
     examples = task.examples(str(official), split)
-    lines = [int(example.name.rpartition(":")[2]) for example in examples]
+    lines = [int(example.location.rpartition(":")[2]) for example in examples]
     check(task, examples, [(line, rows[line]) for line in lines], *CLOZE)
     used += lines
   assert sorted(used) == sorted(rows)

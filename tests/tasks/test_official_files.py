@@ -75,7 +75,7 @@ def small(tmp_path):
 
 def short(examples, root):
   return [
-    (example.sequences, example.label, example.name.removeprefix(f"{root}/"))
+    (example.sequences, example.label, example.location.removeprefix(f"{root}/"))
     for example in examples
   ]
 
@@ -249,7 +249,7 @@ def test_stsb_bins_have_the_score_as_expectation():
 
 def test_race(small):
   examples = find("race-middle").examples(str(small), "dev")
-  assert [example.name.removeprefix(f"{small}/race/dev/middle/") for example in examples] == [
+  assert [example.location.removeprefix(f"{small}/race/dev/middle/") for example in examples] == [
     "9.txt:1: question 1",
     "9.txt:1: question 2",
     "10.txt:1: question 1",

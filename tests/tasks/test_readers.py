@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.tasks import readers as rows
-from gpt_jax.tasks.readers import Row, folder, lines, table
+from gpt_jax.tasks import readers
+from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table
 
 
 def write(path, content):
@@ -16,7 +16,7 @@ def write(path, content):
 
 
 def read(path, columns=("text",), label="label", **kwargs):
-  return list(table(path, columns, label, **kwargs))
+  return list(read_table(path, columns, label, **kwargs))
 
 
 def test_tsv_has_no_quoting_and_may_have_bom_and_crlf(tmp_path):
@@ -51,7 +51,7 @@ def test_jsonl(tmp_path):
 def test_standard_input(monkeypatch, content):
   stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
-  rows._standard_input.cache_clear()
+  readers._standard_input.cache_clear()
   (row,) = read("-", ("text", "b"), None)
   assert (row.texts, row.label) == (("hello", "7"), None)
 
@@ -97,20 +97,22 @@ def test_broken_files_are_named_with_their_line(tmp_path, name, content, message
 
 def test_missing_file_is_named(tmp_path):
   with pytest.raises(InputError, match=r"nowhere\.tsv: No such file"):
-    lines(str(tmp_path / "nowhere.tsv"))
+    read_lines(str(tmp_path / "nowhere.tsv"))
 
 
 def test_folder_is_found_from_above_and_from_the_collection(tmp_path):
   place = tmp_path / "glue" / "RTE"
   place.mkdir(parents=True)
-  assert folder(str(tmp_path), "glue", "RTE") == str(place)
-  assert folder(str(tmp_path / "glue"), "glue", "RTE") == str(place)
+  assert find_folder(str(tmp_path), "glue", "RTE") == str(place)
+  assert find_folder(str(tmp_path / "glue"), "glue", "RTE") == str(place)
   race = tmp_path / "race"
   race.mkdir()
   assert (
-    folder(str(tmp_path), "race").rstrip("/") == folder(str(race), "race").rstrip("/") == str(race)
+    find_folder(str(tmp_path), "race").rstrip("/")
+    == find_folder(str(race), "race").rstrip("/")
+    == str(race)
   )
   with pytest.raises(InputError, match="no folder 'glue/CoLA' here"):
-    folder(str(tmp_path), "glue", "CoLA")
+    find_folder(str(tmp_path), "glue", "CoLA")
   with pytest.raises(InputError, match="no folder 'race' here"):
-    folder(str(tmp_path / "glue"), "race")
+    find_folder(str(tmp_path / "glue"), "race")

@@ -38,7 +38,7 @@ def test_classification_of_three_formats(files):
     ((("bad",),), (1, 0)),
     ((("fine",),), (0, 1)),
   ]
-  assert dev[0].name == f"{files}/dev.jsonl:1"
+  assert dev[0].location == f"{files}/dev.jsonl:1"
   assert test[0].label is None
 
 

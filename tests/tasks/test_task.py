@@ -242,7 +242,7 @@ def test_tfds_labels_by_name(tfds_dir, task):
       texts = task.sequences(*(f"{column} {i} {there}" for column in columns))
       expected.append((texts, None if unlabeled else one_hot))
     assert [(example.sequences, example.label) for example in examples] == expected
-    assert {example.name.rpartition(":")[0] for example in examples} == {f"{data_set}/{there}"}
+    assert {example.location.rpartition(":")[0] for example in examples} == {f"{data_set}/{there}"}
 
 
 @pytest.mark.parametrize("name, total", [("snli", 4), ("qqp", 3)])

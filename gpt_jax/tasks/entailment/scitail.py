@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, folder, lines
+from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   """The release's tsv_format, which has no header."""
-  path = os.path.join(folder(data_dir, "SciTailV1.1", "tsv_format"), f"scitail_1.0_{split}.tsv")
-  for number, line in lines(path):
+  path = os.path.join(
+    find_folder(data_dir, "SciTailV1.1", "tsv_format"), f"scitail_1.0_{split}.tsv"
+  )
+  for number, line in read_lines(path):
     cells = line.split("\t")
     if len(cells) != 3:
       raise InputError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, folder, lines
+from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
@@ -21,8 +21,8 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   """The release's table; pairs on which its annotators did not agree, "-", are left out and
   counted.
   """
-  path = os.path.join(folder(data_dir, "snli_1.0"), f"snli_1.0_{split}.txt")
-  (_, header), *rows = lines(path) or [(1, "")]
+  path = os.path.join(find_folder(data_dir, "snli_1.0"), f"snli_1.0_{split}.txt")
+  (_, header), *rows = read_lines(path) or [(1, "")]
   names, dropped = header.split("\t"), 0
   if missing := [name for name in COLUMNS if name not in names]:
     raise InputError(

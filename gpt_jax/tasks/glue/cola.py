@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.metrics import accuracy, matthews
-from gpt_jax.tasks.readers import Row, folder, lines, named, table
+from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table, with_label_name
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import classification
 
@@ -13,18 +13,18 @@ LABELS = ("unacceptable", "acceptable")  # written 0 and 1 in the files
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  path = os.path.join(folder(data_dir, "glue", "CoLA"), f"{split}.tsv")
+  path = os.path.join(find_folder(data_dir, "glue", "CoLA"), f"{split}.tsv")
   if split == "test":  # unlabeled, and the only file with a header
-    yield from table(path, ("sentence",))
+    yield from read_table(path, ("sentence",))
     return
-  for number, line in lines(path):
+  for number, line in read_lines(path):
     cells = line.split("\t")
     if len(cells) != 4:
       raise InputError(
         f"{path}:{number}: {len(cells)} columns; should be 4: source, label, the author's mark, sentence"
       )
     _, label, _, sentence = cells
-    yield named(Row((sentence,), label, f"{path}:{number}"), LABELS)
+    yield with_label_name(Row((sentence,), label, f"{path}:{number}"), LABELS)
 
 
 TASKS = (

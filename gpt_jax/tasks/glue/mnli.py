@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, folder, table
+from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
@@ -16,8 +16,8 @@ from gpt_jax.tasks.transforms import entailment
 def read(data_dir: str, split: str, kind: str) -> Iterator[Row]:
   """GLUE's files; both kinds of dev and test set go with the one training set."""
   name = "train" if split == "train" else f"{split}_{kind}"
-  path = os.path.join(folder(data_dir, "glue", "MNLI"), f"{name}.tsv")
-  return table(path, ("sentence1", "sentence2"), "gold_label", unlabeled=split == "test")
+  path = os.path.join(find_folder(data_dir, "glue", "MNLI"), f"{name}.tsv")
+  return read_table(path, ("sentence1", "sentence2"), "gold_label", unlabeled=split == "test")
 
 
 def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:
@@ -25,7 +25,7 @@ def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:
   set it goes with.
   """
   if split == "test":
-    return table(diagnostic_file(data_dir), ("sentence1", "sentence2"))
+    return read_table(diagnostic_file(data_dir), ("sentence1", "sentence2"))
   return read(data_dir, split, "matched")
 
 

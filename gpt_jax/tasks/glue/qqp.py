@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.metrics import accuracy, f1
-from gpt_jax.tasks.readers import Row, folder, lines, named, table
+from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table, with_label_name
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import similarity
 
@@ -22,11 +22,11 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   Most have too few columns, and two have no second question
   (https://github.com/huggingface/datasets/issues/277).
   """
-  path = os.path.join(folder(data_dir, "glue", "QQP"), f"{split}.tsv")
+  path = os.path.join(find_folder(data_dir, "glue", "QQP"), f"{split}.tsv")
   if split == "test":
-    yield from table(path, ("question1", "question2"))
+    yield from read_table(path, ("question1", "question2"))
     return
-  (_, header), *rows = lines(path) or [(1, "")]
+  (_, header), *rows = read_lines(path) or [(1, "")]
   if tuple(header.split("\t")) != COLUMNS:
     raise InputError(f"{path}:1: should name the columns {', '.join(COLUMNS)}")
   broken = []
@@ -35,7 +35,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     if len(cells) != len(COLUMNS) or _lacks_text(*cells[3:5]):
       broken.append(number)
     else:
-      yield named(Row((cells[3], cells[4]), cells[5], f"{path}:{number}"), LABELS)
+      yield with_label_name(Row((cells[3], cells[4]), cells[5], f"{path}:{number}"), LABELS)
   if broken:
     message = f"{path}: {len(broken)} of {len(rows)} rows are broken and left out, the first in line {broken[0]}"
     if len(broken) > 0.001 * len(rows) + 2:  # more than were published

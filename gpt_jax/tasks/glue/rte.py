@@ -4,14 +4,14 @@ import os
 from collections.abc import Iterator
 
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, folder, table
+from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  path = os.path.join(folder(data_dir, "glue", "RTE"), f"{split}.tsv")
-  return table(path, ("sentence1", "sentence2"), "label", unlabeled=split == "test")
+  path = os.path.join(find_folder(data_dir, "glue", "RTE"), f"{split}.tsv")
+  return read_table(path, ("sentence1", "sentence2"), "label", unlabeled=split == "test")
 
 
 TASKS = (

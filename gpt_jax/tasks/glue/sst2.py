@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, folder, named, table
+from gpt_jax.tasks.readers import Row, find_folder, read_table, with_label_name
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import classification
 
@@ -12,9 +12,9 @@ LABELS = ("negative", "positive")  # written 0 and 1 in the files
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  path = os.path.join(folder(data_dir, "glue", "SST-2"), f"{split}.tsv")
-  for row in table(path, ("sentence",), "label", unlabeled=split == "test"):
-    yield named(row, LABELS)
+  path = os.path.join(find_folder(data_dir, "glue", "SST-2"), f"{split}.tsv")
+  for row in read_table(path, ("sentence",), "label", unlabeled=split == "test"):
+    yield with_label_name(row, LABELS)
 
 
 TASKS = (

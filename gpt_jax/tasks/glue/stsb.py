@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.tasks.metrics import pearson, spearman
-from gpt_jax.tasks.readers import Row, folder, table
+from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import similarity
 
@@ -35,8 +35,8 @@ def expectation(distributions: np.ndarray) -> np.ndarray:
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  path = os.path.join(folder(data_dir, "glue", "STS-B"), f"{split}.tsv")
-  return table(path, ("sentence1", "sentence2"), "score", unlabeled=split == "test")
+  path = os.path.join(find_folder(data_dir, "glue", "STS-B"), f"{split}.tsv")
+  return read_table(path, ("sentence1", "sentence2"), "score", unlabeled=split == "test")
 
 
 def parse(record: dict[str, Any], name: str) -> Iterator[Row]:

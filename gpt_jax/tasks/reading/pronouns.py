@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.tasks.readers import folder, lines
+from gpt_jax.tasks.readers import find_folder, read_lines
 
 FILES = {"dprd": "test.c.txt", "wsc273": "wsc273.txt"}
 SCHEMAS = "WSCollection.xml"  # the Winograd schemas as their authors publish them
@@ -24,14 +24,14 @@ class Pronoun(NamedTuple):
     before, after: the sentence around its pronoun.
     candidates: what the pronoun may stand for.
     answer: which of them it does, from 0.
-    name: "file:line", for messages.
+    location: "file:line", for messages.
   """
 
   before: str
   after: str
   candidates: tuple[str, str]
   answer: int
-  name: str
+  location: str
 
 
 def read(data_dir: str, name: str) -> list[Pronoun]:
@@ -40,7 +40,7 @@ def read(data_dir: str, name: str) -> list[Pronoun]:
   Raises:
     InputError: naming file and line, for anything missing or malformed.
   """
-  root = folder(data_dir, "winograd")
+  root = find_folder(data_dir, "winograd")
   path, schemas = os.path.join(root, FILES[name]), os.path.join(root, SCHEMAS)
   found = list(
     _schemas(schemas) if name == "wsc273" and not os.path.exists(path) else _blocks(path)
@@ -56,7 +56,7 @@ def _blocks(path: str) -> Iterator[Pronoun]:
   """Four lines a sentence: itself, the pronoun, the two candidates separated by a comma, the
   right one.
   """
-  numbered = lines(path)
+  numbered = read_lines(path)
   for i in range(0, len(numbered), 4):
     name = f"{path}:{numbered[i][0]}"
     block = [" ".join(line.split()) for _, line in numbered[i : i + 4]]

@@ -11,7 +11,7 @@ from typing import Any
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.encoding import first_field
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, folder, lines
+from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import Sequences
 
@@ -26,7 +26,7 @@ def sequences(article: str, question: str, *options: str) -> Sequences:
 
 
 def read(data_dir: str, split: str, schools: tuple[str, ...]) -> Iterator[Row]:
-  root = folder(data_dir, "race")
+  root = find_folder(data_dir, "race")
   for school in schools:
     place = os.path.join(root, split, school)
     if not os.path.isdir(place):
@@ -41,7 +41,7 @@ def read(data_dir: str, split: str, schools: tuple[str, ...]) -> Iterator[Row]:
 
 
 def _read_passage(path: str) -> Iterator[Row]:
-  for number, line in lines(path):
+  for number, line in read_lines(path):
     name = f"{path}:{number}"
     try:
       passage = json.loads(line)

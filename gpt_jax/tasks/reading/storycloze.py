@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, folder, table
+from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import Sequences, multiple_choice
 
@@ -24,7 +24,7 @@ def read(data_dir: str, split: str, test: str) -> Iterator[Row]:
   """The set's own CSV files: "val" of spring 2016, divided 4 to 1 for training and dev, and the
   test set asked for.
   """
-  root = folder(data_dir, "story_cloze")
+  root = find_folder(data_dir, "story_cloze")
   if split == "test":
     yield from _rows(root, test)
     return
@@ -43,7 +43,7 @@ def _rows(root: str, name: str) -> Iterator[Row]:
   if len(found) != 1:
     problem = InputError if found else MissingInput
     raise problem(f"{root}: {len(found)} files cloze_test_{name}*.csv; there should be one")
-  return table(found[0], (*SENTENCES, *ENDINGS), "AnswerRightEnding")
+  return read_table(found[0], (*SENTENCES, *ENDINGS), "AnswerRightEnding")
 
 
 def sequences(*texts: str) -> Sequences:
