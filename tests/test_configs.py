@@ -15,7 +15,7 @@ import pytest
 from gpt_jax.config import describe_config, from_json, load_config, override, override_all, to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.task import _modules, _tasks
+from gpt_jax.tasks.task import all_tasks
 from gpt_jax.training.optimizer import make_optimizer
 
 ROOT = Path(__file__).parents[1]
@@ -105,9 +105,7 @@ def test_print_config(name):
   assert shown["optim.learning_rate"] == ("6.25e-05" if ":" in name else "0.00025")
 
 
-@pytest.mark.parametrize(
-  "name", [task.name for module in _modules().values() for task in _tasks(module)] + ["table"]
-)
+@pytest.mark.parametrize("name", [task.name for task in all_tasks()] + ["table"])
 def test_every_task_has_its_config(name):
   task = load("finetune.py", name).task
   assert name == "table" or task.build("").name == name

@@ -66,7 +66,7 @@ def _entries(data_dir: str | None) -> Iterator[Entry]:
     score = results.get(task.name)
     yield Entry(
       task.name,
-      _transform(task),
+      task.kind,
       task.labels,
       tuple(task.metrics),
       score,
@@ -74,15 +74,6 @@ def _entries(data_dir: str | None) -> Iterator[Entry]:
       sizes,
       remarks,
     )
-
-
-def _transform(task: Task) -> str:
-  sequences = task.sequences(*task.columns)
-  if task.pooling == "per_choice":
-    return "multiple choice"
-  if len(sequences) == 2:
-    return "similarity"
-  return "classification" if len(sequences[0]) == 1 else "entailment"
 
 
 def _look(task: Task, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:

@@ -1,1 +1,17 @@
-"""Labeled tasks, one small file each; a new file here is a new task."""
+"""Labeled tasks: official files -> rows -> examples -> packed batches. numpy only, never jax.
+
+task.py       the Task type, LabeledTask (what programs need of any task), find and all_tasks;
+              its docstring says how to add a task
+transforms.py the input transformations of figure 1: text columns -> sequences
+readers.py    TSV, CSV, JSONL and TFDS files -> rows
+encoding.py   examples -> token ids, truncated to the context
+packing.py    token ids -> batches of one shape
+metrics.py    accuracy, F1, correlations; its docstring says how to add one
+table.py      a task on the user's own files
+story.py      the four tasks on the embedded story world
+glue/         GLUE's nine tasks and its diagnostic set, one file each
+reading/      reading comprehension: RACE, Story Cloze, pronouns (for zero-shot evaluation)
+entailment/   SNLI and SciTail
+
+May import: gpt_jax.data and the root files (config, errors, files, batch).
+"""

@@ -1,50 +1,59 @@
-"""The tasks' metrics from host arrays, by scikit-learn and scipy (the extra `metrics`)."""
+"""Metrics of labeled tasks, computed on host arrays by scikit-learn and scipy (extra `metrics`).
+
+To add a metric, write a function (truth [N], predicted [N]) -> float below. Task files name it in
+`metrics={"f1": f1, ...}`; add it to CLASS_METRICS to allow `--config.task.metric=NAME` for tables.
+"""
+
+import types
+from collections.abc import Callable
 
 import numpy as np
 
 from gpt_jax.errors import InputError
 
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
-  """Share of equal entries; truth and predicted [N]."""
+  """Share of equal entries."""
   return _sklearn().accuracy_score(truth, predicted)
 
 
 def f1(truth: np.ndarray, predicted: np.ndarray) -> float:
-  """F1 of outcome 1 against 0; 0 where nothing is predicted to be 1."""
+  """F1 of class 1 in a binary task; 0 if class 1 is never predicted."""
   return _sklearn().f1_score(truth, predicted, zero_division=0)
 
 
 def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
-  """Matthews' correlation of classes; 0 where either side has one class only."""
-  if _constant(truth) or _constant(predicted):
-    return 0.0  # scikit-learn's value too, but without its warning about a single label
+  """Matthews correlation of class indices; 0 if either array is constant."""
+  if _is_constant(truth) or _is_constant(predicted):
+    return 0.0  # as scikit-learn, which would also warn
   return _sklearn().matthews_corrcoef(truth, predicted)
 
 
 def pearson(truth: np.ndarray, predicted: np.ndarray) -> float:
-  """Pearson's correlation; 0, not nan, where either side is constant."""
-  return (
-    0.0
-    if _constant(truth) or _constant(predicted)
-    else _scipy().pearsonr(truth, predicted).statistic
-  )
+  """Pearson correlation; 0, not nan, if either array is constant."""
+  if _is_constant(truth) or _is_constant(predicted):
+    return 0.0
+  return _scipy().pearsonr(truth, predicted).statistic
 
 
 def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
-  """Spearman's rank correlation; 0, not nan, where either side is constant."""
-  return (
-    0.0
-    if _constant(truth) or _constant(predicted)
-    else _scipy().spearmanr(truth, predicted).statistic
-  )
+  """Spearman rank correlation; 0, not nan, if either array is constant."""
+  if _is_constant(truth) or _is_constant(predicted):
+    return 0.0
+  return _scipy().spearmanr(truth, predicted).statistic
 
 
-def _constant(values: np.ndarray) -> bool:
+# The choices of TableTask.metric.
+CLASS_METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
+
+
+def _is_constant(values: np.ndarray) -> bool:
   return np.ptp(values) == 0
 
 
-def _sklearn():
+def _sklearn() -> types.ModuleType:
   try:
     import sklearn.metrics
   except ImportError as error:
@@ -52,7 +61,7 @@ def _sklearn():
   return sklearn.metrics
 
 
-def _scipy():
+def _scipy() -> types.ModuleType:
   try:
     import scipy.stats
   except ImportError as error:

@@ -1,6 +1,4 @@
-"""Rows of labeled text as the files have them: TSV, CSV, JSONL, and data sets that TFDS has
-prepared.
-"""
+"""Readers of labeled rows: TSV, CSV and JSONL files, and data sets prepared by TFDS."""
 
 import csv
 import functools
@@ -8,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.errors import InputError, MissingInput
@@ -19,8 +17,8 @@ class Row(NamedTuple):
 
   Attributes:
     texts: the text columns.
-    label: as written in the file; None where the row has none.
-    location: "file:line", for messages and for the output of predictions.
+    label: as written in the file; None if the row is unlabeled.
+    location: "file:line", for messages.
   """
 
   texts: tuple[str, ...]
@@ -29,108 +27,126 @@ class Row(NamedTuple):
 
 
 def check_data_dir(data_dir: str) -> None:
-  """Raises InputError where data_dir is no folder, for programs that would look for one task
-  after the other in it.
+  """Fails early, before a program looks for task after task in the folder.
+
+  Raises:
+    InputError: data_dir (or the DIR of "tfds:DIR") is not a folder.
   """
   if not os.path.isdir(data_dir.removeprefix("tfds:") or os.curdir):
     raise InputError(f"--data_dir={data_dir}: no such folder")
 
 
 def find_folder(data_dir: str, collection: str, name: str = "") -> str:
-  """Finds data_dir/collection/name, where data_dir may be the collection's own folder, or the
-  one that contains it.
+  """Finds data_dir/collection/name; data_dir may also be the collection's folder itself.
+
+  Raises:
+    MissingInput: there is no such folder.
   """
-  wanted = os.path.join(collection, name) if name else collection
-  candidates = [os.path.join(data_dir, collection, name), os.path.join(data_dir, name)]
-  if not name and os.path.basename(os.path.abspath(data_dir)) != collection:
-    candidates.pop()
+  candidates = [os.path.join(data_dir, collection, name)]
+  if name or os.path.basename(os.path.abspath(data_dir)) == collection:
+    candidates.append(os.path.join(data_dir, name))
   for candidate in candidates:
     if data_dir and os.path.isdir(candidate):
       return candidate
+  folder = os.path.join(collection, name) if name else collection
   raise MissingInput(
-    f"--data_dir={data_dir}: no folder {wanted!r} here; it should contain the official files"
+    f"--data_dir={data_dir}: no folder {folder!r} here; it should contain the official files"
   )
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:
-  """The (line number, line) pairs of a UTF-8 file ("-": standard input), without its BOM, line
-  ends and empty lines.
-  """
-  text = _text(path)
-  # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
-  numbered = (
-    (number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), start=1)
-  )
-  return [(number, line) for number, line in numbered if line.strip()]
+  """Reads the non-empty lines of a UTF-8 file, without byte order mark and line ends.
 
+  Args:
+    path: the file, or "-" for standard input.
 
-def with_label_name(row: Row, labels: Sequence[str]) -> Row:
-  """The row with the name of its label, which the file has as a number from 0; an unlabeled row as
-  it is.
+  Returns:
+    (line number, line) pairs.
 
   Raises:
-    InputError: a label that is no such number.
+    InputError: the file cannot be read, or is not UTF-8.
+  """
+  lines = []
+  # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
+  for number, line in enumerate(_read_text(path).split("\n"), start=1):
+    if line.strip():
+      lines.append((number, line.removesuffix("\r")))
+  return lines
+
+
+def with_label_name(row: Row, names: Sequence[str]) -> Row:
+  """Replaces a numeric label by its name; an unlabeled row stays as it is.
+
+  Args:
+    row: its label is a number from 0.
+    names: the label names, in the order of the numbers.
+
+  Raises:
+    InputError: the label is no such number.
   """
   if row.label is None:
     return row
-  numbers = [str(number) for number in range(len(labels))]
+  numbers = [str(number) for number in range(len(names))]
   if row.label not in numbers:
     raise InputError(f"{row.location}: label {row.label!r}: should be {' or '.join(numbers)}")
-  return row._replace(label=labels[int(row.label)])
+  return row._replace(label=names[int(row.label)])
 
 
 def read_table(
-  path: str, columns: Sequence[str], label: str | None = None, *, unlabeled: bool = False
+  path: str,
+  columns: Sequence[str],
+  label: str | None = None,
+  *,
+  label_names: Sequence[str] = (),
+  unlabeled: bool = False,
 ) -> Iterator[Row]:
   """Reads the rows of a table.
 
   Args:
-    path: .csv (with quoting), .jsonl (one object a line), or tab-separated without quoting; the
-      first line of a CSV or TSV file names the columns. "-" is standard input, JSONL where it
-      begins with "{", else TSV.
-    columns: the text columns, in the order wanted.
+    path: .csv (with quoting), .jsonl (one object per line), or anything else: tab-separated without
+      quoting. The first line of a CSV or TSV file names the columns. "-" is standard input: JSONL
+      if it begins with "{", else TSV.
+    columns: the text columns to read, in this order.
     label: the label column; None reads no labels.
-    unlabeled: whether the label column may be absent.
+    label_names: names for labels that the file writes as 0, 1, …; empty: labels stay as they are.
+    unlabeled: the label column may be absent.
 
   Raises:
     InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a
-      broken row.
+      malformed row.
   """
-  if path.endswith(".csv"):
-    records = _delimited(path, _csv_cells(path))
-  elif path.endswith((".jsonl", ".json")) or (path == "-" and _text(path).lstrip().startswith("{")):
-    records = _json_lines(path)
-  else:
-    records = _delimited(path, ((number, line.split("\t")) for number, line in read_lines(path)))
-  needed = [*columns, *([label] if label is not None and not unlabeled else [])]
-  for name, record in records:
-    for column in needed:
+  required = list(columns)
+  if label is not None and not unlabeled:
+    required.append(label)
+  for location, record in _read_records(path):
+    for column in required:
       if column not in record:
-        raise InputError(
-          f"{name}: no column {column!r}; the columns are {', '.join(map(repr, record))}"
-        )
+        names = ", ".join(map(repr, record))
+        raise InputError(f"{location}: no column {column!r}; the columns are {names}")
     for column in columns:
       if not isinstance(record[column], str):
-        raise InputError(
-          f"{name}: column {column!r} should be text, not {json.dumps(record[column])}"
-        )
-    found = None if label is None else record.get(label)
-    yield Row(
-      tuple(record[column] for column in columns), None if found is None else _label(found), name
-    )
+        value = json.dumps(record[column])
+        raise InputError(f"{location}: column {column!r} should be text, not {value}")
+    texts = tuple(record[column] for column in columns)
+    value = None if label is None else record.get(label)
+    row = Row(texts, None if value is None else _label_text(value), location)
+    yield with_label_name(row, label_names) if label_names else row
 
 
 def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Reads a split that TFDS has prepared on disk, with neither TensorFlow nor the network.
+  """Reads a split that TFDS has prepared on disk, without TensorFlow or the network.
 
   Args:
-    data_set: TFDS's name, e.g. "glue/rte".
-    split: its name in TFDS; "dev" is GLUE's "validation" as well.
-    data_dir: TFDS's data_dir; empty for its default.
+    data_set: its name in TFDS, e.g. "glue/rte".
+    split: its name in TFDS; "dev" also finds "validation".
+    data_dir: TFDS's data_dir; empty for TFDS's default.
 
   Yields:
     ("data_set/split:row", record): text as str, class labels by name (None for TFDS's -1), other
-    features as lists.
+    features as numbers and lists.
+
+  Raises:
+    InputError: TFDS is not installed, or the data set, the split or random access is missing.
   """
   try:
     import tensorflow_datasets as tfds
@@ -138,50 +154,50 @@ def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, d
     raise InputError(
       "--data_dir=tfds:… needs tensorflow-datasets: pip install tensorflow-datasets"
     ) from error
-  place = f"tfds:{data_dir}"
+  option = f"tfds:{data_dir}"
   try:
-    # From the files alone: the builder's own code would need TensorFlow for old data sets, and
-    # might download.
+    # From the files alone: the data set's own builder class would need TensorFlow for old data
+    # sets, and might download.
     builder = tfds.core.read_only_builder.builder_from_files(data_set, data_dir=data_dir or None)
   except tfds.core.registered.DatasetNotFoundError as error:
-    make = (
+    command = (
       f"tfds.builder({data_set!r}, data_dir=…, file_format='array_record').download_and_prepare()"
     )
     raise InputError(
-      f"{place}: {data_set} is not prepared here; prepare it once with {make}"
+      f"{option}: {data_set} is not prepared here; prepare it once with {command}"
     ) from error
-  if split == "dev" and "validation" in builder.info.splits:  # GLUE's name; RACE has "dev"
+  if split == "dev" and "validation" in builder.info.splits:  # as GLUE calls it; RACE has "dev"
     split = "validation"
   if split not in builder.info.splits:
-    raise InputError(
-      f"{place}: {data_set} has no split {split!r}, only {', '.join(map(repr, builder.info.splits))}"
-    )
+    names = ", ".join(map(repr, builder.info.splits))
+    raise InputError(f"{option}: {data_set} has no split {split!r}, only {names}")
   try:
     source = builder.as_data_source(split=split)
   except NotImplementedError as error:
     raise InputError(
-      f"{place}: {data_set} must be prepared with file_format='array_record'"
+      f"{option}: {data_set} must be prepared with file_format='array_record'"
     ) from error
+  features = builder.info.features
   for number in range(len(source)):
-    record = {
-      key: _plain(value, builder.info.features[key]) for key, value in source[number].items()
-    }
+    record = {key: _to_python(value, features[key]) for key, value in source[number].items()}
     yield f"{data_set}/{split}:{number}", record
 
 
-def _plain(value: Any, feature: Any) -> Any:
+def _to_python(value: Any, feature: Any) -> Any:
   if hasattr(feature, "int2str"):
     return feature.int2str(int(value)) if value >= 0 else None
   if isinstance(value, bytes):
     return value.decode("utf-8")
   if hasattr(value, "tolist"):
     value = value.tolist()
-  return [_plain(each, None) for each in value] if isinstance(value, list | tuple) else value
+  if isinstance(value, list | tuple):
+    return [_to_python(item, None) for item in value]
+  return value
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
   if path == "-":
-    data = _standard_input()
+    data = _read_standard_input()
   else:
     try:
       with open(path, "rb") as file:
@@ -200,47 +216,63 @@ def _text(path: str) -> str:
 
 
 @functools.cache  # a pipe can be read only once
-def _standard_input() -> bytes:
+def _read_standard_input() -> bytes:
   return sys.stdin.buffer.read()
 
 
-def _delimited(
-  path: str, rows: Iterator[tuple[int, list[str]]]
+def _read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yields ("file:line", {column: cell}) for every row of a table."""
+  if path.endswith(".csv"):
+    return _with_header(path, _csv_cells(path))
+  if path.endswith((".jsonl", ".json")):
+    return _json_records(path)
+  if path == "-" and _read_text(path).lstrip().startswith("{"):
+    return _json_records(path)
+  return _with_header(path, ((number, line.split("\t")) for number, line in read_lines(path)))
+
+
+def _with_header(
+  path: str, rows: Iterable[tuple[int, list[str]]]
 ) -> Iterator[tuple[str, dict[str, str]]]:
-  header = next(rows, (0, []))[1]
+  """Reads (line, cells) rows whose first one names the columns."""
+  rows = iter(rows)
+  _, header = next(rows, (0, []))
   if not header:
     raise InputError(f"{path}: empty; the first line should name the columns")
   for number, cells in rows:
     if len(cells) != len(header):
       raise InputError(
-        f"{path}:{number}: {len(cells)} columns where the first line names {len(header)}: {', '.join(header)}"
+        f"{path}:{number}: {len(cells)} columns, but the header names {len(header)}: "
+        f"{', '.join(header)}"
       )
     yield f"{path}:{number}", dict(zip(header, cells, strict=True))
 
 
 def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
-  csv.field_size_limit(2**31 - 1)  # whole documents in a cell
-  reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-  begin = 1
+  """Yields (first line, cells) of every row; a quoted cell may span several lines."""
+  csv.field_size_limit(2**31 - 1)  # a cell may hold a whole document
+  reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+  first_line = 1
   try:
     for cells in reader:
       if any(cells):
-        yield begin, cells
-      begin = reader.line_num + 1  # a quoted cell may run over several lines
+        yield first_line, cells
+      first_line = reader.line_num + 1
   except csv.Error as error:
-    raise InputError(f"{path}:{begin}: not CSV: {error}") from error
+    raise InputError(f"{path}:{first_line}: not CSV: {error}") from error
 
 
-def _json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
   for number, line in read_lines(path):
+    location = f"{path}:{number}"
     try:
       record = json.loads(line)
     except ValueError as error:
-      raise InputError(f"{path}:{number}: not JSON: {error}") from error
+      raise InputError(f"{location}: not JSON: {error}") from error
     if not isinstance(record, dict):
-      raise InputError(f"{path}:{number}: should be one JSON object a line")
-    yield f"{path}:{number}", record
+      raise InputError(f"{location}: should be one JSON object per line")
+    yield location, record
 
 
-def _label(value: Any) -> str:
+def _label_text(value: Any) -> str:
   return value if isinstance(value, str) else json.dumps(value)

@@ -1,6 +1,13 @@
-"""The input transformations of figure 1: the text columns of a row to the sequences that the model reads."""
+"""The input transformations of figure 1: the text columns of a row -> the model's input sequences.
+
+A transformation takes the columns as arguments and returns C sequences of F text fields each. The
+encoding adds <start> and <extract>, and a <delimiter> before the last of several fields.
+"""
+
+from collections.abc import Callable
 
 Sequences = tuple[tuple[str, ...], ...]
+Transform = Callable[..., Sequences]
 
 
 def classification(text: str) -> Sequences:
@@ -14,10 +21,10 @@ def entailment(premise: str, hypothesis: str) -> Sequences:
 
 
 def similarity(a: str, b: str) -> Sequences:
-  """Both orders, whose representations the model adds: neither text comes first by nature."""
+  """Both orders, since neither text comes first by nature; the head adds their representations."""
   return ((a, b), (b, a))
 
 
 def multiple_choice(context: str, *options: str) -> Sequences:
-  """One sequence an option: <start> context <delimiter> option <extract>."""
+  """One sequence per option: <start> context <delimiter> option <extract>."""
   return tuple((context, option) for option in options)

@@ -116,6 +116,23 @@ def test_an_error_of_ours_does_not_end_the_list(files, monkeypatch):
   assert of("sst2", data_dir).sizes["dev"] == 1
 
 
+class Tagging:
+  """A task with a tag per word: a LabeledTask that is no Task."""
+
+  name, kind, labels, columns = "tagging", "tagging", ("noun", "verb"), ("text",)
+  metrics, tfds, paper = {"accuracy": None}, (), ""
+
+  def examples(self, data_dir, split):
+    return ["noun verb"] * 3
+
+
+def test_a_task_with_another_kind_of_labels_is_listed(monkeypatch, tmp_path):
+  monkeypatch.setattr(catalog, "all_tasks", lambda: [Tagging()])
+  (entry,) = catalog.run(str(tmp_path))
+  assert entry[:4] == ("tagging", "tagging", ("noun", "verb"), ("accuracy",))
+  assert entry.sizes == {"train": 3, "dev": 3, "test": 3}
+
+
 def test_no_folder(tmp_path):
   with pytest.raises(InputError, match=r"^--data_dir=.*nowhere: no such folder$"):
     catalog.run(str(tmp_path / "nowhere"))

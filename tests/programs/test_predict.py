@@ -67,10 +67,10 @@ def test_every_form_of_input(checkpoint, expected, tmp_path, monkeypatch, name, 
   source = write(tmp_path, name, FORMS[name])
   if standard_input:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FORMS[name].encode())))
-    readers._standard_input.cache_clear()
+    readers._read_standard_input.cache_clear()
     source = "-"
   found = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
-  readers._standard_input.cache_clear()
+  readers._read_standard_input.cache_clear()
   assert [list(result["probabilities"]) for result in found] == [["barks", "meows"]] * 4
   np.testing.assert_allclose(
     [list(result["probabilities"].values()) for result in found], expected, atol=1e-5
@@ -138,7 +138,7 @@ def test_multiple_choice(model_of, tmp_path):
       "cat\tx\ndog\ty\n",
       "in.tsv:1: 2 columns; without a first line that names them there should be 1: text",
     ),
-    ("in.tsv", "id\ttext\n1\tcat\n2\n", "in.tsv:3: 1 columns where the first line names 2"),
+    ("in.tsv", "id\ttext\n1\tcat\n2\n", "in.tsv:3: 1 columns, but the header names 2"),
     ("in.csv", "id,words\n1,cat\n", "in.csv:2: no column 'text'; the columns are 'id', 'words'"),
     ("in.jsonl", '{"text": "cat"}\n{"txt": "dog"}\n', "in.jsonl:2: no column 'text'"),
     (

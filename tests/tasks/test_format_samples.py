@@ -63,7 +63,7 @@ def check(task, examples, rows, columns, label=None, meanings=None):
   """Texts, labels by name, and lines are those of the rows, in their order."""
   assert len(examples) == len(rows) > 0
   for example, (line, row) in zip(examples, rows, strict=True):
-    assert example.sequences == task.sequences(*(row[column] for column in columns))
+    assert example.sequences == task.transform(*(row[column] for column in columns))
     assert example.location.endswith(f":{line}")
     if label is None:
       assert example.label is None

@@ -51,7 +51,7 @@ def test_jsonl(tmp_path):
 def test_standard_input(monkeypatch, content):
   stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
-  readers._standard_input.cache_clear()
+  readers._read_standard_input.cache_clear()
   (row,) = read("-", ("text", "b"), None)
   assert (row.texts, row.label) == (("hello", "7"), None)
 
@@ -62,15 +62,23 @@ def test_columns_in_the_order_asked_for_and_labels_that_may_be_absent(tmp_path):
   assert read(path, ("a", "b"), "label", unlabeled=True)[0].label is None
 
 
+def test_numeric_labels_are_given_their_names(tmp_path):
+  path = write(tmp_path / "a.tsv", "text\tlabel\na\t1\nb\t0\n")
+  assert [row.label for row in read(path, label_names=("no", "yes"))] == ["yes", "no"]
+  assert read(path, label=None, label_names=("no", "yes"))[0].label is None
+  with pytest.raises(InputError, match=r"a\.tsv:2: label '1': should be 0$"):
+    read(path, label_names=("no",))
+
+
 @pytest.mark.parametrize(
   "name, content, message",
   [
     (
       "a.tsv",
       "text\tlabel\na\tyes\nb\n",
-      r"a\.tsv:3: 1 columns where the first line names 2: text, label",
+      r"a\.tsv:3: 1 columns, but the header names 2: text, label",
     ),
-    ("a.csv", 'text,label\n"a\nb",yes\nc\n', r"a\.csv:4: 1 columns where the first line names 2"),
+    ("a.csv", 'text,label\n"a\nb",yes\nc\n', r"a\.csv:4: 1 columns, but the header names 2"),
     ("a.csv", 'text,label\na,"b" c\n', r"a\.csv:2: not CSV"),
     (
       "a.tsv",
@@ -84,7 +92,7 @@ def test_columns_in_the_order_asked_for_and_labels_that_may_be_absent(tmp_path):
     ),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"label": 0}\n', r"a\.jsonl:2: no column 'text'"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"a\.jsonl:2: not JSON"),
-    ("a.jsonl", "[1]\n", r"a\.jsonl:1: should be one JSON object a line"),
+    ("a.jsonl", "[1]\n", r"a\.jsonl:1: should be one JSON object per line"),
     ("a.jsonl", '{"text": 3, "label": 1}\n', r"a\.jsonl:1: column 'text' should be text, not 3"),
     ("a.tsv", b"text\tlabel\na\tyes\nb\xe9\tno\n", r"a\.tsv:3: not UTF-8 \(byte 0xe9\)"),
     ("a.tsv", "", r"a\.tsv: empty"),

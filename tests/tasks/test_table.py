@@ -1,10 +1,14 @@
 """A task from the user's own files."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from gpt_jax.config import from_json, override, to_json
 from gpt_jax.errors import InputError
+from gpt_jax.tasks import metrics
+from gpt_jax.tasks.metrics import CLASS_METRICS
 from gpt_jax.tasks.table import TableTask
 
 
@@ -95,7 +99,7 @@ def test_overrides_from_the_command_line(files):
     ({"columns": ("a", "b")}, r"columns: classification takes 1 text columns, not \('a', 'b'\)"),
     ({"transform": "similarity"}, "similarity takes 2 text columns"),
     ({"transform": "multiple_choice", "columns": ("a", "b")}, "takes 3 or more text columns"),
-    ({"columns": ("label",)}, "should all be different columns"),
+    ({"columns": ("label",)}, "should all be different"),
     ({"metric": "bleu"}, "metric"),
   ],
 )
@@ -144,6 +148,13 @@ def test_bad_files(files, fields, split, message):
   }
   with pytest.raises(InputError, match=message):
     TableTask(**{**values, **fields}).build(files).examples(files, split)
+
+
+@pytest.mark.parametrize("name", CLASS_METRICS)
+def test_a_table_may_name_any_class_metric(files, name):
+  task = dataclasses.replace(REVIEWS, metric=name).build(files)
+  assert task.primary_metric == name
+  assert task.metrics[name] is CLASS_METRICS[name] is getattr(metrics, name)
 
 
 def test_f1_needs_two_labels(files):

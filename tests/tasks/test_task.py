@@ -1,16 +1,19 @@
 """The Task type: finding tasks, labels, scores, and TFDS as a source."""
 
+import importlib
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
+from gpt_jax import tasks
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import BuiltinTask, Task, all_tasks, find
+from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task, all_tasks, find
 from gpt_jax.tasks.transforms import classification, entailment, multiple_choice, similarity
 
 
@@ -19,7 +22,7 @@ def toy(rows, **kwargs):
     name="toy",
     labels=("no", "yes"),
     columns=("text",),
-    sequences=classification,
+    transform=classification,
     read=lambda data_dir, split: rows,
     metrics={"accuracy": accuracy},
     **kwargs,
@@ -33,7 +36,7 @@ def test_every_task_is_whole(task):
     task.columns
   )
   assert "Radford et al. 2018" in task.paper or task.name.startswith("story")
-  sequences = task.sequences(*task.columns)
+  sequences = task.transform(*task.columns)
   assert task.pooling == ("per_choice" if len(task.columns) > 2 else "sum")
   assert len(sequences) == task.num_classes or task.pooling == "sum"
   assert all(
@@ -49,10 +52,77 @@ def test_an_unknown_task_is_answered_with_those_there_are():
       find(name)
 
 
-def test_named_travels_as_json():
-  named = BuiltinTask("race-high")
-  assert from_json(to_json(named)) == named
-  assert named.with_labels("").build("") is find("race-high")
+TASK_FILE = """
+import dataclasses
+from gpt_jax.tasks.task import find
+
+TASKS = tuple(dataclasses.replace(find("rte"), name=name) for name in {names})
+"""
+
+
+@pytest.fixture
+def add_file(tmp_path, monkeypatch):
+  """add_file(path, content): a file below a second gpt_jax/tasks."""
+  monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(tmp_path)])
+  before = set(sys.modules)
+
+  def add(name, content):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    importlib.invalidate_caches()
+
+  yield add
+  for module in set(sys.modules) - before:
+    if module.startswith("gpt_jax.tasks."):
+      del sys.modules[module]
+
+
+def test_a_file_in_a_new_folder_is_a_new_task(add_file):
+  add_file("mine/fresh.py", TASK_FILE.format(names=["fresh", "fresh-hard"]))
+  assert find("fresh").name == "fresh" and find("fresh-hard").name == "fresh-hard"
+  assert {"fresh", "fresh-hard"} <= {task.name for task in all_tasks()}
+  assert from_json(to_json(BuiltinTask("fresh-hard"))).build("") is find("fresh-hard")
+
+
+def test_a_task_is_found_in_a_file_of_another_name(add_file):
+  add_file("mine/several.py", TASK_FILE.format(names=["first", "second"]))
+  assert find("second").name == "second"
+
+
+def test_files_that_are_no_task_files_are_ignored(add_file):
+  before = all_tasks()
+  add_file("mine/helpers.py", "WORDS = ()\n")
+  add_file("mine/.ipynb_checkpoints/fresh-checkpoint.py", TASK_FILE.format(names=["fresh"]))
+  assert all_tasks() == before
+
+
+def test_finding_a_task_imports_its_own_file_only(add_file):
+  add_file("mine/broken.py", "raise ZeroDivisionError\n")
+  assert find("rte").name == "rte"
+  with pytest.raises(ZeroDivisionError):
+    all_tasks()
+
+
+def test_two_tasks_of_one_name_are_refused(add_file):
+  add_file("mine/fresh.py", TASK_FILE.format(names=["fresh"]))
+  add_file("yours/fresh.py", TASK_FILE.format(names=["fresh"]))
+  message = r"two tasks named 'fresh': in gpt_jax\.tasks\.mine\.fresh and in .*\.yours\.fresh"
+  for search in (lambda: find("fresh"), all_tasks):
+    with pytest.raises(InputError, match=message):
+      search()
+
+
+def test_a_task_has_all_that_programs_need_of_a_labeled_task():
+  members = {name for name in vars(LabeledTask) if not name.startswith("_")}
+  assert {"name", "labels", "columns", "examples", "encode", "score"} <= members
+  assert members <= set(dir(find("rte")))
+
+
+def test_the_config_of_a_task_survives_json():
+  config = BuiltinTask("race-high")
+  assert from_json(to_json(config)) == config
+  assert config.with_labels("").build("") is find("race-high")
 
 
 def test_transformations():
@@ -239,7 +309,7 @@ def test_tfds_labels_by_name(tfds_dir, task):
     for i, name in enumerate(names):
       one_hot = tuple(float(label == name) for label in task.labels)
       unlabeled = split == "test" and data_set.startswith("glue/")
-      texts = task.sequences(*(f"{column} {i} {there}" for column in columns))
+      texts = task.transform(*(f"{column} {i} {there}" for column in columns))
       expected.append((texts, None if unlabeled else one_hot))
     assert [(example.sequences, example.label) for example in examples] == expected
     assert {example.location.rpartition(":")[0] for example in examples} == {f"{data_set}/{there}"}

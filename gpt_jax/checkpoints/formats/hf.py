@@ -364,7 +364,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   family = next(family for family in _FAMILIES if family.norm == spec.trunk.norm)
   rows = spec.trunk.vocab_size + (SPECIAL_TOKENS if spec.head else 0)
   task = from_json(meta["task"]).build("") if spec.head and "task" in meta else None
-  orders = len(task.sequences(*task.columns)) if task and task.pooling == "sum" else 1
+  orders = len(task.transform(*task.columns)) if task and task.pooling == "sum" else 1
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
   arrays["trunk/tokens"] = arrays["trunk/tokens"][:rows]
   changed = _fold(arrays, spec.trunk, orders) if spec.head and spec.head.pooling == "sum" else {}

@@ -1,0 +1,1 @@
+"""Natural language inference outside GLUE: SNLI and SciTail."""

@@ -1,6 +1,4 @@
-"""SciTail: does a statement of science follow from a sentence found on the web? (Khot et al.
-2018)
-"""
+"""SciTail: does a science statement follow from a sentence found on the web? (Khot et al. 2018)"""
 
 import os
 from collections.abc import Iterator
@@ -13,10 +11,9 @@ from gpt_jax.tasks.transforms import entailment
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  """The release's tsv_format, which has no header."""
-  path = os.path.join(
-    find_folder(data_dir, "SciTailV1.1", "tsv_format"), f"scitail_1.0_{split}.tsv"
-  )
+  """Reads the release's tsv_format, which has no header."""
+  folder = find_folder(data_dir, "SciTailV1.1", "tsv_format")
+  path = os.path.join(folder, f"scitail_1.0_{split}.tsv")
   for number, line in read_lines(path):
     cells = line.split("\t")
     if len(cells) != 3:
@@ -32,7 +29,7 @@ TASKS = (
     name="scitail",
     labels=("entails", "neutral"),
     columns=("premise", "hypothesis"),
-    sequences=entailment,
+    transform=entailment,
     read=read,
     metrics={"accuracy": accuracy},
     tfds=("sci_tail",),

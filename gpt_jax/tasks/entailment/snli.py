@@ -1,5 +1,6 @@
-"""SNLI: does a sentence follow from the caption of a picture, contradict it, or neither? (Bowman
-et al. 2015)
+"""SNLI: does a sentence follow from an image caption, contradict it, or neither?
+
+Bowman et al. 2015.
 """
 
 import os
@@ -13,57 +14,56 @@ from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
-LABELS = ("entailment", "neutral", "contradiction")
 COLUMNS = ("gold_label", "sentence1", "sentence2")
+NO_GOLD_LABEL = "-"  # the annotators did not agree
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  """The release's table; pairs on which its annotators did not agree, "-", are left out and
-  counted.
-  """
+  """Reads the release's tables; pairs without a gold label are left out and counted."""
   path = os.path.join(find_folder(data_dir, "snli_1.0"), f"snli_1.0_{split}.txt")
   (_, header), *rows = read_lines(path) or [(1, "")]
-  names, dropped = header.split("\t"), 0
-  if missing := [name for name in COLUMNS if name not in names]:
-    raise InputError(
-      f"{path}:1: no column {missing[0]!r}; the columns are {', '.join(map(repr, names))}"
-    )
-  places = [names.index(name) for name in COLUMNS]
-  for number, line in rows:
-    cells = line.split(
-      "\t"
-    )  # fewer than the header names, where not all five annotators were asked
-    if len(cells) <= max(places):
+  names = header.split("\t")
+  for column in COLUMNS:
+    if column not in names:
       raise InputError(
-        f"{path}:{number}: {len(cells)} columns; should be at least {max(places) + 1}"
+        f"{path}:1: no column {column!r}; the columns are {', '.join(map(repr, names))}"
       )
-    label, *texts = (cells[place] for place in places)
-    if label == "-":
+  indices = [names.index(column) for column in COLUMNS]
+  dropped = 0
+  for number, line in rows:
+    # A row ends early if fewer than five annotators labeled it.
+    cells = line.split("\t")
+    if len(cells) <= max(indices):
+      raise InputError(
+        f"{path}:{number}: {len(cells)} columns; should be at least {max(indices) + 1}"
+      )
+    label, premise, hypothesis = (cells[index] for index in indices)
+    if label == NO_GOLD_LABEL:
       dropped += 1
     else:
-      yield Row(tuple(texts), label, f"{path}:{number}")
+      yield Row((premise, hypothesis), label, f"{path}:{number}")
   if dropped:
     warnings.warn(
       f"{path}: {dropped} of {len(rows)} rows have no gold label and are left out", stacklevel=2
     )
 
 
-def parse(record: dict[str, Any], name: str) -> Iterator[Row]:
-  """Of TFDS, where such pairs have the label -1."""
+def tfds_rows(record: dict[str, Any], location: str) -> Iterator[Row]:
+  """Leaves out pairs without a gold label, -1 in TFDS."""
   if record["label"] is not None:
-    yield Row((record["premise"], record["hypothesis"]), record["label"], name)
+    yield Row((record["premise"], record["hypothesis"]), record["label"], location)
 
 
 TASKS = (
   Task(
     name="snli",
-    labels=LABELS,
+    labels=("entailment", "neutral", "contradiction"),
     columns=("premise", "hypothesis"),
-    sequences=entailment,
+    transform=entailment,
     read=read,
     metrics={"accuracy": accuracy},
     tfds=("snli",),
-    parse=parse,
+    tfds_rows=tfds_rows,
     paper="89.9 accuracy on the test set (Radford et al. 2018, table 2)",
   ),
 )

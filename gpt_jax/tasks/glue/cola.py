@@ -9,7 +9,7 @@ from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table, with
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import classification
 
-LABELS = ("unacceptable", "acceptable")  # written 0 and 1 in the files
+LABELS = ("unacceptable", "acceptable")  # 0 and 1 in the files
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
@@ -21,7 +21,8 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     cells = line.split("\t")
     if len(cells) != 4:
       raise InputError(
-        f"{path}:{number}: {len(cells)} columns; should be 4: source, label, the author's mark, sentence"
+        f"{path}:{number}: {len(cells)} columns; "
+        "should be 4: source, label, the author's mark, sentence"
       )
     _, label, _, sentence = cells
     yield with_label_name(Row((sentence,), label, f"{path}:{number}"), LABELS)
@@ -32,7 +33,7 @@ TASKS = (
     name="cola",
     labels=LABELS,
     columns=("sentence",),
-    sequences=classification,
+    transform=classification,
     read=read,
     metrics={"matthews": matthews, "accuracy": accuracy},
     tfds=("glue/cola",),

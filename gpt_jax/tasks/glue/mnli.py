@@ -1,5 +1,7 @@
-"""MNLI: does a sentence follow from another, contradict it, or neither, in ten kinds of text?
-(Williams et al. 2018)
+"""MNLI: does a sentence follow from another, contradict it, or neither? (Williams et al. 2018)
+
+The texts are of ten genres, five of them in the training set: the matched dev and test sets are of
+these five, the mismatched ones of the others.
 """
 
 import dataclasses
@@ -12,54 +14,63 @@ from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
+_DIAGNOSTIC_FILES = ("AX/diagnostic.tsv", "diagnostic/diagnostic.tsv", "AX/AX.tsv", "AX.tsv")
 
-def read(data_dir: str, split: str, kind: str) -> Iterator[Row]:
-  """GLUE's files; both kinds of dev and test set go with the one training set."""
-  name = "train" if split == "train" else f"{split}_{kind}"
+
+def read(data_dir: str, split: str, genres: str) -> Iterator[Row]:
+  """Reads GLUE's files; genres is "matched" or "mismatched", and both share the training set."""
+  name = "train" if split == "train" else f"{split}_{genres}"
   path = os.path.join(find_folder(data_dir, "glue", "MNLI"), f"{name}.tsv")
   return read_table(path, ("sentence1", "sentence2"), "gold_label", unlabeled=split == "test")
 
 
 def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:
-  """The diagnostic set is a test set alone, for models of MNLI, whose training and matched dev
-  set it goes with.
-  """
+  """Reads the diagnostic set as test set; its training and dev set are those of MNLI, matched."""
   if split == "test":
     return read_table(diagnostic_file(data_dir), ("sentence1", "sentence2"))
   return read(data_dir, split, "matched")
 
 
 def diagnostic_file(data_dir: str) -> str:
-  """AX.tsv as published, diagnostic/diagnostic.tsv as GLUE's download script has it; it may not
-  be there.
+  """Path of the diagnostic set; if there is none, the path where it is looked for first.
+
+  It is AX.tsv as published, and diagnostic/diagnostic.tsv as GLUE's download script writes it.
   """
-  names = ("AX/diagnostic.tsv", "diagnostic/diagnostic.tsv", "AX/AX.tsv", "AX.tsv")
-  paths = [os.path.join(data_dir, place, name) for place in ("glue", "") for name in names]
+  paths = []
+  for folder in ("glue", ""):
+    paths += [os.path.join(data_dir, folder, name) for name in _DIAGNOSTIC_FILES]
   return next(filter(os.path.exists, paths), paths[0])
 
 
-def _task(name: str, kind: str, paper: str) -> Task:
+def _task(name: str, genres: str, paper: str) -> Task:
   return Task(
     name=name,
     labels=("entailment", "neutral", "contradiction"),
     columns=("premise", "hypothesis"),
-    sequences=entailment,
-    read=functools.partial(read, kind=kind),
+    transform=entailment,
+    read=functools.partial(read, genres=genres),
     metrics={"accuracy": accuracy},
     tfds=("glue/mnli",),
-    tfds_splits={"dev": f"validation_{kind}", "test": f"test_{kind}"},
-    paper=f"{paper} accuracy on the test server (Radford et al. 2018, table 2)",
+    tfds_splits={"dev": f"validation_{genres}", "test": f"test_{genres}"},
+    paper=paper,
   )
 
 
 TASKS = (
-  _task("mnli", "matched", "82.1"),
-  _task("mnli-mismatched", "mismatched", "81.4"),
+  _task("mnli", "matched", "82.1 accuracy on the test server (Radford et al. 2018, table 2)"),
+  _task(
+    "mnli-mismatched",
+    "mismatched",
+    "81.4 accuracy on the test server (Radford et al. 2018, table 2)",
+  ),
   dataclasses.replace(
-    _task("mnli-diagnostic", "matched", ""),
+    _task(
+      "mnli-diagnostic",
+      "matched",
+      "no result in Radford et al. 2018; 29.8 Matthews with their model (GLUE leaderboard)",
+    ),
     read=read_diagnostic,
     tfds=("glue/ax",),
     tfds_splits={},
-    paper="no result of it (Radford et al. 2018); its model has 29.8 Matthews on GLUE's leaderboard",
   ),
 )

@@ -1,6 +1,4 @@
-"""QNLI: does the sentence hold the answer to the question? (GLUE, from SQuAD; the second
-version)
-"""
+"""QNLI: does the sentence answer the question? (GLUE, from SQuAD; second version)"""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ TASKS = (
     name="qnli",
     labels=("entailment", "not_entailment"),
     columns=("question", "sentence"),
-    sequences=entailment,
+    transform=entailment,
     read=read,
     metrics={"accuracy": accuracy},
     tfds=("glue/qnli",),

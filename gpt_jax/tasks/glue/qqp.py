@@ -11,16 +11,18 @@ from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table, with
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import similarity
 
-LABELS = ("not_duplicate", "duplicate")  # written 0 and 1 in the files
+LABELS = ("not_duplicate", "duplicate")  # 0 and 1 in the files
 COLUMNS = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
-  """GLUE's files. A few rows of the labeled ones are broken as published; they are left out and
-  counted.
+  """Reads GLUE's files, without the few labeled rows that are malformed as published.
 
-  Most have too few columns, and two have no second question
+  Most of these have too few columns, and two have no second question
   (https://github.com/huggingface/datasets/issues/277).
+
+  Raises:
+    InputError: more rows are malformed than were published.
   """
   path = os.path.join(find_folder(data_dir, "glue", "QQP"), f"{split}.tsv")
   if split == "test":
@@ -32,26 +34,30 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   broken = []
   for number, line in rows:
     cells = line.split("\t")
-    if len(cells) != len(COLUMNS) or _lacks_text(*cells[3:5]):
+    if len(cells) != len(COLUMNS) or _is_blank(cells[3]) or _is_blank(cells[4]):
       broken.append(number)
     else:
-      yield with_label_name(Row((cells[3], cells[4]), cells[5], f"{path}:{number}"), LABELS)
+      row = Row((cells[3], cells[4]), cells[5], f"{path}:{number}")
+      yield with_label_name(row, LABELS)
   if broken:
-    message = f"{path}: {len(broken)} of {len(rows)} rows are broken and left out, the first in line {broken[0]}"
-    if len(broken) > 0.001 * len(rows) + 2:  # more than were published
+    message = (
+      f"{path}: {len(broken)} of {len(rows)} rows are broken and left out, "
+      f"the first in line {broken[0]}"
+    )
+    if len(broken) > 0.001 * len(rows) + 2:
       raise InputError(f"{message}; copy the file again")
     warnings.warn(message, stacklevel=2)
 
 
-def parse(record: dict[str, Any], name: str) -> Iterator[Row]:
-  """Of TFDS, which has the rows without a second question."""
+def tfds_rows(record: dict[str, Any], location: str) -> Iterator[Row]:
+  """Leaves out the rows without a second question, which TFDS has too."""
   questions = record["question1"], record["question2"]
-  if not _lacks_text(*questions):
-    yield Row(questions, record["label"], name)
+  if not any(map(_is_blank, questions)):
+    yield Row(questions, record["label"], location)
 
 
-def _lacks_text(*questions: str) -> bool:
-  return not all(map(str.strip, questions))
+def _is_blank(text: str) -> bool:
+  return not text.strip()
 
 
 TASKS = (
@@ -59,11 +65,13 @@ TASKS = (
     name="qqp",
     labels=LABELS,
     columns=("question1", "question2"),
-    sequences=similarity,
+    transform=similarity,
     read=read,
     metrics={"f1": f1, "accuracy": accuracy},
     tfds=("glue/qqp",),
-    parse=parse,
-    paper="70.3 F1 on the test server (Radford et al. 2018, table 4); accuracy 88.5 (GLUE leaderboard)",
+    tfds_rows=tfds_rows,
+    paper=(
+      "70.3 F1 on the test server (Radford et al. 2018, table 4); accuracy 88.5 (GLUE leaderboard)"
+    ),
   ),
 )

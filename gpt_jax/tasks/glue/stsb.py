@@ -13,24 +13,24 @@ from gpt_jax.tasks.transforms import similarity
 
 
 def bins(score: str) -> tuple[float, ...]:
-  """A score as a distribution over 0..5 with that expectation: 3.4 is 0.6 on 3, 0.4 on 4 (Tai et
-  al. 2015, 4.2).
+  """The distribution over 0..5 with the score as its mean (Tai et al. 2015, section 4.2).
+
+  For example, 3.4 is 0.6 at 3 and 0.4 at 4.
 
   Raises:
     ValueError: not a number from 0 to 5.
   """
-  wanted = "should be a number from 0 to 5"
   try:
     value = float(score)
-  except ValueError as error:
-    raise ValueError(wanted) from error
+  except ValueError:
+    value = float("nan")
   if not 0 <= value <= 5:
-    raise ValueError(wanted)
+    raise ValueError("should be a number from 0 to 5")
   return tuple(max(0.0, 1 - abs(value - k)) for k in range(6))
 
 
 def expectation(distributions: np.ndarray) -> np.ndarray:
-  """[N, 6] -> [N], within 0..5."""
+  """[N, 6] -> the mean scores [N], within 0..5."""
   return distributions @ np.arange(6)
 
 
@@ -39,9 +39,11 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   return read_table(path, ("sentence1", "sentence2"), "score", unlabeled=split == "test")
 
 
-def parse(record: dict[str, Any], name: str) -> Iterator[Row]:
-  score = record["label"]  # -1 where TFDS has none
-  yield Row((record["sentence1"], record["sentence2"]), str(score) if score >= 0 else None, name)
+def tfds_rows(record: dict[str, Any], location: str) -> Iterator[Row]:
+  """TFDS's labels are scores, -1 in the test set."""
+  score = record["label"]
+  label = str(score) if score >= 0 else None
+  yield Row((record["sentence1"], record["sentence2"]), label, location)
 
 
 TASKS = (
@@ -49,13 +51,16 @@ TASKS = (
     name="stsb",
     labels=("0", "1", "2", "3", "4", "5"),
     columns=("sentence1", "sentence2"),
-    sequences=similarity,
+    transform=similarity,
     read=read,
     metrics={"pearson": pearson, "spearman": spearman},
     target=bins,
     value=expectation,
     tfds=("glue/stsb",),
-    parse=parse,
-    paper="82.0 Pearson on the test server (Radford et al. 2018, table 4); Spearman 80.0 (GLUE leaderboard)",
+    tfds_rows=tfds_rows,
+    paper=(
+      "82.0 Pearson on the test server (Radford et al. 2018, table 4); "
+      "Spearman 80.0 (GLUE leaderboard)"
+    ),
   ),
 )

@@ -1,4 +1,4 @@
-"""Sentences whose pronoun stands for one of two candidates, for zero-shot evaluation (section 5).
+"""Sentences whose pronoun refers to one of two candidates, for zero-shot evaluation (section 5).
 
 The paper's data is that of Rahman and Ng (2012), 1,322 sentences for training and 564 for testing;
 the 273 Winograd schemas (Levesque et al. 2012) have the same form.
@@ -18,12 +18,12 @@ SCHEMAS = "WSCollection.xml"  # the Winograd schemas as their authors publish th
 
 
 class Pronoun(NamedTuple):
-  """One sentence.
+  """A pronoun in its sentence.
 
   Attributes:
-    before, after: the sentence around its pronoun.
-    candidates: what the pronoun may stand for.
-    answer: which of them it does, from 0.
+    before, after: the sentence around the pronoun.
+    candidates: what the pronoun may refer to.
+    answer: index of the right candidate.
     location: "file:line", for messages.
   """
 
@@ -35,45 +35,45 @@ class Pronoun(NamedTuple):
 
 
 def read(data_dir: str, name: str) -> list[Pronoun]:
-  """The sentences of "dprd" (its test set) or "wsc273".
+  """Reads the sentences of "dprd" (its test set) or "wsc273".
 
   Raises:
     InputError: naming file and line, for anything missing or malformed.
   """
   root = find_folder(data_dir, "winograd")
   path, schemas = os.path.join(root, FILES[name]), os.path.join(root, SCHEMAS)
-  found = list(
-    _schemas(schemas) if name == "wsc273" and not os.path.exists(path) else _blocks(path)
-  )
-  if not found:
+  if name == "wsc273" and not os.path.exists(path):
+    pronouns = list(_read_schemas(schemas))
+  else:
+    pronouns = list(_read_blocks(path))
+  if not pronouns:
     raise InputError(
       f"{path}: empty; it should have blocks of sentence, pronoun, candidates and answer"
     )
-  return found
+  return pronouns
 
 
-def _blocks(path: str) -> Iterator[Pronoun]:
-  """Four lines a sentence: itself, the pronoun, the two candidates separated by a comma, the
-  right one.
-  """
-  numbered = read_lines(path)
-  for i in range(0, len(numbered), 4):
-    name = f"{path}:{numbered[i][0]}"
-    block = [" ".join(line.split()) for _, line in numbered[i : i + 4]]
+def _read_blocks(path: str) -> Iterator[Pronoun]:
+  """Reads blocks of four lines: sentence, pronoun, "candidate,candidate", right candidate."""
+  lines = read_lines(path)
+  for i in range(0, len(lines), 4):
+    location = f"{path}:{lines[i][0]}"
+    block = [" ".join(line.split()) for _, line in lines[i : i + 4]]
     if len(block) < 4:
       raise InputError(
-        f"{name}: {len(block)} lines; there should be sentence, pronoun, candidates and answer"
+        f"{location}: {len(block)} lines; there should be sentence, pronoun, candidates and answer"
       )
-    sentence, pronoun, both, answer = block
-    candidates = [candidate.strip() for candidate in both.split(",")]
-    # The first occurrence is meant, and of "it" none within a word.
-    place = re.search(rf"(?<!\w){re.escape(pronoun)}(?!\w)", sentence, re.IGNORECASE)
-    if not place:
-      raise InputError(f"{name}: the pronoun {pronoun!r} is not in the sentence {sentence!r}")
-    yield _pronoun(sentence[: place.start()], sentence[place.end() :], candidates, answer, name)
+    sentence, pronoun, pair, answer = block
+    candidates = [candidate.strip() for candidate in pair.split(",")]
+    # The first occurrence as a word: "it" also occurs within words.
+    match = re.search(rf"(?<!\w){re.escape(pronoun)}(?!\w)", sentence, re.IGNORECASE)
+    if not match:
+      raise InputError(f"{location}: the pronoun {pronoun!r} is not in the sentence {sentence!r}")
+    before, after = sentence[: match.start()], sentence[match.end() :]
+    yield _pronoun(before, after, candidates, answer, location)
 
 
-def _schemas(path: str) -> Iterator[Pronoun]:
+def _read_schemas(path: str) -> Iterator[Pronoun]:
   try:
     schemas = xml.parse(path).getroot().iter("schema")
   except FileNotFoundError as error:
@@ -81,29 +81,35 @@ def _schemas(path: str) -> Iterator[Pronoun]:
   except xml.ParseError as error:
     raise InputError(f"{path}: not XML: {error}") from error
   for number, schema in enumerate(schemas, start=1):
-    name = f"{path}: schema {number}"
-    before, after = (
-      " ".join((schema.findtext(f"text/{part}") or "").split()) for part in ("txt1", "txt2")
-    )
-    candidates = [
-      " ".join((answer.text or "").split()) for answer in schema.iterfind("answers/answer")
-    ]
+    location = f"{path}: schema {number}"
+    before = _one_line(schema.findtext("text/txt1"))
+    after = _one_line(schema.findtext("text/txt2"))
+    candidates = [_one_line(answer.text) for answer in schema.iterfind("answers/answer")]
     letter = (schema.findtext("correctAnswer") or "").strip(" .\n")
     if letter not in ("A", "B") or len(candidates) != 2:
-      raise InputError(f"{name}: should have two answers, and correctAnswer A or B")
-    yield _pronoun(before + " ", " " + after, candidates, candidates["AB".index(letter)], name)
-    if number == 273:  # the collection has grown since; the first 273 are what is compared
+      raise InputError(f"{location}: should have two answers, and correctAnswer A or B")
+    answer = candidates["AB".index(letter)]
+    yield _pronoun(f"{before} ", f" {after}", candidates, answer, location)
+    if number == 273:  # published results are on the first 273; the collection has grown since
       return
 
 
-def _pronoun(before: str, after: str, candidates: list[str], answer: str, name: str) -> Pronoun:
-  folded = [candidate.lower() for candidate in candidates]
-  if len(folded) != 2 or answer.lower() not in folded:
+def _one_line(text: str | None) -> str:
+  return " ".join((text or "").split())
+
+
+def _pronoun(before: str, after: str, candidates: list[str], answer: str, location: str) -> Pronoun:
+  lowered = [candidate.lower() for candidate in candidates]
+  if len(candidates) != 2 or answer.lower() not in lowered:
     raise InputError(
-      f"{name}: answer {answer!r}: should be one of two candidates, not of {', '.join(candidates)}"
+      f"{location}: answer {answer!r}: should be one of two candidates, "
+      f"not of {', '.join(candidates)}"
     )
-  if before.strip():  # "The bee" is written as at a sentence's beginning, wherever it will stand
-    candidates = [
-      re.sub(r"^(The|A|An) ", lambda article: article[0].lower(), each) for each in candidates
-    ]
-  return Pronoun(before, after, tuple(candidates), folded.index(answer.lower()), name)
+  first, second = candidates
+  if before.strip():  # candidates are capitalized as if they began the sentence
+    first, second = _lower_article(first), _lower_article(second)
+  return Pronoun(before, after, (first, second), lowered.index(answer.lower()), location)
+
+
+def _lower_article(candidate: str) -> str:
+  return re.sub(r"^(The|A|An) ", lambda article: article[0].lower(), candidate)

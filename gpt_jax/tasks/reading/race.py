@@ -1,6 +1,4 @@
-"""RACE: questions on a passage, four options each, from English exams of middle and high schools
-(Lai et al. 2017).
-"""
+"""RACE: four-option questions on a passage, from English exams in China (Lai et al. 2017)."""
 
 import functools
 import json
@@ -18,54 +16,56 @@ from gpt_jax.tasks.transforms import Sequences
 LABELS = ("A", "B", "C", "D")
 
 
-def sequences(article: str, question: str, *options: str) -> Sequences:
-  """<start> article question <delimiter> option <extract>, an option each (the paper's section
-  3.3).
+def question_answering(article: str, question: str, *options: str) -> Sequences:
+  """One sequence per option: <start> article question <delimiter> option <extract>.
+
+  Radford et al. 2018, section 3.3: no delimiter between article and question.
   """
   return tuple((article, question, option) for option in options)
 
 
 def read(data_dir: str, split: str, schools: tuple[str, ...]) -> Iterator[Row]:
+  """Reads the release: one folder per split and school, one .txt file of JSON per passage."""
   root = find_folder(data_dir, "race")
   for school in schools:
-    place = os.path.join(root, split, school)
-    if not os.path.isdir(place):
+    folder = os.path.join(root, split, school)
+    if not os.path.isdir(folder):
       raise MissingInput(
-        f"{place}: no such folder; RACE has one for each split and school, with a .txt file a passage"
+        f"{folder}: no such folder; RACE has one per split and school, "
+        "with one .txt file per passage"
       )
-    for name in sorted(
-      os.listdir(place), key=lambda name: (len(name), name)
-    ):  # 2.txt before 10.txt
-      if name.endswith(".txt"):
-        yield from _read_passage(os.path.join(place, name))
+    names = [name for name in os.listdir(folder) if name.endswith(".txt")]
+    names.sort(key=lambda name: (len(name), name))  # 2.txt before 10.txt
+    for name in names:
+      yield from _read_passage(os.path.join(folder, name))
 
 
 def _read_passage(path: str) -> Iterator[Row]:
   for number, line in read_lines(path):
-    name = f"{path}:{number}"
+    location = f"{path}:{number}"
     try:
       passage = json.loads(line)
     except ValueError as error:
-      raise InputError(f"{name}: not JSON: {error}") from error
-    yield from questions(passage, name)
+      raise InputError(f"{location}: not JSON: {error}") from error
+    yield from passage_rows(passage, location)
 
 
-def questions(passage: dict[str, Any], name: str) -> Iterator[Row]:
-  """The rows of one passage, from the official file or from TFDS."""
+def passage_rows(passage: dict[str, Any], location: str) -> Iterator[Row]:
+  """Yields one row per question of a passage, from the official file or from TFDS."""
   try:
     article = passage["article"]
-    together = list(zip(passage["questions"], passage["options"], passage["answers"], strict=True))
-    rows = [((article, question, *options), answer) for question, options, answer in together]
+    questions = list(zip(passage["questions"], passage["options"], passage["answers"], strict=True))
+    rows = [((article, question, *options), answer) for question, options, answer in questions]
   except (KeyError, TypeError, ValueError) as error:
     raise InputError(
-      f"{name}: should have an article, and as many questions as options and answers"
+      f"{location}: should have an article, and as many questions as options and answers"
     ) from error
   for number, (texts, answer) in enumerate(rows, start=1):
     if len(texts) != 2 + len(LABELS) or not all(isinstance(text, str) for text in texts):
       raise InputError(
-        f"{name}: question {number}: {len(texts) - 2} options; should be {len(LABELS)} texts"
+        f"{location}: question {number}: {len(texts) - 2} options; should be {len(LABELS)} texts"
       )
-    yield Row(texts, answer, f"{name}: question {number}")
+    yield Row(texts, answer, f"{location}: question {number}")
 
 
 def _task(name: str, schools: tuple[str, ...], paper: str) -> Task:
@@ -73,19 +73,27 @@ def _task(name: str, schools: tuple[str, ...], paper: str) -> Task:
     name=name,
     labels=LABELS,
     columns=("article", "question", *LABELS),
-    sequences=sequences,
+    transform=question_answering,
     read=functools.partial(read, schools=schools),
     metrics={"accuracy": accuracy},
     pooling="per_choice",
     truncate=first_field,
     tfds=tuple(f"race/{school}" for school in schools),
-    parse=questions,
-    paper=f"{paper} accuracy on the test set (Radford et al. 2018, table 3)",
+    tfds_rows=passage_rows,
+    paper=paper,
   )
 
 
 TASKS = (
-  _task("race", ("middle", "high"), "59.0"),
-  _task("race-middle", ("middle",), "62.9"),
-  _task("race-high", ("high",), "57.4"),
+  _task(
+    "race",
+    ("middle", "high"),
+    "59.0 accuracy on the test set (Radford et al. 2018, table 3)",
+  ),
+  _task(
+    "race-middle",
+    ("middle",),
+    "62.9 accuracy on the test set (Radford et al. 2018, table 3)",
+  ),
+  _task("race-high", ("high",), "57.4 accuracy on the test set (Radford et al. 2018, table 3)"),
 )

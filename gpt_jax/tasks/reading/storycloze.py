@@ -1,6 +1,4 @@
-"""Story Cloze: which of two endings belongs to a story of four sentences? (Mostafazadeh et al.
-2016)
-"""
+"""Story Cloze: which of two endings belongs to a four-sentence story? (Mostafazadeh et al. 2016)"""
 
 import functools
 import glob
@@ -17,38 +15,42 @@ from gpt_jax.tasks.transforms import Sequences, multiple_choice
 
 SENTENCES = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 ENDINGS = ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2")
-DIVISION = 3535999445  # the seed of OpenAI's split (released datasets.py); the paper trains on the validation set
+SPLIT_SEED = 3535999445  # OpenAI's (openai/datasets.py)
+
+
+def story_endings(*texts: str) -> Sequences:
+  """<start> story <delimiter> ending <extract>, for each of the two endings."""
+  return multiple_choice(" ".join(texts[:4]), *texts[4:])
 
 
 def read(data_dir: str, split: str, test: str) -> Iterator[Row]:
-  """The set's own CSV files: "val" of spring 2016, divided 4 to 1 for training and dev, and the
-  test set asked for.
+  """Reads the official CSV files.
+
+  The paper trains on the validation set of spring 2016, divided 4 to 1 into training and dev set,
+  as by sklearn.model_selection.train_test_split.
+
+  Args:
+    data_dir, split: see Task.read.
+    test: the file of the test set, cloze_test_{test}*.csv.
   """
   root = find_folder(data_dir, "story_cloze")
   if split == "test":
-    yield from _rows(root, test)
+    yield from _read_file(root, test)
     return
-  rows = list(_rows(root, "val__spring2016"))
-  order = np.random.RandomState(DIVISION).permutation(
-    len(rows)
-  )  # as sklearn.model_selection.train_test_split has it
-  held_out = len(rows) // 5  # 374 of 1,871
-  yield from (rows[i] for i in (order[:held_out] if split == "dev" else order[held_out:]))
+  rows = list(_read_file(root, "val__spring2016"))
+  order = np.random.RandomState(SPLIT_SEED).permutation(len(rows))
+  dev_size = len(rows) // 5  # 374 of 1,871
+  chosen = order[:dev_size] if split == "dev" else order[dev_size:]
+  yield from (rows[i] for i in chosen)
 
 
-def _rows(root: str, name: str) -> Iterator[Row]:
-  found = sorted(
-    glob.glob(os.path.join(glob.escape(root), "**", f"cloze_test_{name}*.csv"), recursive=True)
-  )
-  if len(found) != 1:
-    problem = InputError if found else MissingInput
-    raise problem(f"{root}: {len(found)} files cloze_test_{name}*.csv; there should be one")
-  return read_table(found[0], (*SENTENCES, *ENDINGS), "AnswerRightEnding")
-
-
-def sequences(*texts: str) -> Sequences:
-  """<start> story <delimiter> ending <extract>, for each of the two endings."""
-  return multiple_choice(" ".join(texts[:4]), *texts[4:])
+def _read_file(root: str, name: str) -> Iterator[Row]:
+  pattern = os.path.join(glob.escape(root), "**", f"cloze_test_{name}*.csv")
+  paths = glob.glob(pattern, recursive=True)
+  if len(paths) != 1:
+    problem = InputError if paths else MissingInput
+    raise problem(f"{root}: {len(paths)} files cloze_test_{name}*.csv; there should be one")
+  return read_table(paths[0], (*SENTENCES, *ENDINGS), "AnswerRightEnding")
 
 
 def _task(name: str, test: str, paper: str) -> Task:
@@ -56,7 +58,7 @@ def _task(name: str, test: str, paper: str) -> Task:
     name=name,
     labels=("1", "2"),
     columns=(*SENTENCES, *ENDINGS),
-    sequences=sequences,
+    transform=story_endings,
     read=functools.partial(read, test=test),
     metrics={"accuracy": accuracy},
     pooling="per_choice",
