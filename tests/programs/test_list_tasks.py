@@ -1,4 +1,4 @@
-"""The list of tasks, and what it says of folders that are whole, partial and broken."""
+"""The list of tasks, for complete, partial and malformed data folders."""
 
 import os
 import subprocess
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.programs import list_tasks as catalog
+from gpt_jax.programs import list_tasks
 from gpt_jax.tasks.task import all_tasks
 
 ROOT = Path(__file__).parents[2]
 COLA = "x\t1\t\tThe cat sat.\n"
 
-# What the paper says of its twelve tasks: section 3.3's transformations, tables 2 to 4.
+# The paper's twelve tasks: transformations of section 3.3, results of tables 2 to 4.
 PAPER = {
   "classification": {"cola": 45.4, "sst2": 91.3},
   "similarity": {"mrpc": 82.3, "qqp": 70.3, "stsb": 82.0},
@@ -32,7 +32,7 @@ PAPER = {
 
 @pytest.fixture
 def files(tmp_path):
-  """files({name: content}) -> a folder with these files."""
+  """files({name: content}) writes the files and returns their folder."""
 
   def make(contents):
     for name, content in contents.items():
@@ -44,26 +44,26 @@ def files(tmp_path):
   return make
 
 
-def of(name, data_dir):
-  return next(entry for entry in catalog.run(data_dir) if entry.task == name)
+def entry_of(name, data_dir):
+  return next(entry for entry in list_tasks.run(data_dir) if entry.task == name)
 
 
-def test_every_task_and_what_it_is():
-  entries = {entry.task: entry for entry in catalog.run()}
+def test_the_list_describes_every_task():
+  entries = {entry.task: entry for entry in list_tasks.run()}
   assert list(entries) == [task.name for task in all_tasks()] and len(entries) == 22
-  found = {}
+  results = {}
   for entry in entries.values():
     assert (entry.sizes, entry.remarks) == ({}, ())
     if entry.paper is not None:
-      found.setdefault(entry.transform, {})[entry.task] = entry.paper
-  assert found == PAPER
+      results.setdefault(entry.transform, {})[entry.task] = entry.paper
+  assert results == PAPER
   assert entries["stsb"][2:6] == (tuple("012345"), ("pearson", "spearman"), 82.0, ("glue/stsb",))
   assert {
     entries[f"story-{name}"].transform for name in ("ending", "doing", "company", "next")
   } == set(PAPER)
 
 
-def test_sizes(files):
+def test_the_examples_of_a_folder_are_counted(files):
   data_dir = files(
     {
       "glue/CoLA/train.tsv": COLA * 3,
@@ -71,11 +71,11 @@ def test_sizes(files):
       "glue/CoLA/test.tsv": "sentence\nA.\n",
     }
   )
-  assert of("cola", data_dir)[-2:] == ({"train": 3, "dev": 1, "test": 1}, ())
-  assert of("cola", f"{data_dir}/glue").sizes == {"train": 3, "dev": 1, "test": 1}
+  assert entry_of("cola", data_dir)[-2:] == ({"train": 3, "dev": 1, "test": 1}, ())
+  assert entry_of("cola", f"{data_dir}/glue").sizes == {"train": 3, "dev": 1, "test": 1}
 
 
-def test_what_is_missing_or_broken_is_told_and_the_others_are_counted(files, monkeypatch):
+def test_problems_become_remarks_and_other_splits_are_still_counted(files):
   data_dir = files(
     {
       "glue/CoLA/train.tsv": COLA,
@@ -86,7 +86,7 @@ def test_what_is_missing_or_broken_is_told_and_the_others_are_counted(files, mon
       "race": "a file",
     }
   )
-  by_name = {entry.task: entry[-2:] for entry in catalog.run(data_dir)}
+  by_name = {entry.task: entry[-2:] for entry in list_tasks.run(data_dir)}
   missing = "No such file or directory"
   assert by_name["cola"] == (
     {"train": 1, "dev": None, "test": None},
@@ -99,21 +99,21 @@ def test_what_is_missing_or_broken_is_told_and_the_others_are_counted(files, mon
     "snli_1.0/snli_1.0_dev.txt: 1 of 2 rows have no gold label and are left out"
     in by_name["snli"][1]
   )
-  nothing = {"train": None, "dev": None, "test": None}
-  assert by_name["rte"] == (nothing, ("no folder 'glue/RTE' here",))
-  assert by_name["race"] == (nothing, ("no folder 'race' here",))
+  no_sizes = {"train": None, "dev": None, "test": None}
+  assert by_name["rte"] == (no_sizes, ("no folder 'glue/RTE' here",))
+  assert by_name["race"] == (no_sizes, ("no folder 'race' here",))
   assert by_name["story-next"][0]["train"] > 0
 
 
-def test_an_error_of_ours_does_not_end_the_list(files, monkeypatch):
+def test_an_unexpected_error_becomes_a_remark(files, monkeypatch):
   def broken(*_):
-    raise ZeroDivisionError("ours")
+    raise ZeroDivisionError("bug")
 
   data_dir = files({"glue/SST-2/dev.tsv": "sentence\tlabel\nfine\t1\n"})
   monkeypatch.setattr("gpt_jax.tasks.glue.cola.read_lines", broken)
   files({"glue/CoLA/dev.tsv": COLA})
-  assert "dev: ZeroDivisionError: ours" in of("cola", data_dir).remarks
-  assert of("sst2", data_dir).sizes["dev"] == 1
+  assert "dev: ZeroDivisionError: bug" in entry_of("cola", data_dir).remarks
+  assert entry_of("sst2", data_dir).sizes["dev"] == 1
 
 
 class Tagging:
@@ -127,25 +127,25 @@ class Tagging:
 
 
 def test_a_task_with_another_kind_of_labels_is_listed(monkeypatch, tmp_path):
-  monkeypatch.setattr(catalog, "all_tasks", lambda: [Tagging()])
-  (entry,) = catalog.run(str(tmp_path))
+  monkeypatch.setattr(list_tasks, "all_tasks", lambda: [Tagging()])
+  (entry,) = list_tasks.run(str(tmp_path))
   assert entry[:4] == ("tagging", "tagging", ("noun", "verb"), ("accuracy",))
   assert entry.sizes == {"train": 3, "dev": 3, "test": 3}
 
 
-def test_no_folder(tmp_path):
+def test_a_data_dir_that_is_no_folder_is_refused(tmp_path):
   with pytest.raises(InputError, match=r"^--data_dir=.*nowhere: no such folder$"):
-    catalog.run(str(tmp_path / "nowhere"))
+    list_tasks.run(str(tmp_path / "nowhere"))
 
 
 def launch(*arguments, **kwargs):
   command = [sys.executable, str(ROOT / "launch" / "tasks.py"), *arguments]
   kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **kwargs}
-  environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}  # as users have it
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
   return subprocess.Popen(command, env=environment, **kwargs)
 
 
-def test_the_table(files):
+def test_the_command_prints_a_table(files):
   data_dir = files({"glue/CoLA/train.tsv": COLA * 1200, "glue/CoLA/dev.tsv": COLA})
   process = launch(f"--data_dir={data_dir}")
   out, err = process.communicate()
@@ -180,7 +180,7 @@ def test_the_table(files):
   assert note.startswith("paper: ")
 
 
-def test_a_reader_that_has_had_enough():
+def test_a_closed_pipe_ends_the_command_silently():
   reading, writing = os.pipe()
   os.close(reading)
   process = launch(stdout=writing)

@@ -1,6 +1,4 @@
-"""What can be wrong with an official file, for every reader: one line that names the file and
-the row.
-"""
+"""Malformed official files: every reader answers with one line that names file and row."""
 
 import re
 from typing import NamedTuple
@@ -12,16 +10,16 @@ from gpt_jax.tasks.task import all_tasks, find
 
 
 class File(NamedTuple):
-  """A file as published, with one row twice; the second is what gets broken.
+  """A file as published, with the same row twice; the tests break the second.
 
   Attributes:
-    task, split: what reads it.
-    path: below the data folder.
-    header: the first line's cells; empty where it has none.
+    task, split: the reader.
+    path: relative to the data folder.
+    header: the cells of the first line; empty if the file has none.
     row: the cells of the row.
-    texts: the places of the text columns.
-    label: the place of the label; None where it has none.
-    beside: another file that must be there.
+    texts: indices of the text columns.
+    label: index of the label column; None if the file has none.
+    extra: another file that the reader needs.
   """
 
   task: str
@@ -31,7 +29,7 @@ class File(NamedTuple):
   row: tuple[str, ...]
   texts: tuple[int, ...]
   label: int | None
-  beside: str = ""
+  extra: str = ""
 
   @property
   def line(self):
@@ -41,13 +39,13 @@ class File(NamedTuple):
     separator = "," if self.path.endswith(".csv") else "\t"
     lines = [self.header if header is None else header, self.row, self.row if row is None else row]
     content = "".join(separator.join(cells) + "\n" for cells in lines if cells)
-    for path, text in ((self.path, content), (self.beside, "7\t8\n")):
+    for path, text in ((self.path, content), (self.extra, "7\t8\n")):
       if path:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(text.encode(errors="surrogateescape"))
 
-  def changed(self, place, cell):
-    return (*self.row[:place], cell, *self.row[place + 1 :])
+  def replace_cell(self, index, cell):
+    return (*self.row[:index], cell, *self.row[index + 1 :])
 
 
 PAIR = ("index", "sentence1", "sentence2")
@@ -104,7 +102,7 @@ FILES = [
       (3, 4),
       0,
     ),
-    beside="glue/MRPC/dev_ids.tsv",
+    extra="glue/MRPC/dev_ids.tsv",
   ),
   File(
     "mrpc",
@@ -189,33 +187,37 @@ def identity(file):
   return f"{file.task}-{file.split}-{file.path}"
 
 
-of_each_file = pytest.mark.parametrize("file", FILES, ids=identity)
+for_each_file = pytest.mark.parametrize("file", FILES, ids=identity)
 
 
-def refused(file, root, message):
-  """The message is one line, and begins with the file."""
+def check_refused(file, root, message):
+  """Reading fails with one line that begins with the file."""
   with pytest.raises(InputError) as caught:
     find(file.task).examples(str(root), file.split)
   assert re.match(re.escape(str(root / file.path)) + message, str(caught.value)), caught.value
   assert "\n" not in str(caught.value)
 
 
-def test_all_readers_are_here():
-  elsewhere = {"race", "race-middle", "race-high"}  # folders of JSON, see test_official_files.py
-  own = {task.name for task in all_tasks() if task.name.startswith("story-")}
-  assert {task.name for task in all_tasks()} - elsewhere - own == {file.task for file in FILES}
+def test_every_task_with_files_is_tested():
+  json_tasks = {"race", "race-middle", "race-high"}  # see test_official_files.py
+  generated = {task.name for task in all_tasks() if task.name.startswith("story-")}
+  assert {task.name for task in all_tasks()} - json_tasks - generated == {
+    file.task for file in FILES
+  }
 
 
-@of_each_file
-def test_whole(tmp_path, file):
+@for_each_file
+def test_an_intact_file_is_read(tmp_path, file):
   file.write(tmp_path)
   examples = find(file.task).examples(str(tmp_path), file.split)
-  names = [example.location for example in examples]
-  assert sorted(names) == [f"{tmp_path / file.path}:{line}" for line in (file.line - 1, file.line)]
+  locations = [example.location for example in examples]
+  assert sorted(locations) == [
+    f"{tmp_path / file.path}:{line}" for line in (file.line - 1, file.line)
+  ]
 
 
-@of_each_file
-def test_missing(tmp_path, file):
+@for_each_file
+def test_a_missing_file_is_named(tmp_path, file):
   file.write(tmp_path)
   (tmp_path / file.path).unlink()
   if file.path.endswith(".csv"):
@@ -223,13 +225,13 @@ def test_missing(tmp_path, file):
       InputError, match=r"story_cloze/?: 0 files cloze_test_\w+\*\.csv; there should be one"
     ):
       find(file.task).examples(str(tmp_path), file.split)
-  else:  # of MRPC's two layouts the first is asked for
+  else:  # of MRPC's two layouts, the message names Microsoft's
     path = "glue/MRPC/msr_paraphrase_train.txt" if file.path == "glue/MRPC/dev.tsv" else file.path
-    refused(file._replace(path=path), tmp_path, ": No such file or directory")
+    check_refused(file._replace(path=path), tmp_path, ": No such file or directory")
 
 
-@of_each_file
-def test_truncated_row(tmp_path, file):
+@for_each_file
+def test_a_truncated_row_is_refused(tmp_path, file):
   file.write(tmp_path, row=file.row[:-1])
   if file.task == "qqp" and file.label:
     with pytest.warns(
@@ -237,47 +239,49 @@ def test_truncated_row(tmp_path, file):
     ):
       assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
   else:
-    refused(file, tmp_path, rf":{file.line}: {len(file.row) - 1} columns")
+    check_refused(file, tmp_path, rf":{file.line}: {len(file.row) - 1} columns")
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.label is not None], ids=identity)
-def test_unknown_label(tmp_path, file):
-  file.write(tmp_path, row=file.changed(file.label, "maybe"))
-  refused(file, tmp_path, rf":{file.line}: label 'maybe': should be ")
+def test_an_unknown_label_is_refused(tmp_path, file):
+  file.write(tmp_path, row=file.replace_cell(file.label, "maybe"))
+  check_refused(file, tmp_path, rf":{file.line}: label 'maybe': should be ")
 
 
-@of_each_file
-def test_empty_text(tmp_path, file):
-  for place, column in zip(file.texts, find(file.task).columns, strict=file.task != "storycloze"):
+@for_each_file
+def test_an_empty_text_is_refused(tmp_path, file):
+  for index, column in zip(file.texts, find(file.task).columns, strict=file.task != "storycloze"):
     for empty in ("", " \u00a0"):
-      file.write(tmp_path, row=file.changed(place, empty))
+      file.write(tmp_path, row=file.replace_cell(index, empty))
       if file.task == "qqp" and file.label:
         with pytest.warns(
           UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"
         ):
           assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
       else:
-        refused(
+        check_refused(
           file, tmp_path, rf":{file.line}: column '{column}' is empty; fill it in or remove the row"
         )
 
 
-@of_each_file
-def test_wrong_encoding(tmp_path, file):
-  file.write(tmp_path, row=file.changed(file.texts[0], "caf\udce9"))
-  refused(file, tmp_path, rf":{file.line}: not UTF-8 \(byte 0xe9\); convert the file to UTF-8")
+@for_each_file
+def test_a_file_that_is_not_utf8_is_refused(tmp_path, file):
+  file.write(tmp_path, row=file.replace_cell(file.texts[0], "caf\udce9"))
+  check_refused(
+    file, tmp_path, rf":{file.line}: not UTF-8 \(byte 0xe9\); convert the file to UTF-8"
+  )
 
 
-@of_each_file
-def test_another_header(tmp_path, file):
+@for_each_file
+def test_a_wrong_header_is_refused(tmp_path, file):
   if file.header:
     column = file.header[file.texts[0]]
     file.write(tmp_path, header=tuple(name.replace(column, "text") for name in file.header))
-    refused(
+    check_refused(
       file,
       tmp_path,
       rf":(1: should name the columns|[12]: no column '{column}'; the columns are '\w)",
     )
-  else:  # a header where the official file has none
+  else:  # a header although the official file has none
     file.write(tmp_path, header=tuple(f"column{n}" for n in range(len(file.row))))
-    refused(file, tmp_path, rf":1: label 'column{file.label}': should be ")
+    check_refused(file, tmp_path, rf":1: label 'column{file.label}': should be ")

@@ -1,6 +1,4 @@
-"""Every reader on rows of the official files, against the csv module and the labels' meanings as
-published.
-"""
+"""Every reader on samples of the official files, compared with the csv module."""
 
 import csv
 import itertools
@@ -11,7 +9,7 @@ import pytest
 
 from gpt_jax.tasks.task import find
 
-PLACES = {  # a folder of the samples -> the same in the official layout
+FOLDERS = {  # folder of the samples -> folder in the official layout
   "glue/cola/CoLA": "glue/CoLA",
   "glue/mnli/MNLI": "glue/MNLI",
   "glue/qnli/QNLI": "glue/QNLI",
@@ -24,7 +22,7 @@ PLACES = {  # a folder of the samples -> the same in the official layout
   "snli/plain_text/snli_1.0": "snli_1.0",
   "story_cloze": "story_cloze",
 }
-RENAMED = {
+FILES = {  # file of the samples -> file in the official layout
   "glue/ax/ax.tsv": "glue/AX.tsv",
   "glue/mrpc/MRPC/train": "glue/MRPC/msr_paraphrase_train.txt",
   "glue/mrpc/MRPC/test": "glue/MRPC/msr_paraphrase_test.txt",
@@ -34,13 +32,13 @@ RENAMED = {
 
 @pytest.fixture(scope="module")
 def official(data_root, tmp_path_factory):
-  """A folder with the samples in the official layout."""
+  """The samples in the official layout."""
   samples, root = data_root / "format_samples", tmp_path_factory.mktemp("official")
   if not samples.is_dir():
     pytest.skip(f"no format_samples in {data_root}")
-  for source, target in PLACES.items():
+  for source, target in FOLDERS.items():
     shutil.copytree(samples / source, root / target, copy_function=shutil.copyfile)
-  for source, target in RENAMED.items():
+  for source, target in FILES.items():
     (root / target).parent.mkdir(exist_ok=True)
     content = (samples / source).read_bytes()
     (root / target).write_bytes(
@@ -50,7 +48,7 @@ def official(data_root, tmp_path_factory):
 
 
 def read(path, names=None):
-  """[(line, {column: cell})] by the csv module."""
+  """Reads [(line, {column: cell})] by the csv module."""
   quoting = csv.QUOTE_MINIMAL if path.suffix == ".csv" else csv.QUOTE_NONE
   with open(path, newline="", encoding="utf-8-sig") as file:
     reader = csv.DictReader(
@@ -60,7 +58,7 @@ def read(path, names=None):
 
 
 def check(task, examples, rows, columns, label=None, meanings=None):
-  """Texts, labels by name, and lines are those of the rows, in their order."""
+  """Texts, label names and line numbers of the examples are those of the rows, in order."""
   assert len(examples) == len(rows) > 0
   for example, (line, row) in zip(examples, rows, strict=True):
     assert example.sequences == task.transform(*(row[column] for column in columns))
@@ -78,7 +76,9 @@ def check(task, examples, rows, columns, label=None, meanings=None):
 TWO = ("sentence1", "sentence2")
 THREE_WAY = {name: name for name in ("entailment", "neutral", "contradiction")}
 TWO_WAY = {name: name for name in ("entailment", "not_entailment")}
-GLUE = {  # task: folder, text columns, label column, what its values mean (gluebenchmark.com; for numbers, its papers)
+# Task: folder, text columns, label column, its values -> label names (gluebenchmark.com and the
+# papers of the data sets).
+GLUE = {
   "sst2": ("SST-2", ("sentence",), "label", {"0": "negative", "1": "positive"}),
   "qqp": (
     "QQP",
@@ -96,12 +96,12 @@ GLUE = {  # task: folder, text columns, label column, what its values mean (glue
 
 
 @pytest.mark.parametrize("name, split", list(itertools.product(GLUE, ("train", "dev", "test"))))
-def test_glue(official, name, split):
-  place, columns, label, meanings = GLUE[name]
+def test_glue_files(official, name, split):
+  folder, columns, label, meanings = GLUE[name]
   kind = (
     {"mnli": "_matched", "mnli-mismatched": "_mismatched"}.get(name, "") if split != "train" else ""
   )
-  rows = read(official / "glue" / place / f"{split}{kind}.tsv")
+  rows = read(official / "glue" / folder / f"{split}{kind}.tsv")
   check(
     find(name),
     find(name).examples(str(official), split),
@@ -118,7 +118,7 @@ def test_the_diagnostic_set(official):
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
-def test_cola(official, split):
+def test_cola_files(official, split):
   rows = read(official / f"glue/CoLA/{split}.tsv", ("source", "label", "mark", "sentence"))
   meanings = {"0": "unacceptable", "1": "acceptable"}
   check(
@@ -144,11 +144,11 @@ MRPC = (("#1 String", "#2 String"), "Quality", {"0": "not_equivalent", "1": "equ
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_mrpc(official, split):
-  place = official / "glue/MRPC"
-  rows = read(place / f"msr_paraphrase_{'test' if split == 'test' else 'train'}.txt")
+def test_mrpc_files(official, split):
+  folder = official / "glue/MRPC"
+  rows = read(folder / f"msr_paraphrase_{'test' if split == 'test' else 'train'}.txt")
   if split != "test":
-    dev = (place / "dev_ids.tsv").read_text().splitlines()
+    dev = (folder / "dev_ids.tsv").read_text().splitlines()
     rows = [
       (line, row)
       for line, row in rows
@@ -157,50 +157,50 @@ def test_mrpc(official, split):
   check(find("mrpc"), find("mrpc").examples(str(official), split), rows, *MRPC)
 
 
-def test_mrpc_as_glues_download_script_divides_it(official, tmp_path):
-  """It writes train.tsv and dev.tsv with the columns of Microsoft's file, and test.tsv without
-  labels.
-  """
-  source, place = official / "glue/MRPC", tmp_path / "glue/MRPC"
-  place.mkdir(parents=True)
+def test_mrpc_as_written_by_glues_download_script(official, tmp_path):
+  """train.tsv and dev.tsv have the columns of Microsoft's file, test.tsv has no labels."""
+  source, folder = official / "glue/MRPC", tmp_path / "glue/MRPC"
+  folder.mkdir(parents=True)
   header, *lines = (source / "msr_paraphrase_train.txt").read_text(encoding="utf-8").splitlines()
   dev = (source / "dev_ids.tsv").read_text().splitlines()
   for split in ("train", "dev"):
     chosen = [
       line for line in lines if ("\t".join(line.split("\t")[1:3]) in dev) == (split == "dev")
     ]
-    (place / f"{split}.tsv").write_text("\n".join([header, *chosen]), encoding="utf-8")
+    (folder / f"{split}.tsv").write_text("\n".join([header, *chosen]), encoding="utf-8")
   _, *lines = (source / "msr_paraphrase_test.txt").read_text(encoding="utf-8").splitlines()
   lines = ["\t".join([str(index), *line.split("\t")[1:]]) for index, line in enumerate(lines)]
-  (place / "test.tsv").write_text(
+  (folder / "test.tsv").write_text(
     "\n".join(["index\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines]), encoding="utf-8"
   )
   task = find("mrpc")
   for split in ("train", "dev", "test"):
     columns, label, meanings = MRPC
-    found = task.examples(str(tmp_path), split)
+    examples = task.examples(str(tmp_path), split)
     check(
       task,
-      found,
-      read(place / f"{split}.tsv"),
+      examples,
+      read(folder / f"{split}.tsv"),
       columns,
       None if split == "test" else label,
       meanings,
     )
-    whole = task.examples(str(official), split)
-    assert [example.sequences for example in found] == [example.sequences for example in whole]
-    assert split == "test" or [example.label for example in found] == [
-      example.label for example in whole
+    originals = task.examples(str(official), split)
+    assert [example.sequences for example in examples] == [
+      example.sequences for example in originals
     ]
-  for path in source.iterdir():  # the script leaves them there; their test set has labels
-    shutil.copyfile(path, place / path.name)
+    assert split == "test" or [example.label for example in examples] == [
+      example.label for example in originals
+    ]
+  for path in source.iterdir():  # if the originals are present, their labeled test set is read
+    shutil.copyfile(path, folder / path.name)
   assert [example.label for example in task.examples(str(tmp_path), "test")] == [
-    example.label for example in whole
+    example.label for example in originals
   ]
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_snli(official, split):
+def test_snli_files(official, split):
   rows = read(official / f"snli_1.0/snli_1.0_{split}.txt")
   check(
     find("snli"), find("snli").examples(str(official), split), rows, TWO, "gold_label", THREE_WAY
@@ -208,7 +208,7 @@ def test_snli(official, split):
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_scitail(official, split):
+def test_scitail_files(official, split):
   columns = ("premise", "hypothesis")
   rows = read(official / f"SciTailV1.1/tsv_format/scitail_1.0_{split}.tsv", (*columns, "label"))
   meanings = {"entails": "entails", "neutral": "neutral"}
@@ -236,7 +236,7 @@ CLOZE = (
 @pytest.mark.parametrize(
   "name, file", [("storycloze", "2016/*_test__*.csv"), ("storycloze-2018", "2018/*_val__*.csv")]
 )
-def test_storycloze(official, name, file):
+def test_storycloze_files(official, name, file):
   task, (path,), (divided,) = (
     find(name),
     official.glob(f"story_cloze/{file}"),

@@ -1,4 +1,4 @@
-"""Metrics against their definitions."""
+"""Metrics, compared with their definitions."""
 
 import sys
 import warnings
@@ -37,19 +37,21 @@ def test_correlations_equal_their_definitions():
 
 
 @pytest.mark.parametrize("metric", [metrics.matthews, metrics.pearson, metrics.spearman])
-def test_constant_values_correlate_with_nothing(metric):
+def test_the_correlation_with_a_constant_is_zero(metric):
   constant, varied = np.ones(4), np.array([0.0, 1, 1, 0])
   with warnings.catch_warnings(action="error"):
     assert metric(varied, constant) == metric(constant, varied) == metric(constant, constant) == 0
 
 
-def test_f1_of_predictions_that_are_never_positive():
-  never = np.array([0, 0])
-  assert metrics.f1(np.array([0, 1]), never) == metrics.f1(never, never) == 0
+def test_f1_is_zero_if_class_1_is_never_predicted():
+  negative = np.array([0, 0])
+  assert metrics.f1(np.array([0, 1]), negative) == metrics.f1(negative, negative) == 0
 
 
 @pytest.mark.parametrize("metric, library", [("accuracy", "sklearn"), ("pearson", "scipy")])
-def test_missing_library_names_the_extra(monkeypatch, classes, metric, library):
+def test_a_missing_library_is_reported_with_the_extra_to_install(
+  monkeypatch, classes, metric, library
+):
   monkeypatch.setitem(sys.modules, library, None)
   monkeypatch.setitem(
     sys.modules, f"{library}.{'metrics' if library == 'sklearn' else 'stats'}", None

@@ -1,4 +1,4 @@
-"""The published data sets: small files in their formats, and the real ones where they are."""
+"""The official data sets: small files in their formats, and the real ones if present."""
 
 import functools
 import json
@@ -16,26 +16,36 @@ from gpt_jax.tasks.task import find
 
 MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
 
-# Small files as published: each quirk that the real ones have, in words of our own.
+# Small files with the quirks of the published ones.
 FILES = {
   "glue/CoLA/train.tsv": "gj04\t1\t\tThe cat sat.\nks08\t0\t*\tCat the sat.\n",
   "glue/CoLA/dev.tsv": "gj04\t1\t\tA dog barked.",
   "glue/CoLA/test.tsv": "index\tsentence\n0\tBirds sing.\n",
   "glue/RTE/train.tsv": (
-    'index\tsentence1\tsentence2\tlabel\n0\tHe "ran.\tHe moved.\tentailment\n1\tA.\tB.\tnot_entailment\n'
+    'index\tsentence1\tsentence2\tlabel\n0\tHe "ran.\tHe moved.\tentailment\n'
+    "1\tA.\tB.\tnot_entailment\n"
   ),
   "glue/RTE/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
   "glue/SST-2/train.tsv": 'sentence\tlabel\nhide new things \t0\na "joy\t1\n',
   "glue/SST-2/test.tsv": "index\tsentence\n0\tuneasy\n",
   "glue/WNLI/train.tsv": (
-    'index\tsentence1\tsentence2\tlabel\n0\tThe "cup fell; it broke.\tThe cup broke.\t1\n1\tA.\tB.\t0\n'
+    'index\tsentence1\tsentence2\tlabel\n0\tThe "cup fell; it broke.\tThe cup broke.\t1\n'
+    "1\tA.\tB.\t0\n"
   ),
   "glue/WNLI/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
-  "glue/QNLI/dev.tsv": "index\tquestion\tsentence\tlabel\n0\tWhen?\tMay.\tentailment\n1\tWho?\tNo.\tnot_entailment\n",
-  "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv": "A wave.\tIt waves.\tentails\nA cell.\tIt waves.\tneutral\n",
+  "glue/QNLI/dev.tsv": (
+    "index\tquestion\tsentence\tlabel\n0\tWhen?\tMay.\tentailment\n1\tWho?\tNo.\tnot_entailment\n"
+  ),
+  "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv": (
+    "A wave.\tIt waves.\tentails\nA cell.\tIt waves.\tneutral\n"
+  ),
   "glue/AX/diagnostic.tsv": "index\tsentence1\tsentence2\n0\tE.\tF.\n1\tG.\tH.\n",
-  "glue/MNLI/dev_matched.tsv": "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tneutral\tentailment\n",
-  "glue/MNLI/dev_mismatched.tsv": "index\tsentence1\tsentence2\tgold_label\n0\tC.\tD.\tcontradiction\n",
+  "glue/MNLI/dev_matched.tsv": (
+    "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tneutral\tentailment\n"
+  ),
+  "glue/MNLI/dev_mismatched.tsv": (
+    "index\tsentence1\tsentence2\tgold_label\n0\tC.\tD.\tcontradiction\n"
+  ),
   "glue/QQP/train.tsv": (
     "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tWho?\tWhat man?\t1\n"
     "2\t4\t5\tbroken\n3\t6\t7\tA?\tB?\t0\n"
@@ -45,7 +55,9 @@ FILES = {
     "gold_label\tsentence1\tsentence2\tlabel1\tlabel2\nneutral\tA dog.\tA cat.\tneutral\n"
     "-\tE.\tF.\tneutral\tentailment\n"
   ),
-  "glue/STS-B/train.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t3.400\n1\tx\tC.\tD.\t5.000\n",
+  "glue/STS-B/train.tsv": (
+    "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t3.400\n1\tx\tC.\tD.\t5.000\n"
+  ),
   "glue/MRPC/msr_paraphrase_train.txt": MRPC_HEADER
   + '1\t1\t2\tA "b.\tC.\r\n0\t4\t3\tD.\tE.\r\n1\t3\t4\tF.\tG.\r\n',
   "glue/MRPC/msr_paraphrase_test.txt": MRPC_HEADER + "0\t5\t6\tH.\tI.\r\n",
@@ -73,50 +85,50 @@ def small(tmp_path):
   return tmp_path
 
 
-def short(examples, root):
+def summarize(examples, root):
   return [
     (example.sequences, example.label, example.location.removeprefix(f"{root}/"))
     for example in examples
   ]
 
 
-def test_cola(small):
-  assert short(find("cola").examples(str(small), "train"), small) == [
+def test_cola_has_a_header_in_its_test_file_only(small):
+  assert summarize(find("cola").examples(str(small), "train"), small) == [
     ((("The cat sat.",),), (0, 1), "glue/CoLA/train.tsv:1"),
     ((("Cat the sat.",),), (1, 0), "glue/CoLA/train.tsv:2"),
   ]
   assert find("cola").examples(str(small), "test")[0].sequences == (("Birds sing.",),)
 
 
-def test_rte(small):
-  assert short(find("rte").examples(str(small / "glue"), "train"), small) == [
+def test_rte_is_read_from_glues_folder(small):
+  assert summarize(find("rte").examples(str(small / "glue"), "train"), small) == [
     ((('He "ran.', "He moved."),), (1, 0), "glue/RTE/train.tsv:2"),
     ((("A.", "B."),), (0, 1), "glue/RTE/train.tsv:3"),
   ]
   assert find("rte").examples(str(small), "test")[0].label is None
 
 
-def test_sst2(small):
-  assert short(find("sst2").examples(str(small), "train"), small) == [
+def test_sst2_labels_are_named(small):
+  assert summarize(find("sst2").examples(str(small), "train"), small) == [
     ((("hide new things ",),), (1, 0), "glue/SST-2/train.tsv:2"),
     ((('a "joy',),), (0, 1), "glue/SST-2/train.tsv:3"),
   ]
   assert find("sst2").examples(str(small), "test")[0].label is None
 
 
-def test_wnli(small):
-  assert short(find("wnli").examples(str(small), "train"), small) == [
+def test_wnli_labels_are_named(small):
+  assert summarize(find("wnli").examples(str(small), "train"), small) == [
     ((('The "cup fell; it broke.', "The cup broke."),), (0, 1), "glue/WNLI/train.tsv:2"),
     ((("A.", "B."),), (1, 0), "glue/WNLI/train.tsv:3"),
   ]
   assert find("wnli").labels == ("not_entailment", "entailment")  # 0 and 1
-  assert short(find("wnli").examples(str(small), "test"), small) == [
+  assert summarize(find("wnli").examples(str(small), "test"), small) == [
     ((("C.", "D."),), None, "glue/WNLI/test.tsv:2")
   ]
 
 
-def test_qnli(small):
-  assert short(find("qnli").examples(str(small), "dev"), small) == [
+def test_qnli_is_a_question_and_a_sentence(small):
+  assert summarize(find("qnli").examples(str(small), "dev"), small) == [
     ((("When?", "May."),), (1, 0), "glue/QNLI/dev.tsv:2"),
     ((("Who?", "No."),), (0, 1), "glue/QNLI/dev.tsv:3"),
   ]
@@ -142,10 +154,10 @@ def test_storycloze_divides_the_validation_set(tmp_path):
   )
   assert (len(train), len(dev)) == (16, 4)
   expected = model_selection.train_test_split(range(20), test_size=4, random_state=3535999445)
-  found = [
+  numbers = [
     [int(example.sequences[0][1][5:-1]) for example in examples] for examples in (train, dev)
   ]
-  assert found == [list(part) for part in expected]
+  assert numbers == [list(part) for part in expected]
   assert test[0].sequences == (
     ("One 30. Two. Three. Four.", "Good 30."),
     ("One 30. Two. Three. Four.", "Bad."),
@@ -163,34 +175,34 @@ def test_mnli_has_two_dev_sets(small):
   matched, mismatched = (
     find(name).examples(str(small), "dev") for name in ("mnli", "mnli-mismatched")
   )
-  assert short(matched, small) == [((("A.", "B."),), (1, 0, 0), "glue/MNLI/dev_matched.tsv:2")]
-  assert short(mismatched, small) == [
+  assert summarize(matched, small) == [((("A.", "B."),), (1, 0, 0), "glue/MNLI/dev_matched.tsv:2")]
+  assert summarize(mismatched, small) == [
     ((("C.", "D."),), (0, 0, 1), "glue/MNLI/dev_mismatched.tsv:2")
   ]
 
 
-def test_the_diagnostic_set_is_one_more_test_set_of_mnli(small):
-  task, place = find("mnli-diagnostic"), "glue/AX/diagnostic.tsv"
-  rows = [((("E.", "F."),), None, f"{place}:2"), ((("G.", "H."),), None, f"{place}:3")]
-  assert short(task.examples(str(small), "test"), small) == rows
+def test_the_diagnostic_set_is_another_test_set_of_mnli(small):
+  task, path = find("mnli-diagnostic"), "glue/AX/diagnostic.tsv"
+  rows = [((("E.", "F."),), None, f"{path}:2"), ((("G.", "H."),), None, f"{path}:3")]
+  assert summarize(task.examples(str(small), "test"), small) == rows
   assert task.examples(str(small / "glue"), "test") == task.examples(str(small), "test")
   assert task.examples(str(small), "dev") == find("mnli").examples(str(small), "dev")
   assert task.labels == find("mnli").labels
-  (small / "glue/AX").rename(small / "glue/diagnostic")  # as GLUE's download script has it
+  (small / "glue/AX").rename(small / "glue/diagnostic")  # as GLUE's download script names it
   assert [example.sequences for example in task.examples(str(small), "test")] == [
     row[0] for row in rows
   ]
-  (small / place.replace("AX", "diagnostic")).unlink()
+  (small / path.replace("AX", "diagnostic")).unlink()
   with pytest.raises(InputError, match=r"glue/AX/diagnostic\.tsv: No such file"):
     task.examples(str(small), "test")
 
 
-def test_qqp_leaves_out_what_is_broken_as_published(small):
+def test_qqp_leaves_out_the_rows_that_are_malformed_as_published(small):
   with pytest.warns(
     UserWarning, match="train.tsv: 1 of 3 rows are broken and left out, the first in line 3"
   ):
     examples = find("qqp").examples(str(small), "train")
-  assert short(examples, small) == [
+  assert summarize(examples, small) == [
     ((("Who?", "What man?"), ("What man?", "Who?")), (0, 1), "glue/QQP/train.tsv:2"),
     ((("A?", "B?"), ("B?", "A?")), (1, 0), "glue/QQP/train.tsv:4"),
   ]
@@ -201,25 +213,25 @@ def test_qqp_leaves_out_what_is_broken_as_published(small):
     find("qqp").examples(str(small), "train")
 
 
-def test_snli_leaves_out_what_has_no_gold_label(small):
+def test_snli_leaves_out_pairs_without_a_gold_label(small):
   with pytest.warns(UserWarning, match="1 of 2 rows have no gold label and are left out"):
     examples = find("snli").examples(str(small), "train")
-  assert short(examples, small) == [
+  assert summarize(examples, small) == [
     ((("A dog.", "A cat."),), (0, 1, 0), "snli_1.0/snli_1.0_train.txt:2")
   ]
 
 
-def test_scitail(small):
-  place = "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv"
-  assert short(find("scitail").examples(str(small), "dev"), small) == [
-    ((("A wave.", "It waves."),), (1, 0), f"{place}:1"),
-    ((("A cell.", "It waves."),), (0, 1), f"{place}:2"),
+def test_scitail_has_no_header(small):
+  path = "SciTailV1.1/tsv_format/scitail_1.0_dev.tsv"
+  assert summarize(find("scitail").examples(str(small), "dev"), small) == [
+    ((("A wave.", "It waves."),), (1, 0), f"{path}:1"),
+    ((("A cell.", "It waves."),), (0, 1), f"{path}:2"),
   ]
 
 
 def test_mrpc_divides_the_train_file_by_the_ordered_pairs_of_dev_ids(small):
   task = find("mrpc")
-  assert short(task.examples(str(small), "train"), small) == [
+  assert summarize(task.examples(str(small), "train"), small) == [
     ((('A "b.', "C."), ("C.", 'A "b.')), (0, 1), "glue/MRPC/msr_paraphrase_train.txt:2"),
     ((("F.", "G."), ("G.", "F.")), (0, 1), "glue/MRPC/msr_paraphrase_train.txt:4"),
   ]
@@ -227,14 +239,14 @@ def test_mrpc_divides_the_train_file_by_the_ordered_pairs_of_dev_ids(small):
   assert [example.label for example in task.examples(str(small), "test")] == [(1, 0)]
 
 
-def test_stsb(small):
+def test_stsb_scores_become_distributions(small):
   first, second = find("stsb").examples(str(small), "train")
   assert first.sequences == (("A.", "B."), ("B.", "A."))
   np.testing.assert_allclose(first.label, [0, 0, 0, 0.6, 0.4, 0], atol=1e-9)
   assert second.label == (0, 0, 0, 0, 0, 1)
 
 
-def test_stsb_bins_have_the_score_as_expectation():
+def test_the_mean_of_stsb_bins_is_the_score():
   scores = np.linspace(0, 5, 251)
   distributions = np.array([bins(str(score)) for score in scores])
   np.testing.assert_allclose(distributions.sum(axis=1), 1)
@@ -247,7 +259,7 @@ def test_stsb_bins_have_the_score_as_expectation():
   )
 
 
-def test_race(small):
+def test_race_has_one_example_per_question(small):
   examples = find("race-middle").examples(str(small), "dev")
   assert [example.location.removeprefix(f"{small}/race/dev/middle/") for example in examples] == [
     "9.txt:1: question 1",
@@ -259,7 +271,7 @@ def test_race(small):
   assert find("race-middle").examples(str(small / "race"), "dev") == examples
 
 
-def test_race_of_both_schools(small):
+def test_race_is_both_schools(small):
   shutil.copytree(small / "race/dev/middle", small / "race/dev/high")
   assert len(find("race").examples(str(small), "dev")) == 6
 
@@ -348,9 +360,7 @@ def test_race_of_both_schools(small):
     ),
   ],
 )
-def test_what_a_reader_alone_can_meet_is_named_with_file_and_line(
-  small, task, split, name, content, message
-):
+def test_malformed_files_are_refused_with_file_and_line(small, task, split, name, content, message):
   (small / name).write_bytes(content if isinstance(content, bytes) else content.encode())
   with pytest.raises(InputError, match=message):
     find(task).examples(str(small), split)
@@ -375,32 +385,19 @@ def test_empty_data_dir_is_not_the_current_folder():
     find("rte").examples("", "dev")
 
 
-COUNTS = {  # sums are of parts that other sources count
-  "cola": {
-    "train": 8551,
-    "dev": 10657 - 8551 - 1063,
-  },  # 10,657 sentences, 1,063 of them the test set (Warstadt et al.)
+COUNTS = {  # of examples; sums are of parts counted by the sources named
+  # 10,657 sentences, 1,063 of them the test set (Warstadt et al.)
+  "cola": {"train": 8551, "dev": 10657 - 8551 - 1063},
   "sst2": {"train": 67349, "dev": 872, "test": 1821},
   "qnli": {"dev": 5463},
-  "rte": {
-    "train": 567 + 800 + 800 + 600 - 277,
-    "dev": 277,
-  },  # the development sets of RTE-1, 2, 3 and 5
-  "mrpc": {
-    "train": 4076 - 408,
-    "dev": 408,
-    "test": 5801 - 4076,
-  },  # Dolan and Brockett 2005; GLUE's list of 408
-  "stsb": {
-    "train": 3299 + 2000 + 450,
-    "dev": 500 + 625 + 375,
-    "test": 500 + 625 + 254,
-  },  # news, captions, forums (Cer)
-  "race-middle": {
-    "train": 28293 - 2 * 1436,
-    "dev": 1436,
-    "test": 1436,
-  },  # 28,293 questions of middle schools (Lai)
+  # the development sets of RTE-1, 2, 3 and 5
+  "rte": {"train": 567 + 800 + 800 + 600 - 277, "dev": 277},
+  # Dolan and Brockett 2005; GLUE's list of 408
+  "mrpc": {"train": 4076 - 408, "dev": 408, "test": 5801 - 4076},
+  # news, captions, forums (Cer et al.)
+  "stsb": {"train": 3299 + 2000 + 450, "dev": 500 + 625 + 375, "test": 500 + 625 + 254},
+  # 28,293 questions of middle schools (Lai et al.)
+  "race-middle": {"train": 28293 - 2 * 1436, "dev": 1436, "test": 1436},
 }
 SHARES = {  # of a label, in percent
   "cola": ("acceptable", {"train": 70.4}),
@@ -412,8 +409,8 @@ SHARES = {  # of a label, in percent
 
 
 @pytest.fixture(scope="module")
-def whole(data_root):
-  """whole(task name) -> {split: examples} of the published set, where it is there whole."""
+def official(data_root):
+  """official(task name) -> {split: examples} of the published data set."""
 
   @functools.cache
   def read(name):
@@ -430,34 +427,34 @@ def share(task, label, examples):
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_official_counts(whole, name):
-  assert {split: len(examples) for split, examples in whole(name).items()} == COUNTS[name]
+def test_the_splits_have_their_published_sizes(official, name):
+  assert {split: len(examples) for split, examples in official(name).items()} == COUNTS[name]
 
 
 @pytest.mark.parametrize("name", SHARES)
-def test_official_balance_of_labels(whole, name):
+def test_the_labels_have_their_published_shares(official, name):
   label, shares = SHARES[name]
   assert {
-    split: round(100 * share(find(name), label, whole(name)[split]), 1) for split in shares
+    split: round(100 * share(find(name), label, official(name)[split]), 1) for split in shares
   } == shares
 
 
-def test_mrpc_has_3900_paraphrases(whole):
-  """Of its 5,801 pairs, in whatever split (Dolan and Brockett 2005)."""
-  examples = sum(whole("mrpc").values(), [])
+def test_mrpc_has_3900_paraphrases(official):
+  """Among its 5,801 pairs (Dolan and Brockett 2005)."""
+  examples = sum(official("mrpc").values(), [])
   assert share(find("mrpc"), "equivalent", examples) * 5801 == pytest.approx(3900)
 
 
-def test_rte_is_balanced_as_its_four_sources_together(whole):
+def test_rte_is_balanced_like_its_four_sources_together(official):
   """RTE-2's development set is half entailment, RTE-5's too, RTE-1's has 283 of 567, RTE-3's 412
   of 800.
   """
-  examples = sum(whole("rte").values(), [])
+  examples = sum(official("rte").values(), [])
   assert share(find("rte"), "entailment", examples) * 2767 == pytest.approx(283 + 400 + 412 + 300)
 
 
 @pytest.mark.parametrize("name", ["mrpc", "stsb"])
-def test_real_training_set_is_encoded_and_packed(data_root, name):
+def test_a_real_training_set_is_encoded_and_packed(data_root, name):
   if not (data_root / "glue").is_dir():
     pytest.skip(f"no glue in {data_root}")
   task = find(name)

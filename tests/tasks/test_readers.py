@@ -1,4 +1,4 @@
-"""Tables in every format, as users' files have them, and what is said about broken ones."""
+"""Readers of tables in every format, and their messages about malformed files."""
 
 import io
 import sys
@@ -29,7 +29,7 @@ def test_tsv_has_no_quoting_and_may_have_bom_and_crlf(tmp_path):
   ]
 
 
-def test_csv_has_quoting(tmp_path):
+def test_csv_cells_may_be_quoted(tmp_path):
   path = write(tmp_path / "a.csv", 'text,label\r\n"a, ""b""\nc",yes\r\n\r\nd,no\r\n')
   assert read(path) == [Row(('a, "b"\nc',), "yes", f"{path}:2"), Row(("d",), "no", f"{path}:5")]
 
@@ -39,7 +39,7 @@ def test_csv_cells_may_hold_documents(tmp_path):
   assert len(read(path)[0].texts[0]) == 250_000
 
 
-def test_jsonl(tmp_path):
+def test_jsonl_labels_may_be_numbers_and_truth_values(tmp_path):
   path = write(
     tmp_path / "a.jsonl",
     '{"text": "a\\nb", "label": 1}\n{"label": true, "text": "c", "more": []}\n',
@@ -48,7 +48,7 @@ def test_jsonl(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["b\ttext\n7\thello\n", '{"text": "hello", "b": "7"}\n'])
-def test_standard_input(monkeypatch, content):
+def test_standard_input_is_tsv_or_jsonl(monkeypatch, content):
   stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
   readers._read_standard_input.cache_clear()
@@ -56,7 +56,7 @@ def test_standard_input(monkeypatch, content):
   assert (row.texts, row.label) == (("hello", "7"), None)
 
 
-def test_columns_in_the_order_asked_for_and_labels_that_may_be_absent(tmp_path):
+def test_columns_are_reordered_and_the_label_may_be_absent(tmp_path):
   path = write(tmp_path / "a.tsv", "b\ta\n1\t2\n")
   assert read(path, ("a", "b"), None)[0].texts == ("2", "1")
   assert read(path, ("a", "b"), "label", unlabeled=True)[0].label is None
@@ -98,21 +98,21 @@ def test_numeric_labels_are_given_their_names(tmp_path):
     ("a.tsv", "", r"a\.tsv: empty"),
   ],
 )
-def test_broken_files_are_named_with_their_line(tmp_path, name, content, message):
+def test_errors_name_file_and_line(tmp_path, name, content, message):
   with pytest.raises(InputError, match=message):
     read(write(tmp_path / name, content))
 
 
-def test_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
   with pytest.raises(InputError, match=r"nowhere\.tsv: No such file"):
     read_lines(str(tmp_path / "nowhere.tsv"))
 
 
-def test_folder_is_found_from_above_and_from_the_collection(tmp_path):
-  place = tmp_path / "glue" / "RTE"
-  place.mkdir(parents=True)
-  assert find_folder(str(tmp_path), "glue", "RTE") == str(place)
-  assert find_folder(str(tmp_path / "glue"), "glue", "RTE") == str(place)
+def test_a_folder_is_found_from_its_parent_and_from_inside_the_collection(tmp_path):
+  rte = tmp_path / "glue" / "RTE"
+  rte.mkdir(parents=True)
+  assert find_folder(str(tmp_path), "glue", "RTE") == str(rte)
+  assert find_folder(str(tmp_path / "glue"), "glue", "RTE") == str(rte)
   race = tmp_path / "race"
   race.mkdir()
   assert (

@@ -1,4 +1,4 @@
-"""A task from the user's own files."""
+"""TableTask: a task on the user's own files."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ REVIEWS = TableTask(
 )
 
 
-def test_classification_of_three_formats(files):
+def test_the_splits_may_be_of_three_formats(files):
   task = REVIEWS.build(files)
   assert (task.labels, task.pooling, task.primary_metric) == (("neg", "pos"), "sum", "accuracy")
   train, dev, test = (task.examples(files, split) for split in ("train", "dev", "test"))
@@ -49,7 +49,7 @@ def test_classification_of_three_formats(files):
 @pytest.mark.parametrize(
   "transform, sequences", [("entailment", (("x", "y"),)), ("similarity", (("x", "y"), ("y", "x")))]
 )
-def test_pairs(files, transform, sequences):
+def test_pairs_of_texts(files, transform, sequences):
   task = TableTask(
     train="pairs.tsv", columns=("a", "b"), label="same", transform=transform, metric="f1"
   ).build(files)
@@ -58,7 +58,7 @@ def test_pairs(files, transform, sequences):
   assert list(task.metrics) == ["f1", "accuracy"]
 
 
-def test_multiple_choice(files):
+def test_the_options_of_multiple_choice_are_columns(files):
   columns = ("story", "first", "second", "third")
   table = TableTask(
     train="choices.tsv", columns=columns, label="right", transform="multiple_choice"
@@ -74,7 +74,7 @@ def test_multiple_choice(files):
   np.testing.assert_array_equal(task.truncate(np.array([[90, 9]]), 32), [[20, 9]])
 
 
-def test_settled_config_travels_without_the_training_file(files):
+def test_a_config_with_labels_does_not_need_the_training_file(files):
   with_labels = from_json(to_json(REVIEWS.with_labels(files)))
   assert with_labels.labels == ("neg", "pos")
   assert with_labels.build("nowhere").labels == ("neg", "pos")
@@ -85,7 +85,7 @@ def test_paths_may_be_absolute(files):
   assert len(table.build("elsewhere").examples("elsewhere", "train")) == 3
 
 
-def test_overrides_from_the_command_line(files):
+def test_fields_are_set_from_the_command_line(files):
   table = override(TableTask(), "columns", "review")
   for name, value in {"train": "train.csv", "label": "stars"}.items():
     table = override(table, name, value)
@@ -103,7 +103,7 @@ def test_overrides_from_the_command_line(files):
     ({"metric": "bleu"}, "metric"),
   ],
 )
-def test_bad_configs(fields, message):
+def test_wrong_configs_are_refused(fields, message):
   with pytest.raises(InputError, match=message):
     TableTask(**fields)
 
@@ -138,7 +138,7 @@ def test_bad_configs(fields, message):
     ),
   ],
 )
-def test_bad_files(files, fields, split, message):
+def test_wrong_files_are_refused_with_file_and_line(files, fields, split, message):
   values = {
     "train": "train.csv",
     "dev": "dev.jsonl",

@@ -1,4 +1,4 @@
-"""The Task type: finding tasks, labels, scores, and TFDS as a source."""
+"""The Task type: finding tasks, labels, scores, and reading from TFDS."""
 
 import importlib
 import shutil
@@ -30,7 +30,7 @@ def toy(rows, **kwargs):
 
 
 @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.name)
-def test_every_task_is_whole(task):
+def test_every_task_is_consistent(task):
   assert find(task.name) is task and task.primary_metric in task.metrics
   assert len(set(task.labels)) == task.num_classes > 1 and len(set(task.columns)) == len(
     task.columns
@@ -44,7 +44,7 @@ def test_every_task_is_whole(task):
   )
 
 
-def test_an_unknown_task_is_answered_with_those_there_are():
+def test_an_unknown_task_is_answered_with_the_known_ones():
   for name in ("colla", "task", "table", "race-low", "os"):
     with pytest.raises(
       InputError, match="no task '.*'; the tasks are cola, .*race, race-middle, race-high, rte"
@@ -125,14 +125,14 @@ def test_the_config_of_a_task_survives_json():
   assert config.with_labels("").build("") is find("race-high")
 
 
-def test_transformations():
+def test_the_transformations_of_figure_1():
   assert classification("a") == (("a",),)
   assert entailment("a", "b") == (("a", "b"),)
   assert similarity("a", "b") == (("a", "b"), ("b", "a"))
   assert multiple_choice("c", "x", "y", "z") == (("c", "x"), ("c", "y"), ("c", "z"))
 
 
-def test_examples():
+def test_examples_have_distributions_as_labels():
   task = toy([Row(("a",), "yes", "f:1"), Row(("b",), "no", "f:2")])
   assert task.examples("", "dev") == [
     Example((("a",),), (0.0, 1.0), "f:1"),
@@ -162,7 +162,7 @@ def test_examples():
     ),
   ],
 )
-def test_bad_rows(rows, split, message):
+def test_wrong_rows_are_refused_with_their_location(rows, split, message):
   with pytest.raises(InputError, match=message):
     toy(rows).examples("", split)
 
@@ -171,15 +171,15 @@ def test_test_rows_need_no_label():
   assert toy([Row(("a",), None, "f:1")]).examples("", "test")[0].label is None
 
 
-def test_score():
+def test_scores_mark_equal_predictions_as_degenerate():
   labels = np.eye(2)[[0, 1, 1, 0]]
-  good = toy([]).score(np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3], [0.8, 0.2]]), labels)
-  assert good == {"accuracy": 0.75}
+  scores = toy([]).score(np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3], [0.8, 0.2]]), labels)
+  assert scores == {"accuracy": 0.75}
   assert toy([]).score(np.full((4, 2), [0.9, 0.1]), labels) == {"accuracy": 0.5, "degenerate": 1}
 
 
 THREE_WAY = ("entailment", "neutral", "contradiction")
-CLASSES = {  # TFDS's data sets with a class a row: text features, names of the classes
+CLASSES = {  # TFDS's data sets with a class per row: text features, names of the classes
   "glue/cola": (("sentence",), ("unacceptable", "acceptable")),
   "glue/sst2": (("sentence",), ("negative", "positive")),
   "glue/mrpc": (("sentence1", "sentence2"), ("not_equivalent", "equivalent")),
@@ -192,7 +192,7 @@ CLASSES = {  # TFDS's data sets with a class a row: text features, names of the 
   "snli": (("premise", "hypothesis"), THREE_WAY),
   "sci_tail": (("premise", "hypothesis"), ("entails", "neutral")),
 }
-SPLITS_THERE = {
+SPLITS_IN_TFDS = {
   "glue/mnli": (
     "train",
     "validation_matched",
@@ -206,8 +206,8 @@ SPLITS_THERE = {
 
 
 def records(data_set, split):
-  """What the fake data set has: a row for each class, without labels in GLUE's test sets, and
-  broken rows.
+  """The rows of a fake data set: one per class, unlabeled in GLUE's test sets, and malformed
+  ones.
   """
   if data_set == "race/middle":
     questions = {
@@ -233,7 +233,7 @@ def records(data_set, split):
 
 @pytest.fixture(scope="module")
 def tfds_dir(tmp_path_factory):
-  """All of the tasks' data sets but race/high, as TFDS prepares them, with few rows."""
+  """All data sets of the tasks except race/high, as TFDS prepares them, with few rows."""
   tfds = pytest.importorskip("tensorflow_datasets")
   text = tfds.features.Text()
   features = {
@@ -266,7 +266,7 @@ def tfds_dir(tmp_path_factory):
         )
 
       def _split_generators(self, manager):
-        splits = SPLITS_THERE.get(data_set, ("train", "validation", "test"))
+        splits = SPLITS_IN_TFDS.get(data_set, ("train", "validation", "test"))
         return {split: self._generate_examples(split) for split in splits}
 
       def _generate_examples(self, split):
@@ -279,45 +279,45 @@ def tfds_dir(tmp_path_factory):
   directory = str(tmp_path_factory.mktemp("tfds"))
   for data_set in features:
     with pytest.MonkeyPatch.context() as patch:
-      if (
-        data_set == "race/middle"
-      ):  # to write nested lists, though not to read them, TFDS needs TensorFlow
+      if data_set == "race/middle":  # TFDS needs TensorFlow to write nested lists, not to read them
         patch.setattr(tfds.features.TensorInfo, "dtype", property(lambda self: self.np_dtype))
       build(data_set, directory)
   return directory
 
 
-def by_class(task):
+def has_classes_in_tfds(task):
   return len(task.tfds) == 1 and task.tfds[0] in CLASSES and task.name != "mnli-diagnostic"
 
 
-@pytest.mark.parametrize("task", list(filter(by_class, all_tasks())), ids=lambda task: task.name)
+@pytest.mark.parametrize(
+  "task", list(filter(has_classes_in_tfds, all_tasks())), ids=lambda task: task.name
+)
 @pytest.mark.filterwarnings("ignore:.* lack a label or a text and are left out")
-def test_tfds_labels_by_name(tfds_dir, task):
-  """Every class of TFDS is the label of that name, whatever its number; texts are in the order
-  of the columns.
-  """
+def test_tfds_labels_are_matched_by_name(tfds_dir, task):
+  """Whatever their numbers in TFDS; the texts are in the order of the columns."""
   (data_set,) = task.tfds
   columns, names = CLASSES[data_set]
   splits = {"train": "train", "dev": "validation", "test": "test"}
   if data_set == "glue/mnli":
     kind = task.name.partition("-")[2] or "matched"
     splits |= {"dev": f"validation_{kind}", "test": f"test_{kind}"}
-  for split, there in splits.items():
+  for split, tfds_split in splits.items():
     examples = sorted(task.examples(f"tfds:{tfds_dir}", split))
     expected = []
     for i, name in enumerate(names):
       one_hot = tuple(float(label == name) for label in task.labels)
       unlabeled = split == "test" and data_set.startswith("glue/")
-      texts = task.transform(*(f"{column} {i} {there}" for column in columns))
+      texts = task.transform(*(f"{column} {i} {tfds_split}" for column in columns))
       expected.append((texts, None if unlabeled else one_hot))
     assert [(example.sequences, example.label) for example in examples] == expected
-    assert {example.location.rpartition(":")[0] for example in examples} == {f"{data_set}/{there}"}
+    assert {example.location.rpartition(":")[0] for example in examples} == {
+      f"{data_set}/{tfds_split}"
+    }
 
 
 @pytest.mark.parametrize("name, total", [("snli", 4), ("qqp", 3)])
-def test_tfds_rows_to_leave_out_are_counted(tfds_dir, name, total):
-  """SNLI's without a gold label, QQP's without a second question."""
+def test_rows_left_out_of_tfds_are_counted(tfds_dir, name, total):
+  """In SNLI those without a gold label, in QQP those without a second question."""
   with pytest.warns(
     UserWarning,
     match=rf"1 of {total} rows of .*{name} \(train\) lack a label or a text and are left",
@@ -329,11 +329,10 @@ def test_tfds_rows_to_leave_out_are_counted(tfds_dir, name, total):
 @pytest.mark.parametrize(
   "task", [task for task in all_tasks() if task.tfds], ids=lambda task: task.name
 )
-def test_the_fake_data_sets_are_like_those_that_tfds_makes(task, tmp_path):
+def test_the_fake_data_sets_have_the_features_of_the_real_ones(task, tmp_path):
   tfds = pytest.importorskip("tensorflow_datasets")
-  pytest.importorskip(
-    "tensorflow_datasets.text.glue"
-  )  # registers what TFDS itself does only beside TensorFlow
+  # Registers GLUE, which TFDS itself does only with TensorFlow installed.
+  pytest.importorskip("tensorflow_datasets.text.glue")
   for data_set in task.tfds:
     features = tfds.builder(data_set, data_dir=str(tmp_path)).info.features
     if data_set in CLASSES:
@@ -344,12 +343,12 @@ def test_the_fake_data_sets_are_like_those_that_tfds_makes(task, tmp_path):
       assert set(records(data_set.replace("high", "middle"), "train")[0]) <= set(features)
 
 
-def test_tfds_scores(tfds_dir):
+def test_tfds_scores_become_distributions(tfds_dir):
   assert find("stsb").examples(f"tfds:{tfds_dir}", "dev")[0].label == (0, 0, 0, 0.5, 0.5, 0)
   assert find("stsb").examples(f"tfds:{tfds_dir}", "test")[0].label is None
 
 
-def test_tfds_has_the_diagnostic_set_for_testing_only(tfds_dir):
+def test_the_diagnostic_set_in_tfds_has_only_a_test_split(tfds_dir):
   examples = find("mnli-diagnostic").examples(f"tfds:{tfds_dir}", "test")
   assert [example.label for example in examples] == [None] * 3
   assert examples[0].sequences[0][0].startswith("premise ")
@@ -357,13 +356,13 @@ def test_tfds_has_the_diagnostic_set_for_testing_only(tfds_dir):
     find("mnli-diagnostic").examples(f"tfds:{tfds_dir}", "train")
 
 
-def test_tfds_passages(tfds_dir):
+def test_passages_from_tfds(tfds_dir):
   first, second = find("race-middle").examples(f"tfds:{tfds_dir}", "dev")
   assert first.sequences == tuple(("Öl.", "q1", option) for option in "abcd")
   assert (first.label, second.label) == ((0, 1, 0, 0), (0, 0, 0, 1))
 
 
-def test_tfds_without_the_data_set_says_how_to_prepare_it(tfds_dir, tmp_path):
+def test_a_data_set_missing_in_tfds_is_reported_with_the_way_to_prepare_it(tfds_dir, tmp_path):
   pytest.importorskip("tensorflow_datasets")
   for directory in (tfds_dir, str(tmp_path), str(tmp_path / "nowhere")):
     with pytest.raises(
@@ -372,12 +371,12 @@ def test_tfds_without_the_data_set_says_how_to_prepare_it(tfds_dir, tmp_path):
       find("race-high").examples(f"tfds:{directory}", "train")
 
 
-def test_a_task_that_tfds_lacks():
+def test_a_task_that_is_not_in_tfds():
   with pytest.raises(InputError, match="task toy is not in TFDS"):
     toy([]).examples("tfds:", "train")
 
 
-def test_tfds_data_sets_without_random_access(tfds_dir, tmp_path):
+def test_tfds_data_sets_without_random_access_are_refused(tfds_dir, tmp_path):
   shutil.copytree(tfds_dir, tmp_path, dirs_exist_ok=True)
   for info in tmp_path.glob("glue/rte/*/dataset_info.json"):
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))

@@ -1,6 +1,4 @@
-"""The paper's input transformations (figure 1), written out: a row of each family of tasks to
-its batch's cells.
-"""
+"""The paper's input transformations (figure 1), token by token: from one row to a packed batch."""
 
 import numpy as np
 import pytest
@@ -10,11 +8,11 @@ from gpt_jax.tasks.packing import in_order
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
 
-S, D, X = 90, 91, 92  # start, delimiter, extract
+S, D, X = 90, 91, 92  # ids of start, delimiter, extract
 CONTEXT = 16
 
 
-class Numbers:
+class NumberTokenizer:
   """Every word is its own id."""
 
   special = SpecialIds(S, D, X)
@@ -26,15 +24,17 @@ class Numbers:
 
 def batch_of(name, texts, label):
   task = find(name)
-  (batch,) = in_order(task.encode([task.example(Row(texts, label, "f:1"))], Numbers(), CONTEXT), 1)
+  (batch,) = in_order(
+    task.encode([task.example(Row(texts, label, "f:1"))], NumberTokenizer(), CONTEXT), 1
+  )
   return batch
 
 
-def number(*ids):
+def text_of(*ids):
   return " ".join(map(str, ids))
 
 
-def test_single_text():
+def test_a_single_text_stands_between_start_and_extract():
   batch = batch_of("cola", ("11 12 13",), "acceptable")
   assert batch.text.inputs.tolist() == [[S, 11, 12, 13, X, *[0] * 11]]
   assert batch.text.targets.tolist() == [[11, 12, 13, X, *[0] * 12]]
@@ -48,7 +48,7 @@ def test_single_text():
   )
 
 
-def test_pair():
+def test_a_delimiter_separates_a_pair():
   batch = batch_of("rte", ("11 12", "21 22 23"), "not_entailment")
   assert batch.text.inputs.tolist() == [[S, 11, 12, D, 21, 22, 23, X, *[0] * 8]]
   assert batch.text.targets.tolist() == [[11, 12, D, 21, 22, 23, X, *[0] * 9]]
@@ -73,7 +73,7 @@ def test_scores_are_soft_labels():
 
 def test_four_options_follow_one_passage():
   batch = batch_of("race-middle", ("11 12", "21", "31", "32 33", "34", "35"), "C")
-  # 8 tokens for B and 7 for each other: the longest goes first, the others after it in their order.
+  # B has 8 tokens, the others 7: the longest sequence is packed first, the others in order.
   assert batch.text.inputs.tolist() == [
     [S, 11, 12, 21, D, 32, 33, X, S, 11, 12, 21, D, 31, X, 0],
     [S, 11, 12, 21, D, 34, X, S, 11, 12, 21, D, 35, X, 0, 0],
@@ -98,33 +98,32 @@ ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nin
 @pytest.mark.parametrize(
   "name, texts, label, sequences",
   [
-    # A single text may fill the context: 14 beside start and extract.
-    ("sst2", (number(*ELEVENS, *TWENTIES),), "positive", [[S, *ELEVENS, *range(21, 26), X]]),
-    # Of a pair, each keeps 16 / 2 - 2 = 6 from its head, however short the other is.
-    ("snli", (number(*ELEVENS), "21"), "neutral", [[S, *range(11, 17), D, 21, X]]),
+    # A single text may fill the context: 14 tokens, start and extract.
+    ("sst2", (text_of(*ELEVENS, *TWENTIES),), "positive", [[S, *ELEVENS, *range(21, 26), X]]),
+    # Each text of a pair keeps its first 16 / 2 - 2 = 6 tokens, however short the other is.
+    ("snli", (text_of(*ELEVENS), "21"), "neutral", [[S, *range(11, 17), D, 21, X]]),
     (
       "snli",
-      (number(*ELEVENS), number(*TWENTIES)),
+      (text_of(*ELEVENS), text_of(*TWENTIES)),
       "neutral",
       [[S, *range(11, 17), D, *range(21, 27), X]],
     ),
     (
       "qqp",
-      (number(*ELEVENS), "21 22"),
+      (text_of(*ELEVENS), "21 22"),
       "duplicate",
       [[S, *range(11, 17), D, 21, 22, X], [S, 21, 22, D, *range(11, 17), X]],
     ),
     (
       "storycloze",
-      ("11 12", "13 14", "15 16", "17 18", "21", number(*TWENTIES)),
+      ("11 12", "13 14", "15 16", "17 18", "21", text_of(*TWENTIES)),
       "1",
       [[S, *range(11, 17), D, 21, X], [S, *range(11, 17), D, *range(21, 27), X]],
     ),
-    # Of a passage with a question, the passage gives way: 13 less the others, for each option
-    # alone.
+    # Only the article is cut: to 13 tokens less question and option, for each option separately.
     (
       "race-high",
-      (number(*ELEVENS), "21 22 23", "31", "31 32", "31 32 33 34", number(*THIRTIES)),
+      (text_of(*ELEVENS), "21 22 23", "31", "31 32", "31 32 33 34", text_of(*THIRTIES)),
       "D",
       [
         [S, *ELEVENS, 21, 22, 23, D, 31, X],
@@ -135,11 +134,11 @@ ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nin
     ),
   ],
 )
-def test_truncation(name, texts, label, sequences):
+def test_long_texts_are_truncated(name, texts, label, sequences):
   batch = batch_of(name, texts, label)
-  found = []
+  kept = []
   for end in batch.anchors[0]:
     row, last = divmod(int(end), CONTEXT)
     first = last - batch.text.positions[row, last]
-    found.append(batch.text.inputs[row, first : last + 1].tolist())
-  assert found == sequences
+    kept.append(batch.text.inputs[row, first : last + 1].tolist())
+  assert kept == sequences
