@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.encoding import each_half, first_field
@@ -22,6 +22,7 @@ _TRANSFORMS = {
 }
 
 
+@register("table_task")
 @dataclasses.dataclass(frozen=True)
 class TableTask:
   """Files of the user's own, relative to --data_dir; .csv and .jsonl are what they say, any

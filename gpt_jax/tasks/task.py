@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax import tasks
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded, Example, each_half, encode
 from gpt_jax.tasks.readers import Row, tfds_records
@@ -156,6 +156,7 @@ class Task:
     )
 
 
+@register("builtin_task")
 @dataclasses.dataclass(frozen=True)
 class BuiltinTask:
   """The config of a task of this package: which one."""
