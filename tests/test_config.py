@@ -1,14 +1,17 @@
-"""Configs: typed overrides by dotted name, files, JSON, and errors that say what would be right."""
+"""Configs: typed overrides by dotted name, files, JSON under registered names, helpful errors."""
 
+import ast
 import dataclasses
 import json
+import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from gpt_jax import config
+import gpt_jax
 from gpt_jax.config import (
   describe_config,
   difference,
@@ -17,11 +20,15 @@ from gpt_jax.config import (
   option,
   override,
   override_all,
+  register,
+  registered_modules,
   to_json,
+  validate,
 )
 from gpt_jax.errors import InputError
 
 
+@register("toy_trunk")
 @dataclasses.dataclass(frozen=True)
 class Trunk:
   layers: int = option(12, "blocks", low=1, high=99)
@@ -31,16 +38,18 @@ class Trunk:
   dtype: str = option("float32", "compute type", choices=("float32", "bfloat16"))
 
   def __post_init__(self):
-    config.validate(self)
+    validate(self)
     if self.width % self.heads:
       raise InputError(f"width {self.width} is not a multiple of heads {self.heads}")
 
 
+@register("toy_other")
 @dataclasses.dataclass(frozen=True)
 class Other:
   units: int = option(2048, "cells", unit="units", low=1)
 
 
+@register("toy_run")
 @dataclasses.dataclass(frozen=True)
 class Run:
   trunk: Trunk | Other = option(Trunk(), "the model")
@@ -55,7 +64,7 @@ class Run:
   backend: Literal["jit", "pmap"] = option("jit", "how to run")
 
   def __post_init__(self):
-    config.validate(self)
+    validate(self)
 
 
 @pytest.fixture(autouse=True)
@@ -207,61 +216,124 @@ def test_json_round_trip():
 
 def test_json_names_the_class_of_every_group():
   tree = to_json(Run())
-  assert tree["type"] == "gpt_jax.toy_config:Run"
-  assert tree["trunk"]["type"] == "gpt_jax.toy_config:Trunk"
+  assert tree["type"] == "toy_run"
+  assert tree["trunk"]["type"] == "toy_trunk"
   assert tree["mesh"] == [1, 1]
 
 
 def test_json_without_a_newer_field_takes_its_default():
-  assert from_json({"type": "gpt_jax.toy_config:Trunk", "layers": 3}) == Trunk(layers=3)
+  assert from_json({"type": "toy_trunk", "layers": 3}) == Trunk(layers=3)
 
 
 @pytest.mark.parametrize(
   "tree, message",
   [
-    ({"type": "os:system"}, "not a class of gpt_jax"),
-    ({"type": "gpt_jax_other.thing:Thing"}, "not a class of gpt_jax"),
-    ({"type": "gpt_jax.config:load"}, "has no such config"),
-    ({"type": "gpt_jax.config:dataclasses"}, "has no such config"),
-    ({"type": "gpt_jax.errors:InputError"}, "has no such config"),
-    ({"type": "gpt_jax.toy_config:Absent"}, "has no such config"),
-    ({"type": "gpt_jax.absent:Absent"}, "No module named"),
-    ({"type": 3}, "not a class of gpt_jax"),
-    ({"layers": 3}, "not a class of gpt_jax"),
+    ({"type": "system"}, "'system': unknown; must be one of "),
+    ({"type": "transfomer"}, "'transfomer': unknown; must be one of transformer$"),
+    ({"type": ""}, "'': unknown; must be one of builtin_task, "),
+    ({"type": 3}, "config type 3: must be the registered name of a config class"),
+    ({"type": ["transformer"]}, "must be the registered name of a config class"),
+    ({"layers": 3}, "config type None: must be the registered name of a config class"),
     (
-      {"type": "gpt_jax.toy_config:Trunk", "layer": 3},
-      "Trunk has no field 'layer'; its fields: layers, heads",
+      {"type": "gpt_jax.trunks.transformer:TransformerConfig"},
+      "written by an earlier version of gpt_jax; use it with that version, or train again",
     ),
-    ({"type": "gpt_jax.toy_config:Trunk", "layers": 0}, "Trunk.layers = 0"),
-    (
-      {"type": "gpt_jax.toy_config:Run", "name": {"type": "gpt_jax.toy_config:Trunk"}},
-      "Run.name = Trunk",
-    ),
+    ({"type": "os:system"}, "written by an earlier version of gpt_jax"),
+    ({"type": "toy_trunk", "layer": 3}, "Trunk has no field 'layer'; its fields: layers, heads"),
+    ({"type": "toy_trunk", "layers": 0}, "Trunk.layers = 0"),
+    ({"type": "toy_run", "name": {"type": "toy_trunk"}}, "Run.name = Trunk"),
   ],
 )
 def test_json_of_a_stranger(tree, message):
-  with pytest.raises(InputError, match=message):
+  with pytest.raises(InputError, match=message) as error:
     from_json(tree)
+  assert "\n" not in str(error.value)
 
 
 def test_json_imports_nothing_outside_the_package():
   sys.modules.pop("antigravity", None)
-  with pytest.raises(InputError):
-    from_json({"type": "antigravity:fly"})
+  for name in ("antigravity:fly", "antigravity"):
+    with pytest.raises(InputError):
+      from_json({"type": name})
   assert "antigravity" not in sys.modules
 
 
-def test_to_json_refuses_what_could_not_be_read_back(monkeypatch):
+def test_to_json_refuses_classes_that_could_not_be_read_back(monkeypatch):
+  @dataclasses.dataclass(frozen=True)
+  class Unregistered:
+    pass
+
+  monkeypatch.setattr(Unregistered, "__module__", "gpt_jax.toy_config")
+  with pytest.raises(
+    InputError, match="class .*Unregistered of gpt_jax.toy_config cannot be saved"
+  ):
+    to_json(Run(anything=Unregistered()))
   monkeypatch.setattr(Other, "__module__", "config_file")
-  with pytest.raises(InputError, match="'config_file:Other' is not a class of gpt_jax"):
+  with pytest.raises(InputError, match="class Other of config_file cannot be saved: only classes"):
     to_json(Run())
+
+
+def test_a_name_belongs_to_one_class():
+  with pytest.raises(ValueError, match="'toy_trunk' is taken: by gpt_jax.toy_config.Trunk, and"):
+    register("toy_trunk")(Other)
+  assert from_json({"type": "toy_trunk"}) == Trunk()
+  assert register("toy_trunk")(Trunk) is Trunk  # reloading a module is no second class
+
+
+def test_a_new_process_reads_json_without_imports_of_its_own():
+  """And it imports only the modules that the JSON names."""
+  script = """if True:
+    import json, sys
+    from gpt_jax.config import from_json, to_json
+    tree = {"type": "windows", "length": 7}
+    assert to_json(from_json(tree))["length"] == 7
+    assert "jax" not in sys.modules and "gpt_jax.programs.pretrain" not in sys.modules
+    tree = {"type": "pretrain", "trunk": {"type": "lstm", "vocab_size": 9}, "data": tree}
+    print(json.dumps(to_json(from_json(tree))))
+  """
+  done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  config = from_json(json.loads(done.stdout))
+  assert (type(config).__name__, config.trunk.vocab_size, config.data.length) == (
+    "PretrainConfig",
+    9,
+    7,
+  )
+
+
+def test_a_new_config_class_edits_no_other_file(tmp_path, monkeypatch):
+  (tmp_path / "brand_new.py").write_text(
+    "import dataclasses\nfrom gpt_jax.config import option, register\n\n"
+    '@register("brand_new")\n@dataclasses.dataclass(frozen=True)\n'
+    'class BrandNewConfig:\n  size: int = option(1, "size")\n'
+  )
+  monkeypatch.setattr(gpt_jax, "__path__", [*gpt_jax.__path__, str(tmp_path)])
+  assert from_json({"type": "brand_new", "size": 2}).size == 2
+
+
+def test_two_files_with_one_name_are_a_programming_error(tmp_path, monkeypatch):
+  for name in ("first", "second"):
+    (tmp_path / f"{name}.py").write_text('@register("twice")\nclass Config: ...\n')
+  monkeypatch.setattr(gpt_jax, "__path__", [*gpt_jax.__path__, str(tmp_path)])
+  with pytest.raises(ValueError, match="'twice' is taken: by gpt_jax.first and gpt_jax.second"):
+    registered_modules()
+
+
+def test_every_config_class_of_the_package_is_registered():
+  folder = Path(gpt_jax.__file__).parent
+  for path in folder.rglob("*.py"):
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.ClassDef) and " = option(" in ast.unparse(node):
+        decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+        assert decorators[0].startswith("register("), f"{path}: {node.name}"
+  assert {"transformer", "lstm", "causal", "pretrain", "windows"} <= registered_modules().keys()
 
 
 def test_difference():
   assert difference(Run(), Run()) == []
   assert difference(Run(), override(Run(), "trunk.layers", "6")) == ["trunk.layers: 12 != 6"]
   lines = difference(Run(), Run(trunk=Other()))
-  assert lines[0] == "trunk.type: 'Trunk' != 'Other'"
+  assert lines[0] == "trunk.type: 'toy_trunk' != 'toy_other'"
   assert "trunk.units: absent != 2048" in lines
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.data.draws import _hash, permute
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
@@ -14,6 +14,7 @@ from gpt_jax.errors import InputError
 PAD = -1  # in rows: past the end of a document
 
 
+@register("windows")
 @dataclasses.dataclass(frozen=True)
 class WindowsConfig:
   """How a token file becomes rows."""

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.models.layers import Projection, padded_rows
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.parallel.mesh import axis_size
@@ -35,6 +35,7 @@ TENSOR_PARALLEL = (
 )
 
 
+@register("lstm")
 @dataclasses.dataclass(frozen=True)
 class LSTMConfig:
   """Sizes and rates of the recurrent trunk."""

@@ -9,11 +9,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from gpt_jax.batch import TaskBatch, TextBatch
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.models.layers import SPECIAL_TOKENS
 from gpt_jax.ops.dropout import Key, dropout
 
 
+@register("classify")
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
   """The linear head of a fine-tuned model (eq. 3-4)."""
@@ -30,6 +31,7 @@ class HeadConfig:
     validate(self)
 
 
+@register("model")
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
   """All that is needed to rebuild a model around its parameters; it travels with every

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import _INIT, LayerNorm, Projection, padded_rows
 from gpt_jax.ops.dropout import Key, dropout
@@ -35,6 +35,7 @@ TENSOR_PARALLEL = (
 )
 
 
+@register("transformer")
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
   """Sizes and rates of the decoder; the defaults are the paper's."""

@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 
 from gpt_jax.batch import TextBatch
+from gpt_jax.config import register
 
 
+@register("causal")
 @dataclasses.dataclass(frozen=True)
 class Causal:
   """The paper's pre-training objective."""

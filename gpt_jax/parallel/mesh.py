@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AxisType, Mesh
 
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 
 PMAP_AXIS = "batch"
 
 
+@register("mesh")
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
   """How the devices are used."""

@@ -13,7 +13,7 @@ import jax
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum, claim
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.config import option, to_json, validate
+from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
@@ -39,6 +39,7 @@ FIRST_EVALUATION = (
 )
 
 
+@register("finetune")
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig:
   """A fine-tuning run; the defaults are the paper's (section 4.1)."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.data import corpus
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
@@ -34,6 +34,7 @@ FEW = (
 )
 
 
+@register("prepare")
 @dataclasses.dataclass(frozen=True)
 class PrepareConfig:
   """What to prepare, and how."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.config import option, to_json, validate
+from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
@@ -30,6 +30,7 @@ from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import compile_init, init_state, make_step, restore_or_init
 
 
+@register("pretrain")
 @dataclasses.dataclass(frozen=True)
 class PretrainConfig:
   """A pre-training run; the defaults are the paper's (section 4.1)."""

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import each_half, first_field
 from gpt_jax.tasks.metrics import CLASS_METRICS, accuracy
@@ -27,6 +27,7 @@ _TRANSFORMS: dict[str, Transform] = {
 _NUM_COLUMNS = {"classification": 1, "entailment": 2, "similarity": 2}
 
 
+@register("table_task")
 @dataclasses.dataclass(frozen=True)
 class TableTask:
   """Files relative to --data_dir; .csv and .jsonl by their suffix, any other file is TSV."""

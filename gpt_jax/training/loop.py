@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gpt_jax.batch import Mean
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
@@ -24,6 +24,7 @@ from gpt_jax.training.step import TrainState
 MOST_BAD_STEPS = 10  # in a row, before a run gives up
 
 
+@register("train")
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
   """Length and rhythm of a run."""

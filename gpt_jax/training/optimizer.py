@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.config import option, validate
+from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 
 NOT_DECAYED = ("bias", "scale", "gain")
 
 
+@register("optimizer")
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
   """The update rule and its schedule; the defaults are those of the paper's pre-training (section

@@ -299,7 +299,7 @@ DAMAGE = {
     r"has the shape \[16, 24\]: should be \[32, 24\]",
   ),
   "our entry of no model": (
-    sets(gpt_jax={"model": {"type": "gpt_jax.models.model:HeadConfig"}}),
+    sets(gpt_jax={"model": {"type": "classify"}}),
     "is no Transformer",
   ),
   "a missing array": (edits(without("h.2.ln_1.bias")), "model.safetensors: holds no h.2.ln_1.bias"),
