@@ -1,10 +1,11 @@
-"""The values that data and models exchange: a batch of text, a batch of labeled examples, an exact
-mean.
+"""What data and models exchange: a batch with open parts, and an exact weighted mean.
 
-All three are named tuples, so JAX treats them as pytrees and this file does not import it.
+Every part of a batch is optional but the rows: a part that is absent is None, and trunks, heads and
+objectives read the parts they know. All are named tuples, so JAX treats them as pytrees and this
+file does not import it.
 
-Letters, everywhere in gpt_jax: B rows, N examples, C sequences per example, T positions, D width, H
-heads, K = D / H (in attention) or outcomes (in labels), F = 4 D, V vocabulary.
+Letters, everywhere in gpt_jax: B rows, N examples, C sequences per example, T positions, M predicted
+positions, D width, H heads, K = D / H (in attention) or classes (in labels), F = 4 D, V vocabulary.
 """
 
 from typing import Any, NamedTuple
@@ -14,48 +15,86 @@ import numpy as np
 Array = Any  # numpy on the host, jax.Array on a device
 
 
-class TextBatch(NamedTuple):
-  """Rows of token ids with, at every place, the id that follows.
+class Rows(NamedTuple):
+  """What a trunk reads.
 
   Attributes:
-    inputs: int32 [B, T].
-    targets: int32 [B, T]; the id to predict at each place.
-    weights: float32 [B, T]; what each prediction counts, 0 where there is none.
-    positions: int32 [B, T]; the position embedding of each place, restarting at 0 with each
-      sequence of a packed row.
-    segments: int32 [B, T] or None; attention stays among equal segments. None where a row is one
-      text.
+    inputs: int32 [B, T] token ids.
+    positions: int32 [B, T]; restart at 0 with each sequence of a packed row.
+    segments: int32 [B, T]; attention stays among equal segments. None: each row is one text.
+    types: int32 [B, T] token types (BERT's sentence A and B). None: there are none.
+    prefix: bool [B, T]; positions that their whole segment may attend to, for prefix attention.
   """
 
   inputs: Array
-  targets: Array
-  weights: Array
   positions: Array
-  segments: Array | None
+  segments: Array | None = None
+  types: Array | None = None
+  prefix: Array | None = None
 
 
-class TaskBatch(NamedTuple):
-  """N labeled examples of C sequences each, packed into the rows of a TextBatch.
+class Predictions(NamedTuple):
+  """Token ids to predict.
 
   Attributes:
-    text: the rows. Its weights make the auxiliary loss of an example the mean, over its C
-      sequences, of the mean over each sequence's tokens: all weights of one example add up to 1.
-    ends: int32 [N, C]; the place of each sequence's extract token in the flattened rows (row * T +
-      column).
-    labels: float32 [N, K]; a distribution over the K outcomes.
-    weights: float32 [N]; 1 for an example, 0 for one that only fills the batch.
+    targets: int32 [B, M].
+    weights: float32 [B, M]; loss weight of each prediction, 0 = ignored.
+    at: int32 [B, M]; the position of each prediction in its row. None: M = T, one at each position.
   """
 
-  text: TextBatch
-  anchors: Array
-  labels: Array
+  targets: Array
   weights: Array
+  at: Array | None = None
+
+
+class Labels(NamedTuple):
+  """The labels of N examples of C sequences each.
+
+  Attributes:
+    anchors: int32 [N, C]; where each sequence is read (GPT's extract token, BERT's [CLS]), as
+      row * T + column.
+    distributions: float32 [N, K]; over the K classes.
+    weights: float32 [N]; 0 for an example that only fills the batch.
+  """
+
+  anchors: Array
+  distributions: Array
+  weights: Array
+
+
+class Tags(NamedTuple):
+  """One class per token.
+
+  Attributes:
+    targets: int32 [B, T].
+    weights: float32 [B, T]; loss weight of each token, 0 = not tagged.
+  """
+
+  targets: Array
+  weights: Array
+
+
+class Batch(NamedTuple):
+  """One batch.
+
+  Attributes:
+    rows: what the trunk reads.
+    source: what an encoder reads, for an encoder-decoder.
+    predictions: of language models; `weights` of labeled examples add up to 1 per example, so that
+      the auxiliary loss of an example is the mean over its sequences of the mean over their tokens.
+    labels: of labeled examples.
+    tags: of tagged tokens.
+  """
+
+  rows: Rows
+  source: Rows | None = None
+  predictions: Predictions | None = None
+  labels: Labels | None = None
+  tags: Tags | None = None
 
 
 class Mean(NamedTuple):
-  """A weighted mean kept as its two sums, so that it adds exactly over batches, hosts and
-  microbatches.
-  """
+  """A weighted mean as its two sums, so that it adds exactly over batches, hosts, microbatches."""
 
   total: Array
   weight: Array
@@ -65,6 +104,6 @@ class Mean(NamedTuple):
 
   @property
   def value(self) -> float:
-    """The mean; nan where nothing was weighed."""
+    """The mean; nan where the weight is 0."""
     weight = float(np.asarray(self.weight))
     return float(np.asarray(self.total)) / weight if weight else float("nan")

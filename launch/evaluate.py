@@ -1,7 +1,7 @@
 """Evaluates a language model on prepared text (perplexity, bits per byte), a fine-tuned one on its
 task (its metrics).
 
-python launch/py --checkpoint=DIR --data=DIR [--split=train|valid|dev|test] [--task=mnli-mismatched]
+python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=train|valid|dev|test] [--task=mnli-mismatched]
 """
 
 from absl import flags

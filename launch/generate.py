@@ -1,12 +1,12 @@
 r"""Continues prompts with a trained language model.
 
-python launch/py --checkpoint=DIR --prompt=TEXT [--prompt=TEXT …] [--max_tokens=100 --temperature=0.8 --seed=1]
+python launch/generate.py --checkpoint=DIR --prompt=TEXT [--prompt=TEXT …] [--max_tokens=100 --temperature=0.8 --seed=1]
 
 GPT-2 was asked for a summary and for a translation from French like this (Radford et al. 2019, 3.6
 and 3.7):
 
-python launch/py --checkpoint=DIR --prompt="$(cat article.txt)"$'\nTL;DR:' --top_k=2
-python launch/py --checkpoint=DIR --prompt=$'bonjour = good morning\nmerci bien =' --temperature=0
+python launch/generate.py --checkpoint=DIR --prompt="$(cat article.txt)"$'\nTL;DR:' --top_k=2
+python launch/generate.py --checkpoint=DIR --prompt=$'bonjour = good morning\nmerci bien =' --temperature=0
 """
 
 import sys

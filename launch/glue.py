@@ -1,8 +1,8 @@
 """Makes a GLUE submission of fine-tuned checkpoints, or checks one that is there; prints what each
 file predicts.
 
-python launch/py --checkpoints=DIR,DIR --data_dir=DIR --out=FILE.zip
-python launch/py --check=FILE.zip
+python launch/glue.py --checkpoints=DIR,DIR --data_dir=DIR --out=FILE.zip
+python launch/glue.py --check=FILE.zip
 """
 
 from absl import flags

@@ -1,7 +1,7 @@
 """Does tasks with the language model alone (section 5): CoLA, SST-2, RACE, definite pronouns,
 Winograd schemas.
 
-python launch/py --checkpoint=DIR --data_dir=DIR [--tasks=cola,dprd] [--history]
+python launch/zero_shot.py --checkpoint=DIR --data_dir=DIR [--tasks=cola,dprd] [--history]
 """
 
 from absl import flags

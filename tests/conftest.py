@@ -209,7 +209,7 @@ def make_run(tiny_tokenizer):
   import jax
   import numpy as np
 
-  from gpt_jax.batch import TaskBatch, TextBatch
+  from gpt_jax.batch import Batch, Labels, Rows
   from gpt_jax.checkpoints.run_folder import claim
   from gpt_jax.checkpoints.store import Checkpoints
   from gpt_jax.config import to_json
@@ -219,8 +219,10 @@ def make_run(tiny_tokenizer):
 
   def params_of(spec, seed):
     ids = np.zeros((1, 4), np.int32)
-    text = TextBatch(ids, ids, ids, ids, None)
-    batch = TaskBatch(text, np.zeros((1, 1), np.int32), None, None) if spec.head else text
+    labels = Labels(
+      np.zeros((1, 1), np.int32), np.zeros((1, 2), np.float32), np.ones(1, np.float32)
+    )
+    batch = Batch(Rows(ids, ids), labels=labels)
     shapes = jax.eval_shape(spec.build().init, jax.random.key(0), batch)["params"]
     rng = np.random.default_rng(seed)
 
@@ -252,14 +254,15 @@ def model_of(make_run, finetuned, tmp_path_factory):
   from gpt_jax.checkpoints.load import load_model
   from gpt_jax.checkpoints.store import Checkpoints
   from gpt_jax.config import to_json
-  from gpt_jax.models.model import HeadConfig, ModelConfig
+  from gpt_jax.models.heads.classify import ClassifyHead
+  from gpt_jax.models.model import ModelConfig
   from gpt_jax.tasks.task import BuiltinTask
 
   trunk = load_model(finetuned.pretrained).spec.trunk
 
   def make(name):
     task = BuiltinTask(name).build("")
-    spec = ModelConfig(trunk, HeadConfig(task.num_classes, task.pooling))
+    spec = ModelConfig(trunk, (ClassifyHead(task.num_classes, task.pooling),))
     folder = make_run(tmp_path_factory.mktemp("model") / name, spec)
     meta = {**load_model(folder).meta, "task": to_json(BuiltinTask(name))}
     with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import claim
@@ -25,7 +25,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.openai_bpe import BYTES, GPT2Tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.models.model import LanguageModel, ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.step import init_state
@@ -168,11 +168,9 @@ def world(tmp_path_factory, finetuned, release):
   for name in ("run", "wider"):
     claim(str(here / name), config, tokenizer, counts)
   ids = np.zeros((1, 4), np.int32)
-  model = LanguageModel(override(config.trunk, "width", "32"))
+  model = language_model(override(config.trunk, "width", "32"))
   optimizer, _ = make_optimizer(config.optim, 2)
-  init = init_state(
-    lambda key: model.init(key, TextBatch(ids, ids, ids, ids, None))["params"], optimizer
-  )
+  init = init_state(lambda key: model.init(key, Batch(Rows(ids, ids)))["params"], optimizer)
   with Checkpoints(str(here / "wider"), metric="valid_loss", mode="min") as checkpoints:
     checkpoints.save(1, init(0), {})
 

@@ -18,11 +18,11 @@ import pytest
 import gpt_jax
 from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.models import losses
+from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import LanguageModel
+from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import to_device
@@ -156,11 +156,12 @@ def test_finetuning(golden, pretrained, task, tmp_path):
 @pytest.mark.parametrize("name", TRUNKS)
 def test_logits_and_generation(golden, pretrained, name):
   model = gpt_jax.load(pretrained(name))
-  ids = model.found.tokenizer.encode(TEXTS[0])[None]
+  ids = model.loaded.tokenizer.encode(TEXTS[0])[None]
   rows = np.concatenate([ids, ids[:, :1]], axis=1)
-  language_model = LanguageModel(model.found.spec.trunk)
-  hidden, table = language_model.apply({"params": model.found.params}, Causal()(rows))
-  scores = np.asarray(logits(hidden, table, language_model.num_tokens))[0, -1]
+  module = model.loaded.language_model()
+  batch = causal_batch(rows)
+  hidden, table = module.apply({"params": model.loaded.params}, batch.rows, method="states")
+  scores = np.asarray(logits(hidden, table, module.num_tokens))[0, -1]
   golden(f"logits {name}", [float(x) for x in scores[:: len(scores) // 16]], 1e-5)
   golden(
     f"log_probs {name}",
@@ -176,13 +177,13 @@ def test_packed_batch(golden, tiny_tokenizer):
   task = BuiltinTask("story-company").build("")
   encoded = task.encode(task.examples("", "train")[:40], tiny_tokenizer, 128)
   batch = PackedBatches(encoded, 16, seed=1, epochs=2, groups=2, row_multiple=2)(3)
-  text = batch.text
+  rows, predictions = batch.rows, batch.predictions
   arrays = {
-    "inputs": text.inputs,
-    "targets": text.targets,
-    "positions": text.positions,
-    "segments": text.segments,
-    "anchors": batch.anchors,
+    "inputs": rows.inputs,
+    "targets": predictions.targets,
+    "positions": rows.positions,
+    "segments": rows.segments,
+    "anchors": batch.labels.anchors,
   }
   golden(
     "packed",
@@ -191,11 +192,10 @@ def test_packed_batch(golden, tiny_tokenizer):
       for name, x in arrays.items()
     },
   )
-  golden("packed ids", text.inputs[0].tolist())
-  golden(
-    "packed weights",
-    [float(text.weights.sum()), float(np.square(text.weights).sum()), batch.labels.tolist()],
-  )
+  golden("packed ids", rows.inputs[0].tolist())
+  weights, distributions = predictions.weights, batch.labels.distributions
+  squares = float(np.square(weights).sum())
+  golden("packed weights", [float(weights.sum()), squares, distributions.tolist()])
 
 
 @pytest.mark.parametrize(
@@ -205,17 +205,15 @@ def test_one_step(golden, mesh):
   trunk = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
   rows = ((np.arange(16)[:, None] + 7 * np.arange(9)) % 60).astype(np.int32)
   where = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
-  model = LanguageModel(trunk)
+  model = language_model(trunk)
   optimizer, schedule = make_optimizer(
     OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20
   )
-  make_state = init_state(lambda key: model.init(key, Causal()(rows))["params"], optimizer)
+  make_state = init_state(lambda key: model.init(key, causal_batch(rows))["params"], optimizer)
   make_state, shardings = compile_init(make_state, where, trunk.TENSOR_PARALLEL)
-  step = make_step(
-    losses.lm_loss(model), optimizer, schedule, where, shardings, backend=mesh.backend
-  )
+  step = make_step(model_loss(model), optimizer, schedule, where, shardings, backend=mesh.backend)
   state, metrics = step(
-    make_state(np.uint32(3)), to_device(Causal()(rows), where, 1, mesh.backend), 3
+    make_state(np.uint32(3)), to_device(causal_batch(rows), where, 1, mesh.backend), 3
   )
   values = [float(jax.device_get(metrics["loss"]).value), float(metrics["gradient_norm"])]
   values += [float(np.abs(x).sum()) for x in jax.tree.leaves(jax.device_get(state.params))]

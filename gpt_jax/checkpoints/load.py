@@ -13,7 +13,7 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import LanguageModel, ModelConfig, TaskModel
+from gpt_jax.models.model import Model, ModelConfig, language_model
 
 # Each has is_one(path), load_model(path) -> (params, meta, step, tokenizer), save(folder, params, meta,
 # step, tokenizer).
@@ -47,8 +47,12 @@ class LoadedModel:
     return f"step {self.step}, checksum {checksum(self.params['trunk'])}"
 
   @property
-  def model(self) -> LanguageModel | TaskModel:
+  def model(self) -> Model:
     return self.spec.build()
+
+  def language_model(self) -> Model:
+    """The trunk, to generate or score text. Raises InputError where it is not causal."""
+    return language_model(self.spec.trunk, self.spec.attention)
 
 
 def load_model(path: str, format: str = "") -> LoadedModel:

@@ -1,15 +1,49 @@
-"""Counter-based random draws: a hash of a key and an index, and a permutation in constant memory."""
+"""Counter-based random draws: a hash of a key and an index, and a permutation in constant memory.
+
+Nothing here keeps a state: the same key and index give the same number, on any host and in any
+order.
+"""
+
+import zlib
 
 import numpy as np
 
 _ALL = (1 << 64) - 1
 
 
-def permute(places: np.ndarray, size: int, *key: int) -> np.ndarray:
-  """A random permutation of range(size), applied to places, in constant memory.
+class Draw:
+  """Uniform noise for the rows of one batch, a pure function of (seed, step, global row, position).
 
-  A Feistel network permutes the next power of four; what falls outside walks on along its cycle
-  until it is inside.
+  The rows of a batch therefore get the same noise on any number of hosts.
+  """
+
+  def __init__(self, seed: int, step: int, rows: np.ndarray):
+    """Args:
+    seed: of the run.
+    step: of the batch.
+    rows: int [B], the numbers of these rows in the global batch.
+    """
+    self._key = (seed, step)
+    self._rows = np.asarray(rows, np.int64)
+
+  def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """float64 [B, *shape] in [0, 1).
+
+    Args:
+      name: of this use; another name gives independent noise.
+      shape: of one row.
+    """
+    count = int(np.prod(shape, dtype=np.int64))
+    index = (self._rows[:, None] << 32) + np.arange(count, dtype=np.int64)[None]
+    bits = hash64(index, *self._key, zlib.crc32(name.encode()))
+    return (bits >> np.uint64(11)).astype(np.float64).reshape(-1, *shape) * 2.0**-53
+
+
+def permute(indices: np.ndarray, size: int, *key: int) -> np.ndarray:
+  """A random permutation of range(size), applied to indices, in constant memory.
+
+  A Feistel network permutes the next power of four; an index that falls outside is permuted again
+  until it is inside (cycle walking).
   """
   half = max(1, -(-(size - 1).bit_length() // 2))
   shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
@@ -17,19 +51,17 @@ def permute(places: np.ndarray, size: int, *key: int) -> np.ndarray:
   def encrypt(values):
     left, right = values >> shift, values & mask
     for turn in range(6):
-      left, right = right, left ^ (_hash(right, *key, turn) & mask)
+      left, right = right, left ^ (hash64(right, *key, turn) & mask)
     return left << shift | right
 
-  values = encrypt(places.astype(np.uint64))
+  values = encrypt(indices.astype(np.uint64))
   while (outside := values >= size).any():
     values[outside] = encrypt(values[outside])
   return values.astype(np.int64)
 
 
-def _hash(values: np.ndarray, *key: int) -> np.ndarray:
-  """64 random-looking bits per value: splitmix64's finalizer over the value and, word by word,
-  the key.
-  """
+def hash64(values: np.ndarray, *key: int) -> np.ndarray:
+  """64 random-looking bits per value: splitmix64's finalizer over the value and the key's words."""
   state = 0
   for word in key:
     state = _mix((state + word * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _ALL, int)
@@ -39,9 +71,7 @@ def _hash(values: np.ndarray, *key: int) -> np.ndarray:
 
 
 def _mix(bits, number):
-  """The finalizer, on Python integers or uint64 arrays; `number` makes constants of the same
-  kind.
-  """
+  """The finalizer, on Python integers or uint64 arrays; `number` makes constants of that type."""
   bits = (bits ^ (bits >> number(30))) * number(0xBF58476D1CE4E5B9) & number(_ALL)
   bits = (bits ^ (bits >> number(27))) * number(0x94D049BB133111EB) & number(_ALL)
   return bits ^ (bits >> number(31))

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from gpt_jax.config import option, register, validate
-from gpt_jax.data.draws import _hash, permute
+from gpt_jax.data.draws import hash64, permute
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 
@@ -78,7 +78,7 @@ class Windows:
     ]
     if self.config.sampling == "random_offset":
       places = self.tokens.n_tokens - self.config.length
-      begins = (_hash(numbers, self.seed) % np.uint64(places)).astype(np.int64)
+      begins = (hash64(numbers, self.seed) % np.uint64(places)).astype(np.int64)
       return self._read(begins, np.full(len(begins), self.config.length + 1))
     begins, counts = np.empty_like(numbers), np.empty_like(numbers)
     epochs = numbers // self.spans_per_epoch
@@ -95,7 +95,7 @@ class Windows:
     size = self._size[document]
     before = np.where(document > 0, self._last[document - 1], 0)
     slack = np.maximum(0, (size - 1) - np.maximum(1, (size - 1) // stride) * stride)
-    phase = (_hash(document, self.seed, epoch, 1) % (slack + 1).astype(np.uint64)).astype(np.int64)
+    phase = (hash64(document, self.seed, epoch, 1) % (slack + 1).astype(np.uint64)).astype(np.int64)
     begin = phase + (spans - before) * stride
     return self._begin[document] + begin, np.minimum(stride + 1, size - begin)
 

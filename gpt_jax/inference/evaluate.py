@@ -1,9 +1,7 @@
-"""Exact means over a fixed set, and the program that measures a checkpoint: on held-out text, or
-on its task.
-"""
+"""Exact means over a fixed set, and predictions for labeled examples."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -11,28 +9,42 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from gpt_jax.batch import Mean
-from gpt_jax.models.losses import Loss
-from gpt_jax.models.model import TaskModel
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.data.draws import Draw
+from gpt_jax.data.windows import Windows
+from gpt_jax.models.loss import Loss
+from gpt_jax.models.model import Model
+from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.packing import in_order
+from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.task import Task
+
+
+def evaluation_batches(objective: Bound, windows: Windows, rows: np.ndarray) -> Iterator[Batch]:
+  """The whole text in order, with the same noise at every evaluation.
+
+  Args:
+    rows: the numbers of this process's rows of each batch.
+  """
+  for number, ids in enumerate(windows.sequential(rows=rows)):
+    yield objective(ids, Draw(0, number, rows))
 
 
 def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dict[str, Mean]]:
   """(params, host batches) -> {name: Mean}, dropout off. Each batch holds this process's rows."""
 
   @jax.jit
-  def means(params, batch):
-    return loss(params, jax.tree.map(lambda x: x[0], batch), None)[1]
+  def batch_means(params, batch):
+    _, means = loss(params, jax.tree.map(lambda x: x[0], batch), None)
+    return means
 
   def evaluate(params, batches) -> dict[str, Mean]:
     totals: dict[str, Mean] = {}
     with jax.set_mesh(mesh):
       for batch in batches:
-        found = jax.device_get(means(params, to_device(batch, mesh)))
-        for name, mean in found.items():
+        means = jax.device_get(batch_means(params, to_device(batch, mesh)))
+        for name, mean in means.items():
           mean = Mean(np.float64(mean.total), np.float64(mean.weight))
           totals[name] = totals[name] + mean if name in totals else mean
     return totals
@@ -40,24 +52,31 @@ def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dic
   return evaluate
 
 
-def make_predictor(model: TaskModel, mesh: Mesh) -> Callable[[Any, Encoded, int], np.ndarray]:
-  """(params, examples, batch size) -> probabilities float32 [N, K], in the examples' order, on
-  every process.
+def make_predictor(model: Model, mesh: Mesh) -> Callable[[Any, Encoded, int], Any]:
+  """(params, examples, batch size) -> predictions in the examples' order, on every process.
+
+  They are probabilities: float32 [N, K], or for a head that predicts each token a list of [t, K],
+  one position per id of the example's sequence.
   """
+  head = model.config.head
+  index = model.config.heads.index(head)
 
   @jax.jit
-  def probabilities(params, batch):
-    return jax.nn.softmax(model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))[0])
+  def batch_predictions(params, batch):
+    outputs = model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))
+    return head.decode(outputs.heads[index])
 
-  def predict(params, encoded: Encoded, batch_size: int) -> np.ndarray:
+  def predict(params, encoded: Encoded, batch_size: int) -> Any:
     devices = mesh.shape["data"]
     size = -(-batch_size // devices) * devices
-    found = []
+    batches = OrderedBatches(encoded, size, row_multiple=devices)
+    predictions: list[np.ndarray] = []
     with jax.set_mesh(mesh):
-      for batch in in_order(encoded, size, row_multiple=devices):
+      for step, batch in enumerate(batches):
         placed = to_device(local_part(batch, mesh), mesh)
-        found.append(multihost_utils.process_allgather(probabilities(params, placed), tiled=True))
-    return np.concatenate(found)[: len(encoded)]
+        values = multihost_utils.process_allgather(batch_predictions(params, placed), tiled=True)
+        predictions.extend(batches.unpack(step, values) if head.per_token else [values])
+    return predictions if head.per_token else np.concatenate(predictions)[: len(encoded)]
 
   return predict
 

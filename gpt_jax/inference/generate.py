@@ -1,6 +1,4 @@
-"""Sampling text from a language model, with what it has read kept between tokens (keys and
-values, or a state).
-"""
+"""Sampling text from a language model, keeping its state (keys and values) between tokens."""
 
 import functools
 from collections.abc import Sequence
@@ -12,17 +10,15 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import LanguageModel
+from gpt_jax.inference.scoring import bucket
+from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 
-_BATCH = 16  # prompts at once: beyond, a batch takes longer and no more tokens come a second
-
-
-_WIDTHS = 16  # prompts are filled up to a multiple of this, so that few widths need compiling
+_BATCH = 16  # prompts at a time; a larger batch gives no more tokens per second
 
 
 def continuations(
-  found: LoadedModel,
+  loaded: LoadedModel,
   prompts: Sequence[str],
   max_tokens: int = 100,
   temperature: float = 1.0,
@@ -33,7 +29,7 @@ def continuations(
   """Each prompt with its continuation, as the vocabulary spells them.
 
   Args:
-    found: a trained model; of a fine-tuned one the trunk is used.
+    loaded: a trained model; of a fine-tuned one the trunk is used.
     prompts: texts. GPT-1 has no token that begins a text, so none may be empty.
     max_tokens: to add to each prompt.
     temperature: 1 samples from the model, below 1 prefers its favorites, 0 takes the most likely
@@ -46,13 +42,13 @@ def continuations(
     InputError: an empty prompt, or a value that is not allowed.
   """
   _check(prompts, max_tokens, temperature, top_k, top_p, seed)
-  encoded = found.tokenizer.encode_many(list(prompts))
+  encoded = loaded.tokenizer.encode_many(list(prompts))
   for number, ids in enumerate(encoded, 1):
     if not len(ids):
       raise InputError(
         f"prompt {number} is empty: GPT-1 has no token that begins a text; give at least one word"
       )
-  model, params = LanguageModel(found.spec.trunk), jax.device_put(found.params)
+  model, params = loaded.language_model(), jax.device_put(loaded.params)
   texts = []
   for first in range(0, len(encoded), _BATCH):
     batch = encoded[first : first + _BATCH]
@@ -61,7 +57,7 @@ def continuations(
       model, params, batch, seeds, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p
     )
     texts += [
-      found.tokenizer.decode([*before, *after]) for before, after in zip(batch, added, strict=True)
+      loaded.tokenizer.decode([*before, *after]) for before, after in zip(batch, added, strict=True)
     ]
   return texts
 
@@ -83,7 +79,7 @@ def _check(
 
 
 def sample(
-  model: LanguageModel,
+  model: Model,
   params: Any,
   prompts: Sequence[Sequence[int]],
   seeds: Sequence[int],
@@ -101,7 +97,7 @@ def sample(
   the logits and takes the largest; the noise of a prompt's n-th token depends on its seed and n
   only, so that no prompt's text depends on the others.
   """
-  context = model.trunk_config.context
+  context = model.config.trunk.context
   texts = [list(map(int, prompt)) for prompt in prompts]
   missing = np.full(len(texts), max_tokens)
   while missing.any():
@@ -109,7 +105,7 @@ def sample(
     read = [text if len(text) < context else text[-(context // 2) :] for text in texts]
     lengths = np.array([len(ids) for ids in read])
     counts = np.minimum(missing, context - lengths)
-    width = min(context, -(-lengths.max() // _WIDTHS) * _WIDTHS)
+    width = bucket(int(lengths.max()), context)
     rows = np.zeros((len(texts), width), np.int32)
     for row, ids in zip(rows, read, strict=True):
       row[: len(ids)] = ids
@@ -147,19 +143,19 @@ def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, to
 
   def add(carry):
     number, ids, state, added = carry
-    # Rows that have all their tokens run on beside the others; what they do is read by nobody.
-    positions = jnp.minimum(lengths + number - 1, model.trunk_config.context - 1)
+    # Finished rows keep running beside the others; their output is discarded.
+    positions = jnp.minimum(lengths + number - 1, model.config.trunk.context - 1)
     hidden, table, state = extend(
       ids[:, None], positions[:, None], (number < counts)[:, None], state
     )
     ids = choose(hidden[:, 0], table, number)
     return number + 1, ids, state, added.at[:, number].set(ids)
 
-  places = jnp.broadcast_to(jnp.arange(width), rows.shape)
+  positions = jnp.broadcast_to(jnp.arange(width), rows.shape)
   state = model.apply({"params": params}, batch, method="start")
-  hidden, table, state = extend(rows, places, places < lengths[:, None], state)
+  hidden, table, state = extend(rows, positions, positions < lengths[:, None], state)
   ids = choose(hidden[jnp.arange(batch), lengths - 1], table, 0)
-  added = jnp.zeros((batch, model.trunk_config.context), jnp.int32).at[:, 0].set(ids)
+  added = jnp.zeros((batch, model.config.trunk.context), jnp.int32).at[:, 0].set(ids)
   return jax.lax.while_loop(
     lambda carry: carry[0] < counts.max(), add, (jnp.int32(1), ids, state, added)
   )[3]

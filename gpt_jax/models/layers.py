@@ -6,28 +6,19 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.data.tokenizers.base import SpecialIds
 from gpt_jax.parallel.mesh import axis_size
 
-SPECIAL_TOKENS = 3  # start, delimiter, extract: the first rows behind the vocabulary
-
-
-_ROW_MULTIPLE = (
-  128  # lets a table of any vocabulary be sharded, and fills the tiles of a matrix unit
-)
-
-
-_STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
-
-
-_INIT = nn.initializers.normal(_STD)
-
-
+DEFAULT_SPECIAL = len(SpecialIds._fields)  # start, delimiter, extract
+STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
+INIT = nn.initializers.normal(STD)
+_ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
 _EPSILON = 1e-5
 
 
-def padded_rows(vocab_size: int) -> int:
-  """Rows of the embedding table: vocabulary and special tokens, rounded up."""
-  return -(-(vocab_size + SPECIAL_TOKENS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
+def padded_rows(vocab_size: int, special_tokens: int) -> int:
+  """Rows of the embedding table: vocabulary, special tokens, and padding to a multiple of 128."""
+  return -(-(vocab_size + special_tokens) // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
 
 class Projection(nn.Module):
@@ -40,13 +31,12 @@ class Projection(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    init = nn.initializers.normal(self.scale * _STD)
+    init = nn.initializers.normal(self.scale * STD)
     kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
     bias = self.param("bias", nn.initializers.zeros, self.outputs).astype(self.dtype)
     before = x.shape[: x.ndim - len(self.inputs)]
     if axis_size("model") == 1:
-      # Of two dimensions: XLA transposes every step the kernels, and their gradients, of a product
-      # of more.
+      # In two dimensions: with more, XLA transposes the kernel and its gradient at every step.
       y = x.reshape(*before, -1) @ kernel.reshape(math.prod(self.inputs), -1)
       y = y.reshape(before + self.outputs)
     else:  # a reshape would hide which axis of a kernel is sharded
@@ -56,7 +46,7 @@ class Projection(nn.Module):
 
 
 class LayerNorm(nn.Module):
-  """Biased variance, epsilon inside the root, in float32 (train.py:44-57)."""
+  """Biased variance, epsilon inside the root, in float32 (openai/train.py:44-57)."""
 
   dtype: str
 

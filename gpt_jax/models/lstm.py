@@ -1,9 +1,7 @@
-"""The paper's recurrent baseline: a single-layer LSTM of 2048 units in the same framework (section
-5, Table 5).
+"""The paper's recurrent baseline: one LSTM layer of 2048 units (section 5, table 5).
 
-The paper gives only the number of units. Ours to choose, and chosen so that tables and heads are
-those of the
-Transformer: embeddings of 768, the state projected back to 768, output tied to the input.
+The paper gives only the number of units. The rest is our choice, so that tables and heads are those
+of the Transformer: embeddings of 768, the state projected back to 768, output tied to the input.
 
 Letters: B rows, T positions, D width, U units, R rows of the padded vocabulary.
 """
@@ -16,16 +14,17 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
-from gpt_jax.models.layers import Projection, padded_rows
+from gpt_jax.errors import InputError
+from gpt_jax.models.layers import DEFAULT_SPECIAL, INIT, Projection, padded_rows
+from gpt_jax.models.trunk import States
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.parallel.mesh import axis_size
 from gpt_jax.parallel.partition import constrain
 
-_INIT = nn.initializers.normal(0.02)
-_RECURRENT_INIT = nn.initializers.orthogonal(
-  column_axis=-1
-)  # keeps the state's scale over hundreds of steps
+# Orthogonal kernels keep the scale of the state over hundreds of steps.
+_RECURRENT_INIT = nn.initializers.orthogonal(column_axis=-1)
 
 TENSOR_PARALLEL = (
   (r"tokens$", P("model", None)),
@@ -51,6 +50,9 @@ class LSTMConfig:
   dtype: str = option(
     "float32", "of activations and matrix products", choices=("float32", "bfloat16")
   )
+  special_tokens: int = option(
+    DEFAULT_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
+  )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
@@ -60,22 +62,26 @@ class LSTMConfig:
   @property
   def rows(self) -> int:
     """R, the rows of the embedding table."""
-    return padded_rows(self.vocab_size)
+    return padded_rows(self.vocab_size, self.special_tokens)
 
-  def build(self, causal: bool = True) -> "LSTM":
-    if not causal:
-      raise NotImplementedError("an LSTM reads from left to right")
+  def build(self, attention: str = "causal") -> "LSTM":
+    if attention != "causal":
+      raise InputError(f"trunk: an LSTM reads from left to right; {attention} needs a Transformer")
     return LSTM(self)
 
   def parameter_count(self) -> int:
-    """Parameters without the unused rows of the table."""
+    """Parameters without padding rows of the table."""
     d, u = self.width, self.units
     return self.vocab_size * d + 4 * u * (d + u + 1) + u * d + d
 
   def flops_per_token(self, length: int) -> float:
-    """Floating-point operations of a training step for one token: 6 N."""
+    """6 N per token of a training step."""
     del length
     return 6 * self.parameter_count()
+
+  def depth(self, path: str) -> int:
+    """0 for the embedding, 1 for the layer and its projection."""
+    return 0 if path == "tokens" else 1
 
 
 class State(NamedTuple):
@@ -92,22 +98,21 @@ class LSTM(nn.Module):
 
   def setup(self):
     c = self.config
-    self.tokens = self.param("tokens", _INIT, (c.rows, c.width))
+    self.tokens = self.param("tokens", INIT, (c.rows, c.width))
     self.read = Projection((c.width,), (4, c.units), c.dtype)
     self.recur = Recurrent(c.units)
     self.out = Projection((c.units,), (c.width,), c.dtype)
 
-  def __call__(self, inputs, positions, segments=None, key: Key | None = None):
-    """hidden [B, T, D] and table [R, D]; the arguments are those of the Transformer."""
-    del segments  # the texts of a packed row are told apart by their first positions
+  def __call__(self, rows: Rows, key: Key | None = None) -> States:
+    """hidden [B, T, D] and table [R, D]; segments are not read, since each begins at position 0."""
     c = self.config
-    table = (
-      self.tokens
-      if key is None
-      else dropout(self.tokens, c.embedding_dropout, key.fold(0), sharded=False)
-    )
-    hidden, _ = self._run(inputs, positions, None, self.start(inputs.shape[0]), table)
-    return dropout(hidden, c.residual_dropout, key and key.fold(1)), table.astype(c.dtype)
+    table = self.tokens
+    if key is not None:
+      table = dropout(table, c.embedding_dropout, key.fold(0), sharded=False)
+    state = self.start(len(rows.inputs))
+    hidden, _ = self._run(rows.inputs, rows.positions, None, state, table)
+    hidden = dropout(hidden, c.residual_dropout, key and key.fold(1))
+    return States(hidden, table.astype(c.dtype))
 
   def start(self, batch_size: int) -> State:
     """The state before the first token."""
@@ -115,9 +120,7 @@ class LSTM(nn.Module):
     return State(zeros, zeros)
 
   def extend(self, inputs, positions, valid, state: State):
-    """Reads T more tokens a row, evaluating; places that are not valid [B, T] leave the state as
-    it was.
-    """
+    """Reads T more tokens per row; positions that are not valid leave the state unchanged."""
     hidden, state = self._run(inputs, positions, valid, state, self.tokens)
     return hidden, self.tokens.astype(self.config.dtype), state
 
@@ -134,22 +137,21 @@ class LSTM(nn.Module):
 def recur(kernel, gates, first, valid, state: State) -> tuple[State, jax.Array]:
   """The last state and the outputs [T, B, U] of a layer.
 
-  Its gradient with respect to the kernel is one product over all places: derived from the loop it
-  would be a sum of as many outer products, each as large as the kernel, which on a CPU is most of
-  the time.
+  The gradient of the kernel is one product over all positions. Differentiating the loop would add
+  up one outer product per position, each as large as the kernel: on a CPU most of the time.
 
   Args:
     kernel: [U, 4, U], from an output to the next gates.
-    gates: [T, B, 4, U], what the inputs add to them.
-    first: bool [T, B], where a text begins: the state is cleared before.
-    valid: bool [T, B], where the state changes.
-    state: before the first place.
+    gates: [T, B, 4, U], the inputs' contribution to the gates.
+    first: bool [T, B], where a text begins: the state is cleared first.
+    valid: bool [T, B]; elsewhere the state does not change.
+    state: before the first position.
   """
   return _loop(kernel, gates, first, valid, state)[:2]
 
 
 def _loop(kernel, gates, first, valid, state):
-  """Last state, outputs, and the outputs [T, B, U] that each place's gates were computed from."""
+  """Last state, outputs [T, B, U], and the previous output that each position's gates used."""
 
   units, kernel = kernel.shape[0], kernel.astype(gates.dtype)
 

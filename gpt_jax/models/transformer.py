@@ -1,29 +1,30 @@
-"""The GPT decoder: a Transformer with learned positions and a tied output table, post-norm (GPT-1)
-or pre-norm (GPT-2).
+"""The Transformer: learned positions and a tied output table, post-norm (GPT-1) or pre-norm (GPT-2).
 
 Radford et al. 2018, section 4.1; where the paper is silent, OpenAI's released train.py
-(finetune-transformer-lm).
-Pre-norm: Radford et al. 2019, section 2.3.
+(finetune-transformer-lm). Pre-norm: Radford et al. 2019, section 2.3.
 
 Letters: B rows, T positions, D width, H heads, K = D / H, F = 4 D, R rows of the padded vocabulary.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
+from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import _INIT, LayerNorm, Projection, padded_rows
+from gpt_jax.models.layers import DEFAULT_SPECIAL, INIT, LayerNorm, Projection, padded_rows
+from gpt_jax.models.trunk import States
+from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
+from gpt_jax.ops.attention_plain import attend_allowed
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.parallel.partition import constrain
 
-# Matched against the paths of parameters and optimizer moments (see sharding.partition).
+# Matched against the paths of parameters and optimizer moments (see parallel.partition).
 TENSOR_PARALLEL = (
   (r"tokens$", P("model", None)),
   (r"qkv/kernel$", P(None, None, "model", None)),
@@ -52,24 +53,32 @@ class TransformerConfig:
   embedding_dropout: float = option(0.1, "dropout on the embedding tables", low=0.0, high=0.99)
   norm: str = option(
     "post",
-    "post: a block normalizes its sums, as GPT-1; pre: what its sublayers read, as GPT-2, with a last norm at the end",
+    "post: normalize the sum after each sublayer, as GPT-1; pre: normalize the input of each "
+    "sublayer, with a final norm, as GPT-2",
     choices=("post", "pre"),
   )
   dtype: str = option(
     "float32", "of activations and matrix products", choices=("float32", "bfloat16")
   )
+  special_tokens: int = option(
+    DEFAULT_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
+  )
+  learned_positions: bool = option(True, "add a learned embedding of each position")
+  attention_bias: Any = option(None, "config of a bias added to the attention scores, e.g. ALiBi")
+  attention_backend: str = option("plain", "file gpt_jax/ops/attention_<name>.py to attend with")
 
   def __post_init__(self):
     validate(self)
     if self.width % self.heads:
       raise InputError(f"trunk.heads={self.heads}: must divide trunk.width={self.width}")
+    find_backend(self.attention_backend)
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
   @property
   def rows(self) -> int:
     """R, the rows of the embedding table."""
-    return padded_rows(self.vocab_size)
+    return padded_rows(self.vocab_size, self.special_tokens)
 
   @property
   def residual_scale(self) -> float:
@@ -78,62 +87,63 @@ class TransformerConfig:
     """
     return (2 * self.layers) ** -0.5 if self.norm == "pre" else 1.0
 
-  def build(self, causal: bool = True) -> "Transformer":
-    return Transformer(self, causal)
+  def build(self, attention: str = "causal") -> "Transformer":
+    return Transformer(self, attention)
 
   def parameter_count(self) -> int:
-    """Parameters without the unused rows of the table: 116,534,784 at the paper's sizes and
-    40,478 ids.
-    """
+    """Without padding rows: 116,534,784 at the paper's sizes and 40,478 ids."""
     per_block = 12 * self.width**2 + 13 * self.width
     last_norm = 2 * self.width if self.norm == "pre" else 0
-    return (self.vocab_size + self.context) * self.width + self.layers * per_block + last_norm
+    embeddings = self.vocab_size + (self.context if self.learned_positions else 0)
+    return embeddings * self.width + self.layers * per_block + last_norm
 
   def flops_per_token(self, length: int) -> float:
-    """Floating-point operations of a training step for one token: 6 N + 12 L T D, attention
-    counted whole.
-    """
+    """6 N + 12 L T D per token of a training step, attention counted whole."""
     return 6 * self.parameter_count() + 12 * self.layers * length * self.width
+
+  def depth(self, path: str) -> int:
+    """0 for embeddings, i + 1 for block i; the final norm belongs to the last block."""
+    part = path.partition("/")[0]
+    if part.startswith("block_"):
+      return int(part.removeprefix("block_")) + 1
+    return self.layers if part == "last_norm" else 0
 
 
 class Cache(NamedTuple):
-  """Keys and values of the tokens read so far, of each block: [B, H, context, K]."""
+  """Keys and values of the tokens read so far, one of each per block: [B, H, context, K]."""
 
   keys: tuple[jax.Array, ...]
   values: tuple[jax.Array, ...]
 
 
 class Transformer(nn.Module):
-  """A stack of blocks over token and position embeddings."""
+  """A stack of blocks over token and position embeddings; a Trunk."""
 
   config: TransformerConfig
-  causal: bool = True
+  attention: str = "causal"
 
   def setup(self):
     c = self.config
-    self.tokens = self.param("tokens", _INIT, (c.rows, c.width))
-    self.positions = self.param("positions", _INIT, (c.context, c.width))
-    self.blocks = [Block(c, self.causal, name=f"block_{i}") for i in range(c.layers)]
+    self.tokens = self.param("tokens", INIT, (c.rows, c.width))
+    if c.learned_positions:
+      self.positions = self.param("positions", INIT, (c.context, c.width))
+    if c.attention_bias is not None:
+      self.bias = c.attention_bias.build(c.heads)
+    self.blocks = [Block(c, name=f"block_{i}") for i in range(c.layers)]
     self.last_norm = LayerNorm(c.dtype) if c.norm == "pre" else lambda x: x
 
-  def __call__(self, inputs, positions, segments=None, key: Key | None = None):
-    """Hidden states and the table that turns them into logits.
+  def __call__(self, rows: Rows, key: Key | None = None) -> States:
+    """Hidden states [B, T, D] and the table [R, D].
 
-    Args:
-      inputs: int32 [B, T] token ids.
-      positions: int32 [B, T].
-      segments: int32 [B, T] or None; attention stays among equal segments.
-      key: dropout key; None evaluates.
-
-    Returns:
-      hidden [B, T, D] and table [R, D], both in the compute dtype. As in OpenAI's code the whole
-      table is dropped, so a token loses the same features wherever it occurs, and in the output as
-      well (train.py:165,175).
+    As in OpenAI's code dropout acts on the whole table, so a token loses the same features wherever
+    it occurs, and in the output as well (openai/train.py:165,175).
     """
-    x, table = self._embed(inputs, positions, key)
+    mask = AttentionMask(self.attention, rows.segments, rows.prefix)
+    bias = self._bias(rows.positions, rows.positions)
+    x, table = self._embed(rows.inputs, rows.positions, key)
     for i, block in enumerate(self.blocks):
-      x = block(x, segments, key and key.fold(i))
-    return self.last_norm(x), table
+      x = block(x, mask, bias, key and key.fold(i))
+    return States(self.last_norm(x), table)
 
   def start(self, batch_size: int) -> Cache:
     """The cache before the first token."""
@@ -142,139 +152,127 @@ class Transformer(nn.Module):
     return Cache(empty, empty)
 
   def extend(self, inputs, positions, valid, cache: Cache):
-    """Reads T more tokens a row (a prompt, or the one just sampled), evaluating.
+    """Reads T more tokens per row, evaluating; see trunk.Trunk.
 
-    Args:
-      inputs, positions: int32 [B, T]; the positions of a row increase from where the row stands.
-      valid: bool [B, T]; False behind the end of a shorter prompt. What such places leave in the
-        cache lies at positions that later tokens overwrite before anything may look at them, so
-        that it needs no care here.
-
-    Returns:
-      hidden [B, T, D], table [R, D], and the cache with the tokens in it.
+    Positions that are not valid write to cache slots that later tokens overwrite before they are
+    attended to, so no mask is needed.
     """
     del valid
     x, table = self._embed(inputs, positions, None)
+    key_positions = jnp.arange(self.config.context)[None]
+    bias = self._bias(positions, jnp.broadcast_to(key_positions, (len(inputs), key_positions.size)))
     keys, values = [], []
     for i, block in enumerate(self.blocks):
-      x, k, v = block.extend(x, positions, cache.keys[i], cache.values[i])
+      x, k, v = block.extend(x, positions, bias, cache.keys[i], cache.values[i])
       keys.append(k)
       values.append(v)
     return self.last_norm(x), table, Cache(tuple(keys), tuple(values))
 
+  def _bias(self, query_positions, key_positions):
+    """float32 [B or 1, H, T, S] to add to the attention scores; None: nothing."""
+    if self.config.attention_bias is None:
+      return None
+    return self.bias(query_positions, key_positions)
+
   def _embed(self, inputs, positions, key):
+    """[B, T, D] and the table [R, D]."""
     c = self.config
-    table, places = self.tokens, self.positions
+    table = self.tokens
     if key is not None:
       table = dropout(table, c.embedding_dropout, key.fold(c.layers), sharded=False)
-      places = dropout(places, c.embedding_dropout, key.fold(c.layers + 1), sharded=False)
-    # Whole along `data`, or the gradients of every row's embeddings would be gathered to sum them
-    # up (FSDP).
-    table, places = constrain(table.astype(c.dtype), "model"), constrain(places.astype(c.dtype))
-    return constrain(table[inputs] + places[positions], "data"), table
+    # Replicated along `data`: otherwise FSDP would gather the embedding gradients of every row.
+    table = constrain(table.astype(c.dtype), "model")
+    x = table[inputs]
+    if c.learned_positions:
+      position_table = self.positions
+      if key is not None:
+        position_key = key.fold(c.layers + 1)
+        position_table = dropout(position_table, c.embedding_dropout, position_key, sharded=False)
+      x = x + constrain(position_table.astype(c.dtype))[positions]
+    return constrain(x, "data"), table
 
 
 class Block(nn.Module):
-  """GPT-1: n = LN(x + Attention(x)), LN(n + MLP(n)) (train.py:143-147); GPT-2: x +
-  Attention(LN(x)), then MLP.
+  """GPT-1: n = LN(x + Attention(x)), LN(n + MLP(n)) (openai/train.py:143-147).
+
+  GPT-2: x + Attention(LN(x)), then x + MLP(LN(x)).
   """
 
   config: TransformerConfig
-  causal: bool
 
   def setup(self):
-    self.attention = Attention(self.config, self.causal)
+    self.attention = Attention(self.config)
     self.attention_norm = LayerNorm(self.config.dtype)
     self.mlp = MLP(self.config)
     self.mlp_norm = LayerNorm(self.config.dtype)
 
-  def __call__(self, x, segments, key):
+  def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
+    """x [B, T, D] to the same shape; bias as in ops.attention."""
     rate = self.config.residual_dropout
-    keys = [key and key.fold(i) for i in range(3)]
+    attention_key, first_key, second_key = (key and key.fold(i) for i in range(3))
     if self.config.norm == "pre":
-      x = x + dropout(self.attention(self.attention_norm(x), segments, keys[0]), rate, keys[1])
-      x = x + dropout(self.mlp(self.mlp_norm(x)), rate, keys[2])
+      update = self.attention(self.attention_norm(x), mask, bias, attention_key)
+      x = x + dropout(update, rate, first_key)
+      x = x + dropout(self.mlp(self.mlp_norm(x)), rate, second_key)
     else:
-      x = self.attention_norm(x + dropout(self.attention(x, segments, keys[0]), rate, keys[1]))
-      x = self.mlp_norm(x + dropout(self.mlp(x), rate, keys[2]))
+      update = self.attention(x, mask, bias, attention_key)
+      x = self.attention_norm(x + dropout(update, rate, first_key))
+      x = self.mlp_norm(x + dropout(self.mlp(x), rate, second_key))
     return constrain(x, "data")
 
-  def extend(self, x, positions, keys, values):
+  def extend(self, x, positions, bias, keys, values):
+    """As __call__ for T more tokens; keys and values [B, H, context, K] are the block's cache."""
     if self.config.norm == "pre":
-      update, keys, values = self.attention.extend(self.attention_norm(x), positions, keys, values)
+      normed = self.attention_norm(x)
+      update, keys, values = self.attention.extend(normed, positions, bias, keys, values)
       x = x + update
       return x + self.mlp(self.mlp_norm(x)), keys, values
-    update, keys, values = self.attention.extend(x, positions, keys, values)
+    update, keys, values = self.attention.extend(x, positions, bias, keys, values)
     x = self.attention_norm(x + update)
     return self.mlp_norm(x + self.mlp(x)), keys, values
 
 
 class Attention(nn.Module):
-  """Multi-head attention with one projection for queries, keys and values, in that order
-  (train.py:64-130).
-  """
+  """Multi-head attention; one projection for queries, keys, values (openai/train.py:64-130)."""
 
   config: TransformerConfig
-  causal: bool
 
   def setup(self):
     d, h = self.config.width, self.config.heads
     self.qkv = Projection((d,), (3, h, d // h), self.config.dtype)
     self.out = Projection((h, d // h), (d,), self.config.dtype, self.config.residual_scale)
 
-  def __call__(self, x, segments, key):
+  def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
+    c = self.config
     q, k, v = self._project(x)
-    length = x.shape[1]
-    # Causal attention by blocks of queries, each over its own prefix, skips most of the masked half
-    # of the scores.
-    blocks = 4 if self.causal and length % 4 == 0 and length >= 128 else 1
-    outputs = []
-    for i in range(blocks):
-      here = slice(i * length // blocks, (i + 1) * length // blocks)
-      seen = slice(0, here.stop)
-      allowed = None
-      if self.causal:
-        allowed = np.arange(here.start, here.stop)[:, None] >= np.arange(seen.stop)[None, :]
-        allowed = jnp.asarray(allowed)[None, None]  # [1, 1, t, s]
-      if segments is not None:
-        same = (segments[:, here, None] == segments[:, None, seen])[:, None]  # [B, 1, t, s]
-        allowed = same if allowed is None else allowed & same
-      outputs.append(
-        self._attend(q[:, :, here], k[:, :, seen], v[:, :, seen], allowed, key and key.fold(i))
-      )
-    return self.out(jnp.concatenate(outputs, axis=2).swapaxes(1, 2))
+    observe = None
+    if self.is_mutable_collection("intermediates") and not self.is_initializing():
+      observe = self._keep  # see inference.attention_maps
+    rates = Dropout(c.attention_dropout, key)
+    update = attention(q, k, v, mask, bias, rates, c.attention_backend, observe)
+    return self.out(update.swapaxes(1, 2))
 
-  def extend(self, x, positions, keys, values):
+  def extend(self, x, positions, bias, keys, values):
     q, k, v = self._project(x)
     row = jnp.arange(x.shape[0])[:, None]
     keys = keys.at[row, :, positions].set(k.swapaxes(1, 2))
     values = values.at[row, :, positions].set(v.swapaxes(1, 2))
-    allowed = (
-      positions[:, None, :, None] >= jnp.arange(keys.shape[2])[None, None, None]
-    )  # [B, 1, T, context]
-    return self.out(self._attend(q, keys, values, allowed, None).swapaxes(1, 2)), keys, values
+    slots = jnp.arange(keys.shape[2])[None, None, None]
+    allowed = positions[:, None, :, None] >= slots  # [B, 1, T, context]
+    update = attend_allowed(q, keys, values, allowed, bias)
+    return self.out(update.swapaxes(1, 2)), keys, values
 
   def _project(self, x):
     qkv = self.qkv(x)  # [B, T, 3, H, K]
     qkv = constrain(qkv, "data", None, None, "model")
     return jnp.moveaxis(qkv, (2, 3), (0, 2))  # three of [B, H, T, K]
 
-  def _attend(self, q, k, v, allowed, key):
-    scores = (
-      jnp.einsum("bhtk,bhsk->bhts", q, k, preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
-    )
-    if allowed is not None:
-      scores = jnp.where(allowed, scores, -1e9)
-    probabilities = jax.nn.softmax(scores)
-    self.sow(
-      "intermediates", "probabilities", probabilities
-    )  # nothing, unless apply is told to: attention_maps
-    probabilities = dropout(probabilities, self.config.attention_dropout, key)
-    return jnp.einsum("bhts,bhsk->bhtk", probabilities.astype(q.dtype), v)
+  def _keep(self, probabilities):
+    self.sow("intermediates", "probabilities", probabilities)
 
 
 class MLP(nn.Module):
-  """D -> 4 D -> GELU, in its tanh form -> D (train.py:22,132-138)."""
+  """D -> 4 D, GELU in its tanh form, -> D (openai/train.py:22,132-138)."""
 
   config: TransformerConfig
 

@@ -1,1 +1,6 @@
-"""Objectives: rows of token ids to what a trunk reads and what it must predict. numpy only."""
+"""Pre-training objectives: windows of token ids to batches with predictions.
+
+One small file an objective, registered by name; numpy only, may import data/ and the root files.
+To add one: a frozen config dataclass with `attention`, `special` and `bind(tokenizer, length)`, see
+objective.py; its head is a file in models/heads/. Noise comes from the `draw` it is given.
+"""

@@ -1,4 +1,4 @@
-"""Next-token logits and their cross-entropy, computed in chunks so that all logits never exist at once."""
+"""Next-token logits, and their cross-entropy in chunks, so that all logits never exist at once."""
 
 from functools import partial
 
@@ -15,17 +15,16 @@ CHUNK_ELEMENTS = 2**26
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def cross_entropy(hidden, table, targets, weights, num_tokens: int) -> jax.Array:
-  """Weighted sum of the cross-entropies of next-token predictions, in nats, never holding all
-  logits.
+  """Weighted sum of the cross-entropies of token predictions, in nats.
 
-  The gradient is made in the forward pass, chunk by chunk along T (chunks of flattened tokens would
-  add all-gathers under data parallelism), and only scaled in the backward pass.
+  The gradient is computed in the forward pass, chunk by chunk along T (chunks of flattened tokens
+  would add all-gathers under data parallelism), and only scaled in the backward pass.
 
   Args:
     hidden: [B, T, D].
     table: [R, D].
     targets, weights: [B, T].
-    rows_in_use: rows of the table that are tokens.
+    num_tokens: rows of the table that are tokens; the logits of all others are masked.
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
   return _sum_over(lambda part: _chunk(*part, table, num_tokens)[0], parts)
@@ -110,7 +109,7 @@ def _chunks(hidden, targets, weights, rows):
 
 
 def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
-  """float32 [..., R]: next-token scores, those of rows that are no token at -1e9."""
+  """Scores of all tokens, float32 [..., R]; -1e9 for rows of the table that are no token."""
   scores = jax.lax.dot_general(
     hidden, table, (((hidden.ndim - 1,), (1,)), ((), ())), preferred_element_type=jnp.float32
   )
@@ -118,3 +117,9 @@ def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
     return scores
   used = jnp.arange(table.shape[0]) < num_tokens
   return jnp.where(used.reshape((1,) * (scores.ndim - 1) + (-1,)), scores, -1e9)
+
+
+def token_log_probs(scores: jax.Array, ids: jax.Array) -> jax.Array:
+  """log P of each id, float32 [...], from logits [..., R]."""
+  chosen = jnp.take_along_axis(scores, ids[..., None], axis=-1)[..., 0]
+  return chosen - jax.nn.logsumexp(scores, axis=-1)

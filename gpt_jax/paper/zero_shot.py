@@ -19,7 +19,7 @@ import numpy as np
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.models.model import LanguageModel
+from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits
 from gpt_jax.tasks import task
 from gpt_jax.tasks.encoding import evenly
@@ -144,16 +144,16 @@ def checkpoints(workdir: str) -> list[str]:
   return [os.path.join(folder, step) for step in steps]
 
 
-def make_scorer(trunk: Any) -> Callable[[Any, Sequence[Question]], list[list[Answer]]]:
+def make_scorer(model: Model) -> Callable[[Any, Sequence[Question]], list[list[Answer]]]:
   """(params, questions) -> the answers of every question's options; each context is read once for
   all of its options.
 
   A context that leaves no room for its longest option loses its head.
 
   Args:
-    trunk: the config of a language model.
+    model: a causal language model.
   """
-  model = LanguageModel(trunk)
+  trunk = model.config.trunk
   limit, vocab_size = trunk.context, trunk.vocab_size
 
   def extend(params, ids, places, valid, state):

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.batch import TaskBatch, TextBatch
+from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenFile, TokenWriter
@@ -29,9 +29,11 @@ from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 from gpt_jax.inference import generate
-from gpt_jax.models import losses
-from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import ModelConfig, language_model, make_heads
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch, to_device
@@ -131,7 +133,7 @@ def step(config: PretrainConfig) -> Measured:
   rows = np.random.default_rng(0).integers(
     config.trunk.vocab_size, size=(config.data.batch_size, config.data.length + 1), dtype=np.int32
   )
-  batch = to_device(config.objective(rows), mesh, config.train.microbatches, config.mesh.backend)
+  batch = to_device(causal_batch(rows), mesh, config.train.microbatches, config.mesh.backend)
 
   def one_step():
     nonlocal state
@@ -172,7 +174,7 @@ def data(config: PretrainConfig) -> Measured:
       writer.add(rng.integers(config.trunk.vocab_size, size=100_000), 400_000, 80_000)
     writer.close(tokenizer_hash="")
     windows, steps = Windows(TokenFile(folder, "train"), config.data), iter(range(1 << 40))
-    took = seconds(lambda: config.objective(windows(next(steps))))
+    took = seconds(lambda: causal_batch(windows(next(steps))))
   yield "windows", config.data.batch_size / took, "windows/s"
   yield "tokens", config.data.batch_size * config.data.length / took, "tokens/s"
 
@@ -180,7 +182,7 @@ def data(config: PretrainConfig) -> Measured:
 def generation(config: PretrainConfig) -> Measured:
   """Tokens added to prompts of 16, by 112 or as many as the context has room for."""
   state, _ = _training(config)
-  model = ModelConfig(config.trunk, None, config.objective.causal).build()
+  model = language_model(config.trunk)
   new = min(112, config.trunk.context - 16)
   for batch in (1, 16):
     prompts = [list(range(16))] * batch
@@ -282,17 +284,19 @@ def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measure
 def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
   """One batch, packed and padded, trained on with the auxiliary loss and evaluated, in turns."""
   mesh = make_mesh(config.mesh)
-  model = ModelConfig(config.trunk, HeadConfig(task.num_classes, task.pooling)).build()
+  model = ModelConfig(config.trunk, (LanguageHead(0.5), *make_heads([task.head]))).build()
   packed = PackedBatches(encoded, EXAMPLES, seed=0, epochs=1, row_multiple=mesh.size)(0)
-  batches = {"packed": packed, "padded": one_sequence_a_row(packed, int(encoded.lengths.max()))}
+  batches = {"packed": packed, "padded": one_sequence_per_row(packed, int(encoded.lengths.max()))}
   optimizer, schedule = make_optimizer(config.optim, 10_000)
   make_state = init_state(lambda key: model.init(key, packed)["params"], optimizer)
   make_state, shardings = compile_init(
     make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
   )
-  advance = make_step(losses.task_loss(model, 0.5), optimizer, schedule, mesh, shardings)
+  advance = make_step(model_loss(model), optimizer, schedule, mesh, shardings)
   scores = jax.jit(
-    lambda params, batch: model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))[0]
+    lambda params, batch: model.apply(
+      {"params": params}, jax.tree.map(lambda x: x[0], batch)
+    ).heads[1]
   )
   state, placed = (
     make_state(np.uint32(0)),
@@ -312,7 +316,7 @@ def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
       jax.block_until_ready(work(kind))  # compiles
     rounds = [[seconds(functools.partial(work, kind)) for kind in batches] for _ in range(ROUNDS)]
     for kind, times in zip(batches, zip(*rounds, strict=True), strict=True):
-      shape = " x ".join(map(str, batches[kind].text.inputs.shape))
+      shape = " x ".join(map(str, batches[kind].rows.inputs.shape))
       yield (
         f"{task.name} {work.__name__}, {kind} to {shape}",
         EXAMPLES / statistics.median(times),
@@ -325,22 +329,26 @@ def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
     )
 
 
-def one_sequence_a_row(batch: TaskBatch, length: int) -> TaskBatch:
-  """The same examples with each sequence in a row of its own, filled up to `length`."""
-  text, (N, C) = batch.text, batch.anchors.shape
-  rows = TextBatch(*np.zeros((5, N * C, length), np.int32))._replace(
-    weights=np.zeros((N * C, length), np.float32)
+def one_sequence_per_row(batch: Batch, length: int) -> Batch:
+  """The same examples with each sequence in a row of its own, padded to `length`."""
+  rows, anchors = batch.rows, batch.labels.anchors
+  count = anchors.size
+  packed = [*rows[:3], batch.predictions.targets, batch.predictions.weights]
+  padded = [np.zeros((count, length), x.dtype) for x in packed]
+  for row, anchor in enumerate(anchors.reshape(-1)):
+    packed_row, last = divmod(int(anchor), rows.inputs.shape[1])
+    first = last - int(rows.positions[packed_row, last])
+    size = last + 1 - first
+    for x, packed_x in zip(padded, packed, strict=True):
+      x[row, :size] = packed_x[packed_row, first : last + 1]
+    padded[2][row, :size] = 1  # segments
+  sizes = (padded[2] > 0).sum(axis=1)
+  new_anchors = (np.arange(count) * length + sizes - 1).reshape(anchors.shape).astype(np.int32)
+  return Batch(
+    Rows(*padded[:3]),
+    predictions=Predictions(*padded[3:]),
+    labels=batch.labels._replace(anchors=new_anchors),
   )
-  anchors = np.zeros_like(batch.anchors)
-  for row, end in enumerate(batch.anchors.reshape(-1)):
-    row_index, last = divmod(int(end), text.inputs.shape[1])
-    here = slice(last - int(text.positions[row_index, last]), last + 1)
-    size = here.stop - here.start
-    for filled, packed in zip(rows, text, strict=True):
-      filled[row, :size] = packed[row_index, here]
-    rows.segments[row, :size] = 1
-    anchors.reshape(-1)[row] = row * length + size - 1
-  return batch._replace(text=rows, anchors=anchors)
 
 
 PARTS = {
@@ -434,15 +442,15 @@ def _training(
   """A fresh state on the config's mesh, and the step that advances it."""
   mesh = make_mesh(config.mesh)
   check_batch(config.data.batch_size, mesh, config.train.microbatches)
-  model = ModelConfig(config.trunk, None, config.objective.causal).build()
+  model = language_model(config.trunk)
   optimizer, schedule = make_optimizer(config.optim, 10_000)
-  example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
+  example = causal_batch(np.zeros((1, config.data.length + 1), np.int32))
   make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
   make_state, shardings = compile_init(
     make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
   )
   advance = make_step(
-    losses.lm_loss(model),
+    model_loss(model),
     optimizer,
     schedule,
     mesh,

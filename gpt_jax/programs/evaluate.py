@@ -1,12 +1,20 @@
 """Evaluates a checkpoint: a language model on held-out text, a fine-tuned one on its task."""
 
+import dataclasses
+
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import make_evaluator, make_predictor, task_measures, text_measures
-from gpt_jax.models import losses
+from gpt_jax.inference.evaluate import (
+  evaluation_batches,
+  make_evaluator,
+  make_predictor,
+  task_measures,
+  text_measures,
+)
+from gpt_jax.models.loss import model_loss
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_rows, replicate
@@ -71,9 +79,11 @@ def _on_text(found: LoadedModel, data: str, split: str) -> dict[str, float]:
     windows, objective = config.data, config.objective
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
-  rows = Windows(text, windows).sequential(size, local_rows(size, mesh))
+  bound = objective.bind(found.tokenizer, windows.length)
+  windows = dataclasses.replace(windows, batch_size=size)
+  batches = evaluation_batches(bound, Windows(text, windows), local_rows(size, mesh))
   params = replicate(found.params, mesh)
-  means = make_evaluator(losses.lm_loss(found.model), mesh)(params, map(objective, rows))
+  means = make_evaluator(model_loss(found.model), mesh)(params, batches)
   return {
     "tokens": text.n_tokens,
     "bytes": text.n_bytes,

@@ -18,8 +18,9 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 from gpt_jax.inference.evaluate import make_predictor, task_measures
-from gpt_jax.models import losses
-from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper.seeds import Spread, spread
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -183,7 +184,7 @@ class _Start:
   """
 
   trunk: Any
-  causal: bool
+  attention: str
   tokenizer: Tokenizer
   params: Any
   name: str
@@ -201,7 +202,7 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
         f"trunk.vocab_size={config.trunk.vocab_size}: {tokenizer} has {vocabulary.vocab_size}; leave it out"
       )
     trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
-    return _Start(trunk, True, vocabulary, None, "none")
+    return _Start(trunk, "causal", vocabulary, None, "none")
   if tokenizer:
     raise InputError(
       "--tokenizer is for --pretrained=none; a checkpoint brings its own: leave it out"
@@ -216,7 +217,7 @@ def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
     raise InputError(
       f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; none takes all"
     )
-  return _Start(loaded.spec.trunk, loaded.spec.causal, loaded.tokenizer, trunk, loaded.identity)
+  return _Start(loaded.spec.trunk, loaded.spec.attention, loaded.tokenizer, trunk, loaded.identity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +238,10 @@ def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Sta
   mesh = make_mesh(config.mesh)
   check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
   total_steps = config.train.total_steps(len(train_set) // config.batch_size)
-  head = HeadConfig(task.num_classes, task.pooling, config.head_dropout)
-  spec = ModelConfig(start.trunk, head, start.causal)
+  heads = make_heads([{**task.head, "dropout": config.head_dropout}])
+  if config.lm_weight:
+    heads = (LanguageHead(config.lm_weight), *heads)
+  spec = ModelConfig(start.trunk, heads, start.attention)
   model = spec.build()
   optimizer, schedule = make_optimizer(config.optim, total_steps)
   example = _batches(config, train_set, mesh)(0)
@@ -251,7 +254,7 @@ def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Sta
     out_shardings=shardings.params["trunk"],
   )
   step = make_step(
-    losses.task_loss(model, config.lm_weight),
+    model_loss(model),
     optimizer,
     schedule,
     mesh,

@@ -18,7 +18,6 @@ from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.evaluate import make_predictor
-from gpt_jax.models.model import TaskModel
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.readers import Row, read_lines, read_table
@@ -61,7 +60,7 @@ def run(
   if split and data_dir is None:
     raise InputError(f"--split={split}: is of --data_dir; --input takes all rows of a file")
   loaded = load_model(checkpoint)
-  if not isinstance(loaded.model, TaskModel):
+  if loaded.spec.head is None:
     raise InputError(
       f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
     )

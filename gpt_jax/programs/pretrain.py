@@ -12,13 +12,14 @@ import numpy as np
 from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import option, register, to_json, validate
+from gpt_jax.data.draws import Draw
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import make_evaluator, text_measures
-from gpt_jax.models import losses
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.inference.evaluate import evaluation_batches, make_evaluator, text_measures
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -71,7 +72,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
 
   # 1. The text, and what it decides of the config.
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
-  tokenizer = load_tokenizer(f"{data}/tokenizer")
+  tokenizer = load_tokenizer(f"{data}/tokenizer").with_special(*config.objective.special)
   for split in (text, held_out):
     split.check_vocabulary(tokenizer)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
@@ -87,11 +88,12 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   evaluation_rows = local_rows(config.data.batch_size, mesh)
 
   # 3. Model, loss, optimizer, state.
-  spec = ModelConfig(config.trunk, None, config.objective.causal)
+  objective = config.objective.bind(tokenizer, config.data.length)
+  spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
   model = spec.build()
-  loss = losses.lm_loss(model)
+  loss = model_loss(model)
   optimizer, schedule = make_optimizer(config.optim, total_steps)
-  example = config.objective(np.zeros((1, config.data.length + 1), np.int32))
+  example = objective(np.zeros((1, config.data.length + 1), np.int32), Draw(0, 0, np.arange(1)))
   make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
   make_state, shardings = compile_init(
     make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
@@ -104,13 +106,13 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   )
 
   def batch_at(step: int):
-    rng = np.random.Generator(np.random.Philox(key=[config.train.seed, step]))
-    return to_device(config.objective(windows(step, rows), rng), mesh, parts, config.mesh.backend)
+    batch = objective(windows(step, rows), Draw(config.train.seed, step, rows))
+    return to_device(batch, mesh, parts, config.mesh.backend)
 
   evaluator = make_evaluator(loss, mesh)
 
   def evaluate(params) -> dict[str, float]:
-    batches = (config.objective(rows) for rows in validation.sequential(rows=evaluation_rows))
+    batches = evaluation_batches(objective, validation, evaluation_rows)
     found = evaluator(params, _first(batches, config.evaluation_batches))
     measures = text_measures(found["loss"], held_out.n_tokens, held_out.n_bytes)
     return {f"valid_{name}": value for name, value in measures.items()}
@@ -169,7 +171,8 @@ def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
     raise InputError(
       f"trunk.vocab_size={trunk.vocab_size}: the data's tokenizer has {tokenizer.vocab_size}; leave the field at 0"
     )
-  return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size)
+  special_tokens = len(tokenizer.special)
+  return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=special_tokens)
 
 
 def describe(

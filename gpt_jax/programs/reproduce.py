@@ -374,7 +374,7 @@ def _zero_shot(
   """Evaluates what is missing of every checkpoint of a run."""
   known, score = (
     results["zero_shot"].setdefault(trunk, []),
-    zero_shot.make_scorer(asked.found[trunk].spec.trunk),
+    zero_shot.make_scorer(asked.found[trunk].language_model()),
   )
   _say(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
   for folder in folders:

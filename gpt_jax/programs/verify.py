@@ -12,14 +12,12 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import SPECIAL_TOKENS
-from gpt_jax.models.model import LanguageModel
-from gpt_jax.ops.cross_entropy import logits
-
-_WIDTHS = 64  # texts are filled up to a multiple of this, so that few widths need compiling
+from gpt_jax.inference.scoring import bucket
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
 
 def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[str, Any]:
@@ -90,7 +88,7 @@ def _arrays(model: LoadedModel) -> dict[str, np.ndarray]:
   consequence.
   """
   arrays = flatten_dict(model.params, sep="/")
-  rows = model.spec.trunk.vocab_size + (SPECIAL_TOKENS if model.spec.head else 0)
+  rows = model.spec.num_tokens
   return arrays | {"trunk/tokens": arrays["trunk/tokens"][:rows]}
 
 
@@ -108,7 +106,7 @@ def _compare(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]) -> di
   for ids in windows:
     a, b = (read(ids) for read in readers)
     difference = np.maximum(difference, np.abs(a - b).max())  # unlike max() it keeps a nan
-    nats += [float(_nats(scores, ids)) for scores in (a, b)]
+    nats -= [float(token_log_probs(scores[:-1], ids[1:]).sum()) for scores in (a, b)]
     predicted += len(ids) - 1
   return {
     "logits": float(difference),
@@ -116,30 +114,20 @@ def _compare(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]) -> di
   }
 
 
-def _nats(scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
-  """- log P of the ids but the first, added up."""
-  scores, nexts = scores[:-1].astype(np.float64), ids[1:]
-  most = scores.max(-1, keepdims=True, initial=-np.inf)
-  log_sum = most[:, 0] + np.log(np.exp(scores - most).sum(-1))
-  return (log_sum - scores[np.arange(len(nexts)), nexts]).sum()
-
-
 def _reader(model: LoadedModel):
   """ids [T] -> logits float32 [T, V]."""
   trunk = dataclasses.replace(model.spec.trunk, dtype="float32")
-  language_model, params = (
-    LanguageModel(trunk, model.spec.causal),
-    jax.device_put({"trunk": model.params["trunk"]}),
-  )
+  float32_model = ModelConfig(trunk, (), model.spec.attention).build()
+  params = jax.device_put({"trunk": model.params["trunk"]})
 
   @jax.jit
   def scores(params, ids):
     places = np.arange(ids.shape[1], dtype=np.int32)[None]
-    hidden, table = language_model.apply({"params": params}, TextBatch(ids, ids, ids, places, None))
+    hidden, table = float32_model.apply({"params": params}, Rows(ids, places), method="states")
     return logits(hidden, table, trunk.vocab_size)[0, :, : trunk.vocab_size]
 
   def read(ids):
-    row = np.zeros((1, min(trunk.context, -(-len(ids) // _WIDTHS) * _WIDTHS)), np.int32)
+    row = np.zeros((1, bucket(len(ids), trunk.context)), np.int32)
     row[0, : len(ids)] = ids
     return np.asarray(scores(params, row))[: len(ids)]
 

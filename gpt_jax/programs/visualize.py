@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
@@ -26,7 +26,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.evaluate import make_predictor
-from gpt_jax.models.model import LanguageModel
+from gpt_jax.inference.scoring import bucket
+from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
@@ -39,7 +40,6 @@ FAVORITES = 5
 _OURS = (
   b'<meta name="generator" content="gpt_jax visualize">'  # in the first lines of visualize.html
 )
-_WIDTHS = 32  # texts are filled up to a multiple of this, so that few widths need compiling
 
 
 def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") -> dict[str, Any]:
@@ -171,9 +171,9 @@ def _what_was_cut(encoded: Encoded, n: int) -> str:
 def _sequence(found: LoadedModel, params: Any, ids: np.ndarray) -> dict[str, Any]:
   """How expected each token was, and the attention between them."""
   length, context = len(ids), found.spec.trunk.context
-  filled = np.zeros(min(context, -(-length // _WIDTHS) * _WIDTHS), np.int32)
+  filled = np.zeros(bucket(length, context), np.int32)
   filled[:length] = ids
-  model = LanguageModel(found.spec.trunk)
+  model = found.language_model()
   measured, attention = jax.device_get(read(model, params, filled, found.model.num_tokens))
   logp, rank, best, best_logp = (x[: length - 1] for x in measured)
   spell = functools.partial(spelling, found.tokenizer)
@@ -196,7 +196,7 @@ def _sequence(found: LoadedModel, params: Any, ids: np.ndarray) -> dict[str, Any
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
-def read(model: LanguageModel, params: Any, ids: jax.Array, num_tokens: int):
+def read(model: Model, params: Any, ids: jax.Array, num_tokens: int):
   """What the model expects at every place of a text, and where it looks; ids are int32 [T].
 
   Returns:
@@ -206,8 +206,10 @@ def read(model: LanguageModel, params: Any, ids: jax.Array, num_tokens: int):
     None of a trunk that has none.
   """
   places = jnp.arange(len(ids))[None]
-  text = TextBatch(ids[None], None, None, places, None)
-  (hidden, table), kept = model.apply({"params": params}, text, mutable="intermediates")
+  text = Rows(ids[None], places)
+  (hidden, table), kept = model.apply(
+    {"params": params}, text, method="states", mutable="intermediates"
+  )
   scores = jax.nn.log_softmax(logits(hidden[0, :-1], table, num_tokens))
   right = jnp.take_along_axis(scores, ids[1:, None], axis=-1)
   best_logp, best = jax.lax.top_k(scores, FAVORITES)

@@ -42,7 +42,7 @@ def run(
   paths = checkpoints(checkpoint) if history else [checkpoint]
   found = load_model(paths[0])
   prepared = prepare(found, data_dir, tasks, examples)
-  score = make_scorer(found.spec.trunk)
+  score = make_scorer(found.language_model())
   results = []
   for path in paths:
     found = found if path == paths[0] else load_model(path)

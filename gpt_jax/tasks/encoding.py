@@ -78,6 +78,7 @@ class Encoded:
     special: the ids start, delimiter, extract.
     unknown_share: share of pieces outside the vocabulary (unknown, or spelled in bytes), in the
       distinct texts.
+    tags: int32, of every distinct text the tag of each id, -1 for none; None: a task without tags.
   """
 
   texts: list[np.ndarray]
@@ -88,6 +89,7 @@ class Encoded:
   context: int
   special: Any
   unknown_share: float
+  tags: list[np.ndarray] | None = None
 
   def __len__(self) -> int:
     return len(self.locations)
@@ -105,6 +107,16 @@ class Encoded:
     if len(parts) > 1:
       parts.insert(-1, [self.special.delimiter])
     return np.concatenate([[self.special.start], *parts, [self.special.extract]]).astype(np.int32)
+
+  def sequence_tags(self, n: int, c: int) -> np.ndarray:
+    """The tag of each id of `sequence`, int32; -1 where there is none, as on special tokens."""
+    none = np.array([-1], np.int32)
+    parts = [
+      self.tags[t][:kept] for t, kept in zip(self.fields[n, c], self.kept[n, c], strict=True)
+    ]
+    if len(parts) > 1:
+      parts.insert(-1, none)
+    return np.concatenate([none, *parts, none])
 
   def report(self, labels: tuple[str, ...] = ()) -> str:
     """What to look at before training: counts, lengths, label balance, unknown pieces, what was

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpt_jax.batch import TaskBatch, TextBatch
+from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded
 
@@ -57,7 +57,7 @@ class PackedBatches:
     self._packing = _Packing(encoded, np.concatenate(orders), groups, row_multiple, length)
     self.shape = self._packing.shape
 
-  def __call__(self, step: int) -> TaskBatch:
+  def __call__(self, step: int) -> Batch:
     return self._packing(step)
 
 
@@ -74,17 +74,26 @@ def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) ->
   return rng.permuted(rng.permuted(strata, axis=1).T, axis=1)
 
 
-def in_order(
-  encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: int = 1
-) -> Iterator[TaskBatch]:
-  """Every example once, in order, in batches of one shape; the last is filled up with examples
-  of weight 0.
+class OrderedBatches:
+  """Every example once, in order, in batches of one shape; for evaluation and prediction.
+
+  The last batch is filled up with examples of weight 0.
   """
-  steps = -(-len(encoded) // batch_size)
-  order = np.full(steps * batch_size, _FILLER)
-  order[: len(encoded)] = np.arange(len(encoded))
-  packing = _Packing(encoded, order.reshape(steps, batch_size), groups, row_multiple)
-  return map(packing, range(steps))
+
+  def __init__(self, encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: int = 1):
+    """The arguments are those of PackedBatches."""
+    self.steps = -(-len(encoded) // batch_size)
+    order = np.full(self.steps * batch_size, _FILLER)
+    order[: len(encoded)] = np.arange(len(encoded))
+    order = order.reshape(self.steps, batch_size)
+    self._packing = _Packing(encoded, order, groups, row_multiple)
+
+  def __iter__(self) -> Iterator[Batch]:
+    return map(self._packing, range(self.steps))
+
+  def unpack(self, step: int, values: np.ndarray) -> list[np.ndarray]:
+    """Values [B, T, ...] of a batch, as the values [t, ...] of each example's first sequence."""
+    return self._packing.unpack(step, values)
 
 
 class _Packing:
@@ -124,32 +133,55 @@ class _Packing:
     self.row, self.column = row.reshape(lengths.shape), column.reshape(lengths.shape)
     self.shape = (self.rows * groups, length)
 
-  def __call__(self, step: int) -> TaskBatch:
+  def __call__(self, step: int) -> Batch:
     examples, (rows, length) = self.order[step], self.shape
-    inputs, targets, positions, segments = np.zeros(
-      (4, rows, length), np.int32
-    )  # segment 0 is what fills a row
-    weights = np.zeros((rows, length), np.float32)
+    # Segment 0 is padding.
+    inputs, targets, positions, segments, tags = np.zeros((5, rows, length), np.int32)
+    weights, tag_weights = np.zeros((2, rows, length), np.float32)
     N, C = self.row[step].shape
     anchors = np.zeros((N, C), np.int32)
-    labels = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
+    distributions = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
     for n, example in enumerate(examples):
       if example == _FILLER:
         continue
-      labels[n] = self.encoded.labels[example]
-      first_row = n // (N // self.groups) * self.rows  # of the example's group
+      distributions[n] = self.encoded.labels[example]
       for c in range(C):
         ids = self.encoded.sequence(example, c)
-        row, begin = self.row[step, n, c], self.column[step, n, c]
-        end, place = begin + len(ids), first_row + row
-        inputs[place, begin:end] = ids
-        targets[place, begin : end - 1] = ids[1:]
-        weights[place, begin : end - 1] = 1 / (C * (len(ids) - 1))
-        positions[place, begin:end] = np.arange(len(ids))
-        segments[place, begin:end] = 1 + n * C + c
-        anchors[n, c] = row * length + end - 1
-    text = TextBatch(inputs, targets, weights, positions, segments)
-    return TaskBatch(text, anchors, labels, (examples != _FILLER).astype(np.float32))
+        first, begin = self._first_row(n, N), self.column[step, n, c]
+        row, end = first + self.row[step, n, c], begin + len(ids)
+        inputs[row, begin:end] = ids
+        targets[row, begin : end - 1] = ids[1:]
+        weights[row, begin : end - 1] = 1 / (C * (len(ids) - 1))
+        positions[row, begin:end] = np.arange(len(ids))
+        segments[row, begin:end] = 1 + n * C + c
+        anchors[n, c] = (row - first) * length + end - 1
+        if self.encoded.tags is not None:
+          tags[row, begin:end] = self.encoded.sequence_tags(example, c)
+          tag_weights[row, begin:end] = tags[row, begin:end] >= 0
+    tagged = None
+    if self.encoded.tags is not None:
+      tagged = Tags(np.maximum(tags, 0), tag_weights)
+    return Batch(
+      Rows(inputs, positions, segments),
+      predictions=Predictions(targets, weights),
+      labels=Labels(anchors, distributions, (examples != _FILLER).astype(np.float32)),
+      tags=tagged,
+    )
+
+  def unpack(self, step: int, values: np.ndarray) -> list[np.ndarray]:
+    """See OrderedBatches.unpack."""
+    examples, unpacked = self.order[step], []
+    for n, example in enumerate(examples):
+      if example == _FILLER:
+        continue
+      row = self._first_row(n, len(examples)) + self.row[step, n, 0]
+      begin = self.column[step, n, 0]
+      unpacked.append(values[row, begin : begin + self.encoded.lengths[example, 0]])
+    return unpacked
+
+  def _first_row(self, n: int, count: int) -> int:
+    """The first row of the group of example n of `count`."""
+    return n // (count // self.groups) * self.rows
 
 
 def _first_fit_decreasing(

@@ -1,67 +1,140 @@
-"""What a labeled task is: rows, the paper's input transformation (its figure 1), label names
-and metrics.
+"""The Task type: where a task's rows are, its input transformation (figure 1), labels and metrics.
+
+To add a task:
+1. Write gpt_jax/tasks/<folder>/<name>.py with a function read(data_dir, split) -> rows, from one of
+   the functions in readers.py, and `TASKS = (Task(name="<name>", …),)`; glue/rte.py is an example.
+2. Name the file after the task, up to its first "-" (race-middle is in race.py), so that it is
+   found without importing the others.
+Nothing else is edited: `python launch/tasks.py` lists the new task, and
+`--config=configs/finetune.py:<name>` trains on it. For a task without code see table.py.
 """
 
 import dataclasses
 import importlib
-import pkgutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from gpt_jax import tasks
 from gpt_jax.config import option, register, validate
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded, Example, each_half, encode
-from gpt_jax.tasks.readers import Row, tfds_records
-from gpt_jax.tasks.transforms import Sequences
+from gpt_jax.tasks.metrics import Metric
+from gpt_jax.tasks.readers import Row, read_tfds
+from gpt_jax.tasks.transforms import Transform
 
 SPLITS = ("train", "dev", "test")
 
+ExampleT = TypeVar("ExampleT")
+
+
+class LabeledTask(Protocol[ExampleT]):
+  """What programs need of a task, whatever its labels are: a class per example, tags per token, …
+
+  Task is the implementation for one label per example. Another kind of task is another class with
+  these members; its examples have at least a `label` (None if unlabeled) and a `location`.
+  """
+
+  @property
+  def name(self) -> str: ...
+
+  @property
+  def kind(self) -> str:
+    """What the task does with its texts, for listings, e.g. "entailment"."""
+    ...
+
+  @property
+  def labels(self) -> tuple[str, ...]: ...
+
+  @property
+  def columns(self) -> tuple[str, ...]:
+    """The text columns."""
+    ...
+
+  @property
+  def head(self) -> dict[str, Any]:
+    """The head that learns the task, as a JSON config without its dropout and weight."""
+    ...
+
+  @property
+  def metrics(self) -> Mapping[str, Metric]: ...
+
+  @property
+  def primary_metric(self) -> str:
+    """The metric that selects the best checkpoint."""
+    ...
+
+  @property
+  def tfds(self) -> tuple[str, ...]:
+    """The TFDS data sets that hold the task."""
+    ...
+
+  @property
+  def paper(self) -> str:
+    """The paper's result with its source; empty if it has none."""
+    ...
+
+  def examples(self, data_dir: str, split: str) -> list[ExampleT]:
+    """Reads a split; raises InputError for anything missing or malformed."""
+    ...
+
+  def example(self, row: Row) -> ExampleT:
+    """Makes an example of an unlabeled row, e.g. of texts typed by the user."""
+    ...
+
+  def encode(self, examples: list[ExampleT], tokenizer: Tokenizer, context: int) -> Encoded: ...
+
+  def score(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """All metrics of the model's predictions against the encoded labels."""
+    ...
+
 
 def most_likely(distributions: np.ndarray) -> np.ndarray:
-  """[N, K] -> the index of the most likely outcome, [N]."""
+  """[N, K] -> the index of the most likely class, [N]."""
   return np.argmax(distributions, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A labeled task.
+  """A task with one label per example.
 
   Attributes:
     name: e.g. "race-middle".
-    labels: the names of the K outcomes, as the rows have them (or as `target` makes of them).
+    labels: the names of the K classes, as the rows write them.
     columns: the names of the text columns.
-    sequences: (a row's texts) -> its C sequences; classification, entailment, similarity,
-      multiple_choice.
+    transform: the texts of a row -> its C sequences; one of transforms.py.
     read: (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test".
-    metrics: name -> metric(truth [N], predicted [N]); the first is the primary one.
-    combine: "sum" adds the representations of the C sequences; "per_choice" scores each, and K = C.
-    truncate: (field lengths [S, F], context) -> kept lengths; see data.examples.
-    target: a row's label -> distribution over the outcomes; None: all on the outcome of that name.
-    value: distributions [N, K] -> what the metrics compare, [N].
-    tfds: the TFDS data sets that hold the task, read when data_dir is "tfds:DIR".
-    tfds_splits: "train", "dev" or "test" -> its name there, where it is another.
-    parse: (a TFDS record, its name) -> rows, none where the record is to be left out; None: the
-      columns and "label" by their names.
+    metrics: name -> metric(truth [N], predicted [N]); the first one is primary.
+    pooling: "sum" adds the representations of the C sequences; "per_choice" scores each of them,
+      and K = C.
+    truncate: (field lengths [S, F], context) -> kept lengths; each_half or first_field.
+    target: a row's label -> distribution over the classes; None: one-hot at the label's name.
+      Raises ValueError saying what the label should be.
+    value: distributions [N, K] -> the values that the metrics compare, [N].
+    tfds: the TFDS data sets that hold the task, read if data_dir is "tfds:DIR".
+    tfds_splits: "train", "dev" or "test" -> the split's name in TFDS, if different.
+    tfds_rows: (TFDS record, location) -> rows, none to leave the record out; None: the record has
+      features named like the columns, and "label".
     paper: the paper's result with its source.
   """
 
   name: str
   labels: tuple[str, ...]
   columns: tuple[str, ...]
-  sequences: Callable[..., Sequences]
+  transform: Transform
   read: Callable[[str, str], Iterable[Row]]
-  metrics: Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
+  metrics: Mapping[str, Metric]
   pooling: str = "sum"
   truncate: Callable[[np.ndarray, int], np.ndarray] = each_half
   target: Callable[[str], tuple[float, ...]] | None = None
   value: Callable[[np.ndarray], np.ndarray] = most_likely
   tfds: tuple[str, ...] = ()
   tfds_splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  parse: Callable[[dict[str, Any], str], Iterable[Row]] | None = None
+  tfds_rows: Callable[[dict[str, Any], str], Iterable[Row]] | None = None
   paper: str = ""
 
   @property
@@ -69,31 +142,47 @@ class Task:
     return len(self.labels)
 
   @property
+  def head(self) -> dict[str, Any]:
+    """As a name and sizes: the class is a model, and this room knows only numpy."""
+    return {"type": "classify", "num_classes": self.num_classes, "pooling": self.pooling}
+
+  @property
   def primary_metric(self) -> str:
     return next(iter(self.metrics))
 
+  @property
+  def kind(self) -> str:
+    """The column of figure 1 that the task belongs to."""
+    if self.pooling == "per_choice":
+      return "multiple choice"
+    sequences = self.transform(*self.columns)
+    if len(sequences) == 2:
+      return "similarity"
+    return "classification" if len(sequences[0]) == 1 else "entailment"
+
   def examples(self, data_dir: str, split: str) -> list[Example]:
-    """The examples of a split, in the order of the files.
+    """Reads the examples of a split, in the order of the files.
 
     Raises:
-      InputError: naming file and line, for anything missing or malformed, an empty text, or no
-        label outside "test".
+      InputError: naming file and line, for anything missing or malformed, an empty text, or an
+        unlabeled row outside "test".
     """
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
-    rows = (
-      self._tfds_rows(data_dir.removeprefix("tfds:"), split)
-      if data_dir.startswith("tfds:")
-      else self.read(data_dir, split)
-    )
+    if data_dir.startswith("tfds:"):
+      rows = self._read_tfds(data_dir.removeprefix("tfds:"), split)
+    else:
+      rows = self.read(data_dir, split)
     examples = [self.example(row) for row in rows]
     if not examples:
       raise InputError(
         f"{self.name}: no examples in the {split} split of {data_dir or 'its files'}"
       )
-    missing = next((example.name for example in examples if example.label is None), None)
-    if missing and split != "test":
-      raise InputError(f"{missing}: no label; {split} rows need one of {', '.join(self.labels)}")
+    if split != "test":
+      for example in examples:
+        if example.label is None:
+          labels = ", ".join(self.labels)
+          raise InputError(f"{example.location}: no label; {split} rows need one of {labels}")
     return examples
 
   def example(self, row: Row) -> Example:
@@ -104,97 +193,135 @@ class Task:
     """
     for column, text in zip(self.columns, row.texts, strict=True):
       if not text.strip():
-        raise InputError(f"{row.name}: column {column!r} is empty; fill it in or remove the row")
-    return Example(
-      self.sequences(*row.texts), None if row.label is None else self._distribution(row), row.name
-    )
+        raise InputError(
+          f"{row.location}: column {column!r} is empty; fill it in or remove the row"
+        )
+    label = None if row.label is None else self._distribution(row.label, row.location)
+    return Example(self.transform(*row.texts), label, row.location)
 
-  def encode(self, examples: list[Example], tokenizer: Any, context: int) -> Encoded:
-    """Token ids under this task's truncation rule."""
+  def encode(self, examples: list[Example], tokenizer: Tokenizer, context: int) -> Encoded:
+    """Encodes examples as token ids, truncated to the context by this task's rule."""
     return encode(examples, tokenizer, context, self.truncate, self.num_classes)
 
-  def score(self, probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The task's metrics, the primary one first; "degenerate" is there, and 1, where all
-    predictions are the same.
+  def score(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Computes the task's metrics, the primary one first.
 
     Args:
-      probabilities: [N, K], predicted.
-      labels: [N, K], true.
+      predictions: [N, K], predicted probabilities.
+      labels: [N, K], true distributions.
+
+    Returns:
+      name -> value, with "degenerate": 1 added if all predictions are the same.
     """
-    truth, predicted = self.value(np.asarray(labels)), self.value(np.asarray(probabilities))
-    result = {name: float(metric(truth, predicted)) for name, metric in self.metrics.items()}
-    # Not 0: of one and the same prediction the last bits differ with the place in a batch.
-    return result if np.ptp(predicted) > 1e-3 else {**result, "degenerate": 1.0}
+    truth, predicted = self.value(np.asarray(labels)), self.value(np.asarray(predictions))
+    scores = {name: float(metric(truth, predicted)) for name, metric in self.metrics.items()}
+    # Not 0: equal predictions differ in their last bits with their position in the batch.
+    if np.ptp(predicted) <= 1e-3:
+      scores["degenerate"] = 1.0
+    return scores
 
-  def _distribution(self, row: Row) -> tuple[float, ...]:
-    try:
-      if self.target:
-        return self.target(row.label)
-      index = self.labels.index(row.label)
-    except ValueError as error:
-      allowed = str(error) if self.target else f"should be one of {', '.join(self.labels)}"
-      raise InputError(f"{row.name}: label {row.label!r}: {allowed}") from error
-    return tuple(float(k == index) for k in range(self.num_classes))
+  def _distribution(self, label: str, location: str) -> tuple[float, ...]:
+    if self.target is not None:
+      try:
+        return self.target(label)
+      except ValueError as error:
+        raise InputError(f"{location}: label {label!r}: {error}") from error
+    if label not in self.labels:
+      raise InputError(f"{location}: label {label!r}: should be one of {', '.join(self.labels)}")
+    return tuple(float(name == label) for name in self.labels)
 
-  def _tfds_rows(self, data_dir: str, split: str) -> Iterable[Row]:
+  def _read_tfds(self, data_dir: str, split: str) -> Iterator[Row]:
     if not self.tfds:
       raise InputError(f"--data_dir=tfds:{data_dir}: task {self.name} is not in TFDS")
+    make_rows = self.tfds_rows or self._rows_by_column
     for data_set in self.tfds:
       total = dropped = 0
-      for name, record in tfds_records(data_set, self.tfds_splits.get(split, split), data_dir):
-        rows = list((self.parse or self._by_name)(record, name))
-        total, dropped = total + 1, dropped + (not rows)
+      for location, record in read_tfds(data_set, self.tfds_splits.get(split, split), data_dir):
+        rows = list(make_rows(record, location))
+        total += 1
+        if not rows:
+          dropped += 1
         yield from rows
       if dropped:
-        message = f"tfds:{data_dir}: {dropped} of {total} rows of {data_set} ({split}) lack a label or a text"
-        warnings.warn(f"{message} and are left out", stacklevel=2)
+        warnings.warn(
+          f"tfds:{data_dir}: {dropped} of {total} rows of {data_set} ({split}) lack a label or a "
+          "text and are left out",
+          stacklevel=2,
+        )
 
-  def _by_name(self, record: dict[str, Any], name: str) -> Iterator[Row]:
+  def _rows_by_column(self, record: dict[str, Any], location: str) -> Iterator[Row]:
+    texts = tuple(record[column] for column in self.columns)
     label = record["label"]
-    yield Row(
-      tuple(record[column] for column in self.columns), None if label is None else str(label), name
-    )
+    yield Row(texts, None if label is None else str(label), location)
 
 
 @register("builtin_task")
 @dataclasses.dataclass(frozen=True)
 class BuiltinTask:
-  """The config of a task of this package: which one."""
+  """Selects a task of this package by its name."""
 
-  name: str = option("cola", "a task of gpt_jax/tasks, e.g. cola or race-middle")
+  name: str = option("cola", "name of a task in gpt_jax/tasks, e.g. cola or race-middle")
 
   def __post_init__(self):
     validate(self)
 
   def with_labels(self, data_dir: str) -> "BuiltinTask":
-    return self  # nothing to learn from the files; see TableTask
+    """This config: the labels are part of the task. TableTask reads them from its files."""
+    del data_dir
+    return self
 
   def build(self, data_dir: str) -> Task:
+    del data_dir
     return find(self.name)
 
 
 def find(name: str) -> Task:
-  """The task of that name: "race-middle" is in the TASKS of gpt_jax/tasks/reading/race.py."""
-  module = _modules().get(name.partition("-")[0])
-  for task in _tasks(module) if module else ():
-    if task.name == name:
-      return task
-  names = ", ".join(task.name for task in all_tasks())
-  raise InputError(f"no task {name!r}; the tasks are {names}, and table for files of your own")
+  """Finds a task by its name: "race-middle" is in the TASKS of gpt_jax/tasks/reading/race.py.
+
+  Raises:
+    InputError: there is no task of this name, or more than one.
+  """
+  # Importing only the file of that name is much faster than importing all of them.
+  modules = [module for module in _modules() if _stem(module) == name.partition("-")[0]]
+  task = _by_name(modules).get(name) or _by_name(_modules()).get(name)
+  if task is None:
+    names = ", ".join(task.name for task in all_tasks())
+    raise InputError(f"no task {name!r}; the tasks are {names}, and table for files of your own")
+  return task
 
 
 def all_tasks() -> list[Task]:
-  """All tasks of this package, by the names of their files."""
-  return [task for _, module in sorted(_modules().items()) for task in _tasks(module)]
+  """All tasks of this package, sorted by the names of their files.
 
-
-def _modules() -> dict[str, str]:
-  """File name without its suffix -> dotted name, of every file in gpt_jax/tasks/ and its
-  folders.
+  Raises:
+    InputError: two tasks have the same name.
   """
-  found = pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}.")
-  return {module.name.rpartition(".")[2]: module.name for module in found if not module.ispkg}
+  return list(_by_name(_modules()).values())
 
 
-def _tasks(module: str) -> tuple[Task, ...]:
-  return getattr(importlib.import_module(module), "TASKS", ())
+def _modules() -> list[str]:
+  """Dotted names of all modules below gpt_jax/tasks, sorted by file name."""
+  modules = []
+  for root in map(Path, tasks.__path__):
+    for path in root.rglob("*.py"):
+      parts = path.relative_to(root).with_suffix("").parts
+      # Not the copies that editors leave, e.g. .ipynb_checkpoints/rte-checkpoint.py.
+      if path.name != "__init__.py" and all(part.isidentifier() for part in parts):
+        modules.append(".".join((tasks.__name__, *parts)))
+  return sorted(modules, key=lambda module: (_stem(module), module))
+
+
+def _stem(module: str) -> str:
+  return module.rpartition(".")[2]
+
+
+def _by_name(modules: Iterable[str]) -> dict[str, Task]:
+  """The tasks in the TASKS of the modules; a module without TASKS is no task file."""
+  by_name: dict[str, Task] = {}
+  origin: dict[str, str] = {}
+  for module in modules:
+    for task in getattr(importlib.import_module(module), "TASKS", ()):
+      if task.name in by_name:
+        raise InputError(f"two tasks named {task.name!r}: in {origin[task.name]} and in {module}")
+      by_name[task.name], origin[task.name] = task, module
+  return by_name

@@ -1,4 +1,4 @@
-"""One training step: gradient, update, refusal of non-finite updates; under jit on a mesh or under pmap."""
+"""One training step: gradient, update, refusal of non-finite updates; jit on a mesh, or pmap."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,30 +11,31 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.models.losses import Loss
+from gpt_jax.models.loss import Loss
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
 from gpt_jax.parallel.partition import Rules, partition
 
 
 class TrainState(NamedTuple):
-  """All that a step changes; arrays only. `step` counts batches, also those whose update was
-  refused.
-  """
+  """All that a step changes; arrays only. `step` counts batches, skipped updates included."""
 
   step: jax.Array
   params: Any
   opt_state: Any
 
 
+# (state, batch of [M, B / M, ...], seed) -> (state, metrics)
+Step = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Any]]]
+
+
 def init_state(
   init: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
 ) -> Callable[[jax.Array], TrainState]:
-  """The function from a seed to the first state: jitted with its shardings, no host ever holds more
-  than its share.
+  """The function from a seed to the first state.
 
   The order: (1) parameters from key(seed); (2) the optimizer's moments from the parameters; (3)
-    step 0.
+  step 0. Compiled with its shardings (compile_init), no host ever holds more than its share.
   """
 
   def make(seed: jax.Array) -> TrainState:
@@ -50,7 +51,7 @@ def compile_init(
   rules: Rules,
   fsdp: bool = False,
 ) -> tuple[Callable[[jax.Array], TrainState], Any]:
-  """make_state compiled for the mesh, and the shardings of what it makes."""
+  """make_state compiled for the mesh, and the shardings of the state it makes."""
   shardings = partition(jax.eval_shape(make_state, np.uint32(0)), rules, mesh, fsdp)
   return jax.jit(make_state, out_shardings=shardings), shardings
 
@@ -58,112 +59,127 @@ def compile_init(
 def restore_or_init(
   make_state: Callable[[jax.Array], TrainState], shardings: Any, seed: int, checkpoints: Checkpoints
 ) -> tuple[TrainState, int]:
-  """The newest checkpoint's state, or the first state where there is none; and its step. See
-  lay_out.
+  """The newest checkpoint's state, or the first state where there is none; and its step.
+
+  Args:
+    make_state, shardings: from compile_init.
   """
-  seed = np.uint32(
-    seed
-  )  # an argument of the compiled programs: runs that differ in it alone share them
+  # An argument of the compiled program, so that runs that differ only in the seed share it.
+  seed_argument = np.uint32(seed)
   if not checkpoints.steps():
-    return make_state(seed), 0
-  abstract = jax.eval_shape(make_state, seed)
-  placed = jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
+    return make_state(seed_argument), 0
+  shapes = jax.eval_shape(make_state, seed_argument)
+  abstract = jax.tree.map(
+    lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
   )
-  state, _, step = checkpoints.restore(placed)
+  state, _, step = checkpoints.restore(abstract)
   return state, step
 
 
 def make_step(
   loss: Loss,
-  optimizer: optax.GradientTransformation,
+  optimizer: optax.GradientTransformationExtraArgs,
   schedule: optax.Schedule,
   mesh: Mesh,
   state_shardings: Any,
   *,
   microbatches: int = 1,
   backend: str = "jit",
-) -> Callable[[TrainState, Any, int], tuple[TrainState, dict[str, Any]]]:
-  """(state, batch of [M, B / M, ...], seed) -> (state, metrics), compiled; the state's memory is
-  given to the new one.
+  gate: Callable[[Any], Any] = lambda grads: grads,
+) -> Step:
+  """The compiled step. The memory of the state that it is given is reused for the new one.
 
-  The gradient is that of the objective's total, summed over microbatches and devices, then divided
-  by the summed
-  weight: the same for any split of the batch. An update with an infinite or undefined loss or
-  gradient is refused: the state stays as it was but for its step.
+  An update with an infinite or undefined loss or gradient is skipped: the state stays as it was but
+  for its step.
+
+  Args:
+    loss: of one microbatch; the gradient is exact for any split of the batch.
+    optimizer: its update takes the gradient's global norm as `norm=`.
+    schedule: learning rate by completed updates, for the metrics.
+    state_shardings: from compile_init.
+    microbatches: M, parts whose gradients are accumulated.
+    backend: "jit" on the mesh, or "pmap".
+    gate: applied to the gradient before its norm is taken, e.g. to zero frozen parameters.
   """
   axis = PMAP_AXIS if backend == "pmap" else None
+  gradient = _gradient(loss, microbatches, axis)
+  apply = _apply(optimizer)
 
-  def gradient(params, batch, key):
-    def total(params):
-      objective, metrics = loss(params, batch, key)
-      return objective.total, (objective, metrics)
-
-    grads, (objective, metrics) = jax.grad(total, has_aux=True)(params)
-    return grads, objective, metrics
-
-  def step(state: TrainState, batch, seed) -> tuple[TrainState, dict[str, Any]]:
-    device, devices = (jax.lax.axis_index(axis), jax.lax.axis_size(axis)) if axis else (0, 1)
-
-    def part(index, batch):
-      return gradient(state.params, batch, step_key(seed, state.step, index * devices + device))
-
-    sums = part(0, jax.tree.map(lambda x: x[0], batch))
-    if microbatches > 1:
-
-      def add(sums, at):
-        index, batch = at
-        return jax.tree.map(jnp.add, sums, part(index, batch)), None
-
-      rest = (jnp.arange(1, microbatches), jax.tree.map(lambda x: x[1:], batch))
-      sums, _ = jax.lax.scan(add, sums, rest)
-    grads, objective, metrics = jax.lax.psum(sums, axis) if axis else sums
-    norm = optax.tree.norm(grads) / objective.weight
-    finite = jnp.isfinite(norm) & jnp.isfinite(objective.total)
-
-    def update(params, opt_state):
-      # In here, and as a product, so that it fuses with the update: dividing before took a pass
-      # over all memory more.
-      mean = jax.tree.map(lambda g: g * (1 / objective.weight), grads)
-      updates, opt_state = optimizer.update(mean, opt_state, params, norm=norm)
-      return optax.apply_updates(params, updates), opt_state
-
-    # A select of every leaf instead would copy the old moments first: 8 % of a step on a CPU.
+  def step(state: TrainState, batch: Any, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
+    grads, metrics = gradient(state, batch, seed)
+    grads = gate(grads)
+    norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"].total)
+    # A select of every leaf would copy the old moments first: 8 % of a step on a CPU.
     params, opt_state = jax.lax.cond(
-      finite, update, lambda *same: same, state.params, state.opt_state
+      finite,
+      lambda params, opt_state: apply(grads, norm, params, opt_state),
+      lambda params, opt_state: (params, opt_state),
+      state.params,
+      state.opt_state,
     )
+    completed_updates = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
     metrics = {
       **metrics,
       "gradient_norm": norm,
-      "learning_rate": schedule(optax.tree.get_all_with_path(state.opt_state, "count")[0][1]),
+      "learning_rate": schedule(completed_updates),
       "finite": finite,
     }
     return TrainState(state.step + 1, params, opt_state), metrics
 
-  if axis:
-    alone = jax.process_count() == 1
-    # With several processes a donated, replicated state is deleted while peers still read it.
-    donate = (0,) if alone else ()
-    mapped = jax.pmap(
-      step, axis_name=axis, in_axes=(None, 0, None), out_axes=(None, None), donate_argnums=donate
-    )
-    here, everywhere = (
-      NamedSharding(Mesh(np.array(jax.local_devices()), axis), P()),
-      NamedSharding(mesh, P()),
-    )
+  if axis is not None:
+    return _with_pmap(step, mesh, axis)
+  return _with_jit(step, mesh, state_shardings)
 
-    def step_on_processes(state, batch, seed):
-      # Always the sharding that pmap returns, or it would compile a second time for its own output.
-      # Among several processes those arrays are of one process; evaluation and checkpoints need
-      # what all share.
-      state, metrics = mapped(_relabelled(state, here), batch, np.uint32(seed))
-      return state if alone else _relabelled(state, everywhere), metrics
 
-    return step_on_processes
+def _gradient(loss: Loss, microbatches: int, axis: str | None):
+  """(state, batch [M, ...], seed) -> gradient and metrics of the whole batch."""
+
+  def step_gradient(state: TrainState, batch: Any, seed: jax.Array):
+    device, devices = 0, 1
+    if axis is not None:
+      device, devices = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
+    per_microbatch = jax.vmap(loss.denominators)(batch)
+    denominators = jax.tree.map(lambda x: x.sum(0), per_microbatch)
+    if axis is not None:
+      denominators = jax.lax.psum(denominators, axis)
+
+    def microbatch_gradient(index, microbatch):
+      key = step_key(seed, state.step, index * devices + device)
+      differentiate = jax.grad(
+        lambda params: loss(params, microbatch, key, denominators), has_aux=True
+      )
+      return differentiate(state.params)
+
+    sums = microbatch_gradient(0, jax.tree.map(lambda x: x[0], batch))
+    if microbatches > 1:
+
+      def add(sums, numbered):
+        return jax.tree.map(jnp.add, sums, microbatch_gradient(*numbered)), None
+
+      rest = (jnp.arange(1, microbatches), jax.tree.map(lambda x: x[1:], batch))
+      sums, _ = jax.lax.scan(add, sums, rest)
+    if axis is not None:
+      sums = jax.lax.psum(sums, axis)
+    return sums
+
+  return step_gradient
+
+
+def _apply(optimizer: optax.GradientTransformationExtraArgs):
+  def apply(grads, norm, params, opt_state):
+    updates, opt_state = optimizer.update(grads, opt_state, params, norm=norm)
+    return optax.apply_updates(params, updates), opt_state
+
+  return apply
+
+
+def _with_jit(step: Callable, mesh: Mesh, state_shardings: Any) -> Step:
+  replicated = NamedSharding(mesh, P())
   compiled = jax.jit(
     step,
-    in_shardings=(state_shardings, NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P())),
-    out_shardings=(state_shardings, NamedSharding(mesh, P())),
+    in_shardings=(state_shardings, NamedSharding(mesh, P(None, "data")), replicated),
+    out_shardings=(state_shardings, replicated),
     donate_argnums=0,
   )
 
@@ -174,14 +190,32 @@ def make_step(
   return step_on_mesh
 
 
-def _relabelled(tree: Any, sharding: NamedSharding) -> Any:
+def _with_pmap(step: Callable, mesh: Mesh, axis: str) -> Step:
+  single_process = jax.process_count() == 1
+  # With several processes a donated, replicated state is deleted while peers still read it.
+  donated = (0,) if single_process else ()
+  mapped = jax.pmap(
+    step, axis_name=axis, in_axes=(None, 0, None), out_axes=(None, None), donate_argnums=donated
+  )
+  local = NamedSharding(Mesh(np.array(jax.local_devices()), axis), P())
+  shared = NamedSharding(mesh, P())
+
+  def step_on_processes(state, batch, seed):
+    # pmap returns arrays of this process. It takes them back under the same sharding, or it would
+    # compile a second time; evaluation and checkpoints need arrays that all processes share.
+    state, metrics = mapped(_with_sharding(state, local), batch, np.uint32(seed))
+    return state if single_process else _with_sharding(state, shared), metrics
+
+  return step_on_processes
+
+
+def _with_sharding(tree: Any, sharding: NamedSharding) -> Any:
   """Replicated arrays under another sharding; nothing is copied."""
 
-  def of_leaf(x: jax.Array) -> jax.Array:
+  def relabel(x: jax.Array) -> jax.Array:
     if x.sharding == sharding:
       return x
-    return jax.make_array_from_single_device_arrays(
-      x.shape, sharding, [s.data for s in x.addressable_shards]
-    )
+    shards = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, shards)
 
-  return jax.tree.map(of_leaf, tree)
+  return jax.tree.map(relabel, tree)

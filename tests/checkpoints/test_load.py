@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.openai_bpe import REGEX
@@ -54,7 +54,7 @@ def test_an_export_loads_back_equal(run, tmp_path):
 def test_the_model_is_rebuilt_around_the_parameters(run):
   found = load_model(run)
   ids = np.arange(4, dtype=np.int32)[None]
-  hidden, _ = found.model.apply({"params": found.params}, TextBatch(ids, ids, ids, ids, None))
+  hidden, _ = found.model.apply({"params": found.params}, Rows(ids, ids), method="states")
   assert hidden.shape == (1, 4, 16)
 
 

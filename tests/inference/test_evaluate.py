@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -61,9 +61,7 @@ def loop(run):
       inputs = np.zeros((1, CONTEXT), np.int32)
       inputs[0, : len(span) - 1] = span[:-1]
       places = np.arange(CONTEXT, dtype=np.int32)[None]
-      hidden, table = apply(
-        {"params": found.params}, TextBatch(inputs, inputs, inputs, places, None)
-      )
+      hidden, table = apply({"params": found.params}, Batch(Rows(inputs, places))).states
       scores = np.float64(hidden[0]) @ np.float64(table[: found.tokenizer.vocab_size]).T
       nats += [
         math.log(np.exp(row).sum()) - row[target]
@@ -119,7 +117,7 @@ def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
 
 
 def launch(*flags):
-  command = [sys.executable, str(ROOT / "launch" / "py"), *flags]
+  command = [sys.executable, str(ROOT / "launch" / "evaluate.py"), *flags]
   return subprocess.run(
     command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
   )

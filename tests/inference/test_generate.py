@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import keep_likely, sample
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs import generate
@@ -38,7 +39,7 @@ def trained(request, make_run):
 @functools.partial(jax.jit, static_argnums=0)
 def one_token(model, params, ids, places, last, seed, number, temperature):
   scores = logits(
-    *model.apply({"params": params}, TextBatch(ids, ids, ids, places, None)), model.num_tokens
+    *model.apply({"params": params}, Rows(ids, places), method="states"), model.num_tokens
   )
   noise = jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), number), (60,))
   return (scores[0, last, :60] + temperature * noise).argmax()
@@ -91,7 +92,7 @@ def test_a_model_in_bfloat16(make_run):
     vocab_size=60, context=CONTEXT, layers=1, width=32, heads=4, dtype="bfloat16"
   )
   params = make_run.params_of(ModelConfig(trunk), 0)
-  assert len(sample(LanguageModel(trunk), params, PROMPTS, SEEDS, 3)[0]) == 3
+  assert len(sample(language_model(trunk), params, PROMPTS, SEEDS, 3)[0]) == 3
 
 
 @pytest.mark.parametrize("trained", ["transformer"], indirect=True)
@@ -129,7 +130,7 @@ def test_many_prompts_are_as_many_runs(run):
 
 def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_tokenizer):
   trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
-  path = make_run(tmp_path / "run", ModelConfig(trunk, HeadConfig()))
+  path = make_run(tmp_path / "run", ModelConfig(trunk, (ClassifyHead(),)))
   assert generate.run(path, ["the dog"], max_tokens=2)[0].startswith("the dog")
 
 
@@ -153,7 +154,7 @@ def test_bad_values(run, settings, message):
 
 
 def launch(*flags, **kwargs):
-  command = [sys.executable, str(ROOT / "launch" / "py"), *flags]
+  command = [sys.executable, str(ROOT / "launch" / "generate.py"), *flags]
   env = {**os.environ, "PYTHONPATH": str(ROOT)}
   return subprocess.run(command, capture_output=True, text=True, env=env, **kwargs)
 

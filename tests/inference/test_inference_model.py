@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gpt_jax
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
@@ -37,12 +37,12 @@ def model(request, tmp_path_factory, make_run, tiny_tokenizer):
 
 def alone(model, text):
   """Ids, and from one text by itself: log-softmax of the logits [n, V], hidden states [n, D]."""
-  ids = model.found.tokenizer.encode(text)[None]
+  ids = model.loaded.tokenizer.encode(text)[None]
   places = np.arange(ids.shape[1], dtype=np.int32)[None]
-  hidden, table = model.found.model.apply(
-    {"params": model.found.params}, TextBatch(ids, ids, ids, places, None)
+  hidden, table = model.loaded.model.apply(
+    {"params": model.loaded.params}, Rows(ids, places), method="states"
   )
-  scores = np.asarray(hidden @ table.T, np.float64)[0, :, : model.found.tokenizer.vocab_size]
+  scores = np.asarray(hidden @ table.T, np.float64)[0, :, : model.loaded.tokenizer.vocab_size]
   return ids[0], scores - np.log(np.exp(scores).sum(-1, keepdims=True)), np.asarray(hidden)[0]
 
 
@@ -70,7 +70,7 @@ def test_embed(model):
 
 def test_generate(model):
   texts = model.generate(TEXTS[:2], max_tokens=5, temperature=0.7, seed=3)
-  assert texts == generate.run(model.found.path, TEXTS[:2], 5, 0.7, seed=3)
+  assert texts == generate.run(model.loaded.path, TEXTS[:2], 5, 0.7, seed=3)
   assert model.generate(TEXTS[0], max_tokens=5, temperature=0.7, seed=3) == texts[0]
 
 

@@ -11,15 +11,17 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gpt_jax.models import losses
-from gpt_jax.models.model import HeadConfig, LanguageModel, TaskModel
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops import cross_entropy as cross_entropy_module
 from gpt_jax.ops.cross_entropy import _chunk, cross_entropy
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.packing import in_order
+from gpt_jax.tasks.packing import OrderedBatches
 
 B, T, D, ROWS, IN_USE = 3, 8, 5, 16, 11
 TRUNK = TransformerConfig(vocab_size=60, context=32, layers=1, width=16, heads=2)
@@ -150,21 +152,22 @@ def numpy_cross_entropies(hidden, table, targets, in_use):
 
 
 def test_text_loss():
-  model = LanguageModel(TRUNK)
+  model = language_model(TRUNK)
   rows = np.random.default_rng(0).integers(0, 60, (3, 13)).astype(np.int32)
   rows[1, 6:] = -1  # a short text
   rows[2] = -1  # what fills up an evaluation batch
-  batch = Causal()(rows)
+  batch = causal_batch(rows)
   params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
-  objective, metrics = jax.jit(losses.lm_loss(model))(params, batch, None)
-  hidden, table = jax.jit(model.apply)({"params": params}, batch)
+  total, metrics = jax.jit(model_loss(model))(params, batch, None)
+  hidden, table = jax.jit(model.apply)({"params": params}, batch).states
   each = [
     numpy_cross_entropies(h[: n - 1], table, row[1:n], 60)
     for h, row, n in zip(hidden, rows, (13, 6, 0), strict=True)
     if n
   ]
-  np.testing.assert_allclose(objective.total, np.concatenate(each).sum(), rtol=1e-5)
-  assert objective.weight == 12 + 5
+  np.testing.assert_allclose(metrics["loss"].total, np.concatenate(each).sum(), rtol=1e-5)
+  assert metrics["loss"].weight == 12 + 5
+  np.testing.assert_allclose(total, np.concatenate(each).mean(), rtol=1e-5)
   np.testing.assert_allclose(metrics["loss"].value, np.concatenate(each).mean(), rtol=1e-5)
 
 
@@ -188,15 +191,18 @@ def test_task_loss(pooling, c, k, lm_weight):
   down plainly.
   """
   examples = encoded(5, c, k)
-  batch = next(iter(in_order(examples, 6)))  # one example only fills the batch
-  batch.labels[5] = 1 / k  # so that only its weight keeps it out
-  model = TaskModel(TRUNK, HeadConfig(num_classes=k, pooling=pooling))
+  batch = next(iter(OrderedBatches(examples, 6)))  # one example only fills the batch
+  batch.labels.distributions[5] = 1 / k  # so that only its weight keeps it out
+  heads = (LanguageHead(lm_weight), ClassifyHead(num_classes=k, pooling=pooling))
+  model = ModelConfig(TRUNK, heads if lm_weight else heads[1:]).build()
   params = jax.jit(model.init)(jax.random.key(1), batch)["params"]
   params["head"]["bias"] += 0.1 * jnp.arange(params["head"]["bias"].size)
-  objective, metrics = jax.jit(losses.task_loss(model, lm_weight))(params, batch, None)
+  total, metrics = jax.jit(model_loss(model))(params, batch, None)
 
-  language_model = LanguageModel(TRUNK)
-  alone = jax.jit(lambda text: language_model.apply({"params": {"trunk": params["trunk"]}}, text))
+  trunk_alone = language_model(TRUNK)
+  alone = jax.jit(
+    lambda text: trunk_alone.apply({"params": {"trunk": params["trunk"]}}, text).states
+  )
   task, text = [], []
   for n in range(5):
     extracts, means = [], []
@@ -204,7 +210,7 @@ def test_task_loss(pooling, c, k, lm_weight):
       ids = examples.sequence(n, i)
       row = np.zeros((1, 33), np.int32)
       row[0, : len(ids)] = ids
-      hidden, table = alone(Causal()(row))
+      hidden, table = alone(causal_batch(row))
       extracts.append(np.asarray(hidden[0, len(ids) - 1], np.float64))
       means.append(numpy_cross_entropies(hidden[0, : len(ids) - 1], table, ids[1:], 63).mean())
     kernel, bias = (np.asarray(params["head"][name], np.float64) for name in ("kernel", "bias"))
@@ -215,8 +221,10 @@ def test_task_loss(pooling, c, k, lm_weight):
     task.append(-(examples.labels[n] * (scores - np.log(np.exp(scores).sum()))).sum())
     text.append(np.mean(means))
 
-  assert objective.weight == 5
-  np.testing.assert_allclose(metrics["task_loss"].value, np.mean(task), rtol=1e-5)
-  np.testing.assert_allclose(objective.value, np.mean(task) + lm_weight * np.mean(text), rtol=1e-5)
+  assert metrics["loss"].weight == 5
+  task_loss = metrics["task_loss" if lm_weight else "loss"].value
+  np.testing.assert_allclose(task_loss, np.mean(task), rtol=1e-5)
+  np.testing.assert_allclose(metrics["loss"].value, total, rtol=1e-5)
+  np.testing.assert_allclose(total, np.mean(task) + lm_weight * np.mean(text), rtol=1e-5)
   if lm_weight:
     np.testing.assert_allclose(metrics["lm_loss"].value, np.mean(text), rtol=1e-5)

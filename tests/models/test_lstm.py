@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpt_jax.batch import Rows
 from gpt_jax.models import lstm
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.ops.dropout import step_key
@@ -24,10 +25,14 @@ def trunk():
   """(apply(inputs, positions, segments, key), params), every parameter perturbed."""
   module = CONFIG.build()
   text = np.zeros((1, 4), np.int32)
-  params = jax.jit(module.init)(jax.random.key(0), text, text)["params"]
+  params = jax.jit(module.init)(jax.random.key(0), Rows(text, text))["params"]
   rng = np.random.default_rng(1)
   params = jax.tree.map(lambda p: p + 0.4 * rng.standard_normal(p.shape, np.float32), params)
-  return jax.jit(lambda *args: module.apply({"params": params}, *args)), params
+  return jax.jit(
+    lambda inputs, positions, segments=None, key=None: module.apply(
+      {"params": params}, Rows(inputs, positions, segments), key
+    )
+  ), params
 
 
 def tokens(rows, length):
@@ -64,7 +69,7 @@ def test_equals_numpy(trunk):
 def test_parameter_count():
   config = LSTMConfig(vocab_size=40_478)
   text = jnp.zeros((1, 8), jnp.int32)
-  params = jax.eval_shape(config.build().init, jax.random.key(0), text, text)["params"]
+  params = jax.eval_shape(config.build().init, jax.random.key(0), Rows(text, text))["params"]
   unused = (40_576 - 40_478) * 768
   assert (
     sum(math.prod(p.shape) for p in jax.tree.leaves(params)) - unused == config.parameter_count()
@@ -144,7 +149,7 @@ def test_dropout(trunk):
   module = dataclasses.replace(CONFIG, embedding_dropout=0.25, residual_dropout=0.5).build()
   params = trunk[1]
   inputs, positions = tokens(8, 16)
-  hidden, table = jax.jit(module.apply)({"params": params}, inputs, positions, None, step_key(0, 0))
+  hidden, table = jax.jit(module.apply)({"params": params}, Rows(inputs, positions), step_key(0, 0))
   np.testing.assert_allclose((np.asarray(table) == 0).mean(), 0.25, atol=0.05)
   np.testing.assert_allclose((np.asarray(hidden) == 0).mean(), 0.5, atol=0.05)
   expected = np.stack([numpy_lstm({**params, "tokens": table}, ids) for ids in inputs])
@@ -155,6 +160,6 @@ def test_bfloat16_is_near_float32(trunk):
   inputs, positions = tokens(2, 9)
   exact, _ = trunk[0](inputs, positions)
   module = dataclasses.replace(CONFIG, dtype="bfloat16").build()
-  rough, table = jax.jit(module.apply)({"params": trunk[1]}, inputs, positions)
+  rough, table = jax.jit(module.apply)({"params": trunk[1]}, Rows(inputs, positions))
   assert rough.dtype == table.dtype == jnp.bfloat16
   assert 0 < np.abs(np.asarray(rough, np.float32) - exact).max() < 0.05 * np.abs(exact).max()

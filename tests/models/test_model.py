@@ -7,12 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TaskBatch
+from gpt_jax.batch import Batch, Labels
 from gpt_jax.config import from_json, to_json
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import Head, HeadConfig, LanguageModel, ModelConfig, TaskModel
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.models.trunk import States
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.ops.dropout import step_key
 
@@ -20,10 +23,11 @@ TRUNKS = [
   TransformerConfig(vocab_size=60, context=16, layers=1, width=16, heads=2),
   LSTMConfig(vocab_size=60, context=16, width=16, units=8),
 ]
-TEXT = Causal()(np.arange(27, dtype=np.int32).reshape(3, 9))
-BATCH = TaskBatch(
-  TEXT, np.array([[3, 7], [12, 20]], np.int32), np.eye(2, dtype=np.float32), np.ones(2, np.float32)
+TEXT = causal_batch(np.arange(27, dtype=np.int32).reshape(3, 9))
+LABELS = Labels(
+  np.array([[3, 7], [12, 20]], np.int32), np.eye(2, dtype=np.float32), np.ones(2, np.float32)
 )
+BATCH = TEXT._replace(labels=LABELS)
 
 
 def shapes(model, batch):
@@ -32,17 +36,19 @@ def shapes(model, batch):
 
 @pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
 def test_a_pretrained_checkpoint_is_a_subtree_of_a_fine_tuned_one(trunk):
-  before = shapes(LanguageModel(trunk), TEXT)
-  after = shapes(TaskModel(trunk, HeadConfig()), BATCH)
+  before = shapes(language_model(trunk), TEXT)
+  after = shapes(ModelConfig(trunk, (LanguageHead(), ClassifyHead())).build(), BATCH)
   assert set(before) == {"trunk"}
   assert set(after) == {"trunk", "head"}
   assert before["trunk"] == after["trunk"]
 
 
-@pytest.mark.parametrize("head", [None, HeadConfig(num_classes=3, pooling="per_choice")])
+@pytest.mark.parametrize(
+  "head", [LanguageHead(0.5), ClassifyHead(num_classes=3, pooling="per_choice")]
+)
 @pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
 def test_a_model_is_rebuilt_from_json(trunk, head):
-  spec = ModelConfig(trunk, head)
+  spec = ModelConfig(trunk, (head,))
   assert from_json(to_json(spec)).build() == spec.build()
 
 
@@ -58,10 +64,19 @@ def apply(pooling, extracts, key=None, num_classes=2):
     "kernel": rng.standard_normal((8, width), np.float32),
     "bias": rng.standard_normal(width, np.float32),
   }
-  head = Head(HeadConfig(num_classes=num_classes, pooling=pooling, dropout=0.5))
-  shapes = jax.eval_shape(head.init, jax.random.key(0), extracts, None)["params"]
+  head = ClassifyHead(num_classes=num_classes, pooling=pooling, dropout=0.5).build(TRUNKS[0])
+  states, batch = anchored(extracts)
+  shapes = jax.eval_shape(head.init, jax.random.key(0), states, batch, None)["params"]
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
-  return np.asarray(jax.jit(head.apply)({"params": params}, extracts, key)), params
+  return np.asarray(jax.jit(head.apply)({"params": params}, states, batch, key)), params
+
+
+def anchored(extracts):
+  """States and a batch whose anchors are at these representations [N, C, D]."""
+  N, C, D = extracts.shape
+  anchors = np.arange(N * C, dtype=np.int32).reshape(N, C)
+  states = States(extracts.reshape(1, N * C, D), np.zeros((1, D), np.float32))
+  return states, Batch(None, labels=Labels(anchors, None, None))
 
 
 def test_sum(extracts):
@@ -82,10 +97,11 @@ def test_dropout_is_one_mask_an_example(pooling):
   """Found from the scores of single features, with a head that reads one at a time."""
   N, C, D = 6, 3, 64
   scores = []
-  head = Head(HeadConfig(num_classes=2, pooling=pooling, dropout=0.5))
+  head = ClassifyHead(num_classes=2, pooling=pooling, dropout=0.5).build(TRUNKS[0])
+  states, batch = anchored(np.ones((N, C, D), np.float32))
   read = jax.jit(
     lambda kernel, key: head.apply(
-      {"params": {"kernel": kernel, "bias": kernel[0] * 0}}, np.ones((N, C, D), np.float32), key
+      {"params": {"kernel": kernel, "bias": kernel[0] * 0}}, states, batch, key
     )
   )
   for feature in range(D):
@@ -102,22 +118,22 @@ def test_dropout_is_one_mask_an_example(pooling):
 
 def test_the_head_reads_the_extract_tokens():
   """Changing what stands behind an extract token, or in another row, does not change the scores."""
-  model = TaskModel(TRUNKS[0], HeadConfig(num_classes=2))
+  model = ModelConfig(TRUNKS[0], (LanguageHead(), ClassifyHead(num_classes=2))).build()
   params = jax.jit(model.init)(jax.random.key(0), BATCH)["params"]
   scores = jax.jit(
     lambda inputs: model.apply(
-      {"params": params}, BATCH._replace(text=TEXT._replace(inputs=inputs))
-    )[0]
+      {"params": params}, BATCH._replace(rows=TEXT.rows._replace(inputs=inputs))
+    ).heads[1]
   )
   # Example 0 reads places 3 and 7 of row 0; example 1 reads place 4 of row 1 and place 4 of row 2.
-  base = scores(TEXT.inputs)
+  base = scores(TEXT.rows.inputs)
   for row, column, changed in [
     (0, 7, [True, False]),
     (1, 4, [False, True]),
     (1, 5, [False] * 2),
     (2, 4, [False, True]),
   ]:
-    inputs = TEXT.inputs.copy()
+    inputs = TEXT.rows.inputs.copy()
     inputs[row, column] += 1
     np.testing.assert_array_equal((scores(inputs) != base).any(-1), changed)
 
@@ -132,5 +148,5 @@ def test_logits_mask_rows_that_are_no_token():
 
 
 def test_special_tokens_count_in_fine_tuning_only():
-  assert LanguageModel(TRUNKS[0]).num_tokens == 60
-  assert TaskModel(TRUNKS[0], HeadConfig()).num_tokens == 63
+  assert language_model(TRUNKS[0]).num_tokens == 60
+  assert ModelConfig(TRUNKS[0], (LanguageHead(), ClassifyHead())).build().num_tokens == 63

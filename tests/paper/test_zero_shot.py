@@ -12,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import LanguageModel, ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.paper import zero_shot as rules
 from gpt_jax.paper.zero_shot import TASKS, Answer, Question, best_threshold, make_scorer
 from gpt_jax.programs import zero_shot
 from gpt_jax.tasks.metrics import matthews
@@ -27,7 +26,7 @@ from gpt_jax.tasks.reading import pronouns
 class Bigrams:
   """Three words; each is followed by the others with probabilities that are written down here."""
 
-  trunk_config = SimpleNamespace(context=8, vocab_size=3)
+  config = SimpleNamespace(trunk=SimpleNamespace(context=8, vocab_size=3))
   follows = np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.3, 0.6, 0.1]])
 
   def apply(self, params, *arguments, method):
@@ -39,10 +38,9 @@ class Bigrams:
 
 
 @pytest.fixture
-def scorer(monkeypatch):
+def scorer():
   """make_scorer of the bigrams."""
-  monkeypatch.setattr(rules, "LanguageModel", lambda trunk: Bigrams())
-  return lambda: make_scorer(Bigrams.trunk_config)
+  return lambda: make_scorer(Bigrams())
 
 
 def test_a_model_known_by_hand(scorer):
@@ -78,7 +76,7 @@ TRUNKS = [
 
 @pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
 def test_reading_a_context_once_changes_nothing(trunk, make_run):
-  model, rng = LanguageModel(trunk), np.random.default_rng(0)
+  model, rng = language_model(trunk), np.random.default_rng(0)
   params = make_run.params_of(ModelConfig(trunk), 0)
   questions = []
   for context in (0, 1, 2, 9, 17, 24):
@@ -86,7 +84,7 @@ def test_reading_a_context_once_changes_nothing(trunk, make_run):
     questions.append(Question(rng.integers(30, size=context).tolist(), options, [0] * len(options)))
 
   def forward(params, ids):
-    return model.apply({"params": params}, TextBatch(ids, ids, ids, jnp.arange(32)[None], None))
+    return model.apply({"params": params}, Rows(ids, jnp.arange(32)[None]), method="states")
 
   read = jax.jit(forward)
 
@@ -96,7 +94,7 @@ def test_reading_a_context_once_changes_nothing(trunk, make_run):
     scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
     return [scores[n - 1, ids[n]] for n in range(1, len(ids))]
 
-  found = make_scorer(trunk)(params, questions)
+  found = make_scorer(language_model(trunk))(params, questions)
   for question, answers in zip(questions, found, strict=True):
     longest = max(map(len, question.options))
     context = question.context[max(0, len(question.context) + longest - 32) :]

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -29,7 +29,7 @@ def abstract_state(trunk):
   text = jnp.zeros((1, 8), jnp.int32)
 
   def make():
-    params = {"trunk": trunk.build().init(jax.random.key(0), text, text)["params"]}
+    params = {"trunk": trunk.build().init(jax.random.key(0), Rows(text, text))["params"]}
     return {"params": params, "opt_state": optax.adam(1e-3).init(params)}
 
   return jax.eval_shape(make)
@@ -127,7 +127,7 @@ def test_check_batch():
 )
 def test_placed_rows_come_back(config, microbatches):
   mesh = make_mesh(config)
-  batch = TextBatch(*(np.arange(24 * 5).reshape(24, 5) + i for i in range(4)), None)
+  batch = Rows(*(np.arange(24 * 5).reshape(24, 5) + i for i in range(2)))
   rows = local_rows(24, mesh, microbatches)
   np.testing.assert_array_equal(np.sort(rows), np.arange(24))
   placed = to_device(jax.tree.map(lambda x: x[rows], batch), mesh, microbatches, config.backend)

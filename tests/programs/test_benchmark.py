@@ -11,9 +11,11 @@ import pytest
 
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.models import losses
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import benchmark
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -78,15 +80,16 @@ def test_padding_changes_no_example(config, glue, make_run, tiny_tokenizer):
   trunk = dataclasses.replace(config.trunk, vocab_size=tiny_tokenizer.vocab_size)
   task = find("mrpc")
   encoded = task.encode(task.examples(glue["data_dir"], "train"), tiny_tokenizer, trunk.context)
-  spec = ModelConfig(trunk, HeadConfig())
+  spec = ModelConfig(trunk, (LanguageHead(0.5), ClassifyHead()))
   params = make_run.params_of(spec, 0)
   packed = PackedBatches(encoded, 32, seed=0, epochs=1, row_multiple=8)(0)
-  padded = benchmark.one_sequence_a_row(packed, 24)
-  assert packed.text.inputs.shape[0] < padded.text.inputs.shape[0] == 64
-  scores = [jax.jit(spec.build().apply)({"params": params}, batch)[0] for batch in (packed, padded)]
+  padded = benchmark.one_sequence_per_row(packed, 24)
+  assert packed.rows.inputs.shape[0] < padded.rows.inputs.shape[0] == 64
+  apply = jax.jit(spec.build().apply)
+  scores = [apply({"params": params}, batch).heads[1] for batch in (packed, padded)]
   np.testing.assert_allclose(*scores, atol=1e-5)
-  loss = losses.task_loss(spec.build(), 0.5)
-  totals = [jax.jit(loss)(params, batch)[0].total for batch in (packed, padded)]
+  loss = model_loss(spec.build())
+  totals = [jax.jit(loss)(params, batch, None)[0] for batch in (packed, padded)]
   np.testing.assert_allclose(*totals, rtol=1e-5)
 
 

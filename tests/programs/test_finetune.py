@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
@@ -20,12 +20,12 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import LanguageModel, ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.tasks.packing import in_order
+from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.transfer import transfer
@@ -231,11 +231,11 @@ def trunk_params():
   in common.
   """
   ids = np.zeros((1, 4), np.int32)
-  text = TextBatch(ids, ids, ids, ids, ids)
+  batch = Batch(Rows(ids, ids))
 
   def draw(trunk, offset):
     shapes = jax.eval_shape(
-      lambda: LanguageModel(trunk).init(jax.random.key(0), text)["params"]["trunk"]
+      lambda: language_model(trunk).init(jax.random.key(0), batch)["params"]["trunk"]
     )
     return jax.tree.map(
       lambda x: offset + np.arange(x.size, dtype=np.float32).reshape(x.shape), shapes
@@ -354,10 +354,10 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
 
   groups, scores = (
     4,
-    jax.jit(lambda params, batch: loaded.model.apply({"params": params}, batch)[0]),
+    jax.jit(lambda params, batch: loaded.model.apply({"params": params}, batch).heads[-1]),
   )
   encoded = task.encode(examples, loaded.tokenizer, 64)
-  (batch,) = in_order(encoded, 32, groups=groups)
+  (batch,) = OrderedBatches(encoded, 32, groups=groups)
   parts = [jax.tree.map(lambda x, g=g: np.split(x, groups)[g], batch) for g in range(groups)]
   apart = np.concatenate([jax.nn.softmax(scores(loaded.params, part)) for part in parts])[:30]
   np.testing.assert_allclose(apart, together, atol=1e-5)

@@ -19,9 +19,9 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import LanguageModel
+from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -95,14 +95,14 @@ def test_evaluation_is_the_mean_over_all_held_out_tokens(whole, prepared):
   params, _, _ = checkpoint.restore_params(workdir)
   held_out = TokenFile(prepared, "valid")
   trunk = dataclasses.replace(CONFIG.trunk, vocab_size=held_out.vocab_size)
-  apply = jax.jit(LanguageModel(trunk).apply)
+  apply = jax.jit(language_model(trunk).apply)
   nats = []
   for begin, end in zip(held_out.offsets[:-1], held_out.offsets[1:], strict=True):
     for at in range(begin, end - 1, 16):
       span = held_out.read(at, min(17, end - at))
       row = np.zeros((1, 17), np.int32)
       row[0, : len(span)] = span
-      hidden, table = apply({"params": params}, Causal()(row))
+      hidden, table = apply({"params": params}, causal_batch(row)).states
       scores = np.float64(hidden[0]) @ np.float64(table)[: held_out.vocab_size].T
       nats += [
         math.log(np.exp(s).sum()) - s[target] for s, target in zip(scores, span[1:], strict=False)

@@ -8,15 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.models.losses import lm_loss
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, verify
 
@@ -71,17 +72,18 @@ def test_openais_arrays(release, tmp_path):
 def test_the_perplexity_is_that_of_the_loss(world):
   """Over windows of the context, each text by itself."""
   model = load_model(world.run)
-  total, weight, loss = 0, 0, jax.jit(lm_loss(LanguageModel(model.spec.trunk)))
+  total, weight, loss = 0, 0, jax.jit(model_loss(language_model(model.spec.trunk)))
   assert len(model.tokenizer.encode(TEXT[0])) > 12  # so that there are several windows
   for text in TEXT:
     ids = model.tokenizer.encode(text)
     for window in (ids[i : i + 12] for i in range(0, len(ids), 12)):
       places = np.arange(len(window) - 1, dtype=np.int32)[None]
-      batch = TextBatch(
-        window[None, :-1], window[None, 1:], np.ones((1, len(window) - 1), np.float32), places, None
+      weights = np.ones((1, len(window) - 1), np.float32)
+      batch = Batch(
+        Rows(window[None, :-1], places), predictions=Predictions(window[None, 1:], weights)
       )
       if len(window) > 1:
-        mean = loss(model.params, batch)[0]
+        mean = loss(model.params, batch, None)[1]["loss"]
         total, weight = total + float(mean.total), weight + float(mean.weight)
   found = verify.run(world.run, world.run, TEXT)
   np.testing.assert_allclose(found["perplexities"], math.exp(total / weight), rtol=1e-5)
@@ -129,7 +131,7 @@ def test_unused_rows_are_no_difference(world):
 
 
 def test_special_rows_and_the_head_of_a_fine_tuned_model_are(world):
-  spec = ModelConfig(world.spec.trunk, HeadConfig())
+  spec = ModelConfig(world.spec.trunk, (ClassifyHead(),))
 
   def change(params):
     params["trunk"]["tokens"][world.spec.trunk.vocab_size + 2] += 1

@@ -19,13 +19,15 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.evaluate import make_predictor
-from gpt_jax.models import losses
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict, visualize
-from gpt_jax.tasks.packing import in_order
+from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import BuiltinTask
 
@@ -64,7 +66,7 @@ def model_of(make_run, tiny_tokenizer, tmp_path_factory):
     if name in ("lstm", "transformer"):
       return make_run(folder, ModelConfig(trunk))
     task = from_json(to_json(BuiltinTask(name))).build("")
-    spec = ModelConfig(trunk, HeadConfig(task.num_classes, task.pooling))
+    spec = ModelConfig(trunk, (ClassifyHead(task.num_classes, task.pooling),))
     meta = {**load_model(make_run(folder, spec)).meta, "task": to_json(BuiltinTask(name))}
     with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
       checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
@@ -213,8 +215,10 @@ def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
   assert text["sequences"][0]["special"] == [0, middle, len(first) - 1]
   model, task = load_model(model_of("stsb")), BuiltinTask("stsb").build("")
   encoded = task.encode([task.example(Row(tuple(COLUMNS["stsb"]), None, ""))], model.tokenizer, 160)
-  batch = next(iter(in_order(encoded, 1)))
-  measured = losses.task_loss(model.model, 1.0)(model.params, batch)[1]["lm_loss"]
+  batch = next(iter(OrderedBatches(encoded, 1)))
+  measured = model_loss(ModelConfig(model.spec.trunk, (LanguageHead(), model.spec.head)).build())(
+    model.params, batch, None
+  )[1]["lm_loss"]
   assert np.mean([sequence["mean"] for sequence in text["sequences"]]) == pytest.approx(
     -measured.value, abs=1e-4
   )

@@ -9,7 +9,7 @@ import pytest
 from gpt_jax.data.tokenizers.base import SpecialIds
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Example, each_half, encode, first_field
-from gpt_jax.tasks.packing import PackedBatches, in_order
+from gpt_jax.tasks.packing import OrderedBatches, PackedBatches
 
 START, DELIMITER, EXTRACT = 1000, 1001, 1002
 
@@ -57,27 +57,27 @@ def unpack(batch, groups=1):
   """Every sequence of a batch found again through its extract token: a list [N][C] of ids; and
   the cells they fill.
   """
-  rows, length = batch.text.inputs.shape
+  rows, length = batch.rows.inputs.shape
   used = np.zeros((rows, length), bool)
   found = []
-  for n, anchors in enumerate(batch.anchors):
-    if not batch.weights[n]:
+  for n, anchors in enumerate(batch.labels.anchors):
+    if not batch.labels.weights[n]:
       found.append(None)
       continue
-    first_row = n // (len(batch.anchors) // groups) * (rows // groups)
+    first_row = n // (len(batch.labels.anchors) // groups) * (rows // groups)
     example = []
     for end in anchors:
       row, last = first_row + end // length, end % length
-      cells = np.flatnonzero(batch.text.segments[row] == batch.text.segments[row, last])
+      cells = np.flatnonzero(batch.rows.segments[row] == batch.rows.segments[row, last])
       assert cells[-1] == last and (np.diff(cells) == 1).all(), (
         "a sequence is contiguous and ends at its extract token"
       )
       assert not used[row, cells].any(), "segments are unique in a row"
       used[row, cells] = True
-      ids = batch.text.inputs[row, cells]
-      np.testing.assert_array_equal(batch.text.positions[row, cells], np.arange(len(cells)))
-      np.testing.assert_array_equal(batch.text.targets[row, cells[:-1]], ids[1:])
-      weights = batch.text.weights[row, cells]
+      ids = batch.rows.inputs[row, cells]
+      np.testing.assert_array_equal(batch.rows.positions[row, cells], np.arange(len(cells)))
+      np.testing.assert_array_equal(batch.predictions.targets[row, cells[:-1]], ids[1:])
+      weights = batch.predictions.weights[row, cells]
       np.testing.assert_allclose(weights[:-1], 1 / len(anchors) / (len(ids) - 1), rtol=1e-6)
       assert weights[-1] == 0, "nothing follows the extract token"
       example.append(ids)
@@ -150,13 +150,17 @@ def test_packing_changes_nothing_and_loses_nothing(sequences, fields, truncate, 
     seen = Counter()
     for step in range(epoch * 8, epoch * 8 + 8):
       batch = batches(step)
-      assert batch.text.inputs.shape == batches.shape, "one shape for the whole run"
+      assert batch.rows.inputs.shape == batches.shape, "one shape for the whole run"
       found, used = unpack(batch, groups)
-      seen.update(zip(map(as_tuples, found), map(tuple, batch.labels), strict=True))
-      assert (batch.weights == 1).all()
-      assert (batch.text.weights[~used] == 0).all() and (batch.text.segments[~used] == 0).all()
-      assert (batch.text.segments[used] > 0).all()
-      np.testing.assert_allclose(batch.text.weights.sum(), 8, rtol=1e-5)  # 1 for each example
+      seen.update(zip(map(as_tuples, found), map(tuple, batch.labels.distributions), strict=True))
+      assert (batch.labels.weights == 1).all()
+      assert (batch.predictions.weights[~used] == 0).all() and (
+        batch.rows.segments[~used] == 0
+      ).all()
+      assert (batch.rows.segments[used] > 0).all()
+      np.testing.assert_allclose(
+        batch.predictions.weights.sum(), 8, rtol=1e-5
+      )  # 1 for each example
     assert sum(seen.values()) == 64 and seen <= wanted, (
       "every example at most once, and all but the last 6"
     )
@@ -164,17 +168,11 @@ def test_packing_changes_nothing_and_loses_nothing(sequences, fields, truncate, 
 
 def test_dtypes():
   batch = PackedBatches(encoded_examples(8), 8, seed=0, epochs=1)(0)
-  kinds = [array.dtype for array in (*batch.text, batch.anchors, batch.labels, batch.weights)]
-  assert kinds == [
-    np.int32,
-    np.int32,
-    np.float32,
-    np.int32,
-    np.int32,
-    np.int32,
-    np.float32,
-    np.float32,
-  ]
+  rows, predictions, labels = batch.rows, batch.predictions, batch.labels
+  integers = (rows.inputs, rows.positions, rows.segments, predictions.targets, labels.anchors)
+  assert {array.dtype for array in integers} == {np.dtype(np.int32)}
+  floats = (predictions.weights, labels.distributions, labels.weights)
+  assert {array.dtype for array in floats} == {np.dtype(np.float32)}
 
 
 def test_order_is_a_pure_function_of_seed_and_epoch():
@@ -195,7 +193,7 @@ def test_every_batch_has_a_like_mixture_of_lengths():
   """So that one shape fits all closely, and no batch consists of long examples only."""
   encoded = encoded_examples(640, fields=1, longest=100)
   batches = PackedBatches(encoded, 32, seed=0, epochs=1)
-  tokens = [np.count_nonzero(batches(step).text.segments) for step in range(20)]
+  tokens = [np.count_nonzero(batches(step).rows.segments) for step in range(20)]
   plain = np.random.default_rng(0).permutation(encoded.lengths[:, 0]).reshape(20, 32).sum(axis=1)
   assert np.std(tokens) < np.std(plain) / 4
   assert max(tokens) / np.prod(batches.shape) > 0.9
@@ -210,8 +208,10 @@ def test_groups_hold_the_same_examples_in_the_same_order(groups):
     assert list(map(as_tuples, unpack(one(step))[0])) == list(
       map(as_tuples, unpack(several(step), groups)[0])
     )
-    np.testing.assert_array_equal(one(step).labels, several(step).labels)
-    assert several(step).anchors.max() < several.shape[0] // groups * several.shape[1], (
+    np.testing.assert_array_equal(
+      one(step).labels.distributions, several(step).labels.distributions
+    )
+    assert several(step).labels.anchors.max() < several.shape[0] // groups * several.shape[1], (
       "ends are local to the group"
     )
 
@@ -227,25 +227,27 @@ def test_row_multiple_only_adds_empty_rows():
   assert rows % 16 and several.shape[0] == 2 * (rows // 16 + 1) * 16
   for step in range(one.steps_per_epoch):
     a, b = one(step), several(step)
-    for x, y in zip(a.text, b.text, strict=True):
+    for x, y in zip(
+      (*a.rows[:3], *a.predictions[:2]), (*b.rows[:3], *b.predictions[:2]), strict=True
+    ):
       parts = y.reshape(2, -1, y.shape[1])
       np.testing.assert_array_equal(parts[:, :rows].reshape(x.shape), x)
       assert not parts[:, rows:].any()
-    np.testing.assert_array_equal(a.anchors, b.anchors)
-  assert next(in_order(encoded, 8, row_multiple=16)).text.inputs.shape[0] % 16 == 0
+    np.testing.assert_array_equal(a.labels.anchors, b.labels.anchors)
+  assert next(iter(OrderedBatches(encoded, 8, row_multiple=16))).rows.inputs.shape[0] % 16 == 0
 
 
 def test_in_order_covers_every_example_once():
   encoded = encoded_examples(21, sequences=2)
-  batches = list(in_order(encoded, 8, groups=2))
-  assert len({batch.text.inputs.shape for batch in batches}) == 1 and len(batches) == 3
+  batches = list(OrderedBatches(encoded, 8, groups=2))
+  assert len({batch.rows.inputs.shape for batch in batches}) == 1 and len(batches) == 3
   found = [example for batch in batches for example in unpack(batch, 2)[0]]
   assert list(map(as_tuples, found[:21])) == expected(encoded)
   assert found[21:] == [None] * 3
   last = batches[-1]
-  assert last.weights.tolist() == [1] * 5 + [0] * 3
-  assert (last.labels[5:] == 0).all()
-  np.testing.assert_allclose(last.text.weights.sum(), 5, rtol=1e-5)
+  assert last.labels.weights.tolist() == [1] * 5 + [0] * 3
+  assert (last.labels.distributions[5:] == 0).all()
+  np.testing.assert_allclose(last.predictions.weights.sum(), 5, rtol=1e-5)
 
 
 def test_row_length_can_be_given_and_is_chosen_within_the_context():
@@ -271,7 +273,7 @@ def test_packing_needs_few_rows():
   """First fit decreasing stays within 11/9 of the optimum, which is at least tokens / length."""
   encoded = encoded_examples(256, fields=1, longest=60)
   batches = PackedBatches(encoded, 64, 0, 1)
-  tokens = max(np.count_nonzero(batches(step).text.segments) for step in range(4))
+  tokens = max(np.count_nonzero(batches(step).rows.segments) for step in range(4))
   assert batches.shape[0] <= np.ceil(tokens / batches.shape[1]) * 11 / 9 + 1
 
 

@@ -467,6 +467,6 @@ def test_a_real_training_set_is_encoded_and_packed(data_root, name):
   padded = 64 * encoded.lengths.max()
   assert np.prod(batches.shape) < 0.6 * padded
   batch = batches(0)
-  text = batch.text.inputs.reshape(-1)
-  assert (text[batch.anchors] == tokenizer.special.extract).all()
+  text = batch.rows.inputs.reshape(-1)
+  assert (text[batch.labels.anchors] == tokenizer.special.extract).all()
   np.testing.assert_allclose(batch.labels.sum(axis=1), 1, rtol=1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data.tokenizers.base import SpecialIds
-from gpt_jax.tasks.packing import in_order
+from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
 
@@ -24,7 +24,7 @@ class NumberTokenizer:
 
 def batch_of(name, texts, label):
   task = find(name)
-  (batch,) = in_order(
+  (batch,) = OrderedBatches(
     task.encode([task.example(Row(texts, label, "f:1"))], NumberTokenizer(), CONTEXT), 1
   )
   return batch
@@ -36,12 +36,16 @@ def text_of(*ids):
 
 def test_a_single_text_stands_between_start_and_extract():
   batch = batch_of("cola", ("11 12 13",), "acceptable")
-  assert batch.text.inputs.tolist() == [[S, 11, 12, 13, X, *[0] * 11]]
-  assert batch.text.targets.tolist() == [[11, 12, 13, X, *[0] * 12]]
-  np.testing.assert_allclose(batch.text.weights, [[0.25] * 4 + [0] * 12])
-  assert batch.text.positions.tolist() == [[0, 1, 2, 3, 4, *[0] * 11]]
-  assert batch.text.segments.tolist() == [[1] * 5 + [0] * 11]
-  assert (batch.anchors.tolist(), batch.labels.tolist(), batch.weights.tolist()) == (
+  assert batch.rows.inputs.tolist() == [[S, 11, 12, 13, X, *[0] * 11]]
+  assert batch.predictions.targets.tolist() == [[11, 12, 13, X, *[0] * 12]]
+  np.testing.assert_allclose(batch.predictions.weights, [[0.25] * 4 + [0] * 12])
+  assert batch.rows.positions.tolist() == [[0, 1, 2, 3, 4, *[0] * 11]]
+  assert batch.rows.segments.tolist() == [[1] * 5 + [0] * 11]
+  assert (
+    batch.labels.anchors.tolist(),
+    batch.labels.distributions.tolist(),
+    batch.labels.weights.tolist(),
+  ) == (
     [[4]],
     [[0, 1]],
     [1],
@@ -50,46 +54,56 @@ def test_a_single_text_stands_between_start_and_extract():
 
 def test_a_delimiter_separates_a_pair():
   batch = batch_of("rte", ("11 12", "21 22 23"), "not_entailment")
-  assert batch.text.inputs.tolist() == [[S, 11, 12, D, 21, 22, 23, X, *[0] * 8]]
-  assert batch.text.targets.tolist() == [[11, 12, D, 21, 22, 23, X, *[0] * 9]]
-  assert (batch.anchors.tolist(), batch.labels.tolist()) == ([[7]], [[0, 1]])
+  assert batch.rows.inputs.tolist() == [[S, 11, 12, D, 21, 22, 23, X, *[0] * 8]]
+  assert batch.predictions.targets.tolist() == [[11, 12, D, 21, 22, 23, X, *[0] * 9]]
+  assert (batch.labels.anchors.tolist(), batch.labels.distributions.tolist()) == ([[7]], [[0, 1]])
 
 
 def test_similarity_has_both_orders():
   batch = batch_of("mrpc", ("11 12 13", "21"), "equivalent")
-  assert batch.text.inputs.tolist() == [[S, 11, 12, 13, D, 21, X, S, 21, D, 11, 12, 13, X, 0, 0]]
-  assert batch.text.targets.tolist() == [[11, 12, 13, D, 21, X, 0, 21, D, 11, 12, 13, X, 0, 0, 0]]
-  np.testing.assert_allclose(batch.text.weights, [([1 / 12] * 6 + [0]) * 2 + [0, 0]], rtol=1e-6)
-  assert batch.text.positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6, 0, 0]]
-  assert batch.text.segments.tolist() == [[1] * 7 + [2] * 7 + [0, 0]]
-  assert (batch.anchors.tolist(), batch.labels.tolist()) == ([[6, 13]], [[0, 1]])
+  assert batch.rows.inputs.tolist() == [[S, 11, 12, 13, D, 21, X, S, 21, D, 11, 12, 13, X, 0, 0]]
+  assert batch.predictions.targets.tolist() == [
+    [11, 12, 13, D, 21, X, 0, 21, D, 11, 12, 13, X, 0, 0, 0]
+  ]
+  np.testing.assert_allclose(
+    batch.predictions.weights, [([1 / 12] * 6 + [0]) * 2 + [0, 0]], rtol=1e-6
+  )
+  assert batch.rows.positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6, 0, 0]]
+  assert batch.rows.segments.tolist() == [[1] * 7 + [2] * 7 + [0, 0]]
+  assert (batch.labels.anchors.tolist(), batch.labels.distributions.tolist()) == (
+    [[6, 13]],
+    [[0, 1]],
+  )
 
 
 def test_scores_are_soft_labels():
   np.testing.assert_allclose(
-    batch_of("stsb", ("11", "21"), "3.4").labels, [[0, 0, 0, 0.6, 0.4, 0]], atol=1e-7
+    batch_of("stsb", ("11", "21"), "3.4").labels.distributions, [[0, 0, 0, 0.6, 0.4, 0]], atol=1e-7
   )
 
 
 def test_four_options_follow_one_passage():
   batch = batch_of("race-middle", ("11 12", "21", "31", "32 33", "34", "35"), "C")
   # B has 8 tokens, the others 7: the longest sequence is packed first, the others in order.
-  assert batch.text.inputs.tolist() == [
+  assert batch.rows.inputs.tolist() == [
     [S, 11, 12, 21, D, 32, 33, X, S, 11, 12, 21, D, 31, X, 0],
     [S, 11, 12, 21, D, 34, X, S, 11, 12, 21, D, 35, X, 0, 0],
   ]
-  assert batch.text.segments.tolist() == [[2] * 8 + [1] * 7 + [0], [3] * 7 + [4] * 7 + [0, 0]]
-  assert batch.anchors.tolist() == [[14, 7, 16 + 6, 16 + 13]]
-  assert batch.labels.tolist() == [[0, 0, 1, 0]]
+  assert batch.rows.segments.tolist() == [[2] * 8 + [1] * 7 + [0], [3] * 7 + [4] * 7 + [0, 0]]
+  assert batch.labels.anchors.tolist() == [[14, 7, 16 + 6, 16 + 13]]
+  assert batch.labels.distributions.tolist() == [[0, 0, 1, 0]]
 
 
 def test_two_endings_follow_one_story():
   batch = batch_of("storycloze", ("11", "12", "13", "14", "21", "31 32"), "2")
-  assert batch.text.inputs.tolist() == [
+  assert batch.rows.inputs.tolist() == [
     [S, 11, 12, 13, 14, D, 31, 32, X, *[0] * 7],
     [S, 11, 12, 13, 14, D, 21, X, *[0] * 8],
   ]
-  assert (batch.anchors.tolist(), batch.labels.tolist()) == ([[16 + 7, 8]], [[0, 1]])
+  assert (batch.labels.anchors.tolist(), batch.labels.distributions.tolist()) == (
+    [[16 + 7, 8]],
+    [[0, 1]],
+  )
 
 
 ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nine ids each
@@ -137,8 +151,8 @@ ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nin
 def test_long_texts_are_truncated(name, texts, label, sequences):
   batch = batch_of(name, texts, label)
   kept = []
-  for end in batch.anchors[0]:
+  for end in batch.labels.anchors[0]:
     row, last = divmod(int(end), CONTEXT)
-    first = last - batch.text.positions[row, last]
-    kept.append(batch.text.inputs[row, first : last + 1].tolist())
+    first = last - batch.rows.positions[row, last]
+    kept.append(batch.rows.inputs[row, first : last + 1].tolist())
   assert kept == sequences

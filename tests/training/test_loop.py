@@ -16,11 +16,11 @@ import pytest
 
 from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
-from gpt_jax.models import losses
+from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import LanguageModel
+from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_rows, to_device
 from gpt_jax.training import loop as train
@@ -61,16 +61,16 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   """A step and its first state, on as many devices as the mesh names."""
   devices = jax.devices()[: mesh.data * mesh.model]
   where = make_mesh(mesh, devices)
-  model = LanguageModel(trunk)
+  model = language_model(trunk)
   optimizer, schedule = make_optimizer(OPTIM, total_steps=20)
-  example = Causal()(rows_at(0))
+  example = causal_batch(rows_at(0))
   make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
   empty = types.SimpleNamespace(steps=lambda: [])  # checkpoints of a new run
   make_state, shardings = compile_init(make_state, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
   state, first = restore_or_init(make_state, shardings, 3, empty)
   assert first == 0
   step = make_step(
-    losses.lm_loss(model),
+    model_loss(model),
     optimizer,
     schedule,
     where,
@@ -82,7 +82,7 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   return Parts(
     state,
     step,
-    lambda i: to_device(Causal()(rows_at(i)[rows]), where, microbatches, mesh.backend),
+    lambda i: to_device(causal_batch(rows_at(i)[rows]), where, microbatches, mesh.backend),
     where,
   )
 
@@ -159,11 +159,15 @@ def test_text_is_learned(transformer):
 # Refused updates, on a loss of one parameter whose batch makes it what is wanted.
 
 
-def scalar_loss(params, batch, key):
+class ScalarLoss:
   """Its value is the batch's mean, its gradient with respect to w as well."""
-  total = (params["w"]["bias"][None] * batch).sum()
-  mean = Mean(total, jnp.float32(batch.size))
-  return mean, {"loss": mean}
+
+  def denominators(self, batch):
+    return jnp.float32(batch.size)
+
+  def __call__(self, params, batch, key, denominators=None):
+    total = (params["w"]["bias"][None] * batch).sum()
+    return total / denominators, {"loss": Mean(total, jnp.float32(batch.size))}
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +180,7 @@ def scalar():
   make_state = init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer)
   make_state, shardings = compile_init(make_state, mesh, ())
   state = make_state(np.uint32(0))
-  step = functools.partial(make_step(scalar_loss, optimizer, schedule, mesh, shardings), seed=0)
+  step = functools.partial(make_step(ScalarLoss(), optimizer, schedule, mesh, shardings), seed=0)
 
   def start():
     return jax.tree.map(jnp.copy, state)  # a step takes its state's memory

@@ -25,7 +25,6 @@ from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
-from gpt_jax.models.layers import SPECIAL_TOKENS
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -113,7 +112,7 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   trunk = dataclasses.replace(_trunk(folder, config, family, tokenizer), dtype=spec.trunk.dtype)
   spec = dataclasses.replace(spec, trunk=trunk)
   meta["model"] = to_json(spec)
-  rows = spec.trunk.vocab_size + (SPECIAL_TOKENS if spec.head else 0)
+  rows = spec.num_tokens
   if config["vocab_size"] != rows:
     raise InputError(
       f"{folder}/config.json: vocab_size is {config['vocab_size']:,}, and the vocabulary has {tokenizer.vocab_size:,}"
@@ -362,7 +361,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   safetensors.library()  # missing, it is to be met before the work
   spec = layout.decoder(meta, "hf")
   family = next(family for family in _FAMILIES if family.norm == spec.trunk.norm)
-  rows = spec.trunk.vocab_size + (SPECIAL_TOKENS if spec.head else 0)
+  rows = spec.num_tokens
   task = from_json(meta["task"]).build("") if spec.head and "task" in meta else None
   orders = len(task.transform(*task.columns)) if task and task.pooling == "sum" else 1
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}

@@ -58,8 +58,14 @@ def decoder(meta: dict, format: str) -> ModelConfig:
     InputError: it is no causal Transformer.
   """
   spec = from_json(meta["model"])
-  if not isinstance(spec.trunk, TransformerConfig) or not spec.causal:
-    kind = type(spec.trunk).__name__ if spec.causal else "a model that looks ahead"
+  trunk, kind = spec.trunk, None
+  if not isinstance(trunk, TransformerConfig):
+    kind = f"a {type(trunk).__name__}"
+  elif spec.attention != "causal":
+    kind = f"a {spec.attention} model"
+  elif trunk.attention_bias is not None or not trunk.learned_positions:
+    kind = "a model without GPT's position embeddings"
+  if kind:
     raise InputError(
       f"--format={format}: holds causal Transformers only, this is {kind}; npz can hold it"
     )

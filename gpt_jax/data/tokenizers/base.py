@@ -66,6 +66,11 @@ class Tokenizer(abc.ABC):
   def special(self) -> SpecialIds:
     return SpecialIds(self.vocab_size, self.vocab_size + 1, self.vocab_size + 2)
 
+  def with_special(self, *names: str) -> "Tokenizer":
+    """Interim: the default names only."""
+    assert not names
+    return self
+
   def difference(self, hash: str) -> str:
     """What sets the vocabulary of another hash apart from this one, as far as a hash can tell."""
     return f"{hash[:12]}, not {self.hash[:12]}"

@@ -13,12 +13,13 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TextBatch
+from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.formats import npz, read_npz, safetensors
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 
@@ -27,7 +28,8 @@ from gpt_jax.ops.cross_entropy import logits
 def parts(make_run, tiny_tokenizer):
   """What `save` is given, after the folder."""
   spec = ModelConfig(
-    LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8), HeadConfig(num_classes=3)
+    LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8),
+    (ClassifyHead(num_classes=3),),
   )
   meta = {
     "model": to_json(spec),
@@ -244,9 +246,7 @@ def test_the_reader_in_numpy(tmp_path, make_run, tiny_tokenizer, norm):
   npz.save(str(tmp_path / "out"), params, meta, 1, tiny_tokenizer)
   ids = np.arange(3, 14, dtype=np.int32)
   places = np.arange(len(ids), dtype=np.int32)[None]
-  hidden, table = spec.build().apply(
-    {"params": params}, TextBatch(ids[None], ids[None], ids[None], places, None)
-  )
+  hidden, table = spec.build().apply({"params": params}, Rows(ids[None], places), method="states")
   expected = np.asarray(logits(hidden, table, trunk.vocab_size))[0, :, : trunk.vocab_size]
   found = read_npz.logits(*read_npz.load(str(tmp_path / "out")), ids)
   assert (found.shape, found.dtype) == (expected.shape, np.float32)

@@ -16,8 +16,9 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.tasks.task import BuiltinTask
 
@@ -27,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("spacy_there")
 GPT2 = GPT2Tokenizer((*openai_bpe.BYTES, "<|endoftext|>"), ())
 HEADS = {
   "no head": (None, None),
-  "classes": (HeadConfig(3), "mnli"),
-  "both orders": (HeadConfig(2), "mrpc"),
-  "choices": (HeadConfig(4, "per_choice"), "race"),
+  "classes": (ClassifyHead(3), "mnli"),
+  "both orders": (ClassifyHead(2), "mrpc"),
+  "choices": (ClassifyHead(4, "per_choice"), "race"),
 }
 
 
@@ -390,7 +391,9 @@ def test_weights_in_several_files(copy):
 )
 def test_what_no_folder_holds(tmp_path, make_run, openai_tokenizer, spec):
   if spec == "causal=False":
-    spec = ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=4), causal=False)
+    spec = ModelConfig(
+      TransformerConfig(60, context=16, layers=1, width=24, heads=4), attention="bidirectional"
+    )
   meta = {"model": to_json(spec)}
   with pytest.raises(InputError, match="--format=hf: holds causal Transformers only"):
     hf.save(str(tmp_path / "out"), make_run.params_of(spec, 1), meta, 1, openai_tokenizer)

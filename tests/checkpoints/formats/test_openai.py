@@ -17,10 +17,11 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import HeadConfig, LanguageModel, ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits
 
 pytestmark = pytest.mark.usefixtures("spacy_there")
@@ -78,8 +79,8 @@ def test_the_model_is_openais(release):
   rows = (
     np.random.default_rng(1).integers(tokenizer.vocab_size, size=(1, CONTEXT + 1)).astype(np.int32)
   )
-  batch = Causal()(rows)
-  hidden, table = jax.jit(spec.build().apply)({"params": params}, batch)
+  batch = causal_batch(rows)
+  hidden, table = jax.jit(spec.build().apply)({"params": params}, batch).states
   ours = np.asarray(logits(hidden, table, spec.trunk.vocab_size))[0, :, : tokenizer.vocab_size]
   expected = numpy_gpt1(release.vector.astype(np.float64), release.shapes, batch.inputs[0])
   assert expected.std() > 0.2
@@ -90,7 +91,7 @@ def test_the_parameters_are_a_models(release):
   params, meta, _, _ = openai.load(str(release.folder))
   trunk = from_json(meta["model"]).trunk
   expected = jax.eval_shape(
-    LanguageModel(trunk).init, jax.random.key(0), Causal()(np.zeros((1, 5), np.int32))
+    language_model(trunk).init, jax.random.key(0), causal_batch(np.zeros((1, 5), np.int32))
   )
   assert jax.tree.map(lambda x: (x.shape, x.dtype), params) == jax.tree.map(
     lambda x: (x.shape, x.dtype), expected["params"]
@@ -306,8 +307,11 @@ TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
   "spec, message",
   [
     (ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "this is LSTMConfig"),
-    (ModelConfig(TRUNK, causal=False), "a model that looks ahead"),
-    (ModelConfig(TRUNK, HeadConfig()), "it is fine-tuned, and the files have no place for W_y"),
+    (ModelConfig(TRUNK, attention="bidirectional"), "a model that looks ahead"),
+    (
+      ModelConfig(TRUNK, (ClassifyHead(),)),
+      "it is fine-tuned, and the files have no place for W_y",
+    ),
     (
       ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=12, norm="pre")),
       "it is pre-norm",

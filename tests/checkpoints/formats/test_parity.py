@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.models.losses import lm_loss
-from gpt_jax.models.model import LanguageModel
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits
 
 pytestmark = pytest.mark.parity
@@ -31,7 +31,7 @@ def pair(request):
   rows = rng.integers(
     config.vocab_size, size=(2, config.context + 1 if config.width < 100 else 49)
   ).astype(np.int32)
-  params = LanguageModel(config).init(jax.random.key(0), Causal()(rows))["params"]
+  params = language_model(config).init(jax.random.key(0), causal_batch(rows))["params"]
   params = jax.tree.map(
     lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32), params
   )
@@ -86,8 +86,8 @@ def test_logits(pair):
   import torch
 
   config, params, theirs, rows = pair
-  batch = Causal()(rows)
-  hidden, table = jax.jit(LanguageModel(config).apply)({"params": params}, batch)
+  batch = causal_batch(rows)
+  hidden, table = jax.jit(language_model(config).apply)({"params": params}, batch).states
   ours = logits(hidden, table, config.vocab_size)[..., : config.vocab_size]
   with torch.no_grad():
     expected = theirs(torch.from_numpy(batch.inputs).long()).logits.numpy()
@@ -101,7 +101,7 @@ def test_loss_and_gradients(pair):
   config, params, theirs, rows = pair
 
   def loss(params):
-    return lm_loss(LanguageModel(config))(params, Causal()(rows))[0]
+    return model_loss(language_model(config))(params, causal_batch(rows))[0]
 
   def mean(params):
     found = loss(params)

@@ -11,14 +11,15 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.batch import TaskBatch, TextBatch
+from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers import openai_bpe
 from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import HeadConfig, ModelConfig
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.tasks.task import BuiltinTask
@@ -60,12 +61,12 @@ def rows_of(vocab_size, rows=2, length=17):
 
 def text_batch(ids):
   places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-  return TextBatch(ids, ids, np.ones(ids.shape, np.float32), places, None)
+  return Batch(Rows(ids, places))
 
 
 def our_logits(spec, params, ids):
   """[rows, T, V]."""
-  hidden, table = jax.jit(spec.build().apply)({"params": params}, text_batch(ids))
+  hidden, table = jax.jit(spec.build().apply)({"params": params}, text_batch(ids)).states
   return np.asarray(logits(hidden, table, spec.trunk.vocab_size))[..., : spec.trunk.vocab_size]
 
 
@@ -76,8 +77,9 @@ def our_scores(spec, params, ids, sequences):
   anchors = (np.arange(len(ids), dtype=np.int32) * ids.shape[1] + ids.shape[1] - 1).reshape(
     -1, sequences
   )
-  batch = TaskBatch(text_batch(ids), anchors, None, None)
-  scores, hidden, table = jax.jit(spec.build().apply)({"params": params}, batch)
+  labels = Labels(anchors, None, None)
+  outputs = jax.jit(spec.build().apply)({"params": params}, text_batch(ids)._replace(labels=labels))
+  (scores,), (hidden, table) = outputs.heads, outputs.states
   rows = spec.trunk.vocab_size + 3
   return np.asarray(scores), np.asarray(logits(hidden, table, rows))[..., :rows]
 
@@ -117,7 +119,7 @@ def test_a_classifier_there(
   """Its scores, though its class has no bias; of two orders, when the logits of both are added."""
   folder = tmp_path / "out"
   spec, params, tokenizer = exported(
-    folder, make_run, openai_tokenizer, norm, HeadConfig(num_classes), task
+    folder, make_run, openai_tokenizer, norm, ClassifyHead(num_classes), task
   )
   assert np.abs(params["head"]["bias"]).max() > 0.05
   ids = rows_of(tokenizer.vocab_size + 3, 4)
@@ -152,7 +154,7 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
 
   folder = tmp_path / "out"
   spec, params, tokenizer = exported(
-    folder, make_run, openai_tokenizer, norm, HeadConfig(4, "per_choice"), "race"
+    folder, make_run, openai_tokenizer, norm, ClassifyHead(4, "per_choice"), "race"
   )
   ids = rows_of(tokenizer.vocab_size + 3, 8)
   ids[:, -1] = tokenizer.special.extract

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import (
   SentencePieceTokenizer,
   WordCounts,
   count_words,
   plain,
 )
-from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 
 TEXT = [

@@ -1,0 +1,48 @@
+"""How likely a text is: the log-probability of each token, and padded lengths that compile once."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Rows
+from gpt_jax.models.model import Model
+from gpt_jax.models.trunk import States
+from gpt_jax.ops.cross_entropy import logits, token_log_probs
+
+_SHORTEST = 16
+
+
+def bucket(length: int, limit: int) -> int:
+  """The padded length for texts of at most `length` tokens: a power of two from 16, up to limit.
+
+  So few shapes need compiling.
+  """
+  return min(limit, max(_SHORTEST, 1 << max(0, length - 1).bit_length()))
+
+
+def text_states(model: Model, params: Any, ids: jax.Array) -> States:
+  """The states of whole texts, ids int32 [B, T]; padding at the end changes nothing before it."""
+  positions = jnp.broadcast_to(jnp.arange(ids.shape[1])[None], ids.shape)
+  return model.apply({"params": params}, Rows(ids, positions), method="states")
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def text_log_probs(model: Model, params: Any, ids: jax.Array) -> jax.Array:
+  """log P of every token but the first given those before it: [B, T] -> float32 [B, T - 1]."""
+  hidden, table = text_states(model, params, ids)
+
+  def of_row(row):  # so that the logits of one text at a time are in memory
+    hidden, ids = row
+    return token_log_probs(logits(hidden[:-1], table, model.num_tokens), ids[1:])
+
+  return jax.lax.map(of_row, (hidden, ids))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def mean_hidden(model: Model, params: Any, ids: jax.Array, lengths: jax.Array) -> jax.Array:
+  """The mean hidden state of each text: [B, T] and lengths [B] -> float32 [B, D]."""
+  hidden, _ = text_states(model, params, ids)
+  inside = (jnp.arange(ids.shape[1])[None] < lengths[:, None])[..., None]
+  return jnp.where(inside, hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]

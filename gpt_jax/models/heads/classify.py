@@ -1,0 +1,80 @@
+"""The paper's linear head W_y: one class per example, or one choice among its sequences (eq. 3-4)."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import option, register, validate
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.dropout import Key, dropout
+
+
+@register("classify")
+@dataclasses.dataclass(frozen=True)
+class ClassifyHead:
+  """Softmax over the classes at the anchor of each sequence."""
+
+  num_classes: int = option(2, "K, the number of classes", low=2)
+  pooling: str = option(
+    "sum",
+    "sum: add the C representations, one score per class; per_choice: one score per sequence",
+    choices=("sum", "per_choice"),
+  )
+  dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
+  weight: float = option(1.0, "loss weight", low=0.0)
+
+  def __post_init__(self):
+    validate(self)
+
+  scope = "head"
+  metric = "task_loss"
+  labeled = True
+  per_token = False
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    del trunk
+    return Classifier(self)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    return batch.labels.weights.sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """Cross-entropy with the labels' distributions; outputs are scores [N, K]."""
+    del states, num_tokens
+    labels = batch.labels
+    per_example = -(labels.distributions * jax.nn.log_softmax(outputs)).sum(-1)
+    return Mean((per_example * labels.weights).sum(), self.denominator(batch))
+
+  def decode(self, outputs) -> jax.Array:
+    """Probabilities [N, K]."""
+    return jax.nn.softmax(outputs)
+
+
+class Classifier(nn.Module):
+  """W_y, with the bias of OpenAI's code (openai/train.py:155-161)."""
+
+  config: ClassifyHead
+
+  @nn.compact
+  def __call__(self, states: States, batch: Batch, key: Key | None = None):
+    """Scores [N, K] before the softmax."""
+    c = self.config
+    hidden = states.hidden
+    x = hidden.reshape(-1, hidden.shape[-1])[batch.labels.anchors]  # [N, C, D]
+    x = x.astype(jnp.float32)
+    if c.pooling == "sum":
+      # Similarity adds both orders (section 3.3); every other task has one sequence.
+      x = dropout(x.sum(1), c.dropout, key)
+    else:
+      # One mask for all choices of an example: with several, the choices would be compared on
+      # different features (openai/train.py:185).
+      mask = dropout(jnp.ones_like(x[:, :1]), c.dropout, key)
+      x = x * mask
+    scores_per_anchor = c.num_classes if c.pooling == "sum" else 1
+    kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], scores_per_anchor))
+    bias = self.param("bias", nn.initializers.zeros, (scores_per_anchor,))
+    scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
+    return scores if c.pooling == "sum" else scores[..., 0]

@@ -1,0 +1,58 @@
+"""The language-model head: next tokens by the trunk's own table (eq. 1). It has no parameters."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import option, register, validate
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.cross_entropy import cross_entropy
+
+
+@register("language")
+@dataclasses.dataclass(frozen=True)
+class LanguageHead:
+  """-log P(token | the tokens it may attend to), in nats.
+
+  Beside a labeled head this is the auxiliary loss (eq. 5), a mean over examples: their weights add
+  up to 1 per example.
+  """
+
+  weight: float = option(1.0, "loss weight; lambda of eq. 5 when fine-tuning", low=0.0)
+
+  def __post_init__(self):
+    validate(self)
+
+  scope = "language"
+  metric = "lm_loss"
+  labeled = False
+  per_token = True
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    del trunk
+    return _Outputs()
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    if batch.labels is not None:
+      return batch.labels.weights.sum()
+    return batch.predictions.weights.sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    del outputs
+    predictions = batch.predictions
+    total = cross_entropy(
+      states.hidden, states.table, predictions.targets, predictions.weights, num_tokens
+    )
+    return Mean(total, self.denominator(batch))
+
+  def decode(self, outputs) -> jax.Array:
+    raise NotImplementedError("a language model generates or scores, see inference/")
+
+
+class _Outputs(nn.Module):
+  """Nothing: the loss reads the hidden states."""
+
+  def __call__(self, states: States, batch: Batch, key=None):
+    return ()

@@ -1,0 +1,107 @@
+"""What a trunk is: rows of token ids to hidden states and the table that turns them into logits.
+
+Letters: B rows, T positions, D width, R rows of the embedding table.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from jax.sharding import PartitionSpec
+
+from gpt_jax.batch import Rows
+from gpt_jax.ops.dropout import Key
+
+
+class States(NamedTuple):
+  """What a trunk returns.
+
+  Attributes:
+    hidden: [B, T, D], in the compute dtype.
+    table: [R, D], the output embedding, in the compute dtype.
+  """
+
+  hidden: jax.Array
+  table: jax.Array
+
+
+class Trunk(Protocol):
+  """A trunk's flax module. Its parameters are the subtree `trunk` of every model."""
+
+  def __call__(self, rows: Rows, key: Key | None = None) -> States:
+    """`key`: dropout key; None evaluates."""
+    ...
+
+  def start(self, batch_size: int) -> Any:
+    """The state of generation before the first token; only trunks that generate have it."""
+    ...
+
+  def extend(
+    self, inputs: jax.Array, positions: jax.Array, valid: jax.Array, state: Any
+  ) -> tuple[jax.Array, jax.Array, Any]:
+    """Reads T more tokens per row, evaluating.
+
+    Args:
+      inputs, positions: int32 [B, T]; the positions of a row continue from where it is.
+      valid: bool [B, T]; False past the end of a shorter prompt.
+
+    Returns:
+      hidden [B, T, D], table [R, D], and the state with the tokens in it.
+    """
+    ...
+
+
+class TrunkConfig(Protocol):
+  """A trunk's config: a frozen dataclass, registered by name, from which the trunk is rebuilt."""
+
+  @property
+  def vocab_size(self) -> int:
+    """Ids of the tokenizer, without special tokens."""
+    ...
+
+  @property
+  def special_tokens(self) -> int:
+    """Special tokens; their rows follow the vocabulary's."""
+    ...
+
+  @property
+  def context(self) -> int:
+    """Longest sequence."""
+    ...
+
+  @property
+  def width(self) -> int:
+    """D."""
+    ...
+
+  @property
+  def dtype(self) -> str: ...
+
+  @property
+  def rows(self) -> int:
+    """R: vocabulary, special tokens, padding."""
+    ...
+
+  @property
+  def TENSOR_PARALLEL(self) -> Sequence[tuple[str, PartitionSpec]]:
+    """Path rules for the mesh axis `model`, see parallel.partition."""
+    ...
+
+  def build(self, attention: str = "causal") -> Any:
+    """The Trunk. Raises InputError where it has no such attention."""
+    ...
+
+  def parameter_count(self) -> int:
+    """Parameters without the padding rows of the table."""
+    ...
+
+  def flops_per_token(self, length: int) -> float:
+    """Floating-point operations of a training step per token, in sequences of that length."""
+    ...
+
+  def depth(self, path: str) -> int:
+    """The layer of a parameter of the trunk: 0 for embeddings, i + 1 for block i.
+
+    What is transferred to a fine-tuned model, and layer-wise learning rates, go by it.
+    """
+    ...

@@ -1,0 +1,46 @@
+"""What a pre-training objective is: windows of token ids to a batch with predictions."""
+
+from typing import Protocol
+
+import numpy as np
+
+from gpt_jax.batch import Batch
+from gpt_jax.data.draws import Draw
+from gpt_jax.data.tokenizers.base import Tokenizer
+
+
+class Bound(Protocol):
+  """An objective bound to a tokenizer and a length."""
+
+  def __call__(self, rows: np.ndarray, draw: Draw) -> Batch:
+    """Token ids int32 [B, T + 1], -1 past a text's end, to a batch on the host.
+
+    `draw` is the only source of noise, so the batch is a pure function of its arguments.
+    """
+    ...
+
+
+class Objective(Protocol):
+  """A frozen config dataclass, registered by name."""
+
+  @property
+  def attention(self) -> str:
+    """ "causal", "bidirectional" or "prefix": what a position may attend to."""
+    ...
+
+  @property
+  def special(self) -> tuple[str, ...]:
+    """Names of the special tokens it needs besides those of the tokenizer, such as "mask"."""
+    ...
+
+  @property
+  def heads(self) -> tuple[dict, ...]:
+    """The heads that learn from its batches, as JSON configs, e.g. ({"type": "language"},).
+
+    Names and not classes, since heads are models and this room knows only numpy.
+    """
+    ...
+
+  def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
+    """Raises InputError where the tokenizer or the length does not suit."""
+    ...

@@ -1,0 +1,94 @@
+"""Attention: the mask as a value, and the dispatch to a backend.
+
+A backend is a file gpt_jax/ops/attention_<name>.py with a function `attend` of the signature of
+Backend. All backends are equal in value and gradient.
+
+Letters: B rows, H heads, T queries, S keys, K width of a head.
+"""
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+
+from gpt_jax import ops
+from gpt_jax.errors import InputError
+from gpt_jax.ops.dropout import Key
+
+_PREFIX = "attention_"
+
+
+class AttentionMask(NamedTuple):
+  """Which keys a query may attend to.
+
+  Attributes:
+    kind: "causal", itself and the positions before it; "bidirectional", all; "prefix", causal plus
+      all positions of its prefix.
+    segments: int32 [B, T]; attention stays among equal segments. None: each row is one segment.
+    prefix: bool [B, T], for kind "prefix": positions that their whole segment may attend to.
+  """
+
+  kind: str
+  segments: jax.Array | None = None
+  prefix: jax.Array | None = None
+
+
+class Dropout(NamedTuple):
+  """Dropout on the attention probabilities; key None: evaluation."""
+
+  rate: float = 0.0
+  key: Key | None = None
+
+
+Observer = Callable[[jax.Array], object]
+
+
+class Backend(Protocol):
+  """Attention of queries over the keys of the same positions."""
+
+  def __call__(
+    self,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: AttentionMask,
+    bias: jax.Array | None,
+    dropout: Dropout,
+    observe: Observer | None,
+  ) -> jax.Array:
+    """[B, H, T, K] each, bias float32 broadcastable to [B, H, T, T] added to the scaled scores.
+
+    `observe` is called with the probabilities before dropout, float32 [B, H, t, s], for consecutive
+    blocks of queries; a backend that never has them raises InputError where it is not None.
+    """
+    ...
+
+
+def attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  mask: AttentionMask,
+  bias: jax.Array | None = None,
+  dropout: Dropout = Dropout(),  # noqa: B008  # a constant
+  backend: str = "plain",
+  observe: Observer | None = None,
+) -> jax.Array:
+  """softmax(q k^T / sqrt(K) + bias) v under a mask, [B, H, T, K]; see Backend."""
+  return find_backend(backend)(q, k, v, mask, bias, dropout, observe)
+
+
+def find_backend(name: str) -> Backend:
+  """The backend of that name. Raises InputError naming those there are."""
+  if importlib.util.find_spec(f"{ops.__name__}.{_PREFIX}{name}") is None:
+    raise InputError(f"attention backend {name!r}: must be one of {', '.join(backends())}")
+  return importlib.import_module(f"{ops.__name__}.{_PREFIX}{name}").attend
+
+
+def backends() -> list[str]:
+  """The names of all backends."""
+  modules = (module.name for module in pkgutil.iter_modules(ops.__path__))
+  return sorted(name.removeprefix(_PREFIX) for name in modules if name.startswith(_PREFIX))
