@@ -5,7 +5,7 @@ its batch's cells.
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokenizers.base import SpecialIds
+from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.tasks.packing import in_order
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
@@ -17,7 +17,7 @@ CONTEXT = 16
 class Numbers:
   """Every word is its own id."""
 
-  special = SpecialIds(S, D, X)
+  special = SpecialTokens(S)
   byte_fallback = np.zeros(100, bool)
 
   def encode_many(self, texts):

@@ -13,8 +13,8 @@ import pytest
 from gpt_jax.checkpoints.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
-from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import HeadConfig, ModelConfig
@@ -24,7 +24,7 @@ from gpt_jax.tasks.task import BuiltinTask
 safetensors = pytest.importorskip("safetensors.numpy")
 pytestmark = pytest.mark.usefixtures("spacy_there")
 
-GPT2 = GPT2Tokenizer((*openai_bpe.BYTES, "<|endoftext|>"), ())
+GPT2 = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
 HEADS = {
   "no head": (None, None),
   "classes": (HeadConfig(3), "mnli"),
