@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import DEFAULT_SPECIAL, INIT, Projection, padded_rows
+from gpt_jax.models.layers import INIT, NUM_SPECIAL, Projection, padded_rows
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.parallel.mesh import axis_size
@@ -51,7 +51,7 @@ class LSTMConfig:
     "float32", "of activations and matrix products", choices=("float32", "bfloat16")
   )
   special_tokens: int = option(
-    DEFAULT_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
+    NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
   )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import DEFAULT_SPECIAL, INIT, LayerNorm, Projection, padded_rows
+from gpt_jax.models.layers import INIT, NUM_SPECIAL, LayerNorm, Projection, padded_rows
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
 from gpt_jax.ops.attention_plain import attend_allowed
@@ -61,7 +61,7 @@ class TransformerConfig:
     "float32", "of activations and matrix products", choices=("float32", "bfloat16")
   )
   special_tokens: int = option(
-    DEFAULT_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
+    NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
   )
   learned_positions: bool = option(True, "add a learned embedding of each position")
   attention_bias: Any = option(None, "config of a bias added to the attention scores, e.g. ALiBi")
