@@ -1,0 +1,22 @@
+"""A small masked language model (BERT's objective) on the embedded story world.
+
+python launch/prepare.py --source=embedded --out=data/world --vocab_size=1500
+python launch/pretrain.py --config=configs/masked_small.py --data=data/world --workdir=runs/masked
+"""
+
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+
+def get_config() -> PretrainConfig:
+  return PretrainConfig(
+    trunk=TransformerConfig(context=64, layers=3, width=128, heads=4, norm="pre"),
+    objective=Masked(),
+    data=WindowsConfig(batch_size=32, length=64),
+    optim=OptimConfig(learning_rate=1e-3, warmup_steps=300),
+    train=TrainConfig(steps=4000, log_every=100, evaluate_every=500),
+  )

@@ -1,0 +1,63 @@
+"""The masked-LM head of BERT (google-research/bert, run_pretraining.py): transform, tied table, bias."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import option, register, validate
+from gpt_jax.models.layers import LayerNorm, Projection
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.cross_entropy import cross_entropy
+
+
+@register("masked_head")
+@dataclasses.dataclass(frozen=True)
+class MaskedHead:
+  """-log P(token | the rest of its text) at the predicted positions."""
+
+  weight: float = option(1.0, "loss weight", low=0.0)
+
+  def __post_init__(self):
+    validate(self)
+
+  scope = "masked"
+  metric = "masked_loss"
+  labeled = False
+  per_token = True
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    return _Transform(trunk.width, trunk.rows, trunk.dtype)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    return batch.predictions.weights.sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """Outputs are hidden [B, M, D] and the bias of each row of the table [R]."""
+    hidden, bias = outputs
+    # The bias as one more column of the table, which meets a hidden feature of 1.
+    hidden = jnp.concatenate([hidden, jnp.ones_like(hidden[..., :1])], axis=-1)
+    table = jnp.concatenate([states.table, bias[:, None].astype(states.table.dtype)], axis=-1)
+    predictions = batch.predictions
+    total = cross_entropy(hidden, table, predictions.targets, predictions.weights, num_tokens)
+    return Mean(total, self.denominator(batch))
+
+  def decode(self, outputs) -> jax.Array:
+    raise NotImplementedError("a masked language model is scored by its loss")
+
+
+class _Transform(nn.Module):
+  """Dense D -> D, GELU, layer norm, at the predicted positions."""
+
+  width: int
+  rows: int
+  dtype: str
+
+  @nn.compact
+  def __call__(self, states: States, batch: Batch, key=None):
+    hidden = jnp.take_along_axis(states.hidden, batch.predictions.at[..., None], axis=1)
+    hidden = Projection((self.width,), (self.width,), self.dtype, name="transform")(hidden)
+    hidden = LayerNorm(self.dtype, name="norm")(jax.nn.gelu(hidden, approximate=False))
+    return hidden, self.param("bias", nn.initializers.zeros, (self.rows,))
