@@ -95,7 +95,7 @@ def tiny_tokenizer():
 @pytest.fixture(scope="session")
 def openai_tokenizer():
   """A vocabulary of the kind that OpenAI released with GPT-1: letters and one word."""
-  from gpt_jax.data.tokenizers.openai_bpe import GPT1Tokenizer
+  from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 
   letters = "abcdefghijklmnopqrstuvwxyz.,"
   singles = [*letters, *(letter + "</w>" for letter in letters)]

@@ -23,7 +23,8 @@ from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import load_config, override, to_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.openai_bpe import BYTES, GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig

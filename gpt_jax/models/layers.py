@@ -6,10 +6,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.data.tokenizers.base import SpecialIds
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL as SPECIAL_NAMES
 from gpt_jax.parallel.mesh import axis_size
 
-DEFAULT_SPECIAL = len(SpecialIds._fields)  # start, delimiter, extract
+DEFAULT_SPECIAL = len(SPECIAL_NAMES)  # start, delimiter, extract
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INIT = nn.initializers.normal(STD)
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles

@@ -23,7 +23,8 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.data import corpus
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, WordCounts, plain
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, plain
+from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
 
 WINDOW = 512  # tokens, of the padding that the closing table tells

@@ -232,9 +232,7 @@ def quantize(attention: np.ndarray) -> str:
 
 def spelling(tokenizer: Tokenizer, i: int) -> str:
   """A token as the vocabulary has it, with its mark for a space."""
-  if i >= tokenizer.vocab_size:
-    return f"<{tokenizer.special._fields[i - tokenizer.vocab_size]}>"
-  return tokenizer.piece(i)
+  return tokenizer.spelling(i)
 
 
 def _classes(found: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.data.tokenizers.openai_bpe import REGEX
+from gpt_jax.data.tokenizers.gpt1 import REGEX
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
@@ -74,7 +74,7 @@ def test_another_splitter_of_words(run, tmp_path, openai_tokenizer):
   other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
   npz.save(str(tmp_path / "other"), found.params, meta, 7, other)
   with pytest.raises(
-    InputError, match="trained with the same but for the splitter of words, spacy-en, not regex-1;"
+    InputError, match="trained with the same but with the word splitter spacy-en, not regex-1;"
   ):
     load_model(str(tmp_path / "other"))
 

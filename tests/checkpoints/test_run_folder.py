@@ -8,7 +8,7 @@ import pytest
 from gpt_jax.checkpoints import run_folder as workdirs
 from gpt_jax.checkpoints.run_folder import claim, read_config
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.openai_bpe import REGEX
+from gpt_jax.data.tokenizers.gpt1 import REGEX
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.parallel.mesh import MeshConfig
@@ -58,7 +58,7 @@ def test_differences_are_named(claimed, tiny_tokenizer):
 def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer):
   claim(str(tmp_path), CONFIG, openai_tokenizer, DATA)
   other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
-  message = "data tokenizer_hash: the same but for the splitter of words, spacy-en, not regex-1"
+  message = "data tokenizer_hash: the same but with the word splitter spacy-en, not regex-1"
   refused(tmp_path, message, CONFIG, other)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokenizers.base import SpecialIds
+from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Example, each_half, encode, first_field
 from gpt_jax.tasks.packing import OrderedBatches, PackedBatches
@@ -19,7 +19,7 @@ class Numbers:
   unknown.
   """
 
-  special = SpecialIds(START, DELIMITER, EXTRACT)
+  special = SpecialTokens(START)
   byte_fallback = np.arange(1000) < 5
 
   def encode_many(self, texts):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokenizers.base import SpecialIds
+from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
@@ -15,7 +15,7 @@ CONTEXT = 16
 class NumberTokenizer:
   """Every word is its own id."""
 
-  special = SpecialIds(S, D, X)
+  special = SpecialTokens(S)
   byte_fallback = np.zeros(100, bool)
 
   def encode_many(self, texts):

@@ -21,8 +21,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gpt_jax.checkpoints.formats import layout, safetensors
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, read_json, whole
 from gpt_jax.config import from_json, to_json
-from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, load_released, load_tokenizer
+from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 from gpt_jax.models.model import ModelConfig
@@ -224,21 +226,21 @@ def _vocabulary(folder: str) -> Tokenizer:
   own, together = os.path.join(folder, TOKENIZER), os.path.join(folder, "tokenizer.json")
   if os.path.isdir(own):
     return load_tokenizer(own)
-  if openai_bpe.is_release(folder):
-    return openai_bpe.read(folder)
+  if is_release(folder):
+    return load_released(folder)
   if not os.path.isfile(together):
     raise InputError(
-      f"{folder}: no vocabulary here; {' and '.join(openai_bpe.FILES[-1])} belong beside the weights"
+      f"{folder}: no vocabulary here; {' and '.join(FILES[-1])} belong beside the weights"
     )
   with tempfile.TemporaryDirectory() as apart:
     try:
       model = read_json(together)["model"]
       merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
       texts = json.dumps(model["vocab"]), "\n".join(["#version: 0.2", *merges, ""])
-      for name, text in zip(openai_bpe.FILES[-1], texts, strict=True):
+      for name, text in zip(FILES[-1], texts, strict=True):
         with open(os.path.join(apart, name), "w", encoding="utf-8") as file:
           file.write(text)
-      return openai_bpe.read(apart)
+      return load_released(apart)
     except (OSError, ValueError, KeyError, TypeError) as error:
       reason = str(error).replace(apart + os.sep, "")
       raise InputError(f"{together}: not GPT-1's or GPT-2's vocabulary ({reason})") from error
@@ -424,7 +426,7 @@ def _their_config(
     "sum": "ForSequenceClassification",
   }
   pieces = getattr(tokenizer, "pieces", ())
-  end = pieces.index(openai_bpe.END_OF_TEXT) if openai_bpe.END_OF_TEXT in pieces else None
+  end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
   config = {
     "architectures": [family.classes + kinds[head and head.pooling]],
     "model_type": family.model_type,
@@ -456,12 +458,12 @@ def _write_vocabulary(folder: str, tokenizer: Tokenizer) -> None:
   """Ours, and transformers' where it has a class for such a vocabulary."""
   tokenizer.save(os.path.join(folder, TOKENIZER))
   kinds = {
-    openai_bpe.GPT1Tokenizer.kind: "OpenAIGPTTokenizer",
-    openai_bpe.GPT2Tokenizer.kind: "GPT2Tokenizer",
+    GPT1Tokenizer.kind: "OpenAIGPTTokenizer",
+    GPT2Tokenizer.kind: "GPT2Tokenizer",
   }
   if tokenizer.kind not in kinds:
     return
-  for name, content in zip(openai_bpe.FILES[-1], tokenizer.files.values(), strict=True):
+  for name, content in zip(FILES[-1], tokenizer.files.values(), strict=True):
     with open(os.path.join(folder, name), "wb") as file:
       file.write(content)
   write_json(
@@ -471,14 +473,14 @@ def _write_vocabulary(folder: str, tokenizer: Tokenizer) -> None:
 
 def _readme(model: str, tokenizer: Tokenizer, task: Any, orders: int, folded: bool) -> str:
   special = tokenizer.special
-  ids = f"Its own ids are `gpt_jax.data.tokenizers.sentencepiece.Tokenizer.load('FOLDER/{TOKENIZER}').encode(text)`."
+  ids = f"Its own ids are `gpt_jax.data.tokenizers.base.load_tokenizer('FOLDER/{TOKENIZER}').encode(text)`."
   paragraphs = [
     f"# {model}",
     "Written by gpt_jax's launch/export.py; gpt_jax reads the folder wherever it reads a checkpoint.",
     f"    from transformers import {model}\n    model = {model}.from_pretrained(FOLDER)",
     {
-      openai_bpe.GPT2Tokenizer.kind: "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids of a text.",
-      openai_bpe.GPT1Tokenizer.kind: "`AutoTokenizer.from_pretrained(FOLDER)` splits words otherwise than OpenAI's "
+      GPT2Tokenizer.kind: "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids of a text.",
+      GPT1Tokenizer.kind: "`AutoTokenizer.from_pretrained(FOLDER)` splits words otherwise than OpenAI's "
       f"code, with which the model was trained, and so finds other ids for about one token in ten. {ids}",
     }.get(
       tokenizer.kind,

@@ -18,9 +18,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gpt_jax.checkpoints.formats import layout
 from gpt_jax.checkpoints.formats.folder import whole
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.data.tokenizers.openai_bpe import GPT1Tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, load_released
+from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
+from gpt_jax.data.tokenizers.openai_files import FILES
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -43,10 +43,10 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   Raises:
     InputError: a file is missing, damaged or does not fit the others; nothing is unpickled.
   """
-  tokenizer = openai_bpe.read(folder)
+  tokenizer = load_released(folder)
   if not isinstance(tokenizer, GPT1Tokenizer):
     raise InputError(
-      f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {', '.join(openai_bpe.FILES[0])}"
+      f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {', '.join(FILES[0])}"
     )
   trunk = _read_shapes(os.path.join(folder, SHAPES), tokenizer)
   pieces = [_open(os.path.join(folder, name)) for name in PIECES]

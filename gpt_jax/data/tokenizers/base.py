@@ -1,50 +1,102 @@
-"""What every vocabulary has, whatever its algorithm: ids, a hash that tells it from others, a
-folder it is saved in.
-"""
+"""Tokenizer and SpecialTokens, and loading a tokenizer of any kind from its folder."""
 
 import abc
+import dataclasses
+import functools
 import importlib
 import json
 import os
-from collections.abc import Iterable
-from typing import NamedTuple
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 
+METADATA = "tokenizer.json"
+DEFAULT_SPECIAL = ("start", "delimiter", "extract")  # GPT-1's (the paper, 3.3)
 
-class SpecialIds(NamedTuple):
-  """Ids above the vocabulary, in the padded rows of the embedding; only task inputs use them."""
 
-  start: int
-  delimiter: int
-  extract: int
+class UnknownSpecialToken(InputError, AttributeError):
+  """A tokenizer lacks a special token that was asked for by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecialTokens:
+  """Named ids right above the vocabulary, for inputs only: no text encodes to them.
+
+  `special.start` and `special["start"]` are the same id. Iteration and `names` follow the ids.
+
+  Attributes:
+    first: the lowest id, the tokenizer's vocab_size.
+    names: identifiers, one per id.
+  """
+
+  first: int
+  names: tuple[str, ...] = DEFAULT_SPECIAL
+
+  def __post_init__(self):
+    for name in self.names:
+      if not isinstance(name, str) or not name.isidentifier() or hasattr(SpecialTokens, name):
+        raise InputError(f"special token {name!r}: should be an identifier such as 'mask'")
+    if len(set(self.names)) < len(self.names):
+      raise InputError(f"special tokens {', '.join(self.names)}: a name occurs twice")
+
+  @property
+  def count(self) -> int:
+    return len(self.names)
+
+  def __len__(self) -> int:
+    return len(self.names)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.names)
+
+  def __contains__(self, name: object) -> bool:
+    return name in self.names
+
+  def __getitem__(self, name: str) -> int:
+    if name not in self.names:
+      known = ", ".join(self.names)
+      raise UnknownSpecialToken(f"no special token {name!r}; the tokenizer has {known}")
+    return self.first + self.names.index(name)
+
+  def __getattr__(self, name: str) -> int:
+    return self[name]
+
+  def items(self) -> list[tuple[str, int]]:
+    return [(name, self[name]) for name in self.names]
 
 
 class Tokenizer(abc.ABC):
-  """Text to ids and back.
+  """Text to ids and back; a subclass is a frozen dataclass.
 
   Attributes:
-    kind: the algorithm.
-    normalizer: what happens to a text before it is cut into pieces.
-    line_id: the id of a line break.
-    vocab_size: the number of ids.
-    hash: sha256 of all that decides the ids.
-    spelled: bool [vocab_size], the ids that stand for no piece: what is unknown, and bytes that are
-      no character.
-    files: what a folder holds of it beside `tokenizer.json`, by file name.
-    record: what else `tokenizer.json` says.
+    kind: the algorithm, one of the KINDS of its file.
+    normalizer: what is done to a text before it is cut into pieces.
+    line_id: the id of a line break; None if the vocabulary has no such token.
+    vocab_size: the number of ids, without special tokens.
+    hash: sha256 of everything that decides the ids of a text. Special tokens are no part of it.
+    byte_fallback: bool [vocab_size], the ids of the unknown token and of bytes that are not a
+      character.
+    files: the files that `save` writes beside tokenizer.json, by name.
+    metadata: further entries of tokenizer.json, which `load` gets back.
+    special_names: see SpecialTokens.names.
   """
 
   kind: str
   normalizer: str
-  line_id: int
+  line_id: int | None
   vocab_size: int
   hash: str
   byte_fallback: np.ndarray
   files: dict[str, bytes]
-  record: dict[str, str]
+  metadata: dict[str, str]
+  special_names: tuple[str, ...]
+  __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
   @abc.abstractmethod
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
@@ -52,50 +104,158 @@ class Tokenizer(abc.ABC):
 
   @abc.abstractmethod
   def decode(self, ids: Iterable[int]) -> str:
-    """The text of ids below vocab_size, normalized as the vocabulary is."""
+    """The (normalized) text of ids below vocab_size."""
 
   @abc.abstractmethod
   def piece(self, i: int) -> str:
-    """How the vocabulary spells an id below vocab_size."""
+    """The vocabulary's spelling of an id below vocab_size."""
 
   def encode(self, text: str) -> np.ndarray:
     """The ids of a text, int32 [n]."""
     return self.encode_many([text])[0]
 
-  @property
-  def special(self) -> SpecialIds:
-    return SpecialIds(self.vocab_size, self.vocab_size + 1, self.vocab_size + 2)
+  @functools.cached_property
+  def special(self) -> SpecialTokens:
+    return SpecialTokens(self.vocab_size, self.special_names)
 
   def with_special(self, *names: str) -> "Tokenizer":
-    """Interim: the default names only."""
-    assert not names
-    return self
+    """The same tokenizer with further special tokens, at the ids after those it has.
+
+    Names that it has already are skipped.
+    """
+    special = SpecialTokens(0, tuple(dict.fromkeys((*self.special_names, *names))))
+    return dataclasses.replace(self, special_names=special.names)
+
+  def spelling(self, i: int) -> str:
+    """The piece of an id, or "<name>" of a special token."""
+    if i < self.vocab_size:
+      return self.piece(i)
+    return f"<{self.special.names[i - self.vocab_size]}>"
 
   def difference(self, hash: str) -> str:
-    """What sets the vocabulary of another hash apart from this one, as far as a hash can tell."""
+    """Describes how the tokenizer of another hash differs from this one, as far as known."""
     return f"{hash[:12]}, not {self.hash[:12]}"
 
   def save(self, folder: str) -> None:
-    """Writes the files, the metadata last and each whole."""
-    os.makedirs(folder, exist_ok=True)
+    """Writes `files`, then tokenizer.json, each atomically."""
     metadata = {
       "kind": self.kind,
       "normalizer": self.normalizer,
       "vocab_size": self.vocab_size,
       "hash": self.hash,
+      "special": list(self.special_names),
+      **self.metadata,
     }
-    text = json.dumps(metadata | self.record, indent=2) + "\n"
-    for name, content in (*self.files.items(), ("tokenizer.json", text.encode())):
-      path = os.path.join(folder, name)
-      with atomic_file(path, "wb") as file:
+    text = json.dumps(metadata, indent=2) + "\n"
+    os.makedirs(folder, exist_ok=True)
+    for name, content in (*self.files.items(), (METADATA, text.encode())):
+      with atomic_file(os.path.join(folder, name), "wb") as file:
         file.write(content)
 
 
+class TokenizerFile(Protocol):
+  """What a file of this folder declares in order to be found by `load_tokenizer`.
+
+  Attributes:
+    KINDS: the values of `Tokenizer.kind` that `load` reads.
+  """
+
+  KINDS: tuple[str, ...]
+
+  def detect(self, folder: str) -> bool:
+    """Whether the folder holds a released tokenizer that `load` reads without metadata."""
+
+  def load(self, folder: str, metadata: dict[str, Any] | None) -> Tokenizer:
+    """Reads the tokenizer.
+
+    Args:
+      metadata: the content of the tokenizer.json that `Tokenizer.save` wrote; None for a released
+        tokenizer.
+
+    Raises:
+      InputError: a file is missing or damaged.
+    """
+
+
 def load_tokenizer(folder: str) -> Tokenizer:
-  """The tokenizer saved in a folder, of whatever kind, or as OpenAI released it.
+  """Loads the tokenizer that `Tokenizer.save` wrote, or else a released one.
 
   Raises:
-    InputError: there is none, or its files do not agree.
+    InputError: there is none, its kind is unknown, or its files are damaged.
   """
-  module = importlib.import_module("gpt_jax.data.tokenizers.sentencepiece")
-  return module.SentencePieceTokenizer.load(folder)
+  metadata = _read_metadata(folder)
+  if metadata is None:
+    return load_released(folder)
+  kinds: dict[str, TokenizerFile] = {}
+  for module in _tokenizer_files():
+    kinds.update(dict.fromkeys(module.KINDS, module))
+  kind = metadata["kind"]
+  if not isinstance(kind, str) or kind not in kinds:
+    raise InputError(
+      f"{folder}/{METADATA}: kind {kind!r} is not known; should be one of {', '.join(kinds)}"
+    )
+  tokenizer = kinds[kind].load(folder, metadata)
+  if tokenizer.hash != metadata.get("hash"):
+    raise InputError(
+      f"{folder}/{', '.join(tokenizer.files)}: damaged, the hash is not the one in {METADATA}; "
+      "copy the folder again"
+    )
+  return dataclasses.replace(tokenizer, special_names=_special_names(folder, metadata))
+
+
+def load_released(folder: str) -> Tokenizer:
+  """Loads a tokenizer as its authors released it, whatever a tokenizer.json of ours says.
+
+  Raises:
+    InputError: there is none, or its files are damaged.
+  """
+  for module in _tokenizer_files():
+    if module.detect(folder):
+      return module.load(folder, None)
+  raise InputError(
+    f"{folder}: no tokenizer here; give the tokenizer/ folder of prepared data or of a run, or the "
+    "folder of a released tokenizer"
+  )
+
+
+def require(package: str) -> Any:
+  """Imports an optional package of the extra `released`; raises InputError if it is missing."""
+  try:
+    return importlib.import_module(package)
+  except ImportError as error:
+    raise InputError(
+      f"text for this tokenizer needs {package}: pip install 'gpt_jax[released]'"
+    ) from error
+
+
+def _tokenizer_files() -> list[TokenizerFile]:
+  """The modules of this folder that declare KINDS, sorted by name."""
+  folders = sys.modules[__package__].__path__
+  names = sorted(module.name for module in pkgutil.iter_modules(folders))
+  modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
+  return [module for module in modules if hasattr(module, "KINDS")]
+
+
+def _read_metadata(folder: str) -> dict[str, Any] | None:
+  """The content of tokenizer.json; None if there is none, or if it is not ours (without a kind)."""
+  path = os.path.join(folder, METADATA)
+  try:
+    with open(path, encoding="utf-8") as file:
+      metadata = json.load(file)
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+  except ValueError as error:
+    raise InputError(f"{path}: not JSON ({error}); copy the folder again") from error
+  if not isinstance(metadata, dict):
+    raise InputError(f"{path}: holds no JSON object; copy the folder again")
+  return metadata if metadata.get("kind") is not None else None
+
+
+def _special_names(folder: str, metadata: dict[str, Any]) -> tuple[str, ...]:
+  names = metadata.get("special", DEFAULT_SPECIAL)
+  try:
+    return SpecialTokens(0, tuple(names)).names
+  except (InputError, TypeError) as error:
+    raise InputError(f"{folder}/{METADATA}: special = {names!r}: {error}") from error

@@ -1,70 +1,69 @@
-"""SentencePiece BPE vocabularies: train, load, encode, decode (the paper, 4.1, uses a BPE of
-40,000 merges).
-"""
+"""SentencePiece BPE: train, load, encode, decode (the paper, 4.1, uses a BPE of 40,000 merges)."""
 
 import collections
 import dataclasses
 import functools
 import hashlib
 import io
-import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import sentencepiece
 
-from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
+from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
 
-KIND = "sentencepiece-bpe"
-RULE = "nmt_nfkc_cf"  # SentencePiece's: NFKC and case folding, since GPT-1 is lower-case
+KINDS = ("sentencepiece-bpe",)
+
+RULE = "nmt_nfkc_cf"  # SentencePiece's NFKC and case folding, because GPT-1 is lower-case
 NORMALIZER = f"plain punctuation, {RULE}"
 LINE = "<line>"
-TRAINING_THREADS = 2  # fixed: another count of threads trains another model
+MODEL = "tokenizer.model"
+TRAINING_THREADS = 2  # fixed, because the model depends on it
 
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceTokenizer(Tokenizer):
-  """A trained vocabulary; `load` also reads those of other kinds.
+  """A trained SentencePiece model.
 
-  A newline is the id `line_id`; each line is encoded by itself. Bytes spell what no piece covers,
-  so that nothing is lost but case, compatibility forms and repeated spaces.
+  Lines are encoded separately, with `line_id` for each newline between them. Characters outside
+  the vocabulary become bytes, so only case, compatibility forms and repeated spaces are lost.
 
   Attributes:
     model: the serialized SentencePiece model.
-    kind: the algorithm.
-    normalizer: what happens to text first: `plain`, then SentencePiece's normalization rule.
+    normalizer: `plain`, then SentencePiece's normalization rule.
   """
 
   model: bytes = dataclasses.field(repr=False)
-  kind: str = KIND
   normalizer: str = NORMALIZER
+  special_names: tuple[str, ...] = DEFAULT_SPECIAL
 
+  kind = KINDS[0]
   unknown_id = 0
   line_id = 1
 
   @classmethod
-  def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "Tokenizer":
-    """Trains on counted words, or on texts whose words are then counted.
+  def train(
+    cls, words: Mapping[str, int] | Iterable[str], vocab_size: int
+  ) -> "SentencePieceTokenizer":
+    """Trains on word counts, or on texts, whose words are then counted.
 
-    BPE never merges across spaces, so the counts give the same model as the text, in memory bounded
-    by the number of distinct words and without SentencePiece's silent skipping of lines above 4192
+    BPE never merges across spaces, so the counts give the same model as the text. They take memory
+    bounded by the distinct words, and avoid that SentencePiece silently skips lines above 4192
     bytes.
 
     Raises:
       InputError: no text, or a vocabulary larger or smaller than the text supports.
     """
-    if not isinstance(words, Mapping):
-      words = count_words(words)
-    if not words:
+    counts = words if isinstance(words, Mapping) else count_words(words)
+    if not counts:
       raise InputError("there is no text to train a vocabulary on")
-    table = (
-      f"{word}\t{count}" for word, count in words.items()
-    )  # SentencePiece sorts, so their order is no matter
+    # SentencePiece sorts the table, so the order of the words does not matter.
+    table = (f"{word}\t{count}" for word, count in counts.items())
     model = io.BytesIO()
     try:
       sentencepiece.SentencePieceTrainer.train(
@@ -80,9 +79,8 @@ class SentencePieceTokenizer(Tokenizer):
         bos_id=-1,
         eos_id=-1,
         pad_id=-1,
-        control_symbols=[
-          LINE
-        ],  # not user-defined: a text that contains "<line>" must not become the id
+        # A control symbol, not a user-defined one: the text "<line>" must not encode to it.
+        control_symbols=[LINE],
         max_sentence_length=1 << 16,  # bytes; longer words are skipped
         num_threads=TRAINING_THREADS,
         minloglevel=2,
@@ -91,43 +89,13 @@ class SentencePieceTokenizer(Tokenizer):
       raise InputError(_explain(str(error), vocab_size)) from error
     return cls(model.getvalue())
 
-  @classmethod
-  def load(cls, folder: str) -> Tokenizer:
-    """The vocabulary in a folder, of whatever kind: as `save` wrote it, or as OpenAI released it
-    (openai_bpe.read).
-
-    Raises:
-      InputError: there is none, or its files do not agree.
-    """
-    metadata = _metadata(folder)
-    kind = metadata.get("kind")
-    if kind is None and openai_bpe.is_release(
-      folder
-    ):  # a tokenizer.json without a kind is transformers'
-      return openai_bpe.read(folder)
-    if kind == KIND:
-      tokenizer = cls(_read(folder, "tokenizer.model"), normalizer=metadata.get("normalizer"))
-    elif kind in openai_bpe.KINDS:
-      tokenizer = openai_bpe.read(folder, metadata)
-    else:
-      known = ", ".join((KIND, *openai_bpe.KINDS))
-      raise InputError(
-        f"{folder}/tokenizer.json: kind {kind!r} is not known; should be one of {known}"
-      )
-    if tokenizer.hash != metadata.get("hash"):
-      raise InputError(
-        f"{folder}/{', '.join(tokenizer.files)}: damaged, the hash is not the one in tokenizer.json; "
-        "copy the folder again"
-      )
-    return tokenizer
-
   @functools.cached_property
   def processor(self) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
   @functools.cached_property
   def hash(self) -> str:
-    """sha256 of what decides the ids: the model, the kind, the normalizer."""
+    """sha256 of kind, normalizer and model."""
     return hashlib.sha256(f"{self.kind}\n{self.normalizer}\n".encode() + self.model).hexdigest()
 
   @functools.cached_property
@@ -141,26 +109,27 @@ class SentencePieceTokenizer(Tokenizer):
 
   @property
   def files(self) -> dict[str, bytes]:
-    return {"tokenizer.model": self.model}
+    return {MODEL: self.model}
 
   @property
-  def record(self) -> dict[str, str]:
+  def metadata(self) -> dict[str, str]:
     return {"sentencepiece": sentencepiece.__version__}
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    lines = [plain(text).split("\n") for text in texts]
-    encoded = iter(self.processor.encode([line for text in lines for line in text], out_type=int))
+    lines_of_texts = [plain(text).split("\n") for text in texts]
+    all_lines = [line for lines in lines_of_texts for line in lines]
+    encoded = iter(self.processor.encode(all_lines, out_type=int))
     results = []
-    for text in lines:
+    for lines in lines_of_texts:
       ids = next(encoded)
-      for _ in text[1:]:
+      for _ in lines[1:]:
         ids.append(self.line_id)
         ids.extend(next(encoded))
       results.append(np.array(ids, np.int32))
     return results
 
   def decode(self, ids: Iterable[int]) -> str:
-    lines = [[]]
+    lines: list[list[int]] = [[]]
     for i in np.asarray(ids).tolist():
       if i == self.line_id:
         lines.append([])
@@ -169,42 +138,29 @@ class SentencePieceTokenizer(Tokenizer):
     return "\n".join(self.processor.decode(lines))
 
   def piece(self, i: int) -> str:
-    """A space is "▁", a byte such as "<0xF0>"."""
+    """The piece; a space is "▁", a byte looks like "<0xF0>"."""
     return self.processor.id_to_piece(i)
 
 
-def _metadata(folder: str) -> dict:
-  """What tokenizer.json says; nothing where OpenAI's files stand alone."""
-  if openai_bpe.is_release(folder) and not os.path.exists(os.path.join(folder, "tokenizer.json")):
-    return {}
-  content = _read(folder, "tokenizer.json")
-  try:
-    metadata = json.loads(content)
-  except ValueError as error:
-    raise InputError(
-      f"{folder}/tokenizer.json: not JSON ({error}); copy the folder again"
-    ) from error
-  if not isinstance(metadata, dict):
-    raise InputError(f"{folder}/tokenizer.json: holds no JSON object; copy the folder again")
-  return metadata
+def detect(folder: str) -> bool:
+  """A model alone does not tell how text was normalized, so only saved folders are read."""
+  return False
 
 
-def _read(folder: str, name: str) -> bytes:
+def load(folder: str, metadata: dict[str, Any] | None) -> SentencePieceTokenizer:
+  path = os.path.join(folder, MODEL)
   try:
-    with open(os.path.join(folder, name), "rb") as file:
-      return file.read()
+    with open(path, "rb") as file:
+      model = file.read()
   except OSError as error:
-    raise InputError(
-      f"{folder}: no tokenizer here ({error}); give a folder that has tokenizer.json and its vocabulary's files, or "
-      "OpenAI's"
-    ) from error
+    raise InputError(f"{path}: cannot be read ({error.strerror}); copy the folder again") from error
+  return SentencePieceTokenizer(model, str((metadata or {}).get("normalizer")))
 
 
 def plain(text: str) -> str:
-  """Typewriter punctuation, as the paper standardizes it: straight quotes, " - " for the several
-  long dashes.
+  """Typewriter punctuation, as the paper standardizes it: straight quotes, " - " for long dashes.
 
-  Half of a surrogate pair, which stands for a byte of a command line that is no UTF-8, becomes "?".
+  A lone surrogate, which stands for a byte of the command line that is not UTF-8, becomes "?".
   """
   if not text.isascii():
     text = text.encode(errors="replace").decode().translate(_PLAIN)
@@ -217,54 +173,23 @@ _PLAIN = str.maketrans(
 
 
 def count_words(texts: Iterable[str]) -> dict[str, int]:
-  """The words of texts and how often each comes, see WordCounts."""
+  """How often each word occurs in the texts, see WordCounts."""
   counts = WordCounts()
   for text in texts:
     counts.add(collections.Counter(plain(text).split()))
   return counts.words
 
 
-class WordCounts:
-  """Counts of words that take bounded memory: beyond `most` characters of distinct words the rarest
-  are forgotten.
-
-  The bound keeps SentencePiece's own memory below 600 MB. Among equally rare words a checksum
-  decides, so that of a text without spaces, whose words are its sentences, a fair sample stays.
-  """
-
-  def __init__(self, most: int = 6_000_000):
-    self.most = most
-    self.words: dict[str, int] = {}
-    self._characters = 0
-
-  def add(self, counts: Mapping[str, int]) -> None:
-    words = self.words
-    for word, count in counts.items():
-      if word in words:
-        words[word] += count
-      else:
-        words[word] = count
-        self._characters += len(word)
-    if self._characters > self.most:
-      self._forget()
-
-  def _forget(self) -> None:
-    kept, self._characters = {}, 0
-    for word in sorted(self.words, key=lambda word: (-self.words[word], zlib.crc32(word.encode()))):
-      self._characters += len(word)
-      if self._characters > self.most // 2:
-        self._characters -= len(word)
-        break
-      kept[word] = self.words[word]
-    self.words = kept
-
-
 def _explain(error: str, vocab_size: int) -> str:
-  """What SentencePiece's error means to the user."""
-  if most := re.search(r"value <= (\d+)", error):
+  """SentencePiece's error as advice to the user."""
+  if largest := re.search(r"value <= (\d+)", error):
     return (
-      f"vocab_size {vocab_size} is more than this text supports; the largest possible is {most[1]}"
+      f"vocab_size {vocab_size} is more than this text supports; the largest possible is "
+      f"{largest[1]}"
     )
-  if least := re.search(r"(?:required_chars|too small)\D*(\d+) vs (\d+)", error):
-    return f"vocab_size {vocab_size} is too small for the characters of this text; at least {least[2]} is needed"
+  if smallest := re.search(r"(?:required_chars|too small)\D*(\d+) vs (\d+)", error):
+    return (
+      f"vocab_size {vocab_size} is too small for the characters of this text; at least "
+      f"{smallest[2]} is needed"
+    )
   return f"SentencePiece could not train a vocabulary of {vocab_size}: {' '.join(error.split())}"

@@ -13,8 +13,8 @@ import pytest
 from gpt_jax.checkpoints.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
-from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
@@ -25,7 +25,7 @@ from gpt_jax.tasks.task import BuiltinTask
 safetensors = pytest.importorskip("safetensors.numpy")
 pytestmark = pytest.mark.usefixtures("spacy_there")
 
-GPT2 = GPT2Tokenizer((*openai_bpe.BYTES, "<|endoftext|>"), ())
+GPT2 = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
 HEADS = {
   "no head": (None, None),
   "classes": (ClassifyHead(3), "mnli"),

@@ -14,8 +14,9 @@ import pytest
 
 from gpt_jax.checkpoints.formats import npz, openai
 from gpt_jax.config import from_json, to_json
-from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
+from gpt_jax.data.tokenizers.base import load_released
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES, FILES
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
@@ -132,9 +133,9 @@ def test_the_released_vocabulary(data_root, tmp_path, write_release):
   """All of its ids, in a narrow model, and both of its files byte for byte."""
   source = data_root / "gpt1_release"
   write_release(
-    tmp_path / "model", openai_bpe.read(str(source)), write_release.shapes(40_478, 512, 12, 1)
+    tmp_path / "model", load_released(str(source)), write_release.shapes(40_478, 512, 12, 1)
   )
-  for name in openai_bpe.FILES[0]:
+  for name in FILES[0]:
     shutil.copy(source / name, tmp_path / "model" / name)
   params, meta, step, tokenizer = openai.load(str(tmp_path / "model"))
   assert params["trunk"]["tokens"].shape == (40_576, 12)
@@ -290,9 +291,9 @@ def test_damage_is_named(copy, damage):
 
 
 def test_gpt2s_vocabulary_is_not_gpt1s(copy):
-  for name in openai_bpe.FILES[0]:
+  for name in FILES[0]:
     (copy / name).unlink()
-  for name, content in GPT2Tokenizer((*openai_bpe.BYTES, "<|endoftext|>"), ()).files.items():
+  for name, content in GPT2Tokenizer((*BYTES, "<|endoftext|>"), ()).files.items():
     (copy / name).write_bytes(content)
   with pytest.raises(
     InputError, match="a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json"

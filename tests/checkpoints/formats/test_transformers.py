@@ -15,8 +15,8 @@ from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers import openai_bpe
-from gpt_jax.data.tokenizers.openai_bpe import GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
@@ -26,7 +26,7 @@ from gpt_jax.tasks.task import BuiltinTask
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("spacy_there")]
 
-GPT2 = GPT2Tokenizer((*openai_bpe.BYTES, "<|endoftext|>"), ())
+GPT2 = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
 CLOSE = {"atol": 1e-4, "rtol": 0}
 FAMILIES = {"post": "OpenAIGPT", "pre": "GPT2"}
 

@@ -1,0 +1,81 @@
+"""GPT-2's tokenizer, exactly as released (Radford et al. 2019, 2.2: byte-level BPE)."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.base import require
+from gpt_jax.data.tokenizers.openai_files import (
+  BYTES,
+  END_OF_TEXT,
+  FILES,
+  MergesTokenizer,
+  is_gpt1,
+  is_release,
+  read_files,
+)
+
+KINDS = ("openai-gpt2",)
+
+
+@dataclasses.dataclass(frozen=True)
+class GPT2Tokenizer(MergesTokenizer):
+  """Bytes merged within words, which begin with their space; lossless, nothing is unknown."""
+
+  kind = KINDS[0]
+  normalizer = "none"
+  file_names = FILES[1]
+
+  @functools.cached_property
+  def line_id(self) -> int:
+    return self.pieces.index(BYTES[ord("\n")])
+
+  @property
+  def metadata(self) -> dict[str, str]:
+    return {}
+
+  @functools.cached_property
+  def byte_fallback(self) -> np.ndarray:
+    return np.array(["\ufffd" in content.decode(errors="replace") for content in self._contents])
+
+  def encode_many(self, texts: list[str]) -> list[np.ndarray]:
+    """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
+    results = []
+    for text in texts:
+      valid = text.encode(errors="replace").decode()
+      results.append(np.array(self._tokenizer.encode(valid).ids, np.int32))
+    return results
+
+  def decode(self, ids: Iterable[int]) -> str:
+    return b"".join(self._contents[i] for i in np.asarray(ids).tolist()).decode(errors="replace")
+
+  @functools.cached_property
+  def _contents(self) -> list[bytes]:
+    """The bytes of each piece."""
+    values = {symbol: value for value, symbol in enumerate(BYTES)}
+    contents = []
+    for piece in self.pieces:
+      if piece == END_OF_TEXT:
+        contents.append(piece.encode())
+      else:
+        contents.append(bytes(values[symbol] for symbol in piece))
+    return contents
+
+  @functools.cached_property
+  def _tokenizer(self) -> Any:
+    tokenizers = require("tokenizers")
+    ids = {piece: i for i, piece in enumerate(self.pieces)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=list(self.merges)))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def detect(folder: str) -> bool:
+  return is_release(folder) and not is_gpt1(folder)
+
+
+def load(folder: str, metadata: dict[str, Any] | None) -> GPT2Tokenizer:
+  return GPT2Tokenizer(*read_files(folder))

@@ -1,0 +1,211 @@
+"""OpenAI's vocabulary files, pieces and merges: what the tokenizers of GPT-1 and GPT-2 share."""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import ClassVar
+
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
+from gpt_jax.errors import InputError
+
+END_OF_WORD = "</w>"  # GPT-1: ends the last piece of a word
+LINE = "\n" + END_OF_WORD
+UNKNOWN = "<unk>"
+END_OF_TEXT = "<|endoftext|>"  # GPT-2: the only piece that no text encodes to
+
+# The files of pieces and of merges as OpenAI named them for GPT-1 and for GPT-2, and as
+# transformers names them for both.
+FILES = (
+  ("encoder_bpe_40000.json", "vocab_40000.bpe"),
+  ("encoder.json", "vocab.bpe"),
+  ("vocab.json", "merges.txt"),
+)
+
+Merges = tuple[tuple[str, str], ...]
+
+
+def _byte_symbols() -> list[str]:
+  """GPT-2's symbol for each byte: itself if printable, else the next character from U+0100 on."""
+  printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)}
+  printable |= {*range(ord("®"), ord("ÿ") + 1)}
+  symbols, substitute = [], 256
+  for value in range(256):
+    if value in printable:
+      symbols.append(chr(value))
+    else:
+      symbols.append(chr(substitute))
+      substitute += 1
+  return symbols
+
+
+BYTES = _byte_symbols()
+
+
+@dataclasses.dataclass(frozen=True)
+class MergesTokenizer(Tokenizer):
+  """A byte-pair encoding in OpenAI's two files.
+
+  Attributes:
+    pieces: piece i has the id i.
+    merges: in order of priority.
+  """
+
+  pieces: tuple[str, ...] = dataclasses.field(repr=False)
+  merges: Merges = dataclasses.field(repr=False)
+  special_names: tuple[str, ...] = dataclasses.field(default=DEFAULT_SPECIAL, kw_only=True)
+
+  file_names: ClassVar[tuple[str, str]]
+
+  @property
+  def vocab_size(self) -> int:
+    return len(self.pieces)
+
+  def piece(self, i: int) -> str:
+    return self.pieces[i]
+
+  @property
+  def hashed(self) -> list:
+    """The JSON values that `hash` covers."""
+    return [self.kind, self.pieces, self.merges]
+
+  @functools.cached_property
+  def hash(self) -> str:
+    return hashlib.sha256(json.dumps(self.hashed).encode()).hexdigest()
+
+  @property
+  def files(self) -> dict[str, bytes]:
+    ids = {piece: i for i, piece in enumerate(self.pieces)}
+    if UNKNOWN in ids:
+      ids[UNKNOWN] = ids.pop(UNKNOWN)  # OpenAI's file has it last
+    lines = ["#version: 0.2", *map(" ".join, self.merges), ""]
+    contents = json.dumps(ids).encode(), "\n".join(lines).encode()
+    return dict(zip(self.file_names, contents, strict=True))
+
+
+def is_release(folder: str) -> bool:
+  """Whether a folder has any of the FILES."""
+  return _names_in(folder) is not None
+
+
+def is_gpt1(folder: str) -> bool:
+  """Whether a folder has the pieces of GPT-1: `<unk>` with id 0, and a line break.
+
+  Raises:
+    InputError: the file of the pieces is damaged.
+  """
+  names = _names_in(folder)
+  if names is None or not os.path.isfile(os.path.join(folder, names[0])):
+    return False
+  return _has_gpt1_pieces(_read_pieces(os.path.join(folder, names[0])))
+
+
+def read_files(folder: str) -> tuple[tuple[str, ...], Merges]:
+  """Reads pieces and merges under any of the names in FILES and checks that they belong together.
+
+  Raises:
+    InputError: a file is missing or damaged, or is not a vocabulary of OpenAI's kind; with the
+      line.
+  """
+  pieces_path, merges_path = (os.path.join(folder, name) for name in _names_in(folder) or FILES[0])
+  pieces, merges = _read_pieces(pieces_path), _read_merges(merges_path)
+  if not _has_gpt1_pieces(pieces) and not set(BYTES) <= set(pieces):
+    raise InputError(
+      f"{pieces_path}: neither GPT-1's vocabulary, where {UNKNOWN!r} has the id 0 and {LINE!r} is "
+      "a piece, nor GPT-2's, with a piece for each byte"
+    )
+  _check(pieces, merges, pieces_path, merges_path)
+  return pieces, merges
+
+
+def _names_in(folder: str) -> tuple[str, str] | None:
+  """The first of FILES that is there, at least in part."""
+  for names in FILES:
+    if any(os.path.isfile(os.path.join(folder, name)) for name in names):
+      return names
+  return None
+
+
+def _has_gpt1_pieces(pieces: Sequence[str]) -> bool:
+  return pieces[0] == UNKNOWN and LINE in pieces
+
+
+def _read_pieces(path: str) -> tuple[str, ...]:
+  try:
+    # Pairs, because a dict would hide a piece that occurs twice.
+    pairs = json.loads(_read_text(path), object_pairs_hook=tuple)
+  except json.JSONDecodeError as error:
+    raise InputError(
+      f"{path}:{error.lineno}: not JSON ({error.msg}, column {error.colno}); copy it again"
+    ) from error
+  if not isinstance(pairs, tuple) or not pairs:
+    raise InputError(f"{path}: should be one JSON object that maps pieces to ids")
+  pieces: dict[int, str] = {}
+  for piece, i in pairs:
+    if type(i) is not int or not 0 <= i < len(pairs):
+      raise InputError(
+        f"{path}: piece {piece!r} has the id {i!r}; the ids of {len(pairs)} pieces should be 0 to "
+        f"{len(pairs) - 1}"
+      )
+    if i in pieces:
+      raise InputError(f"{path}: {pieces[i]!r} and {piece!r} have the same id, {i}")
+    pieces[i] = piece
+  [(piece, occurrences)] = collections.Counter(pieces.values()).most_common(1)
+  if occurrences > 1:
+    raise InputError(f"{path}: {piece!r} occurs twice")
+  return tuple(pieces[i] for i in range(len(pieces)))
+
+
+def _read_merges(path: str) -> Merges:
+  version, *lines = _read_text(path).split("\n")
+  if not version.startswith("#version"):
+    raise InputError(
+      f"{path}:1: {version[:40]!r}: should be '#version: 0.2', followed by one merge per line"
+    )
+  if lines and not lines[-1]:
+    lines.pop()
+  merges = []
+  for number, line in enumerate(lines, start=2):
+    pair = tuple(line.split(" "))
+    if len(pair) != 2:
+      raise InputError(f"{path}:{number}: {line[:40]!r}: should be two pieces separated by a space")
+    merges.append(pair)
+  return tuple(merges)
+
+
+def _read_text(path: str) -> str:
+  try:
+    with open(path, encoding="utf-8", newline="") as file:
+      return file.read()
+  except FileNotFoundError as error:
+    raise InputError(f"{path}: missing; both files of the vocabulary are needed") from error
+  except (OSError, UnicodeDecodeError) as error:
+    raise InputError(f"{path}: cannot be read ({error})") from error
+
+
+def _check(all_pieces: Sequence[str], merges: Merges, pieces_path: str, merges_path: str) -> None:
+  """Every merge joins two known pieces into a new one, and makes every piece of several symbols."""
+  pieces = set(all_pieces)
+  made = {piece for piece in pieces if len(piece.removesuffix(END_OF_WORD)) == 1}
+  made |= pieces & {UNKNOWN, END_OF_TEXT}
+  for number, pair in enumerate(merges, start=2):
+    for part in pair:
+      if part not in pieces:
+        raise InputError(f"{merges_path}:{number}: merges {part!r}, which is not in {pieces_path}")
+      if part not in made:
+        raise InputError(f"{merges_path}:{number}: merges {part!r}, which no line above makes")
+    piece = "".join(pair)
+    if piece in made:
+      raise InputError(f"{merges_path}:{number}: makes {piece!r}, which exists already")
+    if piece not in pieces:
+      raise InputError(f"{merges_path}:{number}: makes {piece!r}, which is not in {pieces_path}")
+    made.add(piece)
+  missing = [piece for piece in all_pieces if piece not in made]
+  if missing:
+    raise InputError(
+      f"{merges_path}:{len(merges) + 1}: ends before {missing[0]!r} is made, one of {len(missing)} "
+      f"such pieces of {pieces_path}: truncated, or of another vocabulary"
+    )

@@ -1,0 +1,39 @@
+"""Word counts in bounded memory, from which a vocabulary is trained."""
+
+import zlib
+from collections.abc import Mapping
+
+
+class WordCounts:
+  """Counts of words; beyond `max_characters` of distinct words the rarest are dropped.
+
+  The default keeps SentencePiece's memory below 600 MB. A checksum decides among equally rare
+  words, so that a text without spaces, whose sentences are its words, keeps a fair sample.
+  """
+
+  def __init__(self, max_characters: int = 6_000_000):
+    self.max_characters = max_characters
+    self.words: dict[str, int] = {}
+    self._characters = 0
+
+  def add(self, counts: Mapping[str, int]) -> None:
+    for word, count in counts.items():
+      if word not in self.words:
+        self._characters += len(word)
+      self.words[word] = self.words.get(word, 0) + count
+    if self._characters > self.max_characters:
+      self._drop_rarest()
+
+  def _drop_rarest(self) -> None:
+    """Keeps the most frequent words, up to half of the bound."""
+
+    def rank(word: str) -> tuple[int, int]:
+      return -self.words[word], zlib.crc32(word.encode())
+
+    kept, self._characters = {}, 0
+    for word in sorted(self.words, key=rank):
+      if self._characters + len(word) > self.max_characters // 2:
+        break
+      self._characters += len(word)
+      kept[word] = self.words[word]
+    self.words = kept

@@ -1,0 +1,142 @@
+"""Special tokens, and finding the file that reads a folder."""
+
+import copy
+import json
+import pickle
+import sys
+
+import pytest
+
+from gpt_jax.data import tokenizers
+from gpt_jax.data.tokenizers.base import SpecialTokens, load_released, load_tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.errors import InputError
+
+REVERSED = """
+import dataclasses
+import hashlib
+import numpy as np
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
+
+KINDS = ("reversed",)
+
+@dataclasses.dataclass(frozen=True)
+class Reversed(Tokenizer):
+  special_names: tuple[str, ...] = DEFAULT_SPECIAL
+  kind, normalizer, line_id, vocab_size, hash = "reversed", "none", 10, 128, "r"
+  files, metadata = {"reversed.txt": b""}, {}
+
+  def encode_many(self, texts):
+    return [np.array([*text[::-1].encode("ascii")], np.int32) for text in texts]
+
+  def decode(self, ids):
+    return bytes(np.asarray(ids).tolist()).decode()[::-1]
+
+  def piece(self, i):
+    return chr(i)
+
+def detect(folder):
+  return (folder / "released.txt").exists()
+
+def load(folder, metadata):
+  return Reversed()
+"""
+
+
+def test_special_tokens_have_names_and_ids_above_the_vocabulary(tiny_tokenizer):
+  special, size = tiny_tokenizer.special, tiny_tokenizer.vocab_size
+  assert (special.start, special.delimiter, special["extract"]) == (size, size + 1, size + 2)
+  assert list(special) == list(special.names) == ["start", "delimiter", "extract"]
+  assert special.count == len(special) == 3
+  assert special.items() == [("start", size), ("delimiter", size + 1), ("extract", size + 2)]
+  assert "start" in special and "mask" not in special
+  assert copy.deepcopy(special) == pickle.loads(pickle.dumps(special)) == special
+
+
+def test_an_unknown_special_token_names_the_known_ones():
+  special = SpecialTokens(10)
+  for ask in (lambda: special.mask, lambda: special["mask"]):
+    with pytest.raises(InputError, match="'mask'; the tokenizer has start, delimiter, extract$"):
+      ask()
+  assert not hasattr(special, "mask")
+  with pytest.raises(AttributeError):
+    special.first = 3
+
+
+def test_a_tokenizer_carries_more_special_tokens(tiny_tokenizer):
+  more = tiny_tokenizer.with_special("mask", "start", "cls", "mask", "sep")
+  size = tiny_tokenizer.vocab_size
+  assert more.special.names == ("start", "delimiter", "extract", "mask", "cls", "sep")
+  assert (more.special.start, more.special.mask, more.special.sep) == (size, size + 3, size + 5)
+  assert more.hash == tiny_tokenizer.hash and more.vocab_size == size
+  assert type(more) is type(tiny_tokenizer) and more != tiny_tokenizer
+  assert more.with_special("cls") == more
+  assert tiny_tokenizer.special.count == 3
+
+
+def test_spelling(tiny_tokenizer):
+  more, size = tiny_tokenizer.with_special("mask"), tiny_tokenizer.vocab_size
+  assert [more.spelling(i) for i in (1, size, size + 3)] == ["<line>", "<start>", "<mask>"]
+
+
+def test_special_tokens_are_saved(tiny_tokenizer, tmp_path):
+  more = tiny_tokenizer.with_special("mask", "cls")
+  more.save(tmp_path)
+  metadata = json.loads((tmp_path / "tokenizer.json").read_text())
+  assert metadata["special"] == ["start", "delimiter", "extract", "mask", "cls"]
+  assert load_tokenizer(tmp_path) == more
+  del metadata["special"]
+  (tmp_path / "tokenizer.json").write_text(json.dumps(metadata))
+  assert load_tokenizer(tmp_path) == tiny_tokenizer
+
+
+@pytest.mark.parametrize(
+  ("names", "fault"),
+  [
+    (["start", "a b"], "special token 'a b': should be an identifier"),
+    (["start", "count"], "special token 'count': should be"),
+    (["start", 3], "special token 3: should be"),
+    (["start", "start"], "a name occurs twice"),
+    (3, "special = 3: "),
+  ],
+)
+def test_damaged_special_tokens(tiny_tokenizer, tmp_path, names, fault):
+  tiny_tokenizer.save(tmp_path)
+  metadata = json.loads((tmp_path / "tokenizer.json").read_text()) | {"special": names}
+  (tmp_path / "tokenizer.json").write_text(json.dumps(metadata))
+  with pytest.raises(InputError, match=fault) as error:
+    load_tokenizer(tmp_path)
+  assert str(error.value).startswith(f"{tmp_path}/tokenizer.json: ")
+
+
+def test_a_name_that_is_no_identifier_is_refused(tiny_tokenizer):
+  with pytest.raises(InputError, match="special token 'a-b': should be an identifier"):
+    tiny_tokenizer.with_special("a-b")
+
+
+def test_a_new_tokenizer_is_one_new_file(tmp_path, monkeypatch):
+  (tmp_path / "room").mkdir()
+  (tmp_path / "room" / "reversed.py").write_text(REVERSED)
+  monkeypatch.setattr(tokenizers, "__path__", [*tokenizers.__path__, str(tmp_path / "room")])
+  (tmp_path / "released.txt").touch()
+  try:
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.kind == "reversed" and tokenizer.decode(tokenizer.encode("abc")) == "abc"
+    assert load_released(tmp_path) == tokenizer
+    tokenizer.with_special("mask").save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").special.mask == 131
+  finally:
+    sys.modules.pop("gpt_jax.data.tokenizers.reversed", None)
+  monkeypatch.undo()
+  with pytest.raises(InputError, match="kind 'reversed' is not known; should be one of openai"):
+    load_tokenizer(tmp_path / "saved")
+
+
+def test_a_folder_without_tokenizer(tmp_path):
+  for folder in (tmp_path, tmp_path / "missing"):
+    with pytest.raises(InputError, match="no tokenizer here; give"):
+      load_tokenizer(folder)
+  SentencePieceTokenizer.train(["a text of a few words"], 270).save(tmp_path)
+  (tmp_path / "tokenizer.model").unlink()
+  with pytest.raises(InputError, match=r"tokenizer\.model: cannot be read"):
+    load_tokenizer(tmp_path)
