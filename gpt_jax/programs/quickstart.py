@@ -13,7 +13,8 @@ import warnings
 
 import numpy as np
 
-from gpt_jax.data import corpus
+from gpt_jax.data.pieces import read_pieces
+from gpt_jax.data.sources.source import find_all
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
@@ -73,9 +74,9 @@ def vocabulary(text: str) -> int:
   """A size that holds the text's characters and that even a short text supports; nobody should
   have to think of it.
   """
-  sources = [source for part in text.split(",") for source in corpus.find(part.strip())]
+  sources = find_all(text)
   characters = {
-    c for source in sources for piece in corpus.pieces(source.name) for c in piece.text.casefold()
+    c for source in sources for piece in read_pieces(source.name) for c in piece.text.casefold()
   }
   return max(
     260 + 2 * len(characters), min(4000, sum(source.size for source in sources) // 100)

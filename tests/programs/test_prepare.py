@@ -17,7 +17,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpt_jax.data import corpus
+from gpt_jax.data import hold_out, pieces, storyworld
+from gpt_jax.data.cleaning import clean, cleaner
+from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
@@ -26,7 +28,10 @@ from gpt_jax.programs import prepare
 from gpt_jax.programs.prepare import PrepareConfig, run
 
 ROOT = Path(__file__).parents[2]
-WORDS = "the a sea ship captain sailed slowly to harbour old grey and storm night nobody spoke of lantern rope".split()
+WORDS = (
+  "the a sea ship captain sailed slowly to harbour old grey and storm night nobody spoke of "
+  "lantern rope"
+).split()
 
 
 def prose(seed: int, words: int) -> str:
@@ -46,7 +51,9 @@ def books(tmp_path) -> Path:
 
 
 def settings(source, /, **changes) -> PrepareConfig:
-  return PrepareConfig(**{"source": str(source), "vocab_size": 320, "valid_share": 0.1} | changes)
+  vocab_size = 0 if "tokenizer" in changes else 320
+  defaults = {"source": str(source), "vocab_size": vocab_size, "valid_share": 0.1}
+  return PrepareConfig(**defaults | changes)
 
 
 def texts(out) -> dict[str, list[str]]:
@@ -68,6 +75,11 @@ def contents(folder: Path) -> dict[str, bytes]:
   }
 
 
+def read_in_pieces(monkeypatch, size: int) -> None:
+  monkeypatch.setattr(pieces, "PIECE_SIZE", size)
+  monkeypatch.setattr(text_source, "BLOCK_SIZE", size)
+
+
 def launch(*arguments, **options) -> subprocess.Popen:
   command = [sys.executable, ROOT / "launch" / "prepare.py", *arguments]
   environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -80,7 +92,7 @@ def test_every_document_once_in_one_split_and_whole(books, tmp_path, capsys):
   out = tmp_path / "out"
   run(settings(books), out)
   got = texts(out)
-  originals = [corpus.clean(path.read_text()).lower() for path in sorted(books.iterdir())]
+  originals = [clean(path.read_text()).lower() for path in sorted(books.iterdir())]
   assert sorted(got["train"] + got["valid"]) == sorted(originals)
   assert 1 <= len(got["valid"]) <= 6
   share = sum(map(len, got["valid"])) / sum(map(len, originals))
@@ -110,10 +122,7 @@ def test_headers_tell_the_truth(books, tmp_path):
     assert file.n_bytes == sum(len(text.encode()) for text in got[split])
     assert file.n_words == sum(len(text.split()) for text in got[split])
     assert file.vocab_size == 320 and file.tokenizer_hash == tokenizer.hash
-    assert (
-      file.header["normalizer"] == tokenizer.normalizer
-      and file.header["cleaner"] == corpus.cleaner()
-    )
+    assert file.header["normalizer"] == tokenizer.normalizer and file.header["cleaner"] == cleaner()
     assert file.header["sources"] == [
       [str(path), path.stat().st_size] for path in sorted(books.iterdir())
     ]
@@ -127,7 +136,7 @@ def test_workers_and_pieces_change_nothing(books, tmp_path, monkeypatch):
   monkeypatch.setattr(os, "cpu_count", lambda: 2)
   run(settings(books), tmp_path / "two")
   monkeypatch.setattr(prepare, "SMALL", 1 << 22)
-  monkeypatch.setattr(corpus, "PIECE", 700)
+  read_in_pieces(monkeypatch, 700)
   run(settings(books), tmp_path / "three")
   assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
 
@@ -137,14 +146,14 @@ def test_openais_vocabulary(books, tmp_path, monkeypatch, openai_tokenizer):
   vocabulary = tmp_path / "vocabulary"
   openai_tokenizer.save(vocabulary)
   (vocabulary / "tokenizer.json").unlink()  # as it was released
-  for out, small, piece in (
-    ("one", prepare.SMALL, corpus.PIECE),
-    ("two", 0, corpus.PIECE),
+  for out, small, size in (
+    ("one", prepare.SMALL, pieces.PIECE_SIZE),
+    ("two", 0, pieces.PIECE_SIZE),
     ("three", 1 << 22, 700),
   ):
     monkeypatch.setattr(prepare, "SMALL", small)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(corpus, "PIECE", piece)
+    read_in_pieces(monkeypatch, size)
     run(settings(books, tokenizer=str(vocabulary)), tmp_path / out)
   assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
   assert load_tokenizer(tmp_path / "one" / "tokenizer").hash == openai_tokenizer.hash
@@ -155,8 +164,7 @@ def test_openais_vocabulary(books, tmp_path, monkeypatch, openai_tokenizer):
     for a, b in itertools.pairwise(file.offsets.tolist())
   ]
   expected = [
-    openai_tokenizer.encode(corpus.clean(path.read_text())).tolist()
-    for path in sorted(books.iterdir())
+    openai_tokenizer.encode(clean(path.read_text())).tolist() for path in sorted(books.iterdir())
   ]
   assert sorted(documents) == sorted(expected)
   assert any(openai_tokenizer.line_id in ids for ids in documents)
@@ -184,7 +192,6 @@ def test_several_sources_and_json_lines(books, tmp_path):
 
 
 def test_embedded(tmp_path, monkeypatch):
-  storyworld = pytest.importorskip("gpt_jax.data.storyworld")
   monkeypatch.setattr(storyworld, "documents", lambda: iter([prose(i, 200) for i in range(8)]))
   monkeypatch.setattr(os, "cpu_count", lambda: 1)
   run(settings("embedded"), tmp_path / "out")
@@ -214,14 +221,32 @@ def test_a_vocabulary_is_reused(books, tmp_path):
     run(settings(books, tokenizer=str(books)), tmp_path / "three")
 
 
-@pytest.mark.parametrize("piece", [1 << 19, 3000])
-def test_one_document_gives_its_tail(tmp_path, monkeypatch, capsys, piece):
-  monkeypatch.setattr(corpus, "PIECE", piece)
+@pytest.mark.parametrize(("line_id", "expected"), [(1, [3, 1, 4, 5]), (None, [3, 4, 5])])
+def test_a_line_break_joins_paragraphs_if_the_tokenizer_has_one(tmp_path, line_id, expected):
+  writer = prepare._SplitWriter(
+    str(tmp_path),
+    "train",
+    SimpleNamespace(
+      vocab_size=9, line_id=line_id, byte_fallback=np.zeros(9, bool), hash="h", normalizer="n"
+    ),
+  )
+  for ids, joint, last in (([3], "\n", False), ([4], " ", False), ([5], "", True)):
+    piece = pieces.Piece("x", None, joint, last)
+    writer.add(piece, prepare._Encoded(np.array(ids), n_bytes=1, n_words=1))
+  writer.close([])
+  file = TokenFile(tmp_path, "train")
+  assert file.read(0, file.n_tokens).tolist() == expected
+  assert (file.n_documents, file.n_bytes) == (1, 5)
+
+
+@pytest.mark.parametrize("size", [1 << 19, 3000])
+def test_one_document_gives_its_tail(tmp_path, monkeypatch, capsys, size):
+  read_in_pieces(monkeypatch, size)
   (tmp_path / "book.txt").write_text(prose(0, 8000))
   run(settings(tmp_path / "book.txt"), tmp_path / "out")
   assert "one document only" in capsys.readouterr().out
   got = texts(tmp_path / "out")
-  whole = corpus.clean(prose(0, 8000)).lower()
+  whole = clean(prose(0, 8000)).lower()
   (train,), (valid,) = got["train"], got["valid"]
   assert f"{train}\n{valid}" == whole
   assert 0.1 <= len(valid) / len(whole) < 0.13
@@ -231,13 +256,13 @@ def test_a_giant_paragraph_in_pieces_is_one_paragraph(tmp_path, monkeypatch):
   line = prose(0, 3000).replace("\n", " ")
   for name in ("a", "b", "c"):
     (tmp_path / f"{name}.txt").write_text(line)
-  monkeypatch.setattr(corpus, "PIECE", 1000)
+  read_in_pieces(monkeypatch, 1000)
   run(settings(f"{tmp_path}/*.txt"), tmp_path / "out")
   assert set(texts(tmp_path / "out")["train"]) == {line.lower()}
 
 
 def test_many_documents_are_drawn_one_by_one(tmp_path, monkeypatch):
-  monkeypatch.setattr(prepare, "FEW", 100)
+  monkeypatch.setattr(hold_out, "FEW", 100)
   rows = tmp_path / "rows.jsonl"
   rows.write_text("\n".join(json.dumps({"text": f"ship {i} sailed to sea"}) for i in range(3000)))
   run(settings(rows), tmp_path / "out")
@@ -344,7 +369,7 @@ def test_command_line(books, tmp_path):
   assert program.returncode == 2 and errors.startswith("error: ") and errors.count("\n") == 1
   program = launch("--help")
   shown, _ = program.communicate(timeout=60)
-  assert "--valid_share" in shown and "default 40000" in shown
+  assert "--valid_share" in shown and "0: 40,000" in shown
 
 
 @contextlib.contextmanager

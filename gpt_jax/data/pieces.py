@@ -1,0 +1,85 @@
+"""Documents in pieces, so that memory does not grow with their length."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gpt_jax.data.cleaning import continues, wrap_width
+from gpt_jax.data.sources.source import Source, chunked_documents
+
+PIECE_SIZE = 1 << 19  # characters; longer documents are read in pieces of about this size
+
+
+class Piece(NamedTuple):
+  """A stretch of a document.
+
+  Attributes:
+    text: as read, with "\\n" for every line end.
+    width: at which its lines are wrapped, see cleaning.wrap_width.
+    joint: what separates it, once clean, from the document's next piece: "\\n" between paragraphs,
+      " " between words, "" within a word.
+    last: whether it ends its document.
+  """
+
+  text: str
+  width: int | None
+  joint: str
+  last: bool
+
+
+def read_pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
+  """The pieces of the documents of one Source; blank documents have none."""
+  for chunks in chunked_documents(name, field):
+    rest, begun = "", False
+    for chunk in _split(chunks):
+      if len(rest) >= PIECE_SIZE:
+        width = wrap_width(rest)  # per piece, because a file may hold several books
+        end, joint = cut(rest, PIECE_SIZE, width)
+        yield Piece(rest[:end], width, joint, last=False)
+        rest, begun = rest[end:], True
+      rest += chunk if begun or rest else chunk.lstrip("\ufeff \t\r\n")
+    if begun or rest:
+      yield Piece(rest.rstrip(), wrap_width(rest), joint="", last=True)
+
+
+def numbered_pieces(sources: Iterable[Source], field: str) -> Iterator[tuple[int, Piece]]:
+  """The pieces of all sources, each with the number of its document."""
+  document = 0
+  for source in sources:
+    for piece in read_pieces(source.name, field=field):
+      yield document, piece
+      document += piece.last
+
+
+def batched(pieces: Iterable[tuple[int, Piece]]) -> Iterator[list[tuple[int, Piece]]]:
+  """Numbered pieces in lists of about PIECE_SIZE characters, worth sending to another process."""
+  batch, size = [], 0
+  for document, piece in pieces:
+    batch.append((document, piece))
+    size += len(piece.text) + 100  # the overhead of a piece, so that short ones make finite lists
+    if size >= PIECE_SIZE:
+      yield batch
+      batch, size = [], 0
+  if batch:
+    yield batch
+
+
+def cut(text: str, limit: int, width: int | None) -> tuple[int, str]:
+  """The last position up to `limit` where a paragraph ends, or else a word; and the joint there."""
+  end = text.rfind("\n", 0, limit)
+  for _ in range(1000):  # lines; a longer paragraph is cut between words
+    if end <= 0:
+      break
+    begin = text.rfind("\n", 0, end)
+    following = text[end + 1 : end + 1000].partition("\n")[0]
+    if width is None or not continues(text[begin + 1 : end], following, width):
+      return end + 1, "\n"
+    end = begin
+  space = max(text.rfind(" ", 0, limit), text.rfind("\n", 0, limit), text.rfind("\t", 0, limit))
+  return (space + 1, " ") if space > 0 else (limit, "")
+
+
+def _split(chunks: Iterable[str]) -> Iterator[str]:
+  """The chunks, none longer than PIECE_SIZE."""
+  for chunk in chunks:
+    for begin in range(0, len(chunk), PIECE_SIZE):
+      yield chunk[begin : begin + PIECE_SIZE]

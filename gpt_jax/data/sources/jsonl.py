@@ -1,0 +1,41 @@
+"""JSON lines: one object per line, one document per object."""
+
+import json
+from collections.abc import Iterable, Iterator
+
+from gpt_jax.data.sources.utf8 import decode, open_bytes
+from gpt_jax.errors import InputError
+
+USAGE = "JSON lines (.jsonl, .json)"
+FOLDER_SUFFIXES = (".jsonl", ".jsonl.gz")  # not .json: folders have such files of other kinds
+
+
+def reads(name: str) -> bool:
+  return name.removesuffix(".gz").endswith((".jsonl", ".json"))
+
+
+def documents(name: str, field: str) -> Iterator[Iterable[str]]:
+  offset = 0
+  with open_bytes(name) as file:
+    for number, line in enumerate(file, start=1):
+      text = decode(line, name, offset)
+      offset += len(line)
+      if text.strip():
+        yield [_field(text, field, f"{name}:{number}")]
+
+
+def _field(line: str, field: str, where: str) -> str:
+  try:
+    row = json.loads(line)
+  except ValueError as error:
+    raise InputError(f"{where}: not JSON ({error}); each line should be one object") from error
+  if not isinstance(row, dict):
+    raise InputError(
+      f"{where}: no text in field {field!r} (not an object); each line should be one object"
+    )
+  if not isinstance(row.get(field), str):
+    raise InputError(
+      f"{where}: no text in field {field!r} (its fields: {', '.join(map(repr, row))}); name "
+      "another with --field"
+    )
+  return row[field]

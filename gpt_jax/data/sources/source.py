@@ -1,0 +1,124 @@
+"""Finds the files and data sets that a name stands for, and reads their documents."""
+
+import glob
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from gpt_jax.data.cleaning import plain_line_ends
+from gpt_jax.data.sources import text
+from gpt_jax.errors import InputError
+
+
+class Source(NamedTuple):
+  """One file or one named data set; `size` in bytes on disk, 0 if unknown before it is read."""
+
+  name: str
+  size: int
+
+
+class SourceFile(Protocol):
+  """What a file of this folder declares in order to be found.
+
+  Attributes:
+    USAGE: how a user names such a source, for --help.
+    FOLDER_SUFFIXES: a folder is searched for files that end so; () if the sources are not files.
+  """
+
+  USAGE: str
+  FOLDER_SUFFIXES: tuple[str, ...]
+
+  def reads(self, name: str) -> bool:
+    """Whether it reads sources of such a name. Text also reads what nothing else claims."""
+
+  def documents(self, name: str, field: str) -> Iterator[Iterable[str]]:
+    """The documents, each as chunks of text, so that a long one need not fit into memory.
+
+    Args:
+      name: of a Source.
+      field: for sources of rows, the field that holds the text.
+
+    Raises:
+      InputError: the source cannot be read; with file and line or byte.
+    """
+
+
+def find(name: str) -> list[Source]:
+  """The files or data sets of a file name, glob, folder or data set name, in a fixed order.
+
+  Raises:
+    InputError: there is none.
+  """
+  if not _module_of(name).FOLDER_SUFFIXES:
+    return [Source(name, 0)]
+  if os.path.isdir(name):
+    paths = _files_in(name)
+  elif os.path.exists(name):
+    paths = [name]
+  else:
+    paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
+    if not paths:
+      fault = "no file matches" if glob.has_magic(name) else "no such file or folder"
+      raise InputError(f"{name}: {fault}; a source is {usage()}")
+  return [Source(path, os.path.getsize(path)) for path in sorted(paths)]
+
+
+def find_all(names: str) -> list[Source]:
+  """The sources of several names separated by commas."""
+  return [source for name in names.split(",") for source in find(name.strip())]
+
+
+def documents(name: str, *, field: str = "text") -> Iterator[str]:
+  """The documents of all sources that a name stands for, without the blank ones.
+
+  A text file is one document, a row of JSON lines or TFDS is one.
+
+  Raises:
+    InputError: a source is missing or cannot be read; with file and line or byte.
+  """
+  for source in find(name):
+    for chunks in chunked_documents(source.name, field):
+      if document := "".join(chunks).strip():
+        yield document
+
+
+def chunked_documents(name: str, field: str) -> Iterator[Iterable[str]]:
+  """The documents of one Source as chunks of text, with "\\n" for every line end."""
+  for chunks in _module_of(name).documents(name, field):
+    yield map(plain_line_ends, chunks)
+
+
+def usage() -> str:
+  """How a user names each kind of source."""
+  files = [module.USAGE for module in _source_files() if module.FOLDER_SUFFIXES]
+  names = [module.USAGE for module in _source_files() if not module.FOLDER_SUFFIXES]
+  return "; ".join([f"a file, glob or folder of {' or '.join(files)}", *names])
+
+
+def _files_in(folder: str) -> list[str]:
+  suffixes = tuple(suffix for module in _source_files() for suffix in module.FOLDER_SUFFIXES)
+  paths = glob.glob(os.path.join(glob.escape(folder), "**"), recursive=True)
+  paths = [path for path in paths if path.endswith(suffixes) and os.path.isfile(path)]
+  if not paths:
+    raise InputError(
+      f"{folder}: no {', '.join(suffixes)} file in this folder; give a glob for other file names"
+    )
+  return paths
+
+
+def _module_of(name: str) -> SourceFile:
+  for module in _source_files():
+    if module.reads(name):
+      return module
+  return text
+
+
+def _source_files() -> list[SourceFile]:
+  """The modules of this folder that declare USAGE, sorted by name."""
+  folders = sys.modules[__package__].__path__
+  names = sorted(module.name for module in pkgutil.iter_modules(folders))
+  modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
+  return [module for module in modules if hasattr(module, "USAGE")]

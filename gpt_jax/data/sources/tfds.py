@@ -1,0 +1,40 @@
+"""TensorFlow Datasets: one document per row."""
+
+from collections.abc import Iterable, Iterator
+
+from gpt_jax.errors import InputError
+
+USAGE = "tfds:NAME[/CONFIG][/SPLIT]"
+FOLDER_SUFFIXES = ()
+SPLITS = ("train", "validation", "test", "unsupervised")
+
+
+def reads(name: str) -> bool:
+  return name.startswith("tfds:")
+
+
+def documents(name: str, field: str) -> Iterator[Iterable[str]]:
+  """The rows of a split, of train if the name ends with none."""
+  try:
+    import tensorflow_datasets as tfds
+    import tensorflow_datasets.text  # registers glue and others
+  except ImportError as error:
+    raise InputError("tfds: needs tensorflow-datasets: pip install tensorflow-datasets") from error
+  dataset, split = name.removeprefix("tfds:"), "train"
+  parent, _, last = dataset.rpartition("/")
+  if last in SPLITS:
+    dataset, split = parent, last
+  try:
+    builder = tfds.builder(dataset, file_format="array_record")
+    builder.download_and_prepare()
+    rows = builder.as_data_source(split=split)
+  except tfds.core.registered.DatasetNotFoundError as error:  # its message lists every data set
+    raise InputError(f"{name}: TFDS has no data set {dataset!r}; see its catalog") from error
+  except Exception as error:  # anything else: no network, no such split
+    raise InputError(f"{name}: {' '.join(str(error).split())[:300]}") from error
+  fields = builder.info.features
+  if field not in fields:
+    raise InputError(f"{name}: no field {field!r}; its fields: {', '.join(fields)} (--field)")
+  for row in rows:
+    text = row[field]
+    yield [text.decode() if isinstance(text, bytes) else str(text)]

@@ -1,0 +1,97 @@
+"""Cleaning: wrapped lines become paragraphs, everything else stays as it is."""
+
+import re
+import sys
+
+import pytest
+from paragraphs import PARAGRAPHS, wrap
+
+from gpt_jax.data import cleaning
+from gpt_jax.data.cleaning import clean, cleaner, wrap_width
+from gpt_jax.data.sources.source import find
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("between", ["\n\n", "\n", "\n\n\n\n"])
+@pytest.mark.parametrize(
+  "width", [50, 64, 100]
+)  # at these no paragraph's last line happens to be full
+def test_wrapped_lines_become_paragraphs(ending, between, width):
+  text = "\ufeff" + wrap(PARAGRAPHS * 3, width, between).replace("\n", ending)
+  assert clean(text).split("\n") == PARAGRAPHS * 3
+
+
+def test_indented_paragraphs_need_no_blank_line():
+  paragraphs = []
+  for text in filter(
+    lambda text: len(text) > 64, PARAGRAPHS
+  ):  # given a full last line, so that only the indent tells
+    last = wrap([text], indent="  ").split("\n")[-1]
+    paragraphs.append(f"{text} {'x' * max(1, 63 - len(last))}")
+  assert clean(wrap(paragraphs, between="\n", indent="  ")).split("\n") == paragraphs
+
+
+@pytest.mark.parametrize("between", ["\n", "\n\n"])
+def test_one_paragraph_a_line_stays(between):
+  assert clean(between.join(PARAGRAPHS)).split("\n") == PARAGRAPHS
+
+
+def test_lower_case_sentences_a_line_stay():
+  """SST-2 and tokenized corpora: lower case begins every line, but lengths vary."""
+  sentences = [" ".join(text.lower().split()[: 3 + i]) for i, text in enumerate(PARAGRAPHS * 4)]
+  assert clean("\n".join(sentences)).split("\n") == sentences
+
+
+def test_verse_in_wrapped_prose_stays_verse():
+  verse = [
+    "The owl and the pussy-cat went to sea",
+    "In a beautiful pea-green boat,",
+    "They took some honey,",
+  ]
+  text = "\n\n".join([wrap(PARAGRAPHS), "\n".join(verse), wrap(PARAGRAPHS)])
+  assert clean(text).split("\n") == PARAGRAPHS + verse + PARAGRAPHS
+
+
+def test_a_hyphen_at_the_end_of_a_line_stays_in_its_word():
+  text = wrap(PARAGRAPHS).replace("bitter rain", "bit-\nter rain", 1)
+  assert "bit-ter rain" in clean(text)
+
+
+def test_spaces_and_marks():
+  assert clean("\ufeff a \t b\u00a0c \x0c d\n\n\n   \ne  ") == "a b c d\ne"
+  assert clean("") == clean(" \n\r\n") == ""
+
+
+def test_mojibake_is_mended_where_ftfy_is_installed(monkeypatch):
+  pytest.importorskip("ftfy")
+  assert cleaner().startswith("ftfy ")
+  assert clean("The cafÃ© of MÃ¼nchen &amp; the widowâ€™s") == "The café of München & the widow's"
+  cleaning._ftfy.cache_clear()
+  monkeypatch.setitem(sys.modules, "ftfy", None)  # as if not installed
+  try:
+    assert cleaner() == "none"
+    assert clean("\ufeffThe cafÃ©") == "The cafÃ©"
+  finally:
+    cleaning._ftfy.cache_clear()
+
+
+def test_novels(data_root):
+  """98 books, 60 of them wrapped, half of those without blank lines between paragraphs."""
+  wrapped = {}
+  for source in find(str(data_root / "novels")):
+    with open(source.name, encoding="utf-8-sig") as file:
+      text = file.read(1 << 17)
+    wrapped[source.name] = wrap_width(text) is not None
+    lines = [line for line in text.split("\n") if line.strip()]
+    assert wrapped[source.name] == (sorted(map(len, lines))[len(lines) * 97 // 100] < 120), (
+      source.name
+    )
+    if wrapped[source.name]:
+      paragraphs = clean(text).split("\n")
+      assert sum(map(str.islower, (paragraph[0] for paragraph in paragraphs))) < 0.06 * len(
+        paragraphs
+      ), source.name
+      assert sum(bool(re.search(r"[\w,]$", text)) for text in paragraphs) < 0.35 * len(
+        paragraphs
+      ), source.name
+  assert sum(wrapped.values()) > 50

@@ -1,0 +1,27 @@
+import itertools
+import os
+
+import pytest
+
+from gpt_jax.data.workers import map_in_order, worker_pool
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_results_come_in_order_and_few_tasks_are_held(count):
+  taken = 0
+
+  def tasks():
+    nonlocal taken
+    for taken in itertools.count(1):
+      yield f"{taken}"
+
+  with worker_pool(count) as pool:
+    results = itertools.islice(map_in_order(pool, int, tasks()), 40)
+    assert list(results) == [(f"{i}", i) for i in range(1, 41)]
+    assert taken <= 40 + 20
+    pids = {pid for _, pid in map_in_order(pool, _pid, range(4))}
+  assert (os.getpid() in pids) == (count == 1)
+
+
+def _pid(_) -> int:
+  return os.getpid()
