@@ -91,6 +91,11 @@ def _load_tokenizer(config: PrepareConfig) -> Tokenizer | None:
   if not config.tokenizer:
     return None
   tokenizer = load_tokenizer(config.tokenizer)
+  if config.vocab_size not in (0, tokenizer.vocab_size):
+    raise InputError(
+      f"--vocab_size={config.vocab_size}: the tokenizer in {config.tokenizer} has "
+      f"{tokenizer.vocab_size} ids; leave --vocab_size out, or --tokenizer to train a new one"
+    )
   tokenizer.encode("")  # fails now if a package is missing
   return tokenizer
 

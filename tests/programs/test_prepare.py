@@ -221,6 +221,17 @@ def test_a_vocabulary_is_reused(books, tmp_path):
     run(settings(books, tokenizer=str(books)), tmp_path / "three")
 
 
+def test_a_size_that_is_not_the_tokenizers_is_refused(books, tmp_path):
+  run(settings(books), tmp_path / "one")
+  tokenizer = str(tmp_path / "one" / "tokenizer")
+  with pytest.raises(InputError, match=r"--vocab_size=300: the tokenizer in .* has 320 ids; leave"):
+    run(settings(books, tokenizer=tokenizer, vocab_size=300), tmp_path / "two")
+  assert not (tmp_path / "two").exists()
+  run(settings(books, tokenizer=tokenizer, vocab_size=320), tmp_path / "two")
+  run(settings(books, tokenizer=tokenizer), tmp_path / "two")  # the same settings
+  assert contents(tmp_path / "one" / "tokenizer") == contents(tmp_path / "two" / "tokenizer")
+
+
 @pytest.mark.parametrize(("line_id", "expected"), [(1, [3, 1, 4, 5]), (None, [3, 4, 5])])
 def test_a_line_break_joins_paragraphs_if_the_tokenizer_has_one(tmp_path, line_id, expected):
   writer = prepare._SplitWriter(
