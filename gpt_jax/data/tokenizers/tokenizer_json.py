@@ -1,0 +1,142 @@
+"""Any tokenizer.json of Hugging Face's `tokenizers` (BPE, WordPiece, Unigram, …), used as it is.
+
+The file alone decides the ids. Its post-processor adds no special tokens such as [CLS], and text
+that spells one is ordinary text (only Unigram models have them among their pieces, and may use
+them). A tokenizer.json beside OpenAI's two files is ignored: gpt1.py and gpt2.py read those.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, METADATA, Tokenizer, require
+from gpt_jax.data.tokenizers.openai_files import is_release
+from gpt_jax.errors import InputError
+
+KINDS = ("huggingface",)
+
+SAVED = "huggingface.json"  # in our folders, where tokenizer.json is the metadata
+# A line break in vocabularies of characters, of byte-level BPE and of byte fallback.
+LINE_PIECES = ("\n", "Ċ", "<0x0A>")
+
+
+@dataclasses.dataclass(frozen=True)
+class HuggingFaceTokenizer(Tokenizer):
+  """A tokenizer of the package `tokenizers`.
+
+  Attributes:
+    content: of the tokenizer.json.
+  """
+
+  content: bytes = dataclasses.field(repr=False)
+  special_names: tuple[str, ...] = DEFAULT_SPECIAL
+
+  kind = KINDS[0]
+  normalizer = "of tokenizer.json"
+
+  @functools.cached_property
+  def hash(self) -> str:
+    """sha256 of the tokenizer.json."""
+    return hashlib.sha256(self.content).hexdigest()
+
+  @functools.cached_property
+  def vocab_size(self) -> int:
+    """The highest id plus one: ids may have gaps."""
+    return max(self._tokenizer.get_vocab().values()) + 1
+
+  @functools.cached_property
+  def line_id(self) -> int | None:
+    ids = self.encode("a\na").tolist()
+    for piece in LINE_PIECES:
+      line_id = self._tokenizer.token_to_id(piece)
+      if line_id in ids:
+        return line_id
+    return None
+
+  @functools.cached_property
+  def byte_fallback(self) -> np.ndarray:
+    model = json.loads(self.content)["model"]
+    texts = self._tokenizer.decode_batch(
+      [[i] for i in range(self.vocab_size)], skip_special_tokens=False
+    )
+    mask = np.array(["\ufffd" in text for text in texts])
+    if model.get("byte_fallback"):
+      is_byte = [re.fullmatch("<0x[0-9A-F]{2}>", self.piece(i)) for i in range(self.vocab_size)]
+      mask |= np.array(is_byte, bool)
+    unknown_id = model.get("unk_id")  # Unigram has the id, the others have the piece
+    if model.get("unk_token") is not None:
+      unknown_id = self._tokenizer.token_to_id(model["unk_token"])
+    if unknown_id is not None:
+      mask[unknown_id] = True
+    if self.line_id is not None:
+      mask[self.line_id] = False
+    return mask
+
+  @property
+  def files(self) -> dict[str, bytes]:
+    return {SAVED: self.content}
+
+  @property
+  def metadata(self) -> dict[str, str]:
+    return {}
+
+  def encode_many(self, texts: list[str]) -> list[np.ndarray]:
+    """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
+    results = []
+    for text in texts:
+      valid = text.encode(errors="replace").decode()
+      encoding = self._tokenizer.encode(valid, add_special_tokens=False)
+      results.append(np.array(encoding.ids, np.int32))
+    return results
+
+  def decode(self, ids: Iterable[int]) -> str:
+    return self._tokenizer.decode(np.asarray(ids, int).tolist(), skip_special_tokens=False)
+
+  def piece(self, i: int) -> str:
+    return self._tokenizer.id_to_token(i) or f"<{i}>"  # ids may have gaps
+
+  @functools.cached_property
+  def _tokenizer(self) -> Any:
+    tokenizer = require("tokenizers").Tokenizer.from_str(self.content.decode())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # as ordinary text
+    if getattr(tokenizer.model, "dropout", None):  # BPE: the ids of a text must not be random
+      tokenizer.model.dropout = None
+    return tokenizer
+
+
+def detect(folder: str) -> bool:
+  if is_release(folder):
+    return False
+  try:
+    with open(os.path.join(folder, METADATA), encoding="utf-8") as file:
+      content = json.load(file)
+  except (OSError, ValueError):
+    return False
+  return isinstance(content, dict) and {"model", "version"} <= content.keys()
+
+
+def load(folder: str, metadata: dict[str, Any] | None) -> HuggingFaceTokenizer:
+  path = os.path.join(folder, METADATA if metadata is None else SAVED)
+  try:
+    with open(path, "rb") as file:
+      tokenizer = HuggingFaceTokenizer(file.read())
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror}); copy it again") from error
+  try:
+    tokenizer.encode("")
+    tokenizer.vocab_size  # noqa: B018  fails for an empty vocabulary
+  except InputError:  # the package is missing
+    raise
+  except Exception as error:  # the package raises no narrower class
+    reason = " ".join(str(error).split())
+    raise InputError(f"{path}: no tokenizer.json that `tokenizers` reads ({reason})") from error
+  return tokenizer
