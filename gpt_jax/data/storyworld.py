@@ -1,18 +1,17 @@
-"""The embedded default: a small seeded world that tells itself in English, with four labelled tasks
-over its state.
+"""The story world: a generated corpus of simple English stories, and four labeled tasks on it.
 
-A scene (a kitchen, a ship, a school, …) has places, work that is done there, and turns for better
-or worse. A day is a person, a scene, some work and some turns; the mood after a turn follows from
-it. No sentence names its scene, or says
-whether it is good or bad: what belongs together must be learned from how the days are told.
+A scene (a kitchen, a ship, a school, …) has places, work that people do there, and events that turn
+out well or badly. A day is a person, a scene, some work and some events, each followed by the mood
+it causes. No sentence names its scene or calls an event good or bad; a model has to learn from
+co-occurrence which phrases belong together.
 
-The phrases of every list are divided between labelled training and test sets, while pre-training
-text has all of them. So labels alone cannot teach what a test phrase means; reading can.
+The labeled training sets and the dev and test sets use different phrases, whereas the pre-training
+text uses all. So labels alone cannot teach the meaning of a test phrase, but pre-training can.
 """
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SHE = "Anna Clara Doris Edith Grace Helen Ivy Jane Lucy Mary Nora Ruth".split()
 HE = "Adam Ben Carl David Frank Hugh Jack Leo Mark Paul Sam Tom".split()
@@ -20,7 +19,7 @@ HE = "Adam Ben Carl David Frank Hugh Jack Leo Mark Paul Sam Tom".split()
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-  """Phrases that belong together; all lists are of one length in every scene."""
+  """Phrases that belong together; a list has the same length in every scene."""
 
   places: tuple[str, ...]
   work: tuple[str, ...]
@@ -29,93 +28,130 @@ class Scene:
 
 
 def _scene(places: str, work: str, good: str, bad: str) -> Scene:
-  return Scene(
-    *(tuple(phrase.strip() for phrase in text.split(";")) for text in (places, work, good, bad))
-  )
+  lists = [tuple(text.split("; ")) for text in (places, work, good, bad)]
+  return Scene(*lists)
 
 
 SCENES = (
   _scene(
     "oven; kitchen; larder",
-    "kneaded the dough; salted the soup; peeled the apples; rolled the pastry; stirred the batter; cracked the eggs",
-    "the loaves rose high; the crust was golden; the guests asked for more; the sauce turned smooth; the pudding set",
-    "the milk boiled over; the crust burned black; the cream went sour; the dumplings fell apart; the jar broke",
+    "kneaded the dough; salted the soup; peeled the apples; rolled the pastry; "
+    "stirred the batter; cracked the eggs",
+    "the loaves rose high; the crust was golden; the guests asked for more; "
+    "the sauce turned smooth; the pudding set",
+    "the milk boiled over; the crust burned black; the cream went sour; "
+    "the dumplings fell apart; the jar broke",
   ),
   _scene(
     "ship; harbour; pier",
-    "hoisted the sail; coiled the ropes; cast the net; scrubbed the deck; rowed past the reef; trimmed the rigging",
-    "the net was full of herring; a fair wind blew; the fog lifted; the anchor held; a lighthouse shone ahead",
-    "the mast snapped; a storm came up; the hull sprang a leak; the oars drifted away; the tide ran out too soon",
+    "hoisted the sail; coiled the ropes; cast the net; scrubbed the deck; rowed past the reef; "
+    "trimmed the rigging",
+    "the net was full of herring; a fair wind blew; the fog lifted; the anchor held; "
+    "a lighthouse shone ahead",
+    "the mast snapped; a storm came up; the hull sprang a leak; the oars drifted away; "
+    "the tide ran out too soon",
   ),
   _scene(
     "garden; orchard; hothouse",
-    "watered the beans; pruned the roses; dug the beds; raked the leaves; planted tulips; weeded the paths",
-    "the seeds sprouted; the pears grew sweet; the bees returned; the lilac bloomed; warm rain fell on the beds",
-    "frost killed the buds; snails ate the lettuce; the hedge withered; moles dug up the lawn; the vines rotted",
+    "watered the beans; pruned the roses; dug the beds; raked the leaves; planted tulips; "
+    "weeded the paths",
+    "the seeds sprouted; the pears grew sweet; the bees returned; the lilac bloomed; "
+    "warm rain fell on the beds",
+    "frost killed the buds; snails ate the lettuce; the hedge withered; moles dug up the lawn; "
+    "the vines rotted",
   ),
   _scene(
     "school; classroom; library",
-    "learned the poem; wrote on the slate; copied the alphabet; solved the sums; read the chapter; drew a map",
-    "the teacher praised the essay; the spelling was perfect; the exam went well; a prize came; the sums came right",
-    "the ink ran over the page; the teacher frowned; the exam was a failure; the answers were wrong; the chalk broke",
+    "learned the poem; wrote on the slate; copied the alphabet; solved the sums; "
+    "read the chapter; drew a map",
+    "the teacher praised the essay; the spelling was perfect; the exam went well; "
+    "a prize came; the sums came right",
+    "the ink ran over the page; the teacher frowned; the exam was a failure; "
+    "the answers were wrong; the chalk broke",
   ),
   _scene(
     "forge; smithy; anvil",
-    "hammered the iron; pumped the bellows; shod the mule; bent the hinge; sharpened the blade; filed the key",
-    "the steel rang true; the horseshoe fitted; the coals glowed evenly; the weld was strong; the plough was mended",
-    "the iron cracked; sparks set the thatch on fire; the tongs slipped; the blade turned blunt; the bellows tore",
+    "hammered the iron; pumped the bellows; shod the mule; bent the hinge; "
+    "sharpened the blade; filed the key",
+    "the steel rang true; the horseshoe fitted; the coals glowed evenly; the weld was strong; "
+    "the plough was mended",
+    "the iron cracked; sparks set the thatch on fire; the tongs slipped; "
+    "the blade turned blunt; the bellows tore",
   ),
   _scene(
     "forest; clearing; hunting lodge",
-    "followed the tracks; gathered mushrooms; felled a birch; set the snare; picked berries; chopped firewood",
-    "a deer stepped out; the thicket opened; the basket was full of nuts; an owl showed the way; the campfire caught",
-    "wolves howled close by; the path was lost; the brambles tore the coat; a branch came down; the hare escaped",
+    "followed the tracks; gathered mushrooms; felled a birch; set the snare; picked berries; "
+    "chopped firewood",
+    "a deer stepped out; the thicket opened; the basket was full of nuts; "
+    "an owl showed the way; the campfire caught",
+    "wolves howled close by; the path was lost; the brambles tore the coat; "
+    "a branch came down; the hare escaped",
   ),
   _scene(
     "market; stall; fair",
-    "weighed the cheese; counted the coins; shouted the prices; spread the wares; haggled over goats; sold honey",
-    "the wares sold out; a rich buyer came; the purse grew heavy; customers queued up; the bargain was struck",
-    "a thief took the cash; nobody bought anything; the scales were false; the price of wool fell; a rival undersold",
+    "weighed the cheese; counted the coins; shouted the prices; spread the wares; "
+    "haggled over goats; sold honey",
+    "the wares sold out; a rich buyer came; the purse grew heavy; customers queued up; "
+    "the bargain was struck",
+    "a thief took the cash; nobody bought anything; the scales were false; "
+    "the price of wool fell; a rival undersold",
   ),
   _scene(
     "stable; paddock; riding track",
-    "brushed the pony; saddled the mare; filled the manger; cleaned the hooves; braided the mane; trotted round",
-    "the colt took the fence; the foal stood up; the stallion grew tame; the gallop was swift; the rider won a ribbon",
-    "the pony threw a shoe; the colt bolted; the mare went lame; the saddle slid off; the reins snapped",
+    "brushed the pony; saddled the mare; filled the manger; cleaned the hooves; "
+    "braided the mane; trotted round",
+    "the colt took the fence; the foal stood up; the stallion grew tame; the gallop was swift; "
+    "the rider won a ribbon",
+    "the pony threw a shoe; the colt bolted; the mare went lame; the saddle slid off; "
+    "the reins snapped",
   ),
   _scene(
     "workshop; sawmill; carpenter's bench",
-    "planed the boards; sawed the beam; glued the chair; carved a spoon; sanded the table; drilled the holes",
-    "the joints fitted; the drawer slid smoothly; the cradle was finished; the varnish shone; the shelf stood level",
-    "the plank split; the saw jammed; the glue would not dry; the chisel slipped; the table wobbled",
+    "planed the boards; sawed the beam; glued the chair; carved a spoon; sanded the table; "
+    "drilled the holes",
+    "the joints fitted; the drawer slid smoothly; the cradle was finished; the varnish shone; "
+    "the shelf stood level",
+    "the plank split; the saw jammed; the glue would not dry; the chisel slipped; "
+    "the table wobbled",
   ),
   _scene(
     "sickroom; hospital; chemist's shop",
-    "boiled the herbs; bandaged the wrist; took the pulse; mixed the ointment; changed the sheets; measured the drops",
-    "the fever went down; the cough was gone; the wound healed; the patient sat up; the medicine worked",
-    "the fever rose; the wound festered; the pills ran out; the patient fainted; the cough grew worse",
+    "boiled the herbs; bandaged the wrist; took the pulse; mixed the ointment; "
+    "changed the sheets; measured the drops",
+    "the fever went down; the cough was gone; the wound healed; the patient sat up; "
+    "the medicine worked",
+    "the fever rose; the wound festered; the pills ran out; the patient fainted; "
+    "the cough grew worse",
   ),
   _scene(
     "concert hall; bandstand; ballroom",
-    "tuned the fiddle; practised the scales; beat the drum; learned the waltz; played the flute; sang the ballad",
-    "the audience clapped; the choir was in tune; an encore was called for; the melody soared; the dancers cheered",
-    "a string broke; the singer was hoarse; the audience hissed; the tune was forgotten; the piano was out of tune",
+    "tuned the fiddle; practised the scales; beat the drum; learned the waltz; "
+    "played the flute; sang the ballad",
+    "the audience clapped; the choir was in tune; an encore was called for; the melody soared; "
+    "the dancers cheered",
+    "a string broke; the singer was hoarse; the audience hissed; the tune was forgotten; "
+    "the piano was out of tune",
   ),
   _scene(
     "tailor's room; weaving shed; draper's shop",
-    "threaded the needle; cut the velvet; hemmed the gown; spun the wool; ironed the collar; sewed on buttons",
-    "the gown was a perfect fit; the stitches held; the silk gleamed; the bride loved the lace; the pattern matched",
-    "the seam ripped; the scissors slipped; moths ate the felt; the dye ran; the sleeve was too short",
+    "threaded the needle; cut the velvet; hemmed the gown; spun the wool; ironed the collar; "
+    "sewed on buttons",
+    "the gown was a perfect fit; the stitches held; the silk gleamed; "
+    "the bride loved the lace; the pattern matched",
+    "the seam ripped; the scissors slipped; moths ate the felt; the dye ran; "
+    "the sleeve was too short",
   ),
 )
 
 HAPPY = (
-  "sang all the way home; smiled at everyone; laughed aloud; was full of joy; felt light at heart; danced with joy; "
-  "hummed merrily; was glad; was content; beamed with pride; was cheerful; thanked the stars"
+  "sang all the way home; smiled at everyone; laughed aloud; was full of joy; "
+  "felt light at heart; danced with joy; hummed merrily; was glad; was content; "
+  "beamed with pride; was cheerful; thanked the stars"
 ).split("; ")
 SAD = (
-  "wept all the way home; sighed all evening; was close to tears; was full of grief; felt heavy; crept to bed; "
-  "groaned aloud; was sorry; was gloomy; sulked in a corner; was downcast; cursed the day"
+  "wept all the way home; sighed all evening; was close to tears; was full of grief; "
+  "felt heavy; crept to bed; groaned aloud; was sorry; was gloomy; sulked in a corner; "
+  "was downcast; cursed the day"
 ).split("; ")
 
 _OPENINGS = (
@@ -128,7 +164,7 @@ _THEN = ("Then", "Later", "At noon", "Soon", "In the end", "After a while")
 
 
 def documents(seed: int = 0, size: int = 3_000_000) -> Iterator[str]:
-  """Books of many days, a day a line, until they have `size` characters together."""
+  """Books of 80 days, one per line, until they have `size` characters in all."""
   rng = random.Random(f"documents {seed}")
   total = 0
   while total < size:
@@ -138,7 +174,7 @@ def documents(seed: int = 0, size: int = 3_000_000) -> Iterator[str]:
 
 
 def _day(rng: random.Random) -> str:
-  """Opening, work, and one to three turns, each with the mood that follows from it."""
+  """An opening, work, and one to three events, each with the mood it causes."""
   scene, name = rng.choice(SCENES), rng.choice(SHE + HE)
   he = pronoun(name)
   parts = [_opening(rng, scene.places, name)]
@@ -160,12 +196,11 @@ def pronoun(name: str) -> str:
   return "She" if name in SHE else "He"
 
 
-# The labelled tasks. Each makes one example from (rng, phrases of one part): its texts, and its
-# label.
+# The labeled tasks. Each function makes the texts of one example with the given label.
 
 
 def ending(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
-  """Does the day end well? Two turns, one for better and one for worse; the last one decides."""
+  """Does the day end well? One event is good and one is bad; the last one decides."""
   scene, name = rng.choice(part.scenes), rng.choice(SHE + HE)
   first, last = (scene.bad, scene.good) if label == "well" else (scene.good, scene.bad)
   day = [_opening(rng, scene.places, name), f"{pronoun(name)} {rng.choice(scene.work)}."]
@@ -173,39 +208,38 @@ def ending(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
 
 
 def doing(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
-  """Does a statement about what was done follow from where it was and what happened, or
-  contradict it?
-  """
-  (scene, other), name = rng.sample(part.scenes, 2), rng.choice(SHE + HE)
-  turn = rng.choice(rng.choice((scene.good, scene.bad)))
-  done = rng.choice((scene if label == "follows" else other).work)
-  return f"{_opening(rng, scene.places, name)} Then {turn}.", f"{pronoun(name)} {done}."
+  """Does some work follow from a place and an event, or contradict them?"""
+  (scene, other_scene), name = rng.sample(part.scenes, 2), rng.choice(SHE + HE)
+  event = rng.choice(rng.choice((scene.good, scene.bad)))
+  work_scene = scene if label == "follows" else other_scene
+  work = rng.choice(work_scene.work)
+  return f"{_opening(rng, scene.places, name)} Then {event}.", f"{pronoun(name)} {work}."
 
 
 def company(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
-  """Did two people do the same kind of work, that is, in scenes of one kind?"""
+  """Did two people do the same kind of work, that is, work of the same scene?"""
   scenes, names = rng.sample(part.scenes, 2), rng.sample(SHE + HE, 2)
   if label == "same":
-    one, other = rng.sample(scenes[0].work, 2)
+    works = rng.sample(scenes[0].work, 2)
   else:
-    one, other = rng.choice(scenes[0].work), rng.choice(scenes[1].work)
-  return f"{names[0]} {one}.", f"{names[1]} {other}."
+    works = [rng.choice(scene.work) for scene in scenes]
+  return f"{names[0]} {works[0]}.", f"{names[1]} {works[1]}."
 
 
 def next_turn(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
-  """Which of four turns can come next? Only one belongs to the scene."""
+  """Which of four events can come next? Only one belongs to the scene."""
   scenes, name = rng.sample(part.scenes, 4), rng.choice(SHE + HE)
   good = rng.random() < 0.5
-  turns = [f"Then {rng.choice(scene.good if good else scene.bad)}." for scene in scenes]
-  right = "ABCD".index(label)
-  turns[0], turns[right] = turns[right], turns[0]
-  return (
-    f"{_opening(rng, scenes[0].places, name)} {pronoun(name)} {rng.choice(scenes[0].work)}.",
-    *turns,
-  )
+  events = [f"Then {rng.choice(scene.good if good else scene.bad)}." for scene in scenes]
+  answer = "ABCD".index(label)
+  events[0], events[answer] = events[answer], events[0]
+  opening = _opening(rng, scenes[0].places, name)
+  return f"{opening} {pronoun(name)} {rng.choice(scenes[0].work)}.", *events
 
 
-LABELS = {
+Maker = Callable[[random.Random, "Part", str], tuple[str, ...]]
+
+LABELS: dict[Maker, tuple[str, ...]] = {
   ending: ("badly", "well"),
   doing: ("contradicts", "follows"),
   company: ("different", "same"),
@@ -216,7 +250,7 @@ SIZES = {"train": 320, "dev": 400, "test": 400}
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """The phrases of the labelled training sets, or those of the dev and test sets."""
+  """The phrases of the labeled training sets, or those of the dev and test sets."""
 
   scenes: tuple[Scene, ...]
 
@@ -224,26 +258,30 @@ class Part:
   def of(cls, split: str) -> "Part":
     held_out = split != "train"
 
-    def half(phrases):
+    def select(phrases: tuple[str, ...]) -> tuple[str, ...]:
+      """Every third phrase is held out."""
       return tuple(phrase for i, phrase in enumerate(phrases) if (i % 3 == 1) == held_out)
 
-    scenes = tuple(Scene(half(s.places), half(s.work), half(s.good), half(s.bad)) for s in SCENES)
-    return cls(scenes)
+    scenes = []
+    for scene in SCENES:
+      lists = (scene.places, scene.work, scene.good, scene.bad)
+      scenes.append(Scene(*map(select, lists)))
+    return cls(tuple(scenes))
 
 
-def examples(task, split: str, seed: int = 0) -> list[tuple[tuple[str, ...], str]]:
-  """The labelled examples of a task, (texts, label) each: no two alike, labels in equal numbers.
+def examples(task: Maker, split: str, seed: int = 0) -> list[tuple[tuple[str, ...], str]]:
+  """The labeled examples of a task as (texts, label): distinct texts, balanced labels.
 
   Args:
-    task: ending, doing, company or next_turn.
-    split: "train"; or "dev" or "test", which share no phrase with it.
+    task: one of LABELS: ending, doing, company or next_turn.
+    split: "train"; "dev" and "test" share no phrase with it.
   """
   rng = random.Random(f"{task.__name__} {split} {seed}")
   part, labels = Part.of(split), LABELS[task]
-  found: dict[tuple[str, ...], str] = {}
-  while len(found) < SIZES[split]:
-    label = labels[len(found) % len(labels)]
-    found.setdefault(task(rng, part, label), label)
-  pairs = list(found.items())
+  labels_of_texts: dict[tuple[str, ...], str] = {}
+  while len(labels_of_texts) < SIZES[split]:
+    label = labels[len(labels_of_texts) % len(labels)]
+    labels_of_texts.setdefault(task(rng, part, label), label)
+  pairs = list(labels_of_texts.items())
   rng.shuffle(pairs)
   return pairs

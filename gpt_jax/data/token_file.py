@@ -1,26 +1,28 @@
-"""Token files: one split of prepared text as a flat array of ids, with a header and document offsets."""
+"""Token files: a split of prepared text as a flat array of ids, with document offsets."""
 
 import json
 import os
 import weakref
+from typing import Any
 
 import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import write_json
 
 
 class TokenWriter:
-  """Writes one split: `<split>.bin` (the ids), `<split>.documents.npy` (where each document begins)
-  and the header.
+  """Writes one split: `<split>.bin` (ids), `<split>.documents.npy` (offsets of the documents) and
+  `<split>.json` (the header).
 
-  The header, `<split>.json`, comes last; a split without one is not whole.
+  The header is written last, so a split without one is incomplete.
   """
 
   def __init__(self, folder: str, split: str, vocab_size: int):
     self._path = os.path.join(folder, split)
     self._dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-    self.counts = np.zeros(vocab_size, np.int64)  # how often each id was written
+    self.counts = np.zeros(vocab_size, np.int64)  # of each id
     self.n_tokens = self.n_documents = self.n_bytes = self.n_words = 0
     self._ends_at = 0
     self._file = open(self._path + ".bin", "wb")
@@ -29,8 +31,13 @@ class TokenWriter:
     self._documents.write(bytes(8))  # the first document begins at 0
 
   def add(self, ids: np.ndarray, n_bytes: int, n_words: int, last: bool = True) -> None:
-    """Appends ids (int [n]) to the current document; `last` ends it. Documents without tokens
-    leave no trace.
+    """Appends to the current document. Documents without tokens are dropped.
+
+    Args:
+      ids: int [n].
+      n_bytes: of the text they encode.
+      n_words: of the same text.
+      last: whether they end the document.
     """
     self._file.write(ids.astype(self._dtype).tobytes())
     np.add.at(self.counts, ids, 1)
@@ -42,10 +49,8 @@ class TokenWriter:
       self._ends_at = self.n_tokens
       self.n_documents += 1
 
-  def close(self, **more) -> dict:
-    """Writes what is left and the header, which it returns; `more`: what else it should say,
-    such as tokenizer_hash.
-    """
+  def close(self, **entries: Any) -> dict[str, Any]:
+    """Completes the files; returns the header, with `entries` such as tokenizer_hash."""
     self._documents.seek(0)
     self._write_documents_header()
     self._documents.close()
@@ -58,41 +63,45 @@ class TokenWriter:
       "unigram_entropy": unigram_entropy(self.counts),
       "vocab_size": len(self.counts),
       "dtype": self._dtype.name,
-      **more,
+      **entries,
     }
-    with open(self._path + ".json", "w", encoding="utf-8") as file:
-      json.dump(header, file, indent=2)
-      file.write("\n")
+    write_json(self._path + ".json", header)
     return header
 
   def _write_documents_header(self) -> None:
-    # numpy leaves room in the header for the first axis to grow, so it can be written again with
-    # the final length.
+    # NumPy reserves space for the first axis to grow, so `close` can write the final length here.
     shape = {"descr": "<i8", "fortran_order": False, "shape": (self.n_documents + 1,)}
     np.lib.format.write_array_header_1_0(self._documents, shape)
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
-  """Nats per token of the best model that ignores context; a loss that stays here has learned
-  frequencies only.
+  """Nats per token of the best model that ignores context.
+
+  A model whose loss stays at this value has learned only how frequent each token is.
   """
   share = counts[counts > 0] / max(1, counts.sum())
   return float(-(share * np.log(share)).sum())
 
 
 class TokenFile:
-  """One split of a prepared directory, read by position.
+  """One split of a prepared folder, with random access.
 
-  Ids are read with pread rather than mapped, so that resident memory stays small whatever the
-  file's size.
+  Ids are read by pread, not mapped, so that resident memory stays small for files of any size.
 
-  Attributes: n_tokens, n_documents, n_bytes and n_words (of the cleaned text), unigram_entropy
-  (nats per token), vocab_size, tokenizer_hash, offsets (int64 [n_documents + 1]), header (all of
-  it).
+  Attributes:
+    n_tokens: in the file.
+    n_documents: in the file.
+    n_bytes: of the cleaned text.
+    n_words: of the cleaned text.
+    unigram_entropy: nats per token.
+    vocab_size: of the tokenizer.
+    tokenizer_hash: see Tokenizer.hash.
+    offsets: int64 [n_documents + 1], where each document begins, and the end.
+    header: all entries of `<split>.json`.
   """
 
   def __init__(self, folder: str, split: str):
-    """Raises InputError where the split is missing, truncated, or disagrees with its header."""
+    """Raises InputError if the split is missing, truncated or inconsistent with its header."""
     self.path = os.path.join(folder, split)
     try:
       with open(self.path + ".json", encoding="utf-8") as file:
@@ -126,28 +135,25 @@ class TokenFile:
     if size != expected:
       state = "truncated" if size < expected else "longer than its header says"
       raise InputError(
-        f"{self.path}.bin: {state}, {size} bytes where {expected} should be; prepare the text again"
+        f"{self.path}.bin: {state}, {size} bytes instead of {expected}; prepare the text again"
       )
-    if (
-      len(self.offsets) != self.n_documents + 1
-      or self.offsets[0] != 0
-      or self.offsets[-1] != self.n_tokens
-    ):
+    bounds = (0, self.n_tokens)
+    if len(self.offsets) != self.n_documents + 1 or (self.offsets[0], self.offsets[-1]) != bounds:
       raise InputError(
         f"{self.path}.documents.npy: does not fit {self.path}.json; prepare the text again"
       )
 
   def check_vocabulary(self, tokenizer: Tokenizer) -> None:
-    """Raises InputError where the file was written with another vocabulary."""
+    """Raises InputError if the file was written with another tokenizer."""
     if self.tokenizer_hash != tokenizer.hash:
       raise InputError(
-        f"{self.path}.bin: a token file of another vocabulary, {tokenizer.difference(self.tokenizer_hash)}; "
-        "prepare the text with --tokenizer=DIR, the folder of the vocabulary wanted"
+        f"{self.path}.bin: a token file of another vocabulary, "
+        f"{tokenizer.difference(self.tokenizer_hash)}; prepare the text with --tokenizer=DIR, the "
+        "folder of the right tokenizer"
       )
 
   def read(self, offset: int, count: int) -> np.ndarray:
-    """The ids [offset, offset + count), int32 (all of uint32's ids that occur fit)."""
+    """The ids at [offset, offset + count), int32."""
     size = self._dtype.itemsize
-    return np.frombuffer(
-      os.pread(self._descriptor, count * size, offset * size), self._dtype
-    ).astype(np.int32)
+    content = os.pread(self._descriptor, count * size, offset * size)
+    return np.frombuffer(content, self._dtype).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Training batches from a token file: rows are a pure function of (seed, step)."""
+"""Windows of a token file as rows of ids; training rows are a pure function of (seed, step)."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ class WindowsConfig:
   length: int = option(512, "tokens predicted in a row, T", unit="tokens", low=1)
   sampling: Literal["within_documents", "across_documents", "random_offset"] = option(
     "within_documents",
-    "within_documents: shuffled spans that never cross a document; across_documents: the same over all the text as "
-    "one; random_offset: any place in the text, with replacement",
+    "within_documents: shuffled spans that never cross a document; across_documents: the same, "
+    "with the whole text as one document; random_offset: from random positions, with replacement",
   )
 
   def __post_init__(self):
@@ -32,18 +32,17 @@ class WindowsConfig:
 
 
 class Windows:
-  """The training batches of a token file: step -> rows, int32 [B, T + 1], -1 past the end of a
-  document.
+  """The rows of a token file by step: int32 [B, T + 1], padded with -1 after the end of a document.
 
-  Each epoch cuts every document (or the whole text) into spans of T + 1 tokens at stride T, from a
-  new random phase, so that neighbours share one token and each token but a document's first is a
-  target in some epoch; the spans come in a new random order. A document shorter than T + 1 is one
-  row, filled up with -1. Epochs follow each other without a gap: a batch may hold the end of one
-  and the beginning of the next. The paper: "randomly sampled, contiguous sequences".
+  Each epoch cuts every document (or the whole text) into spans of T + 1 tokens with stride T, from
+  a new random phase: neighbors share one token, and every token except a document's first is a
+  target in some epoch. The spans come in a new random order. A document shorter than T + 1 is one
+  padded row. A batch may hold the end of one epoch and the beginning of the next. The paper, 4.1:
+  "randomly sampled, contiguous sequences".
   """
 
   def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0):
-    """Raises InputError where the text has no window."""
+    """Raises InputError if the text has no span."""
     self.tokens = tokens
     self.config = config
     self.seed = seed
@@ -52,51 +51,54 @@ class Windows:
     if config.sampling != "within_documents":
       if tokens.n_tokens < stride + 1:
         raise InputError(
-          f"{tokens.path}.bin: {tokens.n_tokens} tokens are less than one window of length + 1 = {stride + 1}; "
-          "use a smaller length, more text or, of held-out text, a larger --valid_share when it is prepared"
+          f"{tokens.path}.bin: {tokens.n_tokens} tokens are less than one window of length + 1 = "
+          f"{stride + 1}; use a smaller length, more text or, for held-out text, prepare it with a "
+          "larger --valid_share"
         )
       offsets = np.array([0, tokens.n_tokens])
     self._begin = offsets[:-1]
     self._size = np.diff(offsets)
     spans = np.where(self._size >= 2, np.maximum(1, (self._size - 1) // stride), 0)
-    self._last = np.cumsum(spans)  # the spans of documents 0 to d, added up
-    self.spans_per_epoch = int(self._last[-1]) if len(spans) else 0
+    self._span_ends = np.cumsum(spans)  # one past the last span of each document
+    self.spans_per_epoch = int(self._span_ends[-1]) if len(spans) else 0
     if not self.spans_per_epoch:
       raise InputError(
-        f"{tokens.path}.bin: no document has two tokens, so there is nothing to predict; use more text"
+        f"{tokens.path}.bin: no document has two tokens, so there is nothing to predict; use more "
+        "text"
       )
 
   @property
   def steps_per_epoch(self) -> int:
-    """Batches until every span was seen; the last one may begin the next epoch."""
+    """Batches until every span has been seen; the last one may reach into the next epoch."""
     return -(-self.spans_per_epoch // self.config.batch_size)
 
   def __call__(self, step: int, rows: slice = slice(None)) -> np.ndarray:
-    """The batch of a step, or only some of its rows (a host's share)."""
-    numbers = (step * self.config.batch_size + np.arange(self.config.batch_size, dtype=np.int64))[
-      rows
-    ]
+    """The rows of a step, or only some of them (a host's share)."""
+    first = step * self.config.batch_size
+    numbers = np.arange(first, first + self.config.batch_size, dtype=np.int64)[rows]
     if self.config.sampling == "random_offset":
-      places = self.tokens.n_tokens - self.config.length
-      begins = (hash64(numbers, self.seed) % np.uint64(places)).astype(np.int64)
+      positions = self.tokens.n_tokens - self.config.length
+      begins = (hash64(numbers, self.seed) % np.uint64(positions)).astype(np.int64)
       return self._read(begins, np.full(len(begins), self.config.length + 1))
     begins, counts = np.empty_like(numbers), np.empty_like(numbers)
     epochs = numbers // self.spans_per_epoch
     for epoch in np.unique(epochs):
-      here = epochs == epoch
-      begins[here], counts[here] = self._spans(int(epoch), numbers[here] % self.spans_per_epoch)
+      mask = epochs == epoch
+      begins[mask], counts[mask] = self._spans(int(epoch), numbers[mask] % self.spans_per_epoch)
     return self._read(begins, counts)
 
-  def _spans(self, epoch: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the spans at these places of an epoch's order begin, and how many tokens they have."""
+  def _spans(self, epoch: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The offsets and lengths of the spans with these ranks in an epoch's order."""
     stride = self.config.length
-    spans = permute(places, self.spans_per_epoch, self.seed, epoch)
-    document = np.searchsorted(self._last, spans, side="right")
+    spans = permute(ranks, self.spans_per_epoch, self.seed, epoch)
+    document = np.searchsorted(self._span_ends, spans, side="right")
     size = self._size[document]
-    before = np.where(document > 0, self._last[document - 1], 0)
-    slack = np.maximum(0, (size - 1) - np.maximum(1, (size - 1) // stride) * stride)
+    first_span = np.where(document > 0, self._span_ends[document - 1], 0)
+    # The spans of a document predict a multiple of stride tokens; the phase skips some others.
+    predicted = np.maximum(1, (size - 1) // stride) * stride
+    slack = np.maximum(0, (size - 1) - predicted)
     phase = (hash64(document, self.seed, epoch, 1) % (slack + 1).astype(np.uint64)).astype(np.int64)
-    begin = phase + (spans - before) * stride
+    begin = phase + (spans - first_span) * stride
     return self._begin[document] + begin, np.minimum(stride + 1, size - begin)
 
   def _read(self, begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -108,18 +110,19 @@ class Windows:
   def sequential(
     self, batch_size: int | None = None, rows: slice = slice(None)
   ) -> Iterator[np.ndarray]:
-    """The whole file in order, for evaluation; every token but a document's first is a target
-    exactly once.
+    """The file in order, for evaluation: every token except a document's first is a target once.
 
-    Rows as in training, but from the document's first token to its last; the last batch is filled
-    up with rows of -1. With sampling other than within_documents the text is one document.
+    Rows are as in training, but cover each document completely. The last batch is padded with rows
+    of -1. With a sampling other than within_documents the text is one document.
     """
     size, stride = batch_size or self.config.batch_size, self.config.length
-    last = np.cumsum(-(-np.maximum(0, self._size - 1) // stride))
-    total = int(last[-1])
+    span_ends = np.cumsum(-(-np.maximum(0, self._size - 1) // stride))
+    total = int(span_ends[-1])
     for first in range(0, total, size):
       spans = np.arange(first, first + size)[rows]
-      document = np.minimum(np.searchsorted(last, spans, side="right"), len(last) - 1)
-      begin = (spans - np.where(document > 0, last[document - 1], 0)) * stride
+      document = np.searchsorted(span_ends, spans, side="right")
+      document = np.minimum(document, len(span_ends) - 1)  # for the padding of the last batch
+      first_span = np.where(document > 0, span_ends[document - 1], 0)
+      begin = (spans - first_span) * stride
       count = np.where(spans < total, np.minimum(stride + 1, self._size[document] - begin), 0)
       yield self._read(self._begin[document] + begin, count)

@@ -17,20 +17,20 @@ def named(maker):
 
 
 def facts():
-  """A second view of the world: sentence end -> (scene, kind)."""
-  found = {}
+  """The phrases as a second view of the world: sentence end -> (scene, kind)."""
+  kinds = {}
   for number, scene in enumerate(world.SCENES):
     for kind in ("places", "work", "good", "bad"):
       for phrase in getattr(scene, kind):
-        assert phrase not in found, (
+        assert phrase not in kinds, (
           f"{phrase!r} is in two scenes or lists, so nothing follows from it"
         )
-        found[phrase] = (number, kind)
+        kinds[phrase] = (number, kind)
   for kind, phrases in (("happy", world.HAPPY), ("sad", world.SAD)):
     for phrase in phrases:
-      assert phrase not in found
-      found[phrase] = (None, kind)
-  return found
+      assert phrase not in kinds
+      kinds[phrase] = (None, kind)
+  return kinds
 
 
 FACTS = facts()

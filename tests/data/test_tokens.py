@@ -221,7 +221,7 @@ def test_bad_files(tmp_path):
   write(tmp_path, numbered(SIZES))
   whole = (tmp_path / "train.bin").read_bytes()
   (tmp_path / "train.bin").write_bytes(whole[:-2])
-  with pytest.raises(InputError, match=r"train\.bin: truncated, 1040 bytes where 1042"):
+  with pytest.raises(InputError, match=r"train\.bin: truncated, 1040 bytes instead of 1042"):
     TokenFile(tmp_path, "train")
   (tmp_path / "train.bin").write_bytes(whole + b"\0\0")
   with pytest.raises(InputError, match="longer than its header"):

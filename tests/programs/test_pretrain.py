@@ -307,7 +307,7 @@ def test_missing_and_truncated_data(copied, tmp_path):
   )
   with open(copied / "valid.bin", "r+b") as file:
     file.truncate(10)
-  refused(CONFIG, copied, tmp_path / "run", "valid.bin: truncated, 10 bytes where")
+  refused(CONFIG, copied, tmp_path / "run", "valid.bin: truncated, 10 bytes instead of")
   (copied / "train.json").unlink()
   refused(CONFIG, copied, tmp_path / "run", "train.json: missing")
   assert not (tmp_path / "run").exists()
