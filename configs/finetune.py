@@ -1,22 +1,25 @@
-"""Fine-tuning as in the paper: 3 epochs of batches of 32, 6.25e-5 falling linearly after a warm-up
-of 0.2 %.
+"""Fine-tuning as in the paper (section 4.1): 3 epochs, batches of 32, learning rate 6.25e-5 with
+linear decay after a warm-up of 0.2 %.
 
-  python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=runs/gpt1 --workdir=runs/cola
+  python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR \
+    --pretrained=runs/gpt1 --workdir=runs/cola
 
 Tasks: cola, sst2, mrpc, qqp, stsb, mnli, mnli-mismatched, qnli, rte, snli, scitail, race,
-race-middle, race-high, storycloze, storycloze-2018; wnli, which GLUE has and the paper has not; of
-the embedded world story-ending, story-doing, story-company, story-next. With `:table`, files of
-your own:
+race-middle, race-high, storycloze, storycloze-2018; wnli, which is in GLUE but not in the paper;
+story-ending, story-doing, story-company, story-next of the embedded story world. With `:table`,
+files of your own:
 
-  python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR --pretrained=DIR --workdir=DIR \
-    --config.task.columns=question,answer --config.task.label=verdict --config.task.transform=entailment
+  python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR \
+    --pretrained=DIR --workdir=DIR --config.task.columns=question,answer \
+    --config.task.label=verdict --config.task.transform=entailment
 
 From scratch, with the checkpoint's vocabulary and sizes: --config.transfer_layers=-1.
-Hardware: minutes a task on one GPU; a small model on a CPU, see README.md. Expect: the paper's
-result is printed with each task; they are test-set numbers of the full model (CoLA 45.4, RTE 56.0,
-MRPC 82.3, STS-B 82.0, RACE 59.0).
 
-The warm-up is 0.2 % of the updates, which below 500 updates is the first update alone, with a learning rate of 0;
+Hardware: one GPU, minutes per task; for a small model a CPU (README.md). Expect: the paper's test
+results with the full model are CoLA 45.4, RTE 56.0, MRPC 82.3, STS-B 82.0, RACE 59.0; each run
+prints its task's.
+
+Below 500 updates the warm-up is the first update alone, with learning rate 0;
 --config.optim.min_warmup_steps makes it longer.
 """
 

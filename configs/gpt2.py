@@ -1,13 +1,13 @@
-"""GPT-2 (Radford et al. 2019): the same decoder, pre-norm, with contexts of 1,024, in its four
-published sizes.
+"""GPT-2 (Radford et al. 2019): the same decoder with pre-norm and contexts of 1,024 tokens, in its
+four published sizes.
 
   python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR
   python launch/pretrain.py --config=configs/gpt2.py:small --data=data/books --workdir=runs/gpt2
 
-DIR is the folder of a vocabulary; with the released one, of 50,257 ids, small, medium, large and xl
-have 124,439,808, 354,823,168, 774,030,080 and 1,557,611,200 parameters. 512 x 1,024 tokens a step;
-the paper gives neither schedule nor
-length: those here are GPT-1's, 10 passes. Hardware and hours: not run by us at these sizes.
+DIR is the folder of a vocabulary. With the released one of 50,257 ids, small, medium, large and xl
+have 124,439,808, 354,823,168, 774,030,080 and 1,557,611,200 parameters. 512 x 1,024 tokens a step
+(section 2.3); the paper gives neither schedule nor length: here they are GPT-1's schedule and 10
+passes. Hardware, hours and results: not run by us at these sizes.
 """
 
 from gpt_jax.data.windows import WindowsConfig

@@ -1,10 +1,10 @@
-"""The paper's recurrent baseline (section 5, Table 5): one LSTM layer of 2048 units in GPT-1's
-place.
+"""The paper's recurrent baseline (section 5, table 5): one LSTM layer of 2048 units instead of the
+Transformer.
 
   python launch/pretrain.py --config=configs/lstm.py --data=data/books --workdir=runs/lstm
 
-Hardware and hours: not measured at full size. Expect: worse than GPT-1 everywhere but on MRPC, 5.6
-points of average score after fine-tuning (the paper; it gives no perplexity).
+Hardware and hours: not measured at full size. Expect: worse than GPT-1 on every task but MRPC, by
+5.6 points of average score after fine-tuning (the paper, which gives no perplexity).
 """
 
 from gpt_jax.models.lstm import LSTMConfig

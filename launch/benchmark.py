@@ -1,8 +1,10 @@
-"""Measures a config on this machine: training step, data, generation, time to the first step,
-checkpoints.
+"""Benchmarks a config on this machine: training step, data, generation, time to the first step,
+checkpoints, packed fine-tuning.
 
-python launch/benchmark.py [--config=configs/gpt1.py] [--only=step,data,generation,start,checkpoint] [--json=FILE]
-python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning --data_dir=DIR --tokenizer=DIR
+python launch/benchmark.py [--config=configs/gpt1.py]
+  [--only=step,data,generation,start,checkpoint] [--json=FILE]
+python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning
+  --data_dir=DIR --tokenizer=DIR
 """
 
 from absl import flags
@@ -11,9 +13,9 @@ import command_line
 
 CONFIG = command_line.define_config(default="configs/gpt1.py")
 BATCH_SIZE = flags.DEFINE_integer(
-  "batch_size", 0, "rows in a step; 0: 1 on a CPU, else the config's", lower_bound=0
+  "batch_size", 0, "rows per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
 )
-ONLY = flags.DEFINE_list("only", [], "parts to measure; all where none is named")
+ONLY = flags.DEFINE_list("only", [], "parts to measure; default: all")
 DATA_DIR = flags.DEFINE_string(
   "data_dir", "", "for finetuning: folder with glue/CoLA and glue/MRPC"
 )
@@ -30,7 +32,7 @@ def main():
   from gpt_jax.programs.pretrain import PretrainConfig
 
   config = CONFIG.value
-  if isinstance(config, PretrainConfig):  # of any other, run() says what is wrong
+  if isinstance(config, PretrainConfig):  # run() refuses any other
     size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
   benchmark.run(

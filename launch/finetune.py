@@ -1,6 +1,7 @@
 """Fine-tunes a pre-trained checkpoint on a labeled task.
 
-python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=DIR --workdir=DIR [--seeds=3]
+python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=DIR
+  --workdir=DIR [--seeds=3]
 """
 
 from absl import flags
@@ -17,14 +18,15 @@ DATA_DIR = flags.DEFINE_string(
 PRETRAINED = flags.DEFINE_string(
   "pretrained",
   None,
-  "workdir of a run, WORKDIR/best, one checkpoint, export, OpenAI's or transformers' folder; or none",
+  "workdir of a run, WORKDIR/best, one checkpoint, an export, OpenAI's or transformers' folder; "
+  "or none",
   required=True,
 )
 TOKENIZER = flags.DEFINE_string(
-  "tokenizer", "", "folder of a vocabulary, needed with --pretrained=none"
+  "tokenizer", "", "folder of a vocabulary; only with --pretrained=none"
 )
 SEEDS = flags.DEFINE_integer(
-  "seeds", 1, "how many runs, each with its own seed and folder", lower_bound=1
+  "seeds", 1, "number of runs, each with its own seed and folder", lower_bound=1
 )
 WORKDIR = command_line.define_workdir()
 command_line.define_distributed()

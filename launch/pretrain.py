@@ -1,6 +1,7 @@
 """Pre-trains a language model on prepared text (launch/prepare.py).
 
-python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR --workdir=DIR [--config.trunk.layers=2 …]
+python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR --workdir=DIR
+  [--config.trunk.layers=2 …]
 """
 
 from absl import flags

@@ -308,7 +308,7 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
     batch_size=16,
     lm_weight=0.2,
     optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
-    train=TrainConfig(epochs=6, log_every=8),
+    train=TrainConfig(epochs=6, log_every=8, keep_checkpoints=1),
   )
   pretrained = make_run(folder / "pretrained", ModelConfig(trunk))
   workdir = str(folder / "run")

@@ -170,7 +170,7 @@ def world(tmp_path_factory, finetuned, release):
     claim(str(here / name), config, tokenizer, counts)
   ids = np.zeros((1, 4), np.int32)
   model = language_model(override(config.trunk, "width", "32"))
-  optimizer, _ = make_optimizer(config.optim, 2)
+  optimizer = make_optimizer(config.optim, 2).transformation
   init = init_state(lambda key: model.init(key, Batch(Rows(ids, ids)))["params"], optimizer)
   with Checkpoints(str(here / "wider"), metric="valid_loss", mode="min") as checkpoints:
     checkpoints.save(1, init(0), {})

@@ -1,5 +1,4 @@
-"""The pre-training program as a user runs it: killed at any moment, over several processes,
-terminated.
+"""launch/pretrain.py in processes of its own: killed at any moment, distributed, terminated.
 
 GPT_JAX_KILLS=20 in the environment kills it 20 times instead of 3.
 """
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.checkpoints import store as checkpoint
+from gpt_jax.checkpoints.store import restore_params
 
 ROOT = Path(__file__).parents[1]
 CONFIG = """
@@ -40,7 +39,7 @@ def get_config():
 
 
 class Program:
-  """launch/pretrain.py in a process of its own."""
+  """A running launch/pretrain.py."""
 
   def __init__(self, prepared, workdir, log, *flags, devices=1):
     os.makedirs(os.path.dirname(log), exist_ok=True)
@@ -67,18 +66,18 @@ class Program:
         stderr=file,
       )
 
-  def said(self) -> str:
+  def log_text(self) -> str:
     return Path(self.log).read_text(encoding="utf-8", errors="replace")
 
   def wait_for(self, pattern: str, seconds: float = 120) -> None:
-    """Until the pattern is in what it said, or it ended."""
+    """Waits until the log has the pattern or the process has ended."""
     end = time.monotonic() + seconds
-    while not re.search(pattern, self.said()) and self.process.poll() is None:
-      assert time.monotonic() < end, self.said()
+    while not re.search(pattern, self.log_text()) and self.process.poll() is None:
+      assert time.monotonic() < end, self.log_text()
       time.sleep(0.02)
 
-  def anchors(self, code: int = 0, seconds: float = 120) -> None:
-    assert self.process.wait(seconds) == code, self.said()
+  def ends(self, code: int = 0, seconds: float = 120) -> None:
+    assert self.process.wait(seconds) == code, self.log_text()
 
   def __enter__(self):
     return self
@@ -90,20 +89,23 @@ class Program:
 
 
 def trained(workdir) -> dict[int, float]:
-  """The loss of every step that metrics.jsonl has, each exactly once and in order."""
+  """The losses in metrics.jsonl by step, which must be in order and without gap or repetition."""
   with open(f"{workdir}/metrics.jsonl", encoding="utf-8") as file:
-    found = [(entry["step"], entry["loss"]) for entry in map(json.loads, file) if "loss" in entry]
-  assert [step for step, _ in found] == list(range(1, len(found) + 1))
-  return dict(found)
+    losses = [(entry["step"], entry["loss"]) for entry in map(json.loads, file) if "loss" in entry]
+  assert [step for step, _ in losses] == list(range(1, len(losses) + 1))
+  return dict(losses)
 
 
 def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
   kills = int(os.environ.get("GPT_JAX_KILLS", 3))
   steps, rng = 60 * kills, random.Random(kills)
   with Program(
-    prepared, tmp_path / "whole", f"{tmp_path}/whole.log", f"--config.train.steps={steps}"
+    prepared,
+    tmp_path / "uninterrupted",
+    f"{tmp_path}/uninterrupted.log",
+    f"--config.train.steps={steps}",
   ) as program:
-    program.anchors(0, 60 + steps)
+    program.ends(0, 60 + steps)
 
   workdir, died_at = tmp_path / "killed", []
   flags = (f"--config.train.steps={steps}", "--config.train.checkpoint_every=2")
@@ -113,18 +115,18 @@ def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
         program.wait_for(r"step \d+/")
       time.sleep(rng.uniform(0, 2))
       program.process.send_signal(signal.SIGKILL)
-      program.anchors(-signal.SIGKILL)
-      died_at.append(max(map(int, re.findall(r"step (\d+)/", program.said())), default=0))
+      program.ends(-signal.SIGKILL)
+      died_at.append(max(map(int, re.findall(r"step (\d+)/", program.log_text())), default=0))
   with Program(prepared, workdir, f"{tmp_path}/last.log", *flags) as program:
-    program.anchors(0, 60 + steps)
+    program.ends(0, 60 + steps)
   resumed = re.findall(
     r"resumed at step ([\d,]+)", "".join(p.read_text() for p in sorted(tmp_path.glob("*.log")))
   )
   print(f"killed {kills} times, last reported steps {died_at} of {steps}; resumed at {resumed}")
 
-  assert trained(workdir) == trained(tmp_path / "whole")
+  assert trained(workdir) == trained(tmp_path / "uninterrupted")
   (params, _, step), (expected, _, _) = (
-    checkpoint.restore_params(str(w)) for w in (workdir, tmp_path / "whole")
+    restore_params(str(w)) for w in (workdir, tmp_path / "uninterrupted")
   )
   assert step == steps
   jax.tree.map(
@@ -136,8 +138,8 @@ def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
   assert all(name.isdigit() for name in os.listdir(workdir / "checkpoints"))
 
 
-def several(prepared, workdir, log, *flags, processes=2, devices=2):
-  """The processes of one run, each with its own simulated devices."""
+def start_distributed(prepared, workdir, log, *flags, processes=2, devices=2):
+  """The processes of one distributed run, each with its own simulated devices."""
   with socket.create_server(("127.0.0.1", 0)) as server:
     port = server.getsockname()[1]
   distributed = ("--distributed", f"--coordinator=127.0.0.1:{port}", f"--num_processes={processes}")
@@ -160,44 +162,42 @@ def one_process(prepared, tmp_path_factory):
   """The workdir of one process of four devices."""
   folder = tmp_path_factory.mktemp("one")
   with Program(prepared, folder / "run", f"{folder}/one.log", devices=4) as program:
-    program.anchors()
+    program.ends()
   return folder / "run"
 
 
 @pytest.mark.parametrize(
-  "mesh", [("fsdp=true", "model=2"), ("via=pmap",)], ids=["2x2 fsdp", "pmap"]
+  "mesh", [("fsdp=true", "model=2"), ("backend=pmap",)], ids=["2x2 fsdp", "pmap"]
 )
 def test_two_processes_equal_one(prepared, one_process, tmp_path, mesh):
-  first, second = several(
+  first, second = start_distributed(
     prepared, tmp_path / "run", f"{tmp_path}/two", *(f"--config.mesh.{m}" for m in mesh)
   )
   with first, second:
-    first.anchors()
-    second.anchors()
-  assert not second.said()  # process 0 alone reports, and XLA has nothing to say of how it shards
-  assert "rematerialization" not in first.said()
-  found, expected = trained(tmp_path / "run"), trained(one_process)
-  assert found.keys() == expected.keys()
-  np.testing.assert_allclose(list(found.values()), list(expected.values()), atol=1e-5)
-  (params, _, _), (right, _, _) = (
-    checkpoint.restore_params(str(w)) for w in (tmp_path / "run", one_process)
-  )
+    first.ends()
+    second.ends()
+  assert not second.log_text()  # only process 0 logs, and XLA has no warning about the sharding
+  assert "rematerialization" not in first.log_text()
+  losses, expected = trained(tmp_path / "run"), trained(one_process)
+  assert losses.keys() == expected.keys()
+  np.testing.assert_allclose(list(losses.values()), list(expected.values()), atol=1e-5)
+  (params, _, _), (right, _, _) = (restore_params(str(w)) for w in (tmp_path / "run", one_process))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, right)
 
 
 def test_sigterm_to_one_of_two_stops_both(prepared, tmp_path):
-  """They save the same step and exit with 0; one process of four devices then goes on from it."""
+  """They save the same step and exit with 0; one process of four devices resumes from it."""
   flags = ("--config.train.steps=2000", "--config.mesh.fsdp=true")
-  first, second = several(prepared, tmp_path / "run", f"{tmp_path}/two", *flags)
+  first, second = start_distributed(prepared, tmp_path / "run", f"{tmp_path}/two", *flags)
   with first, second:
     first.wait_for(r"step \d+/")
     second.process.send_signal(signal.SIGTERM)
-    first.anchors()
-    second.anchors()
-  stopped = int(re.search(r"stopped at step (\d+) of 2000 and saved", first.said())[1])
+    first.ends()
+    second.ends()
+  stopped = int(re.search(r"stopped at step (\d+) of 2000 and saved", first.log_text())[1])
   assert os.listdir(tmp_path / "run" / "checkpoints") == [str(stopped)]
   with Program(prepared, tmp_path / "run", f"{tmp_path}/on.log", *flags, devices=4) as program:
     program.wait_for(r"step \d+/")
-    assert f"resumed at step {stopped:,}" in program.said()
+    assert f"resumed at step {stopped:,}" in program.log_text()
     program.process.send_signal(signal.SIGTERM)
-    program.anchors()
+    program.ends()

@@ -206,7 +206,7 @@ def test_one_step(golden, mesh):
   rows = ((np.arange(16)[:, None] + 7 * np.arange(9)) % 60).astype(np.int32)
   where = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
   model = language_model(trunk)
-  optimizer, schedule = make_optimizer(
+  optimizer, schedule, _ = make_optimizer(
     OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20
   )
   make_state = init_state(lambda key: model.init(key, causal_batch(rows))["params"], optimizer)

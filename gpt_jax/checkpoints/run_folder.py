@@ -16,7 +16,13 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 
 # What may change between a run and its resumption: nothing that the result depends on.
-RESUMABLE_FIELDS = ("mesh.", "train.log_every", "train.checkpoint_every", "train.milestone")
+RESUMABLE_FIELDS = (
+  "mesh.",
+  "train.log_every",
+  "train.checkpoint_every",
+  "train.keep_checkpoints",
+  "train.milestone",
+)
 
 
 def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""The program that measures: training step, data, generation, start and checkpoints of one
-config on this machine.
+"""Benchmarks of one config on this machine: training step, data, generation, start, checkpoints and
+packed fine-tuning.
 """
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -36,19 +37,20 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.parallel.placement import check_batch, to_device
-from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.parallel.placement import check_batch
+from gpt_jax.programs.pretrain import PretrainConfig, make_trainer
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import Task, find
+from gpt_jax.training.flops import mfu
 from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.step import TrainState, compile_init, init_state, make_step
+from gpt_jax.training.trainer import Trainer
 
-ROUNDS = (
-  5  # of matrix products and steps in turn, so that both meet the same load; medians are reported
-)
+# Steps and matrix products are timed in turn, under the same load; medians are reported.
+ROUNDS = 5
 PAPER_VOCABULARY = 40_478
-EXAMPLES = 32  # in a batch of fine-tuning
+FINETUNING_BATCH = 32  # examples
+TOTAL_STEPS = 10_000  # of the schedule; no run is that long
 
 
 class Row(NamedTuple):
@@ -58,6 +60,9 @@ class Row(NamedTuple):
   name: str
   value: float
   unit: str
+
+
+Measured = Iterator[tuple[str, float, str]]  # name, value, unit
 
 
 def run(
@@ -71,43 +76,33 @@ def run(
   """Measures and prints a table.
 
   Args:
-    config: what to measure; without a vocabulary it gets the paper's 40,478 ids.
-    only: the parts to measure, of PARTS; none: all, "finetuning" only with its data.
+    config: what to measure; without a vocabulary size it gets the paper's 40,478.
+    only: the parts to measure, of PARTS and "finetuning"; (): all whose data is given.
     out: JSON file for the same numbers.
-    data_dir, tokenizer: for "finetuning", the folder with CoLA's and MRPC's official files, and
-      that of a vocabulary.
+    data_dir: for "finetuning", folder of CoLA's and MRPC's official files.
+    tokenizer: for "finetuning", folder of a vocabulary.
 
   Raises:
     InputError: an unknown part, or "finetuning" without its data.
   """
   if not isinstance(config, PretrainConfig):
     raise InputError(
-      f"--config: a {type(config).__name__}; what is measured is a pre-training, as configs/gpt1.py has"
+      f"--config: a {type(config).__name__}; what is measured is a pre-training, "
+      "as in configs/gpt1.py"
     )
-  if out and (os.path.isdir(out) or not os.path.isdir(os.path.dirname(os.path.abspath(out)))):
-    raise InputError(
-      f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file"
-    )
-  parts = PARTS | {
-    "finetuning": functools.partial(finetuning, data_dir=data_dir, tokenizer=tokenizer)
-  }
-  for part in only:
-    if part not in parts:
-      raise InputError(f"--only={part}: must be among {', '.join(parts)}")
-  if bool(data_dir) != bool(tokenizer) or ("finetuning" in only and not data_dir):
-    raise InputError(
-      "finetuning needs both --data_dir, with glue/ in it, and --tokenizer, the folder of a vocabulary"
-    )
+  _check_output(out)
+  parts = _parts(only, data_dir, tokenizer)
+  vocab_size = config.trunk.vocab_size or PAPER_VOCABULARY
   config = dataclasses.replace(
-    config,
-    trunk=dataclasses.replace(config.trunk, vocab_size=config.trunk.vocab_size or PAPER_VOCABULARY),
+    config, trunk=dataclasses.replace(config.trunk, vocab_size=vocab_size)
   )
+
   device = jax.devices()[0]
   devices = f"{jax.device_count()} x {device.device_kind} ({device.platform})"
   print(f"{devices}, {os.cpu_count()} CPU cores, jax {jax.__version__}")
   rows = []
-  for part in only or (parts if data_dir else PARTS):
-    for name, value, unit in parts[part](config):
+  for part, measure in parts.items():
+    for name, value, unit in measure(config):
       rows.append(Row(part, name, value, unit))
       print(f"{part:11} {name:48} {value:>12,.4g} {unit}", flush=True)
   if out:
@@ -121,67 +116,97 @@ def run(
   return rows
 
 
-Measured = Iterator[tuple[str, float, str]]
+def _parts(
+  only: tuple[str, ...], data_dir: str, tokenizer: str
+) -> dict[str, Callable[[PretrainConfig], Measured]]:
+  """The parts to measure. Raises InputError for an unknown one, or one without its data."""
+  parts = dict(PARTS)
+  if data_dir and tokenizer:
+    parts["finetuning"] = functools.partial(finetuning, data_dir=data_dir, tokenizer=tokenizer)
+  elif data_dir or tokenizer or "finetuning" in only:
+    raise InputError(
+      "finetuning needs both --data_dir, with glue/ in it, and --tokenizer, "
+      "the folder of a vocabulary"
+    )
+  for part in only:
+    if part not in parts:
+      raise InputError(f"--only={part}: must be among {', '.join([*PARTS, 'finetuning'])}")
+  return {part: parts[part] for part in only or parts}
+
+
+def _check_output(path: str) -> None:
+  """Raises InputError unless a file can be written there; "" is no output."""
+  if os.path.isdir(path):
+    raise InputError(f"--json={path}: a folder; name a file")
+  if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+    raise InputError(f"--json={path}: no such folder; name a file")
 
 
 def step(config: PretrainConfig) -> Measured:
-  """A training step, beside the matrix products in it alone: their times add up to the least a
-  step can take.
-  """
-  mesh = make_mesh(config.mesh)
-  state, advance = _training(config)
+  """A training step, and its matrix products alone, whose times add up to a lower bound."""
+  trainer = _trainer(config)
+  state = trainer.init(config.train.seed)
   rows = np.random.default_rng(0).integers(
     config.trunk.vocab_size, size=(config.data.batch_size, config.data.length + 1), dtype=np.int32
   )
-  batch = to_device(causal_batch(rows), mesh, config.train.microbatches, config.mesh.backend)
+  batch = trainer.to_device(causal_batch(rows))
 
   def one_step():
     nonlocal state
-    state, metrics = advance(state, batch)
+    state, metrics = trainer.step(state, batch, config.train.seed)
     return metrics["loss"]
 
+  dtypes = dict.fromkeys(("float32", config.trunk.dtype))
+  products = matrix_products(config, trainer.mesh.size)
+  multiplications = {
+    dtype: [_multiplication(dtype, product) for product in products] for dtype in dtypes
+  }
+  for warm_up in (one_step, *itertools.chain(*multiplications.values())):
+    jax.block_until_ready(warm_up())
+  step_times = []
+  product_times: dict[str, list[float]] = {dtype: [] for dtype in dtypes}  # of all products in turn
+  for _ in range(ROUNDS):
+    for dtype, calls in multiplications.items():
+      timed = zip(products, calls, strict=True)
+      product_times[dtype].append(sum(product.count * seconds(call) for product, call in timed))
+    step_times.append(seconds(one_step))
+
+  duration = statistics.median(step_times)
   tokens = config.data.batch_size * config.data.length
   flops = tokens * config.trunk.flops_per_token(config.data.length)
-  dtypes = dict.fromkeys(("float32", config.trunk.dtype))
-  products = [(dtype, p) for dtype in dtypes for p in matrix_products(config, mesh.size)]
-  runs = [_product(dtype, p) for dtype, p in products]
-  for warm_up in (one_step, *runs):
-    jax.block_until_ready(warm_up())
-  steps, times = [], []
-  for _ in range(ROUNDS):
-    times.append([seconds(run) for run in runs])
-    steps.append(seconds(one_step))
-  took = statistics.median(steps)
-  yield "time of a step", took, "s"
-  yield "tokens", tokens / took, "tokens/s"
-  yield "work, attention counted whole", flops / took / 1e9, "GFLOP/s"
-  for dtype in dtypes:
-    here = [i for i, (kind, _) in enumerate(products) if kind == dtype]
-    alone = [sum(products[i][1].count * of_round[i] for i in here) for of_round in times]
-    work = sum(products[i][1].count * products[i][1].flops for i in here) * mesh.size
-    if here:
-      yield f"matrix products alone, {dtype}", work / statistics.median(alone) / 1e9, "GFLOP/s"
-      share = statistics.median(flops / a * b / work for a, b in zip(steps, alone, strict=True))
-      yield f"share of that peak, {dtype}", 100 * share, "%"
+  yield "time of a step", duration, "s"
+  yield "tokens", tokens / duration, "tokens/s"
+  yield "work, attention counted whole", flops / duration / 1e9, "GFLOP/s"
+  utilization = mfu(tokens / duration, config.trunk.flops_per_token(config.data.length))
+  if utilization is not None:
+    yield "MFU", 100 * utilization, "%"
+  if not products:
+    return
+  work = sum(product.count * product.flops for product in products) * trainer.mesh.size
+  for dtype, times in product_times.items():
+    yield f"matrix products alone, {dtype}", work / statistics.median(times) / 1e9, "GFLOP/s"
+    pairs = zip(step_times, times, strict=True)
+    share = statistics.median(flops / whole * alone / work for whole, alone in pairs)
+    yield f"share of that peak, {dtype}", 100 * share, "%"
 
 
 def data(config: PretrainConfig) -> Measured:
-  """Windows read from a token file by one thread."""
+  """Batches of windows read from a token file by one thread."""
   with tempfile.TemporaryDirectory() as folder:
     writer = TokenWriter(folder, "train", config.trunk.vocab_size)
     rng = np.random.default_rng(0)
     for _ in range(100):
       writer.add(rng.integers(config.trunk.vocab_size, size=100_000), 400_000, 80_000)
     writer.close(tokenizer_hash="")
-    windows, steps = Windows(TokenFile(folder, "train"), config.data), iter(range(1 << 40))
-    took = seconds(lambda: causal_batch(windows(next(steps))))
-  yield "windows", config.data.batch_size / took, "windows/s"
-  yield "tokens", config.data.batch_size * config.data.length / took, "tokens/s"
+    windows, steps = Windows(TokenFile(folder, "train"), config.data), itertools.count()
+    duration = seconds(lambda: causal_batch(windows(next(steps))))
+  yield "windows", config.data.batch_size / duration, "windows/s"
+  yield "tokens", config.data.batch_size * config.data.length / duration, "tokens/s"
 
 
 def generation(config: PretrainConfig) -> Measured:
-  """Tokens added to prompts of 16, by 112 or as many as the context has room for."""
-  state, _ = _training(config)
+  """Sampling 112 tokens, or as many as fit into the context, after prompts of 16."""
+  state = _trainer(config).init(config.train.seed)
   model = language_model(config.trunk)
   new = min(112, config.trunk.context - 16)
   for batch in (1, 16):
@@ -191,15 +216,12 @@ def generation(config: PretrainConfig) -> Measured:
       return generate.sample(model, state.params, prompts, range(len(prompts)), new)
 
     sample()
-    yield (
-      f"batch {batch}",
-      batch * new / statistics.median(seconds(sample) for _ in range(3)),
-      "tokens/s",
-    )
+    duration = statistics.median(seconds(sample) for _ in range(3))
+    yield f"batch {batch}", batch * new / duration, "tokens/s"
 
 
 def start(config: PretrainConfig) -> Measured:
-  """From a command to the end of its first step, in a new process, with a small vocabulary."""
+  """From the command to the end of its first step, in a new process, with a small vocabulary."""
   config = dataclasses.replace(
     config,
     trunk=dataclasses.replace(config.trunk, vocab_size=0),
@@ -212,34 +234,28 @@ def start(config: PretrainConfig) -> Measured:
       json.dump(to_json(config), file)
     env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": f"{folder}/cache"}
     for cache in ("cold", "warm"):
-      command = [
-        sys.executable,
-        "-c",
-        _START,
-        f"{folder}/config.json",
-        f"{folder}/data",
-        f"{folder}/{cache}",
-      ]
-      began = time.perf_counter()
-      with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
-        said = []
-        for line in process.stderr:
-          said.append(line)
-          if line.startswith("step 1/1"):
-            yield (
-              f"time to the first step, {cache} compilation cache",
-              time.perf_counter() - began,
-              "s",
-            )
-            break
-        else:
-          raise RuntimeError("".join(said))
+      duration = _time_to_first_step(folder, f"{folder}/{cache}", env)
+      yield f"time to the first step, {cache} compilation cache", duration, "s"
+
+
+def _time_to_first_step(folder: str, workdir: str, env: dict[str, str]) -> float:
+  arguments = [f"{folder}/config.json", f"{folder}/data", workdir]
+  began = time.perf_counter()
+  with subprocess.Popen(
+    [sys.executable, "-c", _START, *arguments], env=env, stderr=subprocess.PIPE, text=True
+  ) as process:
+    lines = []
+    for line in process.stderr:
+      lines.append(line)
+      if line.startswith("step 1/1"):
+        duration = time.perf_counter() - began
         process.stderr.read()
+        return duration
+  raise RuntimeError("".join(lines))
 
 
 _START = """
 import json, sys
-from gpt_jax import config
 from gpt_jax.config import from_json
 from gpt_jax.programs import pretrain
 pretrain.run(from_json(json.load(open(sys.argv[1]))), *sys.argv[2:])
@@ -247,8 +263,8 @@ pretrain.run(from_json(json.load(open(sys.argv[1]))), *sys.argv[2:])
 
 
 def checkpoint(config: PretrainConfig) -> Measured:
-  """Saving a state: how long training waits, and how long until all is on disk."""
-  state, _ = _training(config)
+  """Saving a state: how long training waits, and how long until it is on disk."""
+  state = _trainer(config).init(config.train.seed)
   jax.block_until_ready(state)
   with tempfile.TemporaryDirectory() as folder, Checkpoints(folder) as checkpoints:
     waits, totals = [], []
@@ -259,74 +275,70 @@ def checkpoint(config: PretrainConfig) -> Measured:
       checkpoints.wait()
       totals.append(time.perf_counter() - began)
   yield "size", sum(x.nbytes for x in jax.tree.leaves(state)) / 1e9, "GB"
-  # The first compiles the fingerprints.
+  # The first save compiles the fingerprints.
   yield "training waits", statistics.median(waits[1:]), "s"
   yield "until it is on disk", statistics.median(totals[1:]), "s"
 
 
 def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measured:
-  """Examples a second of CoLA and MRPC, packed as for fine-tuning, and padded to the longest as
-  in OpenAI's code.
+  """Examples per second of CoLA and MRPC: packed, as we fine-tune, and padded to the longest, as in
+  OpenAI's code.
   """
   vocabulary = load_tokenizer(tokenizer)
   trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
+  config = dataclasses.replace(config, trunk=trunk)
   for name in ("cola", "mrpc"):
     task = find(name)
     encoded = task.encode(task.examples(data_dir, "train"), vocabulary, trunk.context)
-    yield (
-      f"{name}, longest sequence over the mean",
-      encoded.lengths.max() / encoded.lengths.mean(),
-      "times",
-    )
-    yield from _packing(dataclasses.replace(config, trunk=trunk), task, encoded)
+    ratio = encoded.lengths.max() / encoded.lengths.mean()
+    yield f"{name}, longest sequence over the mean", ratio, "times"
+    yield from _packing(config, task, encoded)
 
 
 def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
-  """One batch, packed and padded, trained on with the auxiliary loss and evaluated, in turns."""
+  """Training with the auxiliary loss and evaluation of one batch, packed and padded in turns."""
   mesh = make_mesh(config.mesh)
   model = ModelConfig(config.trunk, (LanguageHead(0.5), *make_heads([task.head]))).build()
-  packed = PackedBatches(encoded, EXAMPLES, seed=0, epochs=1, row_multiple=mesh.size)(0)
-  batches = {"packed": packed, "padded": one_sequence_per_row(packed, int(encoded.lengths.max()))}
-  optimizer, schedule = make_optimizer(config.optim, 10_000)
-  make_state = init_state(lambda key: model.init(key, packed)["params"], optimizer)
-  make_state, shardings = compile_init(
-    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
+  packed = PackedBatches(encoded, FINETUNING_BATCH, seed=0, epochs=1, row_multiple=mesh.size)(0)
+  trainer = Trainer.build(
+    model,
+    model_loss(model),
+    packed,
+    make_optimizer(config.optim, TOTAL_STEPS),
+    mesh,
+    rules=config.trunk.TENSOR_PARALLEL,
+    fsdp=config.mesh.fsdp,
   )
-  advance = make_step(model_loss(model), optimizer, schedule, mesh, shardings)
-  scores = jax.jit(
-    lambda params, batch: model.apply(
-      {"params": params}, jax.tree.map(lambda x: x[0], batch)
-    ).heads[1]
-  )
-  state, placed = (
-    make_state(np.uint32(0)),
-    {kind: to_device(batch, mesh) for kind, batch in batches.items()},
-  )
+  state = trainer.init(0)
+  padded = one_sequence_per_row(packed, int(encoded.lengths.max()))
+  batches = {"packed": trainer.to_device(packed), "padded": trainer.to_device(padded)}
 
-  def training(kind):
+  @jax.jit
+  def scores(params, batch):
+    return model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch)).heads[1]
+
+  def training(layout):
     nonlocal state
-    state, metrics = advance(state, placed[kind], np.uint32(0))
+    state, metrics = trainer.step(state, batches[layout], 0)
     return metrics["loss"]
 
-  def evaluation(kind):
-    return scores(state.params, placed[kind])
+  def evaluation(layout):
+    return scores(state.params, batches[layout])
 
   for work in (training, evaluation):
-    for kind in batches:
-      jax.block_until_ready(work(kind))  # compiles
-    rounds = [[seconds(functools.partial(work, kind)) for kind in batches] for _ in range(ROUNDS)]
-    for kind, times in zip(batches, zip(*rounds, strict=True), strict=True):
-      shape = " x ".join(map(str, batches[kind].rows.inputs.shape))
-      yield (
-        f"{task.name} {work.__name__}, {kind} to {shape}",
-        EXAMPLES / statistics.median(times),
-        "examples/s",
-      )
-    yield (
-      f"{task.name} {work.__name__}, packed",
-      statistics.median(b / a for a, b in rounds),
-      "times as fast",
-    )
+    name = f"{task.name} {work.__name__}"
+    times: dict[str, list[float]] = {layout: [] for layout in batches}
+    for layout in batches:
+      jax.block_until_ready(work(layout))  # compiles
+    for _ in range(ROUNDS):
+      for layout in batches:
+        times[layout].append(seconds(functools.partial(work, layout)))
+    for layout, batch in batches.items():
+      shape = " x ".join(map(str, batch.rows.inputs.shape[1:]))
+      rate = FINETUNING_BATCH / statistics.median(times[layout])
+      yield f"{name}, {layout} to {shape}", rate, "examples/s"
+    pairs = zip(times["packed"], times["padded"], strict=True)
+    yield f"{name}, packed", statistics.median(b / a for a, b in pairs), "times as fast"
 
 
 def one_sequence_per_row(batch: Batch, length: int) -> Batch:
@@ -361,7 +373,7 @@ PARTS = {
 
 
 class Product(NamedTuple):
-  """A matrix product: an einsum, the shapes of its operands, and how often a step makes it on
+  """A matrix product: an einsum, the shapes of its operands, and how often a step computes it on
   one device.
   """
 
@@ -379,18 +391,15 @@ class Product(NamedTuple):
 
 
 def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
-  """Those of a training step of the Transformer, forward and backward; attention whole, as in
-  flops_per_token.
+  """The products of a Transformer's training step, forward and backward; [] for other trunks.
+
+  Attention is counted whole, as in flops_per_token.
   """
   c = config.trunk
   if not isinstance(c, TransformerConfig):
     return []
-  batch, length, d, k = (
-    config.data.batch_size / devices,
-    config.data.length,
-    c.width,
-    c.width // c.heads,
-  )
+  batch, length = config.data.batch_size / devices, config.data.length
+  d, k = c.width, c.width // c.heads
   m = int(batch * length)
   products = []
   for inputs, outputs in ((d, 3 * d), (d, d), (d, 4 * d), (4 * d, d)):
@@ -398,15 +407,13 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
     products.append(Product("mi,io->mo", x, kernel, c.layers))
     products.append(Product("mo,io->mi", y, kernel, c.layers))
     products.append(Product("mi,mo->io", x, y, c.layers))
-  some = min(m, CHUNK_ELEMENTS // c.vocab_size)
-  hidden, table, scores = (some, d), (c.vocab_size, d), (some, c.vocab_size)
-  products.append(Product("md,vd->mv", hidden, table, m / some))
-  products.append(Product("mv,vd->md", scores, table, m / some))
-  products.append(Product("mv,md->vd", scores, hidden, m / some))
-  heads, square = (
-    (max(1, int(batch * c.heads)), length, k),
-    (max(1, int(batch * c.heads)), length, length),
-  )
+  chunk = min(m, CHUNK_ELEMENTS // c.vocab_size)  # positions whose logits are computed at once
+  hidden, table, logits = (chunk, d), (c.vocab_size, d), (chunk, c.vocab_size)
+  products.append(Product("md,vd->mv", hidden, table, m / chunk))
+  products.append(Product("mv,vd->md", logits, table, m / chunk))
+  products.append(Product("mv,md->vd", logits, hidden, m / chunk))
+  attention_heads = max(1, int(batch * c.heads))
+  heads, square = (attention_heads, length, k), (attention_heads, length, length)
   products.append(Product("htk,hsk->hts", heads, heads, 2 * c.layers))
   products.append(Product("hts,hsk->htk", square, heads, 2 * c.layers))
   products.append(Product("hts,htk->hsk", square, heads, 2 * c.layers))
@@ -414,52 +421,31 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
 
 
 def seconds(run: Callable[[], Any], least: float = 0.1) -> float:
-  """Mean time of a call, of as many as take `least` seconds together; a device's work is waited
-  for.
-  """
+  """Mean time of a call, over as many calls as take `least` seconds; waits for the device."""
 
-  def of(calls: int) -> float:
+  def mean_of(calls: int) -> float:
     began = time.perf_counter()
     for _ in range(calls):
       result = run()
     jax.block_until_ready(result)
     return (time.perf_counter() - began) / calls
 
-  # Calls return before their work is done, so their number must be known before: a first one tells.
-  first = of(1)
-  return first if first >= least else of(math.ceil(least / first))
+  # Calls return before their work is done, so their number is fixed beforehand, from the first one.
+  first = mean_of(1)
+  return first if first >= least else mean_of(math.ceil(least / first))
 
 
-def _product(dtype: str, product: Product) -> Callable[[], jax.Array]:
+def _multiplication(dtype: str, product: Product) -> Callable[[], jax.Array]:
   left, right = (jnp.full(shape, 0.5, dtype) for shape in (product.left, product.right))
   multiply = jax.jit(lambda a, b: jnp.einsum(product.einsum, a, b))
   return lambda: multiply(left, right)
 
 
-def _training(
-  config: PretrainConfig,
-) -> tuple[TrainState, Callable[[TrainState, Any], tuple[TrainState, Any]]]:
-  """A fresh state on the config's mesh, and the step that advances it."""
+def _trainer(config: PretrainConfig) -> Trainer:
+  """The config's trainer on its mesh."""
   mesh = make_mesh(config.mesh)
   check_batch(config.data.batch_size, mesh, config.train.microbatches)
-  model = language_model(config.trunk)
-  optimizer, schedule = make_optimizer(config.optim, 10_000)
-  example = causal_batch(np.zeros((1, config.data.length + 1), np.int32))
-  make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = compile_init(
-    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-  )
-  advance = make_step(
-    model_loss(model),
-    optimizer,
-    schedule,
-    mesh,
-    shardings,
-    microbatches=config.train.microbatches,
-    backend=config.mesh.backend,
-  )
-  seed = np.uint32(config.train.seed)
-  return make_state(seed), lambda state, batch: advance(state, batch, seed)
+  return make_trainer(config, ModelConfig(config.trunk), causal_batch, mesh, TOTAL_STEPS)
 
 
 def _write_small_data(folder: str, length: int) -> None:

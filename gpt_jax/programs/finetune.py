@@ -1,14 +1,14 @@
-"""The program that fine-tunes: a pre-trained trunk, a labeled task, a new head W_y (section
-3.2).
-"""
+"""Fine-tuning: a pre-trained trunk, a labeled task and a new head W_y (section 3.2)."""
 
 import dataclasses
+import functools
 import json
 import os
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum, claim
@@ -22,22 +22,22 @@ from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.paper.seeds import Spread, spread
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import check_batch, local_part, to_device
+from gpt_jax.parallel.placement import check_batch
 from gpt_jax.tasks.encoding import Encoded, evenly
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import BuiltinTask, Task
-from gpt_jax.training import loop as train
-from gpt_jax.training.loop import TrainConfig, due
+from gpt_jax.training import hooks
+from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.reporter import Reporter
-from gpt_jax.training.step import compile_init, init_state, make_step, restore_or_init
+from gpt_jax.training.reporter import Reporter, log
+from gpt_jax.training.step import TrainState
+from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer
 
-FIRST_EVALUATION = (
-  1000  # update of the first epoch, which has others at its doublings (released train.py:430-445)
-)
+FIRST_EVALUATION = 1000  # updates; see evaluation_due
 
 
 @register("finetune")
@@ -45,32 +45,38 @@ FIRST_EVALUATION = (
 class FinetuneConfig:
   """A fine-tuning run; the defaults are the paper's (section 4.1)."""
 
-  task: Any = option(BuiltinTask(), "which task: Named, or TableTask for files of your own")
+  task: Any = option(BuiltinTask(), "the task: BuiltinTask, or TableTask for files of your own")
   lm_weight: float = option(
-    0.5, "lambda, the weight of the auxiliary language-modelling loss (eq. 5)", low=0.0
+    0.5, "lambda, the weight of the auxiliary language-modeling loss (eq. 5)", low=0.0
   )
-  head_dropout: float = option(0.1, "dropout on what the head reads", low=0.0, high=0.99)
+  head_dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   transfer_layers: int | None = option(
     None,
-    "what is taken from the checkpoint: none = all, -1 nothing, 0 the embeddings, k also the first k blocks",
+    "parameters taken from the checkpoint: none = all, -1 nothing, 0 the embeddings, "
+    "k also the first k blocks",
     low=-1,
   )
   batch_size: int = option(32, "examples in a batch", low=1)
   train_examples: int = option(
-    0, "train on only so many examples, evenly from the whole set; 0: on all", low=0
+    0, "train on only so many examples, evenly spaced in the training set; 0: on all", low=0
   )
   dev_examples: int = option(
-    0, "evaluate on only so many examples, evenly from the whole set; 0: on all", low=0
+    0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
   )
   trunk: Any = option(
-    TransformerConfig(), "the trunk with --pretrained=none; a checkpoint brings its own"
+    TransformerConfig(), "the trunk for --pretrained=none; a checkpoint brings its own"
   )
   optim: OptimConfig = option(
     OptimConfig(learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002),
-    "update rule and schedule",
+    "optimizer and schedule",
   )
   mesh: MeshConfig = option(MeshConfig(), "how devices are used")
-  train: TrainConfig = option(TrainConfig(epochs=3, log_every=50), "length and rhythm of the run")
+  train: TrainConfig = option(
+    # One checkpoint beside the best: a sweep has many runs, and at GPT-1's size each checkpoint
+    # takes 1.4 GB with its moments.
+    TrainConfig(epochs=3, log_every=50, keep_checkpoints=1),
+    "length of the run, logs and checkpoints",
+  )
 
   def __post_init__(self):
     validate(self)
@@ -79,291 +85,308 @@ class FinetuneConfig:
 def run(
   config: FinetuneConfig,
   data_dir: str,
-  source: str,
+  pretrained: str,
   workdir: str,
   *,
   seeds: int = 1,
   tokenizer: str = "",
 ) -> list[dict[str, Any]]:
-  """Trains one model, or one for each of several seeds, and evaluates on the dev set as OpenAI's
-  code does.
+  """Fine-tunes one model per seed and evaluates on the dev set as OpenAI's code does.
 
-  That is after 1000, 2000, 4000, … updates of the first epoch and at the end of each
-  (train.py:430-445); the checkpoint with the best primary metric stays as `<workdir>/best`. With
-  several seeds `summary.json` says what they found.
+  The checkpoint with the best primary metric is `<workdir>/best`. With several seeds,
+  `summary.json` has the spread of every metric.
 
   Args:
     config: see configs/finetune.py.
-    data_dir: where the task's official files are, or "tfds:DIR".
-    source: a pre-trained checkpoint (see load_model), or "none".
-    workdir: the run's folder; with several seeds each has a folder `seed_<n>` in it.
-    seeds: how many runs, from config.train.seed on. Those that are done already are not repeated.
-    tokenizer: the folder of a vocabulary, where source is "none".
+    data_dir: folder of the task's official files, or "tfds:DIR".
+    pretrained: a checkpoint (see load_model), or "none".
+    workdir: folder of the run; with several seeds each has a folder `seed_<n>` in it.
+    seeds: number of runs, from config.train.seed on; finished ones are skipped.
+    tokenizer: folder of a vocabulary; only if pretrained is "none".
 
   Returns:
-    For every seed, what its `result.json` says: the last evaluation and, on process 0, the best
-    one.
+    Each seed's `result.json`: the last evaluation and, on process 0, the best one.
   """
   if not isinstance(config, FinetuneConfig):
     raise InputError(
       f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
     )
-  start = _start(config, source, tokenizer)
-  named = config.task.with_labels(data_dir)
-  config = dataclasses.replace(config, task=named, trunk=start.trunk)
-  task = named.build(data_dir)
-  if task.paper and jax.process_index() == 0:
-    print(f"{task.name}: the paper has {task.paper}", file=sys.stderr)
-  data = {}
-  for split in ("train", "dev"):
-    examples = evenly(
-      task.examples(data_dir, split),
-      config.train_examples if split == "train" else config.dev_examples,
-    )
-    data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
-    if jax.process_index() == 0:
-      print(f"{task.name} {split}: {_indented(data[split].report(task.labels))}", file=sys.stderr)
-  task.score(
-    data["dev"].labels, data["dev"].labels
-  )  # what measuring needs is there, before any training
-  program = _program(config, task, data["train"], start)
-  if seeds == 1:
-    return [_run_seed(config, task, data, start, program, workdir)]
+
+  # 1. Checkpoint and vocabulary.
+  start = load_start(config, pretrained, tokenizer)
+
+  # 2. Task and examples.
+  task_config = config.task.with_labels(data_dir)
+  config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
+  task = task_config.build(data_dir)
+  data = load_examples(config, task, data_dir, start)
+  task.score(data["dev"].labels, data["dev"].labels)  # fails early if scikit-learn is missing
+
+  # 3. Model and trainer, compiled once for all seeds.
+  mesh = make_mesh(config.mesh)
+  check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
+  spec = model_config(config, task, start)
+  trainer = make_trainer(config, spec, data["train"], mesh)
+  measure = make_measure(config, spec, task, data["dev"], mesh)
+
+  # 4. One run per seed.
   results = []
   for seed in range(config.train.seed, config.train.seed + seeds):
-    of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
-    results.append(
-      _run_seed(of_seed, task, data, start, program, os.path.join(workdir, f"seed_{seed}"))
-    )
-  if jax.process_index() == 0:
-    found = summary(results)
-    write_json(os.path.join(workdir, "summary.json"), found)
-    print(format_summary(found), file=sys.stderr)
+    seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
+    folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
+    results.append(run_seed(seeded, task, data, start, trainer, measure, folder))
+  if seeds > 1:
+    write_summary(results, workdir)
   return results
 
 
-def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-  """The spread over seeds of every measure on the dev set, after the last update ("dev") and of the
-  best evaluation.
-
-  `degenerate` names the seeds whose model, at its best, gives every example the same prediction.
-  """
-  stages = {}
-  for stage in ("dev", "best"):
-    names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
-    stages[stage] = {
-      name: spread([result[stage][name] for result in results])._asdict() for name in names
-    }
-  degenerate = [result["seed"] for result in results if "dev_degenerate" in result["best"]]
-  return {
-    "task": results[0]["task"],
-    "seeds": [result["seed"] for result in results],
-    "degenerate": degenerate,
-    **stages,
-  }
-
-
-def format_summary(summary: dict[str, Any]) -> str:
-  lines = [f"{summary['task']}: {len(summary['seeds'])} seeds"]
-  for stage, title in (
-    ("dev", "after the last update"),
-    ("best", "at each seed's best evaluation"),
-  ):
-    lines.append(f"  {title}")
-    lines += [f"    {name}: {Spread(**values)}" for name, values in summary[stage].items()]
-  if summary["degenerate"]:
-    which = ", ".join(map(str, summary["degenerate"]))
-    lines.append(f"  degenerate, one prediction for every example: seed {which}")
-  return "\n".join(lines)
-
-
 @dataclasses.dataclass(frozen=True)
-class _Start:
-  """What a run begins with: the trunk and its vocabulary, and the trunk's parameters unless they
-  are to be drawn.
+class Start:
+  """The trunk and vocabulary that a run starts from.
+
+  Attributes:
+    trunk: the trunk's config.
+    attention: see ModelConfig.
+    tokenizer: its vocabulary.
+    params: the trunk's parameters; None: they are initialized.
+    trained_special: names of the special tokens whose embeddings the checkpoint has trained.
+    identity: identifies the parameters in config.json.
   """
 
-  trunk: Any
+  trunk: TrunkConfig
   attention: str
   tokenizer: Tokenizer
-  params: Any
-  name: str
+  params: Any = None
+  trained_special: tuple[str, ...] = ()
+  identity: str = "none"
 
 
-def _start(config: FinetuneConfig, source: str, tokenizer: str) -> _Start:
-  if source == "none":
-    if not tokenizer:
-      raise InputError(
-        "--pretrained=none needs --tokenizer=DIR, the folder of a vocabulary (DIR/tokenizer of prepare)"
-      )
-    vocabulary = load_tokenizer(tokenizer)
-    if config.trunk.vocab_size not in (0, vocabulary.vocab_size):
-      raise InputError(
-        f"trunk.vocab_size={config.trunk.vocab_size}: {tokenizer} has {vocabulary.vocab_size}; leave it out"
-      )
-    trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
-    return _Start(trunk, "causal", vocabulary, None, "none")
+def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
+  """The checkpoint to start from, or for "none" the config's trunk and the tokenizer in a folder.
+
+  Raises:
+    InputError: a tokenizer is missing or superfluous, or the config does not fit the checkpoint.
+  """
+  if pretrained == "none":
+    return _start_from_scratch(config, tokenizer)
   if tokenizer:
     raise InputError(
       "--tokenizer is for --pretrained=none; a checkpoint brings its own: leave it out"
     )
-  loaded = load_model(source)
-  if config.trunk not in (FinetuneConfig.trunk, loaded.spec.trunk):
+  loaded = load_model(pretrained)
+  trunk = loaded.spec.trunk
+  trunk_is_set = config.trunk != FinetuneConfig.trunk
+  if trunk_is_set and config.trunk != trunk:
     raise InputError(
       "config.trunk is for --pretrained=none; a checkpoint brings its own: leave these settings out"
     )
-  trunk, blocks = loaded.params["trunk"], getattr(loaded.spec.trunk, "layers", 1)
+  blocks = getattr(trunk, "layers", 1)
   if (config.transfer_layers or 0) > blocks:
     raise InputError(
-      f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; none takes all"
+      f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; "
+      "none takes all"
     )
-  return _Start(loaded.spec.trunk, loaded.spec.attention, loaded.tokenizer, trunk, loaded.identity)
+  return Start(
+    trunk,
+    loaded.spec.attention,
+    loaded.tokenizer,
+    loaded.params["trunk"],
+    tuple(loaded.meta.get("trained_special", ())),
+    loaded.identity,
+  )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Program:
-  """What the runs of all seeds share, so that it is traced and compiled once."""
+def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
+  if not tokenizer:
+    raise InputError(
+      "--pretrained=none needs --tokenizer=DIR, the folder of a vocabulary "
+      "(DIR/tokenizer of prepare)"
+    )
+  vocabulary = load_tokenizer(tokenizer)
+  if config.trunk.vocab_size not in (0, vocabulary.vocab_size):
+    raise InputError(
+      f"trunk.vocab_size={config.trunk.vocab_size}: {tokenizer} has {vocabulary.vocab_size}; "
+      "leave it out"
+    )
+  trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
+  return Start(trunk, "causal", vocabulary)
 
-  mesh: Any
-  spec: ModelConfig
-  total_steps: int
-  make_state: Any
-  shardings: Any
-  transferred: Any  # (a fresh trunk's parameters, the checkpoint's) -> those to begin with
-  step: Any
-  predict: Any
+
+def load_examples(
+  config: FinetuneConfig, task: Task, data_dir: str, start: Start
+) -> dict[str, Encoded]:
+  """The train and dev set as token ids; logs a summary of each and the paper's result."""
+  if task.paper:
+    log(f"{task.name}: the paper has {task.paper}")
+  data = {}
+  for split, count in (("train", config.train_examples), ("dev", config.dev_examples)):
+    examples = evenly(task.examples(data_dir, split), count)
+    data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
+    report = data[split].report(task.labels).replace("\n", "\n  ")
+    log(f"{task.name} {split}: {report}")
+  return data
 
 
-def _program(config: FinetuneConfig, task: Task, train_set: Encoded, start: _Start) -> _Program:
-  mesh = make_mesh(config.mesh)
-  check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
-  total_steps = config.train.total_steps(len(train_set) // config.batch_size)
+def model_config(config: FinetuneConfig, task: Task, start: Start) -> ModelConfig:
+  """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss."""
   heads = make_heads([{**task.head, "dropout": config.head_dropout}])
   if config.lm_weight:
     heads = (LanguageHead(config.lm_weight), *heads)
-  spec = ModelConfig(start.trunk, heads, start.attention)
+  return ModelConfig(start.trunk, heads, start.attention)
+
+
+def make_trainer(
+  config: FinetuneConfig, spec: ModelConfig, train_set: Encoded, mesh: Mesh
+) -> Trainer:
+  """The trainer of a fine-tuning run, for every seed."""
   model = spec.build()
-  optimizer, schedule = make_optimizer(config.optim, total_steps)
-  example = _batches(config, train_set, mesh)(0)
-  make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = compile_init(
-    make_state, mesh, start.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-  )
-  transferred = jax.jit(
-    lambda fresh, loaded: transfer(fresh, loaded, config.transfer_layers, start.trunk.vocab_size),
-    out_shardings=shardings.params["trunk"],
-  )
-  step = make_step(
+  return Trainer.build(
+    model,
     model_loss(model),
-    optimizer,
-    schedule,
+    make_batches(config, train_set, mesh)(0),
+    make_optimizer(config.optim, total_steps(config, train_set)),
     mesh,
-    shardings,
-    microbatches=config.train.microbatches,
+    rules=spec.trunk.TENSOR_PARALLEL,
+    fsdp=config.mesh.fsdp,
     backend=config.mesh.backend,
-  )
-  return _Program(
-    mesh, spec, total_steps, make_state, shardings, transferred, step, make_predictor(model, mesh)
+    microbatches=config.train.microbatches,
   )
 
 
-def _batches(config: FinetuneConfig, train_set: Encoded, mesh: Any) -> PackedBatches:
-  parts, devices, pmap = (
-    config.train.microbatches,
-    mesh.shape["data"],
-    config.mesh.backend == "pmap",
-  )
-  total_steps = config.train.total_steps(len(train_set) // config.batch_size)
-  # Under pmap a device has only its own rows to find its extract tokens in; under jit it is
-  # microbatches that do.
+def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> PackedBatches:
+  """The packed batches of a run, in the order of its seed."""
+  devices, microbatches = mesh.shape["data"], config.train.microbatches
+  steps_per_epoch = max(1, len(train_set) // config.batch_size)
+  # An extract token must be in the same group of rows as its example: a microbatch under jit; under
+  # pmap also a device.
+  pmap = config.mesh.backend == "pmap"
   return PackedBatches(
     train_set,
     config.batch_size,
     config.train.seed,
-    config.train.epochs or -(-total_steps // max(1, len(train_set) // config.batch_size)),
-    groups=parts * devices if pmap else parts,
+    config.train.epochs or -(-total_steps(config, train_set) // steps_per_epoch),
+    groups=microbatches * devices if pmap else microbatches,
     row_multiple=1 if pmap else devices,
   )
 
 
-def _run_seed(
+def total_steps(config: FinetuneConfig, train_set: Encoded) -> int:
+  """Updates of a run; the last partial batch of an epoch is dropped."""
+  return config.train.total_steps(len(train_set) // config.batch_size)
+
+
+def make_measure(
+  config: FinetuneConfig, spec: ModelConfig, task: Task, dev_set: Encoded, mesh: Mesh
+) -> Callable[[Any], dict[str, float]]:
+  """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on."""
+  predict = make_predictor(spec.build(), mesh)
+
+  def measure(params) -> dict[str, float]:
+    probabilities = predict(params, dev_set, config.batch_size)
+    measures = task_measures(task, probabilities, dev_set.labels)
+    return {f"dev_{name}": value for name, value in measures.items()}
+
+  return measure
+
+
+def run_seed(
   config: FinetuneConfig,
   task: Task,
   data: dict[str, Encoded],
-  start: _Start,
-  program: _Program,
+  start: Start,
+  trainer: Trainer,
+  measure: Callable[[Any], dict[str, float]],
   workdir: str,
 ) -> dict[str, Any]:
-  mesh, parts, seed = program.mesh, config.train.microbatches, config.train.seed
-  batches = _batches(config, data["train"], mesh)
-  identity = {"pretrained": start.name}
-  for split, encoded in data.items():
-    arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels]
-    identity[split] = f"{len(encoded)} examples, checksum {checksum(arrays)}"
-  claim(workdir, config, start.tokenizer, identity)
+  """Fine-tunes with config.train.seed; returns the content of result.json."""
+  claim(workdir, config, start.tokenizer, data_identity(data, start))
   finished = os.path.join(workdir, "result.json")
   if os.path.exists(finished):
-    if jax.process_index() == 0:
-      print(f"{finished}: done already", file=sys.stderr)
+    log(f"{finished}: finished already")
     with open(finished, encoding="utf-8") as file:
       return json.load(file)
 
-  def evaluate(params) -> dict[str, float]:
-    found = task_measures(
-      task, program.predict(params, data["dev"], config.batch_size), data["dev"].labels
-    )
-    return {f"dev_{name}": value for name, value in found.items()}
-
-  def batch_at(step: int):
-    mine = local_part(batches(step), mesh, parts)
-    return to_device(mine, mesh, parts, config.mesh.backend)
-
-  def evaluate_at(step: int) -> bool:
-    if config.train.evaluate_every:
-      return due(step, config.train.evaluate_every)
-    epoch = batches.steps_per_epoch
-    return due(step, epoch) or (
-      step < epoch and train.is_power_of_two_multiple(step, FIRST_EVALUATION)
-    )
-
   primary = f"dev_{task.primary_metric}"
-  meta = {
-    "model": to_json(program.spec),
-    "config": to_json(config),
-    "task": to_json(config.task),
-    "tokenizer_hash": start.tokenizer.hash,
-  }
-  # A sweep has many runs, and each checkpoint also the optimizer's state: 1.4 GB at GPT-1's size.
-  with Checkpoints(workdir, metric=primary, mode="max", newest=1) as checkpoints:
-    state, first = restore_or_init(program.make_state, program.shardings, seed, checkpoints)
-    if first == 0 and start.params is not None:
-      trunk = program.transferred(state.params["trunk"], start.params)
-      state = state._replace(params={**state.params, "trunk": trunk})
+  seed, steps = config.train.seed, total_steps(config, data["train"])
+  batches = make_batches(config, data["train"], trainer.mesh)
+  evaluating = evaluation_due(config.train.evaluate_every, batches.steps_per_epoch)
+  saving = hooks.any_of(evaluating, hooks.every(config.train.checkpoint_every))
+  meta = make_meta(config, task, start)
+  newest = config.train.keep_checkpoints
+  with Checkpoints(workdir, metric=primary, mode="max", newest=newest) as checkpoints:
+    state, first = trainer.restore_or_init(seed, checkpoints)
+    if first == 0:
+      state = transfer_trunk(state, start, config.transfer_layers, trainer)
     flops = start.trunk.flops_per_token(batches.shape[1])
-    with Reporter(workdir, program.total_steps, first, flops_per_token=flops) as reporter:
-      _, evaluation = train.fit(
-        state,
-        lambda state, batch: program.step(state, batch, seed),
-        batch_at,
-        program.total_steps,
-        reporter=reporter,
-        tokens_per_step=batches.shape[0] * batches.shape[1],
-        save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
-        evaluate=evaluate,
-        log_every=config.train.log_every,
-        evaluate_at=evaluate_at,
-        save_at=lambda step: evaluate_at(step) or due(step, config.train.checkpoint_every),
+    with Reporter(workdir, steps, first, flops_per_token=flops) as reporter:
+      tokens = batches.shape[0] * batches.shape[1]
+      run_hooks = [
+        hooks.log_progress(reporter, tokens, hooks.every(config.train.log_every)),
+        hooks.evaluate(reporter, measure, evaluating),
+        hooks.save(reporter, checkpoints, meta, saving),
+      ]
+      state, evaluation = trainer.fit(
+        state, lambda step: trainer.local_part(batches(step)), steps, seed, run_hooks
       )
-  result = {"task": task.name, "seed": seed, "steps": program.total_steps, "dev": evaluation}
-  if jax.process_index() == 0:  # it alone has metrics.jsonl
-    result["best"] = _best_evaluation(workdir, primary)
+  evaluation = evaluation or measure(state.params)
+  result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
+  if jax.process_index() == 0:  # only process 0 has metrics.jsonl
+    result["best"] = best_evaluation(workdir, primary)
     write_json(finished, result)
   return result
 
 
-def _best_evaluation(workdir: str, primary: str) -> dict[str, float]:
-  """The evaluation with the highest primary metric, the first of equals, as OpenAI's code
-  selects (train.py:283).
+def data_identity(data: dict[str, Encoded], start: Start) -> dict[str, str]:
+  """Identifies checkpoint and examples, so that a run resumes only with the same ones."""
+  identity = {"pretrained": start.identity}
+  for split, encoded in data.items():
+    arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels]
+    identity[split] = f"{len(encoded)} examples, checksum {checksum(arrays)}"
+  return identity
+
+
+def make_meta(config: FinetuneConfig, task: Task, start: Start) -> dict[str, Any]:
+  """What the checkpoints record beside the parameters."""
+  return {
+    "model": to_json(model_config(config, task, start)),
+    "config": to_json(config),
+    "task": to_json(config.task),
+    "tokenizer_hash": start.tokenizer.hash,
+    "trained_special": list(start.tokenizer.special.names),
+  }
+
+
+def evaluation_due(evaluate_every: int, steps_per_epoch: int) -> Callable[[int], bool]:
+  """Every `evaluate_every` steps, or if 0 as OpenAI's code does: after 1000, 2000, 4000, … updates
+  of the first epoch and at the end of each epoch (`openai/train.py:430-445`).
+  """
+  if evaluate_every:
+    return hooks.every(evaluate_every)
+  epoch_ends, doubling = hooks.every(steps_per_epoch), hooks.powers_of_two_times(FIRST_EVALUATION)
+  return lambda step: epoch_ends(step) or (step < steps_per_epoch and doubling(step))
+
+
+def transfer_trunk(
+  state: TrainState, start: Start, layers: int | None, trainer: Trainer
+) -> TrainState:
+  """The first state with the checkpoint's parameters in its trunk, on the trainer's devices."""
+  if start.params is None:
+    return state
+  special = start.tokenizer.special
+  copy = functools.partial(
+    transfer,
+    layers=layers,
+    trunk=start.trunk,
+    trained_rows=[special[name] for name in start.trained_special],
+  )
+  on_devices = jax.jit(copy, out_shardings=trainer.shardings.params["trunk"])
+  trunk = on_devices(state.params["trunk"], start.params)
+  return state._replace(params={**state.params, "trunk": trunk})
+
+
+def best_evaluation(workdir: str, primary: str) -> dict[str, float]:
+  """The evaluation with the highest primary metric; the first of equals, as in
+  `openai/train.py:283`.
   """
   with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
     evaluations = [entry for entry in map(json.loads, file) if entry.get(primary) is not None]
@@ -371,5 +394,42 @@ def _best_evaluation(workdir: str, primary: str) -> dict[str, float]:
   return {name: value for name, value in best.items() if name != "time"}
 
 
-def _indented(text: str) -> str:
-  return text.replace("\n", "\n  ")
+def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+  """The spread over seeds of every dev metric, after the last update ("dev") and at the best
+  evaluation ("best").
+
+  `degenerate` lists the seeds whose best model predicts the same for every example.
+  """
+  stages = {}
+  for stage in ("dev", "best"):
+    names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
+    stages[stage] = {
+      name: spread([result[stage][name] for result in results])._asdict() for name in names
+    }
+  return {
+    "task": results[0]["task"],
+    "seeds": [result["seed"] for result in results],
+    "degenerate": [result["seed"] for result in results if "dev_degenerate" in result["best"]],
+    **stages,
+  }
+
+
+def write_summary(results: list[dict[str, Any]], workdir: str) -> None:
+  """Writes `summary.json` on process 0, and logs it."""
+  over_seeds = summary(results)
+  if jax.process_index() == 0:
+    write_json(os.path.join(workdir, "summary.json"), over_seeds)
+  log(format_summary(over_seeds))
+
+
+def format_summary(summary: dict[str, Any]) -> str:
+  """The summary over seeds for the console."""
+  lines = [f"{summary['task']}: {len(summary['seeds'])} seeds"]
+  titles = {"dev": "after the last update", "best": "at each seed's best evaluation"}
+  for stage, title in titles.items():
+    lines.append(f"  {title}")
+    lines += [f"    {name}: {Spread(**values)}" for name, values in summary[stage].items()]
+  if summary["degenerate"]:
+    seeds = ", ".join(map(str, summary["degenerate"]))
+    lines.append(f"  degenerate, one prediction for every example: seed {seeds}")
+  return "\n".join(lines)

@@ -1,13 +1,13 @@
-"""The program that pre-trains: prepared text to a checkpoint (section 3.1)."""
+"""Pre-training: from prepared text to a checkpoint (section 3.1)."""
 
 import dataclasses
 import itertools
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
@@ -22,13 +22,14 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import check_batch, local_rows, to_device
-from gpt_jax.training import loop as train
-from gpt_jax.training.loop import TrainConfig, due
-from gpt_jax.training.optimizer import OptimConfig, make_optimizer, warmup_length
-from gpt_jax.training.reporter import Reporter
-from gpt_jax.training.step import compile_init, init_state, make_step, restore_or_init
+from gpt_jax.parallel.placement import check_batch, local_rows
+from gpt_jax.training import hooks
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.reporter import Reporter, log
+from gpt_jax.training.trainer import Trainer
 
 
 @register("pretrain")
@@ -41,10 +42,10 @@ class PretrainConfig:
   )
   objective: Any = option(Causal(), "what is predicted")
   data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")
-  optim: OptimConfig = option(OptimConfig(), "update rule and schedule")
+  optim: OptimConfig = option(OptimConfig(), "optimizer and schedule")
   mesh: MeshConfig = option(MeshConfig(), "how devices are used")
-  train: TrainConfig = option(TrainConfig(epochs=100), "length and rhythm of the run")
-  evaluation_batches: int = option(0, "batches of held-out text an evaluation reads; 0: all", low=0)
+  train: TrainConfig = option(TrainConfig(epochs=100), "length of the run, logs and checkpoints")
+  evaluation_batches: int = option(0, "batches of held-out text per evaluation; 0: all", low=0)
 
   def __post_init__(self):
     validate(self)
@@ -55,121 +56,165 @@ class PretrainConfig:
 
 
 def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
-  """Trains to the end, or from where the same call stopped before; returns the last evaluation.
+  """Trains to the end, resuming from the newest checkpoint; returns the last evaluation.
 
   Args:
     config: see configs/.
-    data: a folder that prepare wrote.
-    workdir: the run's folder.
+    data: folder that prepare wrote.
+    workdir: folder of the run.
 
   Raises:
-    InputError: for everything that a user can mend, before any training time is spent.
+    InputError: for every user error, before any training time is spent.
   """
   if not isinstance(config, PretrainConfig):
     raise InputError(
-      f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, as configs/gpt1.py has"
+      f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, "
+      "as in configs/gpt1.py"
     )
 
-  # 1. The text, and what it decides of the config.
-  text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
-  tokenizer = load_tokenizer(f"{data}/tokenizer").with_special(*config.objective.special)
-  for split in (text, held_out):
-    split.check_vocabulary(tokenizer)
+  # 1. Text, and the settings that follow from it.
+  text, held_out, tokenizer = load_text(config, data)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
   windows = Windows(text, config.data, config.train.seed)
-  validation = Windows(held_out, config.data)
   total_steps = config.train.total_steps(windows.steps_per_epoch)
 
-  # 2. The devices, and the rows of each batch that this process provides.
+  # 2. Devices, and the rows of each batch that this process provides.
   mesh = make_mesh(config.mesh)
-  parts = config.train.microbatches
-  check_batch(config.data.batch_size, mesh, parts)
-  rows = local_rows(config.data.batch_size, mesh, parts)
-  evaluation_rows = local_rows(config.data.batch_size, mesh)
+  check_batch(config.data.batch_size, mesh, config.train.microbatches)
+  rows = local_rows(config.data.batch_size, mesh, config.train.microbatches)
 
-  # 3. Model, loss, optimizer, state.
+  # 3. Objective, model, trainer.
   objective = config.objective.bind(tokenizer, config.data.length)
   spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
-  model = spec.build()
-  loss = model_loss(model)
-  optimizer, schedule = make_optimizer(config.optim, total_steps)
-  example = objective(np.zeros((1, config.data.length + 1), np.int32), Draw(0, 0, np.arange(1)))
-  make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
-  make_state, shardings = compile_init(
-    make_state, mesh, config.trunk.TENSOR_PARALLEL, config.mesh.fsdp
-  )
-  step = make_step(
-    loss, optimizer, schedule, mesh, shardings, microbatches=parts, backend=config.mesh.backend
-  )
+  trainer = make_trainer(config, spec, objective, mesh, total_steps)
+  measure = make_measure(config, spec, objective, held_out, mesh)
   claim(
     workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens}
   )
 
+  # 4. Batches: a pure function of the step.
   def batch_at(step: int):
-    batch = objective(windows(step, rows), Draw(config.train.seed, step, rows))
-    return to_device(batch, mesh, parts, config.mesh.backend)
+    return objective(windows(step, rows), Draw(config.train.seed, step, rows))
 
-  evaluator = make_evaluator(loss, mesh)
-
-  def evaluate(params) -> dict[str, float]:
-    batches = evaluation_batches(objective, validation, evaluation_rows)
-    found = evaluator(params, _first(batches, config.evaluation_batches))
-    measures = text_measures(found["loss"], held_out.n_tokens, held_out.n_bytes)
-    return {f"valid_{name}": value for name, value in measures.items()}
-
-  def evaluate_at(step: int) -> bool:
-    return due(step, config.train.evaluate_every)
-
-  def milestone(step: int) -> bool:
-    return train.is_power_of_two_multiple(step, config.train.milestone)
-
-  def save_at(step: int) -> bool:
-    return evaluate_at(step) or due(step, config.train.checkpoint_every) or milestone(step)
-
-  # 4. Train, from the newest checkpoint if there is one.
-  with Checkpoints(workdir, metric="valid_loss", mode="min", keep=milestone) as checkpoints:
-    state, first = restore_or_init(make_state, shardings, config.train.seed, checkpoints)
-    meta = {
-      "model": to_json(spec),
-      "config": to_json(config),
-      "tokenizer_hash": tokenizer.hash,
-    }
-    settled_step = 2 * warmup_length(config.optim, total_steps)
-    warned = False
-
-    def watch(step: int, means: dict[str, float]) -> None:
-      nonlocal warned
-      if step > settled_step and "loss" in means and not warned:
-        warned = train.warn_if_stuck(means["loss"], text.unigram_entropy)
-
-    if jax.process_index() == 0:
-      print(describe(config, tokenizer, text, total_steps, first), file=sys.stderr)
+  # 5. Training, from the newest checkpoint if there is one.
+  with open_checkpoints(config, workdir) as checkpoints:
+    state, first = trainer.restore_or_init(config.train.seed, checkpoints)
+    log(describe(config, tokenizer, text, total_steps, first))
     flops = config.trunk.flops_per_token(config.data.length)
     with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
-      _, evaluation = train.fit(
-        state,
-        lambda state, batch: step(state, batch, config.train.seed),
-        batch_at,
-        total_steps,
-        reporter=reporter,
-        tokens_per_step=config.data.batch_size * config.data.length,
-        save=lambda step, state, metrics: checkpoints.save(step, state, meta, metrics),
-        evaluate=evaluate,
-        log_every=config.train.log_every,
-        evaluate_at=evaluate_at,
-        save_at=save_at,
-        watch=watch,
-      )
-  return evaluation
+      meta = make_meta(config, spec, tokenizer)
+      run_hooks = [
+        warn_when_stuck(config, text, total_steps),
+        *make_hooks(config, reporter, measure, checkpoints, meta),
+      ]
+      state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, run_hooks)
+  return evaluation or measure(state.params)
+
+
+def load_text(config: PretrainConfig, data: str) -> tuple[TokenFile, TokenFile, Tokenizer]:
+  """(training text, held-out text, tokenizer with the objective's special tokens)."""
+  text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
+  tokenizer = load_tokenizer(f"{data}/tokenizer").with_special(*config.objective.special)
+  text.check_vocabulary(tokenizer)
+  held_out.check_vocabulary(tokenizer)
+  return text, held_out, tokenizer
+
+
+def open_checkpoints(config: PretrainConfig, workdir: str) -> Checkpoints:
+  """The run's checkpoints: the newest, the best and the milestones are kept."""
+  return Checkpoints(
+    workdir,
+    metric="valid_loss",
+    mode="min",
+    keep=hooks.powers_of_two_times(config.train.milestone),
+    newest=config.train.keep_checkpoints,
+  )
+
+
+def make_trainer(
+  config: PretrainConfig, spec: ModelConfig, objective: Bound, mesh: Mesh, total_steps: int
+) -> Trainer:
+  """The trainer of a pre-training run; the config's trunk has its vocabulary size."""
+  model = spec.build()
+  ids = np.zeros((1, config.data.length + 1), np.int32)
+  return Trainer.build(
+    model,
+    model_loss(model),
+    objective(ids, Draw(0, 0, np.arange(1))),
+    make_optimizer(config.optim, total_steps),
+    mesh,
+    rules=config.trunk.TENSOR_PARALLEL,
+    fsdp=config.mesh.fsdp,
+    backend=config.mesh.backend,
+    microbatches=config.train.microbatches,
+  )
+
+
+def make_meta(config: PretrainConfig, spec: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+  """What the checkpoints record beside the parameters."""
+  return {
+    "model": to_json(spec),
+    "config": to_json(config),
+    "tokenizer_hash": tokenizer.hash,
+    "trained_special": list(config.objective.special),
+  }
+
+
+def warn_when_stuck(config: PretrainConfig, text: TokenFile, total_steps: int) -> hooks.Hook:
+  """The warning that the loss stays at the unigram entropy after twice the warm-up."""
+  after = 2 * config.optim.warmup_length(total_steps)
+  return hooks.warn_when_stuck(text.unigram_entropy, after, hooks.every(config.train.log_every))
+
+
+def make_hooks(
+  config: PretrainConfig,
+  reporter: Reporter,
+  measure: Callable[[Any], dict[str, float]],
+  checkpoints: Checkpoints,
+  meta: dict[str, Any],
+) -> list[hooks.Hook]:
+  """Logging, evaluation and checkpoints at the config's intervals."""
+  logging = hooks.every(config.train.log_every)
+  evaluating = hooks.every(config.train.evaluate_every)
+  saving = hooks.any_of(
+    evaluating,
+    hooks.every(config.train.checkpoint_every),
+    hooks.powers_of_two_times(config.train.milestone),
+  )
+  return [
+    hooks.log_progress(reporter, config.data.batch_size * config.data.length, logging),
+    hooks.evaluate(reporter, measure, evaluating),
+    hooks.save(reporter, checkpoints, meta, saving),
+  ]
+
+
+def make_measure(
+  config: PretrainConfig, spec: ModelConfig, objective: Bound, held_out: TokenFile, mesh: Mesh
+) -> Callable[[Any], dict[str, float]]:
+  """The function from parameters to valid_loss, valid_perplexity and valid_bits_per_byte."""
+  windows = Windows(held_out, config.data)
+  rows = local_rows(config.data.batch_size, mesh)
+  evaluator = make_evaluator(model_loss(spec.build()), mesh)
+
+  def measure(params) -> dict[str, float]:
+    batches = evaluation_batches(objective, windows, rows)
+    means = evaluator(params, itertools.islice(batches, config.evaluation_batches or None))
+    measures = text_measures(means["loss"], held_out.n_tokens, held_out.n_bytes)
+    return {f"valid_{name}": value for name, value in measures.items()}
+
+  return measure
 
 
 def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
-  """The trunk's config with the data's vocabulary. Raises InputError where it names another
-  size.
+  """The trunk's config with the tokenizer's vocabulary size and number of special tokens.
+
+  Raises:
+    InputError: it names another size.
   """
   if trunk.vocab_size not in (0, tokenizer.vocab_size):
     raise InputError(
-      f"trunk.vocab_size={trunk.vocab_size}: the data's tokenizer has {tokenizer.vocab_size}; leave the field at 0"
+      f"trunk.vocab_size={trunk.vocab_size}: the data's tokenizer has {tokenizer.vocab_size}; "
+      "leave the field at 0"
     )
   special_tokens = len(tokenizer.special)
   return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=special_tokens)
@@ -178,17 +223,17 @@ def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
 def describe(
   config: PretrainConfig, tokenizer: Tokenizer, text: TokenFile, total_steps: int, first: int
 ) -> str:
-  """What is about to run, for the console."""
-  per_step = config.data.batch_size * config.data.length
-  kinds = {device.device_kind for device in jax.devices()}
+  """The summary printed before a run: model, text, length, devices."""
+  trunk, tokens = config.trunk, config.data.batch_size * config.data.length
+  kinds = sorted({device.device_kind for device in jax.devices()})
+  passes = total_steps * tokens / text.n_tokens
   lines = [
-    f"model   {config.trunk.parameter_count():,} parameters, {type(config.trunk).__name__}, {config.trunk.dtype}",
-    f"text    {text.n_tokens:,} tokens, vocabulary {tokenizer.vocab_size:,}, entropy {text.unigram_entropy:.3f}",
-    f"run     {total_steps:,} steps of {per_step:,} tokens: {total_steps * per_step / text.n_tokens:.2f} passes",
-    f"devices {jax.device_count()} x {', '.join(sorted(kinds))}",
+    f"model   {trunk.parameter_count():,} parameters, {type(trunk).__name__}, {trunk.dtype}",
+    f"text    {text.n_tokens:,} tokens, vocabulary {tokenizer.vocab_size:,}, "
+    f"entropy {text.unigram_entropy:.3f}",
+    f"run     {total_steps:,} steps of {tokens:,} tokens: {passes:.2f} passes",
+    f"devices {jax.device_count()} x {', '.join(kinds)}",
   ]
-  return "\n".join(lines + [f"resumed at step {first:,}"] * bool(first))
-
-
-def _first(batches: Iterable[Any], count: int) -> Iterable[Any]:
-  return itertools.islice(batches, count) if count else batches
+  if first:
+    lines.append(f"resumed at step {first:,}")
+  return "\n".join(lines)

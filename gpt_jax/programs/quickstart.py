@@ -100,7 +100,7 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
     transfer_layers=-1 if from_scratch else None,
     batch_size=16,
     optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
-    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NEVER),
+    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NEVER, keep_checkpoints=1),
   )
 
 

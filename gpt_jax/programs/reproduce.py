@@ -51,7 +51,7 @@ class Budget:
 
 
 BUDGETS = {
-  "paper": Budget("paper", 0, 0, FinetuneConfig(train=TrainConfig(epochs=3, log_every=100))),
+  "paper": Budget("paper", 0, 0, FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1))),
   # For a model of some million parameters on a CPU, a few minutes a run.
   "small": Budget(
     "small",
@@ -60,7 +60,7 @@ BUDGETS = {
     FinetuneConfig(
       batch_size=16,
       optim=OptimConfig(learning_rate=5e-4, schedule="linear", warmup_steps=0, warmup_share=0.1),
-      train=TrainConfig(epochs=3, log_every=100),
+      train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1),
     ),
   ),
 }

@@ -1,8 +1,11 @@
-"""Adam as OpenAI's released code has it, or optax's AdamW, under the schedules of that code
-(`opt.py`).
+"""Optimizers: OpenAI's Adam (`openai/opt.py`) or optax's AdamW, clipping, freezing and views of
+stacked parameters.
 """
 
 import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,36 +13,44 @@ import optax
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
+from gpt_jax.training.schedules import make_schedule, warmup_length
 
 NOT_DECAYED = ("bias", "scale", "gain")
+
+# Parameters that hold several matrices side by side: pattern of the path, and the axis that
+# enumerates them. `qkv/kernel` is [D, 3, H, K]; the LSTM's `read/kernel` [D, 4, U] and
+# `recur/kernel` [U, 4, U] hold its four gates.
+STACKED = (
+  (r"(^|/)qkv/kernel$", 1),
+  (r"(^|/)qkv/bias$", 0),
+  (r"(^|/)(read|recur)/kernel$", 1),
+  (r"(^|/)read/bias$", 0),
+)
 
 
 @register("optimizer")
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-  """The update rule and its schedule; the defaults are those of the paper's pre-training (section
-  4.1).
+  """The optimizer and its schedule; the defaults are the paper's for pre-training (section 4.1).
 
-  Fine-tuning is `learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002`.
-  Below 500 updates that warm-up is no more than the first update, whose learning rate is 0, as it
-  was for OpenAI; `min_warmup_steps` mends it.
+  Fine-tuning uses `learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002`.
+  Below 500 updates that warm-up is only the first update, whose learning rate is 0, as in OpenAI's
+  code; `min_warmup_steps` makes it longer.
   """
 
-  optimizer: str = option(
-    "openai", "update rule: OpenAI's Adam, or optax.adamw", choices=("openai", "adamw")
-  )
+  optimizer: str = option("openai", "OpenAI's Adam, or optax.adamw", choices=("openai", "adamw"))
   learning_rate: float = option(2.5e-4, "peak learning rate", low=0.0)
   schedule: str = option(
     "cosine", "shape after the warm-up", choices=("cosine", "linear", "constant")
   )
   warmup_steps: int = option(
-    2000, "length of the warm-up; 0 where warmup_share gives it", unit="updates", low=0
+    2000, "length of the warm-up; 0 if warmup_share is set", unit="updates", low=0
   )
   warmup_share: float = option(
     0.0, "length of the warm-up as a share of all updates", low=0.0, high=1.0
   )
   min_warmup_steps: int = option(0, "the warm-up is at least this long", unit="updates", low=0)
-  weight_decay: float = option(0.01, "decoupled decay of everything but biases and gains", low=0.0)
+  weight_decay: float = option(0.01, "decoupled decay of all but biases and gains", low=0.0)
   clip_norm: float = option(1.0, "largest global norm of the gradient; 0: no clipping", low=0.0)
   b1: float = option(0.9, "decay of the first moment", low=0.0, high=0.9999)
   b2: float = option(0.999, "decay of the second moment", low=0.0, high=0.999999)
@@ -49,34 +60,90 @@ class OptimConfig:
     validate(self)
     if self.warmup_steps and self.warmup_share:
       raise InputError(
-        f"warmup_steps = {self.warmup_steps} and warmup_share = {self.warmup_share}: set one of them to 0"
+        f"warmup_steps = {self.warmup_steps} and warmup_share = {self.warmup_share}: "
+        "set one of them to 0"
       )
 
+  def warmup_length(self, total_steps: int) -> float:
+    """Updates until the learning rate peaks in a run of `total_steps`."""
+    return warmup_length(total_steps, self.warmup_steps, self.warmup_share, self.min_warmup_steps)
 
-def make_optimizer(
-  config: OptimConfig, total_steps: int
-) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
-  """The optimizer of a run of `total_steps` updates, and its learning rate as a function of
-  completed updates.
 
-  Its update takes the gradient's global norm as `norm=`, where the caller has it already.
+class Optimizer(NamedTuple):
+  """An update rule with its schedule.
+
+  Attributes:
+    transformation: its update takes the global norm of the gradient as `norm=`, if known.
+    schedule: number of updates made before -> learning rate.
+    frozen: patterns of the paths of parameters that are not trained.
   """
-  schedule = make_schedule(config, total_steps)
+
+  transformation: optax.GradientTransformationExtraArgs
+  schedule: optax.Schedule
+  frozen: tuple[str, ...] = ()
+
+
+def make_optimizer(config: OptimConfig, total_steps: int, frozen: Sequence[str] = ()) -> Optimizer:
+  """The optimizer of a run.
+
+  Args:
+    config: rule and schedule.
+    total_steps: updates of the run.
+    frozen: regular expressions, searched for in the paths of parameters such as
+      "trunk/block_0/mlp/in/kernel". A matching parameter has no moments, no update and no weight
+      decay; zero_frozen keeps it out of the norm as well (Trainer.build applies it).
+  """
+  warmup = config.warmup_length(total_steps)
+  schedule = make_schedule(config.schedule, config.learning_rate, warmup, total_steps)
   if config.optimizer == "openai":
     adam = scale_by_openai_adam(config.b1, config.b2, config.eps, config.weight_decay)
-    optimizer = optax.chain(adam, optax.scale_by_learning_rate(schedule))
+    rule = optax.chain(adam, optax.scale_by_learning_rate(schedule))
   else:
-    optimizer = optax.adamw(
+    rule = optax.adamw(
       schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed
     )
   # The norm is that of all gradients together, after they were averaged over devices.
   clip_norm = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
-  return optax.with_extra_args_support(optax.chain(clip_norm, optimizer)), schedule
+  transformation = optax.with_extra_args_support(optax.chain(clip_norm, rule))
+  if frozen:
+    transformation = optax.partition(
+      {"frozen": optax.set_to_zero(), "trained": transformation},
+      lambda params: jax.tree.map(
+        lambda frozen: "frozen" if frozen else "trained", is_frozen(params, frozen)
+      ),
+    )
+  return Optimizer(transformation, schedule, tuple(frozen))
+
+
+def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
+  """A tree of bools: whether any of the patterns occurs in a parameter's path.
+
+  Raises:
+    ValueError: a pattern occurs in no path.
+  """
+  paths = [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+  for pattern in patterns:
+    if not any(re.search(pattern, path) for path in paths):
+      raise ValueError(f"frozen: {pattern!r} matches no parameter; they are {', '.join(paths)}")
+
+  def matches(path, _):
+    return any(re.search(pattern, _path(path)) for pattern in patterns)
+
+  return jax.tree_util.tree_map_with_path(matches, params)
+
+
+def zero_frozen(grads: Any, patterns: Sequence[str]) -> Any:
+  """The gradient with zeros for the parameters that `patterns` freeze: a gate of make_step."""
+  if not patterns:
+    return grads
+  return jax.tree.map(
+    lambda g, frozen: jnp.zeros_like(g) if frozen else g, grads, is_frozen(grads, patterns)
+  )
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
-  """optax's, to rounding, as one multiplication: that fuses into what follows, and optax's own
-  two passes do not.
+  """optax's, up to rounding, as one multiplication, which fuses into the update; optax's own takes
+  two passes over memory.
   """
 
   def update(grads, state, params=None, *, norm=None, **_):
@@ -87,41 +154,12 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
   return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
-def warmup_length(config: OptimConfig, total_steps: int) -> float:
-  """Updates until the learning rate peaks; a fraction where a share of a short run is less than
-  one update.
-  """
-  return float(max(config.warmup_steps, config.warmup_share * total_steps, config.min_warmup_steps))
-
-
-def make_schedule(config: OptimConfig, total_steps: int) -> optax.Schedule:
-  """OpenAI's `warmup_cosine`, `warmup_linear` and `warmup_constant`, as functions of the updates
-  already made.
-
-  The first update therefore has learning rate 0, the warm-up of the linear schedule bends by 1 - x,
-  and the cosine, unlike optax's, is not shifted by the warm-up, so that it starts a little below
-  its peak.
-  """
-  warmup = warmup_length(config, total_steps)
-
-  def schedule(count):
-    t = jnp.asarray(count, jnp.float32)
-    x = jnp.minimum(t / total_steps, 1.0)
-    rise, warming = (t / warmup, t <= warmup) if warmup else (1.0, False)
-    if config.schedule == "cosine":
-      return config.learning_rate * jnp.where(warming, rise, 0.5 * (1.0 + jnp.cos(jnp.pi * x)))
-    fall = 1.0 - x if config.schedule == "linear" else jnp.ones_like(x)
-    return config.learning_rate * jnp.where(warming, rise, 1.0) * fall
-
-  return schedule
-
-
 def scale_by_openai_adam(
   b1: float, b2: float, eps: float, weight_decay: float
 ) -> optax.GradientTransformation:
   """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
 
-  It differs from `optax.adamw` in two places: eps is added to the uncorrected root of the second
+  It differs from `optax.adamw` in two ways: eps is added to the uncorrected root of the second
   moment, and the decay too is multiplied by the bias correction, which for the first thousand
   updates makes it a fraction of nominal.
   """
@@ -149,21 +187,84 @@ def scale_by_openai_adam(
   return optax.GradientTransformation(init, update)
 
 
-def decayed(params):
-  """Which parameters decay: all but biases and gains, known by name, since our kernels and biases
-  have any rank.
+def decayed(params: Any) -> Any:
+  """A tree of bools: whether a parameter decays. All but biases and gains do; they are known by
+  name, since our kernels and biases have any rank.
 
   Raises:
-    ValueError: a vector that is not named as a bias or a gain, which the paper would not decay.
+    ValueError: a vector not named as a bias or a gain, which the paper would not decay.
   """
 
-  def by_name(path, leaf):
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    decays = name.rsplit("/", 1)[-1] not in NOT_DECAYED
-    if decays and len(leaf.shape) < 2:
+  def decays(path, leaf):
+    name = _path(path)
+    if name.rsplit("/", 1)[-1] in NOT_DECAYED:
+      return False
+    if len(leaf.shape) < 2:
       raise ValueError(
         f"parameter {name} of shape {leaf.shape} must be named one of {', '.join(NOT_DECAYED)}"
       )
-    return decays
+    return True
 
-  return jax.tree_util.tree_map_with_path(by_name, params)
+  return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def per_matrix(
+  rule: optax.GradientTransformation, stacked: Sequence[tuple[str, int]] = STACKED
+) -> optax.GradientTransformationExtraArgs:
+  """A rule that treats each matrix of a stacked parameter as a parameter of its own.
+
+  For rules that compute one number or one factorization per tensor (trust ratio, RMS, Adafactor):
+  queries, keys and values are one array [D, 3, H, K] in the model, three matrices [D, H K] in the
+  rule.
+  """
+  rule = optax.with_extra_args_support(rule)
+
+  def init(params):
+    return rule.init(split_matrices(params, stacked))
+
+  def update(updates, state, params=None, **extra):
+    shapes = updates
+    updates = split_matrices(updates, stacked)
+    params = None if params is None else split_matrices(params, stacked)
+    updates, state = rule.update(updates, state, params, **extra)
+    return join_matrices(updates, shapes, stacked), state
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+def split_matrices(tree: Any, stacked: Sequence[tuple[str, int]] = STACKED) -> Any:
+  """The tree with a list of matrices in place of each stacked parameter.
+
+  [D, 3, H, K] along axis 1 becomes three of [D, H K]; a bias [3, H, K] along axis 0 three of [H K].
+  """
+
+  def split(path, x):
+    axis = _stacking_axis(path, stacked)
+    if axis is None:
+      return x
+    parts = jnp.moveaxis(x, axis, 0)
+    return [part.reshape(*x.shape[:axis], -1) for part in parts]
+
+  return jax.tree_util.tree_map_with_path(split, tree)
+
+
+def join_matrices(parts: Any, like: Any, stacked: Sequence[tuple[str, int]] = STACKED) -> Any:
+  """The inverse of split_matrices; `like` has the original structure and shapes."""
+
+  def join(path, x, part):
+    axis = _stacking_axis(path, stacked)
+    if axis is None:
+      return part
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    return jnp.stack([matrix.reshape(shape) for matrix in part], axis)
+
+  return jax.tree_util.tree_map_with_path(join, like, parts)
+
+
+def _stacking_axis(path: tuple, stacked: Sequence[tuple[str, int]]) -> int | None:
+  name = _path(path)
+  return next((axis for pattern, axis in stacked if re.search(pattern, name)), None)
+
+
+def _path(path: tuple) -> str:
+  return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -1,6 +1,4 @@
-"""What a run tells of itself: metrics.jsonl, its progress, and TensorBoard files where
-tensorboardX is installed.
-"""
+"""Run logging: metrics.jsonl, console progress, and TensorBoard if tensorboardX is installed."""
 
 import contextlib
 import json
@@ -17,23 +15,28 @@ import jax
 
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
-from gpt_jax.training.flops import peak_flops
+from gpt_jax.training.flops import mfu
+
+
+def log(text: str) -> None:
+  """Prints to standard error on process 0."""
+  if jax.process_index() == 0:
+    print(text, file=sys.stderr, flush=True)
 
 
 class Reporter:
-  """Writes on process 0 alone; on the others every method does nothing.
+  """Logs a run on process 0; on other processes every method does nothing.
 
   Args:
-    workdir: gets `metrics.jsonl`, one object a line, and `tensorboard/`.
-    total_steps: of the run.
-    start_step: the step the run resumed from. What was reported of later steps will be repeated and
-      is cut off; at 0 that is everything.
-    unigram_entropy: nats, shown beside the loss, which a model that has learned nothing but
-      frequencies stays at.
-    flops_per_token: of a training step, for the share of the devices' peak; 0 where it is not
-      known.
-    stream: for the progress: rewritten in place on a terminal, a line a report elsewhere. Where
-      none is given it is standard error, and in a notebook a bar where tqdm is installed.
+    workdir: gets `metrics.jsonl`, one JSON object per line, and `tensorboard/`.
+    total_steps: length of the run.
+    start_step: the step the run resumed from. Entries of later steps are removed, since they will
+      be logged again; at 0 that is all of them.
+    unigram_entropy: in nats, shown beside the loss: a model that has learned only word frequencies
+      stays there.
+    flops_per_token: of a training step, for MFU; 0 if unknown.
+    stream: for the progress, which is one line rewritten in place on a terminal, a line per report
+      otherwise. Default: standard error, or a progress bar in a notebook with tqdm.
   """
 
   def __init__(
@@ -47,10 +50,7 @@ class Reporter:
   ):
     self._writes = jax.process_index() == 0
     self._total, self._step, self._unigram_entropy = total_steps, start_step, unigram_entropy
-    self._flops_per_token, self._peak = (
-      flops_per_token,
-      peak_flops(jax.devices()[0].device_kind) * jax.device_count(),
-    )
+    self._flops_per_token = flops_per_token
     self._bar, self._stream = None, stream or sys.stderr
     self._in_place, self._line_is_open = self._stream.isatty(), False
     self._reports, self._seconds_per_step, self._since = 0, 0.0, time.monotonic()
@@ -65,47 +65,49 @@ class Reporter:
       self._bar = _bar(total_steps, start_step)
 
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
-    """After training on `tokens` tokens since the last call: their rate, and the time that
-    remains, from the clock.
+    """Reports training metrics, the rate of tokens and the remaining time.
+
+    Args:
+      step: updates made.
+      values: metrics of the steps since the last call.
+      tokens: tokens trained on since the last call.
     """
     now = time.monotonic()
     seconds, steps = max(now - self._since, 1e-9), max(step - self._step, 1)
     self._since, self._step, self._reports = now, step, self._reports + 1
     latest = seconds / steps
-    # The first interval holds the compilation, so the second replaces it; from then on a moving
-    # average.
+    # The first interval includes compilation, so the second replaces it; then a moving average.
     self._seconds_per_step = (
       latest if self._reports <= 2 else 0.8 * self._seconds_per_step + 0.2 * latest
     )
     rate = tokens / seconds
     speed = {"tokens_per_second": rate}
-    if self._peak and self._flops_per_token:
-      speed["mfu"] = rate * self._flops_per_token / self._peak
+    utilization = mfu(rate, self._flops_per_token)
+    if utilization is not None:
+      speed["mfu"] = utilization
     self._record(step, {**values, **speed})
-    told = self._format_metrics(values, **speed)
+    metrics = self._format_metrics(values, **speed)
     if self._bar is not None:
-      self._bar.set_postfix_str("  ".join(told), refresh=False)
+      self._bar.set_postfix_str("  ".join(metrics), refresh=False)
       self._bar.update(step - self._bar.n)
       return
     left = _duration((self._total - step) * self._seconds_per_step)
-    line = "  ".join([f"step {step:,}/{self._total:,}", *told, f"{left} left"])
+    line = "  ".join([f"step {step:,}/{self._total:,}", *metrics, f"{left} left"])
     self._show(line, stays=not self._in_place)
 
   def results(self, step: int, values: Mapping[str, float]) -> None:
-    """What was measured at a step, such as an evaluation; its line stays."""
+    """Reports an evaluation; its line stays on the terminal."""
     self._record(step, values)
-    self._show(
-      f"step {step:,}  " + "  ".join(f"{name} {value:.4g}" for name, value in values.items()),
-      stays=True,
-    )
+    measured = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+    self._show(f"step {step:,}  {measured}", stays=True)
 
   def say(self, text: str) -> None:
-    """A line that stays above the progress."""
+    """Prints a line, which stays above the progress."""
     self._show(text, stays=True)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """What is done inside, such as an evaluation, does not count into the rate of training."""
+    """Excludes the time spent inside, such as an evaluation, from the training rate."""
     began = time.monotonic()
     try:
       yield
@@ -135,11 +137,13 @@ class Reporter:
   ) -> list[str]:
     parts = []
     if "loss" in values:
-      beside = "" if self._unigram_entropy is None else f" (unigram {self._unigram_entropy:.2f})"
-      parts.append(f"loss {values['loss']:.4f}{beside}")
+      loss = f"loss {values['loss']:.4f}"
+      if self._unigram_entropy is not None:
+        loss += f" (unigram {self._unigram_entropy:.2f})"
+      parts.append(loss)
     parts.append(f"{tokens_per_second:,.0f} tokens/s")
     if mfu is not None:
-      parts.append(f"{mfu:.0%} of peak")
+      parts.append(f"MFU {mfu:.0%}")
     return parts
 
   def _record(self, step: int, values: Mapping[str, float]) -> None:
@@ -161,26 +165,29 @@ class Reporter:
       self._bar.write(line, file=self._stream)
       return
     if not stays:
-      line = line[
-        : shutil.get_terminal_size().columns - 1
-      ]  # a line that wraps could not be rewritten
-    begin, end = ("\r\x1b[K" if self._line_is_open else ""), ("\n" if stays else "")
+      # A line that wraps could not be rewritten.
+      line = line[: shutil.get_terminal_size().columns - 1]
+    begin = "\r\x1b[K" if self._line_is_open else ""
+    end = "\n" if stays else ""
     print(f"{begin}{line}", end=end, file=self._stream, flush=True)
     self._line_is_open = not stays
 
 
 def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
-  """The steps at which a run measured something, such as "loss" or "valid_loss", and what it found,
-  for a plot.
+  """A metric of a run for a plot: its steps and its values.
+
+  Args:
+    workdir: of the run.
+    name: of the metric, such as "loss" or "valid_loss".
 
   Raises:
-    InputError: no metrics.jsonl there, or nothing of that name in it.
+    InputError: the folder has no metrics.jsonl, or the file no such metric.
   """
   path, entries = os.path.join(workdir, "metrics.jsonl"), []
   try:
     with open(path, encoding="utf-8") as file:
       for line in file:
-        with contextlib.suppress(ValueError):  # torn by a kill
+        with contextlib.suppress(ValueError):  # cut off by a kill
           entries.append(json.loads(line))
   except OSError as error:
     raise InputError(
@@ -195,9 +202,7 @@ def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
 
 
 def _cut_back(path: str, step: int) -> None:
-  """Leaves the entries up to a step, all of them or none if this is interrupted; a line torn by
-  a kill goes too.
-  """
+  """Removes the entries after a step, and a line cut off by a kill; atomic."""
   if not os.path.exists(path):
     return
   with open(path, encoding="utf-8", errors="replace") as file, atomic_file(path) as kept:
@@ -210,7 +215,7 @@ def _cut_back(path: str, step: int) -> None:
 def _tensorboard(workdir: str, start_step: int):
   try:
     from tensorboardX import SummaryWriter
-  except ImportError:  # metrics.jsonl has the same
+  except ImportError:  # optional: metrics.jsonl has the same numbers
     return None
   return SummaryWriter(
     os.path.join(workdir, "tensorboard"), purge_step=start_step + 1 if start_step else 0
@@ -218,17 +223,15 @@ def _tensorboard(workdir: str, start_step: int):
 
 
 def _bar(total_steps: int, start_step: int):
-  """A bar where this is a notebook and tqdm is there, else None."""
+  """A progress bar in a notebook with tqdm, else None."""
   ipython = sys.modules.get("IPython")
-  if ipython is None or not hasattr(
-    ipython.get_ipython(), "kernel"
-  ):  # IPython on a terminal has none
+  if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):  # absent on a terminal
     return None
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter("ignore")  # without ipywidgets it is a bar of characters, which will do
+      warnings.simplefilter("ignore")  # without ipywidgets tqdm warns and draws a text bar
       from tqdm.auto import tqdm
-  except ImportError:  # lines will do
+  except ImportError:  # optional: progress is printed as lines
     return None
   return tqdm(total=total_steps, initial=start_step, unit="step")
 

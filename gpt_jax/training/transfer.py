@@ -1,35 +1,37 @@
-"""What a fine-tuned model takes from a pre-trained checkpoint: all of it, or its first blocks."""
+"""Fine-tuning starts from a checkpoint: all of its trunk, or its embeddings and first blocks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.models.trunk import TrunkConfig
 
-def transfer(fresh: Any, loaded: Any, layers: int | None, vocab_size: int) -> Any:
-  """A fresh trunk's parameters with those of a checkpoint in their place.
+
+def transfer(
+  fresh: Any, loaded: Any, layers: int | None, trunk: TrunkConfig, trained_rows: Sequence[int] = ()
+) -> Any:
+  """A new trunk's parameters, replaced by a checkpoint's where they are transferred.
 
   Args:
-    fresh: parameters of the trunk, drawn for this run.
+    fresh: parameters of the trunk, initialized for this run.
     loaded: those of the checkpoint, of the same shapes.
     layers: -1 nothing; 0 token and position embeddings; k also the first k blocks; None everything
-      (released train.py:413-417).
-    vocab_size: the rows of the token table behind the vocabulary (start, delimiter, extract) always
-      stay fresh.
+      (`openai/train.py:413-417`).
+    trunk: the config of both.
+    trained_rows: rows of the token table behind the vocabulary (special tokens) that the checkpoint
+      has trained; all others keep their fresh values.
   """
 
-  blocks = sum(name.startswith("block_") for name in fresh)
-
-  def of_leaf(path, fresh, loaded):
+  def choose(path, fresh, loaded):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
-    part = name.partition("/")[0]
-    depth = {"tokens": 0, "positions": 0, "last_norm": blocks}.get(part, 1)
-    if part.startswith("block_"):
-      depth = int(part.removeprefix("block_")) + 1
-    if layers is not None and depth > layers:
+    if layers is not None and trunk.depth(name) > layers:
       return fresh
-    if name == "tokens":
-      return jnp.asarray(fresh).at[:vocab_size].set(loaded[:vocab_size])
-    return jnp.asarray(loaded)
+    if name != "tokens":
+      return jnp.asarray(loaded)
+    table = jnp.asarray(fresh).at[: trunk.vocab_size].set(loaded[: trunk.vocab_size])
+    rows = jnp.asarray(trained_rows, jnp.int32)
+    return table.at[rows].set(loaded[rows])
 
-  return jax.tree_util.tree_map_with_path(of_leaf, fresh, loaded)
+  return jax.tree_util.tree_map_with_path(choose, fresh, loaded)

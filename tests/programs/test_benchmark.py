@@ -1,5 +1,5 @@
-"""The benchmark at a size that takes seconds: every part measures, and the matrix products are a
-step's work.
+"""The benchmark at a size that takes seconds: its parts, its rates, and the matrix products of a
+step.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from gpt_jax.programs import benchmark
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import find
+from gpt_jax.training.flops import PEAK_FLOPS
 
 
 @pytest.fixture
@@ -61,15 +62,13 @@ def glue(tmp_path_factory, tiny_tokenizer):
 
 
 def test_packing_is_measured_against_padding(config, glue):
-  found = {row.name: row for row in benchmark.run(config, ("finetuning",), **glue)}
-  assert len(found) == 2 * (1 + 2 * 3)
+  rows = {row.name: row for row in benchmark.run(config, ("finetuning",), **glue)}
+  assert len(rows) == 2 * (1 + 2 * 3)
   for task in ("cola", "mrpc"):
     for work in ("training", "evaluation"):
-      assert found[f"{task} {work}, packed"].value == 1  # every time is 0.5 s here
+      assert rows[f"{task} {work}, packed"].value == 1  # every duration is 0.5 s
       rates = [
-        row
-        for name, row in found.items()
-        if name.startswith(f"{task} {work}, pa") and " x " in name
+        row for name, row in rows.items() if name.startswith(f"{task} {work}, pa") and " x " in name
       ]
       assert [row.value for row in rates] == [32 / 0.5] * 2
       packed, padded = ([int(n) for n in row.name.split(" to ")[1].split(" x ")] for row in rates)
@@ -101,19 +100,30 @@ def test_finetuning_needs_its_data(config, given):
 
 @pytest.mark.slow
 def test_the_time_to_the_first_step(config, monkeypatch):
-  monkeypatch.setenv("XLA_FLAGS", "")  # of the processes that it starts
+  monkeypatch.setenv("XLA_FLAGS", "")  # for the processes it starts
   cold, warm = benchmark.run(config, ("start",))
   assert "cold" in cold.name and "warm" in warm.name
-  assert min(cold.value, warm.value) > 0.5  # what importing JAX takes
+  assert min(cold.value, warm.value) > 0.5  # importing JAX takes longer
 
 
-def test_rates_follow_from_times(config):
-  found = {row.name: row.value for row in benchmark.run(config, ("step",))}
-  assert found["time of a step"] == 0.5
-  assert found["tokens"] == 8 * 16 / 0.5
+def test_rates_follow_from_times(config, monkeypatch):
+  flops_per_token = config.trunk.flops_per_token(16)
+  peak = 8 * 16 * flops_per_token / jax.device_count()  # of a device that takes one second
+  monkeypatch.setitem(PEAK_FLOPS, jax.devices()[0].device_kind, peak)
+  rates = {row.name: row.value for row in benchmark.run(config, ("step",))}
+  assert rates["time of a step"] == 0.5
+  assert rates["tokens"] == 8 * 16 / 0.5
   np.testing.assert_allclose(
-    found["work, attention counted whole"], 8 * 16 * config.trunk.flops_per_token(16) / 0.5 / 1e9
+    rates["work, attention counted whole"], 8 * 16 * flops_per_token / 0.5 / 1e9
   )
+  assert rates["MFU"] == pytest.approx(200)
+  # All products in turn take 0.5 s each, as the step does.
+  products = benchmark.matrix_products(config, jax.device_count())
+  count = sum(product.count for product in products)
+  work = jax.device_count() * sum(product.count * product.flops for product in products)
+  assert rates["matrix products alone, float32"] == pytest.approx(work / (0.5 * count) / 1e9)
+  share = 8 * 16 * flops_per_token * count / work
+  assert rates["share of that peak, float32"] == pytest.approx(100 * share)
 
 
 @pytest.mark.parametrize("batch, length", [(1, 512), (64, 512), (3, 128)])
@@ -124,8 +134,7 @@ def test_the_matrix_products_are_the_work_of_a_step(batch, length):
   work = sum(
     product.count * product.flops for product in benchmark.matrix_products(config, devices=1)
   )
-  # Beside them the formula counts what it takes for matrices: biases, norms and positions, under 1
-  # %.
+  # The formula also counts biases, norms and positions as if they were matrices: under 1 %.
   np.testing.assert_allclose(work, batch * length * config.trunk.flops_per_token(length), rtol=0.01)
 
 

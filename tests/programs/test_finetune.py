@@ -1,5 +1,5 @@
-"""Fine-tuning end to end on tiny tasks: what is transferred, what a run leaves, and that layout
-changes nothing.
+"""Fine-tuning end to end on tiny tasks: transfer, results, resumption, and that packing and devices
+change no number.
 """
 
 import dataclasses
@@ -27,7 +27,9 @@ from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
+from gpt_jax.training import trainer
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer
 
 
@@ -44,7 +46,7 @@ def assert_equal(a, b):
   jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_a_task_is_learned_and_told(finetuned):
+def test_a_task_is_learned_and_reported(finetuned):
   for seed, result in enumerate(finetuned.results):
     folder = f"{finetuned.workdir}/seed_{seed}"
     assert json.load(open(f"{folder}/result.json", encoding="utf-8")) == result
@@ -64,36 +66,36 @@ def test_a_task_is_learned_and_told(finetuned):
 
 def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetuned):
   folder = f"{finetuned.workdir}/seed_0"
-  found = {
+  accuracies = {
     entry["step"]: entry["dev_accuracy"] for entry in entries(folder) if "dev_accuracy" in entry
   }
-  best = max(found, key=found.get)  # the first of equals
+  best = max(accuracies, key=accuracies.get)  # the first of equals
   assert set(os.listdir(f"{folder}/checkpoints")) == {str(best), "48"}  # and the last one
-  told = finetuned.results[0]["best"]
-  assert (told["step"], told["dev_accuracy"]) == (best, found[best])
+  reported = finetuned.results[0]["best"]
+  assert (reported["step"], reported["dev_accuracy"]) == (best, accuracies[best])
   assert load_model(f"{folder}/best").step == best
 
 
 def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
-  monkeypatch.setattr(finetune, "fit", None)
+  monkeypatch.setattr(Trainer, "fit", None)
   again = finetune.run(
     finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir, seeds=2
   )
   assert again == finetuned.results
-  told = capsys.readouterr().err
+  log = capsys.readouterr().err
   summary = json.load(open(f"{finetuned.workdir}/summary.json", encoding="utf-8"))
   assert (summary["seeds"], summary["degenerate"]) == ([0, 1], [])
   for stage in ("dev", "best"):
     accuracies = [result[stage]["dev_accuracy"] for result in again]
     assert summary[stage]["dev_accuracy"]["values"] == accuracies
     assert (
-      f"dev_accuracy: median {np.median(accuracies):.4f}, mean {np.mean(accuracies):.4f}" in told
+      f"dev_accuracy: median {np.median(accuracies):.4f}, mean {np.mean(accuracies):.4f}" in log
     )
-  assert "degenerate" not in told
+  assert "degenerate" not in log
 
 
 def test_degenerate_seeds_are_marked(finetuned, tmp_path, capsys):
-  for split in ("train", "dev"):  # nothing that could be told apart
+  for split in ("train", "dev"):  # the same text with both labels
     (tmp_path / f"{split}.tsv").write_text(
       "text\tlabel\n" + "the barn\tmeows\nthe barn\tbarks\n" * 20
     )
@@ -130,15 +132,15 @@ def test_a_part_of_the_examples_is_even(finetuned, tmp_path, capsys):
     finetuned.config, train_examples=32, dev_examples=10, train=TrainConfig(steps=1)
   )
   finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
-  told = capsys.readouterr().err
-  assert "table train: 32 examples" in told and "table dev: 10 examples" in told
-  assert told.count("labels: barks 50.0%, meows 50.0%") == 2
+  log = capsys.readouterr().err
+  assert "table train: 32 examples" in log and "table dev: 10 examples" in log
+  assert log.count("labels: barks 50.0%, meows 50.0%") == 2
 
 
 def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch, tmp_path):
-  make_step, calls = finetune.train.make_step, []
+  make_step, calls = trainer.make_step, []
 
-  def until(*arguments, **named):
+  def interrupted(*arguments, **named):
     step = make_step(*arguments, **named)
 
     def counted(state, batch, seed):
@@ -154,7 +156,7 @@ def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch
       finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
     )
 
-  monkeypatch.setattr(finetune, "make_step", until)
+  monkeypatch.setattr(trainer, "make_step", interrupted)
   with pytest.raises(KeyboardInterrupt):
     run()
   assert not os.path.exists(tmp_path / "run" / "result.json")
@@ -165,28 +167,28 @@ def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch
 
 
 def test_terminated_at_the_last_step_it_has_a_result(finetuned, monkeypatch, tmp_path):
-  fit = finetune.train.fit
+  fit = Trainer.fit
 
-  def at_the_end(state, step, batch_at, total, **named):
+  def killed_at_the_end(self, state, batch_at, total, *arguments):
     def batches(number):
       if number == total - 1:
         os.kill(os.getpid(), signal.SIGTERM)
       return batch_at(number)
 
-    return fit(state, step, batches, total, **named)
+    return fit(self, state, batches, total, *arguments)
 
   def run():
     return finetune.run(
       finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
     )
 
-  monkeypatch.setattr(finetune, "fit", at_the_end)
+  monkeypatch.setattr(Trainer, "fit", killed_at_the_end)
   with pytest.raises(SystemExit):
     run()
   assert run() == finetuned.results[:1]
 
 
-def test_what_measuring_needs_is_missed_before_training(finetuned, monkeypatch, tmp_path):
+def test_a_missing_metrics_package_is_reported_before_training(finetuned, monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
   monkeypatch.setitem(sys.modules, "sklearn", None)
   with pytest.raises(InputError, match="scikit-learn"):
@@ -262,35 +264,44 @@ def trunk_params():
 )
 def test_what_is_transferred(trunk_params, trunk, layers, taken):
   fresh, loaded = trunk_params[trunk]
-  found = transfer(fresh, loaded, layers, 100)
-  assert jax.tree.structure(found) == jax.tree.structure(fresh)
+  params = transfer(fresh, loaded, layers, TRUNKS[trunk])
+  assert jax.tree.structure(params) == jax.tree.structure(fresh)
   for name in fresh:
     wanted = loaded[name] if taken is None or name in taken else fresh[name]
     if name == "tokens":
       assert len(wanted) == 128
-      np.testing.assert_array_equal(
-        found[name][100:], fresh[name][100:]
-      )  # start, delimiter, extract and padding
-      found[name], wanted = found[name][:100], wanted[:100]
-    assert_equal(found[name], wanted)
+      # Start, delimiter, extract and padding.
+      np.testing.assert_array_equal(params[name][100:], fresh[name][100:])
+      params[name], wanted = params[name][:100], wanted[:100]
+    assert_equal(params[name], wanted)
+
+
+@pytest.mark.parametrize("layers", [None, 0, 2, -1])
+def test_trained_special_rows_are_transferred_with_the_embeddings(trunk_params, layers):
+  fresh, loaded = trunk_params["transformer"]
+  table = np.asarray(transfer(fresh, loaded, layers, TRUNKS["transformer"], [100, 102])["tokens"])
+  kept = fresh if layers == -1 else loaded
+  np.testing.assert_array_equal(table[[100, 102]], kept["tokens"][[100, 102]])
+  np.testing.assert_array_equal(table[101], fresh["tokens"][101])
+  np.testing.assert_array_equal(table[103:], fresh["tokens"][103:])
 
 
 class Stopped(Exception):
-  """Raised in place of training, with what it was given."""
+  """Raised instead of training, with the first state."""
 
 
 @pytest.fixture
 def first_state(monkeypatch, tmp_path):
-  """(the arguments of finetune.run without the last) -> the state that training begins with."""
+  """(arguments of finetune.run but the workdir) -> the first state of the run."""
 
-  def fit(state, *_, **__):
+  def fit(self, state, *_):
     raise Stopped(jax.device_get(state))
 
   def run(*arguments, **named):
-    with monkeypatch.context() as patch, pytest.raises(Stopped) as caught:
-      patch.setattr(finetune, "fit", fit)
+    with monkeypatch.context() as patch, pytest.raises(Stopped) as stopped:
+      patch.setattr(Trainer, "fit", fit)
       finetune.run(*arguments, str(tmp_path / "run"), **named)
-    return caught.value.args[0]
+    return stopped.value.args[0]
 
   return run
 
@@ -299,20 +310,42 @@ def first_state(monkeypatch, tmp_path):
 def test_a_run_begins_with_what_is_transferred(finetuned, first_state, layers):
   config = dataclasses.replace(finetuned.config, transfer_layers=layers)
   loaded = load_model(finetuned.pretrained)
-  found = first_state(config, finetuned.data_dir, finetuned.pretrained).params["trunk"]
-  used, before, after = (
-    loaded.tokenizer.vocab_size,
-    loaded.params["trunk"].pop("tokens"),
-    found.pop("tokens"),
-  )
+  trunk = first_state(config, finetuned.data_dir, finetuned.pretrained).params["trunk"]
+  used = loaded.tokenizer.vocab_size
+  before, after = loaded.params["trunk"].pop("tokens"), trunk.pop("tokens")
   assert before[used : used + 3].std() > 0.05
-  assert 0.01 < after[used : used + 3].std() < 0.03  # drawn, never the checkpoint's
+  assert 0.01 < after[used : used + 3].std() < 0.03  # initialized, not the checkpoint's
   if layers is None:
-    assert_equal(found, loaded.params["trunk"])
+    assert_equal(trunk, loaded.params["trunk"])
     np.testing.assert_array_equal(after[:used], before[:used])
   else:
     assert 0.019 < after.std() < 0.021
-    np.testing.assert_array_equal(found["block_0"]["mlp"]["in"]["bias"], 0)
+    np.testing.assert_array_equal(trunk["block_0"]["mlp"]["in"]["bias"], 0)
+
+
+@pytest.mark.parametrize("layers", [None, 0])
+def test_a_second_fine_tuning_keeps_the_trained_special_rows(finetuned, first_state, layers):
+  config = dataclasses.replace(finetuned.config, transfer_layers=layers)
+  source = f"{finetuned.workdir}/seed_0"
+  loaded = load_model(source)
+  assert loaded.meta["trained_special"] == ["start", "delimiter", "extract"]
+  table = first_state(config, finetuned.data_dir, source).params["trunk"]["tokens"]
+  used = loaded.tokenizer.vocab_size
+  before = loaded.params["trunk"]["tokens"]
+  np.testing.assert_array_equal(table[: used + 3], before[: used + 3])
+  assert not np.array_equal(table[used + 3 :], before[used + 3 :])
+
+
+def test_a_head_alone_does_not_mean_that_special_rows_are_trained(
+  finetuned, first_state, make_run, tmp_path
+):
+  spec = load_model(f"{finetuned.workdir}/seed_0").spec
+  source = make_run(tmp_path / "headed", spec)  # its meta has no trained_special
+  loaded = load_model(source)
+  table = first_state(finetuned.config, finetuned.data_dir, source).params["trunk"]["tokens"]
+  used, before = loaded.tokenizer.vocab_size, loaded.params["trunk"]["tokens"]
+  np.testing.assert_array_equal(table[:used], before[:used])
+  assert 0.01 < table[used : used + 3].std() < 0.03 < before[used : used + 3].std()
 
 
 def test_from_scratch(finetuned, first_state, tmp_path):
@@ -372,20 +405,20 @@ def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
   )
   source = make_run(tmp_path / "pretrained", ModelConfig(trunk))
   config = dataclasses.replace(finetuned.config, head_dropout=0.0)
-  losses = {}
+  curves = {}
   for name, microbatches, mesh in (
     ("jit", 1, MeshConfig()),
     ("microbatches", 2, MeshConfig(data=4, model=2)),
     ("pmap with microbatches", 2, MeshConfig(backend="pmap")),
   ):
     train = TrainConfig(steps=10, log_every=1, microbatches=microbatches)
-    each = dataclasses.replace(config, mesh=mesh, train=train)
-    (result,) = finetune.run(each, finetuned.data_dir, source, str(tmp_path / name))
-    told = [entry["loss"] for entry in entries(tmp_path / name) if "loss" in entry]
-    losses[name] = [*told, result["dev"]["dev_loss"]]
-    assert len(told) == 10
-  for name, found in losses.items():
-    np.testing.assert_allclose(found, losses["jit"], atol=1e-4, err_msg=name)
+    on_mesh = dataclasses.replace(config, mesh=mesh, train=train)
+    (result,) = finetune.run(on_mesh, finetuned.data_dir, source, str(tmp_path / name))
+    losses = [entry["loss"] for entry in entries(tmp_path / name) if "loss" in entry]
+    curves[name] = [*losses, result["dev"]["dev_loss"]]
+    assert len(losses) == 10
+  for name, curve in curves.items():
+    np.testing.assert_allclose(curve, curves["jit"], atol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -405,9 +438,9 @@ def test_other_transforms(finetuned, tmp_path, transform, columns, outputs):
   config = FinetuneConfig(task=task, batch_size=8, train=TrainConfig(epochs=1))
   (result,) = finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
   assert (result["steps"], result["best"]["step"]) == (2, 2)  # the last partial batch is dropped
-  found = load_model(str(tmp_path / "run"))
-  assert found.params["head"]["kernel"].shape == (32, outputs)
-  assert (found.spec.head.num_classes, found.spec.head.pooling) == (
+  loaded = load_model(str(tmp_path / "run"))
+  assert loaded.params["head"]["kernel"].shape == (32, outputs)
+  assert (loaded.spec.head.num_classes, loaded.spec.head.pooling) == (
     len(labels),
     "sum" if transform == "similarity" else "per_choice",
   )
@@ -435,7 +468,7 @@ def test_a_checkpoint_brings_its_own_trunk(finetuned, tmp_path):
     ),
   ],
 )
-def test_bad_input_is_told_before_anything_is_written(finetuned, tmp_path, changes, message):
+def test_bad_input_is_refused_before_anything_is_written(finetuned, tmp_path, changes, message):
   config = dataclasses.replace(finetuned.config, **changes)
   with pytest.raises(InputError, match=message):
     finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))

@@ -1,6 +1,4 @@
-"""Pre-training end to end on a tiny prepared folder: learning, exact resumption, what it writes,
-what it refuses.
-"""
+"""Pre-training end to end on a tiny prepared folder: learning, resumption, files, refusals."""
 
 import dataclasses
 import json
@@ -13,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.checkpoints import store as checkpoint
+from gpt_jax.checkpoints.run_folder import claim
+from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
@@ -52,47 +51,46 @@ def entries(workdir):
 
 def assert_same_bits(a, b):
   """The newest parameters of two workdirs."""
-  (a, _, step), (b, _, other) = (checkpoint.restore_params(str(workdir)) for workdir in (a, b))
-  assert step == other
+  (a, _, step_a), (b, _, step_b) = (restore_params(str(workdir)) for workdir in (a, b))
+  assert step_a == step_b
   jax.tree.map(
     lambda x, y: np.testing.assert_array_equal(x.view(np.uint32), y.view(np.uint32)), a, b
   )
 
 
 @pytest.fixture(scope="module")
-def whole(prepared, tmp_path_factory):
-  """(workdir, evaluation) of a run that nothing interrupted."""
-  workdir = str(tmp_path_factory.mktemp("pretrain") / "whole")
+def uninterrupted(prepared, tmp_path_factory):
+  """(workdir, evaluation) of a run without interruption."""
+  workdir = str(tmp_path_factory.mktemp("pretrain") / "uninterrupted")
   return workdir, pretrain.run(CONFIG, prepared, workdir)
 
 
-def test_text_is_learned(whole, prepared):
-  workdir, evaluation = whole
+def test_text_is_learned(uninterrupted, prepared):
+  workdir, evaluation = uninterrupted
   logged = [entry["loss"] for entry in entries(workdir) if "loss" in entry]
   assert logged[-1] < logged[0] - 1
   assert evaluation["valid_loss"] < TokenFile(prepared, "valid").unigram_entropy
 
 
-def test_what_a_run_leaves(whole, prepared):
-  workdir, evaluation = whole
+def test_files_of_a_run(uninterrupted, prepared):
+  workdir, evaluation = uninterrupted
   assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer"} <= set(os.listdir(workdir))
   assert load_tokenizer(f"{workdir}/tokenizer").hash == load_tokenizer(f"{prepared}/tokenizer").hash
-  found = entries(workdir)
-  trained = [entry for entry in found if "loss" in entry]
-  evaluated = [entry for entry in found if "valid_loss" in entry]
+  trained = [entry for entry in entries(workdir) if "loss" in entry]
+  evaluated = [entry for entry in entries(workdir) if "valid_loss" in entry]
   assert [entry["step"] for entry in trained] == [5, 10, 15, 20, 24]
   assert [entry["step"] for entry in evaluated] == [10, 20, 24]
   assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second"} <= set(trained[0])
   assert {name: evaluated[-1][name] for name in evaluation} == evaluation
-  # Saved at 6, 10, 12, 18, 20 and 24, of which the newest three stay; the last one is the best as
-  # well.
+  # Saved at 6, 10, 12, 18, 20 and 24; the newest three are kept, and the last one is also the best.
   assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["18", "20", "24"]
+  assert restore_params(workdir)[1]["trained_special"] == []
 
 
-def test_evaluation_is_the_mean_over_all_held_out_tokens(whole, prepared):
+def test_evaluation_is_the_mean_over_all_held_out_tokens(uninterrupted, prepared):
   """A plain loop over documents and windows, softmax over the vocabulary alone, in float64."""
-  workdir, evaluation = whole
-  params, _, _ = checkpoint.restore_params(workdir)
+  workdir, evaluation = uninterrupted
+  params, _, _ = restore_params(workdir)
   held_out = TokenFile(prepared, "valid")
   trunk = dataclasses.replace(CONFIG.trunk, vocab_size=held_out.vocab_size)
   apply = jax.jit(language_model(trunk).apply)
@@ -134,74 +132,76 @@ def crash():
   raise Stop
 
 
-def assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, resumed_at):
+def assert_resumes_exactly(uninterrupted, prepared, workdir, monkeypatch, capsys, resumed_at):
   monkeypatch.undo()
   capsys.readouterr()
-  assert pretrain.run(CONFIG, prepared, workdir) == whole[1]
+  assert pretrain.run(CONFIG, prepared, workdir) == uninterrupted[1]
   assert (f"resumed at step {resumed_at}" in capsys.readouterr().err) == (resumed_at > 0)
-  assert_same_bits(workdir, whole[0])
+  assert_same_bits(workdir, uninterrupted[0])
   timeless = ("time", "tokens_per_second")
   mine, theirs = (
     [{k: v for k, v in e.items() if k not in timeless} for e in entries(w)]
-    for w in (workdir, whole[0])
+    for w in (workdir, uninterrupted[0])
   )
   return mine, theirs
 
 
 @pytest.mark.parametrize("step, resumed_at", [(5, 0), (20, 18)])
 def test_a_crashed_run_resumes_exactly(
-  whole, prepared, tmp_path, monkeypatch, capsys, step, resumed_at
+  uninterrupted, prepared, tmp_path, monkeypatch, capsys, step, resumed_at
 ):
   workdir = str(tmp_path / "run")
   stop_at(monkeypatch, step, crash)
   with pytest.raises(Stop):
     pretrain.run(CONFIG, prepared, workdir)
-  mine, theirs = assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, resumed_at)
+  mine, theirs = assert_resumes_exactly(
+    uninterrupted, prepared, workdir, monkeypatch, capsys, resumed_at
+  )
   assert [e["step"] for e in mine] == [e["step"] for e in theirs]
   assert mine[-1] == theirs[-1]
 
 
-def test_a_terminated_run_resumes_exactly(whole, prepared, tmp_path, monkeypatch, capsys):
+def test_a_terminated_run_resumes_exactly(uninterrupted, prepared, tmp_path, monkeypatch, capsys):
   workdir = str(tmp_path / "run")
   stop_at(monkeypatch, 10, lambda: os.kill(os.getpid(), signal.SIGTERM))
   with pytest.raises(SystemExit) as stopped:
     pretrain.run(CONFIG, prepared, workdir)
   assert stopped.value.code == 0
   assert "stopped at step 11 of 24 and saved" in capsys.readouterr().err
-  assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, 11)
+  assert_resumes_exactly(uninterrupted, prepared, workdir, monkeypatch, capsys, 11)
 
 
 @pytest.mark.parametrize("step", [10, 24])
 def test_terminated_at_an_evaluation_it_is_made(
-  whole, prepared, tmp_path, monkeypatch, capsys, step
+  uninterrupted, prepared, tmp_path, monkeypatch, capsys, step
 ):
   workdir = str(tmp_path / "run")
   stop_at(monkeypatch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
   with pytest.raises(SystemExit):
     pretrain.run(changed(train={"log_every": 1}), prepared, workdir)
-  mine, theirs = assert_resumes_exactly(whole, prepared, workdir, monkeypatch, capsys, step)
+  mine, theirs = assert_resumes_exactly(uninterrupted, prepared, workdir, monkeypatch, capsys, step)
   assert [e for e in mine if "valid_loss" in e] == [e for e in theirs if "valid_loss" in e]
 
 
-def test_a_finished_run_only_evaluates(whole, prepared, monkeypatch):
-  before = entries(whole[0])
+def test_a_finished_run_only_evaluates(uninterrupted, prepared, monkeypatch):
+  before = entries(uninterrupted[0])
   monkeypatch.setattr(
     "gpt_jax.data.windows.Windows.__call__", lambda *_: pytest.fail("trained again")
   )
-  assert pretrain.run(CONFIG, prepared, whole[0]) == whole[1]
-  assert entries(whole[0]) == before
+  assert pretrain.run(CONFIG, prepared, uninterrupted[0]) == uninterrupted[1]
+  assert entries(uninterrupted[0]) == before
 
 
-def test_a_run_resumes_on_another_mesh(whole, prepared, tmp_path):
-  """To float tolerance: sums of other parts round differently."""
+def test_a_run_resumes_on_another_mesh(uninterrupted, prepared, tmp_path):
+  """To float tolerance: sums in another order round differently."""
   workdir = str(tmp_path / "run")
-  shutil.copytree(whole[0], workdir)
+  shutil.copytree(uninterrupted[0], workdir)
   for step in ("18", "24"):
     shutil.rmtree(f"{workdir}/checkpoints/{step}")
-  found = pretrain.run(
+  evaluation = pretrain.run(
     dataclasses.replace(CONFIG, mesh=MeshConfig(data=4, model=2, fsdp=True)), prepared, workdir
   )
-  assert found["valid_loss"] == pytest.approx(whole[1]["valid_loss"], abs=1e-4)
+  assert evaluation["valid_loss"] == pytest.approx(uninterrupted[1]["valid_loss"], abs=1e-4)
 
 
 def test_lstm_with_microbatches_on_a_part_of_the_evaluation(prepared, tmp_path):
@@ -212,14 +212,20 @@ def test_lstm_with_microbatches_on_a_part_of_the_evaluation(prepared, tmp_path):
   config = dataclasses.replace(
     config, trunk=trunk, mesh=MeshConfig(data=4, model=2), evaluation_batches=1
   )
-  found = pretrain.run(config, prepared, str(tmp_path / "run"))
-  assert np.isfinite(found["valid_loss"])
+  evaluation = pretrain.run(config, prepared, str(tmp_path / "run"))
+  assert np.isfinite(evaluation["valid_loss"])
 
 
 def test_milestones_stay(prepared, tmp_path):
   config = changed(train={"steps": 9, "evaluate_every": 0, "checkpoint_every": 1, "milestone": 2})
   pretrain.run(config, prepared, str(tmp_path))
   assert sorted(os.listdir(tmp_path / "checkpoints"), key=int) == ["2", "4", "7", "8", "9"]
+
+
+def test_keep_checkpoints_is_a_setting(prepared, tmp_path):
+  train = {"steps": 5, "evaluate_every": 0, "checkpoint_every": 1, "keep_checkpoints": 2}
+  pretrain.run(changed(train=train), prepared, str(tmp_path))
+  assert sorted(os.listdir(tmp_path / "checkpoints")) == ["4", "5"]
 
 
 def test_a_run_that_is_stuck_warns_once(prepared, tmp_path):
@@ -231,7 +237,7 @@ def test_a_run_that_is_stuck_warns_once(prepared, tmp_path):
   assert len([w for w in warned if "unigram" in str(w.message)]) == 1
 
 
-# What is refused, before any training time is spent.
+# Refusals, before any training time is spent.
 
 
 def refused(config, data, workdir, match):
@@ -313,32 +319,36 @@ def test_missing_and_truncated_data(copied, tmp_path):
   assert not (tmp_path / "run").exists()
 
 
-def test_a_workdir_of_another_config(whole, prepared):
+def test_a_workdir_of_another_config(uninterrupted, prepared):
   config = changed(train={"seed": 1}, trunk={"width": 32})
   refused(
-    config, prepared, whole[0], r"another config \(.*trunk.width: 16 != 32.*train.seed: 0 != 1\)"
+    config,
+    prepared,
+    uninterrupted[0],
+    r"another config \(.*trunk.width: 16 != 32.*train.seed: 0 != 1\)",
   )
 
 
-def test_a_workdir_of_other_data(whole, copied, tiny_tokenizer):
+def test_a_workdir_of_other_data(uninterrupted, copied, tiny_tokenizer):
   write_split(copied, "train", tiny_tokenizer, "the cat sat on the mat " * 20)
-  refused(CONFIG, copied, whole[0], r"data train_tokens: \d+ != \d+")
+  refused(CONFIG, copied, uninterrupted[0], r"data train_tokens: \d+ != \d+")
 
 
-def test_what_may_change_on_resuming(whole, prepared, tmp_path):
+def test_settings_that_may_change_on_resuming(uninterrupted, prepared, tmp_path):
   workdir = str(tmp_path / "run")
-  shutil.copytree(whole[0], workdir)
-  again = changed(train={"log_every": 1, "checkpoint_every": 7}, mesh={"data": 8})
+  shutil.copytree(uninterrupted[0], workdir)
+  train = {"log_every": 1, "checkpoint_every": 7, "keep_checkpoints": 9}
+  again = changed(train=train, mesh={"data": 8})
   assert pretrain.run(again, prepared, workdir)["valid_loss"] == pytest.approx(
-    whole[1]["valid_loss"], abs=1e-5
+    uninterrupted[1]["valid_loss"], abs=1e-5
   )
 
 
-def test_a_checkpoint_of_another_size(whole, prepared, tmp_path):
-  """The checkpoints of another run, put into this one's folder."""
+def test_a_checkpoint_of_another_size(uninterrupted, prepared, tmp_path):
+  """The checkpoints of another run, copied into this one's folder."""
   workdir = tmp_path / "run"
   pretrain_config = changed(trunk={"width": 32})
-  pretrain.workdirs.claim(
+  claim(
     str(workdir),
     dataclasses.replace(
       pretrain_config, trunk=dataclasses.replace(pretrain_config.trunk, vocab_size=290)
@@ -346,7 +356,7 @@ def test_a_checkpoint_of_another_size(whole, prepared, tmp_path):
     load_tokenizer(f"{prepared}/tokenizer"),
     {f"{split}_tokens": TokenFile(prepared, split).n_tokens for split in ("train", "valid")},
   )
-  shutil.copytree(f"{whole[0]}/checkpoints", workdir / "checkpoints")
+  shutil.copytree(f"{uninterrupted[0]}/checkpoints", workdir / "checkpoints")
   refused(
     pretrain_config, prepared, workdir, r"checkpoints/24 is of another model: .* there and .* here"
   )

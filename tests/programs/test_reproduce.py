@@ -128,14 +128,14 @@ def test_what_is_written(world):
 
 def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
   made = []
-  run_seed = finetune._run_seed
+  run_seed = finetune.run_seed
 
   def counted(config, *arguments):
     path = arguments[-1]
     made.append((os.path.relpath(path, world.workdir), os.path.exists(f"{path}/result.json")))
     return run_seed(config, *arguments)
 
-  monkeypatch.setattr(finetune, "_run_seed", counted)
+  monkeypatch.setattr(finetune, "run_seed", counted)
   monkeypatch.setattr(reproduce.zero_shot, "measure", None)
   again = reproduce.run(world.workdir, world.paths["transformer"], world.data, **world.asked)
   assert json.dumps(again, sort_keys=True) == json.dumps(world.results, sort_keys=True)

@@ -1,7 +1,6 @@
-"""The step on every mesh, refused updates, and the rhythm of the loop."""
+"""The step on every mesh, refused updates, the loop and its hooks."""
 
 import contextlib
-import functools
 import os
 import signal
 import types
@@ -22,14 +21,16 @@ from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import local_rows, to_device
-from gpt_jax.training import loop as train
+from gpt_jax.parallel.placement import local_rows
+from gpt_jax.training import hooks, loop
+from gpt_jax.training.interval import Interval
+from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.step import TrainState, compile_init, init_state, make_step, restore_or_init
+from gpt_jax.training.step import TrainState
+from gpt_jax.training.trainer import Trainer
 
-TRANSFORMER = TransformerConfig(
-  vocab_size=60, context=8, layers=1, width=16, heads=4
-)  # one: compilation is what takes time
+# One configuration for all tests, since compiling takes most of the time.
+TRANSFORMER = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
 LSTM = LSTMConfig(vocab_size=60, context=8, width=16, units=8)
 BATCH, LENGTH, STEPS = 16, 8, 5
 ONE = MeshConfig(data=1)
@@ -50,53 +51,44 @@ def rows_at(step):
   return rows
 
 
-class Parts(NamedTuple):
+class Run(NamedTuple):
+  trainer: Trainer
   state: TrainState
-  step: Any
   batch_at: Any
-  mesh: Any
 
 
 def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
-  """A step and its first state, on as many devices as the mesh names."""
-  devices = jax.devices()[: mesh.data * mesh.model]
-  where = make_mesh(mesh, devices)
+  """A trainer and its first state, on as many devices as the mesh names."""
+  devices = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
   model = language_model(trunk)
-  optimizer, schedule = make_optimizer(OPTIM, total_steps=20)
-  example = causal_batch(rows_at(0))
-  make_state = init_state(lambda key: model.init(key, example)["params"], optimizer)
-  empty = types.SimpleNamespace(steps=lambda: [])  # checkpoints of a new run
-  make_state, shardings = compile_init(make_state, where, trunk.TENSOR_PARALLEL, mesh.fsdp)
-  state, first = restore_or_init(make_state, shardings, 3, empty)
-  assert first == 0
-  step = make_step(
+  trainer = Trainer.build(
+    model,
     model_loss(model),
-    optimizer,
-    schedule,
-    where,
-    shardings,
-    microbatches=microbatches,
+    causal_batch(rows_at(0)),
+    make_optimizer(OPTIM, total_steps=20),
+    devices,
+    rules=trunk.TENSOR_PARALLEL,
+    fsdp=mesh.fsdp,
     backend=mesh.backend,
+    microbatches=microbatches,
   )
-  rows = local_rows(BATCH, where, microbatches)
-  return Parts(
-    state,
-    step,
-    lambda i: to_device(causal_batch(rows_at(i)[rows]), where, microbatches, mesh.backend),
-    where,
-  )
+  no_checkpoints = types.SimpleNamespace(steps=lambda: [])
+  state, first = trainer.restore_or_init(3, no_checkpoints)
+  assert first == 0
+  rows = local_rows(BATCH, devices, microbatches)
+  return Run(trainer, state, lambda i: trainer.to_device(causal_batch(rows_at(i)[rows])))
 
 
-def losses_of(parts, steps=STEPS):
+def losses_of(run, steps=STEPS):
   """The loss of each step, and the last state on the host; only the first step compiles."""
-  state, found = parts.state, []
+  state, losses = run.state, []
   for i in range(steps):
     compiled.clear()
-    state, metrics = parts.step(state, parts.batch_at(i), 3)
+    state, metrics = run.trainer.step(state, run.batch_at(i), 3)
     assert i == 0 or not compiled
     assert metrics["finite"]
-    found.append(float(jax.device_get(metrics["loss"]).value))
-  return np.array(found), jax.device_get(state)
+    losses.append(float(jax.device_get(metrics["loss"]).value))
+  return np.array(losses), jax.device_get(state)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +97,10 @@ def transformer():
 
 
 FSDP = MeshConfig(data=4, model=2, fsdp=True)
+
+
+def mesh_id(mesh):
+  return f"{mesh.data}x{mesh.model} {'fsdp ' if mesh.fsdp else ''}{mesh.backend}"
 
 
 @pytest.mark.parametrize(
@@ -117,19 +113,15 @@ FSDP = MeshConfig(data=4, model=2, fsdp=True)
     (MeshConfig(data=2, model=4, fsdp=True), 1),
     (MeshConfig(data=8, backend="pmap"), 2),
   ],
-  ids=lambda x: (
-    f"{x.data}x{x.model}{' fsdp' * x.fsdp} {x.backend}"
-    if isinstance(x, MeshConfig)
-    else f"{x} microbatches"
-  ),
+  ids=lambda x: mesh_id(x) if isinstance(x, MeshConfig) else f"{x} microbatches",
 )
 def test_every_mesh_agrees(transformer, mesh, microbatches):
   """Dropout on. Adam divides by its second moment, so parameters are compared more loosely than
   losses.
   """
   expected, expected_state = transformer
-  found, state = losses_of(build(mesh=mesh, microbatches=microbatches))
-  np.testing.assert_allclose(found, expected, atol=1e-5)
+  losses, state = losses_of(build(mesh=mesh, microbatches=microbatches))
+  np.testing.assert_allclose(losses, expected, atol=1e-5)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), state.params, expected_state.params
   )
@@ -137,8 +129,8 @@ def test_every_mesh_agrees(transformer, mesh, microbatches):
 
 def test_lstm_on_two_meshes():
   expected, _ = losses_of(build(LSTM))
-  found, _ = losses_of(build(LSTM, FSDP))
-  np.testing.assert_allclose(found, expected, atol=1e-5)
+  losses, _ = losses_of(build(LSTM, FSDP))
+  np.testing.assert_allclose(losses, expected, atol=1e-5)
 
 
 def test_golden_step(transformer):
@@ -147,8 +139,9 @@ def test_golden_step(transformer):
     transformer[0][:3],
     [4.0990, 4.0941, 4.0704],
     atol=2e-4,
-    err_msg="initialization, dropout, loss or update rule changed. Where that was meant (and the tests against NumPy "
-    "hold), write the new numbers here and say so in the commit: runs begun before it will not resume exactly",
+    err_msg="initialization, dropout, loss or optimizer changed. If that was meant (and the tests "
+    "against NumPy pass), write the new numbers here and say so in the commit: runs begun before "
+    "it will not resume exactly",
   )
 
 
@@ -156,11 +149,18 @@ def test_text_is_learned(transformer):
   assert transformer[0][-1] < transformer[0][0] - 0.05
 
 
-# Refused updates, on a loss of one parameter whose batch makes it what is wanted.
+# Refused updates, on a model of one parameter whose loss and gradient are the batch's numbers.
+
+
+class Weight:
+  """A model with one parameter, which needs no example."""
+
+  def init(self, key, example):
+    return {"params": {"w": {"bias": jnp.ones(2)}}}
 
 
 class ScalarLoss:
-  """Its value is the batch's mean, its gradient with respect to w as well."""
+  """Its value is the batch's mean, and so is its gradient with respect to w."""
 
   def denominators(self, batch):
     return jnp.float32(batch.size)
@@ -172,29 +172,24 @@ class ScalarLoss:
 
 @pytest.fixture(scope="module")
 def scalar():
-  """(state, step, batch_at) where a batch is a number."""
+  """(first state, trainer, number -> host batch)."""
+  optim = OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant")
   mesh = make_mesh(ONE, jax.devices()[:1])
-  optimizer, schedule = make_optimizer(
-    OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant"), 100
-  )
-  make_state = init_state(lambda key: {"w": {"bias": jnp.ones(2)}}, optimizer)
-  make_state, shardings = compile_init(make_state, mesh, ())
-  state = make_state(np.uint32(0))
-  step = functools.partial(make_step(ScalarLoss(), optimizer, schedule, mesh, shardings), seed=0)
+  trainer = Trainer.build(Weight(), ScalarLoss(), None, make_optimizer(optim, 100), mesh)
+  return lambda: trainer.init(0), trainer, lambda value: np.full((1, 2), value, np.float32)
 
-  def start():
-    return jax.tree.map(jnp.copy, state)  # a step takes its state's memory
 
-  return start, step, lambda value: to_device(np.full((1, 2), value, np.float32), mesh)
+def advance(trainer, state, batch):
+  return trainer.step(state, trainer.to_device(batch), 0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.6e38])
 def test_a_bad_step_changes_nothing_but_its_number(scalar, bad):
   """1.6e38 is finite and so is the loss; the norm of the gradient is not."""
-  start, step, batch = scalar
-  state, _ = step(start(), batch(1.0))
+  start, trainer, batch = scalar
+  state, _ = advance(trainer, start(), batch(1.0))
   before = jax.device_get(state)
-  state, metrics = step(state, batch(bad))
+  state, metrics = advance(trainer, state, batch(bad))
   after = jax.device_get(state)
   assert not metrics["finite"]
   assert after.step == before.step + 1
@@ -203,16 +198,17 @@ def test_a_bad_step_changes_nothing_but_its_number(scalar, bad):
     before[1:],
     after[1:],
   )
-  state, metrics = step(state, batch(1.0))
+  state, metrics = advance(trainer, state, batch(1.0))
   assert metrics["finite"]
   assert (np.asarray(state.params["w"]["bias"]) < before.params["w"]["bias"]).all()
 
 
 class Diary:
-  """A reporter that writes down what it is told."""
+  """A reporter and checkpoints that record their calls."""
 
   def __init__(self):
     self.entries = []
+    self.is_paused = False
 
   def progress(self, step, values, tokens):
     self.entries.append(("progress", step, values, tokens))
@@ -223,9 +219,15 @@ class Diary:
   def say(self, text):
     self.entries.append(("say", text))
 
+  def save(self, step, state, meta, metrics):
+    assert self.is_paused and meta == {"a": 1}
+    self.entries.append(("save", step, int(state.step), metrics))
+
   @contextlib.contextmanager
   def paused(self):
+    self.is_paused = True
     yield
+    self.is_paused = False
 
 
 def score(params):
@@ -233,123 +235,150 @@ def score(params):
 
 
 def fit(
-  start,
-  step,
+  scalar,
   batch_at,
   total_steps,
+  state=None,
   log_every=3,
   evaluate_every=4,
   save_every=5,
-  watch=lambda *_: None,
-  evaluate=score,
+  more_hooks=(),
+  measure=score,
 ):
+  """(fit's result or the error that ended it, what was reported and saved)."""
+  start, trainer, _ = scalar
   diary = Diary()
+
+  def measure_paused(params):
+    assert diary.is_paused
+    return measure(params)
+
+  run_hooks = [
+    *more_hooks,
+    hooks.log_progress(diary, 10, hooks.every(log_every)),
+    hooks.evaluate(diary, measure_paused, hooks.every(evaluate_every)),
+    hooks.save(diary, diary, {"a": 1}, hooks.every(save_every)),
+  ]
   try:
-    result = train.fit(
-      start,
-      step,
-      batch_at,
-      total_steps,
-      reporter=diary,
-      tokens_per_step=10,
-      save=lambda step, state, metrics: diary.entries.append(
-        ("save", step, int(state.step), metrics)
-      ),
-      evaluate=evaluate,
-      log_every=log_every,
-      evaluate_at=lambda step: train.due(step, evaluate_every),
-      save_at=lambda step: train.due(step, save_every),
-      watch=watch,
-    )
+    result = trainer.fit(state or start(), batch_at, total_steps, 0, run_hooks)
   except (InputError, SystemExit) as error:
     return error, diary.entries
   return result, diary.entries
 
 
-def test_rhythm(scalar):
-  start, step, batch = scalar
+def test_hooks_run_when_they_are_due(scalar):
+  _, _, batch = scalar
   watched = []
-  (state, evaluation), entries = fit(
-    start(),
-    step,
-    lambda i: batch(i),
-    11,
-    watch=lambda step, means: watched.append((step, means["loss"])),
+  watch = hooks.Hook(
+    lambda moment: watched.append((moment.step, moment.interval.means()["loss"])), hooks.every(3)
   )
+  (state, evaluation), entries = fit(scalar, lambda i: batch(i), 11, more_hooks=[watch])
   assert state.step == 11
   assert evaluation == {"score": 1.0}
   assert [entry[1] for entry in entries if entry[0] == "progress"] == [3, 6, 9, 11]
   assert [entry[3] for entry in entries if entry[0] == "progress"] == [30, 30, 30, 20]
   assert [entry[1] for entry in entries if entry[0] == "results"] == [4, 8, 11]
   saved = [entry[1:] for entry in entries if entry[0] == "save"]
-  assert saved == [(5, 5, None), (10, 10, None), (11, 11, {"score": 1.0})]
+  assert saved == [(5, 5, {}), (10, 10, {}), (11, 11, {"score": 1.0})]
   assert [step for step, _ in watched] == [3, 6, 9, 11]
-  # Losses: the parameters of a step times its number; the first is 0 and the next two are averaged
-  # with it.
+  # The loss is the parameter times the batch's number: 0, then two more that are averaged with it.
   first = next(entry[2] for entry in entries if entry[0] == "progress")
   assert first["loss"] == pytest.approx((0 + 1 * 1 + 2 * 0.9) / 3, abs=0.2)
   assert first["learning_rate"] == pytest.approx(0.1)
 
 
+def test_metrics_are_fetched_after_the_next_step_is_dispatched(scalar, monkeypatch):
+  _, trainer, batch = scalar
+  events, add = [], Interval.add
+  monkeypatch.setattr(
+    Interval, "add", lambda self, step, m: (events.append(("fetch", step)), add(self, step, m))
+  )
+
+  def batch_at(i):
+    events.append(("dispatch", i + 1))
+    return batch(1.0)
+
+  fit(scalar, batch_at, 3, log_every=100, evaluate_every=0, save_every=0)
+  order = [("dispatch", 1), ("dispatch", 2), ("fetch", 1), ("dispatch", 3), ("fetch", 2)]
+  assert events == [*order, ("fetch", 3)]
+
+
+def test_a_hook_sees_the_evaluation_of_its_own_step_only(scalar):
+  _, _, batch = scalar
+  seen = []
+  watch = hooks.Hook(lambda moment: seen.append(moment.evaluation), hooks.every(1))
+  start, trainer, _ = scalar
+  evaluate = hooks.evaluate(Diary(), score, hooks.every(2))
+  trainer.fit(start(), lambda i: batch(1.0), 4, 0, [evaluate, watch])
+  assert seen == [{}, {"score": 1.0}, {}, {"score": 1.0}]
+
+
 def test_the_gradient_is_that_of_the_mean(scalar):
-  start, step, batch = scalar
-  _, metrics = step(start(), batch(1.0))
-  np.testing.assert_allclose(
-    metrics["gradient_norm"], np.sqrt(2 * 0.5**2), rtol=1e-6
-  )  # two elements, weight 2
+  start, trainer, batch = scalar
+  _, metrics = advance(trainer, start(), batch(1.0))
+  # Two elements of weight 2 together.
+  np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(2 * 0.5**2), rtol=1e-6)
 
 
 @pytest.mark.parametrize("value, gradient", [(0.5, 0.25), (100.0, np.sqrt(0.5))])
-def test_the_mean_gradient_is_what_is_clipped(scalar, value, gradient):
-  """Its global norm is at most 1; Adam's first moment holds a tenth of what it was given."""
-  start, step, batch = scalar
-  state, _ = step(start(), batch(value))
+def test_the_mean_gradient_is_clipped(scalar, value, gradient):
+  """Its global norm is at most 1; Adam's first moment holds a tenth of the gradient."""
+  start, trainer, batch = scalar
+  state, _ = advance(trainer, start(), batch(value))
   moment = optax.tree.get(state.opt_state, "mu")["w"]["bias"]
   np.testing.assert_allclose(moment, 0.1 * np.full(2, gradient), rtol=1e-5)
 
 
+def kill(*_):
+  os.kill(os.getpid(), signal.SIGTERM)
+  return {"score": 1.0}
+
+
 def test_terminated_in_the_last_evaluation_it_saves_and_no_other_run_follows(scalar):
-  start, step, batch = scalar
-
-  def killed(params):
-    os.kill(os.getpid(), signal.SIGTERM)
-    return score(params)
-
-  ended, entries = fit(start(), step, lambda i: batch(1.0), 2, evaluate=killed)
+  _, _, batch = scalar
+  ended, entries = fit(scalar, lambda i: batch(1.0), 2, measure=kill)
   assert isinstance(ended, SystemExit) and ended.code == 0
   assert entries[-1][:3] == ("save", 2, 2)
 
 
-def test_a_finished_run_is_only_evaluated(scalar):
-  start, step, batch = scalar
+def test_terminated_at_an_evaluation_it_is_made_and_saved(scalar):
+  _, _, batch = scalar
+  ended, entries = fit(scalar, lambda i: batch(kill()["score"] if i == 3 else 1.0), 40)
+  assert isinstance(ended, SystemExit) and ended.code == 0
+  assert [entry[0] for entry in entries[-4:]] == ["progress", "results", "save", "say"]
+  assert entries[-2] == ("save", 4, 4, {"score": 1.0})
+
+
+def test_a_finished_run_trains_no_step(scalar):
+  start, _, _ = scalar
   state = start()._replace(step=jnp.int32(7))
-  result, entries = fit(state, step, lambda i: pytest.fail("no batch is needed"), 7)
-  assert result[1] == {"score": 1.0}
+  result, entries = fit(scalar, lambda i: pytest.fail("no batch is needed"), 7, state)
+  assert result[1] == {}
   assert entries == []
 
 
 def test_a_resumed_run_keeps_the_rhythm(scalar):
-  start, step, batch = scalar
-  asked = []
+  start, _, batch = scalar
+  requested = []
   _, entries = fit(
-    start()._replace(step=jnp.int32(4)), step, lambda i: asked.append(i) or batch(1), 7
+    scalar, lambda i: requested.append(i) or batch(1), 7, start()._replace(step=jnp.int32(4))
   )
-  assert asked == [4, 5, 6]
+  assert requested == [4, 5, 6]
   assert [(entry[1], entry[3]) for entry in entries if entry[0] == "progress"] == [(6, 20), (7, 10)]
 
 
 def test_refused_updates_are_counted(scalar):
-  start, step, batch = scalar
-  _, entries = fit(start(), step, lambda i: batch(np.nan if i in (1, 2, 4) else 1.0), 6)
+  _, _, batch = scalar
+  _, entries = fit(scalar, lambda i: batch(np.nan if i in (1, 2, 4) else 1.0), 6)
   means = [entry[2] for entry in entries if entry[0] == "progress"]
   assert [m.get("refused_updates") for m in means] == [2, 1]
   assert all(np.isfinite(m["loss"]) for m in means)
 
 
 def test_ten_refused_updates_in_a_row_end_the_run(scalar):
-  start, step, batch = scalar
+  _, _, batch = scalar
   error, entries = fit(
-    start(), step, lambda i: batch(np.nan if i >= 12 or i < 9 else 1.0), 40, save_every=1
+    scalar, lambda i: batch(np.nan if i >= 12 or i < 9 else 1.0), 40, save_every=1
   )
   assert isinstance(error, InputError)
   message = str(error)
@@ -366,20 +395,15 @@ def test_ten_refused_updates_in_a_row_end_the_run(scalar):
 
 
 def test_sigterm_saves_and_exits_0(scalar):
-  start, step, batch = scalar
-
-  def batch_at(i):
-    if i == 6:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return batch(1.0)
-
+  _, _, batch = scalar
   before = signal.getsignal(signal.SIGTERM)
-  error, entries = fit(start(), step, batch_at, 40)
+  error, entries = fit(scalar, lambda i: batch(kill()["score"] if i == 6 else 1.0), 40)
   assert isinstance(error, SystemExit) and error.code == 0
   assert entries[-2:] == [
-    ("save", 7, 7, None),
+    ("save", 7, 7, {}),
     ("say", "stopped at step 7 of 40 and saved; the same command resumes"),
   ]
+  assert [entry[1] for entry in entries if entry[0] == "progress"] == [3, 6, 7]
   assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -387,38 +411,51 @@ def test_a_second_sigterm_exits_at_once(monkeypatch):
   def exit(code):
     raise KeyboardInterrupt(code)
 
-  monkeypatch.setattr(train.os, "_exit", exit)
-  with train._Termination(), pytest.raises(KeyboardInterrupt) as found:
-    os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGTERM)
-  assert found.value.args == (1,)
+  monkeypatch.setattr(loop.os, "_exit", exit)
+  with loop.Termination(), pytest.raises(KeyboardInterrupt) as error:
+    kill()
+    kill()
+  assert error.value.args == (1,)
 
 
-def test_warn_if_stuck():
+def stuck_at(hook, step, loss):
+  """Runs the hook at a step whose loss is given."""
+  interval = Interval()
+  interval.add(step, {"finite": True, "loss": Mean(np.float32(loss), np.float32(1))})
+  hook.run(hooks.Moment(step, 100, False, None, interval, {}))
+
+
+def test_a_stuck_run_warns_once():
+  hook = hooks.warn_when_stuck(6.5, after=20, due=hooks.every(10))
+  with warnings.catch_warnings(action="error"):
+    stuck_at(hook, 20, 6.6)  # still warming up
+    stuck_at(hook, 30, 4.0)
   with pytest.warns(
     UserWarning, match="loss 6.600 is not below the unigram entropy 6.500.*optim.learning_rate"
   ):
-    assert train.warn_if_stuck(6.6, 6.5)
-  with pytest.warns(UserWarning, match="loss nan"):
-    assert train.warn_if_stuck(float("nan"), 6.5)
+    stuck_at(hook, 40, 6.6)
   with warnings.catch_warnings(action="error"):
-    assert not train.warn_if_stuck(4.0, 6.5)
+    stuck_at(hook, 50, 6.6)
 
 
-def test_doublings():
-  assert [step for step in range(50) if train.is_power_of_two_multiple(step, 3)] == [
-    3,
-    6,
-    12,
-    24,
-    48,
-  ]
-  assert not any(train.is_power_of_two_multiple(step, 0) for step in range(9))
+def test_an_undefined_loss_is_stuck():
+  hook = hooks.warn_when_stuck(6.5, after=0, due=hooks.every(1))
+  with pytest.warns(UserWarning, match="loss nan"):
+    stuck_at(hook, 1, float("nan"))
+
+
+def test_when_hooks_are_due():
+  doubling = hooks.powers_of_two_times(3)
+  assert [step for step in range(50) if doubling(step)] == [3, 6, 12, 24, 48]
+  never = (hooks.powers_of_two_times(0), hooks.every(0))
+  assert not any(due(step) for due in never for step in range(9))
+  either = hooks.any_of(hooks.every(4), hooks.every(6))
+  assert [step for step in range(1, 13) if either(step)] == [4, 6, 8, 12]
 
 
 def test_exactly_one_of_steps_and_epochs():
-  assert train.TrainConfig(steps=7).total_steps(5) == 7
-  assert train.TrainConfig(epochs=3).total_steps(5) == 15
-  for config in (train.TrainConfig(), train.TrainConfig(steps=1, epochs=1)):
+  assert TrainConfig(steps=7).total_steps(5) == 7
+  assert TrainConfig(epochs=3).total_steps(5) == 15
+  for config in (TrainConfig(), TrainConfig(steps=1, epochs=1)):
     with pytest.raises(InputError, match="exactly one of them must be above 0"):
       config.total_steps(5)

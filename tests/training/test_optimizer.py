@@ -1,4 +1,4 @@
-"""The update rules and schedules against NumPy, optax and OpenAI's formulas."""
+"""Optimizers and schedules against NumPy, optax and OpenAI's formulas; freezing; stacked views."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,16 @@ import numpy as np
 import optax
 import pytest
 
+from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
-from gpt_jax.training import optimizer as optim
-from gpt_jax.training.optimizer import make_optimizer
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.training.optimizer import (
+  OptimConfig,
+  clip_by_global_norm,
+  make_optimizer,
+  per_matrix,
+)
+from gpt_jax.training.trainer import Trainer
 
 STEPS = 50
 
@@ -31,7 +38,7 @@ def _is_shape(x):
 
 
 def gradients(params, step):
-  """Of norms between 0.05 and 8, so that some are clipped and some are not."""
+  """Gradients of norms between 0.05 and 8, so that some are clipped."""
   rng = np.random.default_rng(step)
   size = 0.01 if step % 2 else 1.0
   return jax.tree.map(lambda p: jnp.asarray(size * rng.normal(size=p.shape), jnp.float32), params)
@@ -46,7 +53,7 @@ def run(optimizer, params):
 
 
 def openai_factor(name, x, w):
-  """FACTS of the released opt.py."""
+  """`openai/opt.py`."""
   if name == "cosine":
     return x / w if x <= w else 0.5 * (1 + np.cos(np.pi * x))
   return (x / w if x <= w else 1) * (1 - x if name == "linear" else 1)
@@ -77,8 +84,8 @@ def openai_reference(config, w, params):
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
 @pytest.mark.parametrize("clip_norm", [1.0, 0.0])
 def test_openai_rule_equals_numpy(params, schedule, clip_norm):
-  # A large eps and decay, so that where they stand in the formula is seen in the result.
-  config = optim.OptimConfig(
+  # Large eps and decay, so that the result depends on their places in the formula.
+  config = OptimConfig(
     learning_rate=0.02,
     schedule=schedule,
     warmup_steps=10,
@@ -86,16 +93,14 @@ def test_openai_rule_equals_numpy(params, schedule, clip_norm):
     clip_norm=clip_norm,
     eps=1e-3,
   )
-  optimizer, _ = make_optimizer(config, STEPS)
+  optimizer = make_optimizer(config, STEPS).transformation
   got, want = run(optimizer, params), openai_reference(config, 10 / STEPS, params)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), got, want)
 
 
 def test_adamw_is_optax_adamw_on_kernels_only(params):
-  config = optim.OptimConfig(
-    optimizer="adamw", learning_rate=0.02, warmup_steps=10, weight_decay=0.3
-  )
-  optimizer, schedule = make_optimizer(config, STEPS)
+  config = OptimConfig(optimizer="adamw", learning_rate=0.02, warmup_steps=10, weight_decay=0.3)
+  optimizer, schedule, _ = make_optimizer(config, STEPS)
   mask = {"attention": {"kernel": True, "bias": False}, "norm": {"scale": False}, "embedding": True}
   want = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.3, mask=mask)
@@ -109,17 +114,15 @@ def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
   grads, empty = gradients(params, 0), optax.EmptyState()
   want, _ = optax.clip_by_global_norm(limit).update(grads, empty)
   for norm in ({}, {"norm": optax.tree.norm(grads)}):
-    got, _ = optim.clip_by_global_norm(limit).update(grads, empty, **norm)
+    got, _ = clip_by_global_norm(limit).update(grads, empty, **norm)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
 @pytest.mark.parametrize("total, share", [(801, 0.002), (231, 0.002), (1000, 0.1)])
 def test_schedules_are_openais(schedule, total, share):
-  config = optim.OptimConfig(
-    learning_rate=1.0, schedule=schedule, warmup_steps=0, warmup_share=share
-  )
-  _, rate = make_optimizer(config, total)
+  config = OptimConfig(learning_rate=1.0, schedule=schedule, warmup_steps=0, warmup_share=share)
+  rate = make_optimizer(config, total).schedule
   got = jax.vmap(rate)(jnp.arange(total))
   np.testing.assert_allclose(
     got, [openai_factor(schedule, t / total, share) for t in range(total)], atol=2e-6
@@ -127,8 +130,8 @@ def test_schedules_are_openais(schedule, total, share):
 
 
 def test_the_first_update_has_learning_rate_zero(params):
-  config = optim.OptimConfig(schedule="linear", warmup_steps=0, warmup_share=0.002)
-  optimizer, rate = make_optimizer(config, 231)  # a warm-up of 0.46 updates
+  config = OptimConfig(schedule="linear", warmup_steps=0, warmup_share=0.002)
+  optimizer, rate, _ = make_optimizer(config, 231)  # a warm-up of 0.46 updates
   updates, state = optimizer.update(gradients(params, 0), optimizer.init(params), params)
   assert all(not np.any(u) for u in jax.tree.leaves(updates))
   updates, _ = optimizer.update(gradients(params, 1), state, params)
@@ -136,28 +139,26 @@ def test_the_first_update_has_learning_rate_zero(params):
   np.testing.assert_allclose(rate(1), config.learning_rate * 230 / 231, rtol=1e-6)
 
 
+def schedule_of(total_steps, **options):
+  return make_optimizer(OptimConfig(learning_rate=1.0, **options), total_steps).schedule
+
+
 def test_warmup_lengths():
-  _, rate = make_optimizer(
-    optim.OptimConfig(learning_rate=1.0, schedule="constant", warmup_steps=0), 100
+  no_warmup = schedule_of(100, schedule="constant", warmup_steps=0)
+  assert no_warmup(0) == 1.0
+  at_least_20 = schedule_of(
+    100, schedule="constant", warmup_steps=0, warmup_share=0.002, min_warmup_steps=20
   )
-  assert rate(0) == 1.0  # no warm-up at all is possible
-  floor = optim.OptimConfig(
-    learning_rate=1.0, schedule="constant", warmup_steps=0, warmup_share=0.002, min_warmup_steps=20
-  )
-  np.testing.assert_allclose(make_optimizer(floor, 100)[1](5), 0.25)
-  _, cosine = make_optimizer(optim.OptimConfig(learning_rate=1.0, warmup_steps=10), 100)
-  np.testing.assert_allclose(
-    [cosine(100), cosine(150)], 0, atol=1e-6
-  )  # stays there if the run goes on
+  np.testing.assert_allclose(at_least_20(5), 0.25)
+  cosine = schedule_of(100, warmup_steps=10)
+  np.testing.assert_allclose([cosine(100), cosine(150)], 0, atol=1e-6)  # constant after the end
 
 
-def test_a_vector_of_unknown_name_is_refused():
-  optimizers = [
-    make_optimizer(optim.OptimConfig(optimizer=rule), 10)[0] for rule in ("openai", "adamw")
-  ]
-  for optimizer in optimizers:
-    with pytest.raises(ValueError, match="head/offset"):
-      optimizer.init({"head": {"offset": jnp.zeros(3)}})
+@pytest.mark.parametrize("rule", ["openai", "adamw"])
+def test_a_vector_of_unknown_name_is_refused(rule):
+  optimizer = make_optimizer(OptimConfig(optimizer=rule), 10).transformation
+  with pytest.raises(ValueError, match="head/offset"):
+    optimizer.init({"head": {"offset": jnp.zeros(3)}})
 
 
 @pytest.mark.parametrize(
@@ -171,4 +172,128 @@ def test_a_vector_of_unknown_name_is_refused():
 )
 def test_bad_options(bad):
   with pytest.raises(InputError, match="|".join(bad)):
-    optim.OptimConfig(**bad)
+    OptimConfig(**bad)
+
+
+# Freezing.
+
+
+class TwoLayers:
+  """A model of two parameters, `embedding` and `head`, each [2, 2]."""
+
+  def init(self, key, example):
+    ones = jnp.ones((2, 2))
+    return {"params": {"embedding": {"kernel": ones}, "head": {"kernel": ones}}}
+
+
+class WeightedSum:
+  """The gradient of embedding is the batch's first number everywhere, that of head its second."""
+
+  def denominators(self, batch):
+    return jnp.float32(1)
+
+  def __call__(self, params, batch, key, denominators=None):
+    total = (params["embedding"]["kernel"] * batch[:, :1]).sum()
+    total += (params["head"]["kernel"] * batch[:, 1:]).sum()
+    return total / denominators, {"loss": Mean(total, jnp.float32(1))}
+
+
+def train(frozen, steps=3, **options):
+  """(state, metrics) after some steps on gradients of 100 for embedding and 3 for head."""
+  config = OptimConfig(
+    learning_rate=0.1, schedule="constant", warmup_steps=0, weight_decay=0.5, **options
+  )
+  trainer = Trainer.build(
+    TwoLayers(),
+    WeightedSum(),
+    None,
+    make_optimizer(config, 10, frozen),
+    make_mesh(MeshConfig(data=1), jax.devices()[:1]),
+  )
+  state = trainer.init(0)
+  for _ in range(steps):
+    batch = trainer.to_device(np.array([[100.0, 3.0]], np.float32))
+    state, metrics = trainer.step(state, batch, 0)
+  return jax.device_get((state, metrics))
+
+
+@pytest.mark.parametrize("rule", ["openai", "adamw"])
+def test_a_frozen_parameter_is_out_of_norm_moments_and_decay(rule):
+  state, metrics = train(("^embedding/",), optimizer=rule)
+  np.testing.assert_array_equal(state.params["embedding"]["kernel"], 1.0)
+  assert (state.params["head"]["kernel"] < 1).all()
+  np.testing.assert_allclose(metrics["gradient_norm"], 6.0, rtol=1e-6)  # sqrt(4 * 3^2)
+  moments = jax.tree.leaves(optax.tree.get_all_with_path(state.opt_state, "mu"))
+  (moment,) = [leaf for leaf in moments if np.shape(leaf) == (2, 2)]
+  # Clipped to norm 1 by the norm of head alone: each of the four elements is 0.5.
+  np.testing.assert_allclose(moment, (1 - 0.9**3) * 0.5, rtol=1e-5)
+
+
+def test_freezing_nothing_trains_everything():
+  state, metrics = train(())
+  assert all((leaf < 1).all() for leaf in jax.tree.leaves(state.params))
+  np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(4 * (100**2 + 3**2)), rtol=1e-6)
+
+
+def test_a_pattern_that_freezes_nothing_is_refused():
+  with pytest.raises(ValueError, match="'trunk' matches no parameter; they are embedding/kernel"):
+    train(("trunk",))
+
+
+# Stacked matrices.
+
+D, H, K = 4, 2, 3
+
+
+@pytest.fixture
+def attention():
+  """(parameters, gradients) of an attention layer, with larger gradients for keys and values."""
+  rng = np.random.default_rng(0)
+  sizes = np.array([1.0, 10.0, 100.0], np.float32)
+
+  def draw():
+    return {
+      "qkv": {
+        "kernel": rng.normal(size=(D, 3, H, K)).astype(np.float32),
+        "bias": rng.normal(size=(3, H, K)).astype(np.float32),
+      },
+      "out": {"kernel": rng.normal(size=(H, K, D)).astype(np.float32)},
+    }
+
+  params, grads = draw(), draw()
+  grads["qkv"]["kernel"] *= sizes[None, :, None, None]
+  grads["qkv"]["bias"] *= sizes[:, None, None]
+  return params, grads
+
+
+def test_queries_keys_and_values_have_their_own_trust_ratios(attention):
+  params, grads = attention
+  rule = per_matrix(optax.scale_by_trust_ratio())
+  updates, _ = jax.jit(rule.update)(grads, rule.init(params), params)
+  for i in range(3):
+    p, g = params["qkv"]["kernel"][:, i], grads["qkv"]["kernel"][:, i]
+    wanted = g * np.linalg.norm(p) / np.linalg.norm(g)
+    np.testing.assert_allclose(updates["qkv"]["kernel"][:, i], wanted, rtol=1e-5)
+    p, g = params["qkv"]["bias"][i], grads["qkv"]["bias"][i]
+    wanted = g * np.linalg.norm(p) / np.linalg.norm(g)
+    np.testing.assert_allclose(updates["qkv"]["bias"][i], wanted, rtol=1e-5)
+  p, g = params["out"]["kernel"], grads["out"]["kernel"]
+  wanted = g * np.linalg.norm(p) / np.linalg.norm(g)
+  np.testing.assert_allclose(updates["out"]["kernel"], wanted, rtol=1e-5)
+
+
+def test_a_factored_rule_sees_matrices(attention):
+  params, _ = attention
+  state = per_matrix(optax.scale_by_factored_rms(min_dim_size_to_factor=2)).init(params)
+  rows = state.v_row["qkv"]["kernel"]
+  columns = state.v_col["qkv"]["kernel"]
+  assert sorted(x.size for x in [*rows, *columns]) == sorted([D, H * K] * 3)
+
+
+def test_an_elementwise_rule_is_the_same_per_matrix(attention):
+  params, grads = attention
+  for rule in (optax.adam(0.1), optax.add_decayed_weights(0.3)):
+    stacked = per_matrix(rule)
+    wanted, _ = rule.update(grads, rule.init(params), params)
+    updates, _ = stacked.update(grads, stacked.init(params), params)
+    jax.tree.map(np.testing.assert_array_equal, updates, wanted)

@@ -1,4 +1,4 @@
-"""metrics.jsonl, the progress line, and their behavior over an interruption."""
+"""metrics.jsonl and the progress line, also after an interruption."""
 
 import builtins
 import io
@@ -11,8 +11,8 @@ import jax
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.training import reporter as reporting
-from gpt_jax.training.flops import PEAK, peak_flops
+from gpt_jax.training.flops import PEAK_FLOPS
+from gpt_jax.training.reporter import Reporter, curve
 
 
 class Terminal(io.StringIO):
@@ -43,9 +43,9 @@ def entries(workdir):
   return [json.loads(line, parse_constant=refuse) for line in lines]
 
 
-def test_a_report_is_one_strict_json_line_and_one_log_line(tmp_path, clock):
+def test_a_report_is_one_strict_json_line_and_one_console_line(tmp_path, clock):
   log = io.StringIO()
-  with reporting.Reporter(tmp_path, 1000, unigram_entropy=6.6, stream=log) as reporter:
+  with Reporter(tmp_path, 1000, unigram_entropy=6.6, stream=log) as reporter:
     clock.advance(2)
     reporter.progress(10, {"loss": 5.5, "gradient_norm": float("nan")}, tokens=4000)
     (entry,) = entries(tmp_path)  # flushed already
@@ -58,9 +58,9 @@ def test_a_report_is_one_strict_json_line_and_one_log_line(tmp_path, clock):
   assert log.getvalue() == "step 10/1,000  loss 5.5000 (unigram 6.60)  2,000 tokens/s  3 min left\n"
 
 
-def test_rate_and_remaining_time_leave_out_compilation_and_evaluation(tmp_path, clock):
+def test_rate_and_remaining_time_exclude_compilation_and_evaluation(tmp_path, clock):
   log = io.StringIO()
-  with reporting.Reporter(tmp_path, 100, stream=log) as reporter:
+  with Reporter(tmp_path, 100, stream=log) as reporter:
     clock.advance(50)  # compiling
     reporter.progress(10, {}, tokens=100)
     with reporter.paused():
@@ -72,7 +72,7 @@ def test_rate_and_remaining_time_leave_out_compilation_and_evaluation(tmp_path, 
 
 def test_a_terminal_shows_one_line(tmp_path):
   screen = Terminal()
-  with reporting.Reporter(tmp_path, 100, stream=screen) as reporter:
+  with Reporter(tmp_path, 100, stream=screen) as reporter:
     reporter.progress(1, {"loss": 2}, tokens=1)
     reporter.progress(2, {"loss": 1}, tokens=1)
     reporter.say("evaluating")
@@ -86,9 +86,7 @@ def test_a_terminal_shows_one_line(tmp_path):
 
 @pytest.fixture
 def shell(monkeypatch):
-  """shell(**attributes): IPython is imported, and its shell has these; a notebook's has a
-  kernel, a terminal's none.
-  """
+  """shell(**attributes): imports IPython with such a shell; a notebook's has a kernel."""
 
   def make(**attributes):
     ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(**attributes))
@@ -100,12 +98,12 @@ def shell(monkeypatch):
 def test_a_notebook_shows_a_bar(tmp_path, shell, capsys):
   pytest.importorskip("tqdm.auto", reason="needs tqdm")
   shell(kernel=object())
-  with reporting.Reporter(tmp_path, 100, start_step=40, unigram_entropy=6.6) as reporter:
+  with Reporter(tmp_path, 100, start_step=40, unigram_entropy=6.6) as reporter:
     reporter.progress(70, {"loss": 2}, tokens=1)
     reporter.results(70, {"valid_loss": 1.25})
     reporter.progress(100, {"loss": 1.5}, tokens=1)
   frames = capsys.readouterr().err.replace("\n", "\r").split("\r")
-  assert any(frame.startswith(" 40%|") for frame in frames)  # where it resumes
+  assert any(frame.startswith(" 40%|") for frame in frames)  # it resumes there
   assert "step 70  valid_loss 1.25" in [frame.strip() for frame in frames]
   last = [frame for frame in frames if "|" in frame][-1]
   assert last.startswith("100%|") and "100/100" in last and "loss 1.5000 (unigram 6.60)" in last
@@ -114,7 +112,7 @@ def test_a_notebook_shows_a_bar(tmp_path, shell, capsys):
 
 def test_a_shell_on_a_terminal_shows_lines(tmp_path, shell, capsys):
   shell()
-  with reporting.Reporter(tmp_path, 100) as reporter:
+  with Reporter(tmp_path, 100) as reporter:
     reporter.progress(70, {"loss": 2}, tokens=1)
   assert capsys.readouterr().err.startswith("step 70/100  loss 2.0000")
 
@@ -122,13 +120,13 @@ def test_a_shell_on_a_terminal_shows_lines(tmp_path, shell, capsys):
 def test_a_notebook_without_tqdm_shows_lines(tmp_path, shell, capsys, monkeypatch):
   monkeypatch.setitem(sys.modules, "tqdm.auto", None)
   shell(kernel=object())
-  with reporting.Reporter(tmp_path, 100) as reporter:
+  with Reporter(tmp_path, 100) as reporter:
     reporter.progress(70, {"loss": 2}, tokens=1)
   assert capsys.readouterr().err.startswith("step 70/100  loss 2.0000")
 
 
 def write_run(tmp_path, torn='{"step": 4, "lo'):
-  with reporting.Reporter(tmp_path, 100, stream=io.StringIO()) as reporter:
+  with Reporter(tmp_path, 100, stream=io.StringIO()) as reporter:
     for step in (0, 10, 20, 30):
       reporter.progress(step, {"loss": step}, tokens=1)
   with open(tmp_path / "metrics.jsonl", "a") as file:
@@ -139,55 +137,47 @@ def write_run(tmp_path, torn='{"step": 4, "lo'):
 @pytest.mark.parametrize("torn", ['{"step": 4, "lo', '{"step": 4}'])
 def test_a_resumed_run_repeats_no_entry(tmp_path, start, left, torn):
   write_run(tmp_path, torn)
-  with reporting.Reporter(tmp_path, 100, start_step=start, stream=io.StringIO()) as reporter:
+  with Reporter(tmp_path, 100, start_step=start, stream=io.StringIO()) as reporter:
     reporter.progress(25, {}, tokens=1)
   assert [entry["step"] for entry in entries(tmp_path)] == [*left, 25]
   assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_curve_is_what_was_measured_at_each_step(tmp_path):
+def test_a_curve_has_every_measured_step(tmp_path):
   write_run(tmp_path)
-  with reporting.Reporter(tmp_path, 100, start_step=20, stream=io.StringIO()) as reporter:
+  with Reporter(tmp_path, 100, start_step=20, stream=io.StringIO()) as reporter:
     reporter.progress(30, {"loss": float("nan")}, tokens=1)
     reporter.results(30, {"valid_loss": 1.5})
   with open(tmp_path / "metrics.jsonl", "a") as file:
     file.write('{"step": 4, "lo')  # killed
-  assert reporting.curve(str(tmp_path), "loss") == ([0, 10, 20], [0, 10, 20])
-  assert reporting.curve(str(tmp_path), "valid_loss") == ([30], [1.5])
+  assert curve(str(tmp_path), "loss") == ([0, 10, 20], [0, 10, 20])
+  assert curve(str(tmp_path), "valid_loss") == ([30], [1.5])
   with pytest.raises(
     InputError, match=r"has no 'accuracy'; it has loss, tokens_per_second, valid_loss$"
   ):
-    reporting.curve(str(tmp_path), "accuracy")
+    curve(str(tmp_path), "accuracy")
   with pytest.raises(InputError, match="should be the folder of a run"):
-    reporting.curve(str(tmp_path / "elsewhere"), "loss")
+    curve(str(tmp_path / "elsewhere"), "loss")
 
 
-def test_the_other_processes_write_nothing(tmp_path, monkeypatch):
+def test_other_processes_write_nothing(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, "process_index", lambda: 1)
   log = io.StringIO()
-  with reporting.Reporter(tmp_path / "run", 100, stream=log) as reporter:
+  with Reporter(tmp_path / "run", 100, stream=log) as reporter:
     reporter.progress(1, {"loss": 1}, tokens=1)
     reporter.results(1, {"valid/loss": 1})
     reporter.say("evaluating")
   assert log.getvalue() == "" and not (tmp_path / "run").exists()
 
 
-def test_mfu(tmp_path, clock, monkeypatch):
-  monkeypatch.setitem(PEAK, jax.devices()[0].device_kind, 1e6)
+def test_mfu_is_reported(tmp_path, clock, monkeypatch):
+  monkeypatch.setitem(PEAK_FLOPS, jax.devices()[0].device_kind, 1e6)
   log = io.StringIO()
-  with reporting.Reporter(
-    tmp_path, 10, flops_per_token=4000 * jax.device_count(), stream=log
-  ) as reporter:
+  with Reporter(tmp_path, 10, flops_per_token=4000 * jax.device_count(), stream=log) as reporter:
     clock.advance(1)
     reporter.progress(1, {}, tokens=100)
-  assert "100 tokens/s  40% of peak" in log.getvalue()
+  assert "100 tokens/s  MFU 40%" in log.getvalue()
   assert entries(tmp_path)[0]["mfu"] == pytest.approx(0.4)
-
-
-def test_peaks_are_found_by_device_kind():
-  found = {kind: peak_flops(kind) for kind in ("TPU v5 lite", "TPU v5p", "NVIDIA H100 PCIe", "cpu")}
-  assert found == {"TPU v5 lite": 197e12, "TPU v5p": 459e12, "NVIDIA H100 PCIe": 756e12, "cpu": 0}
-  assert peak_flops("NVIDIA H100 80GB HBM3") == peak_flops("NVIDIA H200") == 989e12
 
 
 def test_tensorboard_files(tmp_path):

@@ -1,0 +1,140 @@
+"""Hooks: what a run does between updates (log, evaluate, save, warn), and after which steps."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.training.interval import Interval
+from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.step import TrainState
+
+
+class Moment(NamedTuple):
+  """The run after a step, as a hook sees it.
+
+  Attributes:
+    step: updates made.
+    total_steps: length of the run.
+    stopping: whether the run ends here because of a SIGTERM.
+    state: the state after this step; a hook must not keep it, since the next step reuses its
+      memory.
+    interval: metrics since the last progress report.
+    evaluation: what earlier hooks of this step measured.
+  """
+
+  step: int
+  total_steps: int
+  stopping: bool
+  state: TrainState
+  interval: Interval
+  evaluation: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+  """A function called between updates, and when it is due.
+
+  Attributes:
+    run: given the Moment; returns named numbers if it is an evaluation, else None.
+    due: step -> whether to run after it.
+    at_end: whether to run after the last step too.
+    on_stop: whether to run after the step at which a SIGTERM stops the run too.
+  """
+
+  run: Callable[[Moment], dict[str, float] | None]
+  due: Callable[[int], bool]
+  at_end: bool = True
+  on_stop: bool = False
+
+  def is_due(self, step: int, total_steps: int, stopping: bool) -> bool:
+    at_end = self.at_end and step == total_steps
+    return at_end or (self.on_stop and stopping) or self.due(step)
+
+
+def every(steps: int) -> Callable[[int], bool]:
+  """Due after every so many steps; never if 0."""
+  return lambda step: bool(steps) and step % steps == 0
+
+
+def powers_of_two_times(first: int) -> Callable[[int], bool]:
+  """Due at first, 2 first, 4 first, …: evenly spaced on a logarithmic axis; never if 0."""
+
+  def due(step: int) -> bool:
+    times, rest = divmod(step, first) if first else (0, 0)
+    return times > 0 and rest == 0 and times & (times - 1) == 0
+
+  return due
+
+
+def any_of(*conditions: Callable[[int], bool]) -> Callable[[int], bool]:
+  """Due when any of the conditions is."""
+  return lambda step: any(due(step) for due in conditions)
+
+
+def log_progress(reporter: Reporter, tokens_per_step: float, due: Callable[[int], bool]) -> Hook:
+  """Reports the means since its last run and starts a new interval.
+
+  Hooks that read the interval's metrics must come before it.
+  """
+
+  def run(moment: Moment) -> None:
+    interval = moment.interval
+    reporter.progress(moment.step, interval.means(), tokens_per_step * interval.steps)
+    interval.clear()
+
+  return Hook(run, due, on_stop=True)
+
+
+def evaluate(
+  reporter: Reporter, measure: Callable[[Any], dict[str, float]], due: Callable[[int], bool]
+) -> Hook:
+  """Reports measure(params), which later hooks of the same step find in `moment.evaluation`."""
+
+  def run(moment: Moment) -> dict[str, float]:
+    with reporter.paused():
+      measured = measure(moment.state.params)
+      reporter.results(moment.step, measured)
+    return measured
+
+  return Hook(run, due)
+
+
+def save(
+  reporter: Reporter, checkpoints: Checkpoints, meta: dict[str, Any], due: Callable[[int], bool]
+) -> Hook:
+  """Saves a checkpoint with the evaluation of the same step, if one was made."""
+
+  def run(moment: Moment) -> None:
+    with reporter.paused():
+      checkpoints.save(moment.step, moment.state, meta, moment.evaluation)
+    if moment.stopping:
+      reporter.say(
+        f"stopped at step {moment.step} of {moment.total_steps} and saved; the same command resumes"
+      )
+
+  return Hook(run, due, on_stop=True)
+
+
+def warn_when_stuck(unigram_entropy: float, after: float, due: Callable[[int], bool]) -> Hook:
+  """Warns once if a model predicts no better than word frequencies after step `after`.
+
+  Post-norm models fail this way when the learning rate is too high or the warm-up too short.
+  """
+  warned = False
+
+  def run(moment: Moment) -> None:
+    nonlocal warned
+    loss = moment.interval.means().get("loss")
+    if warned or loss is None or moment.step <= after or loss < unigram_entropy:
+      return
+    warned = True
+    warnings.warn(
+      f"loss {loss:.3f} is not below the unigram entropy {unigram_entropy:.3f} after warm-up: the "
+      "model has learned nothing but word frequencies so far; if it stays there, lower "
+      "optim.learning_rate or raise optim.warmup_steps",
+      stacklevel=2,
+    )
+
+  return Hook(run, due, on_stop=True)

@@ -1,0 +1,70 @@
+"""Training metrics accumulated between two progress reports."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax.batch import Mean
+from gpt_jax.errors import InputError
+
+MAX_REFUSED_UPDATES = 10  # in a row, before a run gives up
+
+
+class Interval:
+  """Metrics of the steps since the last report.
+
+  Attributes:
+    steps: steps in the interval, refused ones included.
+    refused: how many of them had their update refused.
+    refused_in_a_row: refused updates up to now; counted across intervals.
+  """
+
+  def __init__(self):
+    self.refused_in_a_row = 0
+    self.clear()
+
+  def clear(self) -> None:
+    """Starts a new interval."""
+    self.steps, self.refused = 0, 0
+    self._values: dict[str, list] = {}
+
+  def add(self, step: int, metrics: dict[str, Any]) -> None:
+    """Fetches the metrics of one step from the device, which waits for that step.
+
+    Raises:
+      InputError: this is the tenth refused update in a row.
+    """
+    metrics = jax.device_get(metrics)
+    self.steps += 1
+    if metrics.pop("finite"):
+      self.refused_in_a_row = 0
+      for name, value in metrics.items():
+        self._values.setdefault(name, []).append(value)
+      return
+    self.refused += 1
+    self.refused_in_a_row += 1
+    if self.refused_in_a_row == MAX_REFUSED_UPDATES:
+      raise InputError(
+        f"step {step}: {MAX_REFUSED_UPDATES} updates in a row had a non-finite loss or gradient "
+        f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); the last "
+        "checkpoint is unharmed. Start again in another --workdir with a lower "
+        "optim.learning_rate, a longer optim.warmup_steps or trunk.dtype=float32"
+      )
+
+  def means(self) -> dict[str, float]:
+    """Exact means of Means, plain means of other numbers, the last learning rate, and the number
+    of refused updates where there are any.
+    """
+    means = {name: _mean(name, values) for name, values in self._values.items()}
+    if self.refused:
+      means["refused_updates"] = self.refused
+    return means
+
+
+def _mean(name: str, values: list) -> float:
+  if isinstance(values[0], Mean):
+    exact = (Mean(*map(np.float64, value)) for value in values)
+    return functools.reduce(Mean.__add__, exact).value
+  return float(values[-1] if name == "learning_rate" else np.mean(values))

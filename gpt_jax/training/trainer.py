@@ -1,0 +1,124 @@
+"""Trainer: model, loss, optimizer and mesh assembled into one compiled training step."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.models.loss import Loss
+from gpt_jax.parallel.partition import Rules
+from gpt_jax.parallel.placement import local_part, to_device
+from gpt_jax.training.hooks import Hook
+from gpt_jax.training.loop import fit
+from gpt_jax.training.optimizer import Optimizer, zero_frozen
+from gpt_jax.training.step import TrainState, compile_init, init_state, make_step, restore_or_init
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+  """A compiled training step, and what belongs to it. Runs that differ only in seed share one.
+
+  Attributes:
+    mesh: the devices.
+    microbatches: parts of a batch whose gradients are accumulated.
+    backend: "jit" or "pmap".
+    make_state: seed -> first state, compiled for the mesh.
+    shardings: a TrainState of shardings.
+    step: (state, device batch, seed) -> (state, metrics); the first state's memory is reused.
+  """
+
+  mesh: Mesh
+  microbatches: int
+  backend: str
+  make_state: Callable[[Any], TrainState]
+  shardings: TrainState
+  step: Callable[[TrainState, Any, int], tuple[TrainState, dict[str, Any]]]
+
+  @classmethod
+  def build(
+    cls,
+    model: nn.Module,
+    loss: Loss,
+    example: Any,
+    optimizer: Optimizer,
+    mesh: Mesh,
+    *,
+    rules: Rules = (),
+    fsdp: bool = False,
+    backend: str = "jit",
+    microbatches: int = 1,
+  ) -> "Trainer":
+    """Assembles a trainer; nothing is computed yet.
+
+    Args:
+      model: has `init(key, example)["params"]`.
+      loss: what a step minimizes, such as model_loss(model).
+      example: a host batch of the model's; only its structure matters.
+      optimizer: from make_optimizer.
+      mesh: from make_mesh.
+      rules: tensor-parallel rules on parameter paths, such as the trunk's TENSOR_PARALLEL.
+      fsdp: whether parameters and moments are sharded along `data` too.
+      backend: "jit" or "pmap".
+      microbatches: parts of a batch whose gradients are accumulated.
+
+    Raises:
+      InputError: the mesh does not divide the parameters.
+    """
+
+    def init(key):
+      return model.init(key, example)["params"]
+
+    make_state = init_state(init, optimizer.transformation)
+    make_state, shardings = compile_init(make_state, mesh, rules, fsdp)
+    step = make_step(
+      loss,
+      optimizer.transformation,
+      optimizer.schedule,
+      mesh,
+      shardings,
+      microbatches=microbatches,
+      backend=backend,
+      gate=functools.partial(zero_frozen, patterns=optimizer.frozen),
+    )
+    return cls(mesh, microbatches, backend, make_state, shardings, step)
+
+  def init(self, seed: int) -> TrainState:
+    """The first state of a run."""
+    return self.make_state(np.uint32(seed))
+
+  def restore_or_init(self, seed: int, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+    """The newest checkpoint's state or, if there is none, the first; and its step."""
+    return restore_or_init(self.make_state, self.shardings, seed, checkpoints)
+
+  def local_part(self, batch: Any) -> Any:
+    """The rows of a global host batch that this process provides."""
+    return local_part(batch, self.mesh, self.microbatches)
+
+  def to_device(self, batch: Any) -> Any:
+    """This process's rows of a host batch, as the arrays that `step` takes."""
+    return to_device(batch, self.mesh, self.microbatches, self.backend)
+
+  def fit(
+    self,
+    state: TrainState,
+    batch_at: Callable[[int], Any],
+    total_steps: int,
+    seed: int,
+    hooks: Sequence[Hook],
+  ) -> tuple[TrainState, dict[str, float]]:
+    """Trains up to `total_steps`; see loop.fit.
+
+    Args:
+      state: from restore_or_init; its memory is reused.
+      batch_at: step -> this process's rows of the host batch.
+      total_steps: length of the run.
+      seed: of dropout.
+      hooks: see hooks.py.
+    """
+    step = functools.partial(self.step, seed=seed)
+    return fit(state, step, lambda n: self.to_device(batch_at(n)), total_steps, hooks)
