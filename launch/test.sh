@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the tests need into .venv and runs them: bash launch/test.sh [pytest's arguments]
+# Installs the test requirements into .venv and runs the tests: bash launch/test.sh [pytest arguments]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
