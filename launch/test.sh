@@ -5,4 +5,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 install all,test
+[ $# -gt 0 ] || set -- -n 2 --dist=loadfile --no-loadscope-reorder  # everything, on two cores
 exec "$python" -m pytest "$@"
