@@ -1,4 +1,4 @@
-"""GPT-1 (Radford et al. 2018) in JAX and Flax: pre-train on text, fine-tune on tasks, use the model.
+"""GPT-1 (Radford et al. 2018) in JAX and Flax: pre-train on text, fine-tune on tasks.
 
 The rooms, top to bottom. Each imports only from the rooms above it, and nothing imports launch/:
 

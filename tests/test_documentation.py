@@ -32,9 +32,10 @@ def links(text: str) -> set[str]:
 
 
 def commands(text: str) -> list[list[str]]:
-  """The words of every `python launch/….py` line inside a code block."""
-  blocks = "\n".join(re.findall(r"^```(?:bash|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-  lines = re.findall(r"^(python launch/.*)$", blocks.replace("\\\n", " "), re.MULTILINE)
+  """The words of every `python launch/….py` line in a bash block."""
+  blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+  scripts = [block.replace("\\\n", " ") for language, block in blocks if language == "bash"]
+  lines = re.findall(r"^(python launch/.*)$", "\n".join(scripts), re.MULTILINE)
   return [shlex.split(line, comments=True) for line in lines]
 
 
