@@ -95,3 +95,15 @@ def flags_of(script: str) -> set[str]:
 
 def test_the_readme_fits_on_few_screens():
   assert len(text_of("README.md").splitlines()) <= 160
+
+
+def test_every_program_is_in_the_list_of_commands():
+  text = text_of("gpt_jax/programs/README.md")
+  scripts = [path.name for path in (ROOT / "launch").glob("*.py") if path.stem != "command_line"]
+  assert [name for name in sorted(scripts) if f"launch/{name}" not in text] == []
+
+
+def test_the_readme_links_to_every_page():
+  assert [
+    page for page in PAGES if page != "README.md" and f"({page})" not in text_of("README.md")
+  ] == []
