@@ -1,4 +1,4 @@
-"""The package; launch/constraints.txt has the exact versions that the tests passed with."""
+"""The package; launch/constraints.txt pins the versions that passed the tests."""
 
 import re
 from pathlib import Path
@@ -11,45 +11,61 @@ VERSION = re.search(
 
 LIGHT = {
   "metrics": ["scikit-learn>=1.5", "scipy>=1.14"],  # task scores, the bag-of-words baseline
-  "text": ["ftfy>=6.2"],  # the paper's clean-up of text
+  "text": ["ftfy>=6.2"],  # repairs mis-decoded text
   "plots": ["matplotlib>=3.9"],
   "tensorboard": ["tensorboardX>=2.6"],
   "progress": ["tqdm>=4.66"],
-  "safetensors": ["safetensors>=0.5,<1"],  # weights in that format, and transformers' folders
+  "safetensors": ["safetensors>=0.5,<1"],  # that format, and transformers' folders
 }
 
 setup(
   name="gpt_jax",
   version=VERSION,
-  description="GPT-1: generative pre-training and fine-tuning in JAX",
+  description="GPT-1 in JAX and Flax: generative pre-training and fine-tuning",
+  long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+  long_description_content_type="text/markdown",
+  author="The gpt_jax authors",
+  keywords="gpt language-model pre-training fine-tuning jax flax",
+  classifiers=[
+    "Development Status :: 4 - Beta",
+    "Intended Audience :: Science/Research",
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: Python :: 3",
+    "Programming Language :: Python :: 3.11",
+    "Programming Language :: Python :: 3.12",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    "Typing :: Typed",
+  ],
   packages=find_packages(include=["gpt_jax", "gpt_jax.*"]),
-  package_data={"gpt_jax.programs": ["visualize.html", "visualize.js"]},
+  package_data={
+    "": ["*.md"],
+    "gpt_jax": ["py.typed"],
+    "gpt_jax.programs": ["*.html", "*.js"],
+  },
   python_requires=">=3.11",
   install_requires=[
     "jax>=0.10.2,<0.12",
     "flax>=0.12.8,<0.13",
     "optax>=0.2.8,<0.3",
-    "orbax-checkpoint>=0.12.4,<1.0",  # 1.0 has another top level
+    "orbax-checkpoint>=0.12.4,<1.0",  # 1.0 reorganizes its modules
     "numpy>=2.0,<3",
     "absl-py>=2.1",
     "sentencepiece>=0.2.1,<0.3",
     "tensorflow-datasets>=4.9.8,<5",
-    "importlib_resources",  # which tensorflow-datasets imports and does not ask for
+    "importlib_resources",  # imported by tensorflow-datasets, which does not require it
   ],
   extras_require={
     **LIGHT,
     "all": sorted(sum(LIGHT.values(), [])),
-    "released": [
-      "ftfy>=6.2",
-      "spacy>=3.8,<4",
-      "tokenizers>=0.20",
-    ],  # text for OpenAI's vocabularies
+    "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # OpenAI's vocabularies
     "test": [
       "pytest>=8",
+      "pytest-xdist>=3.6",
       "ruff>=0.9",
-      "nbclient>=0.10",
+      "mypy>=2.0",
+      "nbclient>=0.10",  # executes the notebooks, with ipykernel
       "ipykernel>=6.29",
-    ],  # the last two execute the notebooks
+    ],
     "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1"],
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],
     "cuda": ["jax[cuda12]>=0.10.2,<0.12"],

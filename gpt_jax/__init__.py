@@ -1,44 +1,42 @@
-"""GPT-1 (Radford et al. 2018) in JAX and Flax: pre-train on text, fine-tune on a task, use it.
+"""GPT-1 (Radford et al. 2018) in JAX and Flax: pre-train on text, fine-tune on tasks.
 
-The layers, in order; each imports only what stands above it, and nothing imports launch/:
+The rooms, top to bottom. Each imports only from the rooms above it, and nothing imports launch/:
 
-  errors, writing, config, batch, paper
-                                what everything agrees on: errors a user can mend, whole files,
-                                configs, batches, and known results
-  data, metrics, seeds          text to token files and packed examples; scores, and their spread.
-  numpy only tasks, objectives             one small file a task or objective. numpy only catalog
-  the program that lists the tasks. numpy only dropout, sharding             masks by a counter
-  hash; meshes, and path rules that partition a tree trunks                        ids to hidden
-  states: transformer, lstm models, optim                 a trunk with its output; the optimizers
-  and schedules losses, checkpoint, interop   objectives of training; orbax; other formats in and
-  out workdir, pretrained           the folder of a run, and the trained model in it train,
-  evaluate, generate, zero_shot, reporting, figures inference                     a trained model in
-  hand: what gpt_jax.load gives prepare, pretrain, finetune, predict, glue, visualize, export,
-  import_weights, verify, reproduce, quickstart,
-    benchmark: programs with run(…)
+  config errors files batch    what all rooms agree on                           \\
+  data                         text -> tokens -> windows                          |  numpy only,
+  tasks                        labeled rows -> packed batches                     |  no jax
+  objectives                   rows of token ids -> a pre-training batch         /
+  parallel                     device mesh, partition rules, placement
+  ops                          dropout, attention, cross-entropy
+  models                       trunks (transformer, lstm, …) and heads/ (language, classify, …)
+  checkpoints                  the run folder, saved steps, import and export formats
+  training                     optimizer, step, loop, hooks, transfer to a new task
+  inference                    generate, score, evaluate, attention maps: a model in use
+  paper                        the paper's tables, zero-shot rules, comparison with ours
+  programs                     one run(…) per command in launch/
 
-A notebook calls the programs' run(…), which is all that launch/ does, and gpt_jax.load.
+A notebook calls the programs' run(…), as launch/ does, and gpt_jax.load.
 """
 
-__version__ = "0.1.0"
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from gpt_jax.inference.model import Model
+
+__version__ = "0.2.0"
 
 
-def load(path: str):
-  """A trained model, to generate, score, embed and classify with; see gpt_jax.inference.model.
+def load(path: str) -> "Model":
+  """Loads a trained model to generate, score, embed and classify with; see gpt_jax.inference.model.
 
   Args:
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an
-      exported folder, OpenAI's released folder, or one of transformers'.
-
-  Returns:
-    A gpt_jax.inference.model.Model.
+      exported folder, OpenAI's released folder, or a transformers folder.
 
   Raises:
-    gpt_jax.errors.InputError: nothing of the kind there, damaged, or a vocabulary that is not the
-    model's.
+    gpt_jax.errors.InputError: no checkpoint at this path, a damaged one, or one whose vocabulary
+      is not the model's.
   """
-  from gpt_jax.inference import (
-    model as inference,
-  )  # here, so that importing the package takes no time
+  from gpt_jax.inference import model  # not at the top: importing gpt_jax must stay instant
 
-  return inference.load(path)
+  return model.load(path)

@@ -1,27 +1,27 @@
-# Sourced by the other scripts, in the repository's root: makes .venv where there is none and installs the package.
+# Sourced by the other scripts, in the repository root: makes .venv if it is missing and installs the package.
 
-# install EXTRAS: sets $python to an interpreter that has gpt_jax[EXTRAS], in the versions of launch/constraints.txt.
+# install EXTRAS: installs gpt_jax[EXTRAS] at the versions of launch/constraints.txt; sets $python to its interpreter.
 install() {
-  local candidate found="" stamp=".venv/installed-$1"
+  local candidate base="" stamp=".venv/installed-$1"
   if [ ! -x .venv/bin/python ]; then
     for candidate in python3 python3.12 python3.11 python3.13 python3.14; do
       if "$candidate" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        found=$candidate
+        base=$candidate
         break
       fi
     done
-    [ -n "$found" ] || { echo "error: needs Python 3.11 or newer with venv and pip (Debian: apt install python3-venv)" >&2; exit 2; }
-    echo "making .venv with $("$found" --version)"
-    "$found" -m venv .venv
+    [ -n "$base" ] || { echo "error: needs Python 3.11 or newer with venv and pip (Debian: apt install python3-venv)" >&2; exit 2; }
+    echo "creating .venv with $("$base" --version)"
+    "$base" -m venv .venv
   fi
   python=.venv/bin/python
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-    { echo "error: .venv has $("$python" --version); remove it, it needs 3.11 or newer" >&2; exit 2; }
+    { echo "error: .venv has $("$python" --version), but 3.11 or newer is needed; remove .venv and try again" >&2; exit 2; }
 
   local state
   state="$(cat setup.py launch/constraints.txt | cksum)"
   if [ "$(cat "$stamp" 2>/dev/null)" != "$state" ]; then
-    echo "installing gpt_jax[$1] into .venv (once; some minutes)"
+    echo "installing gpt_jax[$1] into .venv (once; takes a few minutes)"
     "$python" -m pip install --quiet --disable-pip-version-check --constraint launch/constraints.txt --editable ".[$1]"
     echo "$state" > "$stamp"
   fi

@@ -44,6 +44,12 @@ def pytest_configure(config):
   config.addinivalue_line("filterwarnings", "error::pytest.PytestUnknownMarkWarning")
 
 
+def pytest_collection_modifyitems(items):
+  """Files with slow tests run first, so that the workers of pytest -n 2 finish together."""
+  slow = {item.path for item in items if item.get_closest_marker("slow")}
+  items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_runtest_setup(item):
   if item.get_closest_marker("parity") and not importlib.util.find_spec("torch"):
     pytest.skip("needs the extra 'parity': pip install torch==2.13.0, then -e .[parity]")
@@ -186,14 +192,16 @@ def prepared(tmp_path_factory, tiny_tokenizer):
   from gpt_jax.data.token_file import TokenWriter
 
   folder, rng = tmp_path_factory.mktemp("prepared"), random.Random(0)
+
+  def clause():
+    who = rng.choice(("cat sat on", "dog ran to"))
+    return f"the {who} the {rng.choice(('mat', 'old red barn', 'sea'))}"
+
   tiny_tokenizer.save(str(folder / "tokenizer"))
   for split, count in (("train", 60), ("valid", 7)):
     writer = TokenWriter(str(folder), split, tiny_tokenizer.vocab_size)
     for _ in range(count):
-      text = " and ".join(
-        f"the {rng.choice(('cat sat on', 'dog ran to'))} the {rng.choice(('mat', 'old red barn', 'sea'))}"
-        for _ in range(rng.randint(2, 9))
-      )
+      text = " and ".join(clause() for _ in range(rng.randint(2, 9)))
       writer.add(tiny_tokenizer.encode(text), len(text.encode()), len(text.split()))
     writer.close(tokenizer_hash=tiny_tokenizer.hash)
   return str(folder)

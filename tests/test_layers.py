@@ -1,5 +1,5 @@
-"""The order of the layers, read from the import statements: nothing imports what stands below
-it.
+"""Import rules: the order of the rooms, numpy-only rooms, no cycles, no flags, optional packages
+imported where they are used; and which files may exist where.
 """
 
 import ast
@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# The rooms, top to bottom: a room imports only from those above it, or within itself without a
-# cycle.
+# Top to bottom: a room imports only from rooms above it, and within itself without a cycle.
+ROOT_FILES = {"batch", "config", "errors", "files"}
 LAYERS = [
-  {"errors", "config", "files", "batch"},
+  ROOT_FILES,
   {"data"},
   {"tasks", "objectives"},
   {"parallel"},
@@ -26,21 +26,17 @@ LAYERS = [
   {"programs"},
 ]
 NUMPY_ONLY = set.union(*LAYERS[:3])
-CORE = {
-  "jax",
-  "flax",
-  "optax",
-  "orbax",
-  "numpy",
-  "absl",
-  "sentencepiece",
-  "gpt_jax",
-} | sys.stdlib_module_names
+JAX = {"jax", "flax", "optax", "orbax"}
+REQUIRED = JAX | {"numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
+
+# Names that say nothing about their contents. Tokenizers have a base class.
+NAMELESS = {"utils", "util", "common", "core", "helpers", "misc", "base"}
+ALLOWED_NAMES = {"data.tokenizers.base"}
 
 
 def imports(path: Path, everywhere: bool = True) -> set[str]:
-  """Dotted names that a file imports: anywhere in it, or only where its import executes them."""
-  nodes = [ast.parse(path.read_text(encoding="utf-8"))]
+  """Dotted names that a file imports: all of them, or only those its own import executes."""
+  nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
   names = set()
   while nodes:
     node = nodes.pop()
@@ -49,19 +45,27 @@ def imports(path: Path, everywhere: bool = True) -> set[str]:
     elif isinstance(node, ast.ImportFrom):
       assert node.level == 0, f"{path}:{node.lineno}: a relative import"
       names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    if everywhere or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-      nodes.extend(ast.iter_child_nodes(node))
+    if not everywhere and _is_deferred(node):
+      continue
+    nodes.extend(ast.iter_child_nodes(node))
   return names
 
 
+def _is_deferred(node: ast.AST) -> bool:
+  """Whether importing the file skips the body of this node."""
+  if isinstance(node, ast.If):
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+  return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+
+
 def modules(root: Path) -> dict[str, Path]:
-  """Dotted name, below the package, of every file in it."""
-  files = sorted((root / "gpt_jax").rglob("*.py"))
-  names = [path.relative_to(root / "gpt_jax").with_suffix("").parts for path in files]
-  return {
-    ".".join(part for part in name if part != "__init__"): path
-    for name, path in zip(names, files, strict=True)
-  }
+  """Dotted name below the package -> file; "" is the package itself."""
+  package = root / "gpt_jax"
+  result = {}
+  for path in sorted(package.rglob("*.py")):
+    parts = path.relative_to(package).with_suffix("").parts
+    result[".".join(part for part in parts if part != "__init__")] = path
+  return result
 
 
 def graph(root: Path) -> dict[str, set[str]]:
@@ -69,61 +73,75 @@ def graph(root: Path) -> dict[str, set[str]]:
   files = modules(root)
   edges = {}
   for module, path in files.items():
-    inside = [
-      name.removeprefix("gpt_jax").lstrip(".")
-      for name in imports(path)
-      if name.split(".")[0] == "gpt_jax"
-    ]
-    # `from gpt_jax.data import tokens` names a module, `from gpt_jax.errors import InputError`
-    # something in one.
-    edges[module] = {name if name in files else name.rpartition(".")[0] for name in inside}
+    inside = [name for name in imports(path) if name.split(".")[0] == "gpt_jax"]
+    names = [name.removeprefix("gpt_jax").lstrip(".") for name in inside]
+    # `from gpt_jax.data import windows` names a module, `from gpt_jax.errors import InputError` an
+    # object in one.
+    edges[module] = {name if name in files else name.rpartition(".")[0] for name in names}
   return edges
 
 
 def layer_of(module: str) -> int:
-  found = [number for number, layer in enumerate(LAYERS) if module.split(".")[0] in layer]
-  assert found, f"gpt_jax/{module}: which layer is it in? Add it to LAYERS"
-  return found[0]
+  room = module.split(".")[0]
+  for number, layer in enumerate(LAYERS):
+    if room in layer:
+      return number
+  raise AssertionError(f"gpt_jax/{module}: no such room in LAYERS")
 
 
-def faults(root: Path) -> list[str]:
-  """Every import that breaks a rule."""
+def import_faults(root: Path) -> list[str]:
+  """Every import that breaks a rule, as a sentence."""
   edges, files = graph(root), modules(root)
-  found = []
+  result = []
   if "" in files:
-    found += [
-      f"gpt_jax imports {name} at its top" for name in sorted(imports(files[""], everywhere=False))
-    ]
-    edges.pop("")  # what its functions import, all stands above
+    at_top = sorted(imports(files[""], everywhere=False) - {"typing.TYPE_CHECKING"})
+    result += [f"gpt_jax imports {name} at its top" for name in at_top]
+    edges.pop("")  # its functions may import any room
   for module, targets in edges.items():
     for target in targets:
       if not target:
-        found.append(f"{module} imports the package itself")
+        result.append(f"{module} imports the package itself")
       elif layer_of(target) > layer_of(module):
-        found.append(f"{module} imports {target}, which stands below it")
+        result.append(f"{module} imports {target}, a lower room")
   for module, path in files.items():
-    roots = {name.split(".")[0] for name in imports(path)}
-    if module.split(".")[0] in NUMPY_ONLY:
-      found += [
-        f"{module} imports {name}" for name in sorted(roots & {"jax", "flax", "optax", "orbax"})
-      ]
-    found += [
-      f"{module} reads flags"
-      for name in imports(path)
-      if name.startswith(("absl.flags", "absl.app"))
-    ]
-    heavy = {name.split(".")[0] for name in imports(path, everywhere=False)} - CORE
-    found += [f"{module} imports {name} at its top" for name in sorted(heavy)]
-  return found + [f"cycle: {' -> '.join(cycle)}" for cycle in cycles(edges)]
+    result += _package_faults(module, path)
+  return result + [f"cycle: {' -> '.join(cycle)}" for cycle in cycles(edges)]
+
+
+def _package_faults(module: str, path: Path) -> list[str]:
+  """Imports of JAX in a numpy-only room, of flags, and of optional packages at the top."""
+  names = imports(path)
+  result = []
+  if module.split(".")[0] in NUMPY_ONLY:
+    roots = {name.split(".")[0] for name in names}
+    result += [f"{module} imports {name}" for name in sorted(roots & JAX)]
+  flags = [name for name in names if name.startswith(("absl.flags", "absl.app"))]
+  result += [f"{module} reads flags" for _ in flags]
+  optional = {name.split(".")[0] for name in imports(path, everywhere=False)} - REQUIRED
+  return result + [f"{module} imports {name} at its top" for name in sorted(optional)]
+
+
+def file_faults(root: Path) -> list[str]:
+  """Files in the package root that belong in a room, rooms without a docstring, nameless names."""
+  result = []
+  for module, path in modules(root).items():
+    if module and "." not in module and path.name != "__init__.py" and module not in ROOT_FILES:
+      result.append(f"gpt_jax/{path.name}: belongs in a room")
+    if path.name == "__init__.py" and not ast.get_docstring(ast.parse(path.read_text("utf-8"))):
+      result.append(f"gpt_jax/{module.replace('.', '/')}/__init__.py: no docstring")
+    if module not in ALLOWED_NAMES and module.rpartition(".")[2] in NAMELESS:
+      result.append(f"{module}: name it by its contents")
+  return result
 
 
 def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
-  """The import cycles that a depth-first walk meets."""
-  done, found = set(), []
+  """The import cycles met on a depth-first walk."""
+  done: set[str] = set()
+  result = []
 
-  def walk(module, path):
+  def walk(module: str, path: list[str]) -> None:
     if module in path:
-      found.append([*path[path.index(module) :], module])
+      result.append([*path[path.index(module) :], module])
     elif module not in done:
       for target in sorted(edges.get(module, ())):
         walk(target, [*path, module])
@@ -131,11 +149,24 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
 
   for module in edges:
     walk(module, [])
-  return found
+  return result
 
 
-def test_layers():
-  assert faults(ROOT) == []
+def write_package(root: Path, files: dict[str, str]) -> None:
+  """Writes dotted module name -> source; "data." is gpt_jax/data/__init__.py."""
+  for module, source in files.items():
+    name = f"{module}__init__" if module.endswith(".") else module or "__init__"
+    path = root / "gpt_jax" / f"{name.replace('.', '/')}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+
+
+def test_the_rooms_keep_their_order():
+  assert import_faults(ROOT) == []
+
+
+def test_files_are_in_their_rooms():
+  assert file_faults(ROOT) == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +174,7 @@ def test_layers():
   [
     (
       {"config": "from gpt_jax.training import loop", "training.loop": ""},
-      "config imports training.loop, which stands below it",
+      "config imports training.loop, a lower room",
     ),
     ({"data.tokens": "import jax.numpy as jnp"}, "data.tokens imports jax"),
     ({"tasks.cola": "def f():\n  import jax"}, "tasks.cola imports jax"),
@@ -163,40 +194,52 @@ def test_layers():
     ),
   ],
 )
-def test_a_broken_rule_is_found(tmp_path, files, fault):
-  for module, text in files.items():
-    path = tmp_path / "gpt_jax" / f"{module.replace('.', '/') or '__init__'}.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-  assert faults(tmp_path) == [fault]
+def test_a_forbidden_import_is_reported(tmp_path, files, fault):
+  write_package(tmp_path, files)
+  assert import_faults(tmp_path) == [fault]
+
+
+@pytest.mark.parametrize(
+  "files, fault",
+  [
+    ({"tokens": ""}, "gpt_jax/tokens.py: belongs in a room"),
+    ({"data.": ""}, "gpt_jax/data/__init__.py: no docstring"),
+    ({"tasks.glue.": "TASKS = ()"}, "gpt_jax/tasks/glue/__init__.py: no docstring"),
+    ({"data.utils": ""}, "data.utils: name it by its contents"),
+    ({"models.base": ""}, "models.base: name it by its contents"),
+    ({"ops.helpers.": '"""Help."""'}, "ops.helpers: name it by its contents"),
+  ],
+)
+def test_a_misplaced_file_is_reported(tmp_path, files, fault):
+  write_package(tmp_path, files)
+  assert file_faults(tmp_path) == [fault]
 
 
 def test_optional_packages_may_be_imported_where_they_are_used(tmp_path):
-  (tmp_path / "gpt_jax" / "tasks").mkdir(parents=True)
-  (tmp_path / "gpt_jax" / "tasks" / "metrics.py").write_text(
-    "def f1(x):\n  from sklearn import metrics"
-  )
-  assert faults(tmp_path) == []
+  write_package(tmp_path, {"tasks.metrics": "def f1(x):\n  from sklearn import metrics"})
+  assert import_faults(tmp_path) == []
 
 
-def test_a_file_of_no_layer_is_asked_about(tmp_path):
-  (tmp_path / "gpt_jax").mkdir()
-  (tmp_path / "gpt_jax" / "helpers.py").write_text("from gpt_jax import config")
-  (tmp_path / "gpt_jax" / "config.py").write_text("")
-  with pytest.raises(AssertionError, match="helpers: which layer is it in"):
-    faults(tmp_path)
+def test_types_may_be_imported_for_the_type_checker(tmp_path):
+  source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from gpt_jax.training import T"
+  write_package(tmp_path, {"": source, "training": ""})
+  assert import_faults(tmp_path) == []
+
+
+def test_a_room_without_a_layer_is_refused(tmp_path):
+  write_package(tmp_path, {"servers.http": "from gpt_jax import config", "config": ""})
+  with pytest.raises(AssertionError, match="servers.http: no such room in LAYERS"):
+    import_faults(tmp_path)
 
 
 def test_scripts_hide_no_module():
-  """The folder of a script comes first on the import path."""
+  """A script's folder comes first on the import path."""
   scripts = {path.stem for path in (ROOT / "launch").glob("*.py")}
-  assert not scripts & (
-    sys.stdlib_module_names | {"jax", "flax", "optax", "orbax", "numpy", "absl", "gpt_jax"}
-  )
+  assert not scripts & (sys.stdlib_module_names | JAX | {"numpy", "absl", "gpt_jax"})
 
 
 def test_the_top_level_stays_small():
   allowed = {"setup.py", "gpt_jax", "launch", "configs", "tests", "README.md"}
-  ours = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
-  outputs = {"build", "dist", "runs", "quickstart", "gpt_jax.egg-info"}
-  assert ours <= allowed | outputs
+  outputs = {"build", "dist", "runs", "data", "quickstart", "gpt_jax.egg-info"}
+  entries = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
+  assert entries <= allowed | outputs

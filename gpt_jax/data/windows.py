@@ -72,7 +72,7 @@ class Windows:
     """Batches until every span has been seen; the last one may reach into the next epoch."""
     return -(-self.spans_per_epoch // self.config.batch_size)
 
-  def __call__(self, step: int, rows: slice = slice(None)) -> np.ndarray:
+  def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
     first = step * self.config.batch_size
     numbers = np.arange(first, first + self.config.batch_size, dtype=np.int64)[rows]
@@ -108,7 +108,7 @@ class Windows:
     return rows
 
   def sequential(
-    self, batch_size: int | None = None, rows: slice = slice(None)
+    self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
   ) -> Iterator[np.ndarray]:
     """The file in order, for evaluation: every token except a document's first is a target once.
 

@@ -55,8 +55,11 @@ def map_in_order(
 def _exit_with_parent() -> None:
   """Ends a worker when its parent is gone, even if that was killed."""
 
+  parent = multiprocessing.parent_process()
+  assert parent, "runs in workers only"
+
   def watch():
-    multiprocessing.parent_process().join()
+    parent.join()
     os._exit(1)
 
   threading.Thread(target=watch, daemon=True).start()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from gpt_jax.batch import Batch, Mean
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.windows import Windows
 from gpt_jax.models.loss import Loss
-from gpt_jax.models.model import Model
+from gpt_jax.models.model import Model, Outputs
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.tasks.encoding import Encoded
@@ -64,7 +64,7 @@ def make_predictor(model: Model, mesh: Mesh) -> Callable[[Any, Encoded, int], An
   @jax.jit
   def batch_predictions(params, batch):
     outputs = model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))
-    return head.decode(outputs.heads[index])
+    return head.decode(cast(Outputs, outputs).heads[index])
 
   def predict(params, encoded: Encoded, batch_size: int) -> Any:
     devices = mesh.shape["data"]

@@ -51,7 +51,7 @@ def continuations(
   model, params = loaded.language_model(), jax.device_put(loaded.params)
   texts = []
   for first in range(0, len(encoded), _BATCH):
-    batch = encoded[first : first + _BATCH]
+    batch = [ids.tolist() for ids in encoded[first : first + _BATCH]]
     seeds = [seed + first + i for i in range(len(batch))]
     added = sample(
       model, params, batch, seeds, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p

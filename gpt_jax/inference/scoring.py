@@ -1,7 +1,7 @@
 """How likely a text is: the log-probability of each token, and padded lengths that compile once."""
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,8 @@ def bucket(length: int, limit: int) -> int:
 def text_states(model: Model, params: Any, ids: jax.Array) -> States:
   """The states of whole texts, ids int32 [B, T]; padding at the end changes nothing before it."""
   positions = jnp.broadcast_to(jnp.arange(ids.shape[1])[None], ids.shape)
-  return model.apply({"params": params}, Rows(ids, positions), method="states")
+  states = model.apply({"params": params}, Rows(ids, positions), method="states")
+  return cast(States, states)
 
 
 @functools.partial(jax.jit, static_argnames="model")

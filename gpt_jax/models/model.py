@@ -119,7 +119,7 @@ def _split(key: Key | None, heads: Sequence[Head]) -> tuple[Key | None, list[Key
   """The keys of the trunk and of each head. A language model's key is its trunk's."""
   if key is None or not any(head.labeled for head in heads):
     return key, [key] * len(heads)
-  keys = []
+  keys: list[Key | None] = []
   for head in heads:
     labeled_before = sum(other.labeled for other in heads[: len(keys)])
     keys.append(key.fold(1 + labeled_before) if head.labeled else key)

@@ -76,8 +76,8 @@ def _allowed(mask: AttentionMask, queries: slice, keys: slice) -> jax.Array | No
   if mask.kind != "bidirectional":
     causal = np.arange(queries.start, queries.stop)[:, None] >= np.arange(keys.stop)[None, :]
     allowed = jnp.asarray(causal)[None, None]
-  if mask.kind == "prefix" and mask.prefix is not None:
-    allowed = allowed | mask.prefix[:, None, None, keys]
+    if mask.kind == "prefix" and mask.prefix is not None:
+      allowed = allowed | mask.prefix[:, None, None, keys]
   if mask.segments is not None:
     same = mask.segments[:, queries, None] == mask.segments[:, None, keys]
     allowed = same[:, None] if allowed is None else allowed & same[:, None]

@@ -27,7 +27,7 @@ def cross_entropy(hidden, table, targets, weights, num_tokens: int) -> jax.Array
     num_tokens: rows of the table that are tokens; the logits of all others are masked.
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
-  return _sum_over(lambda part: _chunk(*part, table, num_tokens)[0], parts)
+  return _sum_over(lambda part: _chunk(part[0], part[1], part[2], table, num_tokens)[0], parts)
 
 
 def _cross_entropy_forward(hidden, table, targets, weights, num_tokens):

@@ -77,7 +77,7 @@ def _times_golden(number: int) -> np.uint32:
   return np.uint32(number * int(_GOLDEN) % 2**32)
 
 
-def _finalize(x: jax.Array) -> jax.Array:
+def _finalize(x: jax.typing.ArrayLike) -> jax.Array:
   """murmur3's 32-bit finalizer: every input bit changes every output bit with probability near
   1/2.
   """

@@ -110,6 +110,7 @@ class Encoded:
 
   def sequence_tags(self, n: int, c: int) -> np.ndarray:
     """The tag of each id of `sequence`, int32; -1 where there is none, as on special tokens."""
+    assert self.tags is not None, "a task without tags"
     none = np.array([-1], np.int32)
     parts = [
       self.tags[t][:kept] for t, kept in zip(self.fields[n, c], self.kept[n, c], strict=True)
@@ -183,10 +184,10 @@ def encode(
     for sequence in example.sequences:
       for text in sequence:
         index.setdefault(text, len(index))
-  fields = [
+  nested = [
     [[index[text] for text in sequence] for sequence in example.sequences] for example in examples
   ]
-  fields = np.array(fields, np.int32)  # [N, C, F]
+  fields = np.array(nested, np.int32)  # [N, C, F]
   texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(list(index))]
   lengths = np.array([len(ids) for ids in texts], np.int32)
   if not lengths.all():

@@ -83,9 +83,8 @@ class OrderedBatches:
   def __init__(self, encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: int = 1):
     """The arguments are those of PackedBatches."""
     self.steps = -(-len(encoded) // batch_size)
-    order = np.full(self.steps * batch_size, _FILLER)
-    order[: len(encoded)] = np.arange(len(encoded))
-    order = order.reshape(self.steps, batch_size)
+    order = np.full((self.steps, batch_size), _FILLER)
+    order.reshape(-1)[: len(encoded)] = np.arange(len(encoded))
     self._packing = _Packing(encoded, order, groups, row_multiple)
 
   def __iter__(self) -> Iterator[Batch]:

@@ -125,8 +125,8 @@ def read_table(
         raise InputError(f"{location}: no column {column!r}; the columns are {names}")
     for column in columns:
       if not isinstance(record[column], str):
-        value = json.dumps(record[column])
-        raise InputError(f"{location}: column {column!r} should be text, not {value}")
+        shown = json.dumps(record[column])
+        raise InputError(f"{location}: column {column!r} should be text, not {shown}")
     texts = tuple(record[column] for column in columns)
     value = None if label is None else record.get(label)
     row = Row(texts, None if value is None else _label_text(value), location)

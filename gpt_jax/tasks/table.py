@@ -110,8 +110,8 @@ class TableTask:
     if self.transform == "multiple_choice":
       fits, wanted = len(self.columns) >= 3, "3 or more"
     else:
-      wanted = _NUM_COLUMNS[self.transform]
-      fits = len(self.columns) == wanted
+      count = _NUM_COLUMNS[self.transform]
+      fits, wanted = len(self.columns) == count, str(count)
     if not fits:
       raise InputError(
         f"TableTask.columns: {self.transform} takes {wanted} text columns, not {self.columns}"

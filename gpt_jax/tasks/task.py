@@ -169,6 +169,7 @@ class Task:
     """
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
+    rows: Iterable[Row]
     if data_dir.startswith("tfds:"):
       rows = self._read_tfds(data_dir.removeprefix("tfds:"), split)
     else:

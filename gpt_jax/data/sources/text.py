@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from gpt_jax.data.sources.utf8 import decode, open_bytes
 
 USAGE = "text (any other file), .gz too"
-FOLDER_SUFFIXES = (".txt", ".txt.gz")
+FOLDER_SUFFIXES: tuple[str, ...] = (".txt", ".txt.gz")
 BLOCK_SIZE = 1 << 19  # bytes
 
 

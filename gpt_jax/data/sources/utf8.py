@@ -2,15 +2,15 @@
 
 import contextlib
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
 
 from gpt_jax.errors import InputError
 
 
 @contextlib.contextmanager
-def open_bytes(path: str) -> Iterator[BinaryIO]:
+def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
   """A file to read, decompressed if its name ends in .gz.
 
   Raises:

@@ -88,15 +88,36 @@ class Tokenizer(abc.ABC):
   """
 
   kind: str
-  normalizer: str
-  line_id: int | None
-  vocab_size: int
-  hash: str
-  byte_fallback: np.ndarray
-  files: dict[str, bytes]
-  metadata: dict[str, str]
   special_names: tuple[str, ...]
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+  @property
+  @abc.abstractmethod
+  def normalizer(self) -> str: ...
+
+  @property
+  @abc.abstractmethod
+  def line_id(self) -> int | None: ...
+
+  @property
+  @abc.abstractmethod
+  def vocab_size(self) -> int: ...
+
+  @property
+  @abc.abstractmethod
+  def hash(self) -> str: ...
+
+  @property
+  @abc.abstractmethod
+  def byte_fallback(self) -> np.ndarray: ...
+
+  @property
+  @abc.abstractmethod
+  def files(self) -> dict[str, bytes]: ...
+
+  @property
+  @abc.abstractmethod
+  def metadata(self) -> dict[str, str]: ...
 
   @abc.abstractmethod
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:

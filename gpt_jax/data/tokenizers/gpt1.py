@@ -173,7 +173,8 @@ def _fix_lines(text: str, fix_text: Callable[..., str]) -> str:
   """ftfy.fix_text, called only for lines that it can change."""
   if _UNCHANGED_BY_FTFY.fullmatch(text):
     return text
-  fixed, unescape_html = [], "auto"
+  fixed = []
+  unescape_html: bool | str = "auto"
   for line in re.findall(r"[^\n]*\n|[^\n]+", text):
     if not _UNCHANGED_BY_FTFY.fullmatch(line):
       fixed.append(fix_text(line, unescape_html=unescape_html))

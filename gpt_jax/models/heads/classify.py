@@ -39,12 +39,14 @@ class ClassifyHead:
     return Classifier(self)
 
   def denominator(self, batch: Batch) -> jax.Array:
+    assert batch.labels is not None
     return batch.labels.weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Cross-entropy with the labels' distributions; outputs are scores [N, K]."""
     del states, num_tokens
     labels = batch.labels
+    assert labels is not None
     per_example = -(labels.distributions * jax.nn.log_softmax(outputs)).sum(-1)
     return Mean((per_example * labels.weights).sum(), self.denominator(batch))
 
@@ -62,6 +64,7 @@ class Classifier(nn.Module):
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [N, K] before the softmax."""
     c = self.config
+    assert batch.labels is not None
     hidden = states.hidden
     x = hidden.reshape(-1, hidden.shape[-1])[batch.labels.anchors]  # [N, C, D]
     x = x.astype(jnp.float32)

@@ -37,11 +37,13 @@ class LanguageHead:
   def denominator(self, batch: Batch) -> jax.Array:
     if batch.labels is not None:
       return batch.labels.weights.sum()
+    assert batch.predictions is not None
     return batch.predictions.weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     del outputs
     predictions = batch.predictions
+    assert predictions is not None
     total = cross_entropy(
       states.hidden, states.table, predictions.targets, predictions.weights, num_tokens
     )

@@ -40,7 +40,7 @@ def _read_split(path: str, dev_ids: str, split: str) -> Iterator[Row]:
 
 
 def _read_pairs(path: str) -> set[tuple[str, ...]]:
-  pairs = set()
+  pairs: set[tuple[str, ...]] = set()
   for number, line in read_lines(path):
     pair = tuple(line.split("\t"))
     if len(pair) != 2:
