@@ -26,20 +26,19 @@ def continuations(
   top_p: float = 1.0,
   seed: int = 0,
 ) -> list[str]:
-  """Each prompt with its continuation, as the vocabulary spells them.
+  """Each prompt with its continuation.
 
   Args:
-    loaded: a trained model; of a fine-tuned one the trunk is used.
+    loaded: a trained model; the head of a fine-tuned one is ignored.
     prompts: texts. GPT-1 has no token that begins a text, so none may be empty.
-    max_tokens: to add to each prompt.
-    temperature: 1 samples from the model, below 1 prefers its favorites, 0 takes the most likely
-      token.
-    top_k: samples among the k most likely tokens; 0: among all.
-    top_p: samples among the fewest tokens whose probabilities add up to this.
-    seed: prompt number i, from 0, is continued by seed + i, whatever the other prompts are.
+    max_tokens: tokens to add to each prompt.
+    temperature: 1 samples from the model, lower values favor likely tokens, 0 is greedy.
+    top_k: sample among the k most likely tokens; 0: among all.
+    top_p: sample among the fewest tokens whose probabilities add up to this.
+    seed: prompt number i, from 0, uses seed + i, whatever the other prompts are.
 
   Raises:
-    InputError: an empty prompt, or a value that is not allowed.
+    InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
   """
   _check(prompts, max_tokens, temperature, top_k, top_p, seed)
   encoded = loaded.tokenizer.encode_many(list(prompts))
@@ -53,12 +52,11 @@ def continuations(
   for first in range(0, len(encoded), _BATCH):
     batch = [ids.tolist() for ids in encoded[first : first + _BATCH]]
     seeds = [seed + first + i for i in range(len(batch))]
-    added = sample(
+    continued = sample(
       model, params, batch, seeds, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p
     )
-    texts += [
-      loaded.tokenizer.decode([*before, *after]) for before, after in zip(batch, added, strict=True)
-    ]
+    for prompt, added in zip(batch, continued, strict=True):
+      texts.append(loaded.tokenizer.decode([*prompt, *added]))
   return texts
 
 
@@ -89,28 +87,25 @@ def sample(
   top_k: int = 0,
   top_p: float = 1.0,
 ) -> list[list[int]]:
-  """The `max_tokens` ids that follow each prompt; special and unused rows of the table are never
-  among them.
+  """The `max_tokens` ids that follow each prompt; never special tokens or padding rows.
 
-  A text that has filled the context goes on from its last half, read again from position 0, as does
-  a prompt that is longer than the context has room for. Sampling adds temperature x Gumbel noise to
-  the logits and takes the largest; the noise of a prompt's n-th token depends on its seed and n
-  only, so that no prompt's text depends on the others.
+  When the context is full, the second half is read again from position 0; so is a prompt that is too
+  long. Sampling adds temperature x Gumbel noise to the logits and takes the largest. The noise of a
+  prompt's n-th token depends on its seed and n only, so texts do not depend on each other.
   """
   context = model.config.trunk.context
   texts = [list(map(int, prompt)) for prompt in prompts]
   missing = np.full(len(texts), max_tokens)
   while missing.any():
-    # A row reads what it has, or its last half, and then is given tokens until the context is full.
-    read = [text if len(text) < context else text[-(context // 2) :] for text in texts]
-    lengths = np.array([len(ids) for ids in read])
+    # Read each text, or its second half, then add tokens until the context is full.
+    windows = [text if len(text) < context else text[-(context // 2) :] for text in texts]
+    lengths = np.array([len(ids) for ids in windows])
     counts = np.minimum(missing, context - lengths)
-    width = bucket(int(lengths.max()), context)
-    rows = np.zeros((len(texts), width), np.int32)
-    for row, ids in zip(rows, read, strict=True):
+    rows = np.zeros((len(texts), bucket(int(lengths.max()), context)), np.int32)
+    for row, ids in zip(rows, windows, strict=True):
       row[: len(ids)] = ids
     noise = np.array(seeds, np.uint32), max_tokens - missing
-    added = _fill(
+    added = _add_tokens(
       model, params, rows, lengths, counts, noise, temperature, top_k=top_k, top_p=top_p
     )
     for text, ids, count in zip(texts, np.asarray(added).tolist(), counts, strict=True):
@@ -120,9 +115,10 @@ def sample(
 
 
 @functools.partial(jax.jit, static_argnames=("model", "top_k", "top_p"))
-def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, top_p):
-  """Reads rows [B, P] of the given lengths [B] at once, then adds counts [B] tokens one by one:
-  [B, context].
+def _add_tokens(model, params, rows, lengths, counts, noise, temperature, *, top_k, top_p):
+  """Reads rows [B, P] of lengths [B] in one pass, then adds counts [B] tokens one at a time.
+
+  Returns int32 [B, context]; the first counts of each row are the added tokens.
   """
   batch, width = rows.shape
   seeds, offsets = noise
@@ -131,23 +127,26 @@ def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, to
   def extend(ids, positions, valid, state):
     return model.apply({"params": params}, ids, positions, valid, state, method="extend")
 
+  def noise_of(seed, number):
+    key = jax.random.fold_in(jax.random.key(seed), number)
+    return jax.random.gumbel(key, (vocab_size,))
+
   def choose(hidden, table, number):
     scores = logits(hidden, table, vocab_size)[:, :vocab_size]
-    gumbel = jax.vmap(
-      lambda seed, n: jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), n), (vocab_size,))
-    )
     scores = keep_likely(scores, temperature, top_k, top_p)
-    return jnp.argmax(scores + temperature * gumbel(seeds, offsets + number), axis=-1).astype(
-      jnp.int32
-    )
+    gumbel = jax.vmap(noise_of)(seeds, offsets + number)
+    return jnp.argmax(scores + temperature * gumbel, axis=-1).astype(jnp.int32)
+
+  def unfinished(carry):
+    number, *_ = carry
+    return number < counts.max()
 
   def add(carry):
     number, ids, state, added = carry
     # Finished rows keep running beside the others; their output is discarded.
     positions = jnp.minimum(lengths + number - 1, model.config.trunk.context - 1)
-    hidden, table, state = extend(
-      ids[:, None], positions[:, None], (number < counts)[:, None], state
-    )
+    valid = (number < counts)[:, None]
+    hidden, table, state = extend(ids[:, None], positions[:, None], valid, state)
     ids = choose(hidden[:, 0], table, number)
     return number + 1, ids, state, added.at[:, number].set(ids)
 
@@ -156,19 +155,16 @@ def _fill(model, params, rows, lengths, counts, noise, temperature, *, top_k, to
   hidden, table, state = extend(rows, positions, positions < lengths[:, None], state)
   ids = choose(hidden[jnp.arange(batch), lengths - 1], table, 0)
   added = jnp.zeros((batch, model.config.trunk.context), jnp.int32).at[:, 0].set(ids)
-  return jax.lax.while_loop(
-    lambda carry: carry[0] < counts.max(), add, (jnp.int32(1), ids, state, added)
-  )[3]
+  *_, added = jax.lax.while_loop(unfinished, add, (jnp.int32(1), ids, state, added))
+  return added
 
 
 def keep_likely(scores: jax.Array, temperature: float, top_k: int, top_p: float) -> jax.Array:
-  """Scores [B, V] with -inf for all but the k most likely tokens, and of these all but the
-  nucleus of share p.
-  """
+  """Scores [B, V] with -inf for all but the k most likely tokens and the nucleus of share p."""
   if not top_k and top_p == 1:
     return scores
   best, _ = jax.lax.top_k(scores, min(top_k, scores.shape[-1]) or scores.shape[-1])
-  shares = jax.nn.softmax(best / jnp.maximum(temperature, 1e-6))
-  inside = jnp.cumsum(shares, -1) - shares < top_p
-  least = jnp.where(inside, best, jnp.inf).min(-1, keepdims=True)
-  return jnp.where(scores >= least, scores, -jnp.inf)
+  probabilities = jax.nn.softmax(best / jnp.maximum(temperature, 1e-6))
+  in_nucleus = jnp.cumsum(probabilities, -1) - probabilities < top_p
+  threshold = jnp.where(in_nucleus, best, jnp.inf).min(-1, keepdims=True)
+  return jnp.where(scores >= threshold, scores, -jnp.inf)

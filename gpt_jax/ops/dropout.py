@@ -18,16 +18,15 @@ class Key(NamedTuple):
   """What a mask depends on besides the element's index.
 
   Attributes:
-    word: uint32 scalar mixed from the seed, the step and the names folded in on the way.
-    shard: uint32 scalar; arrays are the shard-th of equally large parts of the global batch (0
-      where they are whole).
+    word: uint32 scalar, mixed from the seed, the step and the folded numbers.
+    shard: uint32 scalar; arrays are the shard-th of equal parts of the global batch (0: all of it).
   """
 
   word: jax.Array
   shard: jax.Array
 
   def fold(self, number: int) -> "Key":
-    """The key of one use among several: a layer, or a place inside a layer."""
+    """The key of one use among several: of a layer, or of one dropout in a layer."""
     return self._replace(word=_finalize(self.word ^ _finalize(_times_golden(number + 1))))
 
 
@@ -42,16 +41,15 @@ def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True)
   """Sets elements to zero with probability `rate` and scales the others by 1 / (1 - rate).
 
   Args:
-    x: [rows, ...]; the first axis is the one that devices and microbatches share among them.
-    rate: the share to drop.
-    key: None means evaluation: x is returned as it is.
-    sharded: False for a parameter, whose mask is the same for every part of the batch.
+    x: [rows, ...]; devices and microbatches split the first axis.
+    rate: probability of zero.
+    key: None evaluates: x is returned unchanged.
+    sharded: False for a parameter, which has one mask for all parts of the batch.
   """
   if key is None or rate == 0:
     return x
-  return jnp.where(
-    _bits(x.shape, key, sharded) >= np.uint32(rate * 2**32), x / (1 - rate), 0
-  ).astype(x.dtype)
+  keep = _bits(x.shape, key, sharded) >= np.uint32(rate * 2**32)
+  return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
 
 
 def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
@@ -59,8 +57,7 @@ def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
   row = jax.lax.broadcasted_iota(jnp.uint32, (shape[0],) + (1,) * (len(shape) - 1), 0)
   if sharded:
     row = row + key.shard * np.uint32(shape[0])
-  # Two words a row: with one, two rows whose words lie close together would share most of their
-  # mask.
+  # Two words per row: with one, rows with nearby words would share most of their masks.
   first = _finalize(key.word + row * _GOLDEN)
   second = _finalize(first ^ _GOLDEN)
   index, stride = jnp.uint32(0), 1

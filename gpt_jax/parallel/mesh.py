@@ -15,16 +15,14 @@ PMAP_AXIS = "batch"
 @register("mesh")
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-  """How the devices are used."""
+  """How a run uses the devices."""
 
-  data: int = option(
-    0, "devices along the batch; 0: all that `model` leaves", unit="devices", low=0
-  )
+  data: int = option(0, "devices along the batch; 0: all that remain", unit="devices", low=0)
   model: int = option(
     1, "devices along heads, hidden units and vocabulary (tensor parallel)", unit="devices", low=1
   )
   fsdp: bool = option(False, "also shard parameters and optimizer state along `data`")
-  backend: str = option("jit", "how a step is run", choices=("jit", "pmap"))
+  backend: str = option("jit", "how a step is compiled", choices=("jit", "pmap"))
 
   def __post_init__(self):
     validate(self)
@@ -35,23 +33,20 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """The mesh with axes `data` and `model`. Raises InputError where the devices do not divide so."""
+  """The mesh with axes `data` and `model`. Raises InputError if the devices do not divide."""
   devices = jax.devices() if devices is None else devices
   data = config.data or len(devices) // config.model
   if data * config.model != len(devices):
     raise InputError(
-      f"mesh.data x mesh.model: {data} x {config.model} is not the number of devices, {len(devices)} "
-      f"({devices[0].platform}); choose two factors of {len(devices)}"
+      f"mesh.data x mesh.model: {data} x {config.model} is not the number of devices, "
+      f"{len(devices)} ({devices[0].platform}); choose two factors of {len(devices)}"
     )
-  # Explicit axes, make_mesh's default, want shardings in the model's types, which Linen does not
-  # carry.
+  # make_mesh's default, explicit axes, needs shardings in array types, which Linen does not carry.
   return jax.make_mesh(
     (data, config.model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices
   )
 
 
 def axis_size(name: str) -> int:
-  """Devices along an axis of the mesh that a step is traced under; 1 without a mesh, or under
-  pmap.
-  """
+  """Devices along an axis of the current mesh; 1 without a mesh, or under pmap."""
   return jax.sharding.get_abstract_mesh().shape.get(name, 1)

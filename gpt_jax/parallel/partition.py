@@ -15,43 +15,51 @@ Rules = Sequence[tuple[str, P]]
 
 
 def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
-  """A NamedSharding for every leaf of a parameter tree or of anything that mirrors one (optimizer
-  moments).
+  """A NamedSharding for every leaf of a parameter tree, or of a tree that mirrors one (moments).
 
-  The first rule whose expression is found in the leaf's path decides which axes `model` shards, no
-  rule means none. With `fsdp`, `data` then shards the largest axis that is left and divides. A
-  dimension that does not divide by its
-  mesh axis is an error: sharding never silently falls back.
+  The first rule whose expression occurs in the leaf's path says which axes `model` shards; without a
+  rule, none. With `fsdp`, `data` shards the largest of the other axes that it divides.
+
+  Raises:
+    InputError: a mesh axis does not divide the dimension that a rule shards. Sharding never falls
+      back silently.
   """
 
-  def of_leaf(path, leaf) -> NamedSharding:
+  def leaf_sharding(path, leaf) -> NamedSharding:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
-    spec = (
-      next((rule for pattern, rule in rules if re.search(pattern, name)), P())
-      if mesh.shape["model"] > 1
-      else P()
-    )
+    spec = _find_rule(name, rules) if mesh.shape["model"] > 1 else P()
     axes = [*spec, *[None] * (leaf.ndim - len(spec))]
     for size, axis in zip(leaf.shape, axes, strict=True):
       if axis and size % mesh.shape[axis]:
         raise InputError(
-          f"mesh.{axis}={mesh.shape[axis]}: does not divide the axis of size {size} of {name} {leaf.shape}"
+          f"mesh.{axis}={mesh.shape[axis]}: does not divide the axis of size {size} of {name} "
+          f"{leaf.shape}"
         )
     if fsdp:
-      free = [
-        i for i, axis in enumerate(axes) if axis is None and leaf.shape[i] % mesh.shape["data"] == 0
-      ]
-      if free:
-        axes[max(free, key=lambda i: leaf.shape[i])] = "data"
+      _shard_largest(axes, leaf.shape, mesh.shape["data"])
     return NamedSharding(mesh, P(*axes))
 
-  return jax.tree_util.tree_map_with_path(of_leaf, tree)
+  return jax.tree_util.tree_map_with_path(leaf_sharding, tree)
+
+
+def _find_rule(name: str, rules: Rules) -> P:
+  for pattern, spec in rules:
+    if re.search(pattern, name):
+      return spec
+  return P()
+
+
+def _shard_largest(axes: list, shape: tuple[int, ...], devices: int) -> None:
+  """Assigns `data` to the largest free axis that the devices divide, if there is one."""
+  free = [i for i, axis in enumerate(axes) if axis is None and shape[i] % devices == 0]
+  if free:
+    axes[max(free, key=lambda i: shape[i])] = "data"
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-  """Fixes the layout of an activation; nothing without a mesh, or under pmap.
+  """Fixes the sharding of an activation; does nothing without a mesh, or under pmap.
 
-  Without it FSDP and tensor parallelism together make XLA rematerialize whole activations.
+  Without it, FSDP with tensor parallelism makes XLA rematerialize whole activations.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or "data" not in mesh.axis_names or mesh.size == 1:

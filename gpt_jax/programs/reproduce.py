@@ -51,7 +51,9 @@ class Budget:
 
 
 BUDGETS = {
-  "paper": Budget("paper", 0, 0, FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1))),
+  "paper": Budget(
+    "paper", 0, 0, FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1))
+  ),
   # For a model of some million parameters on a CPU, a few minutes a run.
   "small": Budget(
     "small",
