@@ -1,4 +1,4 @@
-"""The loss of a model: the weighted sum of its heads' mean losses (eq. 1; eq. 5 when fine-tuning)."""
+"""The loss of a model: the weighted sum of its heads' mean losses (eq. 1, eq. 5)."""
 
 from typing import Any, Protocol
 

@@ -1,4 +1,4 @@
-"""The Transformer: learned positions and a tied output table, post-norm (GPT-1) or pre-norm (GPT-2).
+"""The Transformer: tied input and output embeddings, post-norm (GPT-1) or pre-norm (GPT-2).
 
 Radford et al. 2018, section 4.1; where the paper is silent, OpenAI's released train.py
 (finetune-transformer-lm). Pre-norm: Radford et al. 2019, section 2.3.

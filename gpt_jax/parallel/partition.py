@@ -17,8 +17,8 @@ Rules = Sequence[tuple[str, P]]
 def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
   """A NamedSharding for every leaf of a parameter tree, or of a tree that mirrors one (moments).
 
-  The first rule whose expression occurs in the leaf's path says which axes `model` shards; without a
-  rule, none. With `fsdp`, `data` shards the largest of the other axes that it divides.
+  The first rule whose expression occurs in the leaf's path says which axes `model` shards; without
+  a rule, none. With `fsdp`, `data` shards the largest of the other axes that it divides.
 
   Raises:
     InputError: a mesh axis does not divide the dimension that a rule shards. Sharding never falls

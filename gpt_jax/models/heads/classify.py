@@ -1,4 +1,4 @@
-"""The paper's linear head W_y: one class per example, or one choice among its sequences (eq. 3-4)."""
+"""The paper's linear head W_y: a class per example, or a choice among sequences (eq. 3-4)."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The masked-LM head of BERT (google-research/bert, run_pretraining.py): transform, tied table, bias."""
+"""BERT's masked-LM head: transform, tied table, bias (google-research/bert, run_pretraining.py)."""
 
 import dataclasses
 
