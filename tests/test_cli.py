@@ -207,8 +207,8 @@ CASES = [
   ("prepare --source=text.txt --out=/proc/new", "--out=/proc/new: cannot be made"),
   ("prepare --source=text.txt --out=text.txt/new", "--out="),
   (
-    "prepare --source=text.txt --out=new --vocab_size=0",
-    "vocab_size = 0: must be an integer of at least 1",
+    "prepare --source=text.txt --out=new --vocab_size=-1",
+    "vocab_size = -1: must be an integer of at least 0",
   ),
   (
     PRETRAIN.replace("prepared", "nothing"),
