@@ -33,7 +33,7 @@ from gpt_jax.training.step import init_state
 
 ROOT = Path(__file__).parents[1]
 
-CONFIG = """from gpt_jax.data.tokens import WindowsConfig
+CONFIG = """from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.models.transformer import TransformerConfig

@@ -45,7 +45,7 @@ def reads(name):
   return name.endswith(".shout")
 
 def documents(name, field):
-  with open(name) as file:
+  with open(name, newline="") as file:
     for line in file:
       yield [line.upper(), field]
 """
@@ -56,7 +56,7 @@ def test_a_new_source_is_one_new_file(tmp_path, monkeypatch):
   (tmp_path / "room" / "shouted.py").write_text(SHOUTED)
   monkeypatch.setattr(sources, "__path__", [*sources.__path__, str(tmp_path / "room")])
   (tmp_path / "texts").mkdir()
-  (tmp_path / "texts" / "a.shout").write_text("one\r\ntwo\n")
+  (tmp_path / "texts" / "a.shout").write_bytes(b"one\r\ntwo\n")
   (tmp_path / "texts" / "b.txt").write_text("three")
   try:
     assert list(documents(str(tmp_path / "texts"), field="x")) == ["ONE\nx", "TWO\nx", "three"]
