@@ -6,12 +6,12 @@ import os
 
 import jax
 
-from gpt_jax.checkpoints.formats.folder import whole
 from gpt_jax.checkpoints.load import find_format, load_model
 from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.files import atomic_folder
 from gpt_jax.programs.pretrain import PretrainConfig
 
 
@@ -30,7 +30,7 @@ def run(format: str, path: str, out: str) -> None:
   find_format(
     format
   )  # a name is needed here: what is meant for OpenAI's files is not to find others
-  with whole(out) as folder:
+  with atomic_folder(out) as folder:
     found = load_model(path, format)
     config = (
       from_json(found.meta["config"])

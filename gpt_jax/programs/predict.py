@@ -133,7 +133,7 @@ def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, An
 
 @contextlib.contextmanager
 def _writing(output: str, source: str | None, data_dir: str | None) -> Iterator[TextIO]:
-  """The file, written whole or not at all."""
+  """The file to write, atomically."""
   if output == "-":
     yield sys.stdout
     return

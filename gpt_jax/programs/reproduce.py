@@ -169,7 +169,8 @@ def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[i
 def _check_folder(workdir: str) -> None:
   """Raises InputError where the folder is something else's."""
   names = set(listing(workdir))
-  strangers = sorted(names - {"runs", "compilation_cache", "lock", "results.json.partial"})
+  ours = {"runs", "compilation_cache", "lock"}
+  strangers = [name for name in sorted(names - ours) if not name.startswith("results.json.partial")]
   if strangers and "results.json" not in names:
     raise InputError(
       f"--workdir={workdir} holds {strangers[0]!r} and no results.json; use another folder"

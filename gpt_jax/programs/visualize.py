@@ -275,7 +275,7 @@ def _classes(found: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str,
 
 @contextlib.contextmanager
 def _writing(out: str) -> Iterator[TextIO]:
-  """The file, written whole or not at all."""
+  """The file to write, atomically."""
   try:
     if os.path.isdir(out):
       raise InputError(f"--out={out}: is a folder; name the page to write")

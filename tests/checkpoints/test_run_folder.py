@@ -103,7 +103,7 @@ def test_of_two_runs_that_begin_at_once_one_is_refused(tmp_path, tiny_tokenizer,
   assert sorted(os.listdir(tmp_path)) == ["config.json", "tokenizer"]
 
 
-@pytest.mark.parametrize("written", [[], ["tokenizer/tokenizer.model"], ["config.json.7.partial"]])
+@pytest.mark.parametrize("written", [[], ["tokenizer/tokenizer.model"], ["config.json.partial-7"]])
 def test_what_a_kill_left_is_no_obstacle(tmp_path, tiny_tokenizer, written):
   for name in written:
     (tmp_path / name).parent.mkdir(exist_ok=True)

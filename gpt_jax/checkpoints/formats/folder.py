@@ -7,12 +7,10 @@ An export needs neither JAX nor this package to be read. It holds its arrays in 
 the vocabulary, then start, delimiter and extract, then those that are never used.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,39 +18,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import atomic_folder, write_json
 
 CONFIG, SUMS, TOKENIZER = "config.json", "sha256.json", "tokenizer"
 Arrays = dict[str, np.ndarray]
-
-
-@contextlib.contextmanager
-def whole(folder: str, compare: Callable[[str, str], None] | None = None) -> Iterator[str]:
-  """Gives a new folder to write into, which takes its name when all is written; where that fails
-  nothing is left.
-
-  Args:
-    compare: (the new folder, the one that is there already) -> None, or InputError: the same may be
-      written again.
-
-  Raises:
-    InputError: something is there already, or it cannot be written.
-  """
-  folder = os.path.abspath(folder)
-  partial = f"{folder}.partial-{os.getpid()}"
-  if os.path.lexists(folder) and not compare:
-    raise InputError(f"{folder} is there already; choose another place")
-  try:
-    os.makedirs(partial)
-    yield partial
-    if os.path.lexists(folder):
-      compare(partial, folder)
-    else:
-      os.rename(partial, folder)
-  except OSError as error:
-    raise InputError(f"cannot write {folder}: {error}") from error
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
 
 
 def detect(path: str, weights: str) -> bool:
@@ -94,7 +63,7 @@ def save(
       f"{folder} is there already and holds no {weights} that we exported; choose another place"
     )
   config = {"format": _format(weights), "step": step, **meta}
-  with whole(folder, _unless_another if again else None) as partial:
+  with atomic_folder(folder, _unless_another if again else None) as partial:
     arrays = {
       name: np.ascontiguousarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()
     }

@@ -19,14 +19,14 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.checkpoints.formats import layout, safetensors
-from gpt_jax.checkpoints.formats.folder import TOKENIZER, read_json, whole
+from gpt_jax.checkpoints.formats.folder import TOKENIZER, read_json
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released, load_tokenizer
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, is_release
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -380,7 +380,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
       x.T if array.ours == "head/kernel" else x.reshape(array.shape)
     )
   config = _their_config(spec, family, rows, tokenizer, task) | {"gpt_jax": {"step": step, **meta}}
-  with whole(folder) as partial:
+  with atomic_folder(folder) as partial:
     safetensors.write(os.path.join(partial, WEIGHTS[0]), tensors, notes)
     write_json(os.path.join(partial, "config.json"), config)
     _write_vocabulary(partial, tokenizer)

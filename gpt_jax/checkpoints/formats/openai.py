@@ -16,12 +16,12 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.checkpoints.formats import layout
-from gpt_jax.checkpoints.formats.folder import whole
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.openai_files import FILES
 from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_folder
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -100,7 +100,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   arrays["tokens"] = arrays["tokens"][: trunk.vocab_size]
   names = ["positions", "tokens", *(array.ours for array in layout.of_blocks(trunk))]
   numbers = (np.ascontiguousarray(arrays[name], "<f4").reshape(-1) for name in names)
-  with whole(folder) as partial:
+  with atomic_folder(folder) as partial:
     with open(os.path.join(partial, SHAPES), "w", encoding="utf-8") as file:
       json.dump(shapes, file)
     for name, content in tokenizer.files.items():
