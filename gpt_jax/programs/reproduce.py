@@ -51,7 +51,9 @@ class Budget:
 
 
 BUDGETS = {
-  "paper": Budget("paper", 0, 0, FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1))),
+  "paper": Budget(
+    "paper", 0, 0, FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1))
+  ),
   # For a model of some million parameters on a CPU, a few minutes a run.
   "small": Budget(
     "small",
@@ -179,8 +181,9 @@ def _check_folder(workdir: str) -> None:
 
 def _load(name: str, path: str) -> LoadedModel:
   found, flag = load_model(path), "--checkpoint" if name == "transformer" else "--lstm"
-  if found.spec.head:
+  if found.task:
     raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
+  found.language_model()  # fail before the expensive part
   if not isinstance(found.spec.trunk, TRUNKS[name]):
     raise InputError(
       f"{flag}={path}: a {type(found.spec.trunk).__name__}; should be a {TRUNKS[name].__name__}"

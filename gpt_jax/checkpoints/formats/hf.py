@@ -30,6 +30,7 @@ from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
+HELP = "a transformers folder, openai-gpt or gpt2"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SHARDED = tuple(f"{name}.index.json" for name in WEIGHTS)
 _PREFIX = "transformer."  # which a model without a head leaves out
@@ -80,7 +81,7 @@ _FAMILIES = (
 
 def detect(path: str) -> bool:
   if os.path.isfile(path):
-    return path.endswith((".safetensors", ".bin"))
+    return path.endswith((".safetensors", ".bin")) and not safetensors.detect(path)
   return any(os.path.isfile(os.path.join(path, name)) for name in (*WEIGHTS, *_SHARDED))
 
 

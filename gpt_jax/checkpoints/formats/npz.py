@@ -10,6 +10,7 @@ import numpy as np
 from gpt_jax.checkpoints.formats import folder as folders
 from gpt_jax.data.tokenizers.base import Tokenizer
 
+HELP = "weights.npz, NumPy arrays without pickle, any model"
 WEIGHTS = "weights.npz"
 
 

@@ -25,6 +25,7 @@ from gpt_jax.files import atomic_folder
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
+HELP = "GPT-1 as OpenAI released it"
 SHAPES, PIECES = "params_shapes.json", [f"params_{i}.npy" for i in range(10)]
 HEADS = 12  # of OpenAI's code (train.py:340); the files do not say
 _HEADER = 128  # bytes before the numbers of a piece, as NumPy writes them now; in 2018 they were 80

@@ -10,6 +10,7 @@ from gpt_jax.checkpoints.formats import folder as folders
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 
+HELP = "weights.safetensors, any model"
 WEIGHTS = "weights.safetensors"
 
 
