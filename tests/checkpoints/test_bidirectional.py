@@ -1,4 +1,4 @@
-"""A bidirectional checkpoint is never read from left to right: it has seen what it would predict."""
+"""A bidirectional checkpoint is never read left to right: it has seen what it would predict."""
 
 import numpy as np
 import pytest
