@@ -1,13 +1,9 @@
-"""The one exception for what a user can mend: launch/ prints its single line and exits with code
-2.
-"""
+"""Errors in a user's input: launch/ prints their single line and exits with code 2."""
 
 
 class InputError(ValueError):
-  """Bad input. The message is one line: which file, line, field and value, and what would be
-  right.
-  """
+  """Bad user input. The message is one line: file, line or field, value, and what would be right."""
 
 
 class MissingInput(InputError):
-  """A file or folder that is not there; where several could do, another may be tried."""
+  """A missing file or folder; the caller may try another."""

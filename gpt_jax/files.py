@@ -1,35 +1,90 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes: a file or folder appears under its name only when it is complete."""
 
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from typing import IO, Any
+
+from gpt_jax.errors import InputError
 
 
 @contextlib.contextmanager
-def atomic_file(path: str, mode: str = "w") -> Iterator[IO]:
-  """A file to write, of UTF-8 text or ("wb") of bytes, under a temporary name: PATH.partial.
+def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterator[IO]:
+  """Opens a temporary file beside path, PATH.partial-PID, and renames it to path at the end.
 
-  It takes its own name, and the place of what had it, when all is written; where that fails, what
-  was there stays and nothing else is left. Line ends are written as they are given.
+  On an error the temporary file is removed and an existing file stays as it was. Text is UTF-8 with
+  line ends as given.
+
+  Args:
+    mode: "w" for text, "wb" for bytes.
+    overwrite: whether to replace an existing file.
 
   Raises:
-    OSError: as open and rename do.
+    FileExistsError: path exists at the end, and overwrite is false.
+    OSError: opening, writing or renaming failed.
   """
-  partial = f"{path}.partial"
-  text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+  partial = _partial(path)
+  text_options = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+  rename = os.replace if overwrite else _rename_to_new
   try:
-    with open(partial, mode, **text) as file:
+    with open(partial, mode, **text_options) as file:
       yield file
-    os.replace(partial, path)
+    rename(partial, path)
   finally:
     with contextlib.suppress(OSError):
       os.remove(partial)
 
 
-def write_json(path: str, value: Any) -> None:
-  """Writes a file of JSON, whole or not at all."""
-  with atomic_file(path) as file:
+@contextlib.contextmanager
+def atomic_folder(folder: str, compare: Callable[[str, str], None] | None = None) -> Iterator[str]:
+  """Makes a temporary folder beside folder, FOLDER.partial-PID, and renames it at the end.
+
+  On an error the temporary folder is removed.
+
+  Args:
+    compare: compare(new folder, existing folder) decides about a folder that exists: it raises
+      InputError, or returns to keep the existing folder. None refuses every existing folder.
+
+  Raises:
+    InputError: something of this name exists, or it cannot be written.
+  """
+  folder = os.path.abspath(folder)
+  partial = _partial(folder)
+  if os.path.lexists(folder) and not compare:
+    raise InputError(f"{folder} is there already; choose another place")
+  try:
+    os.makedirs(partial)
+    yield partial
+    if compare and os.path.lexists(folder):
+      compare(partial, folder)
+    else:
+      os.rename(partial, folder)
+  except OSError as error:
+    raise InputError(f"cannot write {folder}: {error}") from error
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_json(path: str, value: Any, *, overwrite: bool = True) -> None:
+  """Writes a JSON file atomically. Raises what `atomic_file` does."""
+  with atomic_file(path, overwrite=overwrite) as file:
     json.dump(value, file, indent=2)
     file.write("\n")
+
+
+def _partial(path: str) -> str:
+  return f"{path}.partial-{os.getpid()}"
+
+
+def _rename_to_new(old: str, new: str) -> None:
+  """Renames a file; raises FileExistsError if the new name is taken, without a race."""
+  try:
+    os.link(old, new)
+  except FileExistsError:
+    raise
+  except OSError:  # a file system without hard links
+    os.replace(old, new)
+  else:
+    os.remove(old)

@@ -1,20 +1,17 @@
 """Exports a checkpoint: float32 arrays, config and vocabulary in a folder that loads wherever a
 checkpoint does.
 
-python launch/export.py --checkpoint=DIR --out=PATH [--format=npz|safetensors|openai|hf]
+python launch/export.py --checkpoint=DIR --out=PATH [--format=NAME]
 """
 
 from absl import flags
 
 import command_line
+from gpt_jax.checkpoints.formats import describe_formats
 
 CHECKPOINT = command_line.define_checkpoint()
 OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
-FORMAT = flags.DEFINE_string(
-  "format",
-  "npz",
-  "npz: NumPy arrays, no pickle; safetensors; openai: GPT-1 as released; hf: transformers",
-)
+FORMAT = flags.DEFINE_string("format", "npz", describe_formats())
 
 
 def main():

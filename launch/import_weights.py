@@ -1,16 +1,15 @@
 """Imports released or other software's weights: the folder of a run, which fine-tunes, scores and
 generates.
 
-python launch/import_weights.py --format=openai|hf|npz|safetensors --path=PATH --out=WORKDIR
+python launch/import_weights.py --format=NAME --path=PATH --out=WORKDIR
 """
 
 from absl import flags
 
 import command_line
+from gpt_jax.checkpoints.formats import describe_formats
 
-FORMAT = flags.DEFINE_string(
-  "format", None, "openai: GPT-1 as released; hf: transformers; npz; safetensors", required=True
-)
+FORMAT = flags.DEFINE_string("format", None, describe_formats(), required=True)
 PATH = flags.DEFINE_string("path", None, "folder of that format", required=True)
 OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
 

@@ -478,7 +478,7 @@ CASES = [
   ),
   (
     "export --checkpoint={pretrained} --out=new --format=torch",
-    "--format=torch: must be one of npz",
+    "--format=torch: must be one of hf, npz",
   ),
   (
     "export --checkpoint={pretrained} --out=run --format=safetensors",
@@ -499,11 +499,11 @@ CASES = [
   ("import_weights --path=release --out=new", "needed: --format"),
   (
     "import_weights --format= --path=release --out=new",
-    "--format=: must be one of npz, safetensors, openai, hf",
+    "--format=: must be one of hf, npz, openai, safetensors",
   ),
   (
     "import_weights --format=torch --path=release --out=new",
-    "--format=torch: must be one of npz, safetensors, op",
+    "--format=torch: must be one of hf, npz, openai, s",
   ),
   (
     "import_weights --format=openai --path=nothing --out=new",

@@ -1,15 +1,17 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes of files and folders."""
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
-from gpt_jax.files import atomic_file, write_json
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file, atomic_folder, write_json
 
 
 @pytest.mark.parametrize("mode, content", [("w", "café\r\n\n"), ("wb", b"\x00\xff")])
-def test_what_is_written_takes_the_place_of_what_was_there(tmp_path, mode, content):
+def test_a_file_is_replaced_when_it_is_complete(tmp_path, mode, content):
   path = tmp_path / "file"
   path.write_text("before")
   with atomic_file(str(path), mode) as file:
@@ -20,7 +22,7 @@ def test_what_is_written_takes_the_place_of_what_was_there(tmp_path, mode, conte
   assert os.listdir(tmp_path) == ["file"]
 
 
-def test_where_writing_fails_nothing_has_changed(tmp_path):
+def test_after_an_error_nothing_has_changed(tmp_path):
   path = tmp_path / "file"
   path.write_text("before")
   with pytest.raises(ValueError), atomic_file(str(path)) as file:
@@ -29,16 +31,91 @@ def test_where_writing_fails_nothing_has_changed(tmp_path):
   assert path.read_text() == "before" and os.listdir(tmp_path) == ["file"]
 
 
-def test_a_folder_is_not_replaced(tmp_path):
+def test_a_file_does_not_replace_a_folder(tmp_path):
   (tmp_path / "file").mkdir()
   with pytest.raises(OSError), atomic_file(str(tmp_path / "file")) as file:
     file.write("text")
   assert os.listdir(tmp_path) == ["file"] and (tmp_path / "file").is_dir()
 
 
-def test_json_too(tmp_path):
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_without_overwrite_a_new_file_is_written(tmp_path, monkeypatch, hard_links):
+  if not hard_links:
+    monkeypatch.setattr(os, "link", refuse_links)
+  with atomic_file(str(tmp_path / "file"), overwrite=False) as file:
+    file.write("text")
+  assert (tmp_path / "file").read_text() == "text" and os.listdir(tmp_path) == ["file"]
+
+
+def refuse_links(old, new):
+  raise PermissionError(1, "Operation not permitted")
+
+
+def test_without_overwrite_a_file_that_appears_late_is_kept(tmp_path):
+  path = tmp_path / "file"
+  with pytest.raises(FileExistsError), atomic_file(str(path), overwrite=False) as file:
+    file.write("ours")
+    path.write_text("theirs")
+  assert path.read_text() == "theirs" and os.listdir(tmp_path) == ["file"]
+
+
+def test_json_is_written_atomically(tmp_path):
   path = tmp_path / "value.json"
   write_json(str(path), {"a": 1})
   with pytest.raises(TypeError):
     write_json(str(path), {"a": object()})
+  with pytest.raises(FileExistsError):
+    write_json(str(path), {"a": 2}, overwrite=False)
   assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["value.json"]
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path):
+  with atomic_folder(str(tmp_path / "out")) as partial:
+    Path(partial, "file").write_text("text")
+    assert not (tmp_path / "out").exists()
+  assert os.listdir(tmp_path) == ["out"] and os.listdir(tmp_path / "out") == ["file"]
+
+
+def test_after_an_error_no_folder_is_left(tmp_path):
+  with pytest.raises(ValueError), atomic_folder(str(tmp_path / "out")) as partial:
+    Path(partial, "file").write_text("half of")
+    raise ValueError
+  with pytest.raises(InputError, match="cannot write .*out: disk"):
+    with atomic_folder(str(tmp_path / "out")):
+      raise OSError("disk")
+  assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_folder_with_files_is_not_replaced(tmp_path, late):
+  out = tmp_path / "out"
+
+  def fill():
+    out.mkdir()
+    (out / "thesis").write_text("mine")
+
+  if not late:
+    fill()
+  with pytest.raises(InputError, match="is there already" if not late else "cannot write"):
+    with atomic_folder(str(out)) as partial:
+      Path(partial, "file").write_text("text")
+      fill()
+  assert os.listdir(tmp_path) == ["out"] and os.listdir(out) == ["thesis"]
+
+
+def test_compare_decides_about_an_existing_folder(tmp_path):
+  (tmp_path / "out").mkdir()
+  compared = []
+  with atomic_folder(str(tmp_path / "out"), lambda *folders: compared.append(folders)) as partial:
+    pass
+  assert compared == [(partial, str(tmp_path / "out"))] and os.listdir(tmp_path) == ["out"]
+
+  def refuse(new, existing):
+    raise InputError("another model")
+
+  with (
+    pytest.raises(InputError, match="another model"),
+    atomic_folder(str(tmp_path / "out"), refuse),
+  ):
+    pass
+  assert os.listdir(tmp_path) == ["out"]

@@ -1,37 +1,36 @@
-"""A trained model as it is used: the parameters of a checkpoint or another format, their config,
-their vocabulary.
-"""
+"""Loading a trained model: parameters, config, tokenizer and task, from a run or another format."""
 
 import dataclasses
+import functools
 import os
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
-from gpt_jax.checkpoints import store as checkpoint
-from gpt_jax.checkpoints.formats import hf, npz, openai, safetensors
+from gpt_jax.checkpoints import store
+from gpt_jax.checkpoints.formats import detect_format, find_format
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import Model, ModelConfig, language_model
-
-# Each has is_one(path), load_model(path) -> (params, meta, step, tokenizer), save(folder, params, meta,
-# step, tokenizer).
-FORMATS = {"npz": npz, "safetensors": safetensors, "openai": openai, "hf": hf}
+from gpt_jax.models.predictor import make_predictor
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import replicate
+from gpt_jax.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-  """What `load` found.
+  """A trained model.
 
   Attributes:
-    spec: the model's config.
+    spec: config of the model.
     params: float32 NumPy arrays, `{trunk}` or `{trunk, head}`.
-    tokenizer: the vocabulary the model was trained with.
-    meta: all that was saved with the parameters: `model`, `config`, `tokenizer_hash`, what the task
-      was.
-    step: updates made.
-    path: as given to `load`.
+    tokenizer: the tokenizer it was trained with.
+    meta: JSON saved with the parameters: `model`, `config`, `tokenizer_hash`, and `task` if it was
+      fine-tuned.
+    step: number of updates made.
+    path: the path given to `load_model`.
   """
 
   spec: ModelConfig
@@ -43,60 +42,89 @@ class LoadedModel:
 
   @property
   def identity(self) -> str:
-    """What tells the trunk's parameters from others."""
+    """Identifies the parameters of the trunk."""
     return f"step {self.step}, checksum {checksum(self.params['trunk'])}"
 
   @property
   def model(self) -> Model:
     return self.spec.build()
 
+  @functools.cached_property
+  def task(self) -> Task | None:
+    """The task the model was fine-tuned on; None if it was not fine-tuned."""
+    if "task" not in self.meta:
+      return None
+    return _from_json(self.meta["task"], self.path).build("")
+
+  @property
+  def config(self) -> Any:
+    """The config of the run that trained the model; None for released or foreign weights."""
+    return _from_json(self.meta["config"], self.path) if "config" in self.meta else None
+
   def language_model(self) -> Model:
-    """The trunk, to generate or score text. Raises InputError where it is not causal."""
-    return language_model(self.spec.trunk, self.spec.attention)
+    """The trunk as a model that generates or scores text from left to right.
+
+    Raises:
+      InputError: the model is not causal; it has seen the tokens that it would predict.
+    """
+    try:
+      return language_model(self.spec.trunk, self.spec.attention)
+    except InputError as error:
+      raise InputError(f"{self.path}: {error}") from error
+
+  def predictor(self) -> Callable[..., Any]:
+    """predict(examples, batch_size) -> predictions, on all devices; see make_predictor.
+
+    Keep it: every predictor compiles anew, and has its own copy of the parameters.
+
+    Raises:
+      InputError: the model was not fine-tuned.
+    """
+    if self.task is None:
+      raise InputError(f"{self.path}: a language model without a task; fine-tune it first")
+    mesh = make_mesh(MeshConfig())
+    return functools.partial(make_predictor(self.model, mesh), replicate(self.params, mesh))
 
 
 def load_model(path: str, format: str = "") -> LoadedModel:
-  """Reads a trained model, verified.
+  """Reads and verifies a trained model.
 
   Args:
-    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an
-      exported folder, OpenAI's released folder, or one of transformers'.
-    format: one of FORMATS, where it may be no other; "" takes what is there.
+    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or a
+      model in one of formats/: an export, OpenAI's release, a transformers folder.
+    format: the only format to accept; "" detects it.
 
   Raises:
-    InputError: nothing of the kind there, damaged, or a vocabulary that is not the model's.
+    InputError: no model, a damaged one, or one with another tokenizer.
   """
-  found = (
-    find_format(format)
-    if format
-    else next((one for one in FORMATS.values() if one.detect(path)), None)
-  )
-  if found:
-    params, meta, step, tokenizer = found.load(path)
-    home = path
+  reader = find_format(format) if format else detect_format(path)
+  if reader:
+    params, meta, step, tokenizer = reader.load(path)
+    folder = path
   else:
-    params, meta, step = checkpoint.restore_params(path)
-    home = _workdir_of(path)
-    tokenizer = load_tokenizer(os.path.join(home, "tokenizer"))
+    params, meta, step = store.restore_params(path)
+    folder = _find_workdir(path)
+    tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
   if tokenizer.hash != meta["tokenizer_hash"]:
     raise InputError(
       f"{path}: a checkpoint whose vocabulary is not the tokenizer's: it was trained with "
-      f"{tokenizer.difference(meta['tokenizer_hash'])}; put its own tokenizer into {home}/tokenizer"
+      f"{tokenizer.difference(meta['tokenizer_hash'])}; put its own tokenizer into "
+      f"{folder}/tokenizer"
     )
-  return LoadedModel(from_json(meta["model"]), params, tokenizer, meta, step, path)
+  return LoadedModel(_from_json(meta["model"], path), params, tokenizer, meta, step, path)
 
 
-def find_format(name: str) -> ModuleType:
-  """The module of FORMATS. Raises InputError at another name."""
-  if name not in FORMATS:
-    raise InputError(f"--format={name}: must be one of {', '.join(FORMATS)}")
-  return FORMATS[name]
+def _from_json(tree: Any, path: str) -> Any:
+  try:
+    return from_json(tree)
+  except InputError as error:
+    raise InputError(f"{path}: {error}") from error
 
 
-def _workdir_of(path: str) -> str:
-  """The folder of the run that a checkpoint's path is in."""
+def _find_workdir(path: str) -> str:
+  """The run folder of a checkpoint."""
   folder = os.path.abspath(path)
-  for _ in range(3):  # <workdir>/checkpoints/<step> is the deepest
+  for _ in range(3):  # <workdir>/checkpoints/<step> is the deepest path
     if os.path.exists(os.path.join(folder, "config.json")):
       return folder
     folder = os.path.dirname(folder)

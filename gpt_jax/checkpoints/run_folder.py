@@ -1,6 +1,5 @@
-"""The folder of a run: whose it is, and that the command given again is the same one."""
+"""Run folder: claim it for one config and data set, and refuse a different run."""
 
-import functools
 import json
 import os
 import zlib
@@ -14,8 +13,9 @@ from gpt_jax.config import difference, from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
+from gpt_jax.parallel.processes import is_main_process
 
-# What may change between a run and its resumption: nothing that the result depends on.
+# Fields that do not affect the result, and so may change when a run resumes.
 RESUMABLE_FIELDS = (
   "mesh.",
   "train.log_every",
@@ -23,82 +23,99 @@ RESUMABLE_FIELDS = (
   "train.keep_checkpoints",
   "train.milestone",
 )
+_FILES_BEFORE_CONFIG = {"compilation_cache", "tokenizer"}  # can exist without config.json
 
 
 def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
-  """Makes the folder this run's, or finds that it is: writes config.json and tokenizer/ where there
-  are none.
+  """Writes config.json and tokenizer/ to a new folder, or checks that the folder is this run's.
 
   Args:
-    config: the run's whole config, resolved.
-    data: JSON values that tell whether the data is the same, such as its size.
+    config: the complete config of the run.
+    data: JSON values that identify the data, such as its size.
 
   Raises:
-    InputError: the folder is another run's, with the difference, or holds files that are no run's.
+    InputError: the folder belongs to a run with different settings (the message has the
+      difference), or holds files of something else.
   """
   path = os.path.join(workdir, "config.json")
-  wanted = {"config": to_json(config), "data": {**data, "tokenizer_hash": tokenizer.hash}}
-  ours = _is_ours(workdir, config, wanted["data"], tokenizer)
-  multihost_utils.sync_global_devices("every process has looked, so that one may write")
-  if ours or jax.process_index() != 0:
+  data = {**data, "tokenizer_hash": tokenizer.hash}
+  claimed = _is_claimed(workdir, config, data, tokenizer)
+  multihost_utils.sync_global_devices("every process has checked the run folder")
+  if claimed or not is_main_process():
     return
   try:
     os.makedirs(workdir, exist_ok=True)
     tokenizer.save(os.path.join(workdir, "tokenizer"))
-    write_json(f"{path}.{os.getpid()}", wanted)
-    _rename_unless_there(f"{path}.{os.getpid()}", path)
-  except FileExistsError:  # of two runs that began at once the other was quicker
-    _is_ours(workdir, config, wanted["data"], tokenizer)
+    write_json(path, {"config": to_json(config), "data": data}, overwrite=False)
+  except FileExistsError:  # another run claimed it in the meantime
+    _is_claimed(workdir, config, data, tokenizer)
   except OSError as error:
     raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
 
 
-def _is_ours(workdir: str, config: Any, data: dict[str, Any], tokenizer: Tokenizer) -> bool:
-  """Whether the folder is this run's already. Raises InputError where it may not become so."""
+def _is_claimed(workdir: str, config: Any, data: dict[str, Any], tokenizer: Tokenizer) -> bool:
+  """Whether this run has claimed the folder before. Raises InputError if it is not free."""
   if not os.path.exists(os.path.join(workdir, "config.json")):
-    unfinished = {name for name in listing(workdir) if name.startswith("config.json.")}
-    strangers = sorted(set(listing(workdir)) - {"compilation_cache", "tokenizer"} - unfinished)
-    if strangers:
-      raise InputError(
-        f"--workdir={workdir} holds {strangers[0]!r} but no config.json: not a run's folder; use another"
-      )
-    vocabulary = os.path.join(workdir, "tokenizer")
-    known = os.path.exists(os.path.join(vocabulary, "tokenizer.json"))
-    if known and load_tokenizer(vocabulary).hash != tokenizer.hash:
-      raise InputError(
-        f"--workdir={workdir} holds another vocabulary and no config.json: not a run's folder; use another"
-      )
+    _check_free(workdir, tokenizer)
     return False
-  found = read_config(workdir)
-  if not isinstance(found, dict) or not {"config", "data"} <= found.keys():
+  saved = read_config(workdir)
+  if not isinstance(saved, dict) or not {"config", "data"} <= saved.keys():
     raise InputError(
       f"--workdir={workdir} holds a config.json that no run wrote: not a run's folder; use another"
     )
-  earlier = from_json(found["config"])
-  if type(earlier) is not type(config):
+  try:
+    saved_config = from_json(saved["config"])
+  except InputError as error:
+    raise InputError(f"--workdir={workdir}: config.json: {error}") from error
+  if type(saved_config) is not type(config):
+    kind = type(saved_config).__name__
+    raise InputError(f"--workdir={workdir} holds a run of a {kind}; use another folder")
+  changes = difference(saved_config, config)
+  changes = [change for change in changes if not change.startswith(RESUMABLE_FIELDS)]
+  changes += _data_difference(saved["data"], data, tokenizer)
+  if changes:
     raise InputError(
-      f"--workdir={workdir} holds a run of a {type(earlier).__name__}; use another folder"
-    )
-  differences = [
-    line for line in difference(earlier, config) if not line.startswith(RESUMABLE_FIELDS)
-  ]
-  for name in sorted(data.keys() | found["data"].keys()):
-    before, now = found["data"].get(name), data.get(name)
-    if before != now:
-      change = f"{before} != {now}"
-      if name == "tokenizer_hash":
-        change = tokenizer.difference(str(before))
-      differences.append(f"data {name}: {change}")
-  if differences:
-    raise InputError(
-      f"--workdir={workdir} holds a run with another config ({'; '.join(differences)}); "
+      f"--workdir={workdir} holds a run with another config ({'; '.join(changes)}); "
       "use another folder, or the old settings"
     )
   return True
 
 
+def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
+  """Raises InputError if a folder without config.json holds the files of something else."""
+  for name in sorted(listing(workdir)):
+    unfinished = name.startswith("config.json.")
+    if name not in _FILES_BEFORE_CONFIG and not unfinished:
+      raise InputError(
+        f"--workdir={workdir} holds {name!r} but no config.json: not a run's folder; use another"
+      )
+  folder = os.path.join(workdir, "tokenizer")
+  if not os.path.exists(os.path.join(folder, "tokenizer.json")):
+    return
+  if load_tokenizer(folder).hash != tokenizer.hash:
+    raise InputError(
+      f"--workdir={workdir} holds another vocabulary and no config.json: not a run's folder; "
+      "use another"
+    )
+
+
+def _data_difference(
+  saved: dict[str, Any], data: dict[str, Any], tokenizer: Tokenizer
+) -> list[str]:
+  changes = []
+  for name in sorted(data.keys() | saved.keys()):
+    before, now = saved.get(name), data.get(name)
+    if before == now:
+      continue
+    change = f"{before} != {now}"
+    if name == "tokenizer_hash":
+      change = tokenizer.difference(str(before))
+    changes.append(f"data {name}: {change}")
+  return changes
+
+
 def read_config(workdir: str) -> dict[str, Any]:
-  """What config.json says. Raises InputError where it is missing or damaged."""
+  """The content of config.json. Raises InputError if it is missing or damaged."""
   path = os.path.join(workdir, "config.json")
   try:
     with open(path, encoding="utf-8") as file:
@@ -110,26 +127,15 @@ def read_config(workdir: str) -> dict[str, Any]:
 
 
 def checksum(tree: Any) -> str:
-  """Of the bytes of all arrays: other parameters or data of the same size are not the same run."""
-  return f"{functools.reduce(lambda sum, x: zlib.crc32(np.ascontiguousarray(x), sum), jax.tree.leaves(tree), 0):08x}"
-
-
-def _rename_unless_there(old: str, new: str) -> None:
-  try:
-    os.link(old, new)
-  except FileExistsError:
-    os.remove(old)
-    raise
-  except OSError:  # a file system without links
-    os.replace(old, new)
-  else:
-    os.remove(old)
+  """CRC-32 of the bytes of all arrays in a tree, as hexadecimal: identifies parameters or data."""
+  crc = 0
+  for array in jax.tree.leaves(tree):
+    crc = zlib.crc32(np.ascontiguousarray(array), crc)
+  return f"{crc:08x}"
 
 
 def listing(workdir: str) -> list[str]:
-  """The names in a folder, none where it is not there yet. Raises InputError where it cannot be
-  read.
-  """
+  """The names in a folder, empty if it does not exist. Raises InputError if it cannot be read."""
   try:
     return os.listdir(workdir)
   except FileNotFoundError:

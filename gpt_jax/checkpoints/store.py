@@ -1,19 +1,21 @@
-"""Checkpoints that are verified when they are read: all of orbax, and a fingerprint of every array
-beside it.
+"""Verified checkpoints: orbax, plus a fingerprint of every array.
 
 A checkpoint is the folder `<workdir>/checkpoints/<step>`: `state`, orbax's arrays, and
 `meta/metadata`, one JSON object with the caller's meta, the metrics, and the type, shape and
-fingerprint of every array by its path in the state. Orbax checks none of the array data it reads,
-so without the fingerprints a flipped bit would go unnoticed.
+fingerprint of every array by its path in the state. Orbax does not verify the array data it reads,
+so without fingerprints a flipped bit would go unnoticed.
 """
 
+import contextlib
 import fcntl
+import gc
 import json
 import logging
 import math
 import os
 import pathlib
 import sys
+import threading
 import time
 import warnings
 import zlib
@@ -28,44 +30,30 @@ from flax.traverse_util import unflatten_dict
 from jax.experimental import multihost_utils
 
 from gpt_jax.errors import InputError
-
-# Orbax reports every step of its work through absl's logger, which is also ours; what goes wrong it
-# raises as well. After the one error of a damaged array come tracebacks for each array that was
-# being read beside it.
-logging.getLogger("absl").addFilter(lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname)
-logging.getLogger("asyncio").addFilter(lambda record: "tensorstore" not in record.getMessage())
-
-
-def _without_abandoned_reads(args: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
-  if not any(said in str(args.exc_value) for said in ("Event loop is closed", "TensorStore")):
-    others(args)
-
-
-sys.unraisablehook = _without_abandoned_reads
+from gpt_jax.parallel.processes import is_main_process
 
 
 class Damaged(Exception):
-  """What is wrong with a checkpoint; never leaves this file."""
+  """A checkpoint that does not verify. Never leaves this file."""
 
 
 class Checkpoints:
-  """The checkpoints of one run: newest, best and `keep` stay; written in the background, verified
-  when read.
+  """The checkpoints of a run: saved in the background, verified when restored.
 
-  Every process of a run opens it and makes the same calls. A save that is killed leaves nothing
-  that would be read.
+  The newest ones, the best one and those selected by `keep` stay, the others are deleted. Every
+  process of a run opens the checkpoints and makes the same calls. A save that is killed leaves
+  nothing that could be read by mistake.
 
   Args:
-    workdir: of the run, on a file system that all its processes share.
-    metric: the name among `save`'s metrics by which a checkpoint is the best; None: only the newest
-      are kept.
-    mode: "max" or "min", which of its values is best.
-    keep: whether the checkpoint of a step stays for good.
-    newest: how many of the last ones stay besides.
+    workdir: run folder, on a file system that all processes share.
+    metric: name of the metric, among those given to `save`, that selects the best checkpoint. None:
+      there is no best.
+    mode: "max" or "min", which value of the metric is best.
+    keep: whether to keep the checkpoint of a step for good.
+    newest: how many of the newest checkpoints to keep.
 
   Raises:
-    InputError: another process is writing there; it would take this one's unfinished saves for
-      leftovers.
+    InputError: another process is writing here; it would take our unfinished saves for leftovers.
   """
 
   def __init__(
@@ -79,26 +67,28 @@ class Checkpoints:
     self._folder = os.path.abspath(os.path.join(workdir, "checkpoints"))
     self._ranking = [metric, mode]
     self._keep, self._newest = keep, newest
-    self._lock = lock(workdir)
-    self._manager = ocp.CheckpointManager(
-      self._folder,
-      options=ocp.CheckpointManagerOptions(
+    with contextlib.ExitStack() as resources:
+      resources.enter_context(lock(workdir))
+      resources.enter_context(_quiet)
+      options = ocp.CheckpointManagerOptions(
         cleanup_tmp_directories=True, enable_async_checkpointing=True, preservation_policy=self
-      ),
-    )
-    self._scores = _scores(_step_folders(self._folder))
+      )
+      self._manager = ocp.CheckpointManager(self._folder, options=options)
+      self._scores = _scores(_step_folders(self._folder))
+      self._resources = resources.pop_all()
 
   def save(
     self, step: int, state: Any, meta: dict, metrics: dict[str, float] | None = None
   ) -> None:
-    """Starts to write a checkpoint; the state may be donated as soon as this returns. A step that
-    is there stays.
+    """Starts to write a checkpoint; the state may be donated as soon as this returns.
+
+    A step that has been saved before is not saved again.
 
     Args:
-      step: updates made.
-      state: named tuple or dict of trees of arrays, of which one is `params`.
-      meta: what JSON can hold; given back by `restore`.
-      metrics: what is known of this state's quality.
+      step: number of updates made.
+      state: named tuple or dict of trees of arrays, one of them called `params`.
+      meta: JSON values, returned by `restore`.
+      metrics: metrics of this state.
     """
     if step in self._manager.all_steps():
       return
@@ -117,16 +107,16 @@ class Checkpoints:
     """Reads a state and verifies every array.
 
     Args:
-      abstract: what `save` was given, as ShapeDtypeStructs; each with the sharding to restore to,
-        on any mesh, or without one, which restores to NumPy.
-      step: None for the newest that verifies, passing over damaged ones with a warning and renaming
-        them out of the way; or exactly this step, or "best".
+      abstract: the state as ShapeDtypeStructs. Their shardings, on any mesh, are those of the
+        result; without a sharding an array is restored to NumPy.
+      step: a step, "best", or None for the newest checkpoint that verifies; damaged ones before it
+        are renamed, with a warning.
 
     Returns:
       state, meta, step.
 
     Raises:
-      InputError: no checkpoint, none undamaged, or one of another model.
+      InputError: no checkpoint, only damaged ones, or a checkpoint of another model.
     """
     self.wait()
     if step == "best":
@@ -143,11 +133,11 @@ class Checkpoints:
     return state, record["meta"], record["step"]
 
   def steps(self) -> list[int]:
-    """The steps whose checkpoints are complete, oldest first."""
+    """The steps of all complete checkpoints, oldest first."""
     return [int(os.path.basename(folder)) for folder in reversed(_step_folders(self._folder))]
 
   def wait(self) -> None:
-    """Returns when everything is on disk. Raises whatever went wrong in the background."""
+    """Returns when everything is on disk. Raises the errors of background saves."""
     self._manager.wait_until_finished()
     self._manager.check_for_errors()
 
@@ -156,7 +146,7 @@ class Checkpoints:
       self.wait()
       self._manager.close()
     finally:
-      self._lock.close()
+      self._resources.close()
 
   def __enter__(self):
     return self
@@ -165,26 +155,20 @@ class Checkpoints:
     self.close()
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-    """Orbax asks this for its preservation policy, after each save: which of the checkpoints to
-    keep.
-    """
+    """Orbax's preservation policy, called after each save: which checkpoints to keep."""
     del context
     steps = sorted(checkpoint.step for checkpoint in checkpoints)
     scores = {step: self._scores[step] for step in steps if step in self._scores}
-    kept = {
-      *steps[-self._newest :],
-      *([_best(scores)] if scores else []),
-      *filter(self._keep, steps),
-    }
+    kept = {*steps[-self._newest :], *filter(self._keep, steps)}
+    if scores:
+      kept.add(_best(scores))
     return [checkpoint.step in kept for checkpoint in checkpoints]
 
   def _set_aside(self, folders: list[str]) -> None:
-    """Renames damaged steps, so that a run that went on from an older one can save these steps
-    again.
-    """
+    """Renames damaged checkpoints, so that the resumed run can save these steps again."""
     if not folders:
       return
-    if jax.process_index() == 0:
+    if is_main_process():
       for folder in folders:
         os.rename(folder, f"{folder}.damaged-{int(time.time())}")
     multihost_utils.sync_global_devices("damaged checkpoints set aside")
@@ -194,14 +178,14 @@ class Checkpoints:
 
 
 def lock(workdir: str) -> TextIO:
-  """`<workdir>/lock`, locked until it is closed or its process ends, in whatever way.
+  """Opens and locks `<workdir>/lock`; closing the file, or the end of the process, unlocks it.
 
   Raises:
-    InputError: another process has it.
+    InputError: another process holds the lock.
   """
   os.makedirs(workdir, exist_ok=True)
-  file = open(os.path.join(workdir, "lock"), "w", encoding="utf-8")  # what is open is locked
-  if jax.process_index() == 0:
+  file = open(os.path.join(workdir, "lock"), "w", encoding="utf-8")
+  if is_main_process():
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -215,49 +199,49 @@ def lock(workdir: str) -> TextIO:
 
 
 def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
-  """Reads and verifies only the parameters of a checkpoint, and changes nothing there.
+  """Reads and verifies only the parameters of a checkpoint; changes no file.
 
   Args:
-    path: a workdir (the newest of its checkpoints that verifies), `<workdir>/best`, or one
-      checkpoint's folder.
-    abstract: as in `Checkpoints.restore`, of any part of the parameters. None: all of them, as
-      NumPy arrays.
+    path: a workdir (its newest checkpoint that verifies), `<workdir>/best`, or the folder of one
+      checkpoint.
+    abstract: part of the parameters, as in `Checkpoints.restore`. None: all, as NumPy arrays.
 
   Returns:
     params, meta, step.
 
   Raises:
-    InputError: no checkpoint, none undamaged, or one of another model.
+    InputError: no checkpoint, only damaged ones, or a checkpoint of another model.
   """
-  tree, record, _ = _load(
-    _locate(path), None if abstract is None else {"params": abstract}, exact=False
-  )
+  state = None if abstract is None else {"params": abstract}
+  tree, record, _ = _load(_locate(path), state, exact=False)
   return tree["params"], record["meta"], record["step"]
+
+
+# ------------------------------------------------------------------------------------ Fingerprints
 
 
 def describe(tree: Any) -> dict[str, list]:
   """[type, shape, fingerprint] of every array, by its path."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
-  # One after the other: programs at once, each with its own collectives, can wait for each other's
-  # devices for ever. And one program for all of them would take many seconds to compile, where a
-  # model has a dozen different shapes.
+  # One program per array, run one after the other: concurrent programs with collectives can
+  # deadlock on each other's devices, and a single program for all arrays takes many seconds to
+  # compile, while a model has only a dozen different shapes.
   return {_name(path): [str(x.dtype), list(x.shape), int(_fingerprint(x))] for path, x in leaves}
 
 
 @jax.jit
 def _fingerprint(x: jax.Array) -> jax.Array:
-  """A uint32 of an array's exact bits and their places, the same however the array is spread over
-  devices.
+  """A uint32 hash of an array's exact bits and their positions; the same for every sharding.
 
-  Every element's bits are mixed with its index and hashed by a bijection (the finalizer of
-  MurmurHash3), and the hashes added up modulo 2^32: any change of one element shows, and of several
-  with probability 1 - 2^-32.
+  The bits of each element are mixed with its index and hashed by a bijection (the finalizer of
+  MurmurHash3); the hashes are summed modulo 2^32. A change of one element is always detected, a
+  change of several with probability 1 - 2^-32.
   """
   if x.dtype == jnp.bool_:
     x = x.astype(jnp.uint8)
   bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
   index = jnp.zeros(x.shape, jnp.uint32)
-  for axis, size in enumerate(x.shape):  # not reshaped, so that every device hashes what it has
+  for axis, size in enumerate(x.shape):  # no reshape, so that devices hash only their own shards
     index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
   h = bits ^ (index * jnp.uint32(0x9E3779B1))
   h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
@@ -265,9 +249,14 @@ def _fingerprint(x: jax.Array) -> jax.Array:
   return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
 
 
+# ----------------------------------------------------------------------------------------- Reading
+
+
 def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
-  """Tree and record of the first folder that verifies, and the damaged folders before it, which
-  are warned of.
+  """Reads the first checkpoint that verifies, and warns of the damaged ones before it.
+
+  Returns:
+    tree, record, folders of the damaged checkpoints.
   """
   problems = {}
   for folder in folders:
@@ -276,10 +265,11 @@ def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, li
     except Damaged as problem:
       problems[folder] = f"{os.path.basename(folder)} ({problem})"
       continue
-    if problems and jax.process_index() == 0:
-      said = ", ".join(problems.values())
+    if problems and is_main_process():
+      damaged = ", ".join(problems.values())
       warnings.warn(
-        f"damaged checkpoint: {said}; loaded {record['step']} instead, from {folder}", stacklevel=3
+        f"damaged checkpoint: {damaged}; loaded {record['step']} instead, from {folder}",
+        stacklevel=3,
       )
     return tree, record, list(problems)
   raise InputError(
@@ -288,17 +278,25 @@ def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, li
 
 
 def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
-  """Raises Damaged, on every process alike, and InputError where the checkpoint is another
-  model's.
+  """Tree and record of a checkpoint.
+
+  Raises:
+    Damaged: on all processes alike.
+    InputError: the checkpoint is of another model.
   """
   record = _on_every_process(lambda: _read_record(folder))
   saved = record["leaves"]
   if abstract is None:
     abstract = _params_as_saved(saved)
   _check_shapes(folder, saved, abstract, exact)
-  tree = _on_every_process(lambda: _read_arrays(folder, abstract))
-  for name, found in describe(tree).items():
-    if found != saved[name]:
+  with _quiet:
+    try:
+      tree = _on_every_process(lambda: _read_arrays(folder, abstract))
+    except Damaged:
+      _await_abandoned_reads()
+      raise
+  for name, description in describe(tree).items():
+    if description != saved[name]:
       raise Damaged(f"{name} is not what was saved")
   return tree, record
 
@@ -312,27 +310,29 @@ def _read_record(folder: str) -> dict:
 
 
 def _read_arrays(folder: str, abstract: Any) -> Any:
-  how = jax.tree.map(_how, abstract)
-  arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=how, partial_restore=True)
-  # The handler and not a Checkpointer, which ends in a barrier that a process that fails would
+  restore_args = jax.tree.map(_restore_args, abstract)
+  arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
+  # The handler instead of a Checkpointer, which ends in a barrier that a failing process would
   # never reach.
   tree = ocp.PyTreeCheckpointHandler().restore(pathlib.Path(folder, "state"), args=arguments)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    if isinstance(leaf, jax.ShapeDtypeStruct):  # a partial restore leaves what it misses as it was
+    if isinstance(leaf, jax.ShapeDtypeStruct):  # partial_restore leaves missing arrays abstract
       raise ValueError(f"{_name(path)} is missing")
   return tree
 
 
+def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+  if leaf.sharding is None:
+    return ocp.RestoreArgs(restore_type=np.ndarray)
+  return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+
 def _on_every_process(read: Callable[[], Any]) -> Any:
-  """read(), or Damaged on all processes where it fails on one, so that all of them go on to the
-  same checkpoint.
-  """
+  """read(); raises Damaged on all processes if it fails on one, so that all try the same next."""
   result, problem = None, ""
   try:
     result = read()
-  except (
-    Exception
-  ) as error:  # damaged bytes surface as any type, from JSON, orbax, tensorstore or the file system
+  except Exception as error:  # damaged bytes can raise anything, in four libraries
     problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
   if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
     problem = problem or "unreadable for another process"
@@ -342,36 +342,87 @@ def _on_every_process(read: Callable[[], Any]) -> Any:
 
 
 def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: bool) -> None:
-  """Raises InputError at the first array that is not in the checkpoint as the model has it."""
+  """Raises InputError at the first array whose type or shape differs from the model's."""
   wanted = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)}
   for name, leaf in wanted.items():
     if name not in saved:
       raise InputError(f"{folder} is of another model: it has no {name}")
     dtype, shape, _ = saved[name]
     if (str(leaf.dtype), list(leaf.shape)) != (dtype, shape):
-      here = f"{leaf.dtype}{list(leaf.shape)}"
       raise InputError(
-        f"{folder} is of another model: {name} is {dtype}{shape} there and {here} here"
+        f"{folder} is of another model: {name} is {dtype}{shape} there and "
+        f"{leaf.dtype}{list(leaf.shape)} here"
       )
   if exact and (extra := sorted(saved.keys() - wanted.keys())):
     raise InputError(f"{folder} is of another model: it has {extra[0]} besides")
 
 
 def _params_as_saved(saved: dict[str, list]) -> dict:
-  leaves = {
-    name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in saved.items()
-  }
+  leaves = {}
+  for name, (dtype, shape, _) in saved.items():
+    leaves[name] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
   return {"params": unflatten_dict(leaves, sep="/")["params"]}
 
 
-def _how(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
-  if leaf.sharding is None:
-    return ocp.RestoreArgs(restore_type=np.ndarray)
-  return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+class _Quiet:
+  """Reentrant context that hides two kinds of noise, and restores everything at its end.
+
+  Orbax logs every step of its work through absl's logger, which is also ours, and raises its errors
+  as well. After the error of a damaged array, TensorStore's threads report the other reads in
+  flight to an event loop that is closed: a traceback for each.
+  """
+
+  def __init__(self):
+    self._lock, self._depth = threading.Lock(), 0
+    self._hook = sys.unraisablehook
+
+  def __enter__(self) -> None:
+    with self._lock:
+      self._depth += 1
+      if self._depth > 1:
+        return
+      logging.getLogger("absl").addFilter(_not_by_orbax)
+      logging.getLogger("asyncio").addFilter(_not_of_tensorstore)
+      self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+
+  def __exit__(self, *_) -> None:
+    with self._lock:
+      self._depth -= 1
+      if self._depth:
+        return
+      logging.getLogger("absl").removeFilter(_not_by_orbax)
+      logging.getLogger("asyncio").removeFilter(_not_of_tensorstore)
+      if sys.unraisablehook == self._unraisable:  # else someone has replaced it since
+        sys.unraisablehook = self._hook
+
+  def _unraisable(self, unraisable: Any) -> None:
+    message = str(unraisable.exc_value)
+    if "Event loop is closed" not in message and "TensorStore" not in message:
+      self._hook(unraisable)
+
+
+_quiet = _Quiet()
+
+
+def _not_by_orbax(record: logging.LogRecord) -> bool:
+  return f"{os.sep}orbax{os.sep}" not in record.pathname
+
+
+def _not_of_tensorstore(record: logging.LogRecord) -> bool:
+  return "tensorstore" not in record.getMessage()
+
+
+def _await_abandoned_reads() -> None:
+  """After a failed read, gives the other reads the time to fail while `_quiet` is active."""
+  gc.collect()  # asyncio logs the errors of tasks when they are collected
+  time.sleep(0.2)
+
+
+# -------------------------------------------------------------------------------- Paths and records
 
 
 def _locate(path: str) -> list[str]:
-  """The checkpoints that a path names, newest first."""
+  """The folders of the checkpoints at a path, newest first."""
   path = os.path.abspath(path)
   if os.path.isdir(os.path.join(path, "meta")):
     return [path]
@@ -382,18 +433,17 @@ def _locate(path: str) -> list[str]:
   if not folders:
     seeds = sorted(name for name in _names(workdir) if name.startswith("seed_"))
     hint = "a workdir, <workdir>/best or <workdir>/checkpoints/<step>"
-    if seeds:  # a run of several seeds; each is a workdir of its own
-      hint = f"one of its seeds, such as {os.path.join(workdir, seeds[0])}{'/best' * best}"
+    if seeds:  # a run of several seeds, each with a workdir of its own
+      example = os.path.join(workdir, seeds[0], *(["best"] if best else []))
+      hint = f"one of its seeds, such as {example}"
     raise InputError(f"no checkpoint in {workdir}: give {hint}")
   return _best_folder(os.path.join(workdir, "checkpoints")) if best else folders
 
 
 def _step_folders(folder: str) -> list[str]:
-  """Newest first. What is not yet whole, or set aside as damaged, has no number for a name."""
-  return [
-    os.path.join(folder, name)
-    for name in sorted(filter(str.isdigit, _names(folder)), key=int, reverse=True)
-  ]
+  """Newest first. Unfinished and damaged checkpoints are excluded: their names are no numbers."""
+  names = [name for name in _names(folder) if name.isdigit()]
+  return [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
 
 
 def _names(folder: str) -> list[str]:
@@ -410,11 +460,11 @@ def _best_folder(folder: str) -> list[str]:
 
 
 def _best(scores: dict[int, float]) -> int:
-  return max(scores, key=lambda step: (scores[step], -step))  # the first of equals
+  return max(scores, key=lambda step: (scores[step], -step))  # the first among equals
 
 
 def _scores(folders: list[str]) -> dict[int, float]:
-  """The score of each step that has one, from its record; what cannot be read is not the best."""
+  """Step -> score; without the steps that have no score or an unreadable record."""
   scores = {}
   for folder in folders:
     try:
@@ -427,12 +477,12 @@ def _scores(folders: list[str]) -> dict[int, float]:
 
 
 def _score(record: dict) -> float | None:
-  """The metric that ranks checkpoints, larger is better; None where it was not measured, or is
-  not a number.
-  """
+  """The metric that selects the best checkpoint, larger is better; None if missing or nan."""
   metric, mode = record["ranking"]
   value = record["metrics"].get(metric)
-  return None if value is None or math.isnan(value) else {"max": value, "min": -value}[mode]
+  if value is None or math.isnan(value):
+    return None
+  return value if mode == "max" else -value
 
 
 def _checksum(record: dict) -> int:

@@ -1,23 +1,19 @@
-"""Exact means over a fixed set, and predictions for labeled examples."""
+"""Exact means over a fixed set: of text, or of labeled examples."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.windows import Windows
 from gpt_jax.models.loss import Loss
-from gpt_jax.models.model import Model, Outputs
 from gpt_jax.objectives.objective import Bound
-from gpt_jax.parallel.placement import local_part, to_device
-from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.packing import OrderedBatches
+from gpt_jax.parallel.placement import to_device
 from gpt_jax.tasks.task import Task
 
 
@@ -50,35 +46,6 @@ def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dic
     return totals
 
   return evaluate
-
-
-def make_predictor(model: Model, mesh: Mesh) -> Callable[[Any, Encoded, int], Any]:
-  """(params, examples, batch size) -> predictions in the examples' order, on every process.
-
-  They are probabilities: float32 [N, K], or for a head that predicts each token a list of [t, K],
-  one position per id of the example's sequence.
-  """
-  head = model.config.head
-  index = model.config.heads.index(head)
-
-  @jax.jit
-  def batch_predictions(params, batch):
-    outputs = model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))
-    return head.decode(cast(Outputs, outputs).heads[index])
-
-  def predict(params, encoded: Encoded, batch_size: int) -> Any:
-    devices = mesh.shape["data"]
-    size = -(-batch_size // devices) * devices
-    batches = OrderedBatches(encoded, size, row_multiple=devices)
-    predictions: list[np.ndarray] = []
-    with jax.set_mesh(mesh):
-      for step, batch in enumerate(batches):
-        placed = to_device(local_part(batch, mesh), mesh)
-        values = multihost_utils.process_allgather(batch_predictions(params, placed), tiled=True)
-        predictions.extend(batches.unpack(step, values) if head.per_token else [values])
-    return predictions if head.per_token else np.concatenate(predictions)[: len(encoded)]
-
-  return predict
 
 
 def task_measures(task: Task, probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -9,16 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, mean_hidden, text_log_probs
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.readers import Row
 
 _BATCH = 16
@@ -59,7 +54,7 @@ class Model:
 
   def __init__(self, loaded: LoadedModel):
     self.loaded = loaded
-    self._task = from_json(loaded.meta["task"]).build("") if loaded.spec.head else None
+    self._task = loaded.task
     self.labels: tuple[str, ...] = self._task.labels if self._task else ()
     self.columns: tuple[str, ...] = self._task.columns if self._task else ()
     self._params = jax.device_put(loaded.params)
@@ -141,8 +136,7 @@ class Model:
     if not examples:
       return []
     encoded = task.encode(examples, self.loaded.tokenizer, self.loaded.spec.trunk.context)
-    mesh, predictor = self._predictor
-    probabilities = predictor(replicate(self.loaded.params, mesh), encoded, 2 * _BATCH)
+    probabilities = self._predictor(encoded, 2 * _BATCH)
     labeled = [dict(zip(task.labels, map(float, row), strict=True)) for row in probabilities]
     return labeled[0] if isinstance(texts, str) else labeled
 
@@ -151,10 +145,8 @@ class Model:
     return self.loaded.language_model()
 
   @functools.cached_property
-  def _predictor(self) -> tuple[Mesh, Callable[..., np.ndarray]]:
-    """Cached, since each predictor compiles anew."""
-    mesh = make_mesh(MeshConfig())
-    return mesh, make_predictor(self.loaded.model, mesh)
+  def _predictor(self) -> Callable[..., np.ndarray]:
+    return self.loaded.predictor()
 
   @property
   def _trunk(self) -> dict[str, Any]:

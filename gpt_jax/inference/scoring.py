@@ -22,10 +22,15 @@ def bucket(length: int, limit: int) -> int:
   return min(limit, max(_SHORTEST, 1 << max(0, length - 1).bit_length()))
 
 
-def text_states(model: Model, params: Any, ids: jax.Array) -> States:
-  """The states of whole texts, ids int32 [B, T]; padding at the end changes nothing before it."""
+def text_states(
+  model: Model, params: Any, ids: jax.Array, segments: jax.Array | None = None
+) -> States:
+  """The states of whole texts, ids int32 [B, T].
+
+  Padding at the end changes nothing before it in a causal model; any other needs segments [B, T].
+  """
   positions = jnp.broadcast_to(jnp.arange(ids.shape[1])[None], ids.shape)
-  states = model.apply({"params": params}, Rows(ids, positions), method="states")
+  states = model.apply({"params": params}, Rows(ids, positions, segments), method="states")
   return cast(States, states)
 
 
@@ -44,6 +49,6 @@ def text_log_probs(model: Model, params: Any, ids: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnames="model")
 def mean_hidden(model: Model, params: Any, ids: jax.Array, lengths: jax.Array) -> jax.Array:
   """The mean hidden state of each text: [B, T] and lengths [B] -> float32 [B, D]."""
-  hidden, _ = text_states(model, params, ids)
-  inside = (jnp.arange(ids.shape[1])[None] < lengths[:, None])[..., None]
-  return jnp.where(inside, hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]
+  inside = jnp.arange(ids.shape[1])[None] < lengths[:, None]
+  hidden, _ = text_states(model, params, ids, inside.astype(jnp.int32))
+  return jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]

@@ -3,14 +3,12 @@
 import dataclasses
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import (
   evaluation_batches,
   make_evaluator,
-  make_predictor,
   task_measures,
   text_measures,
 )
@@ -42,7 +40,7 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
     InputError: no such checkpoint or data, data of another vocabulary, or examples without labels.
   """
   found = load_model(checkpoint)
-  if found.spec.head:
+  if found.task:
     return _on_task(found, data, split or "dev", task)
   if task:
     raise InputError(
@@ -52,7 +50,7 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
 
 
 def _on_task(found: LoadedModel, data_dir: str, split: str, other: str) -> dict[str, float]:
-  own = from_json(found.meta["task"]).build(data_dir)
+  own = found.task
   task = find(other) if other else own
   if (task.labels, task.pooling) != (own.labels, own.pooling):
     labels = f"{', '.join(task.labels)}, and not {', '.join(own.labels)} as those of {own.name}"
@@ -61,9 +59,7 @@ def _on_task(found: LoadedModel, data_dir: str, split: str, other: str) -> dict[
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; launch/predict.py is for rows without")
   encoded = task.encode(examples, found.tokenizer, found.spec.trunk.context)
-  mesh = make_mesh(MeshConfig())
-  params = replicate(found.params, mesh)
-  probabilities = make_predictor(found.model, mesh)(params, encoded, 32)
+  probabilities = found.predictor()(encoded, 32)
   return {"examples": len(examples), **task_measures(task, probabilities, encoded.labels)}
 
 
@@ -74,9 +70,8 @@ def _on_text(found: LoadedModel, data: str, split: str) -> dict[str, float]:
     WindowsConfig(length=found.spec.trunk.context),
     Causal(),
   )  # of weights from elsewhere
-  if "config" in found.meta:
-    config = from_json(found.meta["config"])
-    windows, objective = config.data, config.objective
+  if found.config:
+    windows, objective = found.config.data, found.config.objective
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
   bound = objective.bind(found.tokenizer, windows.length)

@@ -2,7 +2,8 @@
 back equal.
 """
 
-from gpt_jax.checkpoints.load import find_format, load_model
+from gpt_jax.checkpoints.formats import find_format
+from gpt_jax.checkpoints.load import load_model
 
 
 def run(checkpoint: str, out: str, format: str = "npz") -> None:
@@ -11,14 +12,14 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   Args:
     checkpoint: see load_model.
     out: a folder that is not there yet.
-    format: "npz" or "safetensors" for any model; "openai" for GPT-1 with OpenAI's vocabulary; "hf",
-      a folder of transformers', for any Transformer. What each holds is in interop/.
+    format: the name of a file in checkpoints/formats/: npz and safetensors hold any model, hf any
+      causal Transformer, openai GPT-1 with OpenAI's vocabulary.
 
   Raises:
     InputError: no checkpoint, another vocabulary, a model that the format cannot hold, or something
       else in `out`.
   """
-  target = find_format(format)  # met before the work
+  target = find_format(format)  # fail before the expensive part
   found = load_model(checkpoint)
   target.save(out, found.params, found.meta, found.step, found.tokenizer)
   print(

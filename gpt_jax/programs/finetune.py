@@ -17,10 +17,11 @@ from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
-from gpt_jax.inference.evaluate import make_predictor, task_measures
+from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.paper.seeds import Spread, spread

@@ -5,16 +5,14 @@ import os
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import make_predictor
+from gpt_jax.files import atomic_file
 from gpt_jax.paper.glue import HEADER, OPTIONAL, TEST_SETS, TestSet, _check_out, _trained_on, check
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.glue.mnli import diagnostic_file
 from gpt_jax.tasks.task import find
@@ -77,34 +75,34 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
     warnings.warn(f"{out}: not predicted by any model: {', '.join(constant)}", stacklevel=2)
 
   predictions = {test_set.file: [test_set.constant] * test_set.rows for test_set in TEST_SETS}
-  mesh = make_mesh(MeshConfig())
-  with _making(out) as partial:  # opened before the time is spent
+  with _making(out) as submission:  # fail before the expensive part
     for path, of_model in encoded.items():
       found = load_model(path)  # again, so that one model at a time is in memory
-      predictor, params = make_predictor(found.model, mesh), replicate(found.params, mesh)
+      predict = found.predictor()
       for test_set, examples in of_model.items():
-        probabilities = predictor(params, examples, 32)
+        probabilities = predict(examples, 32)
         if not np.isfinite(probabilities).all():
           raise InputError(
             f"--checkpoints: {path} predicts nan for {test_set.task}; its training must have diverged"
           )
         predictions[test_set.file] = test_set.predictions(find(test_set.task).value(probabilities))
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(submission, "w", zipfile.ZIP_DEFLATED) as archive:
       for file, column in predictions.items():
         archive.writestr(
           file, "\n".join([HEADER, *(f"{row}\t{value}" for row, value in enumerate(column)), ""])
         )
-    check(partial)
+    submission.flush()
+    check(submission.name)
   return sources
 
 
 def _task_of(found: LoadedModel) -> str:
   """What a checkpoint was trained on, e.g. "mnli"."""
-  if not found.spec.head:
+  if found.task is None:
     raise InputError(
       f"--checkpoints: {found.path} is a language model without a head; fine-tune it first"
     )
-  name = from_json(found.meta["task"]).build("").name
+  name = found.task.name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   if _trained_on(name) not in tasks:
     raise InputError(
@@ -129,16 +127,11 @@ def _encode(test_set: TestSet, found: LoadedModel, data_dir: str) -> Encoded:
 
 
 @contextlib.contextmanager
-def _making(out: str) -> Iterator[str]:
-  """A temporary name, which becomes `out` when all has gone well."""
-  partial = f"{out}.partial-{os.getpid()}"
+def _making(out: str) -> Iterator[IO[bytes]]:
+  """The zip to write, atomically; refuses to overwrite, however late the other file came."""
   try:
-    open(partial, "xb").close()
-    yield partial
-    _check_out(out)
-    os.rename(partial, out)
+    with atomic_file(out, "wb", overwrite=False) as file:
+      yield file
+      _check_out(out)
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
-  finally:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-      os.remove(partial)

@@ -6,12 +6,13 @@ import os
 
 import jax
 
-from gpt_jax.checkpoints.formats.folder import whole
-from gpt_jax.checkpoints.load import find_format, load_model
+from gpt_jax.checkpoints.formats import find_format
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.config import from_json, to_json
+from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.files import atomic_folder
 from gpt_jax.programs.pretrain import PretrainConfig
 
 
@@ -19,7 +20,7 @@ def run(format: str, path: str, out: str) -> None:
   """Writes the folder `out`, with config, vocabulary and one checkpoint.
 
   Args:
-    format: one of pretrained.FORMATS.
+    format: the name of a file in checkpoints/formats/.
     path: a folder of that format; for "hf" also the file of weights in it.
     out: a folder that is not there yet.
 
@@ -27,16 +28,11 @@ def run(format: str, path: str, out: str) -> None:
     InputError: an unknown format, no such files, damaged or not of this format, another vocabulary,
       or something in `out`.
   """
-  find_format(
-    format
-  )  # a name is needed here: what is meant for OpenAI's files is not to find others
-  with whole(out) as folder:
+  find_format(format)  # required: files meant as one format must not be read as another
+  with atomic_folder(out) as folder:
     found = load_model(path, format)
-    config = (
-      from_json(found.meta["config"])
-      if "config" in found.meta
-      else PretrainConfig(found.spec.trunk, data=WindowsConfig(length=found.spec.trunk.context))
-    )
+    trunk = found.spec.trunk
+    config = found.config or PretrainConfig(trunk, data=WindowsConfig(length=trunk.context))
     meta = {**found.meta, "config": to_json(config)}
     claim(folder, config, found.tokenizer, {"imported": os.path.basename(os.path.abspath(path))})
     leaves, tree = jax.tree.flatten(found.params)

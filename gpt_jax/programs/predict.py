@@ -14,12 +14,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
-from gpt_jax.inference.evaluate import make_predictor
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.readers import Row, read_lines, read_table
 from gpt_jax.tasks.task import Task, most_likely
 
@@ -60,11 +56,11 @@ def run(
   if split and data_dir is None:
     raise InputError(f"--split={split}: is of --data_dir; --input takes all rows of a file")
   loaded = load_model(checkpoint)
-  if loaded.spec.head is None:
+  task = loaded.task
+  if task is None:
     raise InputError(
       f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
     )
-  task = from_json(loaded.meta["task"]).build("")
   if source is None:
     examples = task.examples(data_dir, split or "test")
   else:
@@ -72,11 +68,8 @@ def run(
     if not examples:
       raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
-  mesh = make_mesh(MeshConfig())
-  predictor = make_predictor(loaded.model, mesh)
   with _writing(output, source, data_dir) as file:  # opened before the time is spent
-    params = replicate(loaded.params, mesh)
-    probabilities = predictor(params, encoded, batch_size)
+    probabilities = loaded.predictor()(encoded, batch_size)
     results = [
       _result(task, each, value)
       for each, value in zip(probabilities, task.value(probabilities), strict=True)
@@ -133,7 +126,7 @@ def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, An
 
 @contextlib.contextmanager
 def _writing(output: str, source: str | None, data_dir: str | None) -> Iterator[TextIO]:
-  """The file, written whole or not at all."""
+  """The file to write, atomically."""
   if output == "-":
     yield sys.stdout
     return

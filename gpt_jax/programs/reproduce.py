@@ -171,7 +171,8 @@ def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[i
 def _check_folder(workdir: str) -> None:
   """Raises InputError where the folder is something else's."""
   names = set(listing(workdir))
-  strangers = sorted(names - {"runs", "compilation_cache", "lock", "results.json.partial"})
+  ours = {"runs", "compilation_cache", "lock"}
+  strangers = [name for name in sorted(names - ours) if not name.startswith("results.json.partial")]
   if strangers and "results.json" not in names:
     raise InputError(
       f"--workdir={workdir} holds {strangers[0]!r} and no results.json; use another folder"
@@ -180,8 +181,9 @@ def _check_folder(workdir: str) -> None:
 
 def _load(name: str, path: str) -> LoadedModel:
   found, flag = load_model(path), "--checkpoint" if name == "transformer" else "--lstm"
-  if found.spec.head:
+  if found.task:
     raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
+  found.language_model()  # fail before the expensive part
   if not isinstance(found.spec.trunk, TRUNKS[name]):
     raise InputError(
       f"{flag}={path}: a {type(found.spec.trunk).__name__}; should be a {TRUNKS[name].__name__}"

@@ -20,17 +20,13 @@ import numpy as np
 
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.attention_maps import attention_maps
-from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs import predict
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row, read_lines
@@ -60,8 +56,8 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     `labels`, None without a head.
 
   Raises:
-    InputError: no text, one that cannot be read or is longer than the context, another file in the
-      place of `out`.
+    InputError: no text, one that cannot be read or is longer than the context, a bidirectional
+      model, another file in the place of `out`.
   """
   if not texts and not source:
     raise InputError(
@@ -69,7 +65,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     )
   found = load_model(checkpoint)
   trunk = found.spec.trunk
-  task = from_json(found.meta["task"]).build("") if found.spec.head else None
+  task, language_model = found.task, found.language_model()
   given = [*_typed(texts, task), *(_in_file(source, task) if source else ())]
   if not given:
     raise InputError(f"--input={source}: no texts in it")
@@ -84,7 +80,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     notes = [""] * len(given)
   with _writing(out) as file:  # opened before the time is spent
     params = jax.device_put(found.params)
-    values = [[_sequence(found, params, ids) for ids in each] for each in sequences]
+    values = [[_sequence(found, language_model, params, ids) for ids in each] for each in sequences]
     classes = _classes(found, task, encoded) if task else [None] * len(given)
     page = {
       "model": {
@@ -168,12 +164,11 @@ def _what_was_cut(encoded: Encoded, n: int) -> str:
   return note
 
 
-def _sequence(found: LoadedModel, params: Any, ids: np.ndarray) -> dict[str, Any]:
+def _sequence(found: LoadedModel, model: Model, params: Any, ids: np.ndarray) -> dict[str, Any]:
   """How expected each token was, and the attention between them."""
   length, context = len(ids), found.spec.trunk.context
   filled = np.zeros(bucket(length, context), np.int32)
   filled[:length] = ids
-  model = found.language_model()
   measured, attention = jax.device_get(read(model, params, filled, found.model.num_tokens))
   logp, rank, best, best_logp = (x[: length - 1] for x in measured)
   spell = functools.partial(spelling, found.tokenizer)
@@ -252,11 +247,10 @@ def _classes(found: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str,
   ]
   repeated = {
     name: np.repeat(getattr(encoded, name), counts, axis=0)
-    for name in ("fields", "labels", "names")
+    for name in ("fields", "labels", "locations")
   }
-  mesh = make_mesh(MeshConfig())
   cut = dataclasses.replace(encoded, kept=np.stack(prefixes), **repeated)
-  probabilities = make_predictor(found.model, mesh)(replicate(found.params, mesh), cut, 32)
+  probabilities = found.predictor()(cut, 32)
   each_text = np.split(probabilities, np.cumsum(counts)[:-1])
   last = (
     []
@@ -275,7 +269,7 @@ def _classes(found: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str,
 
 @contextlib.contextmanager
 def _writing(out: str) -> Iterator[TextIO]:
-  """The file, written whole or not at all."""
+  """The file to write, atomically."""
   try:
     if os.path.isdir(out):
       raise InputError(f"--out={out}: is a folder; name the page to write")

@@ -41,8 +41,9 @@ def run(
   check_data_dir(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   found = load_model(paths[0])
+  model = found.language_model()  # fail before the expensive part
   prepared = prepare(found, data_dir, tasks, examples)
-  score = make_scorer(found.language_model())
+  score = make_scorer(model)
   results = []
   for path in paths:
     found = found if path == paths[0] else load_model(path)

@@ -12,9 +12,13 @@ from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.gpt1 import REGEX
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
+from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs.pretrain import PretrainConfig
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +60,36 @@ def test_the_model_is_rebuilt_around_the_parameters(run):
   ids = np.arange(4, dtype=np.int32)[None]
   hidden, _ = found.model.apply({"params": found.params}, Rows(ids, ids), method="states")
   assert hidden.shape == (1, 4, 16)
+
+
+def test_a_language_model_has_no_task(run, spec):
+  loaded = load_model(run)
+  assert loaded.task is None
+  assert loaded.language_model() == language_model(spec.trunk)
+  assert loaded.config == PretrainConfig(
+    spec.trunk, data=WindowsConfig(batch_size=2, length=spec.trunk.context)
+  )
+  with pytest.raises(InputError, match=f"{run}: a language model without a task; fine-tune it"):
+    loaded.predictor()
+
+
+def test_a_fine_tuned_model_knows_its_task(finetuned):
+  loaded = load_model(f"{finetuned.workdir}/seed_0")
+  assert (loaded.task.name, loaded.task.labels) == ("table", ("barks", "meows"))
+  examples = loaded.task.examples(finetuned.data_dir, "dev")
+  encoded = loaded.task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  probabilities = loaded.predictor()(encoded, 8)
+  mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+  alone = make_predictor(loaded.model, mesh)(loaded.params, encoded, 30)
+  np.testing.assert_allclose(probabilities, alone, atol=1e-5)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused(run, tmp_path):
+  loaded = load_model(run)
+  meta = loaded.meta | {"model": {"type": "gpt_jax.models:ModelConfig"}}
+  npz.save(str(tmp_path / "old"), loaded.params, meta, 7, loaded.tokenizer)
+  with pytest.raises(InputError, match=f"{tmp_path}/old: .* written by an earlier version of gpt"):
+    load_model(str(tmp_path / "old"))
 
 
 def test_another_vocabulary(copy):

@@ -1,11 +1,11 @@
-"""Whose folder a workdir is."""
+"""Claiming run folders, and refusing those of other runs."""
 
 import dataclasses
 import os
 
 import pytest
 
-from gpt_jax.checkpoints import run_folder as workdirs
+from gpt_jax.checkpoints import run_folder
 from gpt_jax.checkpoints.run_folder import claim, read_config
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt1 import REGEX
@@ -97,13 +97,13 @@ def test_of_two_runs_that_begin_at_once_one_is_refused(tmp_path, tiny_tokenizer,
     monkeypatch.undo()
     claim(str(tmp_path), dataclasses.replace(CONFIG, evaluation_batches=3), tiny_tokenizer, DATA)
 
-  monkeypatch.setattr(workdirs.multihost_utils, "sync_global_devices", the_other_one)
+  monkeypatch.setattr(run_folder.multihost_utils, "sync_global_devices", the_other_one)
   with pytest.raises(InputError, match="another config .evaluation_batches: 3 != 0"):
     claim(str(tmp_path), CONFIG, tiny_tokenizer, DATA)
   assert sorted(os.listdir(tmp_path)) == ["config.json", "tokenizer"]
 
 
-@pytest.mark.parametrize("written", [[], ["tokenizer/tokenizer.model"], ["config.json.7.partial"]])
+@pytest.mark.parametrize("written", [[], ["tokenizer/tokenizer.model"], ["config.json.partial-7"]])
 def test_what_a_kill_left_is_no_obstacle(tmp_path, tiny_tokenizer, written):
   for name in written:
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -112,6 +112,13 @@ def test_what_a_kill_left_is_no_obstacle(tmp_path, tiny_tokenizer, written):
   assert load_tokenizer(str(tmp_path / "tokenizer")).hash == tiny_tokenizer.hash
   left = {name for name in written if "/" not in name}
   assert set(os.listdir(tmp_path)) == {"config.json", "tokenizer"} | left
+
+
+def test_a_run_of_an_earlier_version_is_refused(claimed, tiny_tokenizer):
+  path = claimed / "config.json"
+  path.write_text(path.read_text().replace('"pretrain"', '"gpt_jax.pretrain:PretrainConfig"'))
+  message = f"--workdir={claimed}: config.json: .* written by an earlier version of gpt_jax"
+  refused(claimed, message, CONFIG, tiny_tokenizer)
 
 
 def test_a_damaged_config(claimed, tiny_tokenizer):

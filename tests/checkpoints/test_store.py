@@ -2,6 +2,7 @@
 checkpoints.
 """
 
+import logging
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import warnings
 from typing import Any, NamedTuple
 
@@ -21,8 +23,10 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gpt_jax.checkpoints import store as checkpoint
+from gpt_jax.checkpoints import store
 from gpt_jax.errors import InputError
+
+ROOT = pathlib.Path(store.__file__).parents[2]
 
 
 class State(NamedTuple):
@@ -62,7 +66,7 @@ def assert_same(a, b):
 
 def saved(workdir, steps=(1, 2), **options):
   """A workdir with a checkpoint of make_state(step) for each step."""
-  with checkpoint.Checkpoints(str(workdir), **options) as checkpoints:
+  with store.Checkpoints(str(workdir), **options) as checkpoints:
     for step in steps:
       checkpoints.save(step, make_state(step), {"note": step})
   return workdir
@@ -79,7 +83,7 @@ def workdir(two_steps, tmp_path):
 
 
 def test_round_trip_is_bit_exact(workdir):
-  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+  with store.Checkpoints(str(workdir)) as checkpoints:
     assert checkpoints.steps() == [1, 2]
     for step, expected in ((None, 2), (1, 1)):
       state, meta, found = checkpoints.restore(abstract_of(make_state()), step)
@@ -95,7 +99,7 @@ def test_a_background_save_keeps_the_values_of_its_moment(tmp_path):
 
   update = jax.jit(update, donate_argnums=0)
   state, expected = make_state(5), make_state(5)
-  with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
+  with store.Checkpoints(str(tmp_path)) as checkpoints:
     checkpoints.save(5, state, {})
     for _ in range(30):
       state = update(state)
@@ -105,10 +109,10 @@ def test_a_background_save_keeps_the_values_of_its_moment(tmp_path):
 
 def test_newest_three_and_the_best_are_kept(tmp_path):
   accuracy = [float("nan"), 0.7, 0.3, 0.7, 0.1, 0.2]
-  with checkpoint.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
+  with store.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
     for step in range(4):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
-  with checkpoint.Checkpoints(
+  with store.Checkpoints(
     str(tmp_path), metric="accuracy"
   ) as checkpoints:  # what was best is known again
     for step in range(4, 6):
@@ -118,30 +122,30 @@ def test_newest_three_and_the_best_are_kept(tmp_path):
     state, _, step = checkpoints.restore(abstract_of(make_state()), "best")
     assert step == 1  # the first of equals
     assert_same(state, make_state(1))
-  assert checkpoint.restore_params(str(tmp_path / "best"))[2] == 1
+  assert store.restore_params(str(tmp_path / "best"))[2] == 1
 
 
 def test_what_is_to_stay_stays(tmp_path):
   workdir = saved(tmp_path, range(1, 7), keep=lambda step: step in (1, 2))
-  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+  with store.Checkpoints(str(workdir)) as checkpoints:
     assert checkpoints.steps() == [1, 2, 4, 5, 6]
 
 
 def test_the_smallest_loss_is_best(tmp_path):
-  with checkpoint.Checkpoints(str(tmp_path), metric="loss", mode="min") as checkpoints:
+  with store.Checkpoints(str(tmp_path), metric="loss", mode="min") as checkpoints:
     for step, loss in enumerate([3.0, 1.0, 2.0]):
       checkpoints.save(step, make_state(step), {}, {"loss": loss})
     assert checkpoints.restore(abstract_of(make_state()), "best")[2] == 1
 
 
 def test_a_step_is_saved_once(workdir):
-  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+  with store.Checkpoints(str(workdir)) as checkpoints:
     checkpoints.save(2, make_state(7), {"note": "again"})
     assert checkpoints.restore(abstract_of(make_state()))[1] == {"note": 2}
 
 
 def test_an_older_step_can_still_be_saved(tmp_path):
-  with checkpoint.Checkpoints(str(saved(tmp_path, (1, 5)))) as checkpoints:
+  with store.Checkpoints(str(saved(tmp_path, (1, 5)))) as checkpoints:
     checkpoints.save(3, make_state(3), {})
     checkpoints.wait()
     assert checkpoints.steps() == [1, 3, 5]
@@ -191,7 +195,7 @@ def lose_a_name(folder):
 )
 def test_a_damaged_step_is_passed_over(workdir, damage):
   damage(workdir / "checkpoints" / "2")
-  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+  with store.Checkpoints(str(workdir)) as checkpoints:
     with pytest.warns(
       UserWarning, match=r"damaged checkpoint: 2 \(.+\); loaded 1 instead"
     ) as caught:
@@ -216,7 +220,7 @@ def test_flipped_bits_never_load(workdir):
     flip(path, bit)
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter("always")
-      params, _, step = checkpoint.restore_params(str(workdir))
+      params, _, step = store.restore_params(str(workdir))
     assert_same(params, jax.device_get(make_state(step).params))
     assert [str(w.message).startswith("damaged checkpoint: 2") for w in caught] == (
       [True] if step == 1 else []
@@ -224,11 +228,11 @@ def test_flipped_bits_never_load(workdir):
     fell_back += step == 1
     flip(path, bit)
   assert fell_back >= 3
-  assert checkpoint.restore_params(str(workdir))[2] == 2
+  assert store.restore_params(str(workdir))[2] == 2
 
 
 def test_the_warning_names_the_array(workdir, monkeypatch):
-  original = checkpoint._read_arrays
+  original = store._read_arrays
 
   def unlucky(folder, abstract):
     tree = original(folder, abstract)
@@ -236,18 +240,102 @@ def test_the_warning_names_the_array(workdir, monkeypatch):
       tree["params"]["head"]["kernel"] = tree["params"]["head"]["kernel"].at[3, 4].multiply(-1)
     return tree
 
-  monkeypatch.setattr(checkpoint, "_read_arrays", unlucky)
-  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+  monkeypatch.setattr(store, "_read_arrays", unlucky)
+  with store.Checkpoints(str(workdir)) as checkpoints:
     with pytest.warns(
       UserWarning, match=r"2 \(params/head/kernel is not what was saved\); loaded 1 instead"
     ):
       checkpoints.restore(abstract_of(make_state()))
 
 
+IMPORT = """
+import logging, sys
+def hooks():
+  filters = [list(logging.getLogger(name).filters) for name in ("absl", "asyncio")]
+  return sys.unraisablehook, *filters
+import orbax.checkpoint
+before = hooks()
+from gpt_jax.checkpoints import store
+from gpt_jax.checkpoints import load
+assert hooks() == before
+"""
+
+
+def test_import_changes_no_global_hook():
+  run_python(IMPORT)
+
+
+def run_python(script, *arguments):
+  """Runs a script in a new process; returns what it wrote to standard error."""
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+  command = [sys.executable, "-c", script, *map(str, arguments)]
+  done = subprocess.run(command, capture_output=True, text=True, env=environment)
+  assert done.returncode == 0, done.stderr
+  return done.stderr
+
+
+def global_hooks():
+  filters = [list(logging.getLogger(name).filters) for name in ("absl", "asyncio")]
+  return sys.unraisablehook, *filters
+
+
+def raise_unraisable(message):
+  """Gives an exception to sys.unraisablehook, as a callback in a thread of TensorStore's does."""
+  error = RuntimeError(message)
+  sys.unraisablehook(types.SimpleNamespace(exc_value=error, exc_type=RuntimeError))
+
+
+def test_hooks_are_set_only_while_checkpoints_are_open(tmp_path, monkeypatch):
+  heard = []
+  monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: heard.append(unraisable.exc_value))
+  before = global_hooks()
+  first = store.Checkpoints(str(tmp_path / "first"))
+  second = store.Checkpoints(str(tmp_path / "second"))
+  first.close()
+  raise_unraisable("Event loop is closed")
+  assert not heard
+  raise_unraisable("of somebody else")
+  assert [str(error) for error in heard] == ["of somebody else"]
+  second.close()
+  second.close()
+  assert global_hooks() == before
+  raise_unraisable("Event loop is closed")
+  assert len(heard) == 2
+  with store.Checkpoints(str(tmp_path / "first")):
+    with pytest.raises(InputError, match="another run is at work"):
+      store.Checkpoints(str(tmp_path / "first"))
+  assert global_hooks() == before
+
+
+def test_a_hook_that_somebody_sets_meanwhile_stays(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # restored after the test
+  with store.Checkpoints(str(tmp_path)):
+    sys.unraisablehook = theirs = lambda unraisable: None
+  assert sys.unraisablehook is theirs
+
+
+READ = """
+import sys
+from absl import logging
+logging.set_verbosity("info")
+from gpt_jax.checkpoints import store
+print(store.restore_params(sys.argv[1])[2], file=sys.stderr)
+"""
+
+
+def test_damaged_arrays_are_one_warning_and_no_traceback(workdir):
+  """TensorStore reads arrays in parallel and reports each failure from threads of its own."""
+  for path in (workdir / "checkpoints" / "2" / "state").rglob("d/*"):
+    os.truncate(path, path.stat().st_size // 2)
+  warning, *rest = run_python(READ, workdir).splitlines()
+  assert "UserWarning: damaged checkpoint: 2 (" in warning
+  assert [line for line in rest if not line.startswith("  ")] == ["1"]
+
+
 def test_all_damaged(workdir):
   for step in "12":
     remove_arrays(workdir / "checkpoints" / step)
-  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+  with store.Checkpoints(str(workdir)) as checkpoints:
     with pytest.raises(InputError, match=r"no undamaged checkpoint in .*: 2 \(.*, 1 \("):
       checkpoints.restore(abstract_of(make_state()))
     with pytest.raises(InputError, match="no undamaged checkpoint"):
@@ -259,17 +347,17 @@ def test_all_damaged(workdir):
 
 
 def test_no_checkpoint(tmp_path):
-  with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
+  with store.Checkpoints(str(tmp_path)) as checkpoints:
     assert checkpoints.steps() == []
     for step in (None, "best"):
       with pytest.raises(InputError, match="checkpoint"):
         checkpoints.restore(abstract_of(make_state()), step)
   with pytest.raises(InputError, match="no checkpoint in .*nowhere"):
-    checkpoint.restore_params(str(tmp_path / "nowhere"))
+    store.restore_params(str(tmp_path / "nowhere"))
 
 
 def test_another_model_size(workdir):
-  with checkpoint.Checkpoints(str(workdir)) as checkpoints:
+  with store.Checkpoints(str(workdir)) as checkpoints:
     with pytest.raises(
       InputError,
       match=re.escape("params/head/kernel is float32[16, 8] there and float32[32, 8] here"),
@@ -291,18 +379,18 @@ def test_another_model_size(workdir):
 
 def test_parameters_alone(workdir):
   for path in (workdir, workdir / "checkpoints" / "2"):
-    params, meta, step = checkpoint.restore_params(str(path))
+    params, meta, step = store.restore_params(str(path))
     assert (meta, step) == ({"note": 2}, 2)
     assert_same(params, jax.device_get(make_state(2).params))
   trunk = {
     "trunk": abstract_of(make_state().params["trunk"])
   }  # the part that fine-tuning starts from
-  params, _, _ = checkpoint.restore_params(str(workdir / "checkpoints" / "1"), trunk)
+  params, _, _ = store.restore_params(str(workdir / "checkpoints" / "1"), trunk)
   assert_same(params["trunk"], make_state(1).params["trunk"])
   moved = shutil.move(workdir / "checkpoints" / "1", workdir / "released")
-  assert checkpoint.restore_params(str(moved))[2] == 1
+  assert store.restore_params(str(moved))[2] == 1
   with pytest.raises(InputError, match="head/kernel is"):
-    checkpoint.restore_params(str(workdir), abstract_of(make_state(width=8).params))
+    store.restore_params(str(workdir), abstract_of(make_state(width=8).params))
 
 
 def mesh_of(shape):
@@ -322,7 +410,7 @@ def spread(tree, shape):
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 (simulated) devices")
 def test_a_save_restores_on_another_mesh(tmp_path):
   state = make_state(4)
-  with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
+  with store.Checkpoints(str(tmp_path)) as checkpoints:
     checkpoints.save(4, spread(state, (2, 4)), {})
     for shape in ((8, 1), (1, 1)):
       target = abstract_of(spread(state, shape))
@@ -334,15 +422,13 @@ def test_a_save_restores_on_another_mesh(tmp_path):
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 (simulated) devices")
 def test_fingerprints_are_the_same_on_every_mesh():
   state = make_state(4)
-  alone = checkpoint.describe(state)
-  assert all(
-    checkpoint.describe(spread(state, shape)) == alone for shape in ((8, 1), (2, 4), (4, 2))
-  )
-  assert checkpoint.describe(jax.device_get(state)) == alone
+  alone = store.describe(state)
+  assert all(store.describe(spread(state, shape)) == alone for shape in ((8, 1), (2, 4), (4, 2)))
+  assert store.describe(jax.device_get(state)) == alone
 
 
 def fingerprint(values, dtype=None):
-  return checkpoint.describe({"x": np.asarray(values, dtype)})["x"][2]
+  return store.describe({"x": np.asarray(values, dtype)})["x"][2]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.uint32, jnp.bool_])
@@ -366,17 +452,18 @@ def test_fingerprints_are_of_bits():
 
 KILLED = """
 import sys, jax, jax.numpy as jnp
-from gpt_jax.checkpoints import store as checkpoint
-with checkpoint.Checkpoints(sys.argv[1]) as checkpoints:
+from gpt_jax.checkpoints import store
+with store.Checkpoints(sys.argv[1]) as checkpoints:
   for step in range(1, 10**6):
-    state = {"params": {"kernel": jnp.full((256, 1024), step, jnp.float32)}, "step": jnp.int32(step)}
+    kernel = jnp.full((256, 1024), step, jnp.float32)
+    state = {"params": {"kernel": kernel}, "step": jnp.int32(step)}
     checkpoints.save(step, state, {"note": step})
     print(step, flush=True)
 """
 
 
 def test_a_killed_save_is_harmless(tmp_path):
-  rng, root = np.random.default_rng(0), pathlib.Path(checkpoint.__file__).parents[2]
+  rng, root = np.random.default_rng(0), ROOT
   environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
   command = [sys.executable, "-c", KILLED, str(tmp_path)]
   with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -387,7 +474,7 @@ def test_a_killed_save_is_harmless(tmp_path):
   (tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp" / "state").mkdir(
     parents=True
   )  # in case it died between saves
-  with checkpoint.Checkpoints(str(tmp_path)) as checkpoints:
+  with store.Checkpoints(str(tmp_path)) as checkpoints:
     kernel = jax.ShapeDtypeStruct((256, 1024), jnp.float32)
     abstract = {"params": {"kernel": kernel}, "step": jax.ShapeDtypeStruct((), jnp.int32)}
     state, meta, step = checkpoints.restore(abstract)
@@ -400,9 +487,9 @@ def test_a_killed_save_is_harmless(tmp_path):
 
 
 def test_one_run_at_a_time(tmp_path):
-  with checkpoint.Checkpoints(str(saved(tmp_path, steps=(1,)))) as first:
+  with store.Checkpoints(str(saved(tmp_path, steps=(1,)))) as first:
     with pytest.raises(InputError, match="another run is at work there"):
-      checkpoint.Checkpoints(str(tmp_path))
+      store.Checkpoints(str(tmp_path))
     first.save(2, make_state(2), {})
-  with checkpoint.Checkpoints(str(tmp_path)) as second:
+  with store.Checkpoints(str(tmp_path)) as second:
     assert second.steps() == [1, 2]

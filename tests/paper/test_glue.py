@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
 from gpt_jax.paper import glue as rules
 from gpt_jax.paper.glue import TEST_SETS, average, check
@@ -221,7 +222,7 @@ def test_the_official_test_sets_have_these_many_rows(data_root, file):
 def test_what_is_wrong_is_told_before_the_time_is_spent(
   model_of, data, tmp_path, monkeypatch, tasks, change, message
 ):
-  monkeypatch.setattr(glue, "make_predictor", lambda *_: pytest.fail)
+  monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
   if change:
     path = Path(data, "glue", change[0])
     path.unlink() if change[1] is None else path.write_text(change[1])
@@ -235,7 +236,7 @@ def test_what_is_wrong_is_told_before_the_time_is_spent(
   "out, message", [("old.zip", "is there already"), ("none/new.zip", "No such file or dir")]
 )
 def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, message):
-  monkeypatch.setattr(glue, "make_predictor", lambda *_: pytest.fail)
+  monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
   (tmp_path / "old.zip").write_text("mine")
   with pytest.raises(InputError, match=f"--out=.*{message}"):
     glue.run([model_of("cola")], data, str(tmp_path / out))
@@ -262,7 +263,7 @@ def test_killed_in_the_middle(model_of, data, tmp_path, monkeypatch):
   def interrupt(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(glue, "make_predictor", interrupt)
+  monkeypatch.setattr(LoadedModel, "predictor", interrupt)
   with pytest.raises(KeyboardInterrupt):
     glue.run([model_of("cola")], data, str(tmp_path / "submission.zip"))
   assert os.listdir(tmp_path) == ["data"]
@@ -271,7 +272,7 @@ def test_killed_in_the_middle(model_of, data, tmp_path, monkeypatch):
 @some_are_constant
 def test_a_model_that_predicts_nothing_is_told(model_of, few, data, tmp_path, monkeypatch):
   nan = np.full((few["CoLA.tsv"].rows, 2), np.nan)
-  monkeypatch.setattr(glue, "make_predictor", lambda *_: lambda *_: nan)
+  monkeypatch.setattr(LoadedModel, "predictor", lambda _: lambda *_: nan)
   with pytest.raises(
     InputError, match="cola predicts nan for cola; its training must have diverged"
   ):

@@ -18,9 +18,9 @@ from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, language_model
+from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune

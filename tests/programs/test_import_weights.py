@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.checkpoints import load as pretrained
+from gpt_jax.checkpoints.formats import list_formats
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
@@ -41,7 +41,7 @@ def test_openais_release_goes_in_and_comes_out(release, tmp_path):
     assert contents(tmp_path / f"again_{checkpoint.name}") == contents(release.folder)
 
 
-@pytest.mark.parametrize("format", pretrained.FORMATS)
+@pytest.mark.parametrize("format", list_formats())
 def test_every_format_goes_out_and_comes_in(release, tmp_path, format):
   if format in ("hf", "safetensors"):
     pytest.importorskip("safetensors")

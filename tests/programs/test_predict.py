@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import make_predictor, task_measures
+from gpt_jax.inference.evaluate import task_measures
+from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict
 from gpt_jax.tasks import readers
@@ -186,9 +187,8 @@ def test_killed_in_the_middle(checkpoint, tmp_path, monkeypatch):
   [("in.txt", "is the input"), ("", "is a folder"), ("none/out.tsv", "No such file or directory")],
 )
 def test_an_output_that_cannot_be(checkpoint, tmp_path, monkeypatch, output, message):
-  monkeypatch.setattr(
-    predict, "make_predictor", lambda *_: pytest.fail
-  )  # told before the time is spent
+  # It must fail before the expensive part.
+  monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
   source = write(tmp_path, "in.txt", "the cat\n")
   with pytest.raises(InputError, match=f"--output=.*{message}"):
     predict.run(checkpoint, source, str(tmp_path / output))
@@ -223,7 +223,7 @@ def test_the_split_is_the_test_set_in_the_order_of_its_rows(model_of, tmp_path):
 
 
 def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_path, monkeypatch):
-  monkeypatch.setattr(predict, "make_predictor", lambda *_: pytest.fail)
+  monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
   (tmp_path / "data").mkdir()
   dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
   (tmp_path / "link").symlink_to(tmp_path / "data")

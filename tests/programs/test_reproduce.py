@@ -163,7 +163,7 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
     and "Multi-task BiLSTM + ELMo + Attn" in report
   )
   os.remove(f"{world.workdir}/results.json")  # what was lost is found again
-  os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial")
+  os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial-7")
   for name in os.listdir(world.workdir):
     if name.startswith(("table5", "figure2")):
       os.remove(f"{world.workdir}/{name}")

@@ -18,12 +18,12 @@ from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attention_maps import attention_maps
-from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict, visualize

@@ -1,18 +1,15 @@
-"""Folders that are written whole or not at all, and our own exports: arrays, config and vocabulary
-in such a folder.
+"""Our own exports: a folder of weights, config, tokenizer and checksums.
 
-An export needs neither JAX nor this package to be read. It holds its arrays in `weights.npz` or
-`weights.safetensors` (float32; an array's name is its path, such as `trunk/block_0/mlp/in/kernel`),
-`config.json`, `tokenizer/`, and `sha256.json` of all of them. The embedding table has all its rows:
-the vocabulary, then start, delimiter and extract, then those that are never used.
+Reading one needs neither JAX nor this package. The arrays are in `weights.npz` or
+`weights.safetensors` (float32; an array's name is its path, e.g. `trunk/block_0/mlp/in/kernel`),
+beside `config.json`, `tokenizer/`, and the checksums of all files in `sha256.json`. The embedding
+table is complete: the vocabulary, the special tokens, then unused rows.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,45 +17,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import atomic_folder, write_json
 
 CONFIG, SUMS, TOKENIZER = "config.json", "sha256.json", "tokenizer"
 Arrays = dict[str, np.ndarray]
 
 
-@contextlib.contextmanager
-def whole(folder: str, compare: Callable[[str, str], None] | None = None) -> Iterator[str]:
-  """Gives a new folder to write into, which takes its name when all is written; where that fails
-  nothing is left.
-
-  Args:
-    compare: (the new folder, the one that is there already) -> None, or InputError: the same may be
-      written again.
-
-  Raises:
-    InputError: something is there already, or it cannot be written.
-  """
-  folder = os.path.abspath(folder)
-  partial = f"{folder}.partial-{os.getpid()}"
-  if os.path.lexists(folder) and not compare:
-    raise InputError(f"{folder} is there already; choose another place")
-  try:
-    os.makedirs(partial)
-    yield partial
-    if os.path.lexists(folder):
-      compare(partial, folder)
-    else:
-      os.rename(partial, folder)
-  except OSError as error:
-    raise InputError(f"cannot write {folder}: {error}") from error
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
-
-
-def detect(path: str, weights: str) -> bool:
-  """Whether a path is meant to be an export with this file of arrays: the folder, or the file in
-  it.
-  """
+def detect_export(path: str, weights: str) -> bool:
+  """Whether path is an export with this weights file, perhaps damaged: its folder, or the file."""
   if os.path.isfile(path):
     return os.path.basename(path) == weights
   if os.path.isfile(os.path.join(path, weights)):
@@ -70,7 +36,7 @@ def detect(path: str, weights: str) -> bool:
     return False
 
 
-def save(
+def save_export(
   folder: str,
   weights: str,
   write: Callable[[str, Arrays, dict], None],
@@ -79,49 +45,48 @@ def save(
   step: int,
   tokenizer: Tokenizer,
 ) -> None:
-  """Writes an export, whole or not at all. The same again changes nothing.
+  """Writes an export atomically; keeps the export that exists if it is the same.
 
   Args:
-    weights: name of the file of arrays.
-    write: (its path, the arrays by name, what config.json says) -> None.
+    weights: name of the weights file.
+    write: write(path, arrays by name, config.json) writes the weights file.
 
   Raises:
-    InputError: the folder is there and holds something else.
+    InputError: the folder exists and holds something else.
   """
-  again = detect(folder, weights)
-  if os.path.lexists(folder) and not again:
+  exists = detect_export(folder, weights)
+  if os.path.lexists(folder) and not exists:
     raise InputError(
       f"{folder} is there already and holds no {weights} that we exported; choose another place"
     )
   config = {"format": _format(weights), "step": step, **meta}
-  with whole(folder, _unless_another if again else None) as partial:
-    arrays = {
-      name: np.ascontiguousarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()
-    }
+  with atomic_folder(folder, _check_same if exists else None) as partial:
+    arrays = {}
+    for name, array in flatten_dict(params, sep="/").items():
+      arrays[name] = np.ascontiguousarray(array, np.float32)
     write(os.path.join(partial, weights), arrays, config)
     write_json(os.path.join(partial, CONFIG), config)
     tokenizer.save(os.path.join(partial, TOKENIZER))
-    files = (
-      weights,
-      CONFIG,
-      *(f"{TOKENIZER}/{name}" for name in ("tokenizer.json", *tokenizer.files)),
-    )
-    write_json(os.path.join(partial, SUMS), {name: _sha256(partial, name) for name in files})
+    tokenizer_files = [f"{TOKENIZER}/{name}" for name in ("tokenizer.json", *tokenizer.files)]
+    sums = {name: _sha256(partial, name) for name in (weights, CONFIG, *tokenizer_files)}
+    write_json(os.path.join(partial, SUMS), sums)
 
 
-def load(
+def load_export(
   folder: str, weights: str, read: Callable[[str], Arrays], damage: type[Exception]
 ) -> tuple[dict, dict, int, Tokenizer]:
-  """Reads and verifies what `save` wrote: params as float32 NumPy arrays, meta, step, the
-  vocabulary.
+  """Reads and verifies an export.
 
   Args:
-    folder: or the file of arrays in it.
-    read: (path of the file of arrays) -> the arrays by name.
-    damage: what `read` raises at a damaged file, beside OSError and ValueError.
+    folder: the folder, or the weights file in it.
+    read: read(path of the weights file) -> arrays by name.
+    damage: exception that `read` raises for a damaged file, besides OSError and ValueError.
+
+  Returns:
+    params as float32 NumPy arrays, meta, step, tokenizer.
 
   Raises:
-    InputError: a file is missing, damaged or not what was exported.
+    InputError: a file is missing, damaged or not from the export.
   """
   folder = os.path.dirname(folder) if os.path.isfile(folder) else folder
   try:
@@ -133,26 +98,22 @@ def load(
         )
     meta = read_json(os.path.join(folder, CONFIG))
     params = unflatten_dict(read(os.path.join(folder, weights)), sep="/")
+  except InputError:
+    raise
   except (OSError, ValueError, damage) as error:
-    if isinstance(error, InputError):
-      raise
     raise InputError(
       f"{folder}: not a whole exported model ({error}); copy or export it again"
     ) from error
   if meta.pop("format", None) != _format(weights):
     raise InputError(
-      f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model with launch/export.py"
+      f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model with "
+      "launch/export.py"
     )
-  return (
-    params,
-    meta,
-    meta.pop("step"),
-    load_tokenizer(os.path.join(folder, TOKENIZER)),
-  )
+  return params, meta, meta.pop("step"), load_tokenizer(os.path.join(folder, TOKENIZER))
 
 
 def read_json(path: str) -> dict:
-  """The object in a file. Raises OSError and ValueError."""
+  """The JSON object in a file. Raises OSError or ValueError."""
   with open(path, encoding="utf-8") as file:
     value = json.load(file)
   if not isinstance(value, dict):
@@ -164,18 +125,15 @@ def _format(weights: str) -> str:
   return f"gpt_jax{os.path.splitext(weights)[1]}"
 
 
-def _unless_another(partial: str, folder: str) -> None:
-  """Keeps the export that is there. Raises InputError where it is not, or no longer, the one
-  just written.
-  """
+def _check_same(partial: str, folder: str) -> None:
+  """Raises InputError unless the export in folder equals the one just written, undamaged."""
   try:
     sums = read_json(os.path.join(folder, SUMS))
-    same = sums == read_json(os.path.join(partial, SUMS)) and all(
-      _sha256(folder, name) == sums[name] for name in sums
-    )
+    same = sums == read_json(os.path.join(partial, SUMS))
+    intact = all(_sha256(folder, name) == sums[name] for name in sums)
   except (OSError, ValueError):
-    same = False
-  if not same:
+    same = intact = False
+  if not (same and intact):
     raise InputError(
       f"{folder} is the export of another model, or damaged; remove it, or choose another place"
     )

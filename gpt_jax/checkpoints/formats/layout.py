@@ -1,5 +1,5 @@
-"""The decoder's arrays as OpenAI's code orders, names and shapes them (train.py:143-166), which
-transformers kept.
+"""The decoder's arrays in the order, names and shapes of OpenAI's code (openai/train.py:143-166),
+which transformers kept.
 """
 
 from typing import NamedTuple
@@ -11,14 +11,13 @@ from gpt_jax.models.transformer import TransformerConfig
 
 
 class Array(NamedTuple):
-  """One array in both worlds; the numbers are in the same order.
+  """An array in both layouts; its elements are in the same order.
 
   Attributes:
-    theirs: transformers' name, such as h.0.attn.c_attn.weight, which OpenAI's code calls
-      model/h0/attn/c_attn/w.
-    ours: its path in the trunk.
-    shape: theirs, [in, out] of a kernel.
-    our_shape: ours, with the heads apart.
+    theirs: transformers' name, e.g. h.0.attn.c_attn.weight; OpenAI's is model/h0/attn/c_attn/w.
+    ours: path in our trunk.
+    shape: their shape, [in, out] for a kernel.
+    our_shape: our shape, with a heads axis.
   """
 
   theirs: str
@@ -52,10 +51,10 @@ def of_blocks(trunk: TransformerConfig) -> list[Array]:
 
 
 def decoder(meta: dict, format: str) -> ModelConfig:
-  """The config of a model that other software can hold.
+  """The model config, if other software has such a model.
 
   Raises:
-    InputError: it is no causal Transformer.
+    InputError: the model is not a causal Transformer.
   """
   spec = from_json(meta["model"])
   trunk, kind = spec.trunk, None

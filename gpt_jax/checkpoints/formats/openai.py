@@ -1,9 +1,8 @@
-"""OpenAI's release of GPT-1 (finetune-transformer-lm, model/): ten pieces of one vector of numbers,
-its vocabulary.
+"""OpenAI's release of GPT-1 (finetune-transformer-lm, model/): weights in ten files, vocabulary.
 
-`params_shapes.json` has the shapes of the arrays that `params_0.npy` to `params_9.npy`, one after
-the other, hold: positions, tokens, then twelve arrays a block. Kernels have an axis of 1 in front,
-that of a convolution.
+`params_0.npy` to `params_9.npy` are consecutive pieces of one vector: positions, tokens, then
+twelve arrays per block. `params_shapes.json` has the shapes of these arrays; kernels have a leading
+axis of size 1, that of a convolution.
 """
 
 import json
@@ -16,18 +15,19 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.checkpoints.formats import layout
-from gpt_jax.checkpoints.formats.folder import whole
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.openai_files import FILES
 from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_folder
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
+HELP = "GPT-1 as OpenAI released it"
 SHAPES, PIECES = "params_shapes.json", [f"params_{i}.npy" for i in range(10)]
-HEADS = 12  # of OpenAI's code (train.py:340); the files do not say
-_HEADER = 128  # bytes before the numbers of a piece, as NumPy writes them now; in 2018 they were 80
+HEADS = 12  # in OpenAI's code (openai/train.py:340); the files do not say
+_HEADER = 128  # bytes of a piece's .npy header as NumPy writes it now; in 2018 it was 80
 
 
 def detect(path: str) -> bool:
@@ -35,27 +35,30 @@ def detect(path: str) -> bool:
 
 
 def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
-  """Reads the release: params as float32 NumPy arrays, meta, step 0, the vocabulary.
+  """Reads the release.
 
-  The rows of start, delimiter and extract, which the release has none of, and those never used are
-  zero; fine-tuning draws them, and until then nothing reads them.
+  The table rows of the special tokens, which the release lacks, are zero; fine-tuning initializes
+  them, and nothing reads them before.
+
+  Returns:
+    params as float32 NumPy arrays, meta, step 0, tokenizer.
 
   Raises:
-    InputError: a file is missing, damaged or does not fit the others; nothing is unpickled.
+    InputError: a file is missing, damaged or does not fit the others. Nothing is unpickled.
   """
   tokenizer = load_released(folder)
   if not isinstance(tokenizer, GPT1Tokenizer):
-    raise InputError(
-      f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {', '.join(FILES[0])}"
-    )
+    files = ", ".join(FILES[0])
+    raise InputError(f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {files}")
   trunk = _read_shapes(os.path.join(folder, SHAPES), tokenizer)
   pieces = [_open(os.path.join(folder, name)) for name in PIECES]
-  found, needed = sum(len(piece) for piece in pieces), sum(map(math.prod, _shapes(trunk)))
-  if found != needed:
+  size, expected_size = sum(map(len, pieces)), sum(map(math.prod, _shapes(trunk)))
+  if size != expected_size:
     raise InputError(
-      f"{folder}: {PIECES[0]} to {PIECES[-1]} hold {found:,} numbers, and {SHAPES} has {needed:,}; copy them again"
+      f"{folder}: {PIECES[0]} to {PIECES[-1]} hold {size:,} numbers, and {SHAPES} has "
+      f"{expected_size:,}; copy them again"
     )
-  cut = [[len(piece), piece.offset] for piece in pieces]
+  layout_of_pieces = [[len(piece), piece.offset] for piece in pieces]
   arrays = {"positions": np.empty((trunk.context, trunk.width), np.float32)}
   _take(pieces, arrays["positions"])
   arrays["tokens"] = np.zeros((trunk.rows, trunk.width), np.float32)
@@ -66,48 +69,37 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   meta = {
     "model": to_json(ModelConfig(trunk)),
     "tokenizer_hash": tokenizer.hash,
-    "openai_pieces": cut,
+    "openai_pieces": layout_of_pieces,
   }
   return {"trunk": unflatten_dict(arrays, sep="/")}, meta, 0, tokenizer
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """Writes a folder as OpenAI released it; of a release that was imported, the very files.
+  """Writes a folder like OpenAI's; after `load` of a release, byte for byte its files.
 
   Raises:
-    InputError: the folder is there, or the model is not one that OpenAI's code could build.
+    InputError: the folder exists, or OpenAI's code cannot build the model.
   """
   del step
   spec = layout.decoder(meta, "openai")
+  _check_is_gpt1(spec, tokenizer)
   trunk = spec.trunk
-  for fits, fault in (
-    (isinstance(tokenizer, GPT1Tokenizer), f"its vocabulary is of the kind {tokenizer.kind}"),
-    (
-      spec.head is None,
-      "it is fine-tuned, and the files have no place for W_y and the special tokens",
-    ),
-    (trunk.norm == "post", "it is pre-norm, as GPT-2"),
-    (trunk.heads == HEADS, f"it has {trunk.heads} heads and not {HEADS}"),
-  ):
-    if not fits:
-      raise InputError(
-        f"--format=openai: holds GPT-1 with OpenAI's vocabulary only, and {fault}; hf and npz hold it"
-      )
   shapes = _shapes(trunk)
-  each, left = divmod(sum(map(math.prod, shapes)), len(PIECES))
-  cut = meta.get("openai_pieces") or [[each + (i < left), _HEADER] for i in range(len(PIECES))]
+  size, remainder = divmod(sum(map(math.prod, shapes)), len(PIECES))
+  sizes = [size + 1] * remainder + [size] * (len(PIECES) - remainder)
+  layout_of_pieces = meta.get("openai_pieces") or [[size, _HEADER] for size in sizes]
   arrays = flatten_dict(params["trunk"], sep="/")
   arrays["tokens"] = arrays["tokens"][: trunk.vocab_size]
   names = ["positions", "tokens", *(array.ours for array in layout.of_blocks(trunk))]
   numbers = (np.ascontiguousarray(arrays[name], "<f4").reshape(-1) for name in names)
-  with whole(folder) as partial:
+  with atomic_folder(folder) as partial:
     with open(os.path.join(partial, SHAPES), "w", encoding="utf-8") as file:
       json.dump(shapes, file)
     for name, content in tokenizer.files.items():
       with open(os.path.join(partial, name), "wb") as file:
         file.write(content)
     rest = np.empty(0, "<f4")
-    for name, (count, header) in zip(PIECES, cut, strict=True):
+    for name, (count, header) in zip(PIECES, layout_of_pieces, strict=True):
       with open(os.path.join(partial, name), "wb") as file:
         file.write(_header(count, header))
         while count:
@@ -117,15 +109,32 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
           count -= part.size
 
 
+def _check_is_gpt1(spec: ModelConfig, tokenizer: Tokenizer) -> None:
+  trunk, problem = spec.trunk, None
+  if not isinstance(tokenizer, GPT1Tokenizer):
+    problem = f"its vocabulary is of the kind {tokenizer.kind}"
+  elif spec.head:
+    problem = "it is fine-tuned, and the files have no place for W_y and the special tokens"
+  elif trunk.norm != "post":
+    problem = "it is pre-norm, as GPT-2"
+  elif trunk.heads != HEADS:
+    problem = f"it has {trunk.heads} heads and not {HEADS}"
+  if problem:
+    raise InputError(
+      f"--format=openai: holds GPT-1 with OpenAI's vocabulary only, and {problem}; hf and npz "
+      "hold it"
+    )
+
+
 def _shapes(trunk: TransformerConfig) -> list[tuple[int, ...]]:
-  """Of all arrays, as params_shapes.json has them."""
+  """The shapes of all arrays, as in params_shapes.json."""
   blocks = [array.shape for array in layout.of_blocks(trunk)]
   kernels = [(1, *shape) if len(shape) == 2 else shape for shape in blocks]
   return [(trunk.context, trunk.width), (trunk.vocab_size, trunk.width), *kernels]
 
 
 def _read_shapes(path: str, tokenizer: GPT1Tokenizer) -> TransformerConfig:
-  """The model that the shapes are of."""
+  """The model config that has the shapes of params_shapes.json."""
   try:
     with open(path, encoding="utf-8") as file:
       shapes = [tuple(shape) for shape in json.load(file)]
@@ -159,9 +168,9 @@ def _read_shapes(path: str, tokenizer: GPT1Tokenizer) -> TransformerConfig:
 
 
 def _open(path: str) -> np.memmap:
-  """A piece, mapped and not read."""
+  """A piece as a memory map."""
   try:
-    piece = np.lib.format.open_memmap(path, mode="r")  # knows neither pickles nor zips
+    piece = np.lib.format.open_memmap(path, mode="r")  # reads neither pickles nor zips
     if piece.ndim != 1 or piece.dtype != np.dtype("<f4"):
       raise ValueError("should be one vector of float32")
     if os.path.getsize(path) != piece.offset + piece.nbytes:
@@ -169,17 +178,13 @@ def _open(path: str) -> np.memmap:
     return piece
   except FileNotFoundError as error:
     raise InputError(f"{path}: missing; a release has {PIECES[0]} to {PIECES[-1]}") from error
-  except (
-    OSError,
-    ValueError,
-    OverflowError,
-    tokenize.TokenError,
-  ) as error:  # NumPy lets the last two out of a header
+  except (OSError, ValueError, OverflowError, tokenize.TokenError) as error:
+    # The last two come out of NumPy's parser of headers.
     raise InputError(f"{path}: not a piece of a release ({error}); copy it again") from error
 
 
 def _take(pieces: list[np.ndarray], out: np.ndarray) -> None:
-  """Fills `out` from the front of the pieces, which are let go of as they are used up."""
+  """Moves numbers from the front of the pieces to `out`; drops the pieces that are used up."""
   out = out.reshape(-1)
   while out.size:
     part = pieces[0][: out.size]
@@ -190,9 +195,7 @@ def _take(pieces: list[np.ndarray], out: np.ndarray) -> None:
 
 
 def _header(count: int, size: int) -> bytes:
-  """That of an .npy file of float32 [count], version 1.0, filled with spaces up to so many
-  bytes.
-  """
+  """The header of an .npy file of float32 [count], version 1.0, padded to `size` bytes."""
   text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}"
   return (
     b"\x93NUMPY\x01\x00"

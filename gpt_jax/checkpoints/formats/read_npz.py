@@ -1,5 +1,4 @@
-"""GPT-1 and GPT-2 from an exported folder (launch/export.py --format=npz), in NumPy alone: copy
-this file, it is all.
+"""Runs an exported GPT-1 or GPT-2 (launch/export.py --format=npz) in NumPy alone; copy this file.
 
 python read_npz.py FOLDER ID ID ID …
 """
@@ -11,9 +10,7 @@ import numpy as np
 
 
 def load(folder):
-  """The parameters by name, such as trunk/block_0/mlp/in/kernel, and the sizes of the
-  Transformer.
-  """
+  """The parameters by name, e.g. trunk/block_0/mlp/in/kernel, and the Transformer's sizes."""
   with open(f"{folder}/config.json", encoding="utf-8") as file:
     sizes = json.load(file)["model"]["trunk"]
   with np.load(f"{folder}/weights.npz", allow_pickle=False) as arrays:
@@ -21,17 +18,12 @@ def load(folder):
 
 
 def logits(params, sizes, ids):
-  """Scores float32 [T, V] of the token that follows each of the ids [T]; their softmax is its
-  probability.
-  """
+  """Next-token logits float32 [T, V] after each of the ids [T]."""
   table = params["trunk/tokens"]
   x = table[ids] + params["trunk/positions"][: len(ids)]  # [T, D]
   for i in range(sizes["layers"]):
-    p = {
-      name.split("/", 2)[2]: array
-      for name, array in params.items()
-      if name.startswith(f"trunk/block_{i}/")
-    }
+    prefix = f"trunk/block_{i}/"
+    p = {name.removeprefix(prefix): params[name] for name in params if name.startswith(prefix)}
     if sizes["norm"] == "pre":  # GPT-2
       x = x + attention(p, norm(p, "attention_norm", x))
       x = x + mlp(p, norm(p, "mlp_norm", x))
@@ -43,14 +35,13 @@ def logits(params, sizes, ids):
 
 
 def attention(p, x):
-  q, k, v = (
-    np.einsum("td,dnhk->nhtk", x, p["attention/qkv/kernel"]) + p["attention/qkv/bias"][:, :, None]
-  )
+  qkv = np.einsum("td,dnhk->nhtk", x, p["attention/qkv/kernel"])
+  q, k, v = qkv + p["attention/qkv/bias"][:, :, None]
   scores = q @ k.swapaxes(1, 2) / q.shape[-1] ** 0.5  # [H, T, T]
-  scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)  # a token sees those before it
-  shares = np.exp(scores - scores.max(-1, keepdims=True))
-  shares /= shares.sum(-1, keepdims=True)
-  return np.einsum("htk,hkd->td", shares @ v, p["attention/out/kernel"]) + p["attention/out/bias"]
+  scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)  # causal
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  weights /= weights.sum(-1, keepdims=True)
+  return np.einsum("htk,hkd->td", weights @ v, p["attention/out/kernel"]) + p["attention/out/bias"]
 
 
 def mlp(p, x):
@@ -65,6 +56,5 @@ def norm(p, name, x):
 
 
 if __name__ == "__main__":
-  print(
-    logits(*load(sys.argv[1]), list(map(int, sys.argv[2:])))[-1].argsort()[:-6:-1]
-  )  # the five likeliest next
+  likeliest = logits(*load(sys.argv[1]), list(map(int, sys.argv[2:])))[-1].argsort()[::-1]
+  print(likeliest[:5])

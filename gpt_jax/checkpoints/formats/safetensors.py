@@ -1,35 +1,37 @@
-"""Exports as safetensors, with the config in the file's metadata too: see folder.py. Needs the
-extra 'safetensors'.
+"""Exports as safetensors, with the config also in the file's metadata (see folder).
+
+Needs the extra 'safetensors'.
 """
 
 import json
 import os
 from typing import Any
 
-from gpt_jax.checkpoints.formats import folder as folders
+from gpt_jax.checkpoints.formats.folder import Arrays, detect_export, load_export, save_export
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 
+HELP = "weights.safetensors, any model"
 WEIGHTS = "weights.safetensors"
 
 
 def detect(path: str) -> bool:
-  return folders.detect(path, WEIGHTS)
+  return detect_export(path, WEIGHTS)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """See folder.save."""
-  library()  # missing, it is to be met before the work
-  folders.save(folder, WEIGHTS, _write, params, meta, step, tokenizer)
+  """See save_export."""
+  library()  # fail before the expensive part
+  save_export(folder, WEIGHTS, _write, params, meta, step, tokenizer)
 
 
 def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
-  """See folder.load."""
-  return folders.load(folder, WEIGHTS, _read, library().SafetensorError)
+  """See load_export."""
+  return load_export(folder, WEIGHTS, _read, library().SafetensorError)
 
 
 def library() -> Any:
-  """The package. Raises InputError where it is not installed."""
+  """The safetensors package. Raises InputError if it is not installed."""
   try:
     import safetensors.numpy
   except ImportError as error:
@@ -39,23 +41,27 @@ def library() -> Any:
   return safetensors
 
 
-def write(path: str, arrays: folders.Arrays, notes: dict[str, str]) -> None:
-  """One file, with the permissions of any other: the package's own are for its owner only.
-  Raises OSError.
+def write(path: str, arrays: Arrays, notes: dict[str, str]) -> None:
+  """Writes a safetensors file with the permissions of an ordinary file.
+
+  The package's own files are readable by their owner only.
+
+  Raises:
+    OSError: the file cannot be written.
   """
   with open(path, "wb") as file:
     mode = os.fstat(file.fileno()).st_mode
   try:
     library().numpy.save_file(arrays, path, notes)
-  except library().SafetensorError as error:  # what it makes of a full disk
+  except library().SafetensorError as error:  # e.g. a full disk
     raise OSError(str(error)) from error
   os.chmod(path, mode)
 
 
-def _write(path: str, arrays: folders.Arrays, config: dict) -> None:
-  # One note, since the order of several is another each time and so would be the file's sum.
+def _write(path: str, arrays: Arrays, config: dict) -> None:
+  # A single note: the order of several is random, and so the file's checksum would be.
   write(path, arrays, {"gpt_jax": json.dumps(config)})
 
 
-def _read(path: str) -> folders.Arrays:
+def _read(path: str) -> Arrays:
   return library().numpy.load_file(path)

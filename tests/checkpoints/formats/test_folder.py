@@ -236,7 +236,7 @@ def test_no_room_left(tmp_path, parts, format):
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_reader_in_numpy(tmp_path, make_run, tiny_tokenizer, norm):
-  """interop/read_npz.py by itself, of GPT-1 and of GPT-2, against the model."""
+  """read_npz.py by itself, of GPT-1 and of GPT-2, against the model."""
   trunk = TransformerConfig(
     tiny_tokenizer.vocab_size, context=16, layers=3, width=24, heads=4, norm=norm
   )

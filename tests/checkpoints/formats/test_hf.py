@@ -273,10 +273,10 @@ DAMAGE = {
   "another activation": (sets(afn="relu", activation_function="relu"), "is 'relu': only 'gelu"),
   "another epsilon": (
     sets(layer_norm_epsilon=1e-6),
-    "layer_norm_epsilon is 1e-06: only 1e-05 is what we have",
+    "layer_norm_epsilon is 1e-06: only 1e-05 is supported",
   ),
-  "another context": (sets(n_ctx=8), "config.json: n_ctx is 8: only 16 is what we have"),
-  "another hidden size": (sets(n_inner=99), "n_inner is 99: only None or 96 is what we have"),
+  "another context": (sets(n_ctx=8), "config.json: n_ctx is 8: only 16 is supported"),
+  "another hidden size": (sets(n_inner=99), "n_inner is 99: only None or 96 is supported"),
   "scores by layer": (
     sets(scale_attn_by_inverse_layer_idx=True),
     "scale_attn_by_inverse_layer_idx is True",

@@ -307,8 +307,8 @@ TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
 @pytest.mark.parametrize(
   "spec, message",
   [
-    (ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "this is LSTMConfig"),
-    (ModelConfig(TRUNK, attention="bidirectional"), "a model that looks ahead"),
+    (ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "this is a LSTMConfig"),
+    (ModelConfig(TRUNK, attention="bidirectional"), "this is a bidirectional model"),
     (
       ModelConfig(TRUNK, (ClassifyHead(),)),
       "it is fine-tuned, and the files have no place for W_y",

@@ -171,7 +171,7 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   )
   assert np.abs(call(model, filled).mc_logits.numpy() - scores).max() > 0.01
   assert (
-    f"Give the places of {tokenizer.special.extract} as `mc_token_ids`"
+    f"Give the positions of {tokenizer.special.extract} as `mc_token_ids`"
     in (folder / "README.md").read_text()
   )
   model.save_pretrained(tmp_path / "saved")

@@ -1,0 +1,43 @@
+"""Predictions for labeled examples from a model with a labeled head."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from gpt_jax.models.model import Model, Outputs
+from gpt_jax.parallel.placement import local_part, to_device
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.packing import OrderedBatches
+
+
+def make_predictor(model: Model, mesh: Mesh) -> Callable[[Any, Encoded, int], Any]:
+  """(params, examples, batch size) -> predictions in the examples' order, on every process.
+
+  They are probabilities: float32 [N, K], or for a head that predicts each token a list of [t, K],
+  one position per id of the example's sequence.
+  """
+  head = model.config.head
+  index = model.config.heads.index(head)
+
+  @jax.jit
+  def batch_predictions(params, batch):
+    outputs = model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))
+    return head.decode(cast(Outputs, outputs).heads[index])
+
+  def predict(params, encoded: Encoded, batch_size: int) -> Any:
+    devices = mesh.shape["data"]
+    size = -(-batch_size // devices) * devices
+    batches = OrderedBatches(encoded, size, row_multiple=devices)
+    predictions: list[np.ndarray] = []
+    with jax.set_mesh(mesh):
+      for step, batch in enumerate(batches):
+        placed = to_device(local_part(batch, mesh), mesh)
+        values = multihost_utils.process_allgather(batch_predictions(params, placed), tiled=True)
+        predictions.extend(batches.unpack(step, values) if head.per_token else [values])
+    return predictions if head.per_token else np.concatenate(predictions)[: len(encoded)]
+
+  return predict

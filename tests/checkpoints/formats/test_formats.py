@@ -1,0 +1,71 @@
+"""Formats are found by their files: a new one edits no other file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt_jax.checkpoints import formats
+from gpt_jax.checkpoints.formats import (
+  describe_formats,
+  detect_format,
+  find_format,
+  list_formats,
+)
+from gpt_jax.errors import InputError
+
+ROOT = Path(__file__).parents[3]
+NEW = """
+HELP = "a file of one word"
+def detect(path):
+  return path.endswith(".word")
+def load(path): ...
+def save(folder, params, meta, step, tokenizer): ...
+"""
+
+
+def test_every_file_with_help_is_a_format():
+  assert list(list_formats()) == ["hf", "npz", "openai", "safetensors"]
+  for name, text in list_formats().items():
+    module = find_format(name)
+    assert module.HELP == text and "\n" not in text
+    assert all(callable(getattr(module, part)) for part in ("detect", "load", "save"))
+
+
+def test_a_new_format_edits_no_other_file(tmp_path, monkeypatch):
+  (tmp_path / "word.py").write_text(NEW)
+  monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+  assert describe_formats().endswith("any model; word: a file of one word")
+  assert find_format("word").HELP == "a file of one word"
+  assert detect_format("a.word") is find_format("word")
+
+
+def test_a_model_in_two_formats_is_ambiguous(tmp_path):
+  for name in ("weights.npz", "model.safetensors"):
+    (tmp_path / name).touch()
+  with pytest.raises(InputError, match="holds models in several formats, hf and npz; keep one"):
+    detect_format(str(tmp_path))
+  (tmp_path / "weights.npz").unlink()
+  assert detect_format(str(tmp_path)) is find_format("hf")
+
+
+@pytest.mark.parametrize("name", ["torch", "", "folder", "layout", "read_npz", "__init__"])
+def test_helper_files_are_no_formats(name):
+  with pytest.raises(InputError, match=f"--format={name}: must be one of hf, npz, openai, safet"):
+    find_format(name)
+
+
+@pytest.mark.parametrize("program", ["export", "import_weights"])
+def test_help_lists_the_formats_without_importing_them(program):
+  script = f"""if True:
+    import sys
+    sys.path.insert(0, {str(ROOT / "launch")!r})
+    sys.argv = ["{program}.py", "--help"]
+    import command_line, {program}
+    command_line.run({program}.main)
+    assert "jax" not in sys.modules, "imported jax"
+  """
+  done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  assert describe_formats() in done.stdout

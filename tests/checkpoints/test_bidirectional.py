@@ -1,0 +1,50 @@
+"""A bidirectional checkpoint is never read left to right: it has seen what it would predict."""
+
+import numpy as np
+import pytest
+
+import gpt_jax
+from gpt_jax.batch import Rows
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import generate, visualize, zero_shot
+
+TEXT = "the cat sat on the mat"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, make_run, tiny_tokenizer):
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
+  return make_run(
+    tmp_path_factory.mktemp("bidirectional") / "run", ModelConfig(trunk, attention="bidirectional")
+  )
+
+
+@pytest.mark.parametrize(
+  "read",
+  [
+    lambda run, folder: generate.run(run, [TEXT], max_tokens=2),
+    lambda run, folder: gpt_jax.load(run).generate(TEXT, max_tokens=2),
+    lambda run, folder: gpt_jax.load(run).log_probs(TEXT),
+    lambda run, folder: zero_shot.run(run, str(folder)),
+    lambda run, folder: visualize.run(run, str(folder / "page.html"), [TEXT]),
+  ],
+  ids=["generate", "load.generate", "load.log_probs", "zero_shot", "visualize"],
+)
+def test_reading_from_left_to_right_is_refused(run, tmp_path, read):
+  with pytest.raises(InputError, match=f"^{run}: a model with bidirectional attention") as error:
+    read(run, tmp_path)
+  assert "\n" not in str(error.value)
+  assert not list(tmp_path.iterdir())
+
+
+def test_embeddings_use_the_models_own_attention(run):
+  loaded = load_model(run)
+  ids = loaded.tokenizer.encode(TEXT)[None]
+  positions = np.arange(ids.shape[1], dtype=np.int32)[None]
+  variables = {"params": loaded.params}
+  hidden, _ = loaded.model.apply(variables, Rows(ids, positions), method="states")
+  assert ids.shape[1] < 16  # so that there is padding, which must not be attended to
+  np.testing.assert_allclose(gpt_jax.load(run).embed(TEXT), hidden[0].mean(0), atol=1e-5)
