@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from gpt_jax.files import write_json
 from gpt_jax.inference import generate
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import ModelConfig, language_model, make_heads
+from gpt_jax.models.model import ModelConfig, Outputs, language_model, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
@@ -168,7 +168,7 @@ def step(config: PretrainConfig) -> Measured:
   for _ in range(ROUNDS):
     for dtype, calls in multiplications.items():
       timed = zip(products, calls, strict=True)
-      product_times[dtype].append(sum(product.count * seconds(call) for product, call in timed))
+      product_times[dtype].append(sum(product.times * seconds(call) for product, call in timed))
     step_times.append(seconds(one_step))
 
   duration = statistics.median(step_times)
@@ -182,7 +182,7 @@ def step(config: PretrainConfig) -> Measured:
     yield "MFU", 100 * utilization, "%"
   if not products:
     return
-  work = sum(product.count * product.flops for product in products) * trainer.mesh.size
+  work = sum(product.times * product.flops for product in products) * trainer.mesh.size
   for dtype, times in product_times.items():
     yield f"matrix products alone, {dtype}", work / statistics.median(times) / 1e9, "GFLOP/s"
     pairs = zip(step_times, times, strict=True)
@@ -245,6 +245,7 @@ def _time_to_first_step(folder: str, workdir: str, env: dict[str, str]) -> float
     [sys.executable, "-c", _START, *arguments], env=env, stderr=subprocess.PIPE, text=True
   ) as process:
     lines = []
+    assert process.stderr is not None
     for line in process.stderr:
       lines.append(line)
       if line.startswith("step 1/1"):
@@ -315,7 +316,8 @@ def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
 
   @jax.jit
   def scores(params, batch):
-    return model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch)).heads[1]
+    outputs = model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))
+    return cast(Outputs, outputs).heads[1]
 
   def training(layout):
     nonlocal state
@@ -343,6 +345,7 @@ def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
 
 def one_sequence_per_row(batch: Batch, length: int) -> Batch:
   """The same examples with each sequence in a row of its own, padded to `length`."""
+  assert batch.labels is not None and batch.predictions is not None
   rows, anchors = batch.rows, batch.labels.anchors
   count = anchors.size
   packed = [*rows[:3], batch.predictions.targets, batch.predictions.weights]
@@ -380,7 +383,7 @@ class Product(NamedTuple):
   einsum: str
   left: tuple[int, ...]
   right: tuple[int, ...]
-  count: float
+  times: float
 
   @property
   def flops(self) -> float:

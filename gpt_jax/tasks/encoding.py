@@ -26,7 +26,7 @@ class Example(NamedTuple):
   location: str
 
 
-def evenly(examples: Sequence[Any], count: int) -> Sequence[Any]:
+def evenly(examples: list[Any], count: int) -> list[Any]:
   """So many of them, evenly from all, or all where count is 0: files may be sorted by source, as
   CoLA's and RACE's.
   """

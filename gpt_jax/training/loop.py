@@ -84,7 +84,8 @@ def fit(
     InputError: after 10 refused updates in a row.
     SystemExit: with code 0 after a SIGTERM, once the hooks of that step have run.
   """
-  interval, pending, evaluation = Interval(), None, {}
+  interval, pending = Interval(), None
+  evaluation: dict[str, float] = {}
   with Termination() as termination:
     for number in range(int(state.step) + 1, total_steps + 1):
       state, metrics = step(state, batch_at(number - 1))

@@ -57,7 +57,7 @@ def compile_init(
 
 
 def restore_or_init(
-  make_state: Callable[[jax.Array], TrainState], shardings: Any, seed: int, checkpoints: Checkpoints
+  make_state: Callable[[Any], TrainState], shardings: Any, seed: int, checkpoints: Checkpoints
 ) -> tuple[TrainState, int]:
   """The newest checkpoint's state, or the first state where there is none; and its step.
 
@@ -136,7 +136,8 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
   """(state, batch [M, ...], seed) -> gradient and metrics of the whole batch."""
 
   def step_gradient(state: TrainState, batch: Any, seed: jax.Array):
-    device, devices = 0, 1
+    device: jax.Array | int = 0
+    devices: jax.Array | int = 1
     if axis is not None:
       device, devices = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
     per_microbatch = jax.vmap(loss.denominators)(batch)

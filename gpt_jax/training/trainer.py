@@ -120,5 +120,8 @@ class Trainer:
       seed: of dropout.
       hooks: see hooks.py.
     """
-    step = functools.partial(self.step, seed=seed)
+
+    def step(state, batch):
+      return self.step(state, batch, seed)
+
     return fit(state, step, lambda n: self.to_device(batch_at(n)), total_steps, hooks)

@@ -119,8 +119,8 @@ def test_rates_follow_from_times(config, monkeypatch):
   assert rates["MFU"] == pytest.approx(200)
   # All products in turn take 0.5 s each, as the step does.
   products = benchmark.matrix_products(config, jax.device_count())
-  count = sum(product.count for product in products)
-  work = jax.device_count() * sum(product.count * product.flops for product in products)
+  count = sum(product.times for product in products)
+  work = jax.device_count() * sum(product.times * product.flops for product in products)
   assert rates["matrix products alone, float32"] == pytest.approx(work / (0.5 * count) / 1e9)
   share = 8 * 16 * flops_per_token * count / work
   assert rates["share of that peak, float32"] == pytest.approx(100 * share)
@@ -132,7 +132,7 @@ def test_the_matrix_products_are_the_work_of_a_step(batch, length):
     TransformerConfig(vocab_size=40478), data=WindowsConfig(batch_size=batch, length=length)
   )
   work = sum(
-    product.count * product.flops for product in benchmark.matrix_products(config, devices=1)
+    product.times * product.flops for product in benchmark.matrix_products(config, devices=1)
   )
   # The formula also counts biases, norms and positions as if they were matrices: under 1 %.
   np.testing.assert_allclose(work, batch * length * config.trunk.flops_per_token(length), rtol=0.01)

@@ -32,6 +32,7 @@ class MaskedHead:
     return _Transform(trunk.width, trunk.rows, trunk.dtype)
 
   def denominator(self, batch: Batch) -> jax.Array:
+    assert batch.predictions is not None
     return batch.predictions.weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
@@ -41,6 +42,7 @@ class MaskedHead:
     hidden = jnp.concatenate([hidden, jnp.ones_like(hidden[..., :1])], axis=-1)
     table = jnp.concatenate([states.table, bias[:, None].astype(states.table.dtype)], axis=-1)
     predictions = batch.predictions
+    assert predictions is not None
     total = cross_entropy(hidden, table, predictions.targets, predictions.weights, num_tokens)
     return Mean(total, self.denominator(batch))
 
@@ -57,6 +59,7 @@ class _Transform(nn.Module):
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key=None):
+    assert batch.predictions is not None and batch.predictions.at is not None
     hidden = jnp.take_along_axis(states.hidden, batch.predictions.at[..., None], axis=1)
     hidden = Projection((self.width,), (self.width,), self.dtype, name="transform")(hidden)
     hidden = LayerNorm(self.dtype, name="norm")(jax.nn.gelu(hidden, approximate=False))
