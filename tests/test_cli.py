@@ -339,7 +339,7 @@ CASES = [
   ("predict --checkpoint={finetuned} --input=rows.tsv --data_dir=labels", "give either --input"),
   (
     "predict --checkpoint={finetuned} --input=rows.tsv --split=dev",
-    "--split=dev: is of --data_dir",
+    "--split=dev needs --data_dir",
   ),
   (
     "predict --checkpoint={finetuned} --data_dir=labels",
@@ -355,7 +355,7 @@ CASES = [
   ),
   (
     "predict --checkpoint={finetuned} --data_dir=labels --split=dev --output=labels/dev.tsv",
-    "in --data_dir already",
+    "is a file of --data_dir",
   ),
   ("glue", "needed: --checkpoints, --data_dir, --out; or --check alone"),
   ("glue --data_dir=labels --out=new.zip", "needed: --checkpoints; or --check alone"),
@@ -410,7 +410,7 @@ CASES = [
   ),
   (
     "zero_shot --checkpoint={pretrained} --data_dir=labels",
-    "--data_dir=labels: the data of no task is here",
+    "--data_dir=labels: no task can be evaluated; the tasks are cola, ",
   ),
   (
     "zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=cola",
@@ -425,6 +425,8 @@ CASES = [
     "zero_shot --checkpoint=prepared --data_dir=labels --history",
     "no checkpoints/ here; give the workdir of a run",
   ),
+  ("predict --checkpoint={finetuned} --input=rows.tsv --output=text.txt", "already exists; name"),
+  ("zero_shot --checkpoint={pretrained} --data_dir=labels --json=text.txt", "already exists; name"),
   (
     "zero_shot --checkpoint={pretrained} --data_dir=labels --json=nothing/a.json",
     "nothing/a.json: no such folder",

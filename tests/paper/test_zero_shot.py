@@ -182,26 +182,48 @@ def test_what_measuring_needs_is_missed_at_once(world, monkeypatch):
     zero_shot.run(world.run, world.data)
 
 
+LONG = "the cat sat " * 40
+
+
+def write_cola(folder, train, dev):
+  (folder / "glue" / "CoLA").mkdir(parents=True)
+  for split, sentences in (("train", train), ("dev", dev)):
+    rows = [f"x\t{int(text.startswith('the'))}\t\t{text}\n" for text in sentences]
+    (folder / "glue" / "CoLA" / f"{split}.tsv").write_text("".join(rows))
+
+
 @pytest.mark.parametrize(
-  "sentence, message",
+  "train, dev, message",
   [
-    ("the", "dev.tsv:1: no token to score"),
-    ("the cat sat " * 40, r"dev.tsv:1: \d+ tokens to score; .* context is 64"),
+    (["the cat sat"], ["the"], "cola: no dev question can be scored; .*dev.tsv:1: no token to"),
+    (["the cat sat"], [LONG], r"no dev question .*dev.tsv:1: \d+ tokens .* context is 64"),
+    ([LONG], ["the cat sat"], r"no train question .*train.tsv:1: \d+ tokens .* context is 64"),
   ],
 )
-def test_texts_that_cannot_be_scored_are_named_before_any_is(
-  world, tmp_path, monkeypatch, sentence, message
+def test_a_task_without_a_question_that_fits_is_refused(
+  world, tmp_path, monkeypatch, train, dev, message
 ):
-  (tmp_path / "glue" / "CoLA").mkdir(parents=True)
-  for split, text in (("train", "the cat sat"), ("dev", sentence)):
-    (tmp_path / "glue" / "CoLA" / f"{split}.tsv").write_text(f"x\t1\t\t{text}\n")
+  write_cola(tmp_path, train, dev)
   monkeypatch.setattr(zero_shot, "measure", None)
   with pytest.raises(InputError, match=message):
     zero_shot.run(world.run, str(tmp_path), ["cola"])
+  with pytest.raises(InputError, match="no task can be evaluated"):
+    zero_shot.run(world.run, str(tmp_path))
+
+
+def test_questions_longer_than_the_context_are_left_out(world, tmp_path):
+  sentences = ["the cat sat", "cat the on sat", "the dog ran to the sea", "the barn"]
+  write_cola(tmp_path / "short", sentences, sentences)
+  write_cola(tmp_path / "long", [*sentences, LONG], [sentences[0], LONG, *sentences[1:], LONG])
+  expected = zero_shot.run(world.run, str(tmp_path / "short"), ["cola"])
+  with pytest.warns(UserWarning, match="cola: 3 of 11 questions left out; .*train.tsv:5: "):
+    results = zero_shot.run(world.run, str(tmp_path / "long"), ["cola"])
+  assert results == expected
+  assert [result.examples for result in results] == [4] * 3
 
 
 def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
-  questions, judge = TASKS["dprd"](world.data, tiny_tokenizer, 0)
+  questions = TASKS["dprd"].questions(world.data, tiny_tokenizer, 0)
   text = tiny_tokenizer.decode
   # What the candidates have in common is read once: here the article too.
   heads = ["the cat sat on the mat because the", "italy ran to the sea and"]
@@ -218,14 +240,12 @@ def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
     ((less, likelier), 0.0),
     ((likelier, equal), 0.0),
   ):
-    assert judge([options] * 2)[0][1:3] == (
-      "accuracy",
-      value,
-    )  # of equals the last: no credit for the order
+    (score,) = TASKS["dprd"].judge(questions, [options] * 2)
+    assert (score.metric, score.value) == ("accuracy", value)  # ties go to the last option
 
 
 def test_options_that_begin_alike_are_scored_whole(world, tiny_tokenizer):
-  questions, _ = TASKS["race-middle"](world.data, tiny_tokenizer, 0)
+  questions = TASKS["race-middle"].questions(world.data, tiny_tokenizer, 0)
   first = questions[0]
   scored = [
     tiny_tokenizer.decode(option[n:])
@@ -295,3 +315,15 @@ def test_broken_sentences(tmp_path, text, message):
   (tmp_path / "winograd" / "test.c.txt").write_text(text)
   with pytest.raises(InputError, match=message):
     pronouns.read(str(tmp_path), "dprd")
+
+
+def test_existing_json_is_replaced_only_on_request(world, tmp_path, monkeypatch):
+  path = tmp_path / "results.json"
+  path.write_text("mine")
+  with monkeypatch.context() as patch:
+    patch.setattr(zero_shot, "load_model", lambda *_: pytest.fail())  # refused before any work
+    with pytest.raises(InputError, match="--json=.*results.json already exists; .*--overwrite"):
+      zero_shot.run(world.run, world.data, ["dprd"], out=str(path))
+  assert path.read_text() == "mine"
+  results = zero_shot.run(world.run, world.data, ["dprd"], out=str(path), overwrite=True)
+  assert json.loads(path.read_text()) == [result._asdict() for result in results]

@@ -68,10 +68,10 @@ def test_every_form_of_input(checkpoint, expected, tmp_path, monkeypatch, name, 
   source = write(tmp_path, name, FORMS[name])
   if standard_input:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FORMS[name].encode())))
-    readers._read_standard_input.cache_clear()
+    readers._standard_input.cache_clear()
     source = "-"
   found = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
-  readers._read_standard_input.cache_clear()
+  readers._standard_input.cache_clear()
   assert [list(result["probabilities"]) for result in found] == [["barks", "meows"]] * 4
   np.testing.assert_allclose(
     [list(result["probabilities"].values()) for result in found], expected, atol=1e-5
@@ -137,7 +137,7 @@ def test_multiple_choice(model_of, tmp_path):
     (
       "in.tsv",
       "cat\tx\ndog\ty\n",
-      "in.tsv:1: 2 columns; without a first line that names them there should be 1: text",
+      "in.tsv:1: 2 columns; without a header line there should be 1: text",
     ),
     ("in.tsv", "id\ttext\n1\tcat\n2\n", "in.tsv:3: 1 columns, but the header names 2"),
     ("in.csv", "id,words\n1,cat\n", "in.csv:2: no column 'text'; the columns are 'id', 'words'"),
@@ -149,8 +149,8 @@ def test_multiple_choice(model_of, tmp_path):
     ),
     ("in.jsonl", '{"text": "cat"}\n{"text"\n', "in.jsonl:2: not JSON"),
     ("in.txt", "", "in.txt: empty"),
-    ("in.txt", "the cat\n\nthe dog\n", "in.txt:2: an empty line; give it a text, or remove it"),
-    ("in.tsv", "text\tlabel\n", "in.tsv: no rows; one needs text"),
+    ("in.txt", "the cat\n\nthe dog\n", "in.txt:2: empty line; put a text there or remove the line"),
+    ("in.tsv", "text\tlabel\n", "in.tsv: no rows; the columns should be text"),
     ("in.csv", "", "in.csv: empty"),
     ("in.jsonl", "", "in.jsonl: no rows"),
     ("in.txt", b"the cat\nth\xe9 dog\n", r"in.txt:2: not UTF-8 \(byte 0xe9\)"),
@@ -160,7 +160,7 @@ def test_multiple_choice(model_of, tmp_path):
 def test_bad_input_names_its_place_and_loses_nothing(checkpoint, tmp_path, name, content, message):
   source, output = write(tmp_path, name, content), write(tmp_path, "out.tsv", "old predictions")
   with pytest.raises(InputError, match=message):
-    predict.run(checkpoint, source, output)
+    predict.run(checkpoint, source, output, overwrite=True)
   assert open(output, encoding="utf-8").read() == "old predictions"
   assert sorted(os.listdir(tmp_path)) == [name, "out.tsv"]
 
@@ -177,7 +177,7 @@ def test_killed_in_the_middle(checkpoint, tmp_path, monkeypatch):
   monkeypatch.setattr(predict, "_result", interrupt)
   source, output = write(tmp_path, "in.txt", "cat\n"), write(tmp_path, "out.tsv", "old predictions")
   with pytest.raises(KeyboardInterrupt):
-    predict.run(checkpoint, source, output)
+    predict.run(checkpoint, source, output, overwrite=True)
   assert open(output, encoding="utf-8").read() == "old predictions"
   assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.tsv"]
 
@@ -228,10 +228,10 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
   dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
   (tmp_path / "link").symlink_to(tmp_path / "data")
   for folder in ("data", "link"):
-    with pytest.raises(
-      InputError, match="--output=.*: is there in --data_dir already; name another file"
-    ):
-      predict.run(checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev")
+    with pytest.raises(InputError, match="--output=.* is a file of --data_dir; name another file"):
+      predict.run(
+        checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev", overwrite=True
+      )
 
 
 @pytest.mark.parametrize(
@@ -240,3 +240,14 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
 def test_either_a_file_or_a_split(checkpoint, given):
   with pytest.raises(InputError, match="give either --input, a file of rows, or --data_dir"):
     predict.run(checkpoint, **given)
+
+
+def test_an_existing_output_is_replaced_only_on_request(checkpoint, tmp_path, monkeypatch):
+  source, output = write(tmp_path, "in.txt", "the cat\n"), write(tmp_path, "out.tsv", "mine")
+  with monkeypatch.context() as patch:
+    patch.setattr(predict, "load_model", lambda *_: pytest.fail())  # refused before any work
+    with pytest.raises(InputError, match="--output=.*out.tsv already exists; .*--overwrite"):
+      predict.run(checkpoint, source, output)
+  assert open(output, encoding="utf-8").read() == "mine"
+  predict.run(checkpoint, source, output, overwrite=True)
+  assert open(output, encoding="utf-8").read().startswith("prediction\t")

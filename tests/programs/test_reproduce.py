@@ -279,6 +279,25 @@ def test_figure_2_without_all_of_its_data(world, files, made_up, tmp_path, monke
   assert "zero-shot race" not in results["left_out"]
 
 
+def test_figure_2_goes_on_without_questions_longer_than_the_context(
+  world, files, made_up, tmp_path, monkeypatch
+):
+  with open(files / "glue" / "CoLA" / "dev.tsv", "a") as file:
+    file.write(f"x\t1\t\t{'the cat ' * 40}\n")
+  measured = []
+  monkeypatch.setattr(
+    reproduce.zero_shot, "measure", lambda loaded, prepared, score: measured.append(prepared) or []
+  )
+  with pytest.warns(UserWarning, match="cola: 1 of 5 questions left out; .*dev.tsv:3: "):
+    results = reproduce.run(
+      str(tmp_path / "out"), world.paths["transformer"], str(files), figure=["2"], tasks=["cola"]
+    )
+  assert [len(prepared["cola"].questions) for prepared in measured] == [4, 4]
+  left_out = results["left_out"]["zero-shot cola of the transformer"]
+  assert re.search(r"dev.tsv:3: \d+ tokens to score; the model's context is 32", left_out)
+  assert left_out in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("task", sorted(paper.ANCHORS))
 def test_every_zero_shot_task_can_be_told_and_drawn(task, tmp_path):
   found = [
@@ -414,7 +433,7 @@ def test_glue_is_averaged_by_its_own_rule():
     ({"table": [], "figure": []}, "nothing to reproduce: give --table"),
     ({"budget": "large"}, "--budget=large: must be one of paper, small"),
     ({"tasks": ["colla"]}, "no task 'colla'"),
-    ({"budget": "paper"}, "holds results of budget small and the checkpoints"),
+    ({"budget": "paper"}, "holds results of budget small and checkpoints"),
     ({"lstm": "nothing"}, "no checkpoint in"),
     ({"lstm": "transformer"}, "--lstm=.*: a TransformerConfig; should be a LSTMConfig"),
   ],
@@ -445,5 +464,5 @@ def test_a_folder_of_something_else(world, tmp_path):
       str(tmp_path / "thesis.txt"), world.paths["transformer"], world.data, **world.asked
     )
   (tmp_path / "results.json").write_text('{"budget": ')
-  with pytest.raises(InputError, match="results.json: cannot be read .* the runs stay"):
+  with pytest.raises(InputError, match="results.json: cannot be read .* finished runs are kept"):
     reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)
