@@ -381,7 +381,7 @@ CASES = [
     "glue --checkpoints={finetuned} --data_dir=tfds:labels --out=new.zip",
     "TFDS has shuffled the rows",
   ),
-  ("glue --check=text.txt --out=new.zip", "--check goes without --checkpoints, --data_dir, --out"),
+  ("glue --check=text.txt --out=new.zip", "--check cannot be combined with --checkpoints"),
   ("glue --check=text.txt", "text.txt: not a whole zip file"),
   ("glue --check=nothing.zip", "nothing.zip: No such file"),
   ("glue --check=prepared", "prepared: Is a directory"),
@@ -643,7 +643,7 @@ def test_verify_says_by_its_exit_code_what_it_found(
 
 @pytest.mark.released
 def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, monkeypatch, tmp_path):
-  """The commands of generate's docstring, as bash reads them; greedy or not, the prompt is given back whole."""
+  """The commands in generate's docstring, parsed by bash; the output repeats the prompt."""
   tokenizer = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
   spec = ModelConfig(
     TransformerConfig(tokenizer.vocab_size, context=64, layers=1, width=16, heads=2, norm="pre")
@@ -663,7 +663,7 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
       assert (code, err) == (0, "")
       told.append(out)
   assert told[0].startswith("The café is open.\n\nIt serves tea.\nTL;DR:")
-  assert told[1].startswith("bonjour = good morning\nmerci bien =")
+  assert told[1].startswith("bonjour = hello\nmerci =")
 
 
 def test_weights_are_imported_and_exported(world, launch, spacy_there, monkeypatch, tmp_path):
