@@ -1,4 +1,4 @@
-"""Bad input, through the command lines: one line that says what to do, exit code 2, and nothing lost."""
+"""Bad input on the command line: a one-line message, exit code 2, and no file lost."""
 
 import hashlib
 import json
@@ -359,7 +359,10 @@ CASES = [
   ),
   ("glue", "needed: --checkpoints, --data_dir, --out; or --check alone"),
   ("glue --data_dir=labels --out=new.zip", "needed: --checkpoints; or --check alone"),
-  ("glue --checkpoints= --data_dir=labels --out=new.zip", "--checkpoints: none is named"),
+  (
+    "glue --checkpoints= --data_dir=labels --out=new.zip",
+    "--checkpoints is empty; give one or more",
+  ),
   ("glue --checkpoints=prepared --data_dir=labels --out=new.zip", "no checkpoint in"),
   (
     "glue --checkpoints={pretrained} --data_dir=labels --out=new.zip",
@@ -367,22 +370,22 @@ CASES = [
   ),
   (
     "glue --checkpoints={finetuned} --data_dir=labels --out=new.zip",
-    "is of table, no task of GLUE; these are cola, ",
+    "is fine-tuned on table, not on a task of GLUE; these are cola, ",
   ),
   (
     "glue --checkpoints={finetuned} --data_dir=labels --out=text.txt",
-    "--out=text.txt: is there already",
+    "--out=text.txt already exists",
   ),
   (
     "glue --checkpoints={finetuned} --data_dir=labels --out=",
-    "--out=: should name the zip to make",
+    "--out=: name the zip file to create",
   ),
   (
     "glue --checkpoints={finetuned} --data_dir=tfds:labels --out=new.zip",
-    "TFDS has shuffled the rows",
+    "TFDS shuffles the rows",
   ),
   ("glue --check=text.txt --out=new.zip", "--check cannot be combined with --checkpoints"),
-  ("glue --check=text.txt", "text.txt: not a whole zip file"),
+  ("glue --check=text.txt", "text.txt: not an intact zip file"),
   ("glue --check=nothing.zip", "nothing.zip: No such file"),
   ("glue --check=prepared", "prepared: Is a directory"),
   ("evaluate --checkpoint={finetuned} --data=prepared", "prepared/dev.tsv: No such file"),
@@ -449,27 +452,27 @@ CASES = [
   ("visualize --checkpoint={pretrained} --input=latin.txt --out=new", "latin.txt:1: not UTF-8"),
   (
     "visualize --checkpoint={pretrained} --input=empty.txt --out=new",
-    "--input=empty.txt: no texts in it",
+    "--input=empty.txt: the file has no texts",
   ),
   ("visualize --checkpoint={finetuned} --input=broken.tsv --out=new", "broken.tsv:3: 1 columns"),
   (
     f"visualize --checkpoint={{pretrained}} --text=cat --text={'the,' * 70} --out=new",
-    "text 2: 209 tokens, and the model's context is 64; give a part of it",
+    "text 2: 209 tokens; the model's context is 64: give a part of the text",
   ),
   (
     "visualize --checkpoint={pretrained} --text= --out=new",
-    "text 1: holds nothing that the tokenizer keeps",
+    "text 1: no tokens; give at least one word",
   ),
   ("visualize --checkpoint={pretrained} --text=\udcff --out=new", "text 1: not UTF-8"),
   (
     "visualize --checkpoint={pretrained} --text=the --out=text.txt",
-    "--out=text.txt: is there already and is no page",
+    "--out=text.txt already exists and is not a page",
   ),
   (
     "visualize --checkpoint={pretrained} --text=the --out=empty.txt",
-    "--out=empty.txt: is there already and is no page",
+    "--out=empty.txt already exists and is not a page",
   ),
-  ("visualize --checkpoint={pretrained} --text=the --out=prepared", "--out=prepared: is a folder"),
+  ("visualize --checkpoint={pretrained} --text=the --out=prepared", "--out=prepared is a folder"),
   (
     "visualize --checkpoint={pretrained} --text=the --out=nothing/new.html",
     "--out=nothing/new.html: No such file",

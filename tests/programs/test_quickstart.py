@@ -36,7 +36,7 @@ def test_a_text_of_ones_own_gives_a_report_a_plot_and_samples(own_text):
 def test_the_vocabulary_holds_the_characters_of_any_text(tmp_path):
   for text in ("So it was, once. " * 40, "".join(map(chr, range(0x4E00, 0x5E00)))):
     (tmp_path / "text.txt").write_text(text)
-    SentencePieceTokenizer.train([text], quickstart.vocabulary(str(tmp_path / "text.txt")))
+    SentencePieceTokenizer.train([text], quickstart.vocabulary_size(str(tmp_path / "text.txt")))
 
 
 def test_the_table_has_mean_and_spread_of_each_column():

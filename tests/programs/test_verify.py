@@ -59,7 +59,7 @@ def test_every_format_is_equal_to_every_other(world, capsys):
       and found["vocabulary"] is None
     )
     assert found["perplexities"][0] == found["perplexities"][1] > 1
-  assert "all arrays are the same, bit for bit" in capsys.readouterr().out
+  assert "all arrays are bit-identical" in capsys.readouterr().out
 
 
 @pytest.mark.released
@@ -106,7 +106,7 @@ def test_the_first_array_that_differs(world, capsys):
   )
   said = capsys.readouterr().out
   assert (
-    "first array that differs, of 2: trunk/block_2/mlp/in/bias, max |difference| 0.5 of [64]"
+    "arrays that differ: 2, the first trunk/block_2/mlp/in/bias, max |difference| 0.5 of [64]"
     in said
   )
   assert said.endswith("not equal within 0.0001\n")
@@ -179,7 +179,7 @@ def test_other_vocabularies(world, capsys, tiny_tokenizer):
   assert other.vocab_size == tiny_tokenizer.vocab_size
   found = verify.run(world.run, world("other", tokenizer=other), TEXT)
   assert found["logits"] == 0 and not found["equal"]
-  assert "another vocabulary of b: " in capsys.readouterr().out
+  assert "different vocabularies, of b: " in capsys.readouterr().out
   smaller = SentencePieceTokenizer.train(["another text"], 270)
   spec = ModelConfig(dataclasses.replace(world.spec.trunk, vocab_size=270))
   found = verify.run(world.run, world("smaller", spec, tokenizer=smaller), TEXT)

@@ -239,10 +239,10 @@ def test_texts_of_a_file_come_after_typed_ones(model_of, tmp_path):
 
 def test_a_task_cuts_by_its_rule_and_says_so(model_of, tmp_path):
   with pytest.warns(
-    UserWarning, match="text 1: cut to fit the context of 160, as in fine-tuning: 158 of"
+    UserWarning, match="text 1: truncated to the context of 160, as in fine-tuning: 158 of"
   ):
     (text,) = visualize.run(model_of("cola"), str(tmp_path / "page.html"), [LONG * 2])["texts"]
-  assert text["note"].startswith("cut to fit")
+  assert text["note"].startswith("truncated to")
   assert len(text["sequences"][0]["tokens"]) == 160 and len(text["classes"]["probabilities"]) == 158
 
 
@@ -303,7 +303,7 @@ def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
 
   monkeypatch.setattr(visualize, "read", interrupt)
   with pytest.raises(
-    InputError, match="other.html: is there already and is no page of this program"
+    InputError, match="other.html already exists and is not a page of this program"
   ):
     visualize.run(model_of("transformer"), str(other), ["the cat"])  # told before the time is spent
   with pytest.raises(SystemExit):
@@ -362,7 +362,7 @@ def test_a_browser_shows_tokens_and_the_chosen_head(model_of, tmp_path, render):
     for j, label in enumerate(labels):
       assert label.startswith(f"{sequence['tokens'][j]}: ")
       assert label.endswith(
-        "to the right, not seen" if j > token else told(share[j]) if share[j] >= 0.1 else "%"
+        "to the right, masked" if j > token else told(share[j]) if share[j] >= 0.1 else "%"
       )
     chosen = [
       j
@@ -373,7 +373,7 @@ def test_a_browser_shows_tokens_and_the_chosen_head(model_of, tmp_path, render):
     seen[layer, head] = labels
   assert len({tuple(labels) for labels in seen.values()}) == 3
   names = [attributes["aria-label"] for attributes, _ in shown.strips["likelihood"]]
-  assert names[0].endswith("not scored: nothing stands to its left")
+  assert names[0].endswith("not scored: no left context")
   assert (
     f"log-probability −{-sequence['logp'][1]:.3f};" in names[1]
     and f"rank {sequence['rank'][1]};" in names[1]
@@ -411,7 +411,7 @@ def test_a_browser_is_pointed_and_clicked_at(model_of, tmp_path, render):
   labels = [attributes["aria-label"] for attributes, _ in shown.strips["looks"]]
   for j, share in enumerate(shares(sequence)[1, 1, 2]):
     assert labels[j].endswith(
-      "to the right, not seen" if j > 2 else told(share) if share >= 0.1 else "%"
+      "to the right, masked" if j > 2 else told(share) if share >= 0.1 else "%"
     )
 
 
