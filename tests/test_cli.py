@@ -50,7 +50,7 @@ def get_config():
 
 @pytest.fixture
 def launch(monkeypatch, capsys):
-  """launch(program, *arguments) -> (exit code, standard output, standard error), in this process."""
+  """launch(program, *arguments) -> (exit code, stdout, stderr), run in this process."""
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
   monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
   monkeypatch.setattr(os, "environ", os.environ.copy())
@@ -78,7 +78,7 @@ def launch(monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, finetuned, release):
-  """A folder with everything that could be wrong, each in its own place."""
+  """A folder with every kind of bad input."""
   here = tmp_path_factory.mktemp("world")
   (here / "tiny.py").write_text(CONFIG)
   (here / "text.txt").write_text(
@@ -188,7 +188,8 @@ def contents(folder):
 
 PRETRAIN = "pretrain --config=tiny.py --workdir=new --data=prepared"
 TABLE = "--config={launched}/configs/finetune.py:table --workdir=new --config.batch_size=8"
-OFFICIAL = "finetune --config={{launched}}/configs/finetune.py:{} --workdir=new --data_dir=official --pretrained={{pretrained}}"
+FINETUNE = "finetune --config={{launched}}/configs/finetune.py:{} --workdir=new"
+OFFICIAL = f"{FINETUNE} --data_dir=official --pretrained={{{{pretrained}}}}"
 CASES = [
   # Files.
   ("prepare --source=nothing.txt --out=new", "nothing.txt: no such file"),
@@ -221,7 +222,8 @@ CASES = [
   (PRETRAIN.replace("prepared", "truncated"), "train.bin: truncated, "),
   (PRETRAIN.replace("prepared", "mixed"), "train.bin: a token file of another vocabulary"),
   (
-    f"{PRETRAIN} --config.data.sampling=across_documents --config.data.length=4096 --config.trunk.context=4096",
+    f"{PRETRAIN} --config.data.sampling=across_documents --config.data.length=4096"
+    " --config.trunk.context=4096",
     "less than one window of length + 1 = 4097",
   ),
   # Configs.
@@ -266,11 +268,13 @@ CASES = [
     "prepared: no tokenizer here",
   ),
   (
-    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --tokenizer=prepared/tokenizer",
+    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}}"
+    " --tokenizer=prepared/tokenizer",
     "--tokenizer is for --pretrained=none",
   ),
   (
-    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --config.task.labels=barks,meows",
+    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}}"
+    " --config.task.labels=barks,meows",
     "labels/train.tsv:3: label 'moos': should be one of barks, meows",
   ),
   (
@@ -306,11 +310,11 @@ CASES = [
     "finetune.py:NAME",
   ),
   (
-    "finetune --config={launched}/configs/finetune.py:colla --data_dir=x --pretrained={pretrained} --workdir=new",
+    FINETUNE.format("colla") + " --data_dir=x --pretrained={pretrained}",
     "no task 'colla'; the tasks are",
   ),
   (
-    "finetune --config={launched}/configs/finetune.py:cola --data_dir=labels --pretrained={pretrained} --workdir=new",
+    FINETUNE.format("cola") + " --data_dir=labels --pretrained={pretrained}",
     "--data_dir=labels: no folder 'glue/CoLA' here",
   ),
   (OFFICIAL.format("rte"), "glue/RTE/dev.tsv: No such file"),
@@ -631,12 +635,12 @@ def test_in_a_process_of_its_own(world, command, message):
 
 
 @pytest.mark.parametrize("difference, code", [(0, 0), (1, 1)])
-def test_verify_says_by_its_exit_code_what_it_found(
+def test_the_exit_code_of_verify_is_its_result(
   world, launch, monkeypatch, tmp_path, difference, code
 ):
-  found = load_model(world.paths["pretrained"])
-  found.params["trunk"]["positions"][0] += difference
-  npz.save(str(tmp_path / "other"), found.params, found.meta, found.step, found.tokenizer)
+  loaded = load_model(world.paths["pretrained"])
+  loaded.params["trunk"]["positions"][0] += difference
+  npz.save(str(tmp_path / "other"), loaded.params, loaded.meta, loaded.step, loaded.tokenizer)
   returned, out, err = launch(
     "verify", f"--a={world.paths['pretrained']}", f"--b={tmp_path / 'other'}", "--text=the cat"
   )
@@ -655,7 +659,7 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
   npz.save(str(tmp_path / "DIR"), make_run.params_of(spec, 1), meta, 1, tokenizer)
   (tmp_path / "article.txt").write_text("The café is open.\n\nIt serves tea.\n")
   monkeypatch.chdir(tmp_path)
-  told = []
+  outputs = []
   for line in (ROOT / "launch" / "generate.py").read_text().splitlines():
     if line.startswith("python ") and "$" in line:
       command = r"printf '%s\0' " + line.partition("generate.py")[2]
@@ -664,9 +668,9 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
       ).stdout.split("\0")
       code, out, err = launch("generate", "--max_tokens=3", *words[:-1])
       assert (code, err) == (0, "")
-      told.append(out)
-  assert told[0].startswith("The café is open.\n\nIt serves tea.\nTL;DR:")
-  assert told[1].startswith("bonjour = hello\nmerci =")
+      outputs.append(out)
+  assert outputs[0].startswith("The café is open.\n\nIt serves tea.\nTL;DR:")
+  assert outputs[1].startswith("bonjour = hello\nmerci =")
 
 
 def test_weights_are_imported_and_exported(world, launch, spacy_there, monkeypatch, tmp_path):

@@ -31,7 +31,8 @@ def main():
 
   from gpt_jax.errors import InputError
 
-  print(CONFIG.value.learning_rate, CONFIG.value.clip, WORKDIR.value, os.environ["JAX_COMPILATION_CACHE_DIR"])
+  cache = os.environ["JAX_COMPILATION_CACHE_DIR"]
+  print(CONFIG.value.learning_rate, CONFIG.value.clip, WORKDIR.value, cache)
   print("jax" in sys.modules)
   if FAIL.value == "warn":
     import warnings

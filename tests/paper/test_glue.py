@@ -76,13 +76,13 @@ def data(few, tmp_path):
 
 def columns_of(path):
   """The predictions of each file, whose index is 0, 1, …"""
-  found = {}
+  columns = {}
   with zipfile.ZipFile(path) as archive:
     for name in archive.namelist():
       header, *lines = archive.read(name).decode().splitlines()
-      index, found[name] = zip(*(line.split("\t") for line in lines), strict=True)
+      index, columns[name] = zip(*(line.split("\t") for line in lines), strict=True)
       assert (header, index) == ("index\tprediction", tuple(map(str, range(len(lines)))))
-  return found
+  return columns
 
 
 def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path):
@@ -198,7 +198,7 @@ def test_the_official_test_sets_have_these_many_rows(data_root, file):
     (
       ["race-middle"],
       None,
-      "race-middle is fine-tuned on race-middle, not on a task of GLUE; these are cola, sst2, .*wnli$",
+      "is fine-tuned on race-middle, not on a task of GLUE; these are cola, sst2, .*wnli$",
     ),
     (
       ["rte", "cola"],
@@ -333,14 +333,14 @@ def zipped(path, contents):
 def test_check_counts(few, tmp_path):
   contents = contents_of(few)
   for without in ((), ("AX.tsv",)):
-    found = check(
+    counted = check(
       zipped(tmp_path / "good.zip", {k: v for k, v in contents.items() if k not in without})
     )
-    assert {file: counts.total() for file, counts in found.items()} == {
+    assert {file: counts.total() for file, counts in counted.items()} == {
       file: test_set.rows for file, test_set in few.items() if file not in without
     }
-  assert found["CoLA.tsv"] == {"0": 3, "1": 2}
-  assert found["STS-B.tsv"] == {"0": 3, "5": 3, "2": 2}  # 2.5 is rounded to even
+  assert counted["CoLA.tsv"] == {"0": 3, "1": 2}
+  assert counted["STS-B.tsv"] == {"0": 3, "5": 3, "2": 2}  # 2.5 is rounded to even
   contents["RTE.tsv"] = contents["RTE.tsv"].removesuffix("\n")
   check(zipped(tmp_path / "good.zip", contents))
 
