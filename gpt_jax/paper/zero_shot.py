@@ -20,8 +20,9 @@ import numpy as np
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
-from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits
+from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
 from gpt_jax.tasks.encoding import Example, evenly
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.reading import pronouns
@@ -29,7 +30,6 @@ from gpt_jax.tasks.task import find
 
 SENTIMENT = (" positive", " negative")  # the words compared after "very"
 MAX_BATCH_TOKENS = 2**14
-_MIN_WIDTH = 16  # widths are powers of two from here on, so that few shapes are compiled
 
 
 class Question(NamedTuple):
@@ -39,7 +39,7 @@ class Question(NamedTuple):
     context: the ids that all options continue; may be empty.
     options: the ids of each continuation.
     unscored: for each option, how many of its first ids are fed but not scored.
-    name: "file:line", for messages.
+    location: "file:line", for messages.
     target: the correct option; for CoLA 1 if the sentence is acceptable, else 0.
     split: "train" for the examples that only fit a threshold, else "dev".
   """
@@ -47,7 +47,7 @@ class Question(NamedTuple):
   context: Sequence[int]
   options: Sequence[Sequence[int]]
   unscored: Sequence[int]
-  name: str = ""
+  location: str = ""
   target: int = 0
   split: str = "dev"
 
@@ -167,22 +167,22 @@ def checkpoints(workdir: str) -> list[str]:
   return [os.path.join(folder, step) for step in steps]
 
 
-def make_scorer(trunk: Any) -> Scorer:
+def make_scorer(model: Model) -> Scorer:
   """Builds (params, questions) -> the answers of every question's options.
 
   Each context is read once for all of its options. A context that leaves no room for the longest
   option loses its first tokens.
 
   Args:
-    trunk: the trunk config of a language model.
+    model: a causal language model.
   """
-  model = LanguageModel(trunk)
-  log_probs = jax.jit(functools.partial(_log_probs, model, trunk))
+  context = model.config.trunk.context
+  log_probs = jax.jit(functools.partial(_log_probs, model))
 
   def score(params, questions):
-    questions = [_truncate(question, trunk.context) for question in questions]
+    questions = [_truncate(question, context) for question in questions]
     answers: list[Any] = [None] * len(questions)
-    for shape, members in _group_by_shape(questions, trunk.context):
+    for shape, members in _group_by_shape(questions, context):
       size = min(len(members), _max_batch_size(model, params, shape))
       for first in range(0, len(members), size):
         batch = members[first : first + size]
@@ -203,8 +203,9 @@ class _Shape(NamedTuple):
   option: int
 
 
-def _log_probs(model, trunk, params, contexts, lengths, options):
+def _log_probs(model, params, contexts, lengths, options):
   """Contexts [Q, P], of lengths [Q] without padding, and options [Q, C, T] -> [Q, C, T]."""
+  trunk = model.config.trunk
   questions, choices, width = options.shape
 
   def extend(ids, positions, valid, state):
@@ -228,9 +229,7 @@ def _log_probs(model, trunk, params, contexts, lengths, options):
 
   def option_log_probs(hidden_and_ids):
     hidden, ids = hidden_and_ids
-    scores = logits(hidden, table, trunk.vocab_size)
-    right = jnp.take_along_axis(scores, ids[:, None], axis=-1)[:, 0]
-    return right - jax.nn.logsumexp(scores, axis=-1)
+    return token_log_probs(logits(hidden, table, trunk.vocab_size), ids)
 
   # In chunks of options, so that the logits of few of them are in memory at once.
   chunk = max(1, CHUNK_ELEMENTS // (width * table.shape[0]))
@@ -256,16 +255,10 @@ def _group_by_shape(
   members: dict[_Shape, list[int]] = {}
   for i, question in enumerate(questions):
     longest = max(map(len, question.options))
-    shape = _Shape(_width(len(question.context)), len(question.options), _width(longest))
-    members.setdefault(shape, []).append(i)
+    context, option = bucket(len(question.context), limit), bucket(longest, limit)
+    members.setdefault(_Shape(context, len(question.options), option), []).append(i)
   for shape in sorted(members):
-    context, option = min(shape.context, limit), min(shape.option, limit)
-    yield shape._replace(context=context, option=option), members[shape]
-
-
-def _width(length: int) -> int:
-  """The power of two that a length is padded to."""
-  return max(_MIN_WIDTH, 1 << (length - 1).bit_length()) if length else _MIN_WIDTH
+    yield shape, members[shape]
 
 
 def _max_batch_size(model: Any, params: Any, shape: _Shape) -> int:
@@ -305,7 +298,7 @@ def _select_scorable(task: str, questions: list[Question], limit: int) -> Prepar
   kept, problems = [], []
   for question in questions:
     if problem := _problem(question, limit):
-      problems.append(f"{question.name}: {problem}")
+      problems.append(f"{question.location}: {problem}")
     else:
       kept.append(question)
   if not problems:
@@ -336,7 +329,7 @@ def _cola_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[
     rows = evenly(find("cola").examples(data_dir, split), examples)
     texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
     for row, ids in zip(rows, texts, strict=True):
-      questions.append(Question(ids[:1], (ids[1:],), (0,), row.name, _label(row), split))
+      questions.append(Question(ids[:1], (ids[1:],), (0,), row.location, _label(row), split))
   return questions
 
 
@@ -385,7 +378,7 @@ def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
 
 
 def _compare_texts(
-  tokenizer: Tokenizer, name: str, texts: Sequence[str], heads: Sequence[str], target: int
+  tokenizer: Tokenizer, location: str, texts: Sequence[str], heads: Sequence[str], target: int
 ) -> Question:
   """A question that compares texts, each scored from the end of its head, which it begins with.
 
@@ -398,7 +391,7 @@ def _compare_texts(
   shared = min(*begins, *(_common_prefix(ids[0], ids[c]) for c in range(1, C)))
   options = [ids[c][shared:] for c in range(C)]
   unscored = [begin - shared for begin in begins]
-  return Question(ids[0][:shared], options, unscored, name, target)
+  return Question(ids[0][:shared], options, unscored, location, target)
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -416,7 +409,7 @@ def _sst2_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[
     head = f"{row.sequences[0][0].rstrip()} very"
     texts = [head + word for word in SENTIMENT]
     target = 1 - _label(row)  # the task's label 1 is positive, SENTIMENT's first word
-    questions.append(_compare_texts(tokenizer, row.name, texts, [head] * 2, target))
+    questions.append(_compare_texts(tokenizer, row.location, texts, [head] * 2, target))
   return questions
 
 
@@ -436,7 +429,7 @@ def _race_questions(
   for row in evenly(find(name).examples(data_dir, "dev"), examples):
     texts = [" ".join(fields) for fields in row.sequences]
     heads = [" ".join(fields[:-1]) for fields in row.sequences]
-    questions.append(_compare_texts(tokenizer, row.name, texts, heads, _label(row)))
+    questions.append(_compare_texts(tokenizer, row.location, texts, heads, _label(row)))
   return questions
 
 
@@ -452,7 +445,7 @@ def _pronoun_questions(
   for row in evenly(pronouns.read(data_dir, name), examples):
     heads = [row.before + candidate for candidate in row.candidates]
     texts = [head + row.after for head in heads]
-    questions.append(_compare_texts(tokenizer, row.name, texts, heads, row.answer))
+    questions.append(_compare_texts(tokenizer, row.location, texts, heads, row.answer))
   return questions
 
 

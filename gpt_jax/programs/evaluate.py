@@ -58,7 +58,7 @@ def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[
       f"{', '.join(own.labels)}"
     )
   examples = task.examples(data_dir, split)
-  if unlabeled := next((example.name for example in examples if example.label is None), None):
+  if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
   mesh = make_mesh(MeshConfig())
@@ -77,9 +77,11 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
     windows, objective = WindowsConfig(length=loaded.spec.trunk.context), Causal()
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
-  rows = Windows(text, windows).sequential(size, local_rows(size, mesh))
+  bound = objective.bind(loaded.tokenizer, windows.length)
+  windows = dataclasses.replace(windows, batch_size=size)
+  batches = evaluation_batches(bound, Windows(text, windows), local_rows(size, mesh))
   params = replicate(loaded.params, mesh)
-  means = make_evaluator(losses.lm_loss(loaded.model), mesh)(params, map(objective, rows))
+  means = make_evaluator(model_loss(loaded.model), mesh)(params, batches)
   return {
     "tokens": text.n_tokens,
     "bytes": text.n_bytes,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpt_jax.errors import InputError
 from gpt_jax.paper.tables import GLUE, OURS, TABLES
-from gpt_jax.tasks.readers import check_exists
+from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import SPLITS, Task, all_tasks
 
 
@@ -55,7 +55,7 @@ def _entries(data_dir: str | None) -> Iterator[Entry]:
     sizes, remarks = ({}, ()) if data_dir is None else _read(task, data_dir)
     yield Entry(
       task=task.name,
-      transform=_transform(task),
+      transform=task.kind,
       labels=task.labels,
       metrics=tuple(task.metrics),
       paper=scores.get(task.name),
@@ -74,15 +74,6 @@ def _paper_scores() -> dict[str, float | None]:
       if column != GLUE:
         scores[column.tasks[0]] = score
   return scores
-
-
-def _transform(task: Task) -> str:
-  sequences = task.sequences(*task.columns)
-  if task.pooling == "per_choice":
-    return "multiple choice"
-  if len(sequences) == 2:
-    return "similarity"
-  return "classification" if len(sequences[0]) == 1 else "entailment"
 
 
 def _read(task: Task, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:

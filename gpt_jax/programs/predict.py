@@ -17,7 +17,7 @@ from gpt_jax.files import atomic_file, refuse_existing
 from gpt_jax.inference.evaluate import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.tasks.readers import Row, lines, table
+from gpt_jax.tasks.readers import Row, read_lines, read_table
 from gpt_jax.tasks.task import Task, most_likely
 
 
@@ -86,12 +86,12 @@ def run(
 def read_rows(source: str, task: Task) -> Iterator[Row]:
   """Reads the rows of a file, ignoring labels; see `run` for the formats."""
   if source.endswith((".csv", ".jsonl", ".json")):
-    return table(source, task.columns)
-  numbered = lines(source)
+    return read_table(source, task.columns)
+  numbered = read_lines(source)
   first = numbered[0][1].split("\t") if numbered else list(task.columns)
-  is_json = source == "-" and first[0].lstrip().startswith("{")  # the test that `table` makes
+  is_json = source == "-" and first[0].lstrip().startswith("{")  # the test that read_table makes
   if is_json or set(first) & set(task.columns):
-    return table(source, task.columns)
+    return read_table(source, task.columns)
   return _without_header(source, numbered, task.columns)
 
 

@@ -70,10 +70,11 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
 
 def vocabulary_size(text: str) -> int:
   """A size with room for all characters of the text that even a short text supports."""
-  sources = [source for part in text.split(",") for source in corpus.find(part.strip())]
-  characters = {
-    c for source in sources for piece in read_pieces(source.name) for c in piece.text.casefold()
-  }
+  sources = find_all(text)
+  characters = set()
+  for source in sources:
+    for piece in read_pieces(source.name):
+      characters.update(piece.text.casefold())
   by_length = min(4000, sum(source.size for source in sources) // 100)
   return max(260 + 2 * len(characters), by_length)  # 256 single bytes
 

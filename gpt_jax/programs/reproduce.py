@@ -160,7 +160,7 @@ def _check(
     if name not in tables.ANCHORS:
       find(name)
   figures.pyplot()
-  check_exists(data_dir)
+  check_data_dir(data_dir)
   names = set(listing(workdir))
   foreign = sorted(names - {"runs", "compilation_cache", "lock", "results.json.partial"})
   if foreign and "results.json" not in names:
@@ -372,7 +372,7 @@ def _zero_shot(
 ) -> None:
   """Evaluates the missing tasks of every checkpoint of a run."""
   known = results["zero_shot"].setdefault(trunk, [])
-  score = zero_shot.make_scorer(asked.models[trunk].spec.trunk)
+  score = zero_shot.make_scorer(asked.models[trunk].language_model())
   _log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
   for folder in folders:
     step = int(os.path.basename(folder))

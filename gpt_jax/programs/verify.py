@@ -13,11 +13,9 @@ from flax.traverse_util import flatten_dict
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import SPECIAL_TOKENS
-from gpt_jax.models.model import LanguageModel
-from gpt_jax.ops.cross_entropy import logits
-
-_WIDTHS = 64  # texts are padded to a multiple of this, so that few widths are compiled
+from gpt_jax.inference.scoring import bucket
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
 
 class Difference(NamedTuple):
@@ -99,8 +97,7 @@ def _natural_order(name: str) -> list[str | int]:
 def _arrays(model: LoadedModel) -> dict[str, np.ndarray]:
   """Parameters by path, without the rows of the token table that stand for no token."""
   arrays = flatten_dict(model.params, sep="/")
-  rows = model.spec.num_tokens
-  return arrays | {"trunk/tokens": arrays["trunk/tokens"][:rows]}
+  return arrays | {"trunk/tokens": arrays["trunk/tokens"][: model.spec.num_tokens]}
 
 
 def _windows(texts: Sequence[np.ndarray], context: int) -> list[np.ndarray]:
@@ -123,14 +120,6 @@ def _compare_logits(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]
   return {"logits": float(difference), "perplexities": tuple(perplexities.tolist())}
 
 
-def _nats(scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
-  """The summed negative log-probability of all ids [T] but the first, given logits [T, V]."""
-  scores, targets = scores[:-1].astype(np.float64), ids[1:]
-  largest = scores.max(-1, keepdims=True, initial=-np.inf)
-  log_sum = largest[:, 0] + np.log(np.exp(scores - largest).sum(-1))
-  return (log_sum - scores[np.arange(len(targets)), targets]).sum()
-
-
 def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
   """Builds ids [T] -> logits float32 [T, V]."""
   trunk = dataclasses.replace(model.spec.trunk, dtype="float32")
@@ -144,7 +133,7 @@ def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
     return logits(hidden, table, trunk.vocab_size)[0, :, : trunk.vocab_size]
 
   def forward(ids):
-    row = np.zeros((1, min(trunk.context, -(-len(ids) // _WIDTHS) * _WIDTHS)), np.int32)
+    row = np.zeros((1, bucket(len(ids), trunk.context)), np.int32)
     row[0, : len(ids)] = ids
     return np.asarray(apply(params, row))[: len(ids)]
 

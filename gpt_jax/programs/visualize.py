@@ -18,7 +18,7 @@ import numpy as np
 
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.attention_maps import attention_maps
@@ -29,12 +29,11 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs.predict import read_rows
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import Row, lines
+from gpt_jax.tasks.readers import Row, read_lines
 from gpt_jax.tasks.task import Task
 
 TOP_CANDIDATES = 5
 _MARKER = b'<meta name="generator" content="gpt_jax visualize">'  # near the top of visualize.html
-_WIDTHS = 32  # texts are padded to a multiple of this, so that few widths are compiled
 
 
 def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") -> dict[str, Any]:
@@ -90,7 +89,7 @@ def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
 def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
   if task:
     return read_rows(source, task)
-  return (Row((line,), None, f"{source}:{number}") for number, line in lines(source))
+  return (Row((line,), None, f"{source}:{number}") for number, line in read_lines(source))
 
 
 def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> dict[str, Any]:
@@ -142,10 +141,11 @@ def _encode_whole(loaded: LoadedModel, rows: list[Row]) -> list[np.ndarray]:
   context = loaded.spec.trunk.context
   for row, ids in zip(rows, sequences, strict=True):
     if not len(ids):
-      raise InputError(f"{row.name}: no tokens; give at least one word")
+      raise InputError(f"{row.location}: no tokens; give at least one word")
     if len(ids) > context:
       raise InputError(
-        f"{row.name}: {len(ids)} tokens; the model's context is {context}: give a part of the text"
+        f"{row.location}: {len(ids)} tokens; the model's context is {context}: "
+        "give a part of the text"
       )
   return sequences
 
@@ -159,19 +159,19 @@ def _truncation_note(encoded: Encoded, n: int) -> str:
   note = (
     f"truncated to the context of {encoded.context}, as in fine-tuning: {kept} of {total} tokens"
   )
-  warnings.warn(f"{encoded.names[n]}: {note}", stacklevel=2)
+  warnings.warn(f"{encoded.locations[n]}: {note}", stacklevel=2)
   return note
 
 
 def _describe_sequence(loaded: LoadedModel, params: Any, ids: np.ndarray) -> dict[str, Any]:
   """The probabilities of a sequence's tokens, the top candidates, and the attention."""
   length, context = len(ids), loaded.spec.trunk.context
-  padded = np.zeros(min(context, -(-length // _WIDTHS) * _WIDTHS), np.int32)
+  padded = np.zeros(bucket(length, context), np.int32)
   padded[:length] = ids
-  model = LanguageModel(loaded.spec.trunk)
+  model = loaded.language_model()
   measured, attention = jax.device_get(read(model, params, padded, loaded.model.num_tokens))
   logp, rank, best, best_logp = (x[: length - 1] for x in measured)
-  spell = functools.partial(spelling, loaded.tokenizer)
+  spell = loaded.tokenizer.spelling
   candidates = []
   for best_ids, best_logps in zip(best.tolist(), best_logp.tolist(), strict=True):
     pairs = zip(best_ids, best_logps, strict=True)
@@ -191,7 +191,7 @@ def _describe_sequence(loaded: LoadedModel, params: Any, ids: np.ndarray) -> dic
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
-def read(model: LanguageModel, params: Any, ids: jax.Array, num_tokens: int):
+def read(model: Model, params: Any, ids: jax.Array, num_tokens: int):
   """Predictions and attention at every position of a text; ids are int32 [T].
 
   Returns:
@@ -199,10 +199,9 @@ def read(model: LanguageModel, params: Any, ids: jax.Array, num_tokens: int):
     log-probabilities of the top candidates: [T - 1], [T - 1], [T - 1, 5], [T - 1, 5]. Then
     attention [layers, H, T, T], None for a trunk without.
   """
-  places = jnp.arange(len(ids))[None]
-  text = Rows(ids[None], places)
+  rows = Rows(ids[None], jnp.arange(len(ids))[None])
   (hidden, table), kept = model.apply(
-    {"params": params}, text, method="states", mutable="intermediates"
+    {"params": params}, rows, method="states", mutable="intermediates"
   )
   scores = jax.nn.log_softmax(logits(hidden[0, :-1], table, num_tokens))
   right = jnp.take_along_axis(scores, ids[1:, None], axis=-1)
@@ -222,15 +221,8 @@ def quantize(attention: np.ndarray) -> str:
   return base64.b64encode(packed.tobytes()).decode()
 
 
-def spelling(tokenizer: Tokenizer, i: int) -> str:
-  """A token as in the vocabulary, including its space marker."""
-  if i >= tokenizer.vocab_size:
-    return f"<{tokenizer.special._fields[i - tokenizer.vocab_size]}>"
-  return tokenizer.piece(i)
-
-
 def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
-  """Label probabilities after 1, 2, … tokens of the last column (multiple choice: of all options)."""
+  """Label probabilities after 1, 2, … tokens of the last column, or of all options."""
   prefixes, counts = _prefixes(task, encoded)
   mesh = make_mesh(MeshConfig())
   params = replicate(loaded.params, mesh)
@@ -241,7 +233,7 @@ def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list
     tokens = None
     if task.pooling != "per_choice":
       ids = encoded.texts[encoded.fields[n, 0, -1]][:count]
-      tokens = [spelling(loaded.tokenizer, i) for i in ids.tolist()]
+      tokens = [loaded.tokenizer.spelling(i) for i in ids.tolist()]
     values = np.round(values.astype(np.float64), 5).tolist()
     classes.append({"labels": list(task.labels), "tokens": tokens, "probabilities": values})
   return classes
@@ -260,7 +252,7 @@ def _prefixes(task: Task, encoded: Encoded) -> tuple[Encoded, list[int]]:
     for n in range(1, counts[-1] + 1):
       kept.append(np.where(growing, np.minimum(lengths, n), lengths))
   repeated = {}
-  for name in ("fields", "labels", "names"):
+  for name in ("fields", "labels", "locations"):
     repeated[name] = np.repeat(getattr(encoded, name), counts, axis=0)
   return dataclasses.replace(encoded, kept=np.stack(kept), **repeated), counts
 

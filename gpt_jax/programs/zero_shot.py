@@ -39,11 +39,11 @@ def run(
   """
   if out:
     _check_out(out, overwrite)
-  check_exists(data_dir)
+  check_data_dir(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   loaded = load_model(paths[0])
   prepared = prepare(loaded, data_dir, tasks, examples)
-  score = make_scorer(loaded.spec.trunk)
+  score = make_scorer(loaded.language_model())
   results = []
   for path in paths:
     loaded = loaded if path == paths[0] else load_model(path)

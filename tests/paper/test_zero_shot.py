@@ -35,21 +35,14 @@ class Bigrams:
     return jnp.log(self.follows)[ids], jnp.eye(3), state
 
 
-@pytest.fixture
-def scorer(monkeypatch):
-  """make_scorer for the bigram model."""
-  monkeypatch.setattr(rules, "LanguageModel", lambda trunk: Bigrams())
-  return lambda: make_scorer(Bigrams.trunk_config)
-
-
-def test_scores_of_a_bigram_model_are_those_computed_by_hand(scorer):
+def test_scores_of_a_bigram_model_are_those_computed_by_hand():
   questions = [
     Question([0, 1], [[2], [0]], [0, 0]),  # 0 1 | 2: P(2 | 1); 0 1 | 0
     Question([1], [[2, 1, 1], [0]], [0, 0]),  # options of unequal lengths
     Question([1], [[2, 1, 1], [0, 2]], [1, 1]),  # the first ids are fed but not scored
     Question([], [[0, 1, 2]], [0]),  # the first token of a text cannot be scored
   ]
-  scored = scorer()({}, questions)
+  scored = make_scorer(Bigrams())({}, questions)
   expected = [
     [(math.log(0.7), 1), (math.log(0.1), 1)],
     [(math.log(0.7) + math.log(0.6) + math.log(0.2), 3), (math.log(0.1), 1)],
@@ -61,9 +54,9 @@ def test_scores_of_a_bigram_model_are_those_computed_by_hand(scorer):
   assert scored[1][0].mean == pytest.approx(math.log(0.7 * 0.6 * 0.2) / 3)
 
 
-def test_a_context_without_room_loses_its_first_tokens(scorer):
+def test_a_context_without_room_loses_its_first_tokens():
   question = Question([2] * 7 + [1], [[2, 1, 1]], [0])
-  (answers,) = scorer()({}, [question])
+  (answers,) = make_scorer(Bigrams())({}, [question])
   assert answers[0].total == pytest.approx(math.log(0.7 * 0.6 * 0.2))
 
 
@@ -75,7 +68,7 @@ TRUNKS = [
 
 @pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
 def test_reading_a_context_once_gives_the_scores_of_whole_texts(trunk, make_run):
-  model, rng = LanguageModel(trunk), np.random.default_rng(0)
+  model, rng = language_model(trunk), np.random.default_rng(0)
   params = make_run.params_of(ModelConfig(trunk), 0)
   questions = []
   for context in (0, 1, 2, 9, 17, 24):
@@ -93,7 +86,7 @@ def test_reading_a_context_once_gives_the_scores_of_whole_texts(trunk, make_run)
     scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
     return [scores[n - 1, ids[n]] for n in range(1, len(ids))]
 
-  scored = make_scorer(trunk)(params, questions)
+  scored = make_scorer(model)(params, questions)
   for question, answers in zip(questions, scored, strict=True):
     longest = max(map(len, question.options))
     context = question.context[max(0, len(question.context) + longest - 32) :]

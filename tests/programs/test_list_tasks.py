@@ -1,4 +1,4 @@
-"""The list of tasks, and its remarks on complete, partial and broken folders."""
+"""The list of tasks, for complete, partial and malformed data folders."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from gpt_jax.tasks.task import all_tasks
 ROOT = Path(__file__).parents[2]
 COLA = "x\t1\t\tThe cat sat.\n"
 
-# The paper's twelve tasks: transformations (section 3.3) and results (tables 2 to 4).
+# The paper's twelve tasks: transformations of section 3.3, results of tables 2 to 4.
 PAPER = {
   "classification": {"cola": 45.4, "sst2": 91.3},
   "similarity": {"mrpc": 82.3, "qqp": 70.3, "stsb": 82.0},
@@ -44,19 +44,19 @@ def files(tmp_path):
   return make
 
 
-def of(name, data_dir):
+def entry_of(name, data_dir):
   return next(entry for entry in list_tasks.run(data_dir) if entry.task == name)
 
 
-def test_transforms_and_results_are_the_papers():
+def test_the_list_describes_every_task():
   entries = {entry.task: entry for entry in list_tasks.run()}
   assert list(entries) == [task.name for task in all_tasks()] and len(entries) == 22
-  by_transform = {}
+  results = {}
   for entry in entries.values():
     assert (entry.sizes, entry.remarks) == ({}, ())
     if entry.paper is not None:
-      by_transform.setdefault(entry.transform, {})[entry.task] = entry.paper
-  assert by_transform == PAPER
+      results.setdefault(entry.transform, {})[entry.task] = entry.paper
+  assert results == PAPER
   assert entries["stsb"][2:6] == (tuple("012345"), ("pearson", "spearman"), 82.0, ("glue/stsb",))
   assert {
     entries[f"story-{name}"].transform for name in ("ending", "doing", "company", "next")
@@ -75,7 +75,7 @@ def test_the_examples_of_a_folder_are_counted(files):
   assert entry_of("cola", f"{data_dir}/glue").sizes == {"train": 3, "dev": 1, "test": 1}
 
 
-def test_missing_and_broken_files_are_remarked_and_the_others_counted(files, monkeypatch):
+def test_problems_become_remarks_and_other_splits_are_still_counted(files):
   data_dir = files(
     {
       "glue/CoLA/train.tsv": COLA,
@@ -105,7 +105,7 @@ def test_missing_and_broken_files_are_remarked_and_the_others_counted(files, mon
   assert by_name["story-next"][0]["train"] > 0
 
 
-def test_a_bug_in_one_task_does_not_end_the_list(files, monkeypatch):
+def test_an_unexpected_error_becomes_a_remark(files, monkeypatch):
   def broken(*_):
     raise ZeroDivisionError("bug")
 
@@ -180,7 +180,7 @@ def test_the_command_prints_a_table(files):
   assert note.startswith("paper: ")
 
 
-def test_a_closed_pipe_ends_quietly():
+def test_a_closed_pipe_ends_the_command_silently():
   reading, writing = os.pipe()
   os.close(reading)
   process = launch(stdout=writing)

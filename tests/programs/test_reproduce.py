@@ -400,7 +400,8 @@ def test_the_glue_column_is_glues_score():
   measured = {
     "cola": {"matthews": 45.4}, "sst2": {"accuracy": 91.3}, "mrpc": {"f1": 82.3, "accuracy": 75.7},
     "stsb": {"pearson": 82.0, "spearman": 80.0}, "qqp": {"f1": 70.3, "accuracy": 88.5},
-    "mnli": {"accuracy": 82.1}, "mnli-mismatched": {"accuracy": 81.4}, "qnli": {"accuracy": 88.1}, "rte": {"accuracy": 56.0},
+    "mnli": {"accuracy": 82.1}, "mnli-mismatched": {"accuracy": 81.4}, "qnli": {"accuracy": 88.1},
+    "rte": {"accuracy": 56.0},
     "wnli": {"accuracy": 53.4},
   }  # fmt: skip
   runs = {}

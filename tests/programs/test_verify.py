@@ -135,7 +135,7 @@ def test_unused_rows_are_no_difference(world):
 
 
 def test_special_rows_and_the_head_of_a_fine_tuned_model_are_compared(world):
-  spec = ModelConfig(world.spec.trunk, HeadConfig())
+  spec = ModelConfig(world.spec.trunk, (ClassifyHead(),))
 
   def change(params):
     params["trunk"]["tokens"][world.spec.trunk.vocab_size + 2] += 1
