@@ -50,7 +50,12 @@ class Budget:
 
 
 BUDGETS = {
-  "paper": Budget("paper", 0, 0, FinetuneConfig(train=TrainConfig(epochs=3, log_every=100))),
+  "paper": Budget(
+    "paper",
+    0,
+    0,
+    FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1)),
+  ),
   # For a model of a few million parameters on a CPU, a few minutes per run.
   "small": Budget(
     "small",

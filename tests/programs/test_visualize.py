@@ -11,6 +11,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import from_json, to_json
@@ -106,9 +107,9 @@ def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
       sequence["tokens"] == tokenizer.processor.encode(text, out_type=str)
       and shown["classes"] is None
     )
-    places = np.arange(len(ids), dtype=np.int32)[None]
+    positions = np.arange(len(ids), dtype=np.int32)[None]
     hidden, table = model.spec.trunk.build().apply(
-      {"params": model.params["trunk"]}, ids[None], places
+      {"params": model.params["trunk"]}, Rows(ids[None], positions)
     )
     scores = np.asarray(hidden[0] @ table.T, np.float64)[:, : tokenizer.vocab_size]
     distributions = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
@@ -141,10 +142,10 @@ def test_attention_is_accurate_to_a_byte(model_of, tmp_path):
   assert (
     len(ids) > 128
   )  # the program then goes by blocks of queries; at this odd length the next lines do not
-  places = np.arange(len(ids), dtype=np.int32)[None]
+  positions = np.arange(len(ids), dtype=np.int32)[None]
   trunk = model.spec.trunk.build()
   _, kept = trunk.apply(
-    {"params": model.params["trunk"]}, ids[None], places, mutable="intermediates"
+    {"params": model.params["trunk"]}, Rows(ids[None], positions), mutable="intermediates"
   )
   np.testing.assert_allclose(page_data, attention_maps(kept["intermediates"])[:, 0], atol=0.004)
 
