@@ -78,3 +78,19 @@ def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
   """Raises InputError if an output exists and the user did not ask to replace it."""
   if not overwrite and os.path.lexists(path):
     raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")
+
+
+def _partial(path: str) -> str:
+  return f"{path}.partial-{os.getpid()}"
+
+
+def _rename_to_new(old: str, new: str) -> None:
+  """Renames a file; raises FileExistsError if the new name is taken, without a race."""
+  try:
+    os.link(old, new)
+  except FileExistsError:
+    raise
+  except OSError:  # a file system without hard links
+    os.replace(old, new)
+  else:
+    os.remove(old)

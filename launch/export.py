@@ -2,7 +2,7 @@
 
 The folder loads wherever a checkpoint does.
 
-python launch/export.py --checkpoint=DIR --out=DIR [--format=npz|safetensors|openai|hf]
+python launch/export.py --checkpoint=DIR --out=DIR [--format=NAME]
 """
 
 from absl import flags
@@ -13,11 +13,7 @@ from gpt_jax.checkpoints.formats import describe_formats
 DEFAULTS = command_line.defaults("export")
 CHECKPOINT = command_line.define_checkpoint()
 OUT = flags.DEFINE_string("out", None, "folder to create", required=True)
-FORMAT = flags.DEFINE_string(
-  "format",
-  DEFAULTS["format"],
-  "npz: NumPy arrays, no pickle; safetensors; openai: GPT-1 as released; hf: transformers",
-)
+FORMAT = flags.DEFINE_string("format", DEFAULTS["format"], describe_formats())
 
 
 def main():

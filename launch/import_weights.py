@@ -10,9 +10,7 @@ from absl import flags
 import command_line
 from gpt_jax.checkpoints.formats import describe_formats
 
-FORMAT = flags.DEFINE_string(
-  "format", None, "openai: GPT-1 as released; hf: transformers; npz; safetensors", required=True
-)
+FORMAT = flags.DEFINE_string("format", None, describe_formats(), required=True)
 PATH = flags.DEFINE_string("path", None, "folder in that format", required=True)
 OUT = flags.DEFINE_string("out", None, "run folder to create", required=True)
 

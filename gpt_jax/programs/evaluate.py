@@ -39,7 +39,7 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
     InputError: a missing checkpoint or data, data of another vocabulary, or unlabeled examples.
   """
   loaded = load_model(checkpoint)
-  if loaded.spec.head:
+  if loaded.task:
     return _on_task(loaded, data, split or "dev", task)
   if task:
     raise InputError(
@@ -50,7 +50,7 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
 
 
 def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, float]:
-  own = from_json(loaded.meta["task"]).build(data_dir)
+  own = loaded.task
   task = find(name) if name else own
   if (task.labels, task.pooling) != (own.labels, own.pooling):
     raise InputError(
@@ -61,18 +61,15 @@ def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
-  mesh = make_mesh(MeshConfig())
-  params = replicate(loaded.params, mesh)
-  probabilities = make_predictor(loaded.model, mesh)(params, encoded, 32)
+  probabilities = loaded.predictor()(encoded, 32)
   return {"examples": len(examples), **task_measures(task, probabilities, encoded.labels)}
 
 
 def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   text.check_vocabulary(loaded.tokenizer)
-  if "config" in loaded.meta:
-    config = from_json(loaded.meta["config"])
-    windows, objective = config.data, config.objective
+  if loaded.config:
+    windows, objective = loaded.config.data, loaded.config.objective
   else:  # imported weights
     windows, objective = WindowsConfig(length=loaded.spec.trunk.context), Causal()
   mesh = make_mesh(MeshConfig())

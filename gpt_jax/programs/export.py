@@ -10,8 +10,8 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   Args:
     checkpoint: see load_model.
     out: the folder to create.
-    format: "npz" or "safetensors" for any model, "openai" for GPT-1 with OpenAI's vocabulary, "hf"
-      (transformers) for any Transformer. See checkpoints/formats/ for their contents.
+    format: the name of a file in checkpoints/formats/: npz and safetensors hold any model, hf any
+      causal Transformer, openai GPT-1 with OpenAI's vocabulary.
 
   Raises:
     InputError: no checkpoint, a model that the format cannot hold, or something else in `out`.

@@ -11,10 +11,8 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import make_predictor
+from gpt_jax.files import atomic_file
 from gpt_jax.paper.glue import HEADER, OPTIONAL, TEST_SETS, TestSet, check, trained_on
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.glue.mnli import diagnostic_file
 from gpt_jax.tasks.task import find
@@ -52,14 +50,15 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
     warnings.warn(f"{out}: not predicted by any model: {listed}", stacklevel=2)
 
   predictions = {test_set.file: [test_set.constant] * test_set.rows for test_set in TEST_SETS}
-  with _create(out) as partial:  # before predicting, so that an unwritable path fails early
+  with _create(out) as submission:  # before predicting, so that an unwritable path fails early
     for path, test_sets in encoded.items():
       predictions |= _predict(path, test_sets)
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(submission, "w", zipfile.ZIP_DEFLATED) as archive:
       for file, column in predictions.items():
         rows = [f"{row}\t{value}" for row, value in enumerate(column)]
         archive.writestr(file, "\n".join([HEADER, *rows, ""]))
-    check(partial)
+    submission.flush()
+    check(submission.name)
   return sources
 
 
@@ -99,12 +98,10 @@ def _sources(encoded: dict[str, dict[TestSet, Encoded]], data_dir: str) -> dict[
 
 def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str]]:
   """File -> the column of predictions."""
-  mesh = make_mesh(MeshConfig())
-  loaded = load_model(path)  # a second time, so that only one model is in memory
-  predictor, params = make_predictor(loaded.model, mesh), replicate(loaded.params, mesh)
+  predictor = load_model(path).predictor()  # loaded again, so that only one model is in memory
   columns = {}
   for test_set, examples in test_sets.items():
-    probabilities = predictor(params, examples, 32)
+    probabilities = predictor(examples, 32)
     if not np.isfinite(probabilities).all():
       raise InputError(
         f"--checkpoints: {path} predicts nan for {test_set.task}; its training has diverged"
@@ -115,11 +112,11 @@ def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str
 
 def _task_of(loaded: LoadedModel) -> str:
   """The task that a checkpoint was trained on, e.g. "mnli"."""
-  if not loaded.spec.head:
+  if loaded.task is None:
     raise InputError(
       f"--checkpoints: {loaded.path} is a language model without a head; fine-tune it first"
     )
-  name = from_json(loaded.meta["task"]).build("").name
+  name = loaded.task.name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   if trained_on(name) not in tasks:
     raise InputError(
@@ -152,9 +149,8 @@ def _check_out(out: str) -> None:
 
 
 @contextlib.contextmanager
-def _create(out: str) -> Iterator[str]:
-  """Gives a temporary path that becomes `out` if no error occurs."""
-  partial = f"{out}.partial-{os.getpid()}"
+def _create(out: str) -> Iterator[IO[bytes]]:
+  """Opens a temporary file that becomes `out` if no error occurs; never replaces a file."""
   try:
     with atomic_file(out, "wb", overwrite=False) as file:
       yield file

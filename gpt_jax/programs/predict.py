@@ -14,9 +14,7 @@ import numpy as np
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, refuse_existing
-from gpt_jax.inference.evaluate import make_predictor
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import replicate
+from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.readers import Row, read_lines, read_table
 from gpt_jax.tasks.task import Task, most_likely
 
@@ -63,24 +61,24 @@ def run(
     raise InputError(
       f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
     )
-  if source is None:
-    examples = task.examples(data_dir, split or "test")
-  else:
-    examples = [task.example(row) for row in read_rows(source, task)]
-    if not examples:
-      raise InputError(
-        f"--input={source}: no rows; the columns should be {', '.join(task.columns)}"
-      )
+  examples = _examples(task, source, data_dir, split or "test")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
-  mesh = make_mesh(MeshConfig())
-  predictor = make_predictor(loaded.model, mesh)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
-    params = replicate(loaded.params, mesh)
-    probabilities = predictor(params, encoded, batch_size)
+    probabilities = loaded.predictor()(encoded, batch_size)
     values = task.value(probabilities)
     results = [_result(task, p, value) for p, value in zip(probabilities, values, strict=True)]
     _write(file, results, task.labels, Path(output).suffix)
   return results
+
+
+def _examples(task: Task, source: str | None, data_dir: str | None, split: str) -> list[Example]:
+  """The examples of a split of data_dir, or of the file `source`."""
+  if source is None:
+    return task.examples(data_dir, split)
+  examples = [task.example(row) for row in read_rows(source, task)]
+  if not examples:
+    raise InputError(f"--input={source}: no rows; the columns should be {', '.join(task.columns)}")
+  return examples
 
 
 def read_rows(source: str, task: Task) -> Iterator[Row]:

@@ -18,15 +18,12 @@ import numpy as np
 
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs.predict import read_rows
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row, read_lines
@@ -54,12 +51,14 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     `labels` and their `probabilities` [prefixes, K]; it is None without a head.
 
   Raises:
-    InputError: no text, an unreadable one, one longer than the context, or another file at `out`.
+    InputError: no text, an unreadable one or one longer than the context, a bidirectional model, or
+      another file at `out`.
   """
   if not texts and not source:
     raise InputError("no text: give one with --text=TEXT, or a file of texts with --input=FILE")
   loaded = load_model(checkpoint)
-  task = from_json(loaded.meta["task"]).build("") if loaded.spec.head else None
+  task = loaded.task
+  loaded.language_model()  # fail before the expensive part
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")
@@ -224,9 +223,7 @@ def quantize(attention: np.ndarray) -> str:
 def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
   """Label probabilities after 1, 2, … tokens of the last column, or of all options."""
   prefixes, counts = _prefixes(task, encoded)
-  mesh = make_mesh(MeshConfig())
-  params = replicate(loaded.params, mesh)
-  probabilities = make_predictor(loaded.model, mesh)(params, prefixes, 32)
+  probabilities = loaded.predictor()(prefixes, 32)
   by_text = np.split(probabilities, np.cumsum(counts)[:-1])
   classes = []
   for n, (count, values) in enumerate(zip(counts, by_text, strict=True)):

@@ -189,9 +189,8 @@ def test_an_interrupted_run_keeps_the_old_output(checkpoint, tmp_path, monkeypat
   [("in.txt", "is the input"), ("", "is a folder"), ("none/out.tsv", "No such file or directory")],
 )
 def test_an_unwritable_output_is_refused(checkpoint, tmp_path, monkeypatch, output, message):
-  monkeypatch.setattr(
-    predict, "make_predictor", lambda *_: pytest.fail
-  )  # refused before predicting
+  # It must fail before the expensive part.
+  monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
   source = write(tmp_path, "in.txt", "the cat\n")
   with pytest.raises(InputError, match=f"--output=.*{message}"):
     predict.run(checkpoint, source, str(tmp_path / output))
