@@ -4,8 +4,9 @@ Every part of a batch is optional but the rows: a part that is absent is None, a
 objectives read the parts they know. All are named tuples, so JAX treats them as pytrees and this
 file does not import it.
 
-Letters, everywhere in gpt_jax: B rows, N examples, C sequences per example, T positions, M predicted
-positions, D width, H heads, K = D / H (in attention) or classes (in labels), F = 4 D, V vocabulary.
+Letters, everywhere in gpt_jax: B rows, N examples, C sequences per example, T positions, M
+predicted positions, D width, H heads, K = D / H (in attention) or classes (in labels), F = 4 D, V
+vocabulary.
 """
 
 from typing import Any, NamedTuple

@@ -88,3 +88,9 @@ def _rename_to_new(old: str, new: str) -> None:
     os.replace(old, new)
   else:
     os.remove(old)
+
+
+def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
+  """Raises InputError if an output exists and the user did not ask to replace it."""
+  if not overwrite and os.path.lexists(path):
+    raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")

@@ -1,38 +1,39 @@
-"""What launch/ scripts share: flags, --config with dotted overrides, one-line errors, a process
-set up for JAX.
-"""
+"""Shared by launch/ scripts: flags, --config with dotted overrides, one-line errors, JAX set-up."""
 
 import _thread
+import ast
 import contextlib
 import ctypes
 import difflib
 import errno
+import importlib.util
 import os
 import re
 import signal
 import sys
+import textwrap
 import threading
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
 from gpt_jax.config import describe_config, load_config, override_all
 from gpt_jax.errors import InputError
 
-# A flag that a function here defines belongs to the script that called it.
+# Flags defined by functions of this file belong to the script that calls them.
 flags.disclaim_key_flags()
 
 FLAGS = flags.FLAGS
-_FULL = tuple(
-  map(os.strerror, (errno.ENOSPC, errno.EDQUOT))
-)  # a disk; packages put it into errors of their own
+# Libraries put the text of a full disk's OSError into exceptions of their own.
+_DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 _default_format = warnings.formatwarning
-_changes: list[tuple[str, str]] = []  # dotted name and text of every --config.NAME=VALUE
+_changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
 
 
 class _Config:
-  """The flag --config; .value reads the file and makes the changes."""
+  """The flag --config; .value loads the file and applies the overrides."""
 
   @property
   def value(self):
@@ -43,42 +44,66 @@ class _Config:
 
 def define_config(default: str | None = None) -> _Config:
   """Defines --config, --config.NAME=VALUE and --print_config."""
-  help = "Python file with get_config(), then :ARGUMENT where it takes one; --config.NAME=VALUE changes a field"
+  help = (
+    "Python file with get_config(), plus :ARGUMENT if it takes one; --config.NAME=VALUE overrides"
+  )
   flags.DEFINE_string("config", default, help, required=default is None)
-  flags.DEFINE_boolean("print_config", False, "list every field of the config, and stop")
+  flags.DEFINE_boolean("print_config", False, "list every field of the config and exit")
   return _Config()
 
 
 def define_workdir() -> flags.FlagHolder[str]:
-  """Defines --workdir, where the compilation cache goes too."""
-  help = "folder of the run: config, metrics and checkpoints; the same command again resumes it"
+  """Defines --workdir, which also gets the compilation cache."""
+  help = "folder for config, metrics and checkpoints; repeating the command resumes the run"
   return flags.DEFINE_string("workdir", None, help, required=True)
 
 
 def define_checkpoint() -> flags.FlagHolder[str]:
-  """Defines --checkpoint, a trained model to use."""
-  help = "workdir (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, export, OpenAI's or transformers' folder"
+  """Defines --checkpoint, the trained model to use."""
+  help = (
+    "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
+    "or a folder of OpenAI's or transformers' files"
+  )
   return flags.DEFINE_string("checkpoint", None, help, required=True)
 
 
+def define_overwrite() -> flags.FlagHolder[bool]:
+  """Defines --overwrite, for programs that write a single file."""
+  return flags.DEFINE_boolean("overwrite", False, "replace the output file if it exists")
+
+
 def define_distributed() -> None:
-  """Defines the flags of a run over several processes; run() joins them."""
-  flags.DEFINE_boolean(
-    "distributed",
-    False,
-    "join the run's other processes, as the cluster or the next three flags say",
-  )
+  """Defines the flags of a multi-process run; run() joins the processes."""
+  help = "join the other processes of the run, found by the cluster or the next three flags"
+  flags.DEFINE_boolean("distributed", False, help)
   flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
-  flags.DEFINE_integer("num_processes", None, "how many processes there are", lower_bound=1)
-  flags.DEFINE_integer("process_id", None, "which of them this is, from 0", lower_bound=0)
+  flags.DEFINE_integer("num_processes", None, "number of processes", lower_bound=1)
+  flags.DEFINE_integer("process_id", None, "index of this process, from 0", lower_bound=0)
+
+
+def defaults(program: str) -> dict[str, Any]:
+  """Default values of the parameters of gpt_jax.programs.<program>.run.
+
+  They are read from the source: importing a program imports JAX, which would slow --help down.
+  """
+  spec = importlib.util.find_spec(f"gpt_jax.programs.{program}")
+  with open(spec.origin, encoding="utf-8") as file:
+    tree = ast.parse(file.read())
+  (run,) = (node for node in tree.body if getattr(node, "name", None) == "run")
+  positional = run.args.args[len(run.args.args) - len(run.args.defaults) :]
+  pairs = [
+    *zip(positional, run.args.defaults, strict=True),
+    *zip(run.args.kwonlyargs, run.args.kw_defaults, strict=True),
+  ]
+  return {argument.arg: ast.literal_eval(node) for argument, node in pairs if node is not None}
 
 
 def run(main: Callable[[], None]) -> None:
   """Parses the flags, sets the process up and calls main().
 
-  main() does the importing of everything that imports JAX, so that --help and errors in flags come
-  at once. What a user can mend (InputError, a full disk) is one line on standard error and exit
-  code 2; anything else keeps its traceback.
+  Modules that import JAX are imported within main(), so that --help and flag errors are immediate.
+  User errors (InputError, a full disk) print one line to standard error and exit with code 2; all
+  other exceptions keep their traceback.
   """
   _catch_interrupts()
   try:
@@ -87,37 +112,30 @@ def run(main: Callable[[], None]) -> None:
       _set_up_jax()
       warnings.formatwarning = _format_warning
       main()
-    sys.stdout.flush()  # here, where a closed pipe is understood
+    sys.stdout.flush()  # so that a closed pipe is noticed inside this try
   except InputError as error:
     print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
     sys.exit(2)
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     sys.exit(130)
-  except BrokenPipeError:  # the reader of standard output, such as head, has had enough
+  except BrokenPipeError:  # the reader of standard output, such as head, has exited
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
   except Exception as error:
-    reason = next((text for text in _FULL if text in str(error)), None)
+    reason = next((text for text in _DISK_FULL if text in str(error)), None)
     if reason is None:
       raise
-    print(
-      f"error: {reason}; make room, and give the same command again", file=sys.stderr, flush=True
-    )
+    message = f"error: {reason}; free some space and repeat the command"
+    print(message, file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
       sys.stdout.flush()
-    os._exit(
-      2
-    )  # at an ordinary end what a checkpoint still wanted to write fails again, in a hundred lines
+    os._exit(2)  # a normal exit would retry pending checkpoint writes and print their tracebacks
 
 
 def _parse(argv: list[str], doc: str) -> bool:
-  """Reads the flags; False where --help or --print_config has said it all."""
-  if any(
-    argument.lstrip("-") in ("help", "h", "helpfull")
-    for argument in argv[1:]
-    if argument.startswith("-")
-  ):
+  """Parses the flags; False if --help or --print_config was answered instead."""
+  if {"help", "h", "helpfull"} & {word.lstrip("-") for word in argv[1:] if word.startswith("-")}:
     print(_usage(doc))
     return False
   argv = _take_changes(argv)
@@ -141,13 +159,13 @@ def _parse(argv: list[str], doc: str) -> bool:
     return False
   if missing:
     raise InputError(
-      f"needed: {', '.join('--' + name for name in missing)} (--help says what each is)"
+      f"needed: {', '.join('--' + name for name in missing)} (--help describes the flags)"
     )
   return True
 
 
 def _take_changes(argv: list[str]) -> list[str]:
-  """argv without its --config.NAME=VALUE, which absl cannot parse and which go to _changes."""
+  """Moves --config.NAME=VALUE, which absl cannot parse, from argv to _changes."""
   left, arguments = argv[:1], iter(argv[1:])
   for argument in arguments:
     if argument == "--":
@@ -168,7 +186,8 @@ def _take_changes(argv: list[str]) -> list[str]:
 
 
 def _own_flags() -> list[flags.Flag]:
-  return [flag for found in FLAGS.flags_by_module_dict().values() for flag in found]
+  """The flags that the running script defines, without absl's own."""
+  return [flag for module in FLAGS.flags_by_module_dict().values() for flag in module]
 
 
 def _unknown(name: str) -> str:
@@ -184,24 +203,33 @@ def _usage(doc: str) -> str:
   lines = [doc.strip(), "", "flags:"]
   width = max((len(flag.name) for flag in _own_flags()), default=0)
   for flag in _own_flags():
-    required = any("other than None" in validator.message for validator in flag.validators)
-    default = f" (default {flag.default})" if flag.default else ""
-    lines.append(f"  --{flag.name:{width}}  {flag.help}{' (required)' if required else default}")
+    text = re.sub(r";\s+repeat this option.*", "; may be repeated", flag.help)  # absl's suffix
+    if any("other than None" in validator.message for validator in flag.validators):
+      text += " (required)"
+    elif flag.default:
+      text += f" (default {flag.default})"
+    lines += textwrap.wrap(
+      f"--{flag.name:{width}}  {text}",
+      100,
+      initial_indent="  ",
+      subsequent_indent=" " * (width + 6),
+      break_on_hyphens=False,
+    )
   return "\n".join(lines)
 
 
-def _format_warning(message: Warning, category: type[Warning], *place) -> str:
-  """A UserWarning is for the user, who has no use for the line of code that gave it."""
+def _format_warning(message: Warning, category: type[Warning], *location) -> str:
+  """Prints a UserWarning without the line of code that raised it."""
   if category is UserWarning:
     return f"warning: {message}\n"
-  return _default_format(message, category, *place)
+  return _default_format(message, category, *location)
 
 
 def _catch_interrupts() -> None:
   """Makes Ctrl-C end the program at any moment.
 
-  KeyboardInterrupt crashes NumPy and JAX while they are imported, and is lost where the garbage
-  collector calls them.
+  NumPy and JAX crash on a KeyboardInterrupt during their import, and one that is raised inside a
+  garbage collector callback is lost.
   """
 
   def interrupt(number, frame):
@@ -212,60 +240,55 @@ def _catch_interrupts() -> None:
       frame = frame.f_back
     raise KeyboardInterrupt
 
-  def again(lost, others=sys.unraisablehook):
-    if lost.exc_type is KeyboardInterrupt:
+  def interrupt_again(unraisable, default_hook=sys.unraisablehook):
+    if unraisable.exc_type is KeyboardInterrupt:
       threading.Timer(0.01, _thread.interrupt_main).start()
     else:
-      others(lost)
+      default_hook(unraisable)
 
-  if (
-    signal.getsignal(signal.SIGINT) is signal.default_int_handler
-  ):  # in the background it may be ignored
+  # A process in the background may ignore SIGINT; leave that so.
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, interrupt)
-    sys.unraisablehook = again
+    sys.unraisablehook = interrupt_again
 
 
 def _tune_malloc() -> None:
-  """Makes glibc keep freed memory: returning it costs a step on a CPU a quarter of its time in
-  page faults.
-  """
+  """Makes glibc keep freed memory: page faults would take a quarter of a training step on a CPU."""
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-  if hasattr(libc, "gnu_get_libc_version"):
-    m_arena_max, m_mmap_max, m_trim_threshold, m_top_pad = -8, -4, -1, -2  # malloc.h
-    for parameter, value in (
-      (m_arena_max, 1),
-      (m_mmap_max, 0),
-      (m_trim_threshold, -1),
-      (m_top_pad, 64 << 20),
-    ):
-      libc.mallopt(parameter, value)
+  if not hasattr(libc, "gnu_get_libc_version"):
+    return
+  m_arena_max, m_mmap_max, m_trim_threshold, m_top_pad = -8, -4, -1, -2  # malloc.h
+  libc.mallopt(m_arena_max, 1)
+  libc.mallopt(m_mmap_max, 0)
+  libc.mallopt(m_trim_threshold, -1)
+  libc.mallopt(m_top_pad, 64 << 20)
 
 
 def _set_up_jax() -> None:
-  """What JAX reads from the environment when it is imported, and the start of a run over several
-  processes.
-  """
+  """Sets the environment variables that JAX reads on import, and joins a multi-process run."""
   if "workdir" in FLAGS and FLAGS.workdir:
-    os.environ.setdefault(
-      "JAX_COMPILATION_CACHE_DIR", os.path.join(FLAGS.workdir, "compilation_cache")
-    )
+    cache = os.path.join(FLAGS.workdir, "compilation_cache")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
-  if "distributed" not in FLAGS:
-    return
-  where = {
+  if "distributed" in FLAGS:
+    _join_processes()
+
+
+def _join_processes() -> None:
+  """Checks the flags of define_distributed and initializes jax.distributed."""
+  values = {
     "--coordinator": FLAGS.coordinator,
     "--num_processes": FLAGS.num_processes,
     "--process_id": FLAGS.process_id,
   }
-  given = [name for name, value in where.items() if value is not None]
+  given = [name for name, value in values.items() if value is not None]
   if not FLAGS.distributed:
     if given:
       raise InputError(f"{given[0]} needs --distributed")
     return
   if given and len(given) < 3:
-    raise InputError(
-      f"{', '.join(name for name in where if name not in given)} needed beside {', '.join(given)}"
-    )
+    missing = [name for name in values if name not in given]
+    raise InputError(f"{', '.join(missing)} needed beside {', '.join(given)}")
   if given and FLAGS.process_id >= FLAGS.num_processes:
     raise InputError(
       f"--process_id={FLAGS.process_id}: must be below --num_processes={FLAGS.num_processes}"
@@ -275,8 +298,8 @@ def _set_up_jax() -> None:
   import jax
 
   try:
-    jax.distributed.initialize(*where.values())
+    jax.distributed.initialize(*values.values())
   except ValueError as error:
     raise InputError(
-      f"--distributed found no cluster ({error}); give {', '.join(where)}"
+      f"--distributed found no cluster ({error}); give {', '.join(values)}"
     ) from error

@@ -1,29 +1,34 @@
-"""Evaluates a language model on prepared text (perplexity, bits per byte), a fine-tuned one on its
-task (its metrics).
+"""Evaluates a checkpoint: a language model on prepared text, a fine-tuned model on its task.
 
-python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=train|valid|dev|test] [--task=mnli-mismatched]
+Prints loss, perplexity and bits per byte for text, the task's metrics for a task.
+
+python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=test] [--task=mnli-mismatched]
 """
 
 from absl import flags
 
 import command_line
 
+DEFAULTS = command_line.defaults("evaluate")
 CHECKPOINT = command_line.define_checkpoint()
 DATA = flags.DEFINE_string(
-  "data", None, "folder that launch/prepare.py wrote; for a task, its --data_dir", required=True
+  "data", None, "folder written by launch/prepare.py; for a task, its data_dir", required=True
 )
 SPLIT = flags.DEFINE_string(
-  "split", "", "train or valid of text (default valid); train, dev or test of a task (dev)"
+  "split",
+  DEFAULTS["split"],
+  "text: train or valid (default valid); task: train, dev or test (default dev)",
 )
 TASK = flags.DEFINE_string(
-  "task", "", "for a fine-tuned model: another task with the same labels as its own"
+  "task", DEFAULTS["task"], "evaluate a fine-tuned model on another task with the same labels"
 )
 
 
 def main():
   from gpt_jax.programs import evaluate
 
-  for name, value in evaluate.run(CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value).items():
+  metrics = evaluate.run(CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value)
+  for name, value in metrics.items():
     print(f"{name:13} {value:,.4f}" if isinstance(value, float) else f"{name:13} {value:,}")
 
 

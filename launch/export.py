@@ -1,7 +1,8 @@
-"""Exports a checkpoint: float32 arrays, config and vocabulary in a folder that loads wherever a
-checkpoint does.
+"""Exports a checkpoint to a folder with float32 arrays, config and vocabulary.
 
-python launch/export.py --checkpoint=DIR --out=PATH [--format=NAME]
+The folder loads wherever a checkpoint does.
+
+python launch/export.py --checkpoint=DIR --out=DIR [--format=NAME]
 """
 
 from absl import flags
@@ -9,9 +10,10 @@ from absl import flags
 import command_line
 from gpt_jax.checkpoints.formats import describe_formats
 
+DEFAULTS = command_line.defaults("export")
 CHECKPOINT = command_line.define_checkpoint()
-OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
-FORMAT = flags.DEFINE_string("format", "npz", describe_formats())
+OUT = flags.DEFINE_string("out", None, "folder to create", required=True)
+FORMAT = flags.DEFINE_string("format", DEFAULTS["format"], describe_formats())
 
 
 def main():

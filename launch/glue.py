@@ -1,5 +1,6 @@
-"""Makes a GLUE submission of fine-tuned checkpoints, or checks one that is there; prints what each
-file predicts.
+"""Makes a GLUE submission from fine-tuned checkpoints, or checks an existing one.
+
+Prints the distribution of predictions in each file.
 
 python launch/glue.py --checkpoints=DIR,DIR --data_dir=DIR --out=FILE.zip
 python launch/glue.py --check=FILE.zip
@@ -11,15 +12,13 @@ import command_line
 from gpt_jax.errors import InputError
 
 CHECKPOINTS = flags.DEFINE_list(
-  "checkpoints",
-  None,
-  "one for each task, separated by commas: WORKDIR, WORKDIR/best, …, as --checkpoint elsewhere",
+  "checkpoints", None, "fine-tuned models, one per task: WORKDIR,WORKDIR/best,…"
 )
 DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "folder of GLUE's official files (with glue/ in it)"
+  "data_dir", None, "folder that contains glue/ with the official files"
 )
-OUT = flags.DEFINE_string("out", None, "zip to make")
-CHECK = flags.DEFINE_string("check", None, "a submission to check, instead of making one")
+OUT = flags.DEFINE_string("out", None, "zip file to create")
+CHECK = flags.DEFINE_string("check", None, "submission to check; no other flag is needed")
 
 
 def main():
@@ -29,15 +28,16 @@ def main():
   making = {"--checkpoints": CHECKPOINTS.value, "--data_dir": DATA_DIR.value, "--out": OUT.value}
   missing = [name for name, value in making.items() if value is None]
   if CHECK.value is not None and len(missing) < len(making):
-    raise InputError(f"--check goes without {', '.join(making)}")
+    raise InputError(f"--check cannot be combined with {', '.join(making)}")
   if CHECK.value is None and missing:
-    raise InputError(f"needed: {', '.join(missing)}; or --check alone (--help says what each is)")
-  sources = {} if CHECK.value is not None else glue.run(*making.values())
-  for file, counts in check(OUT.value if CHECK.value is None else CHECK.value).items():
-    shares = ", ".join(
-      f"{outcome} {count / counts.total():.1%}" for outcome, count in sorted(counts.items())
-    )
-    print(f"{file:11} {counts.total():7,}  {shares:55} {sources.get(file, '')}".rstrip())
+    raise InputError(f"needed: {', '.join(missing)}; or --check alone (--help describes the flags)")
+  sources = {}
+  if CHECK.value is None:
+    sources = glue.run(CHECKPOINTS.value, DATA_DIR.value, OUT.value)
+  for file, counts in check(CHECK.value or OUT.value).items():
+    total = counts.total()
+    shares = ", ".join(f"{label} {count / total:.1%}" for label, count in sorted(counts.items()))
+    print(f"{file:11} {total:7,}  {shares:55} {sources.get(file, '')}".rstrip())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Imports released or other software's weights: the folder of a run, which fine-tunes, scores and
-generates.
+"""Imports released weights, or those of other software, as a run folder.
+
+The folder can be fine-tuned, evaluated and sampled from like any other run.
 
 python launch/import_weights.py --format=NAME --path=PATH --out=WORKDIR
 """
@@ -10,8 +11,8 @@ import command_line
 from gpt_jax.checkpoints.formats import describe_formats
 
 FORMAT = flags.DEFINE_string("format", None, describe_formats(), required=True)
-PATH = flags.DEFINE_string("path", None, "folder of that format", required=True)
-OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
+PATH = flags.DEFINE_string("path", None, "folder in that format", required=True)
+OUT = flags.DEFINE_string("out", None, "run folder to create", required=True)
 
 
 def main():

@@ -1,5 +1,6 @@
-"""The paper in miniature, in minutes: pre-trains on an embedded world, fine-tunes four tasks, tells
-three stories.
+"""GPT-1 in miniature: pre-trains on a simulated world, fine-tunes on four tasks, tells stories.
+
+Takes minutes on a CPU and downloads nothing.
 
 python launch/quickstart.py [--workdir=DIR] [--text=FILE,…] [--short]
 """
@@ -8,21 +9,27 @@ from absl import flags
 
 import command_line
 
+DEFAULTS = command_line.defaults("quickstart")
 WORKDIR = flags.DEFINE_string(
-  "workdir", "runs/quickstart", "folder for all that is made; given again, it goes on"
+  "workdir", "runs/quickstart", "folder for everything; repeating the command resumes"
 )
 TEXT = flags.DEFINE_string(
-  "text", "", "text of your own to pre-train on and sample from: files, folders, globs"
+  "text", DEFAULTS["text"], "pre-train on your own text instead: files, folders or globs"
 )
-SHORT = flags.DEFINE_boolean("short", False, "hardly any training: only shows that everything runs")
+SHORT = flags.DEFINE_boolean(
+  "short", DEFAULTS["short"], "train for a few steps only, to check that everything runs"
+)
 
 
 def main():
   from gpt_jax.programs import quickstart
 
   workdir = WORKDIR.value
-  if not WORKDIR.present:  # each kind of run has its own, so that one does not refuse another
-    workdir += "-text" * bool(TEXT.value) + "-short" * SHORT.value
+  if not WORKDIR.present:  # a default folder per kind of run, since a folder has one config
+    if TEXT.value:
+      workdir += "-text"
+    if SHORT.value:
+      workdir += "-short"
   quickstart.run(workdir, TEXT.value, SHORT.value)
 
 

@@ -1,33 +1,35 @@
-"""Repeats the paper's tables 2 to 5 and figure 2 with a pre-trained checkpoint: runs what is
-missing, compares.
+"""Reproduces the paper's tables 2 to 5 and figure 2 with a pre-trained checkpoint.
 
-python launch/reproduce.py --table=5 --figure=2 --checkpoint=DIR --data_dir=DIR --workdir=DIR [--budget=small]
+Makes the missing runs, skips finished ones, and compares the results with the paper's.
+
+python launch/reproduce.py --table=5 --figure=2 --checkpoint=DIR --data_dir=DIR --workdir=DIR
 """
 
 from absl import flags
 
 import command_line
 
-TABLE = flags.DEFINE_list("table", [], "of 2, 3, 4, 5")
+DEFAULTS = command_line.defaults("reproduce")
+TABLE = flags.DEFINE_list("table", DEFAULTS["table"], "tables, out of 2, 3, 4, 5")
 FIGURE = flags.DEFINE_list(
-  "figure", [], "2: layers transferred (left), zero-shot over pre-training (right)"
+  "figure", DEFAULTS["figure"], "2: layers transferred (left), zero-shot over pre-training (right)"
 )
 CHECKPOINT = command_line.define_checkpoint()
 LSTM = flags.DEFINE_string(
-  "lstm", "", "workdir of a pre-trained LSTM, for table 5's last row and figure 2"
+  "lstm", DEFAULTS["lstm"], "workdir of a pre-trained LSTM, for table 5's last row and figure 2"
 )
 DATA_DIR = flags.DEFINE_string(
   "data_dir", None, "folder of the tasks' official files", required=True
 )
 TASKS = flags.DEFINE_list(
-  "tasks", [], "only these; none: all of a table, and race and mnli of figure 2 (left)"
+  "tasks", DEFAULTS["tasks"], "only these; by default all, for figure 2 (left) race and mnli"
 )
-SEEDS = flags.DEFINE_integer("seeds", 1, "runs of each", lower_bound=1)
+SEEDS = flags.DEFINE_integer("seeds", DEFAULTS["seeds"], "runs per setting and task", lower_bound=1)
 BUDGET = flags.DEFINE_string(
-  "budget", "paper", "paper, or small: parts of the data sets, sized for a CPU"
+  "budget", DEFAULTS["budget"], "paper, or small: parts of the data sets, for a CPU"
 )
 MICROBATCHES = flags.DEFINE_integer(
-  "microbatches", 1, "parts of a batch, to save memory", lower_bound=1
+  "microbatches", DEFAULTS["microbatches"], "split each batch to save memory", lower_bound=1
 )
 WORKDIR = command_line.define_workdir()
 

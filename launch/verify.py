@@ -1,5 +1,6 @@
-"""Compares two trained models in any formats, their arrays and what they say of text; exits with 0
-if equal, else 1.
+"""Compares two trained models in any formats: their arrays, and their logits on texts.
+
+Exits with 0 if they are equal, else with 1.
 
 python launch/verify.py --a=PATH --b=PATH --text=TEXT [--text=TEXT …] [--tolerance=1e-4]
 """
@@ -10,17 +11,13 @@ from absl import flags
 
 import command_line
 
-A, B = (
-  flags.DEFINE_string(
-    name, None, "checkpoint, export, OpenAI's folder, or one of transformers'", required=True
-  )
-  for name in "ab"
-)
-TEXT = flags.DEFINE_multi_string(
-  "text", [], "text that both read; give it several times for several texts"
-)
+DEFAULTS = command_line.defaults("verify")
+HELP = "checkpoint, exported folder, or a folder of OpenAI's or transformers' files"
+A = flags.DEFINE_string("a", None, HELP, required=True)
+B = flags.DEFINE_string("b", None, HELP, required=True)
+TEXT = flags.DEFINE_multi_string("text", [], "text for both models")
 TOLERANCE = flags.DEFINE_float(
-  "tolerance", 1e-4, "largest difference of a logit or a parameter that counts as equal"
+  "tolerance", DEFAULTS["tolerance"], "largest difference between equal logits or parameters"
 )
 
 

@@ -1,31 +1,29 @@
-"""Shows a model at work on texts: how expected each token was, attention, and a fine-tuned model's
-labels.
+"""Writes an HTML page with token probabilities, attention, and label probabilities of a model.
 
-python launch/visualize.py --checkpoint=DIR --text=TEXT [--text=TEXT …] [--input=FILE|-] --out=page.html
+python launch/visualize.py --checkpoint=DIR --text=TEXT [--text=TEXT …] --out=page.html
 """
 
 from absl import flags
 
 import command_line
 
+DEFAULTS = command_line.defaults("visualize")
 CHECKPOINT = command_line.define_checkpoint()
 TEXT = flags.DEFINE_multi_string(
   "text",
-  [],
-  "text to read; give it several times for several; a tab between the columns of a fine-tuned model's task",
+  DEFAULTS["texts"],
+  "text to show; for a fine-tuned model its task's columns, separated by tabs",
 )
 INPUT = flags.DEFINE_string(
-  "input", None, "file of texts, one a line, or rows as for predict; - for standard input"
+  "input", DEFAULTS["source"], "file with one text per line, or rows as for predict; - for stdin"
 )
-OUT = flags.DEFINE_string(
-  "out", None, "HTML page to write, which needs no other file", required=True
-)
+OUT = flags.DEFINE_string("out", None, "self-contained HTML page to write", required=True)
 
 
 def main():
   from gpt_jax.programs import visualize
 
-  visualize.run(CHECKPOINT.value, OUT.value, TEXT.value, INPUT.value or "")
+  visualize.run(CHECKPOINT.value, OUT.value, TEXT.value, INPUT.value)
 
 
 if __name__ == "__main__":

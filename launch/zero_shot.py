@@ -1,5 +1,6 @@
-"""Does tasks with the language model alone (section 5): CoLA, SST-2, RACE, definite pronouns,
-Winograd schemas.
+"""Evaluates a language model on tasks without fine-tuning (section 5).
+
+The tasks: CoLA, SST-2, RACE, definite pronouns (DPRD) and Winograd schemas (WSC273).
 
 python launch/zero_shot.py --checkpoint=DIR --data_dir=DIR [--tasks=cola,dprd] [--history]
 """
@@ -8,22 +9,26 @@ from absl import flags
 
 import command_line
 
+DEFAULTS = command_line.defaults("zero_shot")
 CHECKPOINT = command_line.define_checkpoint()
 DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "folder with glue/, race/ and winograd/ in it", required=True
+  "data_dir", None, "folder that contains glue/, race/ and winograd/", required=True
 )
 TASKS = flags.DEFINE_list(
   "tasks",
-  [],
-  "some of cola, sst2, race, race-middle, race-high, dprd, wsc273; none: all whose data is there",
+  DEFAULTS["tasks"],
+  "of cola, sst2, race, race-middle, race-high, dprd, wsc273; by default all with data",
 )
 HISTORY = flags.DEFINE_boolean(
-  "history", False, "evaluate every checkpoint of the run (--config.train.milestone keeps more)"
+  "history",
+  DEFAULTS["history"],
+  "evaluate every checkpoint of the run (--config.train.milestone keeps more)",
 )
 EXAMPLES = flags.DEFINE_integer(
-  "examples", 0, "only so many of each task, evenly from all; 0: all", lower_bound=0
+  "examples", DEFAULTS["examples"], "at most this many per task and split; 0: all", lower_bound=0
 )
-OUT = flags.DEFINE_string("json", "", "file for the numbers")
+OUT = flags.DEFINE_string("json", DEFAULTS["out"], "JSON file for the results")
+OVERWRITE = command_line.define_overwrite()
 
 
 def main():
@@ -36,6 +41,7 @@ def main():
     history=HISTORY.value,
     examples=EXAMPLES.value,
     out=OUT.value,
+    overwrite=OVERWRITE.value,
   )
 
 

@@ -1,4 +1,4 @@
-"""Bad input, through the command lines: one line that says what to do, exit code 2, and nothing lost."""
+"""Bad input on the command line: a one-line message, exit code 2, and no file lost."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ def get_config():
 
 @pytest.fixture
 def launch(monkeypatch, capsys):
-  """launch(program, *arguments) -> (exit code, standard output, standard error), in this process."""
+  """launch(program, *arguments) -> (exit code, stdout, stderr), run in this process."""
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
   monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
   monkeypatch.setattr(os, "environ", os.environ.copy())
@@ -78,7 +78,7 @@ def launch(monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, finetuned, release):
-  """A folder with everything that could be wrong, each in its own place."""
+  """A folder with every kind of bad input."""
   here = tmp_path_factory.mktemp("world")
   (here / "tiny.py").write_text(CONFIG)
   (here / "text.txt").write_text(
@@ -188,7 +188,8 @@ def contents(folder):
 
 PRETRAIN = "pretrain --config=tiny.py --workdir=new --data=prepared"
 TABLE = "--config={launched}/configs/finetune.py:table --workdir=new --config.batch_size=8"
-OFFICIAL = "finetune --config={{launched}}/configs/finetune.py:{} --workdir=new --data_dir=official --pretrained={{pretrained}}"
+FINETUNE = "finetune --config={{launched}}/configs/finetune.py:{} --workdir=new"
+OFFICIAL = f"{FINETUNE} --data_dir=official --pretrained={{{{pretrained}}}}"
 CASES = [
   # Files.
   ("prepare --source=nothing.txt --out=new", "nothing.txt: no such file"),
@@ -221,7 +222,8 @@ CASES = [
   (PRETRAIN.replace("prepared", "truncated"), "train.bin: truncated, "),
   (PRETRAIN.replace("prepared", "mixed"), "train.bin: a token file of another vocabulary"),
   (
-    f"{PRETRAIN} --config.data.sampling=across_documents --config.data.length=4096 --config.trunk.context=4096",
+    f"{PRETRAIN} --config.data.sampling=across_documents --config.data.length=4096"
+    " --config.trunk.context=4096",
     "less than one window of length + 1 = 4097",
   ),
   # Configs.
@@ -266,11 +268,13 @@ CASES = [
     "prepared: no tokenizer here",
   ),
   (
-    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --tokenizer=prepared/tokenizer",
+    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}}"
+    " --tokenizer=prepared/tokenizer",
     "--tokenizer is for --pretrained=none",
   ),
   (
-    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}} --config.task.labels=barks,meows",
+    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}}"
+    " --config.task.labels=barks,meows",
     "labels/train.tsv:3: label 'moos': should be one of barks, meows",
   ),
   (
@@ -306,11 +310,11 @@ CASES = [
     "finetune.py:NAME",
   ),
   (
-    "finetune --config={launched}/configs/finetune.py:colla --data_dir=x --pretrained={pretrained} --workdir=new",
+    FINETUNE.format("colla") + " --data_dir=x --pretrained={pretrained}",
     "no task 'colla'; the tasks are",
   ),
   (
-    "finetune --config={launched}/configs/finetune.py:cola --data_dir=labels --pretrained={pretrained} --workdir=new",
+    FINETUNE.format("cola") + " --data_dir=labels --pretrained={pretrained}",
     "--data_dir=labels: no folder 'glue/CoLA' here",
   ),
   (OFFICIAL.format("rte"), "glue/RTE/dev.tsv: No such file"),
@@ -339,7 +343,7 @@ CASES = [
   ("predict --checkpoint={finetuned} --input=rows.tsv --data_dir=labels", "give either --input"),
   (
     "predict --checkpoint={finetuned} --input=rows.tsv --split=dev",
-    "--split=dev: is of --data_dir",
+    "--split=dev needs --data_dir",
   ),
   (
     "predict --checkpoint={finetuned} --data_dir=labels",
@@ -355,11 +359,14 @@ CASES = [
   ),
   (
     "predict --checkpoint={finetuned} --data_dir=labels --split=dev --output=labels/dev.tsv",
-    "in --data_dir already",
+    "is a file of --data_dir",
   ),
   ("glue", "needed: --checkpoints, --data_dir, --out; or --check alone"),
   ("glue --data_dir=labels --out=new.zip", "needed: --checkpoints; or --check alone"),
-  ("glue --checkpoints= --data_dir=labels --out=new.zip", "--checkpoints: none is named"),
+  (
+    "glue --checkpoints= --data_dir=labels --out=new.zip",
+    "--checkpoints is empty; give one or more",
+  ),
   ("glue --checkpoints=prepared --data_dir=labels --out=new.zip", "no checkpoint in"),
   (
     "glue --checkpoints={pretrained} --data_dir=labels --out=new.zip",
@@ -367,22 +374,22 @@ CASES = [
   ),
   (
     "glue --checkpoints={finetuned} --data_dir=labels --out=new.zip",
-    "is of table, no task of GLUE; these are cola, ",
+    "is fine-tuned on table, not on a task of GLUE; these are cola, ",
   ),
   (
     "glue --checkpoints={finetuned} --data_dir=labels --out=text.txt",
-    "--out=text.txt: is there already",
+    "--out=text.txt already exists",
   ),
   (
     "glue --checkpoints={finetuned} --data_dir=labels --out=",
-    "--out=: should name the zip to make",
+    "--out=: name the zip file to create",
   ),
   (
     "glue --checkpoints={finetuned} --data_dir=tfds:labels --out=new.zip",
-    "TFDS has shuffled the rows",
+    "TFDS shuffles the rows",
   ),
-  ("glue --check=text.txt --out=new.zip", "--check goes without --checkpoints, --data_dir, --out"),
-  ("glue --check=text.txt", "text.txt: not a whole zip file"),
+  ("glue --check=text.txt --out=new.zip", "--check cannot be combined with --checkpoints"),
+  ("glue --check=text.txt", "text.txt: not an intact zip file"),
   ("glue --check=nothing.zip", "nothing.zip: No such file"),
   ("glue --check=prepared", "prepared: Is a directory"),
   ("evaluate --checkpoint={finetuned} --data=prepared", "prepared/dev.tsv: No such file"),
@@ -410,7 +417,7 @@ CASES = [
   ),
   (
     "zero_shot --checkpoint={pretrained} --data_dir=labels",
-    "--data_dir=labels: the data of no task is here",
+    "--data_dir=labels: no task can be evaluated; the tasks are cola, ",
   ),
   (
     "zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=cola",
@@ -425,6 +432,8 @@ CASES = [
     "zero_shot --checkpoint=prepared --data_dir=labels --history",
     "no checkpoints/ here; give the workdir of a run",
   ),
+  ("predict --checkpoint={finetuned} --input=rows.tsv --output=text.txt", "already exists; name"),
+  ("zero_shot --checkpoint={pretrained} --data_dir=labels --json=text.txt", "already exists; name"),
   (
     "zero_shot --checkpoint={pretrained} --data_dir=labels --json=nothing/a.json",
     "nothing/a.json: no such folder",
@@ -447,27 +456,27 @@ CASES = [
   ("visualize --checkpoint={pretrained} --input=latin.txt --out=new", "latin.txt:1: not UTF-8"),
   (
     "visualize --checkpoint={pretrained} --input=empty.txt --out=new",
-    "--input=empty.txt: no texts in it",
+    "--input=empty.txt: the file has no texts",
   ),
   ("visualize --checkpoint={finetuned} --input=broken.tsv --out=new", "broken.tsv:3: 1 columns"),
   (
     f"visualize --checkpoint={{pretrained}} --text=cat --text={'the,' * 70} --out=new",
-    "text 2: 209 tokens, and the model's context is 64; give a part of it",
+    "text 2: 209 tokens; the model's context is 64: give a part of the text",
   ),
   (
     "visualize --checkpoint={pretrained} --text= --out=new",
-    "text 1: holds nothing that the tokenizer keeps",
+    "text 1: no tokens; give at least one word",
   ),
   ("visualize --checkpoint={pretrained} --text=\udcff --out=new", "text 1: not UTF-8"),
   (
     "visualize --checkpoint={pretrained} --text=the --out=text.txt",
-    "--out=text.txt: is there already and is no page",
+    "--out=text.txt already exists and is not a page",
   ),
   (
     "visualize --checkpoint={pretrained} --text=the --out=empty.txt",
-    "--out=empty.txt: is there already and is no page",
+    "--out=empty.txt already exists and is not a page",
   ),
-  ("visualize --checkpoint={pretrained} --text=the --out=prepared", "--out=prepared: is a folder"),
+  ("visualize --checkpoint={pretrained} --text=the --out=prepared", "--out=prepared is a folder"),
   (
     "visualize --checkpoint={pretrained} --text=the --out=nothing/new.html",
     "--out=nothing/new.html: No such file",
@@ -626,12 +635,12 @@ def test_in_a_process_of_its_own(world, command, message):
 
 
 @pytest.mark.parametrize("difference, code", [(0, 0), (1, 1)])
-def test_verify_says_by_its_exit_code_what_it_found(
+def test_the_exit_code_of_verify_is_its_result(
   world, launch, monkeypatch, tmp_path, difference, code
 ):
-  found = load_model(world.paths["pretrained"])
-  found.params["trunk"]["positions"][0] += difference
-  npz.save(str(tmp_path / "other"), found.params, found.meta, found.step, found.tokenizer)
+  loaded = load_model(world.paths["pretrained"])
+  loaded.params["trunk"]["positions"][0] += difference
+  npz.save(str(tmp_path / "other"), loaded.params, loaded.meta, loaded.step, loaded.tokenizer)
   returned, out, err = launch(
     "verify", f"--a={world.paths['pretrained']}", f"--b={tmp_path / 'other'}", "--text=the cat"
   )
@@ -641,7 +650,7 @@ def test_verify_says_by_its_exit_code_what_it_found(
 
 @pytest.mark.released
 def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, monkeypatch, tmp_path):
-  """The commands of generate's docstring, as bash reads them; greedy or not, the prompt is given back whole."""
+  """The commands in generate's docstring, parsed by bash; the output repeats the prompt."""
   tokenizer = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
   spec = ModelConfig(
     TransformerConfig(tokenizer.vocab_size, context=64, layers=1, width=16, heads=2, norm="pre")
@@ -650,7 +659,7 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
   npz.save(str(tmp_path / "DIR"), make_run.params_of(spec, 1), meta, 1, tokenizer)
   (tmp_path / "article.txt").write_text("The café is open.\n\nIt serves tea.\n")
   monkeypatch.chdir(tmp_path)
-  told = []
+  outputs = []
   for line in (ROOT / "launch" / "generate.py").read_text().splitlines():
     if line.startswith("python ") and "$" in line:
       command = r"printf '%s\0' " + line.partition("generate.py")[2]
@@ -659,9 +668,9 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
       ).stdout.split("\0")
       code, out, err = launch("generate", "--max_tokens=3", *words[:-1])
       assert (code, err) == (0, "")
-      told.append(out)
-  assert told[0].startswith("The café is open.\n\nIt serves tea.\nTL;DR:")
-  assert told[1].startswith("bonjour = good morning\nmerci bien =")
+      outputs.append(out)
+  assert outputs[0].startswith("The café is open.\n\nIt serves tea.\nTL;DR:")
+  assert outputs[1].startswith("bonjour = hello\nmerci =")
 
 
 def test_weights_are_imported_and_exported(world, launch, spacy_there, monkeypatch, tmp_path):

@@ -1,5 +1,7 @@
-"""launch/command_line.py, through a small program of its own."""
+"""launch/command_line.py, exercised by a small program."""
 
+import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-PROGRAM = '''"""Says what it was told.
+PROGRAM = '''"""Prints its settings.
 
   python launch/toy.py --config=FILE
 """
@@ -29,7 +31,8 @@ def main():
 
   from gpt_jax.errors import InputError
 
-  print(CONFIG.value.learning_rate, CONFIG.value.clip, WORKDIR.value, os.environ["JAX_COMPILATION_CACHE_DIR"])
+  cache = os.environ["JAX_COMPILATION_CACHE_DIR"]
+  print(CONFIG.value.learning_rate, CONFIG.value.clip, WORKDIR.value, cache)
   print("jax" in sys.modules)
   if FAIL.value == "warn":
     import warnings
@@ -113,6 +116,18 @@ def toy(tmp_path_factory):
   return call
 
 
+def test_defaults_are_those_of_the_program(monkeypatch):
+  """Also that no launch/ script needs a default that cannot be read without importing JAX."""
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  import command_line
+
+  for name in ("evaluate", "export", "generate", "list_tasks", "predict", "quickstart"):
+    run = importlib.import_module(f"gpt_jax.programs.{name}").run
+    parameters = inspect.signature(run).parameters.values()
+    expected = {p.name: p.default for p in parameters if p.default is not p.empty}
+    assert command_line.defaults(name) == expected, name
+
+
 GOOD = ("--config=config.py", "--workdir=w")
 
 
@@ -126,7 +141,7 @@ def test_help_shows_docstring_and_own_flags(toy):
   code, out, err = toy("--help")
   assert (code, err) == (0, "")
   assert out.startswith(
-    "Says what it was told.\n\n  python launch/toy.py --config=FILE\n\nflags:\n  --config "
+    "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nflags:\n  --config "
   )
   assert "(required)" in out
   assert "--fail" in out and "--distributed" in out
@@ -144,8 +159,8 @@ def test_print_config_needs_only_the_config(toy):
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    ([], "needed: --config, --workdir (--help says what each is)"),
-    (["--config=config.py"], "needed: --workdir (--help says what each is)"),
+    ([], "needed: --config, --workdir (--help describes the flags)"),
+    (["--config=config.py"], "needed: --workdir (--help describes the flags)"),
     (
       [*GOOD, "--wrkdir=x"],
       "unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)",
@@ -181,7 +196,7 @@ def test_print_config_needs_only_the_config(toy):
     ([*GOOD, "--fail=input"], "line 3: broken badly"),
   ],
 )
-def test_what_a_user_can_mend_is_one_line(toy, arguments, message):
+def test_user_errors_are_one_line(toy, arguments, message):
   code, _, err = toy(*arguments)
   assert (code, err) == (2, f"error: {message}\n")
 
@@ -196,9 +211,9 @@ def test_other_ends(toy):
   code, out, err = toy(*GOOD, "--fail=disk")
   assert (code, err) == (
     2,
-    "error: No space left on device; make room, and give the same command again\n",
+    "error: No space left on device; free some space and repeat the command\n",
   )
-  assert out.endswith("False\n")  # what was printed before is not lost
+  assert out.endswith("False\n")  # earlier output is flushed
   code, _, err = toy(*GOOD, "--fail=bug")
   assert code == 1
   assert "Traceback" in err and err.endswith("ValueError: ours\n")

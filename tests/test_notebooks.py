@@ -1,6 +1,4 @@
-"""The notebooks: that they run from top to bottom, resume, show what they promise, and are kept
-clean.
-"""
+"""The notebooks run from top to bottom, resume, show their results, and hold no output."""
 
 import base64
 import importlib.util
@@ -14,21 +12,21 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "launch" / "notebooks").glob("*.ipynb"))
-each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+for_all_notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def cells(path: Path, kind: str) -> dict[str, str]:
   """id -> source of the cells of a kind."""
-  found = json.loads(path.read_text(encoding="utf-8"))["cells"]
-  return {cell["id"]: "".join(cell["source"]) for cell in found if cell["cell_type"] == kind}
+  all_cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+  return {cell["id"]: "".join(cell["source"]) for cell in all_cells if cell["cell_type"] == kind}
 
 
 def test_there_are_three():
   assert [path.stem for path in NOTEBOOKS] == ["finetune_your_own", "quickstart", "visualize"]
 
 
-@each
-def test_no_output_or_editor_metadata_is_kept(path):
+@for_all_notebooks
+def test_no_output_or_editor_metadata_is_stored(path):
   notebook = json.loads(path.read_text(encoding="utf-8"))
   assert notebook["metadata"] == {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -40,7 +38,7 @@ def test_no_output_or_editor_metadata_is_kept(path):
       assert (cell["outputs"], cell["execution_count"]) == ([], None), cell["id"]
 
 
-@each
+@for_all_notebooks
 def test_only_public_names_are_used_and_no_code_is_hidden_in_functions(path):
   for cell, source in cells(path, "code").items():
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -49,8 +47,8 @@ def test_only_public_names_are_used_and_no_code_is_hidden_in_functions(path):
     assert not {"def", "lambda", "class"} & set(names), cell
 
 
-def test_what_notebooks_share_is_the_same_in_all():
-  """So that in one folder a model is trained once."""
+def test_shared_cells_are_the_same_in_all_notebooks():
+  """So that notebooks that share a folder train a model once."""
   own, quickstart, visualize = (cells(path, "code") for path in NOTEBOOKS)
   for shared in ("install", "prepare", "pretrain"):
     assert own[shared] == quickstart[shared] == visualize[shared]
@@ -58,9 +56,7 @@ def test_what_notebooks_share_is_the_same_in_all():
 
 
 class Execution:
-  """A notebook that has been run in a folder, in a kernel as a user's: none of the tests' own
-  settings of JAX.
-  """
+  """A notebook executed in a folder, in a user's kernel without the tests' JAX settings."""
 
   def __init__(self, path: Path, work: Path):
     import nbclient
@@ -88,10 +84,10 @@ class Execution:
     self.work, self.sources = work / "files", cells(path, "code")
 
   def outputs(self, cell: str) -> list:
-    return next(found for found in self.notebook.cells if found.id == cell).outputs
+    return next(candidate for candidate in self.notebook.cells if candidate.id == cell).outputs
 
   def text(self, cell: str, *streams: str) -> str:
-    """What a cell prints, on "stdout" and "stderr" or on one of them."""
+    """The output of a cell to "stdout", "stderr" or both."""
     streams = streams or ("stdout", "stderr")
     return "".join(output.text for output in self.outputs(cell) if output.get("name") in streams)
 
@@ -100,14 +96,14 @@ class Execution:
 
 
 def trained(work: Path) -> dict[str, int]:
-  """When each result of training below a folder was written."""
+  """The modification times of all results of training below a folder."""
   names = ("prepare.json", "config.json", "result.json", "_CHECKPOINT_METADATA")
   return {str(path): path.stat().st_mtime_ns for path in work.rglob("*") if path.name in names}
 
 
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory):
-  """execute(name): the notebook, executed in the one folder of all."""
+  """execute(name): the notebook, executed in a folder that all share."""
   for package in ("nbclient", "nbformat", "ipykernel"):
     if not importlib.util.find_spec(package):
       pytest.skip(f"needs {package}: pip install -e '.[test]'")
@@ -131,12 +127,12 @@ def visualize(execute, quickstart):
 
 
 @pytest.mark.slow
-def test_the_quickstart_tells_and_learns(quickstart):
-  told = quickstart.text("pretrain")
-  assert "devices 1 x" in told and "step 800  valid_loss" in told and "step 20/800" not in told
+def test_the_quickstart_trains_and_reports(quickstart):
+  log = quickstart.text("pretrain")
+  assert "devices 1 x" in log and "step 800  valid_loss" in log and "step 20/800" not in log
   assert " 0/800 [" in "".join(
-    [told, *quickstart.data("pretrain", "text/plain")]
-  )  # a bar, of characters or a widget
+    [log, *quickstart.data("pretrain", "text/plain")]
+  )  # a text bar or a widget
   assert "one morning anna went to the" in quickstart.text("stories")
   accuracies = {
     name: json.loads((quickstart.work / name / "result.json").read_text())["best"]["dev_accuracy"]
@@ -179,7 +175,7 @@ def test_plots_are_shown_inline(name, request):
 
 
 @pytest.mark.slow
-def test_what_is_done_is_not_trained_again(execute, quickstart, own, visualize):
+def test_finished_steps_are_skipped(execute, quickstart, own, visualize):
   before = trained(quickstart.work)
   again = [own, visualize, execute("quickstart"), execute("finetune_your_own")]
   assert trained(quickstart.work) == before and len(before) > 10

@@ -14,7 +14,7 @@ from gpt_jax.data.windows import Windows
 from gpt_jax.models.loss import Loss
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.placement import to_device
-from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.task import LabeledTask
 
 
 def evaluation_batches(objective: Bound, windows: Windows, rows: np.ndarray) -> Iterator[Batch]:
@@ -48,10 +48,21 @@ def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dic
   return evaluate
 
 
-def task_measures(task: Task, probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-  """The mean cross-entropy in nats, and the task's metrics; both arrays are [N, K]."""
-  loss = -(labels * np.log(np.maximum(probabilities, 1e-30))).sum(-1).mean()
-  return {"loss": float(loss), **task.score(probabilities, labels)}
+def task_measures(task: LabeledTask, predictions: Any, truth: Any) -> dict[str, float]:
+  """The mean cross-entropy in nats, and the task's metrics.
+
+  Args:
+    predictions: from make_predictor.
+    truth: Encoded.truth.
+  """
+  if isinstance(truth, list):  # tags
+    probabilities = np.concatenate(predictions)
+    tags = np.concatenate(truth)
+    of_truth = np.take_along_axis(probabilities, np.maximum(tags, 0)[:, None], axis=1)[tags >= 0]
+    loss = -np.log(np.maximum(of_truth, 1e-30)).mean()
+  else:
+    loss = -(truth * np.log(np.maximum(predictions, 1e-30))).sum(-1).mean()
+  return {"loss": float(loss), **task.score(predictions, truth)}
 
 
 def text_measures(loss: Mean, n_tokens: int, n_bytes: int) -> dict[str, float]:

@@ -89,9 +89,9 @@ def sample(
 ) -> list[list[int]]:
   """The `max_tokens` ids that follow each prompt; never special tokens or padding rows.
 
-  When the context is full, the second half is read again from position 0; so is a prompt that is too
-  long. Sampling adds temperature x Gumbel noise to the logits and takes the largest. The noise of a
-  prompt's n-th token depends on its seed and n only, so texts do not depend on each other.
+  When the context is full, the second half is read again from position 0; so is a prompt that is
+  too long. Sampling adds temperature x Gumbel noise to the logits and takes the largest. The noise
+  of a prompt's n-th token depends on its seed and n only, so texts do not depend on each other.
   """
   context = model.config.trunk.context
   texts = [list(map(int, prompt)) for prompt in prompts]

@@ -161,7 +161,8 @@ class Model:
         raise InputError(f"text {number}: empty; give at least one word")
       if len(ids) > context:
         raise InputError(
-          f"text {number}: {len(ids)} tokens, and the model's context is {context}; give a part of it"
+          f"text {number}: {len(ids)} tokens, and the model's context is {context}; "
+          "give a part of it"
         )
     for first in range(0, len(encoded), _BATCH):
       chunk = encoded[first : first + _BATCH]

@@ -1,68 +1,66 @@
-"""The figures of a reproduction, each as PNG and SVG: ours beside the paper's (its figure 2 and
-table 5).
-"""
+"""Draws figure 2 and table 5 of a reproduction next to the paper's values, as PNG and SVG."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
-from gpt_jax.paper import tables as paper
+from gpt_jax.paper import tables
 
 Points = Mapping[Any, float | None]
 
 
 def transferred(points: Mapping[str, Points], path: str, note: str) -> None:
-  """Figure 2, left: task -> what is transferred -> dev result in percent, written to path.png
-  and path.svg.
+  """Draws figure 2 (left) to path.png and path.svg.
+
+  Args:
+    points: task -> layers transferred -> dev result in percent.
+    path: without suffix.
+    note: appended to the title.
   """
   figure, axes = _axes()
   for task, values in points.items():
     axes.plot(list(values), list(values.values()), "o-", label=task)
-  places = list(next(iter(points.values())))
-  for (task, anchors), marker in zip(paper.TRANSFER.items(), "x+", strict=True):
-    axes.plot(
-      [places[0], places[-1]],
-      anchors,
-      "k:",
-      marker=marker,
-      label=f"{task}, the paper's ends, 12 layers",
-    )
-  below = "what is transferred (a number: so many blocks, and the embeddings)"
-  axes.set(xlabel=below, ylabel="dev set, %", title=f"Layers transferred{note}")
+  layers = list(next(iter(points.values())))
+  for (task, ends), marker in zip(tables.TRANSFER.items(), "x+", strict=True):
+    label = f"{task}, the paper's ends, 12 layers"
+    axes.plot([layers[0], layers[-1]], ends, "k:", marker=marker, label=label)
+  axes.set(
+    xlabel="transferred (a number: the embeddings and so many blocks)",
+    ylabel="dev set, %",
+    title=f"Layers transferred{note}",
+  )
   _save(figure, axes, path)
 
 
 def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, note: str) -> None:
-  """Figure 2, right: (task, trunk) -> updates -> zero-shot result from chance, 0, to the best
-  supervised model, 1.
+  """Draws figure 2 (right): zero-shot results over pre-training.
+
+  Args:
+    points: (task, trunk) -> updates -> result, scaled: 0 is chance, 1 the best supervised model.
+    path: without suffix.
+    note: appended to the title.
   """
   figure, axes = _axes()
-  colors = {task: f"C{number}" for number, task in enumerate(paper.ANCHORS)}
+  colors = {task: f"C{number}" for number, task in enumerate(tables.ANCHORS)}
   steps = sorted({step for values in points.values() for step in values})
   for (task, trunk), values in points.items():
     style = "-" if trunk == "transformer" else "--"
-    axes.plot(
-      list(values),
-      list(values.values()),
-      style,
-      marker=".",
-      color=colors[task],
-      label=f"{task}, {trunk}",
-    )
+    x, y, label = list(values), list(values.values()), f"{task}, {trunk}"
+    axes.plot(x, y, style, marker=".", color=colors[task], label=label)
   for task in dict.fromkeys(task for task, _ in points):
-    if paper.ANCHORS[task].reached is not None:
-      axes.plot(steps[-1], paper.ANCHORS[task].reached, "x", color=colors[task])
+    if tables.ANCHORS[task].reached is not None:
+      axes.plot(steps[-1], tables.ANCHORS[task].reached, "x", color=colors[task])
   axes.axhline(0, color="gray", linewidth=0.8)
   axes.set(
     xscale="log",
-    xlabel="updates (crosses: where the paper's Transformer is after a million)",
+    xlabel="updates (crosses: the paper's Transformer after a million)",
     ylabel="0: chance, 1: best supervised model",
     title=f"Zero-shot over pre-training{note}",
   )
   ticks = steps[:1]
   for step in steps:
-    if step > 1.4 * ticks[-1]:  # so far apart that their labels are too
+    if step > 1.4 * ticks[-1]:  # far enough apart that labels do not overlap
       ticks.append(step)
   axes.set_xticks(ticks, [f"{step:,}" for step in ticks])
   axes.set_xticks([], minor=True)
@@ -70,16 +68,23 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
 
 
 def ablations(points: Mapping[str, Points], path: str, note: str) -> None:
-  """Table 5: row -> column -> result in percent as bars, and the paper's as crosses."""
+  """Draws table 5 as bars, the paper's values as crosses.
+
+  Args:
+    points: row -> column -> result in percent.
+    path: without suffix.
+    note: appended to the title.
+  """
   figure, axes = _axes()
   columns, width = list(next(iter(points.values()))), 0.8 / len(points)
-  known = [column.title for column in paper.TABLES[5].columns]
+  all_columns = [column.title for column in tables.TABLES[5].columns]
   for number, (name, values) in enumerate(points.items()):
-    places = [n + (number - (len(points) - 1) / 2) * width for n in range(len(columns))]
+    offset = (number - (len(points) - 1) / 2) * width
+    x = [n + offset for n in range(len(columns))]
     heights = [float("nan") if value is None else value for value in values.values()]
-    axes.bar(places, heights, width, label=name)
-    theirs = [paper.TABLES[5].rows[name][known.index(column)] for column in columns]
-    axes.plot(places, theirs, "kx", label=None if number else "the paper's")
+    axes.bar(x, heights, width, label=name)
+    theirs = [tables.TABLES[5].rows[name][all_columns.index(column)] for column in columns]
+    axes.plot(x, theirs, "kx", label=None if number else "the paper's")
   axes.set(
     xticks=range(len(columns)),
     xticklabels=columns,
@@ -90,9 +95,7 @@ def ablations(points: Mapping[str, Points], path: str, note: str) -> None:
 
 
 def pyplot() -> Any:
-  """The library's module; InputError where it is not installed, to be met before the work that
-  is to be drawn.
-  """
+  """Imports matplotlib.pyplot. Raises InputError if it is missing: call it before long work too."""
   try:
     import matplotlib
   except ImportError as error:

@@ -1,6 +1,4 @@
-"""What a result is worth over several seeds: median, mean, standard deviation, and an interval
-by the bootstrap.
-"""
+"""Mean, median, standard deviation and bootstrap interval of a metric over seeds."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,15 +10,15 @@ RESAMPLES = 10_000
 
 
 class Spread(NamedTuple):
-  """One measure over seeds.
+  """One metric over seeds.
 
   Attributes:
-    values: of every seed, in their order.
+    values: one per seed, in order.
     median, mean: of the values.
-    deviation: the sample's standard deviation; 0 of a single value.
-    low, high: the mean's 95 % interval by the percentile bootstrap (Efron 1979). Of two or three
-      values it is their range, and holds the mean of all seeds in about 50 or 75 of 100 cases; it
-      says nothing of the choice of examples.
+    deviation: sample standard deviation; 0 for a single value.
+    low, high: 95 % interval of the mean by the percentile bootstrap (Efron 1979). For two or three
+      values it is their range, and covers the mean over all seeds in about 50 % or 75 % of cases.
+      It does not include the variance over the choice of examples.
   """
 
   values: tuple[float, ...]
@@ -33,15 +31,15 @@ class Spread(NamedTuple):
   def __str__(self):
     if len(self.values) == 1:
       return f"{self.mean:.4f}"
-    each = ", ".join(f"{value:.4f}" for value in self.values)
+    values = ", ".join(f"{value:.4f}" for value in self.values)
     return (
       f"median {self.median:.4f}, mean {self.mean:.4f} ± {self.deviation:.4f}, "
-      f"bootstrap {self.low:.4f} to {self.high:.4f} ({each})"
+      f"bootstrap {self.low:.4f} to {self.high:.4f} ({values})"
     )
 
 
 def spread(values: Sequence[float]) -> Spread:
-  """Median, mean, deviation and interval of at least one value; the same for the same values."""
+  """The Spread of at least one value; deterministic."""
   values = tuple(map(float, values))
   draws = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
   low, high = np.quantile(draws.mean(axis=1), (0.025, 0.975))

@@ -1,24 +1,23 @@
-"""The paper's tables 2 to 5 and what its figure 2 says, as numbers (Radford et al. 2018); all are
-test-set results.
+"""The paper's tables 2 to 5 and figure 2 as numbers (Radford et al. 2018).
 
-None stands for what a table leaves out. Figures of GLUE's leaderboard that the paper does not print
-are in the tasks.
+The tables report test sets; None is an empty cell. Results that only GLUE's leaderboard has are in
+the tasks.
 """
 
 from typing import NamedTuple
 
-OURS = "Finetuned Transformer LM"  # the row of the paper's own model
+OURS = "Finetuned Transformer LM"  # the paper's own model
 
 
 class Column(NamedTuple):
-  """A column of a table: the tasks whose primary metrics it averages."""
+  """A column, and the tasks whose primary metrics it averages."""
 
   title: str
   tasks: tuple[str, ...]
 
 
 class Table(NamedTuple):
-  """A table: rows of percentages, in the order of its columns."""
+  """A table with rows of percentages, in the order of the columns."""
 
   title: str
   columns: tuple[Column, ...]
@@ -31,7 +30,7 @@ def _columns(**titles: str) -> tuple[Column, ...]:
   )
 
 
-# GLUE's own average, glue.average. WNLI counts, though the paper has no result of it.
+# GLUE's score as in glue.average. It includes WNLI, for which the paper prints no result.
 GLUE = Column("GLUE", tuple("cola sst2 mrpc stsb qqp mnli mnli-mismatched qnli rte wnli".split()))
 
 TABLES = {
@@ -67,7 +66,8 @@ TABLES = {
     },
   ),
   4: Table(
-    "semantic similarity and classification (CoLA Matthews, MRPC and QQP F1, STS-B Pearson, SST2 accuracy)",
+    "semantic similarity and classification "
+    "(CoLA Matthews, MRPC and QQP F1, STS-B Pearson, SST2 accuracy)",
     (*_columns(CoLA="cola", SST2="sst2", MRPC="mrpc", STSB="stsb", QQP="qqp"), GLUE),
     {
       "Sparse byte mLSTM": (None, 93.2, None, None, None, None),
@@ -107,15 +107,13 @@ PRINTED_AVERAGES = {  # table 5's first column; the last row's mean is 69.16
 
 
 class Anchor(NamedTuple):
-  """One task of figure 2, right: its axis runs from chance, 0, to the best single supervised model,
-  1.
+  """A task of figure 2 (right), scaled from chance (0) to the best single supervised model (1).
 
   Attributes:
-    title: in the figure's legend.
-    chance, best: the ends, in percent.
-    source: of `best`.
-    reached: by the paper's Transformer at its end, on that axis and by eye; None where the figure
-      has no such curve.
+    title: the legend's text.
+    chance, best: the ends of the scale, in percent.
+    source: where `best` is from.
+    reached: the end of the paper's Transformer curve, scaled, read by eye; None without a curve.
   """
 
   title: str
@@ -125,8 +123,8 @@ class Anchor(NamedTuple):
   reached: float | None
 
 
-# The paper does not print them: these are the best of other systems in its tables, though RACE's is
-# of nine models together; for the pronouns the tables have none, and 100 % stands for it.
+# The paper does not print the ends. We take the best other system in its tables, for RACE an
+# ensemble of nine models. The tables have no pronoun resolution, so its end is 100 %.
 ANCHORS = {
   "sst2": Anchor("sentiment analysis", 50.0, 93.2, "table 4, sparse byte mLSTM", 0.68),
   "dprd": Anchor("Winograd schema resolution", 50.0, 100.0, "all of them", 0.55),
@@ -139,5 +137,5 @@ ANCHORS = {
   ),
 }
 
-# Figure 2, left, by eye: dev accuracy in percent with no layer and with all twelve transferred.
+# Figure 2 (left), read by eye: dev accuracy in percent with none and with all twelve layers.
 TRANSFER = {"race": (40.0, 60.0), "mnli": (72.0, 82.0)}

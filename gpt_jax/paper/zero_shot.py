@@ -1,15 +1,16 @@
-"""Tasks done by the language model alone, without any training on them (section 5, figure 2 on the
-right).
+"""Zero-shot task performance of a language model (section 5, figure 2 right).
 
-Each becomes the question which continuation of a text is likely. GPT-1 has no token that begins a
-text, so the first token of a text is never scored.
+Each task asks which continuation of a text is most likely. GPT-1 has no start-of-text token, so the
+first token of a text is never scored.
 
-Letters: Q questions, C options of each, P tokens of a context, T tokens of an option.
+Letters: Q questions, C options per question, P context tokens, T option tokens, D width.
 """
 
+import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,40 +20,40 @@ import numpy as np
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
-from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits
-from gpt_jax.tasks import task
-from gpt_jax.tasks.encoding import evenly
+from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
+from gpt_jax.tasks.encoding import Example, evenly
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.reading import pronouns
+from gpt_jax.tasks.task import find
 
-SENTIMENT = (" positive", " negative")  # after "very"
-
-
-MOST_TOKENS = 2**14  # read at once
-
-
-_SHORTEST = 16  # widths are powers of two from here, so that few shapes need compiling
+SENTIMENT = (" positive", " negative")  # the words compared after "very"
+MAX_BATCH_TOKENS = 2**14
 
 
 class Question(NamedTuple):
   """Continuations of one text, to be compared.
 
   Attributes:
-    context: the ids that all options continue; it may be empty.
+    context: the ids that all options continue; may be empty.
     options: the ids of each continuation.
-    unscored: how many ids at the head of each option are read, but not counted.
-    name: "file:line", for messages.
+    unscored: for each option, how many of its first ids are fed but not scored.
+    location: "file:line", for messages.
+    target: the correct option; for CoLA 1 if the sentence is acceptable, else 0.
+    split: "train" for the examples that only fit a threshold, else "dev".
   """
 
   context: Sequence[int]
   options: Sequence[Sequence[int]]
   unscored: Sequence[int]
-  name: str = ""
+  location: str = ""
+  target: int = 0
+  split: str = "dev"
 
 
 class Answer(NamedTuple):
-  """What is known of an option: the sum of the log-probabilities, in nats, of so many tokens."""
+  """An option's summed log-probability in nats, and the number of tokens in the sum."""
 
   total: float
   tokens: int
@@ -62,16 +63,23 @@ class Answer(NamedTuple):
     return self.total / self.tokens
 
 
-class Result(NamedTuple):
-  """One figure.
+class Score(NamedTuple):
+  """One metric of a task.
 
   Attributes:
-    task: of TASKS.
-    rule: how it came about, for the reader.
-    metric, value: a number from 0 to 1, or a correlation.
-    examples: how many.
-    step: of the checkpoint.
+    rule: how predictions were made, in words.
+    metric, value: accuracy from 0 to 1, or a correlation.
+    examples: how many examples were measured.
   """
+
+  rule: str
+  metric: str
+  value: float
+  examples: int
+
+
+class Result(NamedTuple):
+  """A Score with its task (a key of TASKS) and the step of the checkpoint."""
 
   task: str
   rule: str
@@ -81,328 +89,395 @@ class Result(NamedTuple):
   step: int
 
 
-class Prepared(NamedTuple):
-  """A task's questions, and what their answers say: (rule, metric, value, examples), the result
-  to quote first.
+class ZeroShotTask(NamedTuple):
+  """How a task is asked and judged.
+
+  Attributes:
+    questions: (data_dir, tokenizer, examples) -> questions; examples limits their number, 0 = all.
+    judge: (questions, answers to each question's options) -> scores, the one to quote first.
   """
 
+  questions: Callable[[str, Tokenizer, int], list[Question]]
+  judge: Callable[[Sequence[Question], Sequence[Sequence[Answer]]], list[Score]]
+
+
+class Prepared(NamedTuple):
+  """A task's questions that a model can score; left_out says which it cannot, "" if none."""
+
   questions: list[Question]
-  judge: Callable[[list[list[Answer]]], list[tuple[str, str, float, int]]]
+  left_out: str
+
+
+Scorer = Callable[[Any, Sequence[Question]], list[list[Answer]]]
 
 
 def prepare(
-  found: LoadedModel, data_dir: str, names: Sequence[str], examples: int
+  loaded: LoadedModel, data_dir: str, tasks: Sequence[str], examples: int
 ) -> dict[str, Prepared]:
-  """The named tasks' questions, or those of all tasks whose data is there, fit for a model.
-  Raises as run does.
+  """Reads the questions of the named tasks, or of all tasks with data in the folder.
+
+  Questions that do not fit the model's context are left out with a warning.
+
+  Raises:
+    MissingInput: a named task has no data, or no question that the model can score.
+    InputError: an unknown task, no task with data, or malformed data.
   """
-  accuracy(np.zeros(1), np.zeros(1))  # what measuring needs is there
-  prepared = {}
-  for name in names or TASKS:
+  accuracy(np.zeros(1), np.zeros(1))  # fail now if scikit-learn is missing
+  for name in tasks:
     if name not in TASKS:
       raise InputError(f"--tasks={name}: must be among {', '.join(TASKS)}")
+  prepared = {}
+  for name in tasks or TASKS:
     try:
-      prepared[name] = TASKS[name](data_dir, found.tokenizer, examples)
+      questions = TASKS[name].questions(data_dir, loaded.tokenizer, examples)
+      prepared[name] = _select_scorable(name, questions, loaded.spec.trunk.context)
     except MissingInput as error:
-      if names:
+      if tasks:
         raise
       print(f"left out: {name} ({error})", file=sys.stderr)
-      continue
-    for question in prepared[name].questions:
-      _check(question, found.spec.trunk.context)
   if not prepared:
     raise InputError(
-      f"--data_dir={data_dir}: the data of no task is here; these are {', '.join(TASKS)}"
+      f"--data_dir={data_dir}: no task can be evaluated; the tasks are {', '.join(TASKS)}"
     )
   return prepared
 
 
-def measure(found: LoadedModel, prepared: dict[str, Prepared], score: Any) -> list[Result]:
-  """One checkpoint's results, which are printed too; score is make_scorer's."""
-  params = {"trunk": jax.device_put(found.params["trunk"])}
+def measure(loaded: LoadedModel, prepared: dict[str, Prepared], score: Scorer) -> list[Result]:
+  """Evaluates one checkpoint with a scorer from make_scorer; prints and returns the results."""
+  params = {"trunk": jax.device_put(loaded.params["trunk"])}
   results = []
-  for name, (questions, judge) in prepared.items():
-    for rule, metric, value, count in judge(score(params, questions)):
-      results.append(Result(name, rule, metric, value, count, found.step))
+  for name, (questions, _) in prepared.items():
+    answers = score(params, questions)
+    for rule, metric, value, examples in TASKS[name].judge(questions, answers):
+      results.append(Result(name, rule, metric, value, examples, loaded.step))
       print(
-        f"step {found.step:<9,} {name:12} {metric:9} {value:7.4f}  {count:5} examples  {rule}",
+        f"step {loaded.step:<9,} {name:12} {metric:9} {value:7.4f}  {examples:5} examples  {rule}",
         flush=True,
       )
   return results
 
 
 def checkpoints(workdir: str) -> list[str]:
-  """The folders of a run's checkpoints, oldest first. Raises MissingInput where there are none."""
+  """The checkpoint folders of a run, oldest first. Raises MissingInput if there are none."""
   folder = os.path.join(workdir, "checkpoints")
-  steps = (
-    sorted((name for name in os.listdir(folder) if name.isdigit()), key=int)
-    if os.path.isdir(folder)
-    else []
-  )
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  steps = sorted((name for name in names if name.isdigit()), key=int)
   if not steps:
     raise MissingInput(f"{workdir}: no checkpoints/ here; give the workdir of a run")
   return [os.path.join(folder, step) for step in steps]
 
 
-def make_scorer(model: Model) -> Callable[[Any, Sequence[Question]], list[list[Answer]]]:
-  """(params, questions) -> the answers of every question's options; each context is read once for
-  all of its options.
+def make_scorer(model: Model) -> Scorer:
+  """Builds (params, questions) -> the answers of every question's options.
 
-  A context that leaves no room for its longest option loses its head.
+  Each context is read once for all of its options. A context that leaves no room for the longest
+  option loses its first tokens.
 
   Args:
     model: a causal language model.
   """
-  trunk = model.config.trunk
-  limit, vocab_size = trunk.context, trunk.vocab_size
-
-  def extend(params, ids, places, valid, state):
-    return model.apply({"params": params}, ids, places, valid, state, method="extend")
-
-  @jax.jit
-  def log_probabilities(params, contexts, begins, options):
-    """Contexts [Q, P], of begins [Q] ids each, and options [Q, C, T] -> [Q, C, T]."""
-    questions, choices, width = options.shape
-    state = model.apply({"params": params}, questions, method="start")
-    places = jnp.broadcast_to(jnp.arange(contexts.shape[1])[None], contexts.shape)
-    hidden, table, state = extend(params, contexts, places, places < begins[:, None], state)
-    last = jnp.take_along_axis(
-      hidden, jnp.maximum(begins - 1, 0)[:, None, None], axis=1
-    )  # [Q, 1, D]
-
-    state, last, begins = jax.tree.map(
-      lambda x: jnp.repeat(x, choices, axis=0), (state, last, begins)
-    )
-    options = options.reshape(-1, width)
-    # What stands behind an option's end is read too, and by nobody after it; nor does an option's
-    # last id need a place.
-    places = jnp.minimum(begins[:, None] + jnp.arange(width - 1)[None], limit - 1)
-    hidden, table, _ = extend(params, options[:, :-1], places, jnp.ones(places.shape, bool), state)
-
-    def of_option(hidden, ids):
-      scores = logits(hidden, table, vocab_size)
-      right = jnp.take_along_axis(scores, ids[:, None], axis=-1)[:, 0]
-      return right - jax.nn.logsumexp(scores, axis=-1)
-
-    together = max(1, CHUNK_ELEMENTS // (width * table.shape[0]))
-    hidden = jnp.concatenate([last, hidden], axis=1)
-    found = jax.lax.map(lambda both: of_option(*both), (hidden, options), batch_size=together)
-    return found.reshape(questions, choices, width)
+  context = model.config.trunk.context
+  log_probs = jax.jit(functools.partial(_log_probs, model))
 
   def score(params, questions):
-    rows = [_fitted(question, limit) for question in questions]
-    shapes = [
-      (_width(len(row.context)), len(row.options), _width(max(map(len, row.options))))
-      for row in rows
-    ]  # P, C, T
-    state = jax.eval_shape(
-      lambda params: model.apply({"params": params}, 1, method="start"), params
-    )
-    row_elements = sum(x.size for x in jax.tree.leaves(state))  # what is kept of one row
-    answers: list[Any] = [None] * len(rows)
-    for shape in sorted(set(shapes)):
-      members = [i for i, other in enumerate(shapes) if other == shape]
-      width, choices, longest = min(shape[0], limit), shape[1], min(shape[2], limit)
-      tokens = max(width, choices * longest)
-      most = min(2 * CHUNK_ELEMENTS // (choices * row_elements), MOST_TOKENS // tokens)
-      size = max(1, min(len(members), most))
+    questions = [_truncate(question, context) for question in questions]
+    answers: list[Any] = [None] * len(questions)
+    for shape, members in _group_by_shape(questions, context):
+      size = min(len(members), _max_batch_size(model, params, shape))
       for first in range(0, len(members), size):
         batch = members[first : first + size]
-        contexts, begins = np.zeros((size, width), np.int32), np.zeros(size, np.int32)
-        options = np.zeros((size, choices, longest), np.int32)
-        for n, i in enumerate(batch):
-          begins[n] = len(rows[i].context)
-          contexts[n, : begins[n]] = rows[i].context
-          for c, option in enumerate(rows[i].options):
-            options[n, c, : len(option)] = option
-        found = np.asarray(log_probabilities(params, contexts, begins, options), np.float64)
-        for n, i in enumerate(batch):
-          counted = zip(found[n], rows[i].options, rows[i].unscored, strict=True)
-          answers[i] = [
-            Answer(float(x[skip : len(o)].sum()), max(0, len(o) - skip)) for x, o, skip in counted
-          ]
+        arrays = _pad([questions[i] for i in batch], size, shape)
+        values = np.asarray(log_probs(params, *arrays), np.float64)
+        for i, question_values in zip(batch, values, strict=False):  # the batch may be padded
+          answers[i] = _sum_scored(questions[i], question_values)
     return answers
 
   return score
 
 
-def _check(question: Question, limit: int) -> None:
-  """Raises InputError for an option that is longer than the context, or has nothing to score."""
-  longest = max(map(len, question.options))
-  if longest > limit:
-    raise InputError(f"{question.name}: {longest} tokens to score; the model's context is {limit}")
-  first = 0 if len(question.context) else 1
-  if any(
-    len(option) <= max(first, skip)
-    for option, skip in zip(question.options, question.unscored, strict=True)
-  ):
-    raise InputError(
-      f"{question.name}: no token to score; the first token of a text has nothing before it"
-    )
+class _Shape(NamedTuple):
+  """The padded shape of a question: P, C, T."""
+
+  context: int
+  choices: int
+  option: int
 
 
-def _fitted(question: Question, limit: int) -> Question:
-  context = question.context[
-    max(0, len(question.context) + max(map(len, question.options)) - limit) :
-  ]
+def _log_probs(model, params, contexts, lengths, options):
+  """Contexts [Q, P], of lengths [Q] without padding, and options [Q, C, T] -> [Q, C, T]."""
+  trunk = model.config.trunk
+  questions, choices, width = options.shape
+
+  def extend(ids, positions, valid, state):
+    return model.apply({"params": params}, ids, positions, valid, state, method="extend")
+
+  state = model.apply({"params": params}, questions, method="start")
+  positions = jnp.broadcast_to(jnp.arange(contexts.shape[1])[None], contexts.shape)
+  hidden, table, state = extend(contexts, positions, positions < lengths[:, None], state)
+  last_index = jnp.maximum(lengths - 1, 0)[:, None, None]
+  last = jnp.take_along_axis(hidden, last_index, axis=1)  # [Q, 1, D]
+
+  state, last, lengths = jax.tree.map(
+    lambda x: jnp.repeat(x, choices, axis=0), (state, last, lengths)
+  )
+  options = options.reshape(-1, width)  # [Q * C, T]
+  # The last token of an option predicts nothing, so it is not fed. Padding is fed too: causal
+  # attention hides it from the option, and its outputs are discarded.
+  positions = jnp.minimum(lengths[:, None] + jnp.arange(width - 1)[None], trunk.context - 1)
+  hidden, table, _ = extend(options[:, :-1], positions, jnp.ones(positions.shape, bool), state)
+  hidden = jnp.concatenate([last, hidden], axis=1)  # [Q * C, T, D]
+
+  def option_log_probs(hidden_and_ids):
+    hidden, ids = hidden_and_ids
+    return token_log_probs(logits(hidden, table, trunk.vocab_size), ids)
+
+  # In chunks of options, so that the logits of few of them are in memory at once.
+  chunk = max(1, CHUNK_ELEMENTS // (width * table.shape[0]))
+  values = jax.lax.map(option_log_probs, (hidden, options), batch_size=chunk)
+  return values.reshape(questions, choices, width)
+
+
+def _truncate(question: Question, limit: int) -> Question:
+  """Drops the first context tokens that leave no room for the longest option."""
+  overflow = len(question.context) + max(map(len, question.options)) - limit
+  context = question.context[max(0, overflow) :]
+  if len(context):
+    return question._replace(context=context)
   # With nothing before it, an option's first token cannot be predicted.
-  unscored = question.unscored if len(context) else [max(1, skip) for skip in question.unscored]
+  unscored = [max(1, skip) for skip in question.unscored]
   return question._replace(context=context, unscored=unscored)
 
 
-def _width(length: int) -> int:
-  return max(_SHORTEST, 1 << (length - 1).bit_length()) if length else _SHORTEST
+def _group_by_shape(
+  questions: Sequence[Question], limit: int
+) -> Iterator[tuple[_Shape, list[int]]]:
+  """Padded shapes in ascending order, each with the indices of its questions."""
+  members: dict[_Shape, list[int]] = {}
+  for i, question in enumerate(questions):
+    longest = max(map(len, question.options))
+    context, option = bucket(len(question.context), limit), bucket(longest, limit)
+    members.setdefault(_Shape(context, len(question.options), option), []).append(i)
+  for shape in sorted(members):
+    yield shape, members[shape]
 
 
-def cola(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
-  """Acceptable where the mean log-probability of the sentence's tokens is above a threshold.
+def _max_batch_size(model: Any, params: Any, shape: _Shape) -> int:
+  """The number of questions whose tokens and cached states are read at once."""
+  state = jax.eval_shape(lambda params: model.apply({"params": params}, 1, method="start"), params)
+  row_elements = sum(x.size for x in jax.tree.leaves(state))
+  by_state = 2 * CHUNK_ELEMENTS // (shape.choices * row_elements)
+  by_tokens = MAX_BATCH_TOKENS // max(shape.context, shape.choices * shape.option)
+  return max(1, min(by_state, by_tokens))
 
-  The paper does not say how it set that; given are the threshold that is best on the training set,
-  the dev set's median, and the one that is best on the dev set itself, which nobody can know
-  beforehand.
+
+def _pad(
+  questions: Sequence[Question], size: int, shape: _Shape
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Contexts [Q, P], their lengths [Q], and options [Q, C, T] of a batch of `size` questions."""
+  contexts, lengths = np.zeros((size, shape.context), np.int32), np.zeros(size, np.int32)
+  options = np.zeros((size, shape.choices, shape.option), np.int32)
+  for n, question in enumerate(questions):
+    lengths[n] = len(question.context)
+    contexts[n, : lengths[n]] = question.context
+    for c, option in enumerate(question.options):
+      options[n, c, : len(option)] = option
+  return contexts, lengths, options
+
+
+def _sum_scored(question: Question, log_probs: np.ndarray) -> list[Answer]:
+  """Sums log_probs [C, T] over the scored tokens of each option."""
+  answers = []
+  for option, skip, row in zip(question.options, question.unscored, log_probs, strict=True):
+    total = float(row[skip : len(option)].sum())
+    answers.append(Answer(total, max(0, len(option) - skip)))
+  return answers
+
+
+def _select_scorable(task: str, questions: list[Question], limit: int) -> Prepared:
+  """Leaves out questions that cannot be scored. Raises MissingInput if none of a split is left."""
+  kept, problems = [], []
+  for question in questions:
+    if problem := _problem(question, limit):
+      problems.append(f"{question.location}: {problem}")
+    else:
+      kept.append(question)
+  if not problems:
+    return Prepared(questions, "")
+  if missing := {question.split for question in questions} - {question.split for question in kept}:
+    raise MissingInput(f"{task}: no {min(missing)} question can be scored; {problems[0]}")
+  left_out = f"{len(problems)} of {len(questions)} questions left out; the first is {problems[0]}"
+  warnings.warn(f"{task}: {left_out}", stacklevel=3)
+  return Prepared(kept, left_out)
+
+
+def _problem(question: Question, limit: int) -> str:
+  """Why a question cannot be scored, "" if it can."""
+  longest = max(map(len, question.options))
+  if longest > limit:
+    return f"{longest} tokens to score; the model's context is {limit}"
+  first = 0 if len(question.context) else 1
+  for option, skip in zip(question.options, question.unscored, strict=True):
+    if len(option) <= max(first, skip):
+      return "no token to score; the first token of a text has nothing before it"
+  return ""
+
+
+def _cola_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:
+  """Whole sentences, of the training set too, to fit a threshold."""
+  questions = []
+  for split in ("train", "dev"):
+    rows = evenly(find("cola").examples(data_dir, split), examples)
+    texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
+    for row, ids in zip(rows, texts, strict=True):
+      questions.append(Question(ids[:1], (ids[1:],), (0,), row.location, _label(row), split))
+  return questions
+
+
+def _judge_cola(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> list[Score]:
+  """Acceptable if the mean log-probability of the sentence's tokens is above a threshold.
+
+  The paper does not say how it chose the threshold. We report three: the best on the training set,
+  the dev set's median, and the best on the dev set itself (an oracle).
   """
-  found = task.find("cola")
-  splits = {split: evenly(found.examples(data_dir, split), examples) for split in ("train", "dev")}
-  rows = [example for split in splits.values() for example in split]
-  texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
-  questions = [
-    Question(ids[:1], (ids[1:],), (0,), row.location) for row, ids in zip(rows, texts, strict=True)
-  ]
-  truth = {
-    split: np.array([np.argmax(example.label) for example in each])
-    for split, each in splits.items()
+  means = np.array([options[0].mean for options in answers])
+  targets = np.array([question.target for question in questions])
+  is_dev = np.array([question.split == "dev" for question in questions])
+  dev, dev_targets = means[is_dev], targets[is_dev]
+  thresholds = {
+    "threshold fitted on train": best_threshold(targets[~is_dev], means[~is_dev]),
+    "threshold at the dev set's median": float(np.median(dev)),
+    "ORACLE: threshold fitted on dev": best_threshold(dev_targets, dev),
   }
-
-  def judge(answers):
-    means = np.array([options[0].mean for options in answers])
-    train, dev = np.split(means, [len(truth["train"])])
-    thresholds = {
-      "threshold fitted on train": best_threshold(truth["train"], train),
-      "threshold at the dev set's median": float(np.median(dev)),
-      "ORACLE: threshold fitted on dev": best_threshold(truth["dev"], dev),
-    }
-    measured = {
-      rule: matthews(truth["dev"], (dev > threshold).astype(int))
-      for rule, threshold in thresholds.items()
-    }
-    rules = {
-      rule: f"mean log-probability above {threshold:.3f}, {rule}"
-      for rule, threshold in thresholds.items()
-    }
-    return [(rules[rule], "matthews", value, len(dev)) for rule, value in measured.items()]
-
-  return Prepared(questions, judge)
+  scores = []
+  for origin, threshold in thresholds.items():
+    rule = f"mean log-probability above {threshold:.3f}, {origin}"
+    value = matthews(dev_targets, (dev > threshold).astype(int))
+    scores.append(Score(rule, "matthews", value, len(dev)))
+  return scores
 
 
 def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
-  """The threshold on scores [N], above which 1 is predicted, whose Matthews correlation with
-  truth [N] is highest.
+  """The threshold with the highest Matthews correlation.
+
+  Args:
+    truth: [N], 0 or 1.
+    scores: [N]; 1 is predicted where the score is above the threshold.
   """
   order = np.argsort(-scores, kind="stable")
   ranked, ordered = truth[order].astype(np.float64), scores[order]
-  true, false = (
-    np.cumsum(ranked),
-    np.cumsum(1 - ranked),
-  )  # of the predictions of 1, where so many are made
+  # Entry n: the true and false positives if the n + 1 highest scores are predicted as 1.
+  true, false = np.cumsum(ranked), np.cumsum(1 - ranked)
   positives, negatives = true[-1], false[-1]
   made = true + false
   below = np.maximum((made * (len(scores) - made)) * positives * negatives, 1e-9)
   correlation = (true * (negatives - false) - false * (positives - true)) / np.sqrt(below)
-  correlation = np.where(
-    np.append(ordered[1:] != ordered[:-1], True), correlation, -np.inf
-  )  # equals go together
-  best = int(np.argmax(correlation))
+  # No threshold separates equal scores.
+  separable = np.append(ordered[1:] != ordered[:-1], True)
+  best = int(np.argmax(np.where(separable, correlation, -np.inf)))
   return float((ordered[best] + np.append(ordered, ordered[-1] - 1)[best + 1]) / 2)
 
 
-def _question(
-  tokenizer: Tokenizer, name: str, texts: Sequence[str], heads: Sequence[str]
+def _compare_texts(
+  tokenizer: Tokenizer, location: str, texts: Sequence[str], heads: Sequence[str], target: int
 ) -> Question:
-  """Texts that are compared, each scored behind its own head, which it begins with.
+  """A question that compares texts, each scored from the end of its head, which it begins with.
 
-  Where a head ends within a token of the text, the token is scored. What all texts have in common
-  is read once.
+  If a head ends within a token of the text, that token is scored. The longest common prefix of all
+  texts becomes the context, which is read once.
   """
   C = len(texts)
-  ids = [each.tolist() for each in tokenizer.encode_many([*texts, *heads])]
-  begins = [_common(ids[c], ids[C + c]) for c in range(C)]
-  shared = min(*begins, *(_common(ids[0], other) for other in ids[1:C]))
-  return Question(
-    ids[0][:shared], [ids[c][shared:] for c in range(C)], [begin - shared for begin in begins], name
-  )
+  ids = [encoded.tolist() for encoded in tokenizer.encode_many([*texts, *heads])]
+  begins = [_common_prefix(ids[c], ids[C + c]) for c in range(C)]
+  shared = min(*begins, *(_common_prefix(ids[0], ids[c]) for c in range(1, C)))
+  options = [ids[c][shared:] for c in range(C)]
+  unscored = [begin - shared for begin in begins]
+  return Question(ids[0][:shared], options, unscored, location, target)
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-  """How many ids two sequences have in common, from the first on."""
-  return next(
-    (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-  )
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+  """The length of the longest common prefix."""
+  for n, (x, y) in enumerate(zip(a, b, strict=False)):
+    if x != y:
+      return n
+  return min(len(a), len(b))
 
 
-def sst2(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
-  """ "very" is appended; positive or negative, which is the likelier next word?"""
-  found = task.find("sst2")
-  rows = evenly(found.examples(data_dir, "dev"), examples)
-  heads = [f"{row.sequences[0][0].rstrip()} very" for row in rows]
-  questions = [
-    _question(tokenizer, row.location, [head + word for word in SENTIMENT], [head] * 2)
-    for row, head in zip(rows, heads, strict=True)
-  ]
-  pieces = [len(option) for option in questions[0].options]
+def _sst2_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:
+  """Appends "very" to the sentence; compares "positive" and "negative" as the next word."""
+  questions = []
+  for row in evenly(find("sst2").examples(data_dir, "dev"), examples):
+    head = f"{row.sequences[0][0].rstrip()} very"
+    texts = [head + word for word in SENTIMENT]
+    target = 1 - _label(row)  # the task's label 1 is positive, SENTIMENT's first word
+    questions.append(_compare_texts(tokenizer, row.location, texts, [head] * 2, target))
+  return questions
+
+
+def _judge_sst2(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> list[Score]:
   rule = f"likelier after 'very': {' or '.join(word.strip() for word in SENTIMENT)}"
+  pieces = [len(option) for option in questions[0].options]
   if set(pieces) != {1}:
     rule += f" (words of {pieces[0]} and {pieces[1]} tokens in this vocabulary: means are compared)"
-  truth = np.array([1 - np.argmax(row.label) for row in rows])  # the task's outcome 1 is positive
-  return Prepared(questions, _best_option(rule, truth))
+  return _accuracy_of_best(rule, questions, answers)
 
 
-def _race(name: str) -> Callable[[str, Tokenizer, int], Prepared]:
-  def prepare(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
-    """The option with the highest mean log-probability of its tokens, given document and
-    question.
-    """
-    rows = evenly(task.find(name).examples(data_dir, "dev"), examples)
-    questions = []
-    for row in rows:
-      texts, heads = ([" ".join(fields[:end]) for fields in row.sequences] for end in (None, -1))
-      questions.append(_question(tokenizer, row.location, texts, heads))
-    truth = np.array([np.argmax(row.label) for row in rows])
-    return Prepared(questions, _best_option("highest mean log-probability of an option", truth))
-
-  return prepare
+def _race_questions(
+  name: str, data_dir: str, tokenizer: Tokenizer, examples: int
+) -> list[Question]:
+  """Compares the options, given document and question."""
+  questions = []
+  for row in evenly(find(name).examples(data_dir, "dev"), examples):
+    texts = [" ".join(fields) for fields in row.sequences]
+    heads = [" ".join(fields[:-1]) for fields in row.sequences]
+    questions.append(_compare_texts(tokenizer, row.location, texts, heads, _label(row)))
+  return questions
 
 
-def _resolution(name: str) -> Callable[[str, Tokenizer, int], Prepared]:
-  def prepare(data_dir: str, tokenizer: Tokenizer, examples: int) -> Prepared:
-    """The candidate in the pronoun's place after which the rest of the sentence is likelier."""
-    rows = evenly(pronouns.read(data_dir, name), examples)
-    questions = []
-    for row in rows:
-      heads = [row.before + candidate for candidate in row.candidates]
-      questions.append(
-        _question(tokenizer, row.location, [head + row.after for head in heads], heads)
-      )
-    rule = "highest mean log-probability of what follows a candidate"
-    return Prepared(questions, _best_option(rule, np.array([row.answer for row in rows])))
+def _judge_race(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> list[Score]:
+  return _accuracy_of_best("highest mean log-probability of an option", questions, answers)
 
-  return prepare
+
+def _pronoun_questions(
+  name: str, data_dir: str, tokenizer: Tokenizer, examples: int
+) -> list[Question]:
+  """Replaces the pronoun by each candidate; compares the rest of the sentence."""
+  questions = []
+  for row in evenly(pronouns.read(data_dir, name), examples):
+    heads = [row.before + candidate for candidate in row.candidates]
+    texts = [head + row.after for head in heads]
+    questions.append(_compare_texts(tokenizer, row.location, texts, heads, row.answer))
+  return questions
+
+
+def _judge_pronouns(
+  questions: Sequence[Question], answers: Sequence[Sequence[Answer]]
+) -> list[Score]:
+  rule = "highest mean log-probability of what follows a candidate"
+  return _accuracy_of_best(rule, questions, answers)
+
+
+def _label(example: Example) -> int:
+  return int(np.argmax(example.label))
+
+
+def _accuracy_of_best(
+  rule: str, questions: Sequence[Question], answers: Sequence[Sequence[Answer]]
+) -> list[Score]:
+  """Predicts the option with the highest mean log-probability."""
+  chosen = []
+  for options in answers:
+    means = [option.mean for option in options]
+    # The last of equals: in the published wsc273.txt the first candidate is always right.
+    chosen.append(len(means) - 1 - int(np.argmax(means[::-1])))
+  targets = np.array([question.target for question in questions])
+  return [Score(rule, "accuracy", accuracy(targets, np.array(chosen)), len(targets))]
 
 
 TASKS = {
-  "cola": cola,
-  "sst2": sst2,
-  **{name: _race(name) for name in ("race", "race-middle", "race-high")},
-  **{name: _resolution(name) for name in pronouns.FILES},
+  "cola": ZeroShotTask(_cola_questions, _judge_cola),
+  "sst2": ZeroShotTask(_sst2_questions, _judge_sst2),
 }
-
-
-def _best_option(
-  rule: str, truth: np.ndarray
-) -> Callable[[list[list[Answer]]], list[tuple[str, str, float, int]]]:
-  def judge(answers):
-    # Of equals the last: in the published wsc273.txt the right candidate is always the first.
-    means = [[answer.mean for answer in options] for options in answers]
-    chosen = np.array([len(each) - 1 - np.argmax(each[::-1]) for each in means])
-    return [(rule, "accuracy", accuracy(truth, chosen), len(truth))]
-
-  return judge
+for _name in ("race", "race-middle", "race-high"):
+  TASKS[_name] = ZeroShotTask(functools.partial(_race_questions, _name), _judge_race)
+for _name in pronouns.FILES:
+  TASKS[_name] = ZeroShotTask(functools.partial(_pronoun_questions, _name), _judge_pronouns)

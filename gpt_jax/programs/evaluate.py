@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint: a language model on held-out text, a fine-tuned one on its task."""
+"""Evaluates a language model on held-out text, or a fine-tuned model on its task."""
 
 import dataclasses
 
@@ -20,65 +20,66 @@ from gpt_jax.tasks.task import find
 
 
 def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str, float]:
-  """How well a checkpoint does on a whole split of text, or of the labeled examples of its task.
+  """Evaluates a checkpoint on a whole split.
 
   Args:
     checkpoint: see load_model.
-    data: for a language model, a folder that prepare wrote, with the checkpoint's vocabulary; for a
-      fine-tuned one, the folder of its task's files, as in finetune.
-    task: for a fine-tuned model, another task with the same labels as its own, such as
-      mnli-mismatched.
-    split: "train" or "valid" of text, "train", "dev" or "test" of a task; by default "valid" and
-      "dev".
+    data: for a language model, a folder written by prepare with the checkpoint's vocabulary; for a
+      fine-tuned model, the folder of its task's files, as for finetune.
+    split: "train" or "valid" of text, by default "valid"; "train", "dev" or "test" of a task, by
+      default "dev".
+    task: for a fine-tuned model, another task with the same labels, such as mnli-mismatched.
 
   Returns:
-    Text: counts of tokens and bytes, loss in nats per token, perplexity per token, bits per byte;
-    read in windows of the length that the model was trained with. Task: the count of examples, loss
-    in nats, the task's metrics.
+    Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
+    byte, in windows of the training length. Task: the number of examples, loss in nats, and the
+    task's metrics.
 
   Raises:
-    InputError: no such checkpoint or data, data of another vocabulary, or examples without labels.
+    InputError: a missing checkpoint or data, data of another vocabulary, or unlabeled examples.
   """
-  found = load_model(checkpoint)
-  if found.task:
-    return _on_task(found, data, split or "dev", task)
+  loaded = load_model(checkpoint)
+  if loaded.task:
+    return _on_task(loaded, data, split or "dev", task)
   if task:
     raise InputError(
-      f"--task={task}: {checkpoint} is a language model without a head; zero_shot.py asks it for tasks"
+      f"--task={task}: {checkpoint} is a language model without a head; "
+      "launch/zero_shot.py evaluates it on tasks"
     )
-  return _on_text(found, data, split or "valid")
+  return _on_text(loaded, data, split or "valid")
 
 
-def _on_task(found: LoadedModel, data_dir: str, split: str, other: str) -> dict[str, float]:
-  own = found.task
-  task = find(other) if other else own
-  if (task.labels, task.pooling) != (own.labels, own.pooling):
-    labels = f"{', '.join(task.labels)}, and not {', '.join(own.labels)} as those of {own.name}"
-    raise InputError(f"--task={other}: its labels are {labels}")
+def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, float]:
+  own = loaded.task
+  assert own is not None
+  task = find(name) if name else own
+  if (task.labels, task.head) != (own.labels, own.head):
+    raise InputError(
+      f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
+      f"{', '.join(own.labels)}"
+    )
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):
-    raise InputError(f"{unlabeled}: no label; launch/predict.py is for rows without")
-  encoded = task.encode(examples, found.tokenizer, found.spec.trunk.context)
-  probabilities = found.predictor()(encoded, 32)
-  return {"examples": len(examples), **task_measures(task, probabilities, encoded.labels)}
+    raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
+  encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  predictions = loaded.predictor()(encoded, 32)
+  return {"examples": len(examples), **task_measures(task, predictions, encoded.truth)}
 
 
-def _on_text(found: LoadedModel, data: str, split: str) -> dict[str, float]:
+def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
-  text.check_vocabulary(found.tokenizer)
-  windows, objective = (
-    WindowsConfig(length=found.spec.trunk.context),
-    Causal(),
-  )  # of weights from elsewhere
-  if found.config:
-    windows, objective = found.config.data, found.config.objective
+  text.check_vocabulary(loaded.tokenizer)
+  if loaded.config is not None:
+    windows, objective = loaded.config.data, loaded.config.objective
+  else:  # imported weights
+    windows, objective = WindowsConfig(length=loaded.spec.trunk.context), Causal()
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
-  bound = objective.bind(found.tokenizer, windows.length)
+  bound = objective.bind(loaded.tokenizer, windows.length)
   windows = dataclasses.replace(windows, batch_size=size)
   batches = evaluation_batches(bound, Windows(text, windows), local_rows(size, mesh))
-  params = replicate(found.params, mesh)
-  means = make_evaluator(model_loss(found.model), mesh)(params, batches)
+  params = replicate(loaded.params, mesh)
+  means = make_evaluator(model_loss(loaded.model), mesh)(params, batches)
   return {
     "tokens": text.n_tokens,
     "bytes": text.n_bytes,

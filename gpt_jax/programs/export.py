@@ -1,27 +1,23 @@
-"""The program that exports: a checkpoint to a folder that other software can read and that loads
-back equal.
-"""
+"""Exports a checkpoint to a folder that other software can read and that loads back equal."""
 
 from gpt_jax.checkpoints.formats import find_format
 from gpt_jax.checkpoints.load import load_model
 
 
 def run(checkpoint: str, out: str, format: str = "npz") -> None:
-  """Writes the checkpoint's parameters, config and vocabulary to the folder `out`.
+  """Writes the checkpoint's parameters, config and vocabulary to a folder.
 
   Args:
     checkpoint: see load_model.
-    out: a folder that is not there yet.
+    out: the folder to create.
     format: the name of a file in checkpoints/formats/: npz and safetensors hold any model, hf any
       causal Transformer, openai GPT-1 with OpenAI's vocabulary.
 
   Raises:
-    InputError: no checkpoint, another vocabulary, a model that the format cannot hold, or something
-      else in `out`.
+    InputError: no checkpoint, a model that the format cannot hold, or something else in `out`.
   """
-  target = find_format(format)  # fail before the expensive part
-  found = load_model(checkpoint)
-  target.save(out, found.params, found.meta, found.step, found.tokenizer)
-  print(
-    f"{out}: step {found.step:,} of {checkpoint}, {found.spec.trunk.parameter_count():,} parameters"
-  )
+  target = find_format(format)  # fail before loading
+  loaded = load_model(checkpoint)
+  target.save(out, loaded.params, loaded.meta, loaded.step, loaded.tokenizer)
+  parameters = loaded.spec.trunk.parameter_count()
+  print(f"wrote {out}: step {loaded.step:,} of {checkpoint}, {parameters:,} parameters")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import load_model
@@ -28,8 +29,9 @@ from gpt_jax.paper.seeds import Spread, spread
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.tasks.encoding import Encoded, evenly
+from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.task import BuiltinTask, Task
+from gpt_jax.tasks.task import BuiltinTask, LabeledTask
 from gpt_jax.training import hooks
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
@@ -121,7 +123,7 @@ def run(
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = task_config.build(data_dir)
   data = load_examples(config, task, data_dir, start)
-  task.score(data["dev"].labels, data["dev"].labels)  # fails early if scikit-learn is missing
+  check_metrics(task)
 
   # 3. Model and trainer, compiled once for all seeds.
   mesh = make_mesh(config.mesh)
@@ -176,6 +178,12 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     )
   loaded = load_model(pretrained)
   trunk = loaded.spec.trunk
+  format = loaded.meta.get("format", to_json(GPTFormat()))
+  if format != to_json(GPTFormat()):
+    raise InputError(
+      f"--pretrained={pretrained}: fine-tuned on sequences of {format.get('type')!r}; this program "
+      "writes GPT's, with which its special tokens do not mix"
+    )
   trunk_is_set = config.trunk != FinetuneConfig.trunk
   if trunk_is_set and config.trunk != trunk:
     raise InputError(
@@ -214,7 +222,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
 
 
 def load_examples(
-  config: FinetuneConfig, task: Task, data_dir: str, start: Start
+  config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start
 ) -> dict[str, Encoded]:
   """The train and dev set as token ids; logs a summary of each and the paper's result."""
   if task.paper:
@@ -228,9 +236,20 @@ def load_examples(
   return data
 
 
-def model_config(config: FinetuneConfig, task: Task, start: Start) -> ModelConfig:
+def check_metrics(task: LabeledTask) -> None:
+  """Computes each metric once. Raises InputError early if a package that it needs is missing."""
+  for metric in task.metrics.values():
+    metric(np.arange(2), np.arange(2))
+
+
+def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:
   """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss."""
   heads = make_heads([{**task.head, "dropout": config.head_dropout}])
+  if config.lm_weight and start.attention != "causal":
+    raise InputError(
+      f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
+      "language model on it would see the tokens it predicts; set lm_weight=0"
+    )
   if config.lm_weight:
     heads = (LanguageHead(config.lm_weight), *heads)
   return ModelConfig(start.trunk, heads, start.attention)
@@ -277,14 +296,14 @@ def total_steps(config: FinetuneConfig, train_set: Encoded) -> int:
 
 
 def make_measure(
-  config: FinetuneConfig, spec: ModelConfig, task: Task, dev_set: Encoded, mesh: Mesh
+  config: FinetuneConfig, spec: ModelConfig, task: LabeledTask, dev_set: Encoded, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on."""
   predict = make_predictor(spec.build(), mesh)
 
   def measure(params) -> dict[str, float]:
-    probabilities = predict(params, dev_set, config.batch_size)
-    measures = task_measures(task, probabilities, dev_set.labels)
+    predictions = predict(params, dev_set, config.batch_size)
+    measures = task_measures(task, predictions, dev_set.truth)
     return {f"dev_{name}": value for name, value in measures.items()}
 
   return measure
@@ -292,7 +311,7 @@ def make_measure(
 
 def run_seed(
   config: FinetuneConfig,
-  task: Task,
+  task: LabeledTask,
   data: dict[str, Encoded],
   start: Start,
   trainer: Trainer,
@@ -341,12 +360,12 @@ def data_identity(data: dict[str, Encoded], start: Start) -> dict[str, str]:
   """Identifies checkpoint and examples, so that a run resumes only with the same ones."""
   identity = {"pretrained": start.identity}
   for split, encoded in data.items():
-    arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels]
+    arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels, encoded.tags]
     identity[split] = f"{len(encoded)} examples, checksum {checksum(arrays)}"
   return identity
 
 
-def make_meta(config: FinetuneConfig, task: Task, start: Start) -> dict[str, Any]:
+def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
   """What the checkpoints record beside the parameters."""
   return {
     "model": to_json(model_config(config, task, start)),
@@ -354,6 +373,7 @@ def make_meta(config: FinetuneConfig, task: Task, start: Start) -> dict[str, Any
     "task": to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
     "trained_special": list(start.tokenizer.special.names),
+    "format": to_json(GPTFormat()),
   }
 
 

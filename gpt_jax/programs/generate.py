@@ -1,14 +1,33 @@
 """Continues prompts with a checkpoint."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.inference.generate import continuations
 
 
-def run(checkpoint: str, prompts: Sequence[str], *settings: Any, **named: Any) -> list[str]:
-  """Each prompt with its continuation by a checkpoint (see load_model), with the settings
-  of `continuations`.
+def run(
+  checkpoint: str,
+  prompts: Sequence[str],
+  max_tokens: int = 100,
+  temperature: float = 1.0,
+  top_k: int = 0,
+  top_p: float = 1.0,
+  seed: int = 0,
+) -> list[str]:
+  """Returns each prompt with its continuation.
+
+  Args:
+    checkpoint: see load_model; of a fine-tuned model the trunk is used.
+    prompts: non-empty texts: GPT-1 has no start-of-text token.
+    max_tokens: tokens to add to each prompt.
+    temperature: 1 samples from the model, below 1 favors likely tokens, 0 takes the most likely.
+    top_k: sample from the k most likely tokens; 0: from all.
+    top_p: sample from the fewest tokens whose probabilities add up to this.
+    seed: prompt i, from 0, uses seed + i, independent of the other prompts.
+
+  Raises:
+    InputError: not a language model, an empty prompt, or a value out of range.
   """
-  return continuations(load_model(checkpoint), prompts, *settings, **named)
+  loaded = load_model(checkpoint)
+  return continuations(loaded, prompts, max_tokens, temperature, top_k, top_p, seed)

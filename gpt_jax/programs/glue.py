@@ -12,110 +12,125 @@ import numpy as np
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
-from gpt_jax.paper.glue import HEADER, OPTIONAL, TEST_SETS, TestSet, _check_out, _trained_on, check
+from gpt_jax.paper.glue import HEADER, OPTIONAL, TEST_SETS, TestSet, check, trained_on
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.glue.mnli import diagnostic_file
 from gpt_jax.tasks.task import find
 
 
 def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
-  """Writes a submission. What is missing is told first; before the first prediction all test files
-  have been read.
+  """Predicts GLUE's test sets and writes a submission.
+
+  Reads all checkpoints and test files before the first prediction, so that errors appear early.
 
   Args:
-    checkpoints: fine-tuned models (see load_model), at most one a task. One of MNLI predicts
-      both of its test sets and, where it is there, the diagnostic set.
-    data_dir: where GLUE's official files are, as in finetune. TFDS has the rows in another order.
-    out: the zip to write. A file for which there is no model holds one constant, and a warning says
-      so.
+    checkpoints: fine-tuned models (see load_model), at most one per task. An MNLI model predicts
+      both of its test sets and, if its file is there, the diagnostic set.
+    data_dir: the folder with GLUE's official files, as for finetune. TFDS orders the rows
+      differently.
+    out: the zip file to create. Test sets without a model get a constant prediction, with a
+      warning.
 
   Returns:
-    For every file what its predictions are from: a checkpoint, or "constant: …" with the reason.
+    For every file the source of its predictions: a checkpoint, or "constant: " and the reason.
 
   Raises:
-    InputError: `out` is there already; two models of one task, or one of none of GLUE's; a test
-      file that is missing or has another number of rows than GLUE's.
+    InputError: an existing `out`; two models of one task, or a model of none of GLUE's; a missing
+      test file, or one whose number of rows is not GLUE's.
   """
   if not checkpoints:
-    raise InputError("--checkpoints: none is named; give one or more fine-tuned on tasks of GLUE")
+    raise InputError("--checkpoints is empty; give one or more fine-tuned on tasks of GLUE")
   if data_dir.startswith("tfds:"):
-    raise InputError(
-      f"--data_dir={data_dir}: TFDS has shuffled the rows, the server wants the official files' order"
-    )
+    raise InputError(f"--data_dir={data_dir}: TFDS shuffles the rows; use GLUE's official files")
   _check_out(out)
-  models: dict[str, str] = {}
-  encoded: dict[str, dict[TestSet, Encoded]] = {}
-  for path in checkpoints:
-    found = load_model(path)
-    task = _task_of(found)
-    if task in models:
-      raise InputError(
-        f"--checkpoints: {models[task]} and {path} are both of {task}; give one of them"
-      )
-    models[task] = path
-    test_sets = [
-      test_set
-      for test_set in TEST_SETS
-      if test_set.trained_on == task and _is_there(test_set, data_dir)
-    ]
-    encoded[path] = {test_set: _encode(test_set, found, data_dir) for test_set in test_sets}
-
-  sources = {}
-  for test_set in TEST_SETS:
-    missing = (
-      diagnostic_file(data_dir)
-      if test_set.trained_on in models
-      else f"checkpoint of {test_set.trained_on}"
-    )
-    sources[test_set.file] = f"constant: no {missing}"
-  sources.update({test_set.file: path for path in encoded for test_set in encoded[path]})
-  if constant := [
-    f"{file} ({source})" for file, source in sources.items() if source not in encoded
-  ]:
-    warnings.warn(f"{out}: not predicted by any model: {', '.join(constant)}", stacklevel=2)
+  encoded = _encode_all(checkpoints, data_dir)
+  sources = _sources(encoded, data_dir)
+  if constant := [file for file, source in sources.items() if source not in encoded]:
+    listed = ", ".join(f"{file} ({sources[file]})" for file in constant)
+    warnings.warn(f"{out}: not predicted by any model: {listed}", stacklevel=2)
 
   predictions = {test_set.file: [test_set.constant] * test_set.rows for test_set in TEST_SETS}
-  with _making(out) as submission:  # fail before the expensive part
-    for path, of_model in encoded.items():
-      found = load_model(path)  # again, so that one model at a time is in memory
-      predict = found.predictor()
-      for test_set, examples in of_model.items():
-        probabilities = predict(examples, 32)
-        if not np.isfinite(probabilities).all():
-          raise InputError(
-            f"--checkpoints: {path} predicts nan for {test_set.task}; its training must have diverged"
-          )
-        predictions[test_set.file] = test_set.predictions(find(test_set.task).value(probabilities))
+  with _create(out) as submission:  # before predicting, so that an unwritable path fails early
+    for path, test_sets in encoded.items():
+      predictions |= _predict(path, test_sets)
     with zipfile.ZipFile(submission, "w", zipfile.ZIP_DEFLATED) as archive:
       for file, column in predictions.items():
-        archive.writestr(
-          file, "\n".join([HEADER, *(f"{row}\t{value}" for row, value in enumerate(column)), ""])
-        )
+        rows = [f"{row}\t{value}" for row, value in enumerate(column)]
+        archive.writestr(file, "\n".join([HEADER, *rows, ""]))
     submission.flush()
     check(submission.name)
   return sources
 
 
-def _task_of(found: LoadedModel) -> str:
-  """What a checkpoint was trained on, e.g. "mnli"."""
-  if found.task is None:
+def _encode_all(checkpoints: Sequence[str], data_dir: str) -> dict[str, dict[TestSet, Encoded]]:
+  """Checkpoint -> the test sets that it predicts, encoded."""
+  paths: dict[str, str] = {}
+  encoded: dict[str, dict[TestSet, Encoded]] = {}
+  for path in checkpoints:
+    loaded = load_model(path)
+    task = _task_of(loaded)
+    if task in paths:
+      raise InputError(
+        f"--checkpoints: {paths[task]} and {path} are both of {task}; give one of them"
+      )
+    paths[task] = path
+    encoded[path] = {}
+    for test_set in TEST_SETS:
+      if test_set.trained_on == task and _is_there(test_set, data_dir):
+        encoded[path][test_set] = _encode(test_set, loaded, data_dir)
+  return encoded
+
+
+def _sources(encoded: dict[str, dict[TestSet, Encoded]], data_dir: str) -> dict[str, str]:
+  """File -> the checkpoint that predicts it, or "constant: " and the reason."""
+  by_test_set = {test_set: path for path, test_sets in encoded.items() for test_set in test_sets}
+  tasks = {test_set.trained_on for test_set in by_test_set}
+  sources = {}
+  for test_set in TEST_SETS:
+    if test_set in by_test_set:
+      sources[test_set.file] = by_test_set[test_set]
+    elif test_set.trained_on in tasks:  # only the diagnostic set may lack its file
+      sources[test_set.file] = f"constant: no {diagnostic_file(data_dir)}"
+    else:
+      sources[test_set.file] = f"constant: no checkpoint of {test_set.trained_on}"
+  return sources
+
+
+def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str]]:
+  """File -> the column of predictions."""
+  predict = load_model(path).predictor()  # a second time, so that only one model is in memory
+  columns = {}
+  for test_set, examples in test_sets.items():
+    probabilities = predict(examples, 32)
+    if not np.isfinite(probabilities).all():
+      raise InputError(
+        f"--checkpoints: {path} predicts nan for {test_set.task}; its training has diverged"
+      )
+    columns[test_set.file] = test_set.predictions(find(test_set.task).value(probabilities))
+  return columns
+
+
+def _task_of(loaded: LoadedModel) -> str:
+  """The task that a checkpoint was trained on, e.g. "mnli"."""
+  if loaded.task is None:
     raise InputError(
-      f"--checkpoints: {found.path} is a language model without a head; fine-tune it first"
+      f"--checkpoints: {loaded.path} is a language model without a head; fine-tune it first"
     )
-  name = found.task.name
+  name = loaded.task.name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
-  if _trained_on(name) not in tasks:
+  if trained_on(name) not in tasks:
     raise InputError(
-      f"--checkpoints: {found.path} is of {name}, no task of GLUE; these are {', '.join(tasks)}"
+      f"--checkpoints: {loaded.path} is fine-tuned on {name}, not on a task of GLUE; "
+      f"these are {', '.join(tasks)}"
     )
-  return _trained_on(name)
+  return trained_on(name)
 
 
 def _is_there(test_set: TestSet, data_dir: str) -> bool:
   return test_set.file not in OPTIONAL or os.path.exists(diagnostic_file(data_dir))
 
 
-def _encode(test_set: TestSet, found: LoadedModel, data_dir: str) -> Encoded:
+def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:
   task = find(test_set.task)
   examples = task.examples(data_dir, "test")
   if len(examples) != test_set.rows:
@@ -123,12 +138,19 @@ def _encode(test_set: TestSet, found: LoadedModel, data_dir: str) -> Encoded:
     raise InputError(
       f"{file}: {len(examples)} rows; GLUE's has {test_set.rows}: copy the official file again"
     )
-  return task.encode(examples, found.tokenizer, found.spec.trunk.context)
+  return task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+
+
+def _check_out(out: str) -> None:
+  if os.path.lexists(out):
+    raise InputError(f"--out={out} already exists; name another file")
+  if not os.path.basename(out):
+    raise InputError(f"--out={out}: name the zip file to create")
 
 
 @contextlib.contextmanager
-def _making(out: str) -> Iterator[IO[bytes]]:
-  """The zip to write, atomically; refuses to overwrite, however late the other file came."""
+def _create(out: str) -> Iterator[IO]:
+  """Opens the zip; `out` appears only when it is complete."""
   try:
     with atomic_file(out, "wb", overwrite=False) as file:
       yield file

@@ -1,6 +1,4 @@
-"""The program that imports: weights in another format to the folder of a run, which is used as
-any other.
-"""
+"""Imports weights in another format as a run folder."""
 
 import os
 
@@ -17,31 +15,32 @@ from gpt_jax.programs.pretrain import PretrainConfig
 
 
 def run(format: str, path: str, out: str) -> None:
-  """Writes the folder `out`, with config, vocabulary and one checkpoint.
+  """Writes a run folder with config, vocabulary and one checkpoint.
 
   Args:
     format: the name of a file in checkpoints/formats/.
-    path: a folder of that format; for "hf" also the file of weights in it.
-    out: a folder that is not there yet.
+    path: a folder in that format; for "hf" also the file of weights in it.
+    out: the folder to create.
 
   Raises:
-    InputError: an unknown format, no such files, damaged or not of this format, another vocabulary,
-      or something in `out`.
+    InputError: an unknown format; missing or damaged files, or files of another format; an existing
+      `out`.
   """
-  find_format(format)  # required: files meant as one format must not be read as another
+  find_format(format)  # refuses "": the format is never guessed here
   with atomic_folder(out) as folder:
-    found = load_model(path, format)
-    trunk = found.spec.trunk
-    config = found.config or PretrainConfig(trunk, data=WindowsConfig(length=trunk.context))
-    meta = {**found.meta, "config": to_json(config)}
-    claim(folder, config, found.tokenizer, {"imported": os.path.basename(os.path.abspath(path))})
-    leaves, tree = jax.tree.flatten(found.params)
-    spec, step = found.spec, found.step
-    del found
-    for i in range(
-      len(leaves)
-    ):  # one by one: a checkpoint copies NumPy arrays, all at once, and not JAX's
-      leaves[i] = jax.device_put(leaves[i])
+    loaded = load_model(path, format)
+    config = loaded.config
+    if config is None:
+      windows = WindowsConfig(length=loaded.spec.trunk.context)
+      config = PretrainConfig(loaded.spec.trunk, data=windows)
+    meta = {**loaded.meta, "config": to_json(config)}
+    claim(folder, config, loaded.tokenizer, {"imported": os.path.basename(os.path.abspath(path))})
+    leaves, tree = jax.tree.flatten(loaded.params)
+    trunk, step = loaded.spec.trunk, loaded.step
+    del loaded
+    # Saving copies NumPy arrays, all at once, but not JAX arrays: convert them one by one.
+    for i, leaf in enumerate(leaves):
+      leaves[i] = jax.device_put(leaf)
     with Checkpoints(folder) as checkpoints:
       checkpoints.save(step, {"params": jax.tree.unflatten(tree, leaves)}, meta)
-  print(f"{out}: step {step:,} of {path}, {spec.trunk.parameter_count():,} parameters")
+  print(f"wrote {out}: step {step:,} of {path}, {trunk.parameter_count():,} parameters")

@@ -1,6 +1,4 @@
-"""The program that lists the tasks of section 4: what each is, and how many examples a folder
-holds of it.
-"""
+"""Lists the tasks: their properties, and the number of examples that a folder has of each."""
 
 import os
 import warnings
@@ -8,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpt_jax.errors import InputError
-from gpt_jax.paper import tables as paper
+from gpt_jax.paper.tables import GLUE, OURS, TABLES
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import SPLITS, Task, all_tasks
 
@@ -17,15 +15,14 @@ class Entry(NamedTuple):
   """A task.
 
   Attributes:
-    task: its name.
-    transform: the paper's input transformation.
-    labels: the names of the outcomes.
+    task: the name.
+    transform: the paper's input transformation (figure 1).
+    labels: the class names.
     metrics: the primary one first.
-    paper: the paper's result on the test set in the primary metric, in percent; None where it has
-      none.
-    tfds: the TFDS data sets that hold it.
-    sizes: split -> examples, None where they cannot be read; empty where nothing was looked for.
-    remarks: one line each: what is missing or broken, what was left out.
+    paper: the paper's test result in the primary metric, in percent, or None.
+    tfds: the TFDS data sets that contain the task.
+    sizes: split -> number of examples, None if unreadable; empty if no folder was given.
+    remarks: one line per missing or broken file or omitted row.
   """
 
   task: str
@@ -39,13 +36,13 @@ class Entry(NamedTuple):
 
 
 def run(data_dir: str | None = None) -> Iterator[Entry]:
-  """Every task, one after the other: large data sets take seconds.
+  """Yields every task as soon as it is read; large data sets take seconds.
 
   Args:
-    data_dir: where the official files are, or "tfds:DIR"; None looks for none.
+    data_dir: the folder of the official files, or "tfds:DIR"; None: do not count examples.
 
   Raises:
-    InputError: data_dir is no folder. What is wrong with one task's files is in its remarks.
+    InputError: data_dir is not a folder. Problems of a single task are in its remarks.
   """
   if data_dir is not None:
     check_data_dir(data_dir)
@@ -53,47 +50,51 @@ def run(data_dir: str | None = None) -> Iterator[Entry]:
 
 
 def _entries(data_dir: str | None) -> Iterator[Entry]:
-  results = {
-    column.tasks[0]: score
-    for number in (2, 3, 4)
-    for column, score in zip(
-      paper.TABLES[number].columns, paper.TABLES[number].rows[paper.OURS], strict=True
-    )
-    if column != paper.GLUE
-  }
+  scores = _paper_scores()
   for task in all_tasks():
-    sizes, remarks = ({}, ()) if data_dir is None else _look(task, data_dir)
-    score = results.get(task.name)
+    sizes, remarks = ({}, ()) if data_dir is None else _read(task, data_dir)
     yield Entry(
-      task.name,
-      task.kind,
-      task.labels,
-      tuple(task.metrics),
-      score,
-      task.tfds,
-      sizes,
-      remarks,
+      task=task.name,
+      transform=task.kind,
+      labels=task.labels,
+      metrics=tuple(task.metrics),
+      paper=scores.get(task.name),
+      tfds=task.tfds,
+      sizes=sizes,
+      remarks=remarks,
     )
 
 
-def _look(task: Task, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:
+def _paper_scores() -> dict[str, float | None]:
+  """Task -> the paper's test result in percent, from tables 2 to 4."""
+  scores = {}
+  for number in (2, 3, 4):
+    table = TABLES[number]
+    for column, score in zip(table.columns, table.rows[OURS], strict=True):
+      if column != GLUE:
+        scores[column.tasks[0]] = score
+  return scores
+
+
+def _read(task: Task, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:
+  """The sizes and remarks of a task."""
   sizes: dict[str, int | None] = {}
   remarks = []
   for split in SPLITS:
     sizes[split] = None
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter("always")
       try:
         sizes[split] = len(task.examples(data_dir, split))
       except InputError as error:
         remarks.append(str(error))
-      except Exception as error:  # the list goes on, whatever one folder holds
+      except Exception as error:  # one broken folder must not end the list
         remarks.append(f"{split}: {type(error).__name__}: {error}")
-    remarks += [str(warning.message) for warning in told if warning.category is UserWarning]
-  return sizes, tuple(dict.fromkeys(_short(remark, data_dir) for remark in remarks))
+    remarks += [str(warning.message) for warning in caught if warning.category is UserWarning]
+  return sizes, tuple(dict.fromkeys(_shorten(remark, data_dir) for remark in remarks))
 
 
-def _short(remark: str, data_dir: str) -> str:
-  """One line, paths as seen from data_dir, without the advice behind the semicolon."""
+def _shorten(remark: str, data_dir: str) -> str:
+  """One line, with paths relative to data_dir and without the advice after the semicolon."""
   remark = " ".join(remark.split()).replace(os.path.join(data_dir, ""), "").partition("; ")[0]
   return remark.removeprefix(f"--data_dir={data_dir}: ").removeprefix(f"{data_dir}: ")

@@ -1,23 +1,19 @@
-"""The program that labels: a fine-tuned checkpoint, and rows of text or of its task, to labels
-and probabilities.
-"""
+"""Predicts labels with a fine-tuned checkpoint, for rows of text or a split of its task."""
 
 import contextlib
 import csv
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file
+from gpt_jax.files import atomic_file, refuse_existing
 from gpt_jax.tasks.readers import Row, read_lines, read_table
-from gpt_jax.tasks.task import Task, most_likely
+from gpt_jax.tasks.task import Task
 
 
 def run(
@@ -28,33 +24,34 @@ def run(
   data_dir: str | None = None,
   split: str | None = None,
   batch_size: int = 32,
+  overwrite: bool = False,
 ) -> list[dict[str, Any]]:
   """Predicts every row of a file, or of a split of the checkpoint's task, in order.
 
   Args:
     checkpoint: a fine-tuned model (see load_model).
-    source: TSV, CSV or JSONL with the task's text columns by name, or "-" for standard input. A TSV
-      without a header may have just the text columns, in the task's order: for one text, a line a
-      text.
-    output: TSV, or what its name ends in, .csv or .jsonl; "-" for standard output. Nothing is left
-      of it on an error.
-    data_dir: instead of source, the folder of the task's files, as in finetune.
-    split: which of them, "train", "dev" or "test"; by default "test".
-    batch_size: examples at a time.
+    source: a TSV, CSV or JSONL file with the task's text columns by name, or "-" for standard
+      input. A TSV without a header may hold just the text columns in the task's order; for tasks
+      with a single text that is one text per line.
+    output: the file to write, TSV unless its name ends in .csv or .jsonl; "-" for standard output.
+      Nothing is written if an error occurs.
+    data_dir: instead of source, the folder with the task's files, as for finetune.
+    split: the split of data_dir to predict: "train", "dev" or "test", by default "test".
+    batch_size: examples per batch.
+    overwrite: whether an existing output may be replaced.
 
   Returns:
     For every row {"prediction": label or value, "probabilities": {label: probability}}.
 
   Raises:
-    InputError: not a fine-tuned model; a row that cannot be read, with file and line; source and
-      data_dir both given, or neither.
+    InputError: not a fine-tuned model; an unreadable row (file and line); both or neither of source
+      and data_dir; an output that exists already.
   """
   if (source is None) == (data_dir is None):
-    raise InputError(
-      "give either --input, a file of rows, or --data_dir, the folder of the task's own files"
-    )
+    raise InputError("give either --input, a file of rows, or --data_dir, the folder of the task")
   if split and data_dir is None:
-    raise InputError(f"--split={split}: is of --data_dir; --input takes all rows of a file")
+    raise InputError(f"--split={split} needs --data_dir; --input predicts all rows of its file")
+  _check_output(output, source, data_dir, overwrite)
   loaded = load_model(checkpoint)
   task = loaded.task
   if task is None:
@@ -66,85 +63,78 @@ def run(
   else:
     examples = [task.example(row) for row in read_rows(source, task)]
     if not examples:
-      raise InputError(f"--input={source}: no rows; one needs {', '.join(task.columns)}")
-  encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
-  with _writing(output, source, data_dir) as file:  # opened before the time is spent
-    probabilities = loaded.predictor()(encoded, batch_size)
-    results = [
-      _result(task, each, value)
-      for each, value in zip(probabilities, task.value(probabilities), strict=True)
-    ]
-    if output.endswith(".jsonl"):
-      for result in results:
-        print(json.dumps(result), file=file)
-    else:
-      writer = csv.writer(
-        file, delimiter="," if output.endswith(".csv") else "\t", lineterminator="\n"
+      raise InputError(
+        f"--input={source}: no rows; the columns should be {', '.join(task.columns)}"
       )
-      writer.writerow(["prediction", *(f"p({label})" for label in task.labels)])
-      for result in results:
-        writer.writerow(
-          [result["prediction"], *(f"{p:.6f}" for p in result["probabilities"].values())]
-        )
+  encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
+    predictions = loaded.predictor()(encoded, batch_size)
+    results = [task.result(*pair) for pair in zip(predictions, encoded.truth, strict=True)]
+    _write(file, results, Path(output).suffix)
   return results
 
 
 def read_rows(source: str, task: Task) -> Iterator[Row]:
-  """The rows of a file without their labels; see `run`."""
+  """Reads the rows of a file, ignoring labels; see `run` for the formats."""
   if source.endswith((".csv", ".jsonl", ".json")):
     return read_table(source, task.columns)
-  lines = read_lines(source)
-  first = lines[0][1].split("\t") if lines else list(task.columns)
-  is_json = source == "-" and first[0].lstrip().startswith("{")  # as read_table decides
+  numbered = read_lines(source)
+  first = numbered[0][1].split("\t") if numbered else list(task.columns)
+  is_json = source == "-" and first[0].lstrip().startswith("{")  # the test that read_table makes
   if is_json or set(first) & set(task.columns):
     return read_table(source, task.columns)
-  return _without_header(source, lines, task.columns)
+  return _without_header(source, numbered, task.columns)
 
 
 def _without_header(
-  source: str, lines: list[tuple[int, str]], columns: tuple[str, ...]
+  source: str, numbered: list[tuple[int, str]], columns: tuple[str, ...]
 ) -> Iterator[Row]:
-  for expected, (number, line) in enumerate(lines, start=1):
-    if number != expected:  # left out, it would shift all labels after it
-      raise InputError(f"{source}:{expected}: an empty line; give it a text, or remove it")
+  for expected, (number, line) in enumerate(numbered, start=1):
+    if number != expected:  # skipping it would shift every later prediction
+      raise InputError(f"{source}:{expected}: empty line; put a text there or remove the line")
     cells = tuple(line.split("\t"))
     if len(cells) != len(columns):
       raise InputError(
-        f"{source}:{number}: {len(cells)} columns; without a first line that names them there should be "
+        f"{source}:{number}: {len(cells)} columns; without a header line there should be "
         f"{len(columns)}: {', '.join(columns)}"
       )
     yield Row(cells, None, f"{source}:{number}")
 
 
-def _result(task: Task, probabilities: np.ndarray, value: float) -> dict[str, Any]:
-  named = {label: float(p) for label, p in zip(task.labels, probabilities, strict=True)}
-  # A task with a value of its own (STS-B's expected score) predicts that; any other, the most
-  # likely label.
-  prediction = task.labels[int(value)] if task.value is most_likely else round(float(value), 4)
-  return {"prediction": prediction, "probabilities": named}
+def _write(file: TextIO, results: Sequence[dict[str, Any]], suffix: str) -> None:
+  """Writes JSON lines for .jsonl, CSV for .csv, else TSV."""
+  if suffix == ".jsonl":
+    for result in results:
+      print(json.dumps(result), file=file)
+    return
+  writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t", lineterminator="\n")
+  labels = results[0]["probabilities"] if results else ()
+  writer.writerow(["prediction", *(f"p({label})" for label in labels)])
+  for result in results:
+    probabilities = [f"{p:.6f}" for p in result["probabilities"].values()]
+    writer.writerow([result["prediction"], *probabilities])
+
+
+def _check_output(output: str, source: str | None, data_dir: str | None, overwrite: bool) -> None:
+  """Raises InputError for an output that is an input, in the task's data, or exists already."""
+  if output == "-":
+    return
+  if os.path.isdir(output):
+    raise InputError(f"--output={output} is a folder; name a file")
+  exists = os.path.exists(output)
+  if exists and source and os.path.exists(source) and os.path.samefile(output, source):
+    raise InputError(f"--output={output} is the input; name another file")
+  if exists and data_dir and Path(output).resolve().is_relative_to(Path(data_dir).resolve()):
+    raise InputError(f"--output={output} is a file of --data_dir; name another file")
+  refuse_existing(output, "--output", overwrite)
 
 
 @contextlib.contextmanager
-def _writing(output: str, source: str | None, data_dir: str | None) -> Iterator[TextIO]:
-  """The file to write, atomically."""
+def _open_output(output: str) -> Iterator[TextIO]:
+  """Opens the output; a file appears only when it is complete."""
   if output == "-":
     yield sys.stdout
     return
-  if os.path.isdir(output):
-    raise InputError(f"--output={output}: is a folder; name another file")
-  if (
-    source
-    and os.path.exists(output)
-    and os.path.exists(source)
-    and os.path.samefile(output, source)
-  ):
-    raise InputError(f"--output={output}: is the input; name another file")
-  if (
-    data_dir
-    and os.path.exists(output)
-    and Path(output).resolve().is_relative_to(Path(data_dir).resolve())
-  ):
-    raise InputError(f"--output={output}: is there in --data_dir already; name another file")
   try:
     with atomic_file(output) as file:
       yield file

@@ -1,8 +1,7 @@
-"""The program that shows all of it in minutes: a vocabulary, pre-training, fine-tuning against two
-baselines, stories.
+"""The paper in miniature: prepare, pre-train, fine-tune with two baselines, generate; in minutes.
 
-On the embedded world (data/storyworld.py) it asks the paper's question in miniature: what do a few
-hundred labels teach a model that has read, and one that has not?
+On the embedded story world (data/storyworld.py) it compares what a few hundred labels teach a
+pre-trained model and one trained from scratch.
 """
 
 import os
@@ -25,37 +24,36 @@ from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.story import TASKS
 from gpt_jax.tasks.task import BuiltinTask, Task
-from gpt_jax.training import reporter as reporting
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.reporter import curve
 
 STEPS, SHORT_STEPS = 1700, 100
 EPOCHS, SHORT_EPOCHS = 5, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
 TEXT_PROMPTS = ("It was", "He said", "The old")
-NEVER = 10**9  # steps: the last step is evaluated and saved anyway
+NEVER = 10**9  # steps; the last step is evaluated and saved anyway
 
 
 def run(workdir: str, text: str = "", short: bool = False) -> None:
-  """Runs everything below `workdir`, skipping what is done there, and writes results.md,
-  results.json and loss.png.
+  """Runs all steps in `workdir`, skipping finished ones.
+
+  Writes results.md, results.json and loss.png.
 
   Args:
-    workdir: the folder.
-    text: files of the user's own, as for prepare; pre-trains on them and samples, and there are no
-      tasks.
-    short: hardly any training and one seed; the results say so, and are worth nothing.
+    workdir: the folder for everything.
+    text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
+    short: a few steps and one seed, to see that everything runs. The results are meaningless.
   """
   began = time.monotonic()
   data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
-  prepare.run(
-    PrepareConfig(source=text or "embedded", vocab_size=vocabulary(text) if text else 1500), data
-  )
-  measured = pretrain.run(pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained)
+  size = vocabulary_size(text) if text else 1500
+  prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
+  metrics = pretrain.run(pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained)
   entropy = TokenFile(data, "train").unigram_entropy
   plot(pretrained, entropy, os.path.join(workdir, "loss.png"))
-  results = {"short": short, "unigram_entropy": entropy, **measured, "tasks": {}}
+  results = {"short": short, "unigram_entropy": entropy, **metrics, "tasks": {}}
   for task in () if text else TASKS:
     results["tasks"][task.name] = compare(task, pretrained, workdir, short)
   stories = generate.run(
@@ -67,24 +65,22 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
     file.write(report)
   print(report)
-  print(f"written: results.md, results.json and loss.png in {workdir}", file=sys.stderr)
+  print(f"wrote results.md, results.json and loss.png to {workdir}", file=sys.stderr)
 
 
-def vocabulary(text: str) -> int:
-  """A size that holds the text's characters and that even a short text supports; nobody should
-  have to think of it.
-  """
+def vocabulary_size(text: str) -> int:
+  """A size with room for all characters of the text that even a short text supports."""
   sources = find_all(text)
-  characters = {
-    c for source in sources for piece in read_pieces(source.name) for c in piece.text.casefold()
-  }
-  return max(
-    260 + 2 * len(characters), min(4000, sum(source.size for source in sources) // 100)
-  )  # 256 single bytes
+  characters = set()
+  for source in sources:
+    for piece in read_pieces(source.name):
+      characters.update(piece.text.casefold())
+  by_length = min(4000, sum(source.size for source in sources) // 100)
+  return max(260 + 2 * len(characters), by_length)  # 256 single bytes
 
 
 def pretrain_config(steps: int) -> PretrainConfig:
-  """Sizes and rates chosen by measurement on two cores."""
+  """Sizes and learning rate tuned for two CPU cores."""
   return PretrainConfig(
     trunk=TransformerConfig(context=64, layers=3, width=128, heads=4),
     data=WindowsConfig(batch_size=16, length=64),
@@ -107,19 +103,21 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
 def compare(
   task: Task, pretrained: str, workdir: str, short: bool
 ) -> dict[str, float | list[float]]:
-  """Accuracies on examples whose phrases no labeled training example has."""
-  found = {"chance": 1 / task.num_classes, "bag_of_words": bag_of_words(task)}
+  """Accuracies on dev examples, which share no phrase with the training examples."""
+  accuracies = {"chance": 1 / task.num_classes, "bag_of_words": bag_of_words(task)}
   for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
     runs = finetune.run(config, "", pretrained, folder, seeds=SHORT_SEEDS if short else SEEDS)
-    found[name] = [run["dev"]["dev_accuracy"] for run in runs]
-  return found
+    accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
+  return accuracies
 
 
 def bag_of_words(task: Task) -> float:
-  """Accuracy of logistic regression over words and word pairs of each text, and over what the
-  texts share.
+  """Dev accuracy of logistic regression on word and bigram counts.
+
+  Each text field has its own counts; another feature is the number of words that the first and the
+  last field share.
   """
   try:
     from scipy import sparse
@@ -128,60 +126,55 @@ def bag_of_words(task: Task) -> float:
     from sklearn.linear_model import LogisticRegression
   except ImportError as error:
     raise InputError("the baseline needs scikit-learn: pip install 'gpt_jax[metrics]'") from error
-  sets = {split: task.examples("", split) for split in ("train", "dev")}
-  labels = {
-    split: np.argmax([example.label for example in examples], -1)
-    for split, examples in sets.items()
-  }
-  choose = task.pooling == "per_choice"
-  texts = {  # a row a sequence where sequences are chosen among, else a row an example
-    split: [
-      fields
-      for example in examples
-      for fields in (example.sequences if choose else example.sequences[:1])
-    ]
-    for split, examples in sets.items()
-  }
+  multiple_choice = task.pooling == "per_choice"
+  train_texts, train_labels = _texts_and_labels(task, "train")
+  dev_texts, dev_labels = _texts_and_labels(task, "dev")
   counters = [
-    CountVectorizer(ngram_range=(1, 2)).fit(column) for column in zip(*texts["train"], strict=True)
+    CountVectorizer(ngram_range=(1, 2)).fit(column) for column in zip(*train_texts, strict=True)
   ]
 
-  def features(split: str):
-    columns = zip(*texts[split], strict=True)
-    shared = [[len(set(fields[0].split()) & set(fields[-1].split()))] for fields in texts[split]]
-    counted = [counter.transform(column) for counter, column in zip(counters, columns, strict=True)]
-    return sparse.hstack([*counted, sparse.csr_matrix(shared)]).tocsr()
+  def features(texts):
+    columns = zip(*texts, strict=True)
+    counts = [counter.transform(column) for counter, column in zip(counters, columns, strict=True)]
+    shared = [[len(set(fields[0].split()) & set(fields[-1].split()))] for fields in texts]
+    return sparse.hstack([*counts, sparse.csr_matrix(shared)]).tocsr()
 
-  def targets(split: str):
-    return (
-      np.eye(task.num_classes, dtype=int)[labels[split]].reshape(-1) if choose else labels[split]
-    )
-
+  targets = train_labels
+  if multiple_choice:  # is this option the right one?
+    targets = np.eye(task.num_classes, dtype=int)[train_labels].reshape(-1)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", ConvergenceWarning)
-    model = LogisticRegression(max_iter=2000).fit(features("train"), targets("train"))
-  if choose:
-    predicted = model.decision_function(features("dev")).reshape(-1, task.num_classes).argmax(-1)
+    model = LogisticRegression(max_iter=2000).fit(features(train_texts), targets)
+  if multiple_choice:
+    scores = model.decision_function(features(dev_texts)).reshape(-1, task.num_classes)
+    predicted = scores.argmax(-1)
   else:
-    predicted = model.predict(features("dev"))
-  return float((predicted == labels["dev"]).mean())
+    predicted = model.predict(features(dev_texts))
+  return float((predicted == dev_labels).mean())
+
+
+def _texts_and_labels(task: Task, split: str) -> tuple[list[tuple[str, ...]], np.ndarray]:
+  """The fields of each example's first sequence (multiple choice: of all options), labels [N]."""
+  examples = task.examples("", split)
+  texts = []
+  for example in examples:
+    texts += example.sequences if task.pooling == "per_choice" else example.sequences[:1]
+  return texts, np.argmax([example.label for example in examples], -1)
 
 
 def plot(pretrained: str, unigram_entropy: float, path: str) -> None:
-  """The loss of training and of held-out text by step, with the entropy that knows only
-  frequencies.
-  """
+  """Plots training and validation loss by step, with the unigram entropy as a baseline."""
   try:
     import matplotlib
   except ImportError:
-    print("no loss.png: it needs matplotlib, pip install 'gpt_jax[plots]'", file=sys.stderr)
+    print("no loss.png: matplotlib is missing, pip install 'gpt_jax[plots]'", file=sys.stderr)
     return
   matplotlib.use("Agg")
   from matplotlib import pyplot
 
   figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
   for name, label, style in (("loss", "training", "-"), ("valid_loss", "held-out text", "o-")):
-    axes.plot(*reporting.curve(pretrained, name), style, label=label)
+    axes.plot(*curve(pretrained, name), style, label=label)
   axes.axhline(unigram_entropy, linestyle=":", color="gray", label="unigram entropy")
   axes.set(xlabel="step", ylabel="nats per token", title="Pre-training")
   axes.legend()
@@ -190,33 +183,29 @@ def plot(pretrained: str, unigram_entropy: float, path: str) -> None:
 
 
 def describe(results: dict, stories: list[str]) -> str:
-  """The report, in Markdown."""
+  """The report in Markdown."""
   lines = []
   if results["short"]:
-    lines += [
-      f"**Short run: {SHORT_STEPS} steps and {SHORT_SEEDS} seed. These numbers say nothing.**",
-      "",
-    ]
+    lines.append(
+      f"**Short run: {SHORT_STEPS} steps, {SHORT_SEEDS} seed. The numbers mean nothing.**"
+    )
+    lines.append("")
   lines.append(
-    f"Held-out text: perplexity {results['valid_perplexity']:.2f}, {results['valid_bits_per_byte']:.3f} bits per byte, "
-    f"loss {results['valid_loss']:.3f} nats (unigram entropy {results['unigram_entropy']:.3f})."
+    f"Held-out text: perplexity {results['valid_perplexity']:.2f}, "
+    f"{results['valid_bits_per_byte']:.3f} bits per byte, loss {results['valid_loss']:.3f} nats "
+    f"(unigram entropy {results['unigram_entropy']:.3f})."
   )
   if results["tasks"]:
-    lines += [
-      "",
-      "| accuracy, % | chance | bag of words | from scratch | pre-trained |",
-      "|---|---|---|---|---|",
-    ]
+    lines.append("")
+    lines.append("| accuracy, % | chance | bag of words | from scratch | pre-trained |")
+    lines.append("|---|---|---|---|---|")
     for name, row in results["tasks"].items():
       cells = [_percent([row["chance"]]), _percent([row["bag_of_words"]])]
       cells += [_percent(row["from_scratch"]), _percent(row["pretrained"])]
       lines.append(f"| {name} | {' | '.join(cells)} |")
-  lines += [
-    "",
-    *(f"> {story}\n" for story in stories),
-    f"{results['seconds']:.0f} seconds in all.",
-    "",
-  ]
+  lines.append("")
+  lines += [f"> {story}\n" for story in stories]
+  lines += [f"{results['seconds']:.0f} seconds in total.", ""]
   return "\n".join(lines)
 
 

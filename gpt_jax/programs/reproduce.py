@@ -1,5 +1,6 @@
-"""The program that repeats the paper's tables 2 to 5 and figure 2: runs what is missing, puts
-ours beside theirs.
+"""Reproduces the paper's tables 2 to 5 and figure 2: makes the missing runs, compares the results.
+
+Radford et al. 2018, sections 4 and 5.
 """
 
 import contextlib
@@ -10,15 +11,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from gpt_jax.checkpoints import store as checkpoints
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.checkpoints.store import lock
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file, write_json
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.paper import comparison, figures, zero_shot
-from gpt_jax.paper import tables as paper
+from gpt_jax.paper import comparison, figures, tables, zero_shot
 from gpt_jax.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune import FinetuneConfig
@@ -28,7 +28,7 @@ from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
-# What a model of one task is evaluated on too.
+# Further dev sets that a task's model is evaluated on.
 SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
 TRUNKS = {"transformer": TransformerConfig, "lstm": LSTMConfig}
 
@@ -38,9 +38,8 @@ class Budget:
   """How much of the paper's recipe is run.
 
   Attributes:
-    tokens: of the examples in one pass over the training set, or 0 for all of them; the dev set
-      gets as many.
-    zero_shot: examples of each task, in each split; 0: all.
+    tokens: training tokens per epoch, 0 for the whole training set; the dev set is cut to as many.
+    zero_shot: examples per task and split, 0 for all.
     config: the recipe.
   """
 
@@ -52,9 +51,12 @@ class Budget:
 
 BUDGETS = {
   "paper": Budget(
-    "paper", 0, 0, FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1))
+    "paper",
+    0,
+    0,
+    FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1)),
   ),
-  # For a model of some million parameters on a CPU, a few minutes a run.
+  # For a model of a few million parameters on a CPU, a few minutes per run.
   "small": Budget(
     "small",
     100_000,
@@ -81,80 +83,58 @@ def run(
   budget: str = "paper",
   microbatches: int = 1,
 ) -> dict[str, Any]:
-  """Runs what is missing of the tables and figures asked for, and writes all that is known in the
-  workdir.
+  """Makes the runs that the tables and figures lack, and writes all results of the workdir.
 
-  What the paper's model learned once is learned once: MNLI for both of its dev sets; RACE, where
-  both of its halves are there, for either.
+  One MNLI model serves both dev sets, and one RACE model both halves if both are there.
 
   Args:
-    workdir: for `runs/<setting>/<task>/seed_<n>`, `results.json`, `results.md` and the figures, PNG
-      and SVG.
-    checkpoint: the workdir of a pre-trained Transformer (figure 2, right, evaluates each of its
-      checkpoints).
-    data_dir: the folder with the official files, glue/, race/ and so on.
-    lstm: the same of an LSTM, for table 5's last row and figure 2; without it they are left out.
-    table: of "2", "3", "4", "5". Table 4's last column, GLUE's average, is run where all nine tasks
-      are there.
-    figure: of "2".
-    tasks: only these; none: all of a table, and race and mnli of figure 2 (left), whose data is
-      there.
-    seeds: how many runs of each.
+    workdir: gets runs/<setting>/<task>/seed_<n>, results.json, results.md and figures (PNG, SVG).
+    checkpoint: the workdir of a pre-trained Transformer.
+    data_dir: the folder with the official files: glue/, race/ and so on.
+    lstm: the workdir of a pre-trained LSTM, for table 5's last row and figure 2.
+    table: of "2", "3", "4", "5". GLUE's average in table 4 needs all nine tasks.
+    figure: of "2". Its right panel evaluates every checkpoint of the workdirs.
+    tasks: only these; by default all with data, and race and mnli in figure 2 (left).
+    seeds: runs per setting and task.
     budget: "paper", or "small" for parts of the data sets and a recipe for small models.
-    microbatches: parts of a batch, to save memory.
+    microbatches: parts that a batch is split into to save memory.
 
   Returns:
-    What results.json says: also that of earlier calls in the same workdir.
+    The content of results.json, which includes earlier calls with the same workdir.
 
   Raises:
-    InputError: an unknown table, figure, task or budget, or a workdir of another checkpoint, budget
-      or data.
+    InputError: an unknown name, nothing to run, or a workdir of another checkpoint or budget.
   """
-  tables, sweep = _numbers("table", table, paper.TABLES), bool(_numbers("figure", figure, [2]))
-  if not tables and not sweep:
-    raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
-  if budget not in BUDGETS:
-    raise InputError(f"--budget={budget}: must be one of {', '.join(BUDGETS)}")
-  for name in tasks:
-    if name not in paper.ANCHORS:
-      find(name)
-  figures.pyplot()
-  check_data_dir(data_dir)
-  _check_folder(workdir)
-  paths = {"transformer": checkpoint, "lstm": lstm}
-  found = {name: _load(name, path) for name, path in paths.items() if path}
-  asked = _Asked(workdir, data_dir, paths, found, seeds, BUDGETS[budget], microbatches)
-
+  asked_tables, sweep = _numbers("table", table, tables.TABLES), _numbers("figure", figure, [2])
+  _check(asked_tables, sweep, tasks, budget, data_dir, workdir)
+  paths = {name: path for name, path in (("transformer", checkpoint), ("lstm", lstm)) if path}
+  models = {name: _load(name, path) for name, path in paths.items()}
+  asked = _Asked(workdir, data_dir, paths, models, seeds, BUDGETS[budget], microbatches)
   available, left_out = _available(data_dir)
-  plan = _plan(tables, sweep, tasks, available, found)
+  plan = _plan(asked_tables, bool(sweep), tasks, available, models)
   history = _history(asked, tasks, available, left_out) if sweep else {}
   if not plan and not history:
-    reasons = _reasons(tables, sweep, tasks, left_out)
-    said = "; ".join(reason.removeprefix(f"--data_dir={data_dir}: ") for reason in reasons)
-    raise InputError(
-      f"there is nothing to run with --data_dir={data_dir}: {said or 'no such task is in these tables'}"
-    )
-
-  with _claimed(workdir, {name: each.identity for name, each in found.items()}, budget) as results:
+    raise _nothing_to_run(asked_tables, bool(sweep), tasks, left_out, data_dir)
+  with _open_results(asked) as results:
     results["left_out"] = left_out
     try:
       for number, (setting, task) in enumerate(plan, start=1):
         _fine_tune(asked, results, setting, task, f"{number} of {len(plan)}")
       for trunk, (folders, prepared) in history.items():
         _zero_shot(asked, results, trunk, folders, prepared)
-    finally:  # whatever stopped it, what is known is told
+    finally:  # after a failure too, report what is known
       _report(results, workdir)
   return results
 
 
 @dataclasses.dataclass(frozen=True)
 class _Asked:
-  """The arguments of run that every part needs, and the models."""
+  """The arguments of run that every part needs, and the loaded models by trunk."""
 
   workdir: str
   data_dir: str
   paths: dict[str, str]
-  found: dict[str, LoadedModel]
+  models: dict[str, LoadedModel]
   seeds: int
   budget: Budget
   microbatches: int
@@ -168,33 +148,46 @@ def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[i
   return [names[value] for value in values]
 
 
-def _check_folder(workdir: str) -> None:
-  """Raises InputError where the folder is something else's."""
+def _check(
+  asked_tables: Sequence[int],
+  asked_figures: Sequence[int],
+  tasks: Sequence[str],
+  budget: str,
+  data_dir: str,
+  workdir: str,
+) -> None:
+  """Raises InputError for arguments that would fail later."""
+  if not asked_tables and not asked_figures:
+    raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
+  if budget not in BUDGETS:
+    raise InputError(f"--budget={budget}: must be one of {', '.join(BUDGETS)}")
+  for name in tasks:
+    if name not in tables.ANCHORS:
+      find(name)
+  figures.pyplot()
+  check_data_dir(data_dir)
   names = set(listing(workdir))
-  ours = {"runs", "compilation_cache", "lock"}
-  strangers = [name for name in sorted(names - ours) if not name.startswith("results.json.partial")]
-  if strangers and "results.json" not in names:
+  foreign = sorted(names - {"runs", "compilation_cache", "lock", "results.json.partial"})
+  if foreign and "results.json" not in names:
     raise InputError(
-      f"--workdir={workdir} holds {strangers[0]!r} and no results.json; use another folder"
+      f"--workdir={workdir} holds {foreign[0]!r} and no results.json; use another folder"
     )
 
 
 def _load(name: str, path: str) -> LoadedModel:
-  found, flag = load_model(path), "--checkpoint" if name == "transformer" else "--lstm"
-  if found.task:
+  loaded, flag = load_model(path), "--checkpoint" if name == "transformer" else "--lstm"
+  if loaded.task:
     raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
-  found.language_model()  # fail before the expensive part
-  if not isinstance(found.spec.trunk, TRUNKS[name]):
-    raise InputError(
-      f"{flag}={path}: a {type(found.spec.trunk).__name__}; should be a {TRUNKS[name].__name__}"
-    )
-  return found
+  if not isinstance(loaded.spec.trunk, TRUNKS[name]):
+    actual, expected = type(loaded.spec.trunk).__name__, TRUNKS[name].__name__
+    raise InputError(f"{flag}={path}: a {actual}; should be a {expected}")
+  return loaded
 
 
 def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
-  """The paper's tasks whose training and dev sets are there, and why the others are not."""
+  """The paper's tasks with training and dev sets in the folder, and why the others are left out."""
   available, left_out = [], {}
-  columns = [column for table in paper.TABLES.values() for column in table.columns]
+  columns = [column for table in tables.TABLES.values() for column in table.columns]
   for name in dict.fromkeys(task for column in columns for task in column.tasks):
     try:
       for split in ("train", "dev"):
@@ -206,85 +199,92 @@ def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
 
 
 def trained(task: str, available: Sequence[str]) -> str:
-  """The task whose model a table's column of this task is of."""
-  return next(
-    (name for name, others in SHARED.items() if task in others and name in available), task
-  )
+  """The task whose model is evaluated on this task: itself, or the one that shares its model."""
+  for name, shared in SHARED.items():
+    if task in shared and name in available:
+      return name
+  return task
 
 
 def _plan(
-  tables: Sequence[int],
+  asked_tables: Sequence[int],
   sweep: bool,
   tasks: Sequence[str],
   available: Sequence[str],
-  found: dict[str, LoadedModel],
+  models: dict[str, LoadedModel],
 ) -> list[tuple[Setting, str]]:
-  """What to fine-tune: (setting, task), each once."""
+  """The (setting, task) pairs to fine-tune, without duplicates."""
 
   def wanted(names):
-    models = [(trained(name, available), name) for name in names if name in available]
-    return [model for model, name in models if not tasks or name in tasks or model in tasks]
+    pairs = [(trained(name, available), name) for name in names if name in available]
+    return [model for model, name in pairs if not tasks or name in tasks or model in tasks]
 
   plan = []
-  for number in tables:
-    settings = (
-      [each for each in ABLATIONS.values() if each.trunk in found] if number == 5 else [FULL]
-    )
-    for column in paper.TABLES[number].columns:
-      if column != paper.GLUE or set(column.tasks) <= set(available):
+  for number in asked_tables:
+    settings = [FULL]
+    if number == 5:
+      settings = [setting for setting in ABLATIONS.values() if setting.trunk in models]
+    for column in tables.TABLES[number].columns:
+      if column != tables.GLUE or set(column.tasks) <= set(available):
         plan += [(setting, task) for task in wanted(column.tasks) for setting in settings]
   if sweep:
-    layers = _layers(found["transformer"])
-    plan += [(setting, task) for task in wanted(tasks or paper.TRANSFER) for setting in layers]
+    settings = _layer_settings(models["transformer"])
+    plan += [(setting, task) for task in wanted(tasks or tables.TRANSFER) for setting in settings]
   return list(dict.fromkeys(plan))
 
 
-def _reasons(
-  tables: Sequence[int], sweep: bool, tasks: Sequence[str], left_out: dict[str, str]
-) -> list[str]:
-  """Why what was asked for is left out, each reason once; nothing of tasks that no table asked
-  for has.
-  """
-  names = {
-    task for number in tables for column in paper.TABLES[number].columns for task in column.tasks
-  }
-  names |= set(tasks or paper.TRANSFER) if sweep else set()
+def _layer_settings(loaded: LoadedModel) -> list[Setting]:
+  """Transfer of nothing, the embeddings, the first 1, 2, … blocks, and everything."""
+  settings = [SCRATCH]
+  for layers in range(loaded.spec.trunk.layers):
+    settings.append(Setting(f"{layers}-layers", changes=(("transfer_layers", layers),)))
+  return [*settings, FULL]
+
+
+def _nothing_to_run(
+  asked_tables: Sequence[int],
+  sweep: bool,
+  tasks: Sequence[str],
+  left_out: dict[str, str],
+  data_dir: str,
+) -> InputError:
+  """Says why everything asked for is left out, naming each reason once."""
+  names = set(tasks or tables.TRANSFER) if sweep else set()
+  for number in asked_tables:
+    for column in tables.TABLES[number].columns:
+      names.update(column.tasks)
   if tasks:
-    shared = {other for name in tasks for other in SHARED.get(name, ())}
+    shared = {name for task in tasks for name in SHARED.get(task, ())}
     names &= {*tasks, *shared}
-  asked = [
-    name for name in left_out if name in names or name.startswith("zero-shot")
-  ]  # _history looked for no other
-  return list(dict.fromkeys(left_out[name] for name in asked))
-
-
-def _layers(found: LoadedModel) -> list[Setting]:
-  """Nothing, the embeddings, and the first 1, 2, … blocks transferred; all of them is the full
-  run.
-  """
-  blocks = found.spec.trunk.layers
-  return [
-    SCRATCH,
-    *(Setting(f"{k}-layers", changes=(("transfer_layers", k),)) for k in range(blocks)),
-    FULL,
-  ]
+  reasons = []
+  for name, reason in left_out.items():
+    if name in names or name.startswith("zero-shot"):
+      reasons.append(reason.removeprefix(f"--data_dir={data_dir}: "))
+  explanation = "; ".join(dict.fromkeys(reasons)) or "no such task is in these tables"
+  return InputError(f"there is nothing to run with --data_dir={data_dir}: {explanation}")
 
 
 def _history(
   asked: _Asked, tasks: Sequence[str], available: Sequence[str], left_out: dict[str, str]
 ) -> dict[str, tuple[list[str], dict[str, zero_shot.Prepared]]]:
-  """For each model the folders of its run's checkpoints, and the zero-shot tasks that have data."""
-  names = [name for name in paper.ANCHORS if not tasks or name in tasks]
+  """For each trunk its run's checkpoint folders and the zero-shot tasks with data.
+
+  Notes in left_out what cannot be evaluated: tasks, single questions, or a trunk.
+  """
+  names = [name for name in tables.ANCHORS if not tasks or name in tasks]
   if "race" in available and "race" in names and "race-middle" not in tasks:
     names.remove("race-middle")
   history = {}
-  for trunk, found in asked.found.items():
+  for trunk, loaded in asked.models.items():
     prepared = {}
     for name in names:
       try:
-        prepared |= zero_shot.prepare(found, asked.data_dir, [name], asked.budget.zero_shot)
+        prepared |= zero_shot.prepare(loaded, asked.data_dir, [name], asked.budget.zero_shot)
       except MissingInput as error:
         left_out[f"zero-shot {name}"] = str(error)
+    for name, (_, questions_left_out) in prepared.items():
+      if questions_left_out:
+        left_out[f"zero-shot {name} of the {trunk}"] = questions_left_out
     try:
       folders = zero_shot.checkpoints(asked.paths[trunk])
     except MissingInput as error:
@@ -296,12 +296,16 @@ def _history(
 
 
 @contextlib.contextmanager
-def _claimed(workdir: str, models: dict[str, str], budget: str) -> Iterator[dict[str, Any]]:
-  """What earlier calls in this workdir found, held by this process alone. Raises InputError
-  where it is another's.
+def _open_results(asked: _Asked) -> Iterator[dict[str, Any]]:
+  """The results of earlier calls with this workdir, locked against other processes.
+
+  Raises:
+    InputError: results of another checkpoint or budget, or an unreadable file.
   """
-  path = os.path.join(workdir, "results.json")
-  with checkpoints.lock(workdir):
+  path = os.path.join(asked.workdir, "results.json")
+  models = {name: loaded.identity for name, loaded in asked.models.items()}
+  budget = asked.budget.name
+  with lock(asked.workdir):
     results = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
     if os.path.exists(path):
       try:
@@ -309,63 +313,59 @@ def _claimed(workdir: str, models: dict[str, str], budget: str) -> Iterator[dict
           results |= json.load(file)
       except (ValueError, TypeError) as error:
         raise InputError(
-          f"{path}: cannot be read ({error}); remove it: the runs stay, and are found again"
+          f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
         ) from error
-    before = results["checkpoints"]
-    if results["budget"] != budget or any(
-      before.get(name, model) != model for name, model in models.items()
-    ):
+    known = results["checkpoints"]
+    same_models = all(known.get(name, model) == model for name, model in models.items())
+    if results["budget"] != budget or not same_models:
       raise InputError(
-        f"--workdir={workdir} holds results of budget {results['budget']} and the checkpoints {before}, "
-        f"not of {budget} and {models}; use another folder"
+        f"--workdir={asked.workdir} holds results of budget {results['budget']} and checkpoints "
+        f"{known}, not of {budget} and {models}; use another folder"
       )
-    before.update(models)
+    known.update(models)
     yield results
 
 
 def _fine_tune(
-  asked: _Asked, results: dict[str, Any], setting: Setting, task: str, which: str
+  asked: _Asked, results: dict[str, Any], setting: Setting, task: str, progress: str
 ) -> None:
-  """Makes the runs of one setting and task that are missing, and notes what all of them found."""
-  known, primary = results["runs"].setdefault(setting.name, {}), find(task).primary_metric
-  others = [
-    name
-    for name in SHARED.get(task, ())
-    if setting in ABLATIONS.values() and name not in results["left_out"]
-  ]
-  if all(len(known.get(name, {}).get("seeds", ())) >= asked.seeds for name in (task, *others)):
+  """Makes the missing runs of one setting and task, and notes the results of all of its runs."""
+  known = results["runs"].setdefault(setting.name, {})
+  shared = []
+  if setting in ABLATIONS.values():
+    shared = [name for name in SHARED.get(task, ()) if name not in results["left_out"]]
+  if all(len(known.get(name, {}).get("seeds", ())) >= asked.seeds for name in (task, *shared)):
     return
-  config, note = sized(
-    asked.budget, task, asked.data_dir, asked.found[setting.trunk], asked.microbatches
-  )
+  loaded = asked.models[setting.trunk]
+  config, note = sized(asked.budget, task, asked.data_dir, loaded, asked.microbatches)
   config = dataclasses.replace(config, **dict(setting.changes))
-  _say(f"{which}: {task}, {setting.name} {note}")
-  count = max(asked.seeds, len(known.get(task, {}).get("seeds", ())))
+  _log(f"{progress}: {task}, {setting.name} {note}")
   folder = os.path.join(asked.workdir, "runs", setting.name, task)
-  # With one seed the folder would be the run's own, and no more seeds could be added.
-  each = (
-    {"workdir": folder, "seeds": count}
-    if count > 1
-    else {"workdir": os.path.join(folder, "seed_0")}
-  )
-  outcome = finetune.run(config, asked.data_dir, asked.paths[setting.trunk], **each)
-  known[task] = {"metric": primary, "note": note, **finetune.summary(outcome)}
-  for name in others:
-    of_name = []
-    for run in outcome:
-      best = os.path.join(folder, f"seed_{run['seed']}", "best")
-      found = {
-        f"dev_{k}": v
-        for k, v in evaluate.run(best, asked.data_dir, "dev", task=name).items()
-        if k != "examples"
-      }
-      of_name.append({**run, "task": name, "dev": found, "best": found})
-    known[name] = {
-      "metric": primary,
-      "note": f"the best checkpoints of {task}",
-      **finetune.summary(of_name),
-    }
+  seeds = max(asked.seeds, len(known.get(task, {}).get("seeds", ())))
+  if seeds > 1:
+    arguments = {"workdir": folder, "seeds": seeds}
+  else:  # with one seed the run would fill `folder` itself, and seeds could not be added later
+    arguments = {"workdir": os.path.join(folder, "seed_0")}
+  runs = finetune.run(config, asked.data_dir, asked.paths[setting.trunk], **arguments)
+  metric = find(task).primary_metric
+  known[task] = {"metric": metric, "note": note, **finetune.summary(runs)}
+  for name in shared:
+    summary = finetune.summary(_evaluate_best(runs, folder, asked.data_dir, name))
+    known[name] = {"metric": metric, "note": f"the best checkpoints of {task}", **summary}
   write_json(os.path.join(asked.workdir, "results.json"), results)
+
+
+def _evaluate_best(
+  runs: Sequence[dict[str, Any]], folder: str, data_dir: str, task: str
+) -> list[dict[str, Any]]:
+  """The results of fine-tuning runs as they would be on another task's dev set."""
+  evaluated = []
+  for result in runs:
+    best = os.path.join(folder, f"seed_{result['seed']}", "best")
+    metrics = evaluate.run(best, data_dir, "dev", task=task)
+    dev = {f"dev_{name}": value for name, value in metrics.items() if name != "examples"}
+    evaluated.append({**result, "task": task, "dev": dev, "best": dev})
+  return evaluated
 
 
 def _zero_shot(
@@ -375,58 +375,56 @@ def _zero_shot(
   folders: list[str],
   prepared: dict[str, zero_shot.Prepared],
 ) -> None:
-  """Evaluates what is missing of every checkpoint of a run."""
-  known, score = (
-    results["zero_shot"].setdefault(trunk, []),
-    zero_shot.make_scorer(asked.found[trunk].language_model()),
-  )
-  _say(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
+  """Evaluates the missing tasks of every checkpoint of a run."""
+  known = results["zero_shot"].setdefault(trunk, [])
+  score = zero_shot.make_scorer(asked.models[trunk].language_model())
+  _log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
   for folder in folders:
-    done = {each["task"] for each in known if each["step"] == int(os.path.basename(folder))}
-    missing = {name: each for name, each in prepared.items() if name not in done}
+    step = int(os.path.basename(folder))
+    done = {result["task"] for result in known if result["step"] == step}
+    missing = {name: questions for name, questions in prepared.items() if name not in done}
     if not missing:
       continue
     try:
-      found = load_model(folder)
+      loaded = load_model(folder)
     except InputError as error:
-      _say(f"left out: {error}")
+      _log(f"left out: {error}")
       continue
-    known += [result._asdict() for result in zero_shot.measure(found, missing, score)]
+    known += [result._asdict() for result in zero_shot.measure(loaded, missing, score)]
     write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
 def sized(
-  budget: Budget, name: str, data_dir: str, found: LoadedModel, microbatches: int = 1
+  budget: Budget, name: str, data_dir: str, loaded: LoadedModel, microbatches: int = 1
 ) -> tuple[FinetuneConfig, str]:
-  """The budget's config for a task, and how many of its examples that is, in words."""
-  counts, notes = {}, []
-  config = dataclasses.replace(budget.config, task=BuiltinTask(name))
-  config = dataclasses.replace(
-    config, train=dataclasses.replace(config.train, microbatches=microbatches)
-  )
+  """The budget's config for a task, and a note on how many of its examples are used."""
+  train = dataclasses.replace(budget.config.train, microbatches=microbatches)
+  config = dataclasses.replace(budget.config, task=BuiltinTask(name), train=train)
   if not budget.tokens:
     return config, ""
   task = find(name)
+  limits, notes = {}, []
   for split in ("train", "dev"):
     examples = task.examples(data_dir, split)
-    sample = task.encode(evenly(examples, 300), found.tokenizer, found.spec.trunk.context)
-    most = int(budget.tokens // sample.lengths.sum(axis=1).mean())
-    counts[f"{split}_examples"] = most if most < len(examples) else 0
-    notes.append(f"{min(most, len(examples)):,} of {len(examples):,} {split}")
-  return dataclasses.replace(config, **counts), f"({budget.name} budget: {', '.join(notes)})"
+    sample = task.encode(evenly(examples, 300), loaded.tokenizer, loaded.spec.trunk.context)
+    limit = int(budget.tokens // sample.lengths.sum(axis=1).mean())
+    limits[f"{split}_examples"] = limit if limit < len(examples) else 0
+    notes.append(f"{min(limit, len(examples)):,} of {len(examples):,} {split}")
+  return dataclasses.replace(config, **limits), f"({budget.name} budget: {', '.join(notes)})"
 
 
 def _report(results: dict[str, Any], workdir: str) -> None:
+  """Writes results.json, results.md and the figures, and prints the report."""
   write_json(os.path.join(workdir, "results.json"), results)
-  report, path = comparison.describe(results), os.path.join(workdir, "results.md")
-  with atomic_file(path) as file:
+  report = comparison.describe(results)
+  with atomic_file(os.path.join(workdir, "results.md")) as file:
     file.write(report)
   _draw(results, workdir)
   print(report)
 
 
 def _draw(results: dict[str, Any], workdir: str) -> None:
-  note = "" if results["budget"] == "paper" else f" ({results['budget']} budget)"
+  note = comparison.budget_note(results["budget"])
   if ablations := comparison.ablation_points(results["runs"]):
     figures.ablations(ablations, os.path.join(workdir, "table5"), note)
   if transferred := comparison.transfer_points(results["runs"]):
@@ -435,5 +433,5 @@ def _draw(results: dict[str, Any], workdir: str) -> None:
     figures.progress(progress, os.path.join(workdir, "figure2_right"), note)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
   print(text, file=sys.stderr, flush=True)

@@ -1,12 +1,10 @@
-"""The program that compares two trained models, in whatever formats: their arrays, and what they
-say of a text.
-"""
+"""Compares two trained models in any formats: their arrays, and their logits on texts."""
 
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,22 +18,33 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
 
+class Difference(NamedTuple):
+  """An array that differs; a shape is None if the model lacks the array."""
+
+  name: str
+  shape_a: tuple[int, ...] | None
+  shape_b: tuple[int, ...] | None
+  difference: float
+
+
 def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[str, Any]:
-  """Prints, and returns, what sets two models apart.
+  """Prints and returns the differences of two models.
 
   Args:
     a, b: see load_model.
-    texts: read by both models, in float32, in windows of the shorter context.
-    tolerance: of any logit and any number in the arrays.
+    texts: read by both models in float32, in windows of the shorter context.
+    tolerance: the largest |difference| of equal logits and parameters.
 
   Returns:
-    `equal`; `logits`, the largest |difference| over all tokens of the vocabulary at every place; `perplexities` of the
-    two on the texts, a window's first token not counted; `array`, the first that differs at all, as (name, shape in a,
-    shape in b, largest |difference|), shapes None where there is none; `differing`, how many such arrays there are;
-    `vocabulary`, in words. None where there is nothing to compare or no difference.
+    equal: whether vocabularies, arrays and logits are equal within the tolerance.
+    logits: the largest |difference| at any position; None for vocabularies of different sizes.
+    perplexities: of a and b on the texts, without each window's first token; or None.
+    array: the first Difference in the arrays' bits, None if there is none.
+    differing: the number of arrays that differ.
+    vocabulary: how the vocabularies differ, in words; None if they do not.
 
   Raises:
-    InputError: a path that is no model, or no text of two tokens.
+    InputError: a path without a model, or no text of two tokens.
   """
   if not texts:
     raise InputError("no text: give one with --text=TEXT")
@@ -43,53 +52,52 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
     raise InputError(f"--tolerance={tolerance}: must be at least 0")
   models = [load_model(path) for path in (a, b)]
   tokenizers = [model.tokenizer for model in models]
-  same = tokenizers[0].hash == tokenizers[1].hash
-  differing = _differing(*models)
-  found = {
+  same_vocabulary = tokenizers[0].hash == tokenizers[1].hash
+  differences = _differences(*models)
+  comparison = {
     "logits": None,
     "perplexities": None,
-    "array": differing[0] if differing else None,
-    "differing": len(differing),
-    "vocabulary": None if same else f"of b: {tokenizers[0].difference(tokenizers[1].hash)}",
+    "array": differences[0] if differences else None,
+    "differing": len(differences),
+    "vocabulary": None,
   }
+  if not same_vocabulary:
+    comparison["vocabulary"] = f"of b: {tokenizers[0].difference(tokenizers[1].hash)}"
   if tokenizers[0].vocab_size == tokenizers[1].vocab_size:
-    windows = _windows(
-      tokenizers[0].encode_many(list(texts)), min(model.spec.trunk.context for model in models)
-    )
-    found |= _compare(models, windows)
+    context = min(model.spec.trunk.context for model in models)
+    windows = _windows(tokenizers[0].encode_many(list(texts)), context)
+    comparison |= _compare_logits(models, windows)
   # Written so that nan is not equal.
-  arrays = all(difference <= tolerance for *_, difference in differing)
-  found["equal"] = same and arrays and found["logits"] is not None and found["logits"] <= tolerance
-  _report(models, found, tolerance)
-  return found
+  same_arrays = all(array.difference <= tolerance for array in differences)
+  same_logits = comparison["logits"] is not None and comparison["logits"] <= tolerance
+  comparison["equal"] = same_vocabulary and same_arrays and same_logits
+  _report(models, comparison, tolerance)
+  return comparison
 
 
-def _differing(a: LoadedModel, b: LoadedModel) -> list[tuple]:
-  """(name, shapes, largest |difference|) of all arrays that are not the same bit for bit."""
+def _differences(a: LoadedModel, b: LoadedModel) -> list[Difference]:
+  """All arrays that are not bit-identical."""
   left, right = _arrays(a), _arrays(b)
-  found = []
-  for name in sorted(left.keys() | right.keys(), key=_number_by_number):
+  differences = []
+  for name in sorted(left.keys() | right.keys(), key=_natural_order):
     x, y = left.get(name), right.get(name)
     shapes = [None if array is None else array.shape for array in (x, y)]
     if shapes[0] != shapes[1]:
-      found.append((name, *shapes, math.inf))
+      differences.append(Difference(name, *shapes, math.inf))
     elif not np.array_equal(x, y):
-      found.append((name, *shapes, float(np.abs(x - y).max())))
-  return found
+      differences.append(Difference(name, *shapes, float(np.abs(x - y).max())))
+  return differences
 
 
-def _number_by_number(name: str) -> list[str | int]:
-  """block_2 before block_10."""
+def _natural_order(name: str) -> list[str | int]:
+  """A sort key that puts block_2 before block_10."""
   return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _arrays(model: LoadedModel) -> dict[str, np.ndarray]:
-  """By name; of the table the rows that are tokens, since what the others hold is of no
-  consequence.
-  """
+  """Parameters by path, without the rows of the token table that stand for no token."""
   arrays = flatten_dict(model.params, sep="/")
-  rows = model.spec.num_tokens
-  return arrays | {"trunk/tokens": arrays["trunk/tokens"][:rows]}
+  return arrays | {"trunk/tokens": arrays["trunk/tokens"][: model.spec.num_tokens]}
 
 
 def _windows(texts: Sequence[np.ndarray], context: int) -> list[np.ndarray]:
@@ -99,63 +107,60 @@ def _windows(texts: Sequence[np.ndarray], context: int) -> list[np.ndarray]:
   return windows
 
 
-def _compare(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]) -> dict[str, Any]:
+def _compare_logits(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]) -> dict[str, Any]:
   """The largest |difference| of logits, and the perplexities."""
-  readers = [_reader(model) for model in models]
+  forwards = [_make_forward(model) for model in models]
   difference, nats, predicted = 0.0, np.zeros(2), 0
   for ids in windows:
-    a, b = (read(ids) for read in readers)
+    a, b = (forward(ids) for forward in forwards)
     difference = np.maximum(difference, np.abs(a - b).max())  # unlike max() it keeps a nan
     nats -= [float(token_log_probs(scores[:-1], ids[1:]).sum()) for scores in (a, b)]
     predicted += len(ids) - 1
-  return {
-    "logits": float(difference),
-    "perplexities": tuple(np.exp(np.minimum(nats / predicted, 700)).tolist()),
-  }
+  perplexities = np.exp(np.minimum(nats / predicted, 700))
+  return {"logits": float(difference), "perplexities": tuple(perplexities.tolist())}
 
 
-def _reader(model: LoadedModel):
-  """ids [T] -> logits float32 [T, V]."""
+def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
+  """Builds ids [T] -> logits float32 [T, V]."""
   trunk = dataclasses.replace(model.spec.trunk, dtype="float32")
   float32_model = ModelConfig(trunk, (), model.spec.attention).build()
   params = jax.device_put({"trunk": model.params["trunk"]})
 
   @jax.jit
-  def scores(params, ids):
+  def apply(params, ids):
     places = np.arange(ids.shape[1], dtype=np.int32)[None]
     hidden, table = float32_model.apply({"params": params}, Rows(ids, places), method="states")
     return logits(hidden, table, trunk.vocab_size)[0, :, : trunk.vocab_size]
 
-  def read(ids):
+  def forward(ids):
     row = np.zeros((1, bucket(len(ids), trunk.context)), np.int32)
     row[0, : len(ids)] = ids
-    return np.asarray(scores(params, row))[: len(ids)]
+    return np.asarray(apply(params, row))[: len(ids)]
 
-  return read
+  return forward
 
 
-def _report(models: Sequence[LoadedModel], found: dict[str, Any], tolerance: float) -> None:
-  for letter, model, perplexity in zip(
-    "ab", models, found["perplexities"] or ("", ""), strict=True
-  ):
-    said = f", perplexity {perplexity:.6g}" if perplexity != "" else ""
-    print(f"{letter}: {model.path}, {model.spec.trunk.parameter_count():,} parameters{said}")
-  if found["vocabulary"]:
-    print(f"another vocabulary {found['vocabulary']}")
-  if found["array"]:
-    name, *shapes, difference = found["array"]
-    what = (
-      f"max |difference| {difference:.3g} of {list(shapes[0])}"
-      if shapes[0] == shapes[1]
-      else _shapes(*shapes)
-    )
-    print(f"first array that differs, of {found['differing']}: {name}, {what}")
+def _report(models: Sequence[LoadedModel], comparison: dict[str, Any], tolerance: float) -> None:
+  for i, (letter, model) in enumerate(zip("ab", models, strict=True)):
+    line = f"{letter}: {model.path}, {model.spec.trunk.parameter_count():,} parameters"
+    if comparison["perplexities"]:
+      line += f", perplexity {comparison['perplexities'][i]:.6g}"
+    print(line)
+  if comparison["vocabulary"]:
+    print(f"different vocabularies, {comparison['vocabulary']}")
+  if comparison["array"]:
+    name, shape_a, shape_b, difference = comparison["array"]
+    if shape_a == shape_b:
+      details = f"max |difference| {difference:.3g} of {list(shape_a)}"
+    else:
+      details = f"{_describe_shape(shape_a)} and {_describe_shape(shape_b)}"
+    print(f"arrays that differ: {comparison['differing']}, the first {name}, {details}")
   else:
-    print("all arrays are the same, bit for bit")
-  if found["logits"] is not None:
-    print(f"max |difference| of logits: {found['logits']:.3g}")
-  print(f"{'equal' if found['equal'] else 'not equal'} within {tolerance:g}")
+    print("all arrays are bit-identical")
+  if comparison["logits"] is not None:
+    print(f"max |difference| of logits: {comparison['logits']:.3g}")
+  print(f"{'equal' if comparison['equal'] else 'not equal'} within {tolerance:g}")
 
 
-def _shapes(a: tuple | None, b: tuple | None) -> str:
-  return " and ".join("absent" if shape is None else str(list(shape)) for shape in (a, b))
+def _describe_shape(shape: tuple[int, ...] | None) -> str:
+  return "absent" if shape is None else str(list(shape))

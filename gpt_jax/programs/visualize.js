@@ -1,15 +1,15 @@
-// The page's script: draws the data that stands in it, and lets it be walked through. visualize.html has the places.
+// Draws the data embedded in the page into the elements of visualize.html.
 "use strict";
 
 window.onerror = (message, _, line) => { document.documentElement.dataset.error = `${message} (line ${line})`; };
 const $ = id => document.getElementById(id), {model, texts} = JSON.parse($("data").textContent);
 const SCALE = [[.5, "#ffffff"], [.2, "#fdedc2"], [.05, "#f8ca80"], [.01, "#e5944b"], [.001, "#b04c24"], [0, "#5f1f10"]];
-const COLOURS = ["#1b4f8f", "#b04c24", "#23754a", "#76459c", "#a1274b", "#5d6600", "#006f7a", "#4a4a4a"];
+const COLORS = ["#1b4f8f", "#b04c24", "#23754a", "#76459c", "#a1274b", "#5d6600", "#006f7a", "#4a4a4a"];
 const DASHES = ["", "8 4", "2 4", "12 4 2 4", "5 2", "16 5", "2 2 8 2", "1 3"];
 const state = {text: 0, sequence: 0, layer: 0, head: 0, token: 0};
 let sequence, T, weights, cell, margin;
 
-// Strings become text nodes: nothing of a text is ever read as HTML.
+// Strings become text nodes, so texts are never parsed as HTML.
 function make(tag, attributes = {}, ...children) {
   const drawn = ["svg", "line", "polyline", "text"].includes(tag);
   const element = document.createElementNS(`http://www.w3.org/${drawn ? "2000/svg" : "1999/xhtml"}`, tag);
@@ -24,14 +24,14 @@ const signed = x => x.toFixed(3).replace("-", "−");
 const short = (s, most) => [...s].length > most ? [...s].slice(0, most - 1).join("") + "…" : s;
 const percent = p =>
   `${p >= .0995 ? Math.round(100 * p) : p >= 1e-5 || !p ? +(100 * p).toPrecision(2) : (100 * p).toExponential(0)}\u00a0%`;
-const favorites = i => sequence.best[i].map(([token, p]) => `${token} ${percent(p)}`).join(",  ");
+const candidates = i => sequence.best[i].map(([token, p]) => `${token} ${percent(p)}`).join(",  ");
 const table = rows => make("table", {}, ...rows.map(row => make("tr", {}, ...row.map(x => make("td", {}, x)))));
 const dyed = (element, background, dark) => {
   Object.assign(element.style, {background, color: dark ? "#fff" : ""});
   return element;
 };
 
-// A share is kept as its root, in bytes, and colored by it.
+// Attention weights are stored as bytes of their square root, which also gives the color.
 const at = (layer, head, i, j) => weights[((layer * model.heads + head) * T * (T + 1) + i * (i + 1)) / 2 + j] / 255;
 const blue = root => [27, 79, 143].map(c => Math.round(255 - root * (255 - c)));
 const shade = (element, root) => dyed(element, `rgb(${blue(root)})`, root > .6);
@@ -58,13 +58,13 @@ function showText() {
     [count(+perplexity.toPrecision(4)), "perplexity per token"]);
   fill("summary", ...summary.map(([n, what]) => make("div", {class: "soft"}, make("b", {}, n), what)));
   const rows = tokens.map((token, i) => i
-    ? [i, token, signed(logp[i]), percent(Math.exp(logp[i])), count(rank[i]), favorites(i)]
-    : [i, token, "not scored: nothing stands to its left", "", "", ""]);
-  fill("table", table([["", "token", "log-probability", "probability", "rank", "favorites"], ...rows]));
+    ? [i, token, signed(logp[i]), percent(Math.exp(logp[i])), count(rank[i]), candidates(i)]
+    : [i, token, "not scored: no left context", "", "", ""]);
+  fill("table", table([["", "token", "log-probability", "probability", "rank", "top candidates"], ...rows]));
   buttons("likelihood").forEach((button, i) => {
     const step = SCALE.findIndex(([least]) => Math.exp(logp[i]) >= least), [, , ...numbers] = rows[i];
     if (i) dyed(button, SCALE[step][1], step > 3); else button.classList.add("unscored");
-    const names = ["log-probability", "probability", "rank", "favorites"];
+    const names = ["log-probability", "probability", "rank", "top candidates"];
     button.ariaLabel = `${tokens[i]}: ${i ? numbers.map((x, n) => `${names[n]} ${x}`).join("; ") : numbers[0]}`;
   });
   $("none").hidden = !!weights;
@@ -76,16 +76,16 @@ function showText() {
 
 function showToken(i) {
   const {tokens, logp, rank, best} = sequence;
-  const favorite = ([token, p]) => {
+  const candidate = ([token, p]) => {
     const bar = make("span", {class: "bar"});
     bar.style.width = `${160 * p}px`;
     return [token, percent(p), bar];
   };
   fill("numbers", make("div", {}, make("p", {}, `Token ${i}: ${tokens[i]}`), i ? table([
     ["log-probability", signed(logp[i])], ["probability", percent(Math.exp(logp[i]))],
-    ["rank", `${count(rank[i])} of ${count(model.choices)}`]]) : "Not scored: nothing stands to its left."));
-  if (i) $("numbers").append(make("div", {}, make("p", {}, "The model's favorites at this place"),
-    table(best[i].map(favorite))));
+    ["rank", `${count(rank[i])} of ${count(model.choices)}`]]) : "Not scored: no left context."));
+  if (i) $("numbers").append(make("div", {}, make("p", {}, "Top candidates at this position"),
+    table(best[i].map(candidate))));
   for (const button of document.querySelectorAll(".tokens button")) {
     const j = +button.dataset.token, root = weights && j <= i ? at(state.layer, state.head, i, j) : 0;
     button.classList.toggle("chosen", j === i);
@@ -93,12 +93,12 @@ function showToken(i) {
     if (button.parentNode.id === "likelihood") continue;
     shade(button, root).classList.toggle("later", j > i);
     button.lastChild.textContent = root >= .1 ? percent(root ** 2) : "";
-    button.ariaLabel = `${tokens[j]}: ${j > i ? "to the right, not seen" : percent(root ** 2)}`;
+    button.ariaLabel = `${tokens[j]}: ${j > i ? "to the right, masked" : percent(root ** 2)}`;
   }
   if (weights) showMap(i);
 }
 
-// A head as T x T dots: a row reads, a column is read, and what is to the right stays grey.
+// A head as T x T pixels: rows are queries, columns are keys; keys to the right stay gray.
 function picture(layer, head) {
   const canvas = make("canvas", {width: T, height: T}), image = new ImageData(T, T);
   const dots = new Uint32Array(image.data.buffer).fill(0xffedf0f0);
@@ -124,7 +124,7 @@ function showHeads() {
 function showMap(i) {
   const {layer, head} = state, all = $("attention").clientWidth || 700, beside = all - $("heads").offsetWidth - 48;
   const room = Math.min(680, beside > 400 ? beside : all), map = $("map"), pen = map.getContext("2d");
-  margin = (room - 90) / T >= 12 ? 90 : 0;  // for the tokens, where their rows are high enough to write in
+  margin = (room - 90) / T >= 12 ? 90 : 0;  // for token labels, if rows are high enough
   cell = Math.min(26, Math.max(1, Math.floor((room - margin) / T)));
   const side = margin + T * cell, scale = window.devicePixelRatio || 1;
   [map.width, map.height, map.style.width] = [side * scale, side * scale, `${side}px`];
@@ -140,8 +140,8 @@ function showMap(i) {
     pen.fillText(short(token, 11), 0, 0, margin - 6);
     pen.restore();
   });
-  map.ariaLabel = `attention of layer ${layer}, head ${head}: ${T} tokens, a row each, reading ${T} tokens`;
-  fill("cell", "A row reads, a column is read. Point at the map for a share; click it to choose the token of a row.");
+  map.ariaLabel = `attention of layer ${layer}, head ${head}: ${T} x ${T} tokens, one query per row`;
+  fill("cell", "Rows are queries, columns are keys. Hover for a weight; click to select the token of a row.");
   [$("layer").value, $("head").value] = [layer, head];
   for (const button of $("heads").querySelectorAll("button"))
     button.classList.toggle("chosen", button.dataset.head === `${layer} ${head}`);
@@ -155,8 +155,8 @@ function showClasses() {
   const [left, top, right] = [54, 12, 170], width = $("plot").clientWidth || 800, height = Math.max(260, 20 * labels.length);
   const step = (width - left - right) / Math.max(1, n - 1), x = i => left + i * step, y = p => top + (1 - p) * height;
   const ordered = p => upTo(labels.length).sort((a, b) => p[b] - p[a]);
-  const told = p => ordered(p).map(k => `${labels[k]}: ${percent(p[k])}`).join(", ");
-  const label = `line plot; at its end ${told(last)}`;
+  const describe = p => ordered(p).map(k => `${labels[k]}: ${percent(p[k])}`).join(", ");
+  const label = `line plot; at the end ${describe(last)}`;
   const plot = make("svg", {width, height: height + 104, role: "img", "aria-label": label});
   for (const p of [0, .25, .5, .75, 1]) plot.append(
     make("line", {x1: left, x2: width - right, y1: y(p), y2: y(p), stroke: p ? "#e4e6ea" : "#7d8694"}),
@@ -165,9 +165,9 @@ function showClasses() {
   for (let i = 0; i < n; i += Math.ceil(18 / step) || 1) plot.append(make("text",
     {"text-anchor": "end", transform: `translate(${x(i) + 4} ${low}) rotate(-55)`}, tokens ? short(tokens[i], 11) : i + 1));
   const guide = plot.appendChild(make("line", {y1: y(1), y2: y(0), stroke: "#7d8694"}));
-  let lowest = -Infinity;  // names stand at the ends of their lines, each below the one before
+  let lowest = -Infinity;  // labels at the ends of their lines, without overlap
   for (const k of ordered(last)) {
-    const color = COLOURS[k % 8], points = probabilities.map((p, i) => `${x(i)},${y(p[k])}`).join(" ");
+    const color = COLORS[k % 8], points = probabilities.map((p, i) => `${x(i)},${y(p[k])}`).join(" ");
     lowest = Math.max(lowest + 17, y(last[k]) + 4);
     plot.append(
       make("polyline", {points, stroke: color, "stroke-dasharray": DASHES[k % 8], "data-label": labels[k]}),
@@ -175,24 +175,24 @@ function showClasses() {
   }
   const point = i => {
     guide.setAttribute("transform", `translate(${x(i)} 0)`);
-    fill("point", `After ${i + 1} of ${n} tokens${tokens ? `, up to ${tokens[i]}` : ""}: ${told(probabilities[i])}`);
+    fill("point", `After ${i + 1} of ${n} tokens${tokens ? `, up to ${tokens[i]}` : ""}: ${describe(probabilities[i])}`);
   };
   plot.onpointermove = event => point(Math.max(0, Math.min(n - 1, Math.round((event.offsetX - left) / step))));
   plot.onpointerleave = () => point(n - 1);
   fill("plot", plot);
   point(n - 1);
-  const cut = tokens ? "the text, or its last column," : "every option";
-  fill("grows", `How probable the model of the task ${model.task} finds each label where ${cut} is cut after 1, 2, … tokens. `
-    + "At the right end stands all of it.");
+  const cut = tokens ? "its last column" : "every option";
+  fill("grows", `Probability of each label of ${model.task} when ${cut} is cut after 1, 2, … tokens. `
+    + "The right end shows the full text.");
   const rows = probabilities.map((p, i) => [i + 1, tokens ? tokens[i] : "", ...p.map(percent)]);
   fill("shares", table([["", "up to", ...labels], ...rows]));
 }
 
-// The address says what is shown, all counted from 0, so that a link can: #text=0&layer=1&head=2&token=5
+// The URL fragment holds the selection, counted from 0, for links: #text=0&layer=1&head=2&token=5
 function fromAddress() {
-  const given = new URLSearchParams(location.hash.slice(1));
+  const parameters = new URLSearchParams(location.hash.slice(1));
   const pick = (name, size, otherwise) => {
-    const n = parseInt(given.get(name));
+    const n = parseInt(parameters.get(name));
     state[name] = n >= 0 && n < size ? n : otherwise;
   };
   pick("text", texts.length, 0);
@@ -206,7 +206,7 @@ function fromAddress() {
 
 function choose(changes, show = () => showToken(state.token)) {
   Object.assign(state, changes);
-  try { history.replaceState(null, "", `#${new URLSearchParams(state)}`); } catch { /* in a frame that has no address */ }
+  try { history.replaceState(null, "", `#${new URLSearchParams(state)}`); } catch { /* in a frame without a URL */ }
   show();
 }
 
@@ -222,13 +222,13 @@ for (const strip of [$("likelihood"), $("looks")]) {
     if (token >= 0 && token < T) { choose({token}); strip.querySelectorAll("button")[token].focus(); }
   };
 }
-const place = event => [event.offsetY, event.offsetX].map(x => Math.min(T - 1, Math.floor((x - margin) / cell)));
+const position = event => [event.offsetY, event.offsetX].map(x => Math.min(T - 1, Math.floor((x - margin) / cell)));
 $("map").onpointermove = event => {
-  const [i, j] = place(event), named = n => `${sequence.tokens[n]} (token ${n})`;
-  if (i >= 0 && j >= 0) fill("cell", `${named(i)} reads ${named(j)}: ${j > i ? "to its right, not seen"
+  const [i, j] = position(event), name = n => `${sequence.tokens[n]} (token ${n})`;
+  if (i >= 0 && j >= 0) fill("cell", `${name(i)} attends to ${name(j)}: ${j > i ? "to its right, masked"
     : percent(at(state.layer, state.head, i, j) ** 2)}`);
 };
-$("map").onclick = event => { const [token] = place(event); if (token >= 0) choose({token}); };
+$("map").onclick = event => { const [token] = position(event); if (token >= 0) choose({token}); };
 $("heads").onclick = event => {
   const [layer, head] = (event.target.closest("button")?.dataset.head ?? "").split(" ");
   if (head) choose({layer: +layer, head: +head});
@@ -241,7 +241,7 @@ $("texts").onchange = event => {
 window.onhashchange = fromAddress;
 window.onresize = () => { showToken(state.token); showClasses(); };
 
-const asTask = model.task ? `, fine-tuned on ${model.task}, which puts its tokens around a text` : "";
+const asTask = model.task ? `, fine-tuned on ${model.task} (texts in the task's format)` : "";
 fill("about", `${model.checkpoint}, step ${count(model.step)}${asTask}: `
   + `${count(model.parameters)} parameters, vocabulary ${count(model.vocabulary)}, context ${count(model.context)}`);
 fill("texts", ...texts.flatMap(({text, sequences: {length}}, i) => upTo(length).map(j => make("option", {value: `${i} ${j}`},

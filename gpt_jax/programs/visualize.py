@@ -1,6 +1,4 @@
-"""The program that shows a model at work: a page of token probabilities, attention, and labels
-as a text goes on.
-"""
+"""Writes an HTML page with token probabilities, attention, and a fine-tuned model's labels."""
 
 import base64
 import contextlib
@@ -20,170 +18,169 @@ import numpy as np
 
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.programs import predict
+from gpt_jax.programs.predict import read_rows
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row, read_lines
 from gpt_jax.tasks.task import Task
 
-FAVORITES = 5
-_OURS = (
-  b'<meta name="generator" content="gpt_jax visualize">'  # in the first lines of visualize.html
-)
+TOP_CANDIDATES = 5
+_MARKER = b'<meta name="generator" content="gpt_jax visualize">'  # near the top of visualize.html
 
 
 def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") -> dict[str, Any]:
-  """Writes one HTML file that needs no other, and returns the values in it.
+  """Writes a self-contained HTML page and returns the values in it.
 
   Args:
-    checkpoint: see load_model. A language model reads a text as it is, a fine-tuned one as its
-      task puts it.
-    out: the page; replaced where it is one of this program, never where it is another file.
+    checkpoint: see load_model. A language model reads each text as it is, a fine-tuned one in its
+      task's format.
+    out: the page. An existing page of this program is replaced, any other file is not.
     texts: for a task of several columns, these separated by tabs.
-    source: a file of more texts, one a line, or "-" for standard input; for a fine-tuned model
-      rows, as in predict.
+    source: a file with one more text per line, or "-" for standard input; for a fine-tuned model
+      rows, as for predict.
 
   Returns:
-    {"model": …, "texts": […]}. A text has `sequences` (several where its task makes several), each
-    with its `tokens`, their `logp` (natural logarithm) and `rank`, None for the first, and `best`,
-    the model's favorites in their place; and `classes`, the `probabilities` [prefixes, K] of
-    `labels`, None without a head.
+    {"model": …, "texts": […]}. Each text has `sequences`, several if its task makes several, and
+    `classes`. A sequence has its `tokens`, their `logp` (natural logarithm) and `rank`, and `best`,
+    the top candidates at their positions; the first entry of these three is None. `classes` has the
+    `labels` and their `probabilities` [prefixes, K]; it is None without a head.
 
   Raises:
-    InputError: no text, one that cannot be read or is longer than the context, a bidirectional
-      model, another file in the place of `out`.
+    InputError: no text, an unreadable one, one longer than the context, or another file at `out`.
   """
   if not texts and not source:
-    raise InputError(
-      "no text: give one with --text=TEXT, or a file with one a line with --input=FILE"
-    )
-  found = load_model(checkpoint)
-  trunk = found.spec.trunk
-  task, language_model = found.task, found.language_model()
-  given = [*_typed(texts, task), *(_in_file(source, task) if source else ())]
-  if not given:
-    raise InputError(f"--input={source}: no texts in it")
-  if task:
-    encoded = task.encode([task.example(row) for row in given], found.tokenizer, trunk.context)
-    sequences = [
-      [encoded.sequence(n, c) for c in range(encoded.fields.shape[1])] for n in range(len(encoded))
-    ]
-    notes = [_what_was_cut(encoded, n) for n in range(len(encoded))]
-  else:
-    sequences = [[ids] for ids in _whole(found, given)]
-    notes = [""] * len(given)
-  with _writing(out) as file:  # opened before the time is spent
-    params = jax.device_put(found.params)
-    values = [[_sequence(found, language_model, params, ids) for ids in each] for each in sequences]
-    classes = _classes(found, task, encoded) if task else [None] * len(given)
-    page = {
-      "model": {
-        "checkpoint": checkpoint,
-        "step": found.step,
-        "task": task and task.name,
-        "parameters": trunk.parameter_count(),
-        "vocabulary": trunk.vocab_size,
-        "choices": found.model.num_tokens,
-        "context": trunk.context,
-        "layers": getattr(trunk, "layers", 0),  # an LSTM has neither
-        "heads": getattr(trunk, "heads", 0),
-      },
-      "texts": [
-        {"text": " | ".join(row.texts), "note": note, "sequences": each, "classes": labels}
-        for row, note, each, labels in zip(given, notes, values, classes, strict=True)
-      ],
-    }
-    # A script element ends at "<" only; what is not ASCII is escaped, line separators and the like
-    # among it.
-    data = json.dumps(page, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    html, script = (
-      Path(__file__).with_suffix(end).read_text(encoding="utf-8") for end in (".html", ".js")
-    )
-    file.write(html.replace("{{script}}", script).replace("{{data}}", data))
-  print(f"{out}: {len(given)} text{'s' * (len(given) > 1)}, {os.path.getsize(out) / 1e6:.2f} MB")
+    raise InputError("no text: give one with --text=TEXT, or a file of texts with --input=FILE")
+  loaded = load_model(checkpoint)
+  task = loaded.task
+  rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
+  if not rows:
+    raise InputError(f"--input={source}: the file has no texts")
+  with _open_page(out) as file:  # before computing, so that an unwritable path fails early
+    contents = _describe_texts(loaded, rows) if task is None else _describe_rows(loaded, task, rows)
+    page = {"model": _describe_model(loaded, checkpoint, task), "texts": contents}
+    file.write(_render(page))
+  plural = "" if len(rows) == 1 else "s"
+  print(f"wrote {out}: {len(rows)} text{plural}, {os.path.getsize(out) / 1e6:.2f} MB")
   return page
 
 
-def _typed(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
+def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
   for number, text in enumerate(texts, 1):
-    if any(
-      "\ud800" <= character <= "\udfff" for character in text
-    ):  # how Python keeps bytes that are no text
+    # Python represents undecodable bytes of the command line as lone surrogates.
+    if any("\ud800" <= character <= "\udfff" for character in text):
       raise InputError(f"text {number}: not UTF-8")
     cells = tuple(text.split("\t")) if task else (text,)
     if task and len(cells) != len(task.columns):
       raise InputError(
-        f"text {number}: {len(cells)} columns; the task {task.name} reads {len(task.columns)}, separated by tabs: "
-        f"{', '.join(task.columns)}"
+        f"text {number}: {len(cells)} columns; the task {task.name} reads {len(task.columns)}, "
+        f"separated by tabs: {', '.join(task.columns)}"
       )
     yield Row(cells, None, f"text {number}")
 
 
-def _in_file(source: str, task: Task | None) -> Iterator[Row]:
+def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
   if task:
-    return predict.read_rows(source, task)
+    return read_rows(source, task)
   return (Row((line,), None, f"{source}:{number}") for number, line in read_lines(source))
 
 
-def _whole(found: LoadedModel, given: list[Row]) -> list[np.ndarray]:
-  """The ids of texts for a language model, which has no rule by which to cut them."""
-  sequences, context = (
-    found.tokenizer.encode_many([row.texts[0] for row in given]),
-    found.spec.trunk.context,
-  )
-  for row, ids in zip(given, sequences, strict=True):
+def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> dict[str, Any]:
+  trunk = loaded.spec.trunk
+  return {
+    "checkpoint": checkpoint,
+    "step": loaded.step,
+    "task": task and task.name,
+    "parameters": trunk.parameter_count(),
+    "vocabulary": trunk.vocab_size,
+    "choices": loaded.model.num_tokens,
+    "context": trunk.context,
+    "layers": getattr(trunk, "layers", 0),  # an LSTM has neither
+    "heads": getattr(trunk, "heads", 0),
+  }
+
+
+def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]]:
+  """The page's entries for the texts of a language model."""
+  params = jax.device_put(loaded.params)
+  entries = []
+  for row, ids in zip(rows, _encode_whole(loaded, rows), strict=True):
+    sequences = [_describe_sequence(loaded, params, ids)]
+    entries.append({"text": row.texts[0], "note": "", "sequences": sequences, "classes": None})
+  return entries
+
+
+def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dict[str, Any]]:
+  """The page's entries for the rows of a fine-tuned model's task."""
+  examples = [task.example(row) for row in rows]
+  encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  notes = [_truncation_note(encoded, n) for n in range(len(rows))]
+  params = jax.device_put(loaded.params)
+  classes = _describe_classes(loaded, task, encoded)
+  entries = []
+  for n, row in enumerate(rows):
+    sequences = []
+    for c in range(encoded.fields.shape[1]):
+      sequences.append(_describe_sequence(loaded, params, encoded.sequence(n, c)))
+    text = " | ".join(row.texts)
+    entry = {"text": text, "note": notes[n], "sequences": sequences, "classes": classes[n]}
+    entries.append(entry)
+  return entries
+
+
+def _encode_whole(loaded: LoadedModel, rows: list[Row]) -> list[np.ndarray]:
+  """Encodes texts for a language model, which has no rule to truncate them."""
+  sequences = loaded.tokenizer.encode_many([row.texts[0] for row in rows])
+  context = loaded.spec.trunk.context
+  for row, ids in zip(rows, sequences, strict=True):
     if not len(ids):
-      raise InputError(
-        f"{row.location}: holds nothing that the tokenizer keeps; give at least one word"
-      )
+      raise InputError(f"{row.location}: no tokens; give at least one word")
     if len(ids) > context:
       raise InputError(
-        f"{row.location}: {len(ids)} tokens, and the model's context is {context}; give a part of it"
+        f"{row.location}: {len(ids)} tokens; the model's context is {context}: "
+        "give a part of the text"
       )
   return sequences
 
 
-def _what_was_cut(encoded: Encoded, n: int) -> str:
-  """What a user must know of a text that does not fit: it is cut as in fine-tuning and by
-  predict.
-  """
-  read, whole = (
-    encoded.kept[n].sum(),
-    sum(len(encoded.texts[text]) for text in encoded.fields[n].flat),
-  )
-  if read == whole:
+def _truncation_note(encoded: Encoded, n: int) -> str:
+  """Warns about a text that is truncated, as fine-tuning and predict do; "" if it fits."""
+  kept = encoded.kept[n].sum()
+  total = sum(len(encoded.texts[text]) for text in encoded.fields[n].flat)
+  if kept == total:
     return ""
-  note = f"cut to fit the context of {encoded.context}, as in fine-tuning: {read} of {whole} tokens are read"
+  note = (
+    f"truncated to the context of {encoded.context}, as in fine-tuning: {kept} of {total} tokens"
+  )
   warnings.warn(f"{encoded.locations[n]}: {note}", stacklevel=2)
   return note
 
 
-def _sequence(found: LoadedModel, model: Model, params: Any, ids: np.ndarray) -> dict[str, Any]:
-  """How expected each token was, and the attention between them."""
-  length, context = len(ids), found.spec.trunk.context
-  filled = np.zeros(bucket(length, context), np.int32)
-  filled[:length] = ids
-  measured, attention = jax.device_get(read(model, params, filled, found.model.num_tokens))
+def _describe_sequence(loaded: LoadedModel, params: Any, ids: np.ndarray) -> dict[str, Any]:
+  """The probabilities of a sequence's tokens, the top candidates, and the attention."""
+  length, context = len(ids), loaded.spec.trunk.context
+  padded = np.zeros(bucket(length, context), np.int32)
+  padded[:length] = ids
+  model = loaded.language_model()
+  measured, attention = jax.device_get(read(model, params, padded, loaded.model.num_tokens))
   logp, rank, best, best_logp = (x[: length - 1] for x in measured)
-  spell = functools.partial(spelling, found.tokenizer)
-  favorites = [
-    [[spell(i), float(f"{math.exp(p):.3g}")] for i, p in zip(*each, strict=True)]
-    for each in zip(best.tolist(), best_logp.tolist(), strict=True)
-  ]
+  spell = loaded.tokenizer.spelling
+  candidates = []
+  for best_ids, best_logps in zip(best.tolist(), best_logp.tolist(), strict=True):
+    pairs = zip(best_ids, best_logps, strict=True)
+    candidates.append([[spell(i), float(f"{math.exp(p):.3g}")] for i, p in pairs])
   mean = float(logp.mean(dtype=np.float64)) if length > 1 else None
   return {
     "tokens": [spell(i) for i in ids.tolist()],
-    "special": np.flatnonzero(ids >= found.tokenizer.vocab_size).tolist(),
-    "lines": np.flatnonzero(ids == found.tokenizer.line_id).tolist(),
+    "special": np.flatnonzero(ids >= loaded.tokenizer.vocab_size).tolist(),
+    "lines": np.flatnonzero(ids == loaded.tokenizer.line_id).tolist(),
     "logp": [None, *(round(p, 4) for p in logp.tolist())],
     "rank": [None, *rank.tolist()],
-    "best": [None, *favorites],
+    "best": [None, *candidates],
     "mean": mean,
     "perplexity": None if mean is None else math.exp(min(-mean, 700.0)),
     "attention": None if attention is None else quantize(attention[:, :, :length, :length]),
@@ -192,90 +189,87 @@ def _sequence(found: LoadedModel, model: Model, params: Any, ids: np.ndarray) ->
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
 def read(model: Model, params: Any, ids: jax.Array, num_tokens: int):
-  """What the model expects at every place of a text, and where it looks; ids are int32 [T].
+  """Predictions and attention at every position of a text; ids are int32 [T].
 
   Returns:
-    For places 1 to T - 1 the log-probability of the token there, its rank from 1, the ids of the
-    favorites and their
-    log-probabilities: [T - 1], [T - 1], [T - 1, 5], [T - 1, 5]. And attention [layers, H, T, T], or
-    None of a trunk that has none.
+    For positions 1 to T - 1 the token's log-probability, its rank from 1, and the ids and
+    log-probabilities of the top candidates: [T - 1], [T - 1], [T - 1, 5], [T - 1, 5]. Then
+    attention [layers, H, T, T], None for a trunk without.
   """
-  places = jnp.arange(len(ids))[None]
-  text = Rows(ids[None], places)
+  rows = Rows(ids[None], jnp.arange(len(ids))[None])
   (hidden, table), kept = model.apply(
-    {"params": params}, text, method="states", mutable="intermediates"
+    {"params": params}, rows, method="states", mutable="intermediates"
   )
   scores = jax.nn.log_softmax(logits(hidden[0, :-1], table, num_tokens))
   right = jnp.take_along_axis(scores, ids[1:, None], axis=-1)
-  best_logp, best = jax.lax.top_k(scores, FAVORITES)
+  best_logp, best = jax.lax.top_k(scores, TOP_CANDIDATES)
   measured = right[:, 0], 1 + (scores > right).sum(-1), best, best_logp
   return measured, attention_maps(kept["intermediates"]["trunk"])[:, 0] if kept else None
 
 
 def quantize(attention: np.ndarray) -> str:
-  """The lower triangles of [layers, H, T, T], row by row, as base64 of bytes 255 sqrt(p): p to
-  within 0.004.
+  """Packs the lower triangles of [layers, H, T, T], row by row, as base64 of bytes 255 sqrt(p).
 
-  The root, since of hundreds of tokens most have a share that a plain byte would round to nothing.
-  With 12 x 12 heads 50 tokens take 0.2 MB of the page and 512 take 25.
+  The error of p is at most 0.004. The square root keeps small weights, which a linear byte would
+  round to zero. With 12 x 12 heads, 50 tokens take 0.2 MB of the page and 512 take 25 MB.
   """
-  below = np.tril_indices(attention.shape[-1])
-  return base64.b64encode(
-    np.rint(255 * np.sqrt(attention[:, :, *below])).astype(np.uint8).tobytes()
-  ).decode()
+  lower = np.tril_indices(attention.shape[-1])
+  packed = np.rint(255 * np.sqrt(attention[:, :, *lower])).astype(np.uint8)
+  return base64.b64encode(packed.tobytes()).decode()
 
 
-def spelling(tokenizer: Tokenizer, i: int) -> str:
-  """A token as the vocabulary has it, with its mark for a space."""
-  return tokenizer.spelling(i)
+def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
+  """Label probabilities after 1, 2, … tokens of the last column, or of all options."""
+  prefixes, counts = _prefixes(task, encoded)
+  probabilities = loaded.predictor()(prefixes, 32)
+  by_text = np.split(probabilities, np.cumsum(counts)[:-1])
+  classes = []
+  for n, (count, values) in enumerate(zip(counts, by_text, strict=True)):
+    tokens = None
+    if task.pooling != "per_choice":
+      ids = encoded.texts[encoded.fields[n, 0, -1]][:count]
+      tokens = [loaded.tokenizer.spelling(i) for i in ids.tolist()]
+    values = np.round(values.astype(np.float64), 5).tolist()
+    classes.append({"labels": list(task.labels), "tokens": tokens, "probabilities": values})
+  return classes
 
 
-def _classes(found: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
-  """The probabilities of the labels where the last column (of a choice, every option) is cut
-  after 1, 2, … tokens.
-  """
+def _prefixes(task: Task, encoded: Encoded) -> tuple[Encoded, list[int]]:
+  """All examples with 1, 2, … tokens of their growing fields, and how many prefixes each has."""
   _, sequences, fields = encoded.fields.shape
   growing = np.zeros((sequences, fields), bool)
   growing[:, -1] = True
   if task.pooling == "sum":
-    growing[1:] = growing[1:, ::-1]  # similarity's other order begins with the last column
-  counts = [int(kept[growing].max()) for kept in encoded.kept]
-  prefixes = [
-    np.where(growing, np.minimum(kept, n), kept)
-    for kept, count in zip(encoded.kept, counts, strict=True)
-    for n in range(1, count + 1)
-  ]
-  repeated = {
-    name: np.repeat(getattr(encoded, name), counts, axis=0)
-    for name in ("fields", "labels", "locations")
-  }
-  cut = dataclasses.replace(encoded, kept=np.stack(prefixes), **repeated)
-  probabilities = found.predictor()(cut, 32)
-  each_text = np.split(probabilities, np.cumsum(counts)[:-1])
-  last = (
-    []
-    if task.pooling == "per_choice"
-    else [encoded.texts[text] for text in encoded.fields[:, 0, -1]]
-  )
-  return [
-    {
-      "labels": list(task.labels),
-      "tokens": [spelling(found.tokenizer, i) for i in last[n][:count].tolist()] if last else None,
-      "probabilities": np.round(each.astype(np.float64), 5).tolist(),
-    }
-    for n, (count, each) in enumerate(zip(counts, each_text, strict=True))
-  ]
+    growing[1:] = growing[1:, ::-1]  # the second order of similarity begins with the last column
+  kept, counts = [], []
+  for lengths in encoded.kept:
+    counts.append(int(lengths[growing].max()))
+    for n in range(1, counts[-1] + 1):
+      kept.append(np.where(growing, np.minimum(lengths, n), lengths))
+  repeated = {}
+  for name in ("fields", "labels", "locations"):
+    repeated[name] = np.repeat(getattr(encoded, name), counts, axis=0)
+  return dataclasses.replace(encoded, kept=np.stack(kept), **repeated), counts
+
+
+def _render(page: dict[str, Any]) -> str:
+  """Fills the template. "<" would end the script element, so it is escaped, as is non-ASCII."""
+  data = json.dumps(page, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+  html = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+  script = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+  return html.replace("{{script}}", script).replace("{{data}}", data)
 
 
 @contextlib.contextmanager
-def _writing(out: str) -> Iterator[TextIO]:
-  """The file to write, atomically."""
+def _open_page(out: str) -> Iterator[TextIO]:
+  """Opens the page; a file appears only when it is complete."""
   try:
     if os.path.isdir(out):
-      raise InputError(f"--out={out}: is a folder; name the page to write")
-    if os.path.lexists(out) and not (os.path.isfile(out) and _OURS in Path(out).read_bytes()[:500]):
+      raise InputError(f"--out={out} is a folder; name the page to write")
+    is_page = os.path.isfile(out) and _MARKER in Path(out).read_bytes()[:500]
+    if os.path.lexists(out) and not is_page:
       raise InputError(
-        f"--out={out}: is there already and is no page of this program; name another file"
+        f"--out={out} already exists and is not a page of this program; name another file"
       )
     with atomic_file(out) as file:
       yield file

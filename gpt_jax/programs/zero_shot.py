@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import refuse_existing, write_json
 from gpt_jax.paper.zero_shot import Result, checkpoints, make_scorer, measure, prepare
 from gpt_jax.tasks.readers import check_data_dir
 
@@ -18,36 +18,44 @@ def run(
   history: bool = False,
   examples: int = 0,
   out: str = "",
+  overwrite: bool = False,
 ) -> list[Result]:
-  """Evaluates one checkpoint, or every checkpoint of a run, and prints a table.
+  """Evaluates one checkpoint, or every checkpoint of a run, and prints a line per result.
+
+  Questions longer than the model's context are left out with a warning.
 
   Args:
     checkpoint: see load_model; of a fine-tuned model the trunk is used.
-    data_dir: the folder with glue/, race/ and winograd/ in it.
-    tasks: of TASKS; none: all whose data is there.
-    history: every checkpoint of the run in this workdir (train.milestone keeps more of them),
-      oldest first.
-    examples: only so many of each task, evenly from all; 0: all.
-    out: JSON file for the same numbers, written after every checkpoint.
+    data_dir: the folder that contains glue/, race/ and winograd/.
+    tasks: names from paper.zero_shot.TASKS; none: all tasks with data in the folder.
+    history: evaluate every checkpoint of the workdir, oldest first (train.milestone keeps more).
+    examples: at most this many per task and split, evenly spaced; 0: all.
+    out: a JSON file for the results, written after every checkpoint.
+    overwrite: whether an existing `out` may be replaced.
 
   Raises:
-    InputError: an unknown task, no such checkpoint or data, a text that the model's context does
-      not hold.
+    InputError: an unknown task, a missing checkpoint or data, a task without any question that fits
+      the model's context, or an `out` that exists already.
   """
-  if out and (os.path.isdir(out) or not os.path.isdir(os.path.dirname(os.path.abspath(out)))):
-    raise InputError(
-      f"--json={out}: {'a folder' if os.path.isdir(out) else 'no such folder'}; name a file"
-    )
+  if out:
+    _check_out(out, overwrite)
   check_data_dir(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
-  found = load_model(paths[0])
-  model = found.language_model()  # fail before the expensive part
-  prepared = prepare(found, data_dir, tasks, examples)
-  score = make_scorer(model)
+  loaded = load_model(paths[0])
+  prepared = prepare(loaded, data_dir, tasks, examples)
+  score = make_scorer(loaded.language_model())
   results = []
   for path in paths:
-    found = found if path == paths[0] else load_model(path)
-    results += measure(found, prepared, score)
+    loaded = loaded if path == paths[0] else load_model(path)
+    results += measure(loaded, prepared, score)
     if out:
       write_json(out, [result._asdict() for result in results])
   return results
+
+
+def _check_out(out: str, overwrite: bool) -> None:
+  if os.path.isdir(out):
+    raise InputError(f"--json={out} is a folder; name a file")
+  if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+    raise InputError(f"--json={out}: no such folder; name a file in an existing one")
+  refuse_existing(out, "--json", overwrite)

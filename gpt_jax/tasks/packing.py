@@ -135,8 +135,9 @@ class _Packing:
   def __call__(self, step: int) -> Batch:
     examples, (rows, length) = self.order[step], self.shape
     # Segment 0 is padding.
-    inputs, targets, positions, segments, tags = np.zeros((5, rows, length), np.int32)
+    inputs, targets, positions, segments, types, tags = np.zeros((6, rows, length), np.int32)
     weights, tag_weights = np.zeros((2, rows, length), np.float32)
+    typed = False
     N, C = self.row[step].shape
     anchors = np.zeros((N, C), np.int32)
     distributions = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
@@ -153,7 +154,11 @@ class _Packing:
         weights[row, begin : end - 1] = 1 / (C * (len(ids) - 1))
         positions[row, begin:end] = np.arange(len(ids))
         segments[row, begin:end] = 1 + n * C + c
-        anchors[n, c] = (row - first) * length + end - 1
+        anchor = begin + self.encoded.format.anchor(len(ids))
+        anchors[n, c] = (row - first) * length + anchor
+        if (sequence_types := self.encoded.sequence_types(example, c)) is not None:
+          types[row, begin:end] = sequence_types
+          typed = True
         if self.encoded.tags is not None:
           tags[row, begin:end] = self.encoded.sequence_tags(example, c)
           tag_weights[row, begin:end] = tags[row, begin:end] >= 0
@@ -161,7 +166,7 @@ class _Packing:
     if self.encoded.tags is not None:
       tagged = Tags(np.maximum(tags, 0), tag_weights)
     return Batch(
-      Rows(inputs, positions, segments),
+      Rows(inputs, positions, segments, types if typed else None),
       predictions=Predictions(targets, weights),
       labels=Labels(anchors, distributions, (examples != _FILLER).astype(np.float32)),
       tags=tagged,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpt_jax.data import storyworld
-from gpt_jax.tasks.encoding import first_field
+from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Task

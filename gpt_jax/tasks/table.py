@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import each_half, first_field
+from gpt_jax.tasks.formats import each_half, first_field
 from gpt_jax.tasks.metrics import CLASS_METRICS, accuracy
 from gpt_jax.tasks.readers import Row, read_table
 from gpt_jax.tasks.task import Task

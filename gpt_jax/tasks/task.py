@@ -22,7 +22,8 @@ from gpt_jax import tasks
 from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Encoded, Example, each_half, encode
+from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
+from gpt_jax.tasks.formats import each_half
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row, read_tfds
 from gpt_jax.tasks.transforms import Transform
@@ -88,8 +89,12 @@ class LabeledTask(Protocol[ExampleT]):
 
   def encode(self, examples: list[ExampleT], tokenizer: Tokenizer, context: int) -> Encoded: ...
 
-  def score(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """All metrics of the model's predictions against the encoded labels."""
+  def score(self, predictions: Any, truth: Any) -> dict[str, float]:
+    """All metrics of the model's predictions; truth is Encoded.truth."""
+    ...
+
+  def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """What is reported of one example: "prediction", and "probabilities" by label."""
     ...
 
 
@@ -111,7 +116,7 @@ class Task:
     metrics: name -> metric(truth [N], predicted [N]); the first one is primary.
     pooling: "sum" adds the representations of the C sequences; "per_choice" scores each of them,
       and K = C.
-    truncate: (field lengths [S, F], context) -> kept lengths; each_half or first_field.
+    truncate: each_half or first_field of formats.py.
     target: a row's label -> distribution over the classes; None: one-hot at the label's name.
       Raises ValueError saying what the label should be.
     value: distributions [N, K] -> the values that the metrics compare, [N].
@@ -129,7 +134,7 @@ class Task:
   read: Callable[[str, str], Iterable[Row]]
   metrics: Mapping[str, Metric]
   pooling: str = "sum"
-  truncate: Callable[[np.ndarray, int], np.ndarray] = each_half
+  truncate: Truncate = each_half
   target: Callable[[str], tuple[float, ...]] | None = None
   value: Callable[[np.ndarray], np.ndarray] = most_likely
   tfds: tuple[str, ...] = ()
@@ -204,22 +209,36 @@ class Task:
     """Encodes examples as token ids, truncated to the context by this task's rule."""
     return encode(examples, tokenizer, context, self.truncate, self.num_classes)
 
-  def score(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+  def score(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Computes the task's metrics, the primary one first.
 
     Args:
       predictions: [N, K], predicted probabilities.
-      labels: [N, K], true distributions.
+      truth: [N, K], the labels' distributions.
 
     Returns:
       name -> value, with "degenerate": 1 added if all predictions are the same.
     """
-    truth, predicted = self.value(np.asarray(labels)), self.value(np.asarray(predictions))
-    scores = {name: float(metric(truth, predicted)) for name, metric in self.metrics.items()}
+    expected, predicted = self.value(np.asarray(truth)), self.value(np.asarray(predictions))
+    scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
     # Not 0: equal predictions differ in their last bits with their position in the batch.
     if np.ptp(predicted) <= 1e-3:
       scores["degenerate"] = 1.0
     return scores
+
+  def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """The most likely label or the task's own value (STS-B's score), and all probabilities.
+
+    Args:
+      prediction: [K], predicted probabilities.
+      truth: not used.
+    """
+    del truth
+    probabilities = dict(zip(self.labels, map(float, prediction), strict=True))
+    value = self.value(prediction[None])[0]
+    if self.value is most_likely:
+      return {"prediction": self.labels[int(value)], "probabilities": probabilities}
+    return {"prediction": round(float(value), 4), "probabilities": probabilities}
 
   def _distribution(self, label: str, location: str) -> tuple[float, ...]:
     if self.target is not None:

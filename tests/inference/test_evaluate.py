@@ -112,7 +112,7 @@ def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
   task = finetuned.config.task.build(finetuned.data_dir)
   unlabeled = dataclasses.replace(task, read=lambda *_: [Row(("the cat",), None, "test.tsv:2")])
   monkeypatch.setattr(type(finetuned.config.task), "build", lambda *_: unlabeled)
-  with pytest.raises(InputError, match=r"test\.tsv:2: no label; launch/predict\.py"):
+  with pytest.raises(InputError, match=r"test\.tsv:2: no label; use launch/predict\.py"):
     evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path), "test")
 
 

@@ -104,6 +104,9 @@ def test_what_is_refused(model, finetuned):
 
 
 def test_importing_the_package_imports_nothing_else():
-  code = "import sys; before = set(sys.modules); import gpt_jax; print(sorted(set(sys.modules) - before))"
+  code = (
+    "import sys; before = set(sys.modules); import gpt_jax; "
+    "print(sorted(set(sys.modules) - before))"
+  )
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
   assert done.stdout.strip() == "['gpt_jax']"

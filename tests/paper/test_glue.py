@@ -76,13 +76,13 @@ def data(few, tmp_path):
 
 def columns_of(path):
   """The predictions of each file, whose index is 0, 1, …"""
-  found = {}
+  columns = {}
   with zipfile.ZipFile(path) as archive:
     for name in archive.namelist():
       header, *lines = archive.read(name).decode().splitlines()
-      index, found[name] = zip(*(line.split("\t") for line in lines), strict=True)
+      index, columns[name] = zip(*(line.split("\t") for line in lines), strict=True)
       assert (header, index) == ("index\tprediction", tuple(map(str, range(len(lines)))))
-  return found
+  return columns
 
 
 def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path):
@@ -198,7 +198,7 @@ def test_the_official_test_sets_have_these_many_rows(data_root, file):
     (
       ["race-middle"],
       None,
-      "race-middle is of race-middle, no task of GLUE; these are cola, sst2, .*wnli$",
+      "is fine-tuned on race-middle, not on a task of GLUE; these are cola, sst2, .*wnli$",
     ),
     (
       ["rte", "cola"],
@@ -233,7 +233,7 @@ def test_what_is_wrong_is_told_before_the_time_is_spent(
 
 @some_are_constant
 @pytest.mark.parametrize(
-  "out, message", [("old.zip", "is there already"), ("none/new.zip", "No such file or dir")]
+  "out, message", [("old.zip", "already exists"), ("none/new.zip", "No such file or dir")]
 )
 def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, message):
   monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
@@ -250,7 +250,7 @@ def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, me
 def test_an_output_that_comes_meanwhile_is_kept(model_of, data, tmp_path, monkeypatch):
   out, original = tmp_path / "submission.zip", glue.check
   monkeypatch.setattr(glue, "check", lambda path: (original(path), out.write_text("another's")))
-  with pytest.raises(InputError, match="is there already"):
+  with pytest.raises(InputError, match="already exists"):
     glue.run([model_of("cola")], data, str(out))
   assert out.read_text() == "another's" and sorted(os.listdir(tmp_path)) == [
     "data",
@@ -272,10 +272,8 @@ def test_killed_in_the_middle(model_of, data, tmp_path, monkeypatch):
 @some_are_constant
 def test_a_model_that_predicts_nothing_is_told(model_of, few, data, tmp_path, monkeypatch):
   nan = np.full((few["CoLA.tsv"].rows, 2), np.nan)
-  monkeypatch.setattr(LoadedModel, "predictor", lambda _: lambda *_: nan)
-  with pytest.raises(
-    InputError, match="cola predicts nan for cola; its training must have diverged"
-  ):
+  monkeypatch.setattr(LoadedModel, "predictor", lambda self: lambda *_: nan)
+  with pytest.raises(InputError, match="cola predicts nan for cola; its training has diverged"):
     glue.run([model_of("cola")], data, str(tmp_path / "submission.zip"))
   assert os.listdir(tmp_path) == ["data"]
 
@@ -335,14 +333,14 @@ def zipped(path, contents):
 def test_check_counts(few, tmp_path):
   contents = contents_of(few)
   for without in ((), ("AX.tsv",)):
-    found = check(
+    counted = check(
       zipped(tmp_path / "good.zip", {k: v for k, v in contents.items() if k not in without})
     )
-    assert {file: counts.total() for file, counts in found.items()} == {
+    assert {file: counts.total() for file, counts in counted.items()} == {
       file: test_set.rows for file, test_set in few.items() if file not in without
     }
-  assert found["CoLA.tsv"] == {"0": 3, "1": 2}
-  assert found["STS-B.tsv"] == {"0": 3, "5": 3, "2": 2}  # 2.5 is rounded to even
+  assert counted["CoLA.tsv"] == {"0": 3, "1": 2}
+  assert counted["STS-B.tsv"] == {"0": 3, "5": 3, "2": 2}  # 2.5 is rounded to even
   contents["RTE.tsv"] = contents["RTE.tsv"].removesuffix("\n")
   check(zipped(tmp_path / "good.zip", contents))
 
@@ -434,18 +432,24 @@ def test_not_utf_8(few, tmp_path):
 def test_every_task_is_needed(few, tmp_path, file):
   contents = contents_of(few)
   del contents[file]
-  with pytest.raises(InputError, match=f"bad.zip: no {file}; the server wants every task"):
+  with pytest.raises(InputError, match=f"bad.zip: no {file}; the server needs every task"):
     check(zipped(tmp_path / "bad.zip", contents))
 
 
 @pytest.mark.parametrize(
   "name, message",
   [
-    ("glue/", "'glue/' is or is in a folder"),
-    ("glue/CoLA.tsv", "'glue/CoLA.tsv' is or is in a folder"),
-    ("__MACOSX/._CoLA.tsv", "is or is in a folder; the zip should have the files at its top"),
-    ("readme.txt", "'readme.txt' is no file of a submission; these are CoLA.tsv, .*AX.tsv$"),
-    ("cola.tsv", "'cola.tsv' is no file of a submission"),
+    ("glue/", "'glue/' is a folder or in one"),
+    ("glue/CoLA.tsv", "'glue/CoLA.tsv' is a folder or in one"),
+    (
+      "__MACOSX/._CoLA.tsv",
+      "is a folder or in one; the files should be at the top level of the zip",
+    ),
+    (
+      "readme.txt",
+      "'readme.txt' does not belong to a submission; the files are CoLA.tsv, .*AX.tsv$",
+    ),
+    ("cola.tsv", "'cola.tsv' does not belong to a submission"),
   ],
 )
 def test_nothing_else_may_be_in_it(few, tmp_path, name, message):
@@ -457,7 +461,7 @@ def test_a_file_twice(few, tmp_path):
   path = zipped(tmp_path / "bad.zip", contents_of(few))
   with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
     archive.writestr("CoLA.tsv", contents_of(few)["CoLA.tsv"])
-  with pytest.raises(InputError, match="'CoLA.tsv' is in it 2 times"):
+  with pytest.raises(InputError, match="contains 'CoLA.tsv' 2 times"):
     check(path)
 
 
@@ -480,7 +484,9 @@ def test_a_damaged_zip_is_bad_input_and_nothing_else(few, tmp_path):
   assert refused > 200
 
 
-PAPER = {  # Radford et al. 2018, tables 2 and 4; accuracies, Spearman and WNLI of the same model on GLUE's leaderboard
+# Radford et al. 2018, tables 2 and 4. Other accuracies, Spearman and WNLI: the same model on GLUE's
+# leaderboard.
+PAPER = {
   "cola": {"matthews": 45.4},
   "sst2": {"accuracy": 91.3},
   "mrpc": {"f1": 82.3, "accuracy": 75.7},
@@ -519,5 +525,5 @@ def test_missing_scores_are_named():
   some = {**PAPER, "mrpc": {"accuracy": 75.7}}
   del some["wnli"], some["mnli-mismatched"]
   missing = r"missing: mrpc \(f1\), mnli-mismatched \(accuracy\), wnli \(accuracy\)$"
-  with pytest.raises(InputError, match=f"GLUE's score takes all nine tasks; {missing}"):
+  with pytest.raises(InputError, match=f"GLUE's score needs all nine tasks; {missing}"):
     average(some)

@@ -1,6 +1,4 @@
-"""Zero-shot scores against a model known by hand and against whole texts read without a cache;
-the five tasks.
-"""
+"""Zero-shot scores of a hand-made model and of whole texts without a cache; all tasks."""
 
 import json
 import math
@@ -24,7 +22,7 @@ from gpt_jax.tasks.reading import pronouns
 
 
 class Bigrams:
-  """Three words; each is followed by the others with probabilities that are written down here."""
+  """A bigram model of three words, with the probabilities below."""
 
   config = SimpleNamespace(trunk=SimpleNamespace(context=8, vocab_size=3))
   follows = np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.3, 0.6, 0.1]])
@@ -37,35 +35,29 @@ class Bigrams:
     return jnp.log(self.follows)[ids], jnp.eye(3), state
 
 
-@pytest.fixture
-def scorer():
-  """make_scorer of the bigrams."""
-  return lambda: make_scorer(Bigrams())
-
-
-def test_a_model_known_by_hand(scorer):
+def test_scores_of_a_bigram_model_are_those_computed_by_hand():
   questions = [
     Question([0, 1], [[2], [0]], [0, 0]),  # 0 1 | 2: P(2 | 1); 0 1 | 0
     Question([1], [[2, 1, 1], [0]], [0, 0]),  # options of unequal lengths
-    Question([1], [[2, 1, 1], [0, 2]], [1, 1]),  # the first ids read and not counted
-    Question([], [[0, 1, 2]], [0]),  # nothing before the first token, which cannot be scored
+    Question([1], [[2, 1, 1], [0, 2]], [1, 1]),  # the first ids are fed but not scored
+    Question([], [[0, 1, 2]], [0]),  # the first token of a text cannot be scored
   ]
-  found = scorer()({}, questions)
+  scored = make_scorer(Bigrams())({}, questions)
   expected = [
     [(math.log(0.7), 1), (math.log(0.1), 1)],
     [(math.log(0.7) + math.log(0.6) + math.log(0.2), 3), (math.log(0.1), 1)],
     [(math.log(0.6) + math.log(0.2), 2), (math.log(0.25), 1)],
     [(math.log(0.25) + math.log(0.7), 2)],
   ]
-  for answers, wanted in zip(found, expected, strict=True):
+  for answers, wanted in zip(scored, expected, strict=True):
     np.testing.assert_allclose(answers, wanted, rtol=1e-6, atol=1e-7)
-  assert found[1][0].mean == pytest.approx(math.log(0.7 * 0.6 * 0.2) / 3)
+  assert scored[1][0].mean == pytest.approx(math.log(0.7 * 0.6 * 0.2) / 3)
 
 
-def test_a_context_without_room_loses_its_head(scorer):
+def test_a_context_without_room_loses_its_first_tokens():
   question = Question([2] * 7 + [1], [[2, 1, 1]], [0])
-  (found,) = scorer()({}, [question])
-  assert found[0].total == pytest.approx(math.log(0.7 * 0.6 * 0.2))
+  (answers,) = make_scorer(Bigrams())({}, [question])
+  assert answers[0].total == pytest.approx(math.log(0.7 * 0.6 * 0.2))
 
 
 TRUNKS = [
@@ -75,7 +67,7 @@ TRUNKS = [
 
 
 @pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
-def test_reading_a_context_once_changes_nothing(trunk, make_run):
+def test_reading_a_context_once_gives_the_scores_of_whole_texts(trunk, make_run):
   model, rng = language_model(trunk), np.random.default_rng(0)
   params = make_run.params_of(ModelConfig(trunk), 0)
   questions = []
@@ -94,8 +86,8 @@ def test_reading_a_context_once_changes_nothing(trunk, make_run):
     scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
     return [scores[n - 1, ids[n]] for n in range(1, len(ids))]
 
-  found = make_scorer(language_model(trunk))(params, questions)
-  for question, answers in zip(questions, found, strict=True):
+  scored = make_scorer(model)(params, questions)
+  for question, answers in zip(questions, scored, strict=True):
     longest = max(map(len, question.options))
     context = question.context[max(0, len(question.context) + longest - 32) :]
     for option, answer in zip(question.options, answers, strict=True):
@@ -115,9 +107,7 @@ def test_the_best_threshold_is_the_best_of_all():
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, make_run, tiny_tokenizer):
-  """A data folder with a few examples of each task, and the run of a model with random
-  parameters.
-  """
+  """A data folder with a few examples of each task, and a run with random parameters."""
   folder = tmp_path_factory.mktemp("zero_shot")
   for place in ("glue/CoLA", "glue/SST-2", "race/dev/middle", "winograd"):
     (folder / place).mkdir(parents=True)
@@ -157,24 +147,24 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
 
 
 def test_every_task_over_a_run(world, tmp_path, capsys):
-  results = zero_shot.run(world.run, world.data, history=True, out=str(tmp_path / "found.json"))
-  assert json.load(open(tmp_path / "found.json", encoding="utf-8")) == [
+  results = zero_shot.run(world.run, world.data, history=True, out=str(tmp_path / "results.json"))
+  assert json.load(open(tmp_path / "results.json", encoding="utf-8")) == [
     result._asdict() for result in results
   ]
   assert [result.step for result in results] == [3] * 7 + [7] * 7
   counts = {result.task: result.examples for result in results}
   assert counts == {"cola": 12, "sst2": 6, "race-middle": 2, "dprd": 2, "wsc273": 1}
   assert sum("ORACLE" in result.rule for result in results) == 2
-  told = capsys.readouterr().out
-  assert told.count("\n") == 14
+  printed = capsys.readouterr().out
+  assert printed.count("\n") == 14
   assert (
-    "words of 1" not in told and "tokens in this vocabulary: means are compared" in told
-  )  # both words split
+    "words of 1" not in printed and "tokens in this vocabulary: means are compared" in printed
+  )  # both words are split
   newest = zero_shot.run(world.run, world.data, tasks=["dprd"])
   assert newest == [result for result in results if (result.task, result.step) == ("dprd", 7)]
 
 
-def test_what_measuring_needs_is_missed_at_once(world, monkeypatch):
+def test_missing_scikit_learn_is_reported_at_once(world, monkeypatch):
   monkeypatch.setitem(sys.modules, "sklearn", None)
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
   monkeypatch.setattr(zero_shot, "make_scorer", None)
@@ -182,28 +172,50 @@ def test_what_measuring_needs_is_missed_at_once(world, monkeypatch):
     zero_shot.run(world.run, world.data)
 
 
+LONG = "the cat sat " * 40
+
+
+def write_cola(folder, train, dev):
+  (folder / "glue" / "CoLA").mkdir(parents=True)
+  for split, sentences in (("train", train), ("dev", dev)):
+    rows = [f"x\t{int(text.startswith('the'))}\t\t{text}\n" for text in sentences]
+    (folder / "glue" / "CoLA" / f"{split}.tsv").write_text("".join(rows))
+
+
 @pytest.mark.parametrize(
-  "sentence, message",
+  "train, dev, message",
   [
-    ("the", "dev.tsv:1: no token to score"),
-    ("the cat sat " * 40, r"dev.tsv:1: \d+ tokens to score; .* context is 64"),
+    (["the cat sat"], ["the"], "cola: no dev question can be scored; .*dev.tsv:1: no token to"),
+    (["the cat sat"], [LONG], r"no dev question .*dev.tsv:1: \d+ tokens .* context is 64"),
+    ([LONG], ["the cat sat"], r"no train question .*train.tsv:1: \d+ tokens .* context is 64"),
   ],
 )
-def test_texts_that_cannot_be_scored_are_named_before_any_is(
-  world, tmp_path, monkeypatch, sentence, message
+def test_a_task_without_a_question_that_fits_is_refused(
+  world, tmp_path, monkeypatch, train, dev, message
 ):
-  (tmp_path / "glue" / "CoLA").mkdir(parents=True)
-  for split, text in (("train", "the cat sat"), ("dev", sentence)):
-    (tmp_path / "glue" / "CoLA" / f"{split}.tsv").write_text(f"x\t1\t\t{text}\n")
+  write_cola(tmp_path, train, dev)
   monkeypatch.setattr(zero_shot, "measure", None)
   with pytest.raises(InputError, match=message):
     zero_shot.run(world.run, str(tmp_path), ["cola"])
+  with pytest.raises(InputError, match="no task can be evaluated"):
+    zero_shot.run(world.run, str(tmp_path))
 
 
-def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
-  questions, judge = TASKS["dprd"](world.data, tiny_tokenizer, 0)
+def test_questions_longer_than_the_context_are_left_out(world, tmp_path):
+  sentences = ["the cat sat", "cat the on sat", "the dog ran to the sea", "the barn"]
+  write_cola(tmp_path / "short", sentences, sentences)
+  write_cola(tmp_path / "long", [*sentences, LONG], [sentences[0], LONG, *sentences[1:], LONG])
+  expected = zero_shot.run(world.run, str(tmp_path / "short"), ["cola"])
+  with pytest.warns(UserWarning, match="cola: 3 of 11 questions left out; .*train.tsv:5: "):
+    results = zero_shot.run(world.run, str(tmp_path / "long"), ["cola"])
+  assert results == expected
+  assert [result.examples for result in results] == [4] * 3
+
+
+def test_only_tokens_after_the_head_are_scored(world, tiny_tokenizer):
+  questions = TASKS["dprd"].questions(world.data, tiny_tokenizer, 0)
   text = tiny_tokenizer.decode
-  # What the candidates have in common is read once: here the article too.
+  # The common prefix of the candidates is context, here including the article.
   heads = ["the cat sat on the mat because the", "italy ran to the sea and"]
   assert [text(question.context).lower() for question in questions] == heads
   scored = [[text(o[n:]) for o, n in zip(q.options, q.unscored, strict=True)] for q in questions]
@@ -218,14 +230,12 @@ def test_only_what_stands_behind_a_head_is_scored(world, tiny_tokenizer):
     ((less, likelier), 0.0),
     ((likelier, equal), 0.0),
   ):
-    assert judge([options] * 2)[0][1:3] == (
-      "accuracy",
-      value,
-    )  # of equals the last: no credit for the order
+    (score,) = TASKS["dprd"].judge(questions, [options] * 2)
+    assert (score.metric, score.value) == ("accuracy", value)  # ties go to the last option
 
 
 def test_options_that_begin_alike_are_scored_whole(world, tiny_tokenizer):
-  questions, _ = TASKS["race-middle"](world.data, tiny_tokenizer, 0)
+  questions = TASKS["race-middle"].questions(world.data, tiny_tokenizer, 0)
   first = questions[0]
   scored = [
     tiny_tokenizer.decode(option[n:])
@@ -234,10 +244,10 @@ def test_options_that_begin_alike_are_scored_whole(world, tiny_tokenizer):
   assert scored == ["ran to the sea", "sat", "the mat", "the old red barn"]
 
 
-def test_pronouns_are_words_and_the_first_of_them_is_meant(world):
+def test_the_first_whole_word_that_matches_is_the_pronoun(world):
   first, second = pronouns.read(world.data, "dprd")
   assert (first.before, first.after) == ("The cat sat on the mat because ", " was old.")
-  assert first.candidates == ("the cat", "the mat")  # "The" is of a sentence's beginning
+  assert first.candidates == ("the cat", "the mat")  # lower case: it no longer begins a sentence
   assert (second.before, second.answer) == ("Italy ran to the sea and ", 0)
   (schema,) = pronouns.read(world.data, "wsc273")
   assert (schema.before, schema.after, schema.candidates) == (
@@ -249,23 +259,26 @@ def test_pronouns_are_words_and_the_first_of_them_is_meant(world):
 
 def test_real_files(data_root):
   assert len(pronouns.read(str(data_root), "dprd")) == 564
-  found = pronouns.read(str(data_root), "wsc273")
-  assert len(found) == 273
-  assert {each.answer for each in found} == {
+  schemas = pronouns.read(str(data_root), "wsc273")
+  assert len(schemas) == 273
+  assert {schema.answer for schema in schemas} == {
     0
-  }  # the right candidate first, so equals must not go to the first
+  }  # the first candidate is always right, so ties must not go to it
 
 
-def test_the_schemas_as_published(data_root, tmp_path):
+def test_winograd_schemas_in_the_published_format(data_root, tmp_path):
   sample = data_root / "format_samples" / "winograd_wsc" / "wsc273" / "WSCollection.xml"
   (tmp_path / "winograd").mkdir()
   (tmp_path / "winograd" / "WSCollection.xml").write_bytes(sample.read_bytes())
-  found = pronouns.read(str(tmp_path), "wsc273")
-  assert (found[0].before, found[0].after) == (
+  schemas = pronouns.read(str(tmp_path), "wsc273")
+  assert (schemas[0].before, schemas[0].after) == (
     "The city councilmen refused the demonstrators a permit because ",
     " feared violence.",
   )
-  assert (found[0].candidates, found[0].answer) == (("the city councilmen", "the demonstrators"), 0)
+  assert (schemas[0].candidates, schemas[0].answer) == (
+    ("the city councilmen", "the demonstrators"),
+    0,
+  )
 
 
 @pytest.mark.parametrize(
@@ -295,3 +308,15 @@ def test_broken_sentences(tmp_path, text, message):
   (tmp_path / "winograd" / "test.c.txt").write_text(text)
   with pytest.raises(InputError, match=message):
     pronouns.read(str(tmp_path), "dprd")
+
+
+def test_existing_json_is_replaced_only_on_request(world, tmp_path, monkeypatch):
+  path = tmp_path / "results.json"
+  path.write_text("mine")
+  with monkeypatch.context() as patch:
+    patch.setattr(zero_shot, "load_model", lambda *_: pytest.fail())  # refused before any work
+    with pytest.raises(InputError, match="--json=.*results.json already exists; .*--overwrite"):
+      zero_shot.run(world.run, world.data, ["dprd"], out=str(path))
+  assert path.read_text() == "mine"
+  results = zero_shot.run(world.run, world.data, ["dprd"], out=str(path), overwrite=True)
+  assert json.loads(path.read_text()) == [result._asdict() for result in results]

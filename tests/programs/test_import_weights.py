@@ -1,4 +1,4 @@
-"""import_weights: other formats to a run's folder that is used as any other, or nothing at all."""
+"""import_weights: other formats become a run folder, or nothing is written."""
 
 import json
 from pathlib import Path
@@ -28,21 +28,21 @@ def contents(folder):
   }
 
 
-def test_openais_release_goes_in_and_comes_out(release, tmp_path):
+def test_openais_release_survives_import_and_export(release, tmp_path):
   out = tmp_path / "run"
   import_weights.run("openai", str(release.folder), str(out))
   assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
   assert {"config.json", "tokenizer", "checkpoints"} <= {path.name for path in out.iterdir()}
-  direct, found = load_model(str(release.folder)), load_model(str(out))
-  jax.tree.map(np.testing.assert_array_equal, found.params, direct.params)
-  assert (found.spec, found.tokenizer, found.step) == (direct.spec, direct.tokenizer, 0)
+  direct, imported = load_model(str(release.folder)), load_model(str(out))
+  jax.tree.map(np.testing.assert_array_equal, imported.params, direct.params)
+  assert (imported.spec, imported.tokenizer, imported.step) == (direct.spec, direct.tokenizer, 0)
   for checkpoint in (out, release.folder):
     export.run(str(checkpoint), str(tmp_path / f"again_{checkpoint.name}"), "openai")
     assert contents(tmp_path / f"again_{checkpoint.name}") == contents(release.folder)
 
 
 @pytest.mark.parametrize("format", list_formats())
-def test_every_format_goes_out_and_comes_in(release, tmp_path, format):
+def test_every_format_survives_export_and_import(release, tmp_path, format):
   if format in ("hf", "safetensors"):
     pytest.importorskip("safetensors")
   export.run(str(release.folder), str(tmp_path / "there"), format)
@@ -53,7 +53,7 @@ def test_every_format_goes_out_and_comes_in(release, tmp_path, format):
 
 
 @pytest.mark.parametrize("format", ["npz", "hf"])
-def test_a_fine_tuned_model_stays_one(finetuned, tmp_path, format):
+def test_a_fine_tuned_model_keeps_its_head(finetuned, tmp_path, format):
   if format == "hf":
     pytest.importorskip("safetensors")
   source = f"{finetuned.workdir}/seed_0"
@@ -73,8 +73,8 @@ def test_an_lstm_through_npz(tmp_path, make_run, tiny_tokenizer):
 
 
 @pytest.mark.released
-def test_an_imported_model_is_used_as_any_other(release, tmp_path):
-  """Fine-tuned, scored and sampled from; and its folder is not taken for a run to go on with."""
+def test_an_imported_model_works_like_any_run(release, tmp_path):
+  """It is sampled from, evaluated and fine-tuned; pre-training does not resume it."""
   run = str(tmp_path / "run")
   import_weights.run("openai", str(release.folder), run)
   text = generate.run(run, ["the sea"], max_tokens=5)
@@ -86,8 +86,8 @@ def test_an_imported_model_is_used_as_any_other(release, tmp_path):
     source=str(tmp_path / "text.txt"), tokenizer=f"{run}/tokenizer", valid_share=0.5
   )
   prepare.run(prepared, str(tmp_path / "prepared"))
-  found = [evaluate.run(path, str(tmp_path / "prepared")) for path in (run, str(release.folder))]
-  assert found[0] == found[1] and found[0]["perplexity"] > 1
+  metrics = [evaluate.run(path, str(tmp_path / "prepared")) for path in (run, str(release.folder))]
+  assert metrics[0] == metrics[1] and metrics[0]["perplexity"] > 1
   for split in ("train", "dev"):
     rows = [
       f"the {animal} sat\t{sound}" for animal, sound in (("cat", "meows"), ("dog", "barks"))
@@ -108,7 +108,7 @@ def test_an_imported_model_is_used_as_any_other(release, tmp_path):
     pretrain.run(config, str(tmp_path / "prepared"), run)
 
 
-def test_what_is_there_stays(release, tmp_path):
+def test_an_existing_folder_is_kept(release, tmp_path):
   (tmp_path / "run").mkdir()
   (tmp_path / "run" / "thesis.txt").write_text("mine")
   before = contents(tmp_path)
@@ -124,7 +124,7 @@ def test_a_failure_leaves_nothing(release, tmp_path, monkeypatch):
   assert not any(tmp_path.iterdir())
 
 
-def test_the_config_says_where_it_is_from(release, tmp_path):
+def test_the_config_names_the_source(release, tmp_path):
   import_weights.run("openai", str(release.folder), str(tmp_path / "run"))
   config = json.loads((tmp_path / "run" / "config.json").read_text())
   assert config["data"]["imported"] == "model"

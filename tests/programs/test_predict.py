@@ -1,4 +1,4 @@
-"""Predictions: every form of input and output, in order, equal to what the evaluation saw."""
+"""Predictions: all input and output formats, in order, equal to those of the evaluation."""
 
 import csv
 import io
@@ -56,7 +56,7 @@ FORMS = {
 
 @pytest.mark.parametrize(
   "name, standard_input",
-  # CSV on standard input is not told from TSV.
+  # Standard input is never read as CSV.
   [
     (name, piped)
     for name in FORMS
@@ -64,33 +64,33 @@ FORMS = {
     if not (piped and name.endswith(".csv"))
   ],
 )
-def test_every_form_of_input(checkpoint, expected, tmp_path, monkeypatch, name, standard_input):
+def test_every_input_format(checkpoint, expected, tmp_path, monkeypatch, name, standard_input):
   source = write(tmp_path, name, FORMS[name])
   if standard_input:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FORMS[name].encode())))
     readers._read_standard_input.cache_clear()
     source = "-"
-  found = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
+  results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
   readers._read_standard_input.cache_clear()
-  assert [list(result["probabilities"]) for result in found] == [["barks", "meows"]] * 4
+  assert [list(result["probabilities"]) for result in results] == [["barks", "meows"]] * 4
   np.testing.assert_allclose(
-    [list(result["probabilities"].values()) for result in found], expected, atol=1e-5
+    [list(result["probabilities"].values()) for result in results], expected, atol=1e-5
   )
-  assert [result["prediction"] for result in found] == ["meows", "barks", "barks", "meows"]
+  assert [result["prediction"] for result in results] == ["meows", "barks", "barks", "meows"]
 
 
 def test_output_as_tsv_csv_and_jsonl(checkpoint, tmp_path, capsys):
   source = write(tmp_path, "in.txt", FORMS["lines.txt"])
-  found = predict.run(checkpoint, source, str(tmp_path / "out.jsonl"), batch_size=2)
-  assert [json.loads(line) for line in open(tmp_path / "out.jsonl", encoding="utf-8")] == found
-  assert all(abs(sum(result["probabilities"].values()) - 1) < 1e-6 for result in found)
+  results = predict.run(checkpoint, source, str(tmp_path / "out.jsonl"), batch_size=2)
+  assert [json.loads(line) for line in open(tmp_path / "out.jsonl", encoding="utf-8")] == results
+  assert all(abs(sum(result["probabilities"].values()) - 1) < 1e-6 for result in results)
   predict.run(checkpoint, source)
   header, *lines = csv.reader(io.StringIO(capsys.readouterr().out), delimiter="\t")
   assert header == ["prediction", "p(barks)", "p(meows)"]
-  assert [line[0] for line in lines] == [result["prediction"] for result in found]
-  told = np.array([[float(cell) for cell in line[1:]] for line in lines])
+  assert [line[0] for line in lines] == [result["prediction"] for result in results]
+  printed = np.array([[float(cell) for cell in line[1:]] for line in lines])
   np.testing.assert_allclose(
-    told, [list(result["probabilities"].values()) for result in found], atol=2e-6
+    printed, [list(result["probabilities"].values()) for result in results], atol=2e-6
   )
   assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.jsonl"]
   predict.run(checkpoint, source, str(tmp_path / "out.csv"))
@@ -98,13 +98,13 @@ def test_output_as_tsv_csv_and_jsonl(checkpoint, tmp_path, capsys):
 
 
 def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path):
-  found = predict.run(
+  results = predict.run(
     checkpoint, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "out.tsv"), batch_size=8
   )
   task = finetuned.config.task.build(finetuned.data_dir)
   labels = np.array([example.label for example in task.examples(finetuned.data_dir, "dev")])
   measures = task_measures(
-    task, np.array([list(result["probabilities"].values()) for result in found]), labels
+    task, np.array([list(result["probabilities"].values()) for result in results]), labels
   )
   assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in measures.items()} == (
     finetuned.results[0]["dev"]
@@ -137,7 +137,7 @@ def test_multiple_choice(model_of, tmp_path):
     (
       "in.tsv",
       "cat\tx\ndog\ty\n",
-      "in.tsv:1: 2 columns; without a first line that names them there should be 1: text",
+      "in.tsv:1: 2 columns; without a header line there should be 1: text",
     ),
     ("in.tsv", "id\ttext\n1\tcat\n2\n", "in.tsv:3: 1 columns, but the header names 2"),
     ("in.csv", "id,words\n1,cat\n", "in.csv:2: no column 'text'; the columns are 'id', 'words'"),
@@ -149,35 +149,37 @@ def test_multiple_choice(model_of, tmp_path):
     ),
     ("in.jsonl", '{"text": "cat"}\n{"text"\n', "in.jsonl:2: not JSON"),
     ("in.txt", "", "in.txt: empty"),
-    ("in.txt", "the cat\n\nthe dog\n", "in.txt:2: an empty line; give it a text, or remove it"),
-    ("in.tsv", "text\tlabel\n", "in.tsv: no rows; one needs text"),
+    ("in.txt", "the cat\n\nthe dog\n", "in.txt:2: empty line; put a text there or remove the line"),
+    ("in.tsv", "text\tlabel\n", "in.tsv: no rows; the columns should be text"),
     ("in.csv", "", "in.csv: empty"),
     ("in.jsonl", "", "in.jsonl: no rows"),
     ("in.txt", b"the cat\nth\xe9 dog\n", r"in.txt:2: not UTF-8 \(byte 0xe9\)"),
     ("in.csv", 'text\ncat\n" "\n', "in.csv:3: column 'text' is empty"),
   ],
 )
-def test_bad_input_names_its_place_and_loses_nothing(checkpoint, tmp_path, name, content, message):
+def test_bad_input_is_located_and_keeps_the_old_output(
+  checkpoint, tmp_path, name, content, message
+):
   source, output = write(tmp_path, name, content), write(tmp_path, "out.tsv", "old predictions")
   with pytest.raises(InputError, match=message):
-    predict.run(checkpoint, source, output)
+    predict.run(checkpoint, source, output, overwrite=True)
   assert open(output, encoding="utf-8").read() == "old predictions"
   assert sorted(os.listdir(tmp_path)) == [name, "out.tsv"]
 
 
-def test_a_brace_in_a_line_is_text(checkpoint, tmp_path):
+def test_a_line_that_begins_with_a_brace_is_text(checkpoint, tmp_path):
   source = write(tmp_path, "in.txt", "{cat} sat\nthe dog\n")
   assert len(predict.run(checkpoint, source, str(tmp_path / "out.tsv"))) == 2
 
 
-def test_killed_in_the_middle(checkpoint, tmp_path, monkeypatch):
+def test_an_interrupted_run_keeps_the_old_output(checkpoint, tmp_path, monkeypatch):
   def interrupt(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(predict, "_result", interrupt)
+  monkeypatch.setattr(Task, "result", interrupt)
   source, output = write(tmp_path, "in.txt", "cat\n"), write(tmp_path, "out.tsv", "old predictions")
   with pytest.raises(KeyboardInterrupt):
-    predict.run(checkpoint, source, output)
+    predict.run(checkpoint, source, output, overwrite=True)
   assert open(output, encoding="utf-8").read() == "old predictions"
   assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.tsv"]
 
@@ -186,9 +188,8 @@ def test_killed_in_the_middle(checkpoint, tmp_path, monkeypatch):
   "output, message",
   [("in.txt", "is the input"), ("", "is a folder"), ("none/out.tsv", "No such file or directory")],
 )
-def test_an_output_that_cannot_be(checkpoint, tmp_path, monkeypatch, output, message):
-  # It must fail before the expensive part.
-  monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
+def test_an_unwritable_output_is_refused(checkpoint, tmp_path, monkeypatch, output, message):
+  monkeypatch.setattr(LoadedModel, "predictor", lambda self: pytest.fail)  # refused earlier
   source = write(tmp_path, "in.txt", "the cat\n")
   with pytest.raises(InputError, match=f"--output=.*{message}"):
     predict.run(checkpoint, source, str(tmp_path / output))
@@ -202,9 +203,9 @@ def test_a_language_model_has_no_labels(finetuned, tmp_path):
 
 def test_a_split_of_the_task_is_its_file(finetuned, checkpoint, tmp_path):
   for split in ("dev", "train"):
-    outputs = [str(tmp_path / f"{name}.tsv") for name in ("split", "file")]
-    found = predict.run(checkpoint, None, outputs[0], data_dir=finetuned.data_dir, split=split)
-    assert found == predict.run(checkpoint, f"{finetuned.data_dir}/{split}.tsv", outputs[1])
+    outputs = [str(tmp_path / f"{split}_{name}.tsv") for name in ("split", "file")]
+    results = predict.run(checkpoint, None, outputs[0], data_dir=finetuned.data_dir, split=split)
+    assert results == predict.run(checkpoint, f"{finetuned.data_dir}/{split}.tsv", outputs[1])
     assert Path(outputs[0]).read_bytes() == Path(outputs[1]).read_bytes()
 
 
@@ -215,9 +216,9 @@ def test_the_split_is_the_test_set_in_the_order_of_its_rows(model_of, tmp_path):
     "glue/RTE/test.tsv",
     "index\tsentence1\tsentence2\n" + "".join(f"0\t{t}\t.\n" for t in TEXTS),
   )
-  found = predict.run(model_of("rte"), output=str(tmp_path / "out.jsonl"), data_dir=str(tmp_path))
-  assert found == predict.run(model_of("rte"), source, str(tmp_path / "file.jsonl"))
-  assert len({result["probabilities"]["entailment"] for result in found}) == len(
+  results = predict.run(model_of("rte"), output=str(tmp_path / "out.jsonl"), data_dir=str(tmp_path))
+  assert results == predict.run(model_of("rte"), source, str(tmp_path / "file.jsonl"))
+  assert len({result["probabilities"]["entailment"] for result in results}) == len(
     TEXTS
   )  # or their order would not show
 
@@ -228,10 +229,10 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
   dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
   (tmp_path / "link").symlink_to(tmp_path / "data")
   for folder in ("data", "link"):
-    with pytest.raises(
-      InputError, match="--output=.*: is there in --data_dir already; name another file"
-    ):
-      predict.run(checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev")
+    with pytest.raises(InputError, match="--output=.* is a file of --data_dir; name another file"):
+      predict.run(
+        checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev", overwrite=True
+      )
 
 
 @pytest.mark.parametrize(
@@ -240,3 +241,14 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
 def test_either_a_file_or_a_split(checkpoint, given):
   with pytest.raises(InputError, match="give either --input, a file of rows, or --data_dir"):
     predict.run(checkpoint, **given)
+
+
+def test_an_existing_output_is_replaced_only_on_request(checkpoint, tmp_path, monkeypatch):
+  source, output = write(tmp_path, "in.txt", "the cat\n"), write(tmp_path, "out.tsv", "mine")
+  with monkeypatch.context() as patch:
+    patch.setattr(predict, "load_model", lambda *_: pytest.fail())  # refused before any work
+    with pytest.raises(InputError, match="--output=.*out.tsv already exists; .*--overwrite"):
+      predict.run(checkpoint, source, output)
+  assert open(output, encoding="utf-8").read() == "mine"
+  predict.run(checkpoint, source, output, overwrite=True)
+  assert open(output, encoding="utf-8").read().startswith("prediction\t")

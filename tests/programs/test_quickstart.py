@@ -9,7 +9,7 @@ from gpt_jax.programs import quickstart
 
 @pytest.fixture(scope="module")
 def own_text(tmp_path_factory):
-  """A quickstart of a few steps on a text of the user's own."""
+  """A quickstart of a few steps on the user's own text."""
   folder = tmp_path_factory.mktemp("quickstart")
   lines = [
     f"The {a} of the {b} was {c}."
@@ -19,13 +19,13 @@ def own_text(tmp_path_factory):
   ]
   (folder / "novel.txt").write_text("\n".join(lines * 60))
   with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # that four steps teach nothing, which is so
+    warnings.simplefilter("ignore", UserWarning)  # four steps learn nothing, and a warning says so
     patch.setattr(quickstart, "SHORT_STEPS", 4)
     quickstart.run(str(folder / "work"), str(folder / "novel.txt"), short=True)
   return folder / "work"
 
 
-def test_a_text_of_ones_own_gives_a_report_a_plot_and_samples(own_text):
+def test_own_text_gives_a_report_a_plot_and_samples(own_text):
   report = (own_text / "results.md").read_text()
   assert "Short run: 4 steps" in report and "perplexity" in report
   assert all(f"> {prompt.lower()}" in report for prompt in quickstart.TEXT_PROMPTS)
@@ -36,7 +36,7 @@ def test_a_text_of_ones_own_gives_a_report_a_plot_and_samples(own_text):
 def test_the_vocabulary_holds_the_characters_of_any_text(tmp_path):
   for text in ("So it was, once. " * 40, "".join(map(chr, range(0x4E00, 0x5E00)))):
     (tmp_path / "text.txt").write_text(text)
-    SentencePieceTokenizer.train([text], quickstart.vocabulary(str(tmp_path / "text.txt")))
+    SentencePieceTokenizer.train([text], quickstart.vocabulary_size(str(tmp_path / "text.txt")))
 
 
 def test_the_table_has_mean_and_spread_of_each_column():

@@ -1,6 +1,4 @@
-"""The paper's table 5 and figure 2 end to end on a tiny task: what is run, what is not run
-again, what is written.
-"""
+"""Table 5 and figure 2 end to end on a tiny task: runs, skipped runs, and output files."""
 
 import json
 import os
@@ -77,16 +75,16 @@ def test_every_row_and_point_is_run(world):
     [0],
     (result["best"]["dev_matthews"],),
   )
-  found = {
-    trunk: [(each["task"], each["step"]) for each in of]
-    for trunk, of in world.results["zero_shot"].items()
+  steps = {
+    trunk: [(result["task"], result["step"]) for result in results]
+    for trunk, results in world.results["zero_shot"].items()
   }
-  assert found == {
+  assert steps == {
     trunk: [("cola", 3)] * 3 + [("cola", 7)] * 3 for trunk in ("transformer", "lstm")
   }
 
 
-def test_what_is_written(world):
+def test_the_report_has_our_rows_beside_the_papers(world):
   assert {
     "results.json",
     "results.md",
@@ -126,7 +124,7 @@ def test_what_is_written(world):
   )
 
 
-def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
+def test_finished_runs_are_skipped_and_seeds_are_added(world, monkeypatch):
   made = []
   run_seed = finetune.run_seed
 
@@ -151,7 +149,7 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
   )
   assert made == [("runs/full/cola/seed_0", True), ("runs/full/cola/seed_1", False)]
   assert more["runs"]["full"]["cola"]["seeds"] == [0, 1]
-  assert set(more["runs"]) == set(world.results["runs"])  # what was known stays
+  assert set(more["runs"]) == set(world.results["runs"])  # earlier results stay
   report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
   assert re.search(
     r"\| cola, full \(small budget\) \| matthews \| 2 \| (-?[\d.]+; ){2}",
@@ -162,12 +160,12 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
     and "### Table 5" in report
     and "Multi-task BiLSTM + ELMo + Attn" in report
   )
-  os.remove(f"{world.workdir}/results.json")  # what was lost is found again
-  os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial-7")
+  os.remove(f"{world.workdir}/results.json")  # lost results are read from the runs
+  os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial")
   for name in os.listdir(world.workdir):
     if name.startswith(("table5", "figure2")):
       os.remove(f"{world.workdir}/{name}")
-  found = reproduce.run(
+  restored = reproduce.run(
     world.workdir,
     world.paths["transformer"],
     world.data,
@@ -176,7 +174,7 @@ def test_nothing_is_run_again_and_seeds_are_added(world, monkeypatch):
     budget="small",
     seeds=2,
   )
-  assert json.dumps(found["runs"]["full"]) == json.dumps(more["runs"]["full"])
+  assert json.dumps(restored["runs"]["full"]) == json.dumps(more["runs"]["full"])
 
 
 @pytest.fixture
@@ -191,8 +189,8 @@ def files(tmp_path):
       path = tmp_path / "glue" / name.format(split)
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_text(text)
-  header = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
-  header += "sentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+  header = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+  header += "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
   (tmp_path / "glue" / "MNLI").mkdir()
   for split in ("train", "dev_matched", "dev_mismatched"):
     row = "\t".join(["0", *["x"] * 7, "the cat sat", "a cat", "neutral", "neutral"])
@@ -212,14 +210,14 @@ def files(tmp_path):
 
 @pytest.fixture
 def made_up(monkeypatch):
-  """Runs that take no time: the list of (folder's end, config), each with a result of its own."""
+  """Replaces fine-tuning and evaluation; collects (end of the folder, config) of every run."""
   made = []
 
   def run(config, data_dir, source, workdir, seeds=1):
     made.append(("/".join(workdir.split("/")[-3:]), config))
     number = len(made) / 100
-    found = {"dev_loss": 1.0, "dev_accuracy": number, "dev_matthews": number}
-    return [{"task": config.task.name, "seed": 0, "dev": found, "best": {"step": 1, **found}}]
+    dev = {"dev_loss": 1.0, "dev_accuracy": number, "dev_matthews": number}
+    return [{"task": config.task.name, "seed": 0, "dev": dev, "best": {"step": 1, **dev}}]
 
   monkeypatch.setattr(reproduce.finetune, "run", run)
   monkeypatch.setattr(
@@ -266,8 +264,8 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
   assert "- wnli: --data_dir" in report and "- snli: --data_dir" in report
 
 
-def test_figure_2_without_all_of_its_data(world, files, made_up, tmp_path, monkeypatch):
-  monkeypatch.setattr(reproduce.zero_shot, "measure", lambda found, prepared, score: [])
+def test_figure_2_leaves_out_tasks_without_data(world, files, made_up, tmp_path, monkeypatch):
+  monkeypatch.setattr(reproduce.zero_shot, "measure", lambda loaded, prepared, score: [])
   results = reproduce.run(
     str(tmp_path / "out"), world.paths["transformer"], str(files), figure=["2"]
   )
@@ -279,13 +277,32 @@ def test_figure_2_without_all_of_its_data(world, files, made_up, tmp_path, monke
   assert "zero-shot race" not in results["left_out"]
 
 
+def test_figure_2_goes_on_without_questions_longer_than_the_context(
+  world, files, made_up, tmp_path, monkeypatch
+):
+  with open(files / "glue" / "CoLA" / "dev.tsv", "a") as file:
+    file.write(f"x\t1\t\t{'the cat ' * 40}\n")
+  measured = []
+  monkeypatch.setattr(
+    reproduce.zero_shot, "measure", lambda loaded, prepared, score: measured.append(prepared) or []
+  )
+  with pytest.warns(UserWarning, match="cola: 1 of 5 questions left out; .*dev.tsv:3: "):
+    results = reproduce.run(
+      str(tmp_path / "out"), world.paths["transformer"], str(files), figure=["2"], tasks=["cola"]
+    )
+  assert [len(prepared["cola"].questions) for prepared in measured] == [4, 4]
+  left_out = results["left_out"]["zero-shot cola of the transformer"]
+  assert re.search(r"dev.tsv:3: \d+ tokens to score; the model's context is 32", left_out)
+  assert left_out in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("task", sorted(paper.ANCHORS))
-def test_every_zero_shot_task_can_be_told_and_drawn(task, tmp_path):
-  found = [
+def test_every_zero_shot_task_can_be_reported_and_drawn(task, tmp_path):
+  measured = [
     {"task": task, "rule": "", "metric": "", "value": 0.5, "examples": 9, "step": step}
     for step in (1, 2)
   ]
-  results = {**NOTHING, "zero_shot": {"transformer": found, "lstm": found}}
+  results = {**NOTHING, "zero_shot": {"transformer": measured, "lstm": measured}}
   rows = [
     line for line in comparison.describe(results).splitlines() if line.startswith(f"| {task}, ")
   ]
@@ -294,7 +311,7 @@ def test_every_zero_shot_task_can_be_told_and_drawn(task, tmp_path):
   assert {"figure.png", "figure.svg"} == set(os.listdir(tmp_path))
 
 
-def test_what_is_known_is_told_when_a_run_fails(world, files, made_up, tmp_path, monkeypatch):
+def test_results_are_reported_when_a_run_fails(world, files, made_up, tmp_path, monkeypatch):
   run = reproduce.finetune.run
 
   def fail(config, *arguments, **named):
@@ -325,7 +342,7 @@ def test_the_papers_averages_are_the_printed_ones():
   assert "| LSTM w/ aux LM, the paper | 69.1 | 30.3 |" in report
 
 
-def test_table_5_has_the_tasks_that_two_rows_have():
+def test_table_5_has_the_tasks_of_the_full_model_and_another_row():
   one = {
     "metric": "m",
     "seeds": [0],
@@ -378,23 +395,24 @@ def test_nothing_to_run_is_an_error(world, tmp_path):
   assert not (tmp_path / "out").exists()
 
 
-def test_glue_is_averaged_by_its_own_rule():
-  """With the paper's numbers in place of ours."""
+def test_the_glue_column_is_glues_score():
+  """With the paper's numbers as our results."""
   measured = {
     "cola": {"matthews": 45.4}, "sst2": {"accuracy": 91.3}, "mrpc": {"f1": 82.3, "accuracy": 75.7},
-    "stsb": {"pearson": 82.0, "spearman": 80.0}, "qqp": {"f1": 70.3, "accuracy": 88.5}, "mnli": {"accuracy": 82.1},
-    "mnli-mismatched": {"accuracy": 81.4}, "qnli": {"accuracy": 88.1}, "rte": {"accuracy": 56.0},
+    "stsb": {"pearson": 82.0, "spearman": 80.0}, "qqp": {"f1": 70.3, "accuracy": 88.5},
+    "mnli": {"accuracy": 82.1}, "mnli-mismatched": {"accuracy": 81.4}, "qnli": {"accuracy": 88.1},
+    "rte": {"accuracy": 56.0},
     "wnli": {"accuracy": 53.4},
   }  # fmt: skip
   runs = {}
   for task, metrics in measured.items():
-    found = {f"dev_{name}": spread([value / 100])._asdict() for name, value in metrics.items()}
+    spreads = {f"dev_{name}": spread([value / 100])._asdict() for name, value in metrics.items()}
     runs[task] = {
       "metric": next(iter(metrics)),
       "seeds": [0],
       "degenerate": [],
-      "best": found,
-      "dev": found,
+      "best": spreads,
+      "dev": spreads,
       "note": "",
     }
   results = {**NOTHING, "runs": {"full": runs}}
@@ -414,19 +432,19 @@ def test_glue_is_averaged_by_its_own_rule():
     ({"table": [], "figure": []}, "nothing to reproduce: give --table"),
     ({"budget": "large"}, "--budget=large: must be one of paper, small"),
     ({"tasks": ["colla"]}, "no task 'colla'"),
-    ({"budget": "paper"}, "holds results of budget small and the checkpoints"),
+    ({"budget": "paper"}, "holds results of budget small and checkpoints"),
     ({"lstm": "nothing"}, "no checkpoint in"),
     ({"lstm": "transformer"}, "--lstm=.*: a TransformerConfig; should be a LSTMConfig"),
   ],
 )
-def test_what_is_refused(world, changes, message):
+def test_bad_arguments_are_refused(world, changes, message):
   if "lstm" in changes:
     changes = {"lstm": world.paths.get(changes["lstm"], "nothing")}
   with pytest.raises(InputError, match=message):
     reproduce.run(world.workdir, world.paths["transformer"], world.data, **world.asked | changes)
 
 
-def test_what_is_needed_later_is_missed_at_once(world, monkeypatch, tmp_path):
+def test_missing_matplotlib_is_reported_at_once(world, monkeypatch, tmp_path):
   monkeypatch.setattr(finetune, "run", None)
   monkeypatch.setitem(sys.modules, "matplotlib", None)
   with pytest.raises(InputError, match="figures need matplotlib"):
@@ -436,7 +454,7 @@ def test_what_is_needed_later_is_missed_at_once(world, monkeypatch, tmp_path):
   assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_of_something_else(world, tmp_path):
+def test_a_folder_with_other_content_is_refused(world, tmp_path):
   (tmp_path / "thesis.txt").write_text("mine")
   with pytest.raises(InputError, match="holds 'thesis.txt' and no results.json"):
     reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)
@@ -445,5 +463,5 @@ def test_a_folder_of_something_else(world, tmp_path):
       str(tmp_path / "thesis.txt"), world.paths["transformer"], world.data, **world.asked
     )
   (tmp_path / "results.json").write_text('{"budget": ')
-  with pytest.raises(InputError, match="results.json: cannot be read .* the runs stay"):
+  with pytest.raises(InputError, match="results.json: cannot be read .* finished runs are kept"):
     reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)

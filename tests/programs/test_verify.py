@@ -1,4 +1,4 @@
-"""verify: what sets two models apart, in any two formats."""
+"""verify: the differences of two models in any formats."""
 
 import dataclasses
 import itertools
@@ -51,22 +51,22 @@ def test_every_format_is_equal_to_every_other(world, capsys):
     paths.append(str(world.folder / format))
     export.run(world.run, paths[-1], format)
   for a, b in itertools.combinations(paths, 2):
-    found = verify.run(a, b, TEXT)
+    comparison = verify.run(a, b, TEXT)
     assert (
-      found["equal"]
-      and found["logits"] == 0
-      and found["array"] is None
-      and found["vocabulary"] is None
+      comparison["equal"]
+      and comparison["logits"] == 0
+      and comparison["array"] is None
+      and comparison["vocabulary"] is None
     )
-    assert found["perplexities"][0] == found["perplexities"][1] > 1
-  assert "all arrays are the same, bit for bit" in capsys.readouterr().out
+    assert comparison["perplexities"][0] == comparison["perplexities"][1] > 1
+  assert "all arrays are bit-identical" in capsys.readouterr().out
 
 
 @pytest.mark.released
 def test_openais_arrays(release, tmp_path):
   export.run(str(release.folder), str(tmp_path / "npz"), "npz")
-  found = verify.run(str(tmp_path / "npz"), str(release.folder), ["the sea, the end."])
-  assert found["equal"] and found["perplexities"][0] > 1
+  comparison = verify.run(str(tmp_path / "npz"), str(release.folder), ["the sea, the end."])
+  assert comparison["equal"] and comparison["perplexities"][0] > 1
 
 
 def test_the_perplexity_is_that_of_the_loss(world):
@@ -85,12 +85,12 @@ def test_the_perplexity_is_that_of_the_loss(world):
       if len(window) > 1:
         mean = loss(model.params, batch, None)[1]["loss"]
         total, weight = total + float(mean.total), weight + float(mean.weight)
-  found = verify.run(world.run, world.run, TEXT)
-  np.testing.assert_allclose(found["perplexities"], math.exp(total / weight), rtol=1e-5)
+  comparison = verify.run(world.run, world.run, TEXT)
+  np.testing.assert_allclose(comparison["perplexities"], math.exp(total / weight), rtol=1e-5)
 
 
 def test_the_first_array_that_differs(world, capsys):
-  """In the order of the blocks, 2 before 10, and of the places, not of their size."""
+  """Block 2 comes before block 10, however large their differences."""
 
   def change(params):
     params["trunk"]["block_10"]["mlp"]["in"]["bias"][3] += 2
@@ -98,29 +98,33 @@ def test_the_first_array_that_differs(world, capsys):
 
   deep = ModelConfig(dataclasses.replace(world.spec.trunk, layers=11))
   a, b = world("deep", deep), world("changed", deep, change)
-  found = verify.run(a, b, TEXT)
-  assert not found["equal"] and found["logits"] > 1e-3 and found["differing"] == 2
-  name, *shapes, difference = found["array"]
+  comparison = verify.run(a, b, TEXT)
+  assert not comparison["equal"] and comparison["logits"] > 1e-3 and comparison["differing"] == 2
+  name, *shapes, difference = comparison["array"]
   assert (name, *shapes) == ("trunk/block_2/mlp/in/bias", (64,), (64,)) and math.isclose(
     difference, 0.5, rel_tol=1e-5
   )
-  said = capsys.readouterr().out
+  printed = capsys.readouterr().out
   assert (
-    "first array that differs, of 2: trunk/block_2/mlp/in/bias, max |difference| 0.5 of [64]"
-    in said
+    "arrays that differ: 2, the first trunk/block_2/mlp/in/bias, max |difference| 0.5 of [64]"
+    in printed
   )
-  assert said.endswith("not equal within 0.0001\n")
+  assert printed.endswith("not equal within 0.0001\n")
   assert verify.run(a, b, TEXT, tolerance=1e6)["equal"]
 
 
-def test_what_the_text_does_not_show(world):
+def test_differences_that_the_texts_do_not_show_count(world):
   """A position that no text reaches is still a difference."""
 
   def change(params):
     params["trunk"]["positions"][11] += 1
 
-  found = verify.run(world.run, world("position", change=change), ["the sea"])
-  assert found["logits"] == 0 and not found["equal"] and found["array"][0] == "trunk/positions"
+  comparison = verify.run(world.run, world("position", change=change), ["the sea"])
+  assert (
+    comparison["logits"] == 0
+    and not comparison["equal"]
+    and comparison["array"][0] == "trunk/positions"
+  )
 
 
 def test_unused_rows_are_no_difference(world):
@@ -130,7 +134,7 @@ def test_unused_rows_are_no_difference(world):
   assert verify.run(world.run, world("rows", change=change), TEXT)["equal"]
 
 
-def test_special_rows_and_the_head_of_a_fine_tuned_model_are(world):
+def test_special_rows_and_the_head_of_a_fine_tuned_model_are_compared(world):
   spec = ModelConfig(world.spec.trunk, (ClassifyHead(),))
 
   def change(params):
@@ -142,23 +146,23 @@ def test_special_rows_and_the_head_of_a_fine_tuned_model_are(world):
   tuned = world("tuned", spec)
   assert verify.run(tuned, world("tuned_rows", spec, change), TEXT)["array"][0] == "trunk/tokens"
   assert verify.run(tuned, world("tuned_head", spec, change_head), TEXT)["array"][0] == "head/bias"
-  found = verify.run(world.run, tuned, TEXT)
-  assert not found["equal"] and found["array"][:2] == ("head/bias", None)
+  comparison = verify.run(world.run, tuned, TEXT)
+  assert not comparison["equal"] and comparison["array"][:2] == ("head/bias", None)
 
 
 def test_nan_is_not_equal(world):
   def change(params):
     params["trunk"]["block_0"]["mlp"]["in"]["bias"][0] = np.nan
 
-  found = verify.run(world.run, world("nan", change=change), TEXT, tolerance=1e9)
-  assert not found["equal"] and math.isnan(found["logits"])
+  comparison = verify.run(world.run, world("nan", change=change), TEXT, tolerance=1e9)
+  assert not comparison["equal"] and math.isnan(comparison["logits"])
 
 
-def test_models_of_other_shapes(world, capsys):
+def test_models_of_different_shapes_are_not_equal(world, capsys):
   fewer = world("fewer", ModelConfig(dataclasses.replace(world.spec.trunk, layers=2, context=8)))
-  found = verify.run(world.run, fewer, TEXT)
-  assert not found["equal"] and found["logits"] > 0
-  name, a, b, difference = found["array"]
+  comparison = verify.run(world.run, fewer, TEXT)
+  assert not comparison["equal"] and comparison["logits"] > 0
+  name, a, b, difference = comparison["array"]
   assert (name, b, difference) == ("trunk/block_2/attention/out/bias", None, math.inf) and a == (
     16,
   )
@@ -172,18 +176,20 @@ def test_compute_is_float32_whatever_the_config_says(world):
   assert verify.run(world.run, half, TEXT)["logits"] == 0
 
 
-def test_other_vocabularies(world, capsys, tiny_tokenizer):
+def test_different_vocabularies_are_not_equal(world, capsys, tiny_tokenizer):
   other = SentencePieceTokenizer.train(
     ["another text with the same number of ids, or so it is to be hoped by all"] * 3, 290
   )
   assert other.vocab_size == tiny_tokenizer.vocab_size
-  found = verify.run(world.run, world("other", tokenizer=other), TEXT)
-  assert found["logits"] == 0 and not found["equal"]
-  assert "another vocabulary of b: " in capsys.readouterr().out
+  comparison = verify.run(world.run, world("other", tokenizer=other), TEXT)
+  assert comparison["logits"] == 0 and not comparison["equal"]
+  assert "different vocabularies, of b: " in capsys.readouterr().out
   smaller = SentencePieceTokenizer.train(["another text"], 270)
   spec = ModelConfig(dataclasses.replace(world.spec.trunk, vocab_size=270))
-  found = verify.run(world.run, world("smaller", spec, tokenizer=smaller), TEXT)
-  assert not found["equal"] and found["logits"] is None and found["perplexities"] is None
+  comparison = verify.run(world.run, world("smaller", spec, tokenizer=smaller), TEXT)
+  assert (
+    not comparison["equal"] and comparison["logits"] is None and comparison["perplexities"] is None
+  )
 
 
 @pytest.mark.parametrize(
@@ -195,6 +201,6 @@ def test_no_text(world, texts, message):
 
 
 @pytest.mark.parametrize("tolerance", [-1, math.nan])
-def test_a_tolerance_that_is_none(world, tolerance):
+def test_an_invalid_tolerance_is_refused(world, tolerance):
   with pytest.raises(InputError, match="--tolerance="):
     verify.run(world.run, world.run, TEXT, tolerance)

@@ -1,6 +1,4 @@
-"""The page: its values against other computations, hostile texts, the file that it is, and what
-a browser shows.
-"""
+"""The page: values against independent computations, hostile texts, files, and a browser."""
 
 import base64
 import dataclasses
@@ -13,6 +11,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import from_json, to_json
@@ -83,7 +82,7 @@ def data_of(page):
 
 
 def shares(sequence, layers=2, heads=2):
-  """[layers, H, T, T], as the page reads its bytes."""
+  """[layers, H, T, T], decoded as in the page."""
   length = len(sequence["tokens"])
   packed = np.frombuffer(base64.b64decode(sequence["attention"]), np.uint8).reshape(
     layers, heads, -1
@@ -94,23 +93,23 @@ def shares(sequence, layers=2, heads=2):
 
 
 @pytest.mark.parametrize("trunk", ["transformer", "lstm"])
-def test_how_expected_a_token_was(model_of, tmp_path, trunk):
+def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
   texts, page = ["the cat sat on the mat", "the", LONG.strip()], tmp_path / "page.html"
   returned = visualize.run(model_of(trunk), str(page), texts)
-  found = data_of(page)
-  assert found == returned and [text["text"] for text in found["texts"]] == texts
+  page_data = data_of(page)
+  assert page_data == returned and [text["text"] for text in page_data["texts"]] == texts
   model = load_model(model_of(trunk))
   tokenizer = model.tokenizer
-  for text, shown in zip(texts, found["texts"], strict=True):
+  for text, shown in zip(texts, page_data["texts"], strict=True):
     ids = tokenizer.encode(text)
     (sequence,) = shown["sequences"]
     assert (
       sequence["tokens"] == tokenizer.processor.encode(text, out_type=str)
       and shown["classes"] is None
     )
-    places = np.arange(len(ids), dtype=np.int32)[None]
+    positions = np.arange(len(ids), dtype=np.int32)[None]
     hidden, table = model.spec.trunk.build().apply(
-      {"params": model.params["trunk"]}, ids[None], places
+      {"params": model.params["trunk"]}, Rows(ids[None], positions)
     )
     scores = np.asarray(hidden[0] @ table.T, np.float64)[:, : tokenizer.vocab_size]
     distributions = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
@@ -133,42 +132,40 @@ def test_how_expected_a_token_was(model_of, tmp_path, trunk):
       assert sequence["perplexity"] == pytest.approx(np.exp(-np.mean(expected)), rel=1e-4)
 
 
-def test_attention_to_within_a_byte(model_of, tmp_path):
+def test_attention_is_accurate_to_a_byte(model_of, tmp_path):
   (text,) = visualize.run(model_of("transformer"), str(tmp_path / "page.html"), [LONG.strip()])[
     "texts"
   ]
-  found = shares(text["sequences"][0])
+  page_data = shares(text["sequences"][0])
   model = load_model(model_of("transformer"))
   ids = model.tokenizer.encode(LONG)
   assert (
     len(ids) > 128
   )  # the program then goes by blocks of queries; at this odd length the next lines do not
-  places = np.arange(len(ids), dtype=np.int32)[None]
+  positions = np.arange(len(ids), dtype=np.int32)[None]
   trunk = model.spec.trunk.build()
   _, kept = trunk.apply(
-    {"params": model.params["trunk"]}, ids[None], places, mutable="intermediates"
+    {"params": model.params["trunk"]}, Rows(ids[None], positions), mutable="intermediates"
   )
-  np.testing.assert_allclose(found, attention_maps(kept["intermediates"])[:, 0], atol=0.004)
+  np.testing.assert_allclose(page_data, attention_maps(kept["intermediates"])[:, 0], atol=0.004)
 
 
 def test_an_lstm_has_no_attention(model_of, tmp_path):
-  found = visualize.run(model_of("lstm"), str(tmp_path / "page.html"), ["the cat"])
-  assert found["texts"][0]["sequences"][0]["attention"] is None
-  assert (found["model"]["layers"], found["model"]["heads"]) == (0, 0)
+  page_data = visualize.run(model_of("lstm"), str(tmp_path / "page.html"), ["the cat"])
+  assert page_data["texts"][0]["sequences"][0]["attention"] is None
+  assert (page_data["model"]["layers"], page_data["model"]["heads"]) == (0, 0)
 
 
 @pytest.mark.parametrize(
   "name, sequences", [("cola", 1), ("rte", 1), ("stsb", 2), ("race-middle", 4)]
 )
-def test_labels_as_the_text_goes_on(model_of, tmp_path, name, sequences):
-  """Every prefix alone, its last column cut before anything is encoded; and the whole is what
-  predict says.
-  """
+def test_label_probabilities_of_every_prefix(model_of, tmp_path, name, sequences):
+  """Each prefix is predicted alone, from truncated ids; the full text agrees with predict."""
   columns = COLUMNS.get(name, ["the cat sat"] if name == "cola" else COLUMNS["stsb"])
-  found = visualize.run(
+  page_data = visualize.run(
     model_of(name), str(tmp_path / "page.html"), ["the mat", "\t".join(columns)][len(columns) > 1 :]
   )
-  shown = found["texts"][-1]
+  shown = page_data["texts"][-1]
   assert len(shown["sequences"]) == sequences
   model = load_model(model_of(name))
   task = BuiltinTask(name).build("")
@@ -224,29 +221,29 @@ def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
   )
 
 
-def test_texts_of_a_file_come_after_typed_ones(model_of, tmp_path):
+def test_texts_of_a_file_follow_those_of_the_flag(model_of, tmp_path):
   (tmp_path / "texts.txt").write_text("the dog\n\nthe barn\n")
-  found = visualize.run(
+  page_data = visualize.run(
     model_of("transformer"), str(tmp_path / "page.html"), ["the cat"], str(tmp_path / "texts.txt")
   )
-  assert [text["text"] for text in found["texts"]] == ["the cat", "the dog", "the barn"]
+  assert [text["text"] for text in page_data["texts"]] == ["the cat", "the dog", "the barn"]
   (tmp_path / "rows.tsv").write_text("sentence2\tscore\tsentence1\nthe dog\t1\tthe barn\n")
-  found = visualize.run(
+  page_data = visualize.run(
     model_of("stsb"), str(tmp_path / "page.html"), (), str(tmp_path / "rows.tsv")
   )
-  assert [text["text"] for text in found["texts"]] == ["the barn | the dog"]
+  assert [text["text"] for text in page_data["texts"]] == ["the barn | the dog"]
 
 
-def test_a_task_cuts_by_its_rule_and_says_so(model_of, tmp_path):
+def test_a_task_truncates_as_in_fine_tuning_and_warns(model_of, tmp_path):
   with pytest.warns(
-    UserWarning, match="text 1: cut to fit the context of 160, as in fine-tuning: 158 of"
+    UserWarning, match="text 1: truncated to the context of 160, as in fine-tuning: 158 of"
   ):
     (text,) = visualize.run(model_of("cola"), str(tmp_path / "page.html"), [LONG * 2])["texts"]
-  assert text["note"].startswith("cut to fit")
+  assert text["note"].startswith("truncated to")
   assert len(text["sequences"][0]["tokens"]) == 160 and len(text["classes"]["probabilities"]) == 158
 
 
-def test_columns_are_counted(model_of, tmp_path):
+def test_a_wrong_number_of_columns_is_refused(model_of, tmp_path):
   with pytest.raises(
     InputError, match="text 2: 1 columns; the task stsb reads 2, separated by tabs: sentence1, sen"
   ):
@@ -279,7 +276,7 @@ class Tags(html.parser.HTMLParser):
       self.strips[self.open][-1][1] += data
 
 
-def test_a_hostile_text_stays_text(model_of, tmp_path):
+def test_html_in_a_text_stays_text(model_of, tmp_path):
   page, plain = tmp_path / "page.html", tmp_path / "plain.html"
   visualize.run(model_of("transformer"), str(page), [HOSTILE])
   visualize.run(model_of("transformer"), str(plain), ["the cat"])
@@ -303,9 +300,9 @@ def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
 
   monkeypatch.setattr(visualize, "read", interrupt)
   with pytest.raises(
-    InputError, match="other.html: is there already and is no page of this program"
+    InputError, match="other.html already exists and is not a page of this program"
   ):
-    visualize.run(model_of("transformer"), str(other), ["the cat"])  # told before the time is spent
+    visualize.run(model_of("transformer"), str(other), ["the cat"])  # refused before computing
   with pytest.raises(SystemExit):
     visualize.run(model_of("transformer"), str(page), ["the cat"])
   assert page.read_text() == before and other.read_text() == "<!doctype html><title>mine</title>"
@@ -317,9 +314,7 @@ def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def render(tmp_path_factory):
-  """render(page, fragment="") -> the page as a browser shows it, once its script has run without
-  an error.
-  """
+  """render(page, fragment="") -> the page in a browser, after its script has run without error."""
   browsers = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
   browser = next(filter(None, map(shutil.which, browsers)), None)
   if not browser:
@@ -343,15 +338,15 @@ def render(tmp_path_factory):
   return show
 
 
-def told(share):
-  """A share as the page writes it, where it is at least 10 %."""
+def percent(share):
+  """A share of at least 10 % in the page's format."""
   return f"{round(100 * share)}\u00a0%"
 
 
-def test_a_browser_shows_tokens_and_the_chosen_head(model_of, tmp_path, render):
+def test_a_browser_shows_tokens_and_the_selected_head(model_of, tmp_path, render):
   page = tmp_path / "page.html"
-  found = visualize.run(model_of("transformer"), str(page), ["the dog", HOSTILE])
-  (sequence,) = found["texts"][1]["sequences"]
+  page_data = visualize.run(model_of("transformer"), str(page), ["the dog", HOSTILE])
+  (sequence,) = page_data["texts"][1]["sequences"]
   token = 6
   seen = {}
   for layer, head in ((0, 0), (1, 0), (1, 1)):
@@ -362,7 +357,7 @@ def test_a_browser_shows_tokens_and_the_chosen_head(model_of, tmp_path, render):
     for j, label in enumerate(labels):
       assert label.startswith(f"{sequence['tokens'][j]}: ")
       assert label.endswith(
-        "to the right, not seen" if j > token else told(share[j]) if share[j] >= 0.1 else "%"
+        "to the right, masked" if j > token else percent(share[j]) if share[j] >= 0.1 else "%"
       )
     chosen = [
       j
@@ -373,7 +368,7 @@ def test_a_browser_shows_tokens_and_the_chosen_head(model_of, tmp_path, render):
     seen[layer, head] = labels
   assert len({tuple(labels) for labels in seen.values()}) == 3
   names = [attributes["aria-label"] for attributes, _ in shown.strips["likelihood"]]
-  assert names[0].endswith("not scored: nothing stands to its left")
+  assert names[0].endswith("not scored: no left context")
   assert (
     f"log-probability −{-sequence['logp'][1]:.3f};" in names[1]
     and f"rank {sequence['rank'][1]};" in names[1]
@@ -381,21 +376,24 @@ def test_a_browser_shows_tokens_and_the_chosen_head(model_of, tmp_path, render):
   assert shown.texts["numbers"].startswith(f"Token {token}: {sequence['tokens'][token]}")
 
 
-def test_a_browser_is_pointed_and_clicked_at(model_of, tmp_path, render):
-  """The address follows what is chosen; what is only pointed at it does not name."""
+def test_clicks_change_the_selection_and_hovering_does_not(model_of, tmp_path, render):
+  """The URL fragment follows clicks and keys, but not the pointer."""
   page, acted = tmp_path / "page.html", tmp_path / "acted.html"
-  found = visualize.run(model_of("transformer"), str(page), ["the dog", "the cat sat on the mat"])
+  page_data = visualize.run(
+    model_of("transformer"), str(page), ["the dog", "the cat sat on the mat"]
+  )
   acts = """<script>
     const choice = document.getElementById("texts"), root = document.documentElement;
     choice.value = "1 0";
     choice.onchange({target: choice});
-    document.querySelector("#heads button:nth-of-type(4) canvas").dispatchEvent(new Event("click", {bubbles: true}));
+    const send = (element, type) => element.dispatchEvent(new Event(type, {bubbles: true}));
+    send(document.querySelector("#heads button:nth-of-type(4) canvas"), "click");
     const [, , , fourth, fifth] = document.querySelectorAll("#looks button");
     fourth.click();
     fourth.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
     root.dataset.address = location.hash;
     root.dataset.focus = document.activeElement === fifth;
-    document.querySelectorAll("#likelihood button")[2].dispatchEvent(new Event("pointerover", {bubbles: true}));
+    send(document.querySelectorAll("#likelihood button")[2], "pointerover");
     root.dataset.after = location.hash;
   </script></body>"""
   acted.write_text(page.read_text().replace("</body>", acts))
@@ -406,28 +404,28 @@ def test_a_browser_is_pointed_and_clicked_at(model_of, tmp_path, render):
     address,
     "true",
   ]
-  (sequence,) = found["texts"][1]["sequences"]
+  (sequence,) = page_data["texts"][1]["sequences"]
   assert shown.texts["numbers"].startswith(f"Token 2: {sequence['tokens'][2]}")
   labels = [attributes["aria-label"] for attributes, _ in shown.strips["looks"]]
   for j, share in enumerate(shares(sequence)[1, 1, 2]):
     assert labels[j].endswith(
-      "to the right, not seen" if j > 2 else told(share) if share >= 0.1 else "%"
+      "to the right, masked" if j > 2 else percent(share) if share >= 0.1 else "%"
     )
 
 
 def test_a_browser_shows_labels(finetuned, tmp_path, render):
   page = tmp_path / "page.html"
-  found = visualize.run(
+  page_data = visualize.run(
     f"{finetuned.workdir}/seed_0", str(page), ["the cat sat", "the dog on the mat"]
   )
-  classes = found["texts"][1]["classes"]
-  shown = render(page, "text=1&layer=99&head=x")  # what is not there is left out
+  classes = page_data["texts"][1]["classes"]
+  shown = render(page, "text=1&layer=99&head=x")  # out of range: ignored
   best = max(zip(classes["probabilities"][-1], classes["labels"], strict=True))
   assert (
-    f"tokens, up to {classes['tokens'][-1]}: {best[1]}: {told(best[0])}" in shown.texts["point"]
+    f"tokens, up to {classes['tokens'][-1]}: {best[1]}: {percent(best[0])}" in shown.texts["point"]
   )
   assert [tag for tag, _ in shown.tags].count("polyline") == 2
-  assert f"fine-tuned on {found['model']['task']}" in shown.texts["about"]
+  assert f"fine-tuned on {page_data['model']['task']}" in shown.texts["about"]
 
 
 def test_a_browser_shows_an_lstm(model_of, tmp_path, render):

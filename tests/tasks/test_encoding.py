@@ -8,7 +8,8 @@ import pytest
 
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Example, each_half, encode, first_field
+from gpt_jax.tasks.encoding import Example, encode
+from gpt_jax.tasks.formats import each_half, first_field
 from gpt_jax.tasks.packing import OrderedBatches, PackedBatches
 
 START, DELIMITER, EXTRACT = 1000, 1001, 1002
@@ -128,7 +129,7 @@ def test_each_half_keeps_heads(context):
 def test_first_field_alone_is_cut_as_long_as_that_suffices():
   rng = np.random.default_rng(0)
   lengths = rng.integers(1, 80, (2000, 3))
-  kept = first_field(lengths, 64)
+  kept = first_field(lengths, 64, 3)
   assert (kept.sum(axis=1) + 3 <= 64).all() and (kept >= 0).all() and (kept <= lengths).all()
   fits = lengths[:, 1:].sum(axis=1) <= 61
   assert fits.any() and not fits.all()
@@ -303,7 +304,7 @@ def test_report():
   ] * 2
   text = encode(examples, Numbers(), 12, each_half, 2).report(("yes", "no"))
   assert "4 examples" in text and "yes 50.0%, no 50.0%" in text
-  assert "pieces outside the vocabulary: 9.09%" in text  # 1 of 11 in the distinct texts
+  assert "unknown or byte-fallback tokens: 9.09%" in text  # 1 of 11 in the distinct texts
   assert "field 2: truncated in 50.0% of sequences, 28.6% of its tokens" in text  # 6 -> 4, of 7
   assert "field 1" not in text
   assert "nothing truncated" in encode(examples, Numbers(), 64, each_half, 2).report()
@@ -315,7 +316,7 @@ def test_text_that_the_tokenizer_drops_names_file_and_line():
       return [ids[ids != 99] for ids in super().encode_many(texts)]
 
   examples = [Example((("7",),), (1.0,), "a.tsv:2"), Example((("99",),), (1.0,), "a.tsv:3")]
-  with pytest.raises(InputError, match=r"^a\.tsv:3: text field 1 holds nothing"):
+  with pytest.raises(InputError, match=r"^a\.tsv:3: text field 1 has no token"):
     encode(examples, Dropping(), 16, each_half, 1)
 
 
@@ -324,7 +325,7 @@ def test_text_that_the_tokenizer_drops_names_file_and_line():
   [
     (Example((("7", "8"),), (1.0, 0.0), "f:2"), "f:2: should have 1 sequences of 1 text fields"),
     (Example((("7",), ("8",)), (1.0, 0.0), "f:2"), "f:2: should have 1 sequences of 1 text fields"),
-    (Example((("7",),), (1.0,), "f:2"), "f:2: a label over 1 outcomes where the task has 2"),
+    (Example((("7",),), (1.0,), "f:2"), "f:2: a label over 1 classes; the task has 2"),
   ],
 )
 def test_examples_of_another_shape(second, message):

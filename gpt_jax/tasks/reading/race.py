@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.tasks.encoding import first_field
+from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
