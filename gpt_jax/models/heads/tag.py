@@ -1,0 +1,68 @@
+"""A linear head on every token: one class each (token tagging, such as CoNLL's entities)."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import option, register, validate
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.dropout import Key, dropout
+
+
+@register("tag_head")
+@dataclasses.dataclass(frozen=True)
+class TagHead:
+  """Softmax over the tags at each tagged token."""
+
+  num_classes: int = option(2, "K, the number of tags", low=2)
+  dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
+  weight: float = option(1.0, "loss weight", low=0.0)
+
+  def __post_init__(self):
+    validate(self)
+
+  scope = "tags"
+  metric = "task_loss"
+  labeled = True
+  per_token = True
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    del trunk
+    return _Tagger(self)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    return _tags(batch).weights.sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """Cross-entropy with the tags; outputs are scores [B, T, K]."""
+    del states, num_tokens
+    tags = _tags(batch)
+    log_probs = jax.nn.log_softmax(outputs)
+    of_target = jnp.take_along_axis(log_probs, tags.targets[..., None], axis=-1)[..., 0]
+    return Mean(-(of_target * tags.weights).sum(), self.denominator(batch))
+
+  def decode(self, outputs) -> jax.Array:
+    """Probabilities [B, T, K]."""
+    return jax.nn.softmax(outputs)
+
+
+def _tags(batch: Batch):
+  assert batch.tags is not None, "a batch without tags"
+  return batch.tags
+
+
+class _Tagger(nn.Module):
+  config: TagHead
+
+  @nn.compact
+  def __call__(self, states: States, batch: Batch, key: Key | None = None):
+    """Scores [B, T, K] before the softmax."""
+    del batch
+    c = self.config
+    x = dropout(states.hidden.astype(jnp.float32), c.dropout, key)
+    kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], c.num_classes))
+    bias = self.param("bias", nn.initializers.zeros, (c.num_classes,))
+    return x @ kernel + bias.reshape((1, 1, -1))

@@ -1,0 +1,130 @@
+"""Token tagging: one tag per word, learned and predicted at the word's first token.
+
+In a causal model a token's state has read only what precedes it, and the token itself.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.formats import GPTFormat
+from gpt_jax.tasks.metrics import Metric
+from gpt_jax.tasks.readers import Row
+
+
+class TaggedExample(NamedTuple):
+  """One text.
+
+  Attributes:
+    words: of the text.
+    label: the tag of each word; None: untagged.
+    location: "file:line", for messages.
+  """
+
+  words: tuple[str, ...]
+  label: tuple[str, ...] | None
+  location: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TagTask:
+  """A task with one tag per word; a LabeledTask.
+
+  Attributes:
+    name: e.g. "story-tags".
+    labels: the K tags.
+    read: (data_dir, split) -> examples.
+    metrics: name -> metric(truth [n], predicted [n]) over all tagged words; the first is primary.
+    paper: a published result with its source.
+  """
+
+  name: str
+  labels: tuple[str, ...]
+  read: Callable[[str, str], Iterable[TaggedExample]]
+  metrics: Mapping[str, Metric]
+  paper: str = ""
+
+  kind = "tagging"
+  columns = ("text",)
+  tfds: tuple[str, ...] = ()
+
+  @property
+  def head(self) -> dict[str, Any]:
+    return {"type": "tag_head", "num_classes": len(self.labels)}
+
+  @property
+  def primary_metric(self) -> str:
+    return next(iter(self.metrics))
+
+  def examples(self, data_dir: str, split: str) -> list[TaggedExample]:
+    return list(self.read(data_dir, split))
+
+  def example(self, row: Row) -> TaggedExample:
+    """The words of a text, separated by spaces."""
+    words = tuple(row.texts[0].split())
+    if not words:
+      raise InputError(f"{row.location}: column 'text' is empty; fill it in or remove the row")
+    return TaggedExample(words, None, row.location)
+
+  def encode(self, examples: list[TaggedExample], tokenizer: Tokenizer, context: int) -> Encoded:
+    """Encodes each word by itself, and cuts texts that exceed the context."""
+    if not examples:
+      raise InputError("no examples to encode")
+    texts, tags = [], []
+    for example in examples:
+      ids, of_ids = self._encode(example, tokenizer)
+      texts.append(ids)
+      tags.append(of_ids)
+    format = GPTFormat()
+    count = len(examples)
+    lengths = np.array([len(ids) for ids in texts], np.int32)
+    unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
+    return Encoded(
+      texts,
+      np.arange(count, dtype=np.int32).reshape(count, 1, 1),
+      np.minimum(lengths, context - format.overhead(1)).reshape(count, 1, 1),
+      np.zeros((count, 1), np.float32),
+      [example.location for example in examples],
+      context,
+      tokenizer.special,
+      float(unknown / lengths.sum()),
+      tags=tags,
+      format=format,
+    )
+
+  def score(self, predictions: Any, truth: Any) -> dict[str, float]:
+    """The metrics over all tagged words; see Task.score for "degenerate".
+
+    Args:
+      predictions: a list of probabilities [t, K].
+      truth: a list of tags [t], -1 for none.
+    """
+    tags = np.concatenate(truth)
+    expected = tags[tags >= 0]
+    predicted = np.concatenate([p.argmax(-1) for p in predictions])[tags >= 0]
+    scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
+    if np.ptp(predicted) == 0:
+      scores["degenerate"] = 1.0
+    return scores
+
+  def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """The tags of the words that fit the context, separated by spaces."""
+    of_words = prediction[truth >= 0].argmax(-1)
+    return {"prediction": " ".join(self.labels[i] for i in of_words), "probabilities": {}}
+
+  def _encode(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of a text, and the tag of each: that of its word at the first, -1 at the others."""
+    label = example.label or (self.labels[0],) * len(example.words)  # untagged: any tag
+    for tag in label:
+      if tag not in self.labels:
+        raise InputError(f"{example.location}: tag {tag!r}: should be one of {self.labels}")
+    ids, tags = [], []
+    for word, tag in zip(tokenizer.encode_many(list(example.words)), label, strict=True):
+      ids.append(word)
+      tags.append(np.where(np.arange(len(word)) == 0, self.labels.index(tag), -1))
+    return np.concatenate(ids).astype(np.int32), np.concatenate(tags).astype(np.int32)
