@@ -74,6 +74,12 @@ def write_json(path: str, value: Any, *, overwrite: bool = True) -> None:
     file.write("\n")
 
 
+def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
+  """Raises InputError if an output exists and the user did not ask to replace it."""
+  if not overwrite and os.path.lexists(path):
+    raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")
+
+
 def _partial(path: str) -> str:
   return f"{path}.partial-{os.getpid()}"
 
@@ -88,9 +94,3 @@ def _rename_to_new(old: str, new: str) -> None:
     os.replace(old, new)
   else:
     os.remove(old)
-
-
-def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
-  """Raises InputError if an output exists and the user did not ask to replace it."""
-  if not overwrite and os.path.lexists(path):
-    raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")

@@ -98,10 +98,10 @@ def _sources(encoded: dict[str, dict[TestSet, Encoded]], data_dir: str) -> dict[
 
 def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str]]:
   """File -> the column of predictions."""
-  predict = load_model(path).predictor()  # a second time, so that only one model is in memory
+  predictor = load_model(path).predictor()  # loaded again, so that only one model is in memory
   columns = {}
   for test_set, examples in test_sets.items():
-    probabilities = predict(examples, 32)
+    probabilities = predictor(examples, 32)
     if not np.isfinite(probabilities).all():
       raise InputError(
         f"--checkpoints: {path} predicts nan for {test_set.task}; its training has diverged"
@@ -149,8 +149,8 @@ def _check_out(out: str) -> None:
 
 
 @contextlib.contextmanager
-def _create(out: str) -> Iterator[IO]:
-  """Opens the zip; `out` appears only when it is complete."""
+def _create(out: str) -> Iterator[IO[bytes]]:
+  """Opens a temporary file that becomes `out` if no error occurs; never replaces a file."""
   try:
     with atomic_file(out, "wb", overwrite=False) as file:
       yield file

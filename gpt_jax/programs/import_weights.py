@@ -26,17 +26,14 @@ def run(format: str, path: str, out: str) -> None:
     InputError: an unknown format; missing or damaged files, or files of another format; an existing
       `out`.
   """
-  find_format(format)  # refuses "": the format is never guessed here
+  find_format(format)  # required: files of one format must not be read as another
   with atomic_folder(out) as folder:
     loaded = load_model(path, format)
-    config = loaded.config
-    if config is None:
-      windows = WindowsConfig(length=loaded.spec.trunk.context)
-      config = PretrainConfig(loaded.spec.trunk, data=windows)
+    trunk, step = loaded.spec.trunk, loaded.step
+    config = loaded.config or PretrainConfig(trunk, data=WindowsConfig(length=trunk.context))
     meta = {**loaded.meta, "config": to_json(config)}
     claim(folder, config, loaded.tokenizer, {"imported": os.path.basename(os.path.abspath(path))})
     leaves, tree = jax.tree.flatten(loaded.params)
-    trunk, step = loaded.spec.trunk, loaded.step
     del loaded
     # Saving copies NumPy arrays, all at once, but not JAX arrays: convert them one by one.
     for i, leaf in enumerate(leaves):

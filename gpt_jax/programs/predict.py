@@ -13,7 +13,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, refuse_existing
 from gpt_jax.tasks.readers import Row, read_lines, read_table
-from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.task import LabeledTask
 
 
 def run(
@@ -58,14 +58,7 @@ def run(
     raise InputError(
       f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
     )
-  if source is None:
-    examples = task.examples(data_dir, split or "test")
-  else:
-    examples = [task.example(row) for row in read_rows(source, task)]
-    if not examples:
-      raise InputError(
-        f"--input={source}: no rows; the columns should be {', '.join(task.columns)}"
-      )
+  examples = _examples(task, source, data_dir, split or "test")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
     predictions = loaded.predictor()(encoded, batch_size)
@@ -74,7 +67,17 @@ def run(
   return results
 
 
-def read_rows(source: str, task: Task) -> Iterator[Row]:
+def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split: str) -> list:
+  """The examples of a split of data_dir, or of the file `source`."""
+  if source is None:
+    return task.examples(data_dir or "", split)
+  examples = [task.example(row) for row in read_rows(source, task)]
+  if not examples:
+    raise InputError(f"--input={source}: no rows; the columns should be {', '.join(task.columns)}")
+  return examples
+
+
+def read_rows(source: str, task: LabeledTask) -> Iterator[Row]:
   """Reads the rows of a file, ignoring labels; see `run` for the formats."""
   if source.endswith((".csv", ".jsonl", ".json")):
     return read_table(source, task.columns)

@@ -167,7 +167,8 @@ def _check(
   figures.pyplot()
   check_data_dir(data_dir)
   names = set(listing(workdir))
-  foreign = sorted(names - {"runs", "compilation_cache", "lock", "results.json.partial"})
+  known = {"runs", "compilation_cache", "lock"}
+  foreign = [name for name in sorted(names - known) if not name.startswith("results.json.partial")]
   if foreign and "results.json" not in names:
     raise InputError(
       f"--workdir={workdir} holds {foreign[0]!r} and no results.json; use another folder"
@@ -178,6 +179,7 @@ def _load(name: str, path: str) -> LoadedModel:
   loaded, flag = load_model(path), "--checkpoint" if name == "transformer" else "--lstm"
   if loaded.task:
     raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
+  loaded.language_model()  # fail before the expensive part
   if not isinstance(loaded.spec.trunk, TRUNKS[name]):
     actual, expected = type(loaded.spec.trunk).__name__, TRUNKS[name].__name__
     raise InputError(f"{flag}={path}: a {actual}; should be a {expected}")

@@ -51,12 +51,14 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     `labels` and their `probabilities` [prefixes, K]; it is None without a head.
 
   Raises:
-    InputError: no text, an unreadable one, one longer than the context, or another file at `out`.
+    InputError: no text, an unreadable one or one longer than the context, a bidirectional model, or
+      another file at `out`.
   """
   if not texts and not source:
     raise InputError("no text: give one with --text=TEXT, or a file of texts with --input=FILE")
   loaded = load_model(checkpoint)
   task = loaded.task
+  loaded.language_model()  # fail before the expensive part
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")

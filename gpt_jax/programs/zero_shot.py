@@ -42,8 +42,9 @@ def run(
   check_data_dir(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   loaded = load_model(paths[0])
+  model = loaded.language_model()  # fail before the expensive part
   prepared = prepare(loaded, data_dir, tasks, examples)
-  score = make_scorer(loaded.language_model())
+  score = make_scorer(model)
   results = []
   for path in paths:
     loaded = loaded if path == paths[0] else load_model(path)

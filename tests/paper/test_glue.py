@@ -272,7 +272,7 @@ def test_killed_in_the_middle(model_of, data, tmp_path, monkeypatch):
 @some_are_constant
 def test_a_model_that_predicts_nothing_is_told(model_of, few, data, tmp_path, monkeypatch):
   nan = np.full((few["CoLA.tsv"].rows, 2), np.nan)
-  monkeypatch.setattr(LoadedModel, "predictor", lambda self: lambda *_: nan)
+  monkeypatch.setattr(LoadedModel, "predictor", lambda _: lambda *_: nan)
   with pytest.raises(InputError, match="cola predicts nan for cola; its training has diverged"):
     glue.run([model_of("cola")], data, str(tmp_path / "submission.zip"))
   assert os.listdir(tmp_path) == ["data"]

@@ -17,6 +17,7 @@ from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict
 from gpt_jax.tasks import readers
+from gpt_jax.tasks.task import Task
 
 TEXTS = ["the cat sat", "a dog ran", "old dog on the mat", "cat"]
 

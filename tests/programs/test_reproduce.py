@@ -161,7 +161,7 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, monkeypatch):
     and "Multi-task BiLSTM + ELMo + Attn" in report
   )
   os.remove(f"{world.workdir}/results.json")  # lost results are read from the runs
-  os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial")
+  os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial-7")
   for name in os.listdir(world.workdir):
     if name.startswith(("table5", "figure2")):
       os.remove(f"{world.workdir}/{name}")
