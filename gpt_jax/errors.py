@@ -2,7 +2,7 @@
 
 
 class InputError(ValueError):
-  """Bad user input. The message is one line: file, line or field, value, what would be right."""
+  """Bad user input; the message is one line: file, line or field, value, what would be right."""
 
 
 class MissingInput(InputError):

@@ -1,5 +1,7 @@
-"""transformers' folders without transformers: equal when read back, in all their varieties, refused
-where they are not ours to read. tests/interop/test_transformers.py has theirs beside it."""
+"""transformers folders without transformers: every variety is read back equal, or refused.
+
+test_transformers.py compares with transformers itself.
+"""
 
 import json
 import shutil
@@ -17,6 +19,7 @@ from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -27,10 +30,10 @@ pytestmark = pytest.mark.usefixtures("spacy_there")
 
 GPT2 = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
 HEADS = {
-  "no head": (None, None),
-  "classes": (ClassifyHead(3), "mnli"),
-  "both orders": (ClassifyHead(2), "mrpc"),
-  "choices": (ClassifyHead(4, "per_choice"), "race"),
+  "no head": ((LanguageHead(),), None),
+  "classes": ((ClassifyHead(3),), "mnli"),
+  "both orders": ((LanguageHead(0.5), ClassifyHead(2)), "mrpc"),
+  "choices": ((ClassifyHead(4, "per_choice"),), "race"),
 }
 
 
@@ -46,8 +49,8 @@ def parts_of(make_run, tokenizer, norm="post", head="no head"):
     norm=norm,
     dtype="bfloat16",
   )
-  config, task = HEADS[head]
-  spec = ModelConfig(trunk, config)
+  heads, task = HEADS[head]
+  spec = ModelConfig(trunk, heads)
   meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
   if task:
     meta["task"] = to_json(BuiltinTask(task))

@@ -83,7 +83,7 @@ def test_the_model_is_openais(release):
   batch = causal_batch(rows)
   hidden, table = jax.jit(spec.build().apply)({"params": params}, batch).states
   ours = np.asarray(logits(hidden, table, spec.trunk.vocab_size))[0, :, : tokenizer.vocab_size]
-  expected = numpy_gpt1(release.vector.astype(np.float64), release.shapes, batch.inputs[0])
+  expected = numpy_gpt1(release.vector.astype(np.float64), release.shapes, batch.rows.inputs[0])
   assert expected.std() > 0.2
   np.testing.assert_allclose(ours, expected, atol=1e-4, rtol=0)
 

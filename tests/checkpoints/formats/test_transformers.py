@@ -19,6 +19,7 @@ from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
@@ -40,12 +41,12 @@ def theirs(name, folder):
   return getattr(transformers, name).from_pretrained(str(folder), local_files_only=True).eval()
 
 
-def exported(folder, make_run, openai_tokenizer, norm, head=None, task=""):
+def exported(folder, make_run, openai_tokenizer, norm, heads=(LanguageHead(),), task=""):
   """A model with everything perturbed, and the folder of it; (spec, params, tokenizer)."""
   tokenizer = openai_tokenizer if norm == "post" else GPT2
   spec = ModelConfig(
     TransformerConfig(tokenizer.vocab_size, context=24, layers=3, width=32, heads=4, norm=norm),
-    head,
+    heads,
   )
   params = make_run.params_of(spec, 3)
   meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
@@ -119,7 +120,7 @@ def test_a_classifier_there(
   """Its scores, though its class has no bias; of two orders, when the logits of both are added."""
   folder = tmp_path / "out"
   spec, params, tokenizer = exported(
-    folder, make_run, openai_tokenizer, norm, ClassifyHead(num_classes), task
+    folder, make_run, openai_tokenizer, norm, (ClassifyHead(num_classes),), task
   )
   assert np.abs(params["head"]["bias"]).max() > 0.05
   ids = rows_of(tokenizer.vocab_size + 3, 4)
@@ -154,7 +155,7 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
 
   folder = tmp_path / "out"
   spec, params, tokenizer = exported(
-    folder, make_run, openai_tokenizer, norm, ClassifyHead(4, "per_choice"), "race"
+    folder, make_run, openai_tokenizer, norm, (ClassifyHead(4, "per_choice"),), "race"
   )
   ids = rows_of(tokenizer.vocab_size + 3, 8)
   ids[:, -1] = tokenizer.special.extract
