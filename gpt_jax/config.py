@@ -5,6 +5,7 @@ names on the command line, stored as JSON under registered names.
 import dataclasses
 import difflib
 import importlib
+import importlib.abc
 import importlib.util
 import inspect
 import os
@@ -292,8 +293,9 @@ _REGISTER = re.compile(r"""^@(?:\w+\.)*register\(["']([^"']+)["']\)""", re.MULTI
 
 def _source(module: str) -> str:
   spec = importlib.util.find_spec(module)
-  loader = spec.loader if spec else None
-  return (loader.get_source(module) or "") if hasattr(loader, "get_source") else ""
+  if spec is None or not isinstance(spec.loader, importlib.abc.InspectLoader):
+    return ""
+  return spec.loader.get_source(module) or ""
 
 
 def _registered_class(name: Any) -> type:
@@ -463,10 +465,10 @@ def _parse_as(text: str, hint: Any) -> Any:
     inside = text[1:-1] if text[:1] + text[-1:] in ("()", "[]") else text
     parts = [part.strip() for part in inside.split(",") if part.strip()]
     hints = _item_hints(arguments, len(parts))
-    values = tuple(
+    items = tuple(
       _parse_as(part, item_hint) for part, item_hint in zip(parts, hints, strict=False)
     )
-    return None if len(hints) != len(parts) or None in values else values
+    return None if len(hints) != len(parts) or None in items else items
   if hint is bool:
     return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
   if hint in (int, float):

@@ -26,10 +26,10 @@ def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterat
     OSError: opening, writing or renaming failed.
   """
   partial = _partial(path)
-  text_options = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+  encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
   rename = os.replace if overwrite else _rename_to_new
   try:
-    with open(partial, mode, **text_options) as file:
+    with open(partial, mode, encoding=encoding, newline=newline) as file:
       yield file
     rename(partial, path)
   finally:

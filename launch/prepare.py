@@ -5,6 +5,8 @@ python launch/prepare.py --source=PATH|GLOB|FOLDER|tfds:NAME|embedded[,…] --ou
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -12,7 +14,11 @@ import command_line
 from gpt_jax.programs.prepare import PrepareConfig
 
 OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
-DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+DEFINE: dict[Any, Callable[..., flags.FlagHolder]] = {
+  str: flags.DEFINE_string,
+  int: flags.DEFINE_integer,
+  float: flags.DEFINE_float,
+}
 OPTIONS = []
 for field in dataclasses.fields(PrepareConfig):
   required = field.name == "source"

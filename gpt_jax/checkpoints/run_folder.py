@@ -130,7 +130,7 @@ def checksum(tree: Any) -> str:
   """CRC-32 of the bytes of all arrays in a tree, as hexadecimal: identifies parameters or data."""
   crc = 0
   for array in jax.tree.leaves(tree):
-    crc = zlib.crc32(np.ascontiguousarray(array), crc)
+    crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
   return f"{crc:08x}"
 
 

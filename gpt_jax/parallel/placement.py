@@ -29,7 +29,8 @@ def local_rows(size: int, mesh: Mesh, microbatches: int = 1) -> np.ndarray:
   sharding = NamedSharding(mesh, P("data"))
   indices = sharding.addressable_devices_indices_map((rows.shape[1],)).values()
   # By their first row: devices along `model` hold the same rows, in whatever order.
-  parts = {int(rows[0, index[0]][0]): rows[:, index[0]] for index in indices}
+  columns = [index[0] for index in indices if index is not None]
+  parts = {int(rows[0][column][0]): rows[:, column] for column in columns}
   return np.concatenate([parts[first] for first in sorted(parts)], axis=1).reshape(-1)
 
 

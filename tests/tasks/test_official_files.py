@@ -469,4 +469,4 @@ def test_a_real_training_set_is_encoded_and_packed(data_root, name):
   batch = batches(0)
   text = batch.rows.inputs.reshape(-1)
   assert (text[batch.labels.anchors] == tokenizer.special.extract).all()
-  np.testing.assert_allclose(batch.labels.sum(axis=1), 1, rtol=1e-6)
+  np.testing.assert_allclose(batch.labels.distributions.sum(axis=1), 1, rtol=1e-6)

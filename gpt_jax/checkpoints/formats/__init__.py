@@ -7,6 +7,7 @@ May import: the root files, data, tasks, models; the top of this file not even j
 
 import ast
 import importlib
+import importlib.abc
 import importlib.util
 import pkgutil
 from typing import Any, Protocol, cast
@@ -72,7 +73,9 @@ def _import(name: str) -> Format:
 def _help_text(module: str) -> str:
   """The value of the module's HELP, "" without one."""
   spec = importlib.util.find_spec(module)
-  source = spec.loader.get_source(module) if spec and spec.loader else ""
+  source = None
+  if spec and isinstance(spec.loader, importlib.abc.InspectLoader):
+    source = spec.loader.get_source(module)
   for node in ast.parse(source or "").body:
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HELP":
       return ast.literal_eval(node.value)

@@ -28,7 +28,8 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
 
 def _write(path: str, arrays: Arrays, config: dict) -> None:
   del config  # it is in config.json
-  np.savez(path, **arrays)
+  named: dict[str, Any] = dict(arrays)
+  np.savez(path, **named)
 
 
 def _read(path: str) -> Arrays:

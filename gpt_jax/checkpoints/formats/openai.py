@@ -51,14 +51,15 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
     files = ", ".join(FILES[0])
     raise InputError(f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {files}")
   trunk = _read_shapes(os.path.join(folder, SHAPES), tokenizer)
-  pieces = [_open(os.path.join(folder, name)) for name in PIECES]
+  memmaps = [_open(os.path.join(folder, name)) for name in PIECES]
+  pieces: list[np.ndarray] = [*memmaps]
   size, expected_size = sum(map(len, pieces)), sum(map(math.prod, _shapes(trunk)))
   if size != expected_size:
     raise InputError(
       f"{folder}: {PIECES[0]} to {PIECES[-1]} hold {size:,} numbers, and {SHAPES} has "
       f"{expected_size:,}; copy them again"
     )
-  layout_of_pieces = [[len(piece), piece.offset] for piece in pieces]
+  layout_of_pieces = [[len(piece), piece.offset] for piece in memmaps]
   arrays = {"positions": np.empty((trunk.context, trunk.width), np.float32)}
   _take(pieces, arrays["positions"])
   arrays["tokens"] = np.zeros((trunk.rows, trunk.width), np.float32)
@@ -105,7 +106,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
         while count:
           rest = rest if rest.size else next(numbers)
           part, rest = rest[:count], rest[count:]
-          file.write(part)
+          file.write(part.data)
           count -= part.size
 
 

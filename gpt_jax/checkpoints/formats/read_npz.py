@@ -56,5 +56,5 @@ def norm(p, name, x):
 
 
 if __name__ == "__main__":
-  likeliest = logits(*load(sys.argv[1]), list(map(int, sys.argv[2:])))[-1].argsort()[::-1]
-  print(likeliest[:5])
+  params, sizes = load(sys.argv[1])
+  print(logits(params, sizes, list(map(int, sys.argv[2:])))[-1].argsort()[:-6:-1])

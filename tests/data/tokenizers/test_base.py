@@ -24,7 +24,7 @@ KINDS = ("reversed",)
 class Reversed(Tokenizer):
   special_names: tuple[str, ...] = DEFAULT_SPECIAL
   kind, normalizer, line_id, vocab_size, hash = "reversed", "none", 10, 128, "r"
-  files, metadata = {"reversed.txt": b""}, {}
+  files, metadata, byte_fallback = {"reversed.txt": b""}, {}, np.zeros(128, bool)
 
   def encode_many(self, texts):
     return [np.array([*text[::-1].encode("ascii")], np.int32) for text in texts]
