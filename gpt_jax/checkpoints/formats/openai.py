@@ -18,7 +18,7 @@ from gpt_jax.checkpoints.formats import layout
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
-from gpt_jax.data.tokenizers.openai_files import FILES
+from gpt_jax.data.tokenizers.openai_files import FILES, is_release, read_files
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder
 from gpt_jax.models.model import ModelConfig
@@ -46,6 +46,8 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   Raises:
     InputError: a file is missing, damaged or does not fit the others. Nothing is unpickled.
   """
+  if not is_release(folder):
+    read_files(folder)  # raises InputError, which names the missing file
   tokenizer = load_released(folder)
   if not isinstance(tokenizer, GPT1Tokenizer):
     files = ", ".join(FILES[0])
