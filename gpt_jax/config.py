@@ -465,9 +465,7 @@ def _parse_as(text: str, hint: Any) -> Any:
     inside = text[1:-1] if text[:1] + text[-1:] in ("()", "[]") else text
     parts = [part.strip() for part in inside.split(",") if part.strip()]
     hints = _item_hints(arguments, len(parts))
-    items = tuple(
-      _parse_as(part, item_hint) for part, item_hint in zip(parts, hints, strict=False)
-    )
+    items = tuple(_parse_as(part, item_hint) for part, item_hint in zip(parts, hints, strict=False))
     return None if len(hints) != len(parts) or None in items else items
   if hint is bool:
     return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
