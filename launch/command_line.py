@@ -87,11 +87,13 @@ def defaults(program: str) -> dict[str, Any]:
   They are read from the source: importing a program imports JAX, which would slow --help down.
   """
   spec = importlib.util.find_spec(f"gpt_jax.programs.{program}")
+  assert spec is not None and spec.origin is not None
   with open(spec.origin, encoding="utf-8") as file:
     tree = ast.parse(file.read())
-  (run,) = (node for node in tree.body if getattr(node, "name", None) == "run")
+  functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+  (run,) = (function for function in functions if function.name == "run")
   positional = run.args.args[len(run.args.args) - len(run.args.defaults) :]
-  pairs = [
+  pairs: list[tuple[ast.arg, ast.expr | None]] = [
     *zip(positional, run.args.defaults, strict=True),
     *zip(run.args.kwonlyargs, run.args.kw_defaults, strict=True),
   ]
@@ -218,11 +220,17 @@ def _usage(doc: str) -> str:
   return "\n".join(lines)
 
 
-def _format_warning(message: Warning, category: type[Warning], *location) -> str:
+def _format_warning(
+  message: Warning | str,
+  category: type[Warning],
+  filename: str,
+  lineno: int,
+  line: str | None = None,
+) -> str:
   """Prints a UserWarning without the line of code that raised it."""
   if category is UserWarning:
     return f"warning: {message}\n"
-  return _default_format(message, category, *location)
+  return _default_format(message, category, filename, lineno, line)
 
 
 def _catch_interrupts() -> None:
@@ -255,7 +263,7 @@ def _catch_interrupts() -> None:
 def _tune_malloc() -> None:
   """Makes glibc keep freed memory: page faults would take a quarter of a training step on a CPU."""
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-  if not hasattr(libc, "gnu_get_libc_version"):
+  if libc is None or not hasattr(libc, "gnu_get_libc_version"):
     return
   m_arena_max, m_mmap_max, m_trim_threshold, m_top_pad = -8, -4, -1, -2  # malloc.h
   libc.mallopt(m_arena_max, 1)

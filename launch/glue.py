@@ -25,16 +25,20 @@ def main():
   from gpt_jax.paper.glue import check
   from gpt_jax.programs import glue
 
-  making = {"--checkpoints": CHECKPOINTS.value, "--data_dir": DATA_DIR.value, "--out": OUT.value}
+  checkpoints, data_dir, out = CHECKPOINTS.value, DATA_DIR.value, OUT.value
+  making = {"--checkpoints": checkpoints, "--data_dir": data_dir, "--out": out}
   missing = [name for name, value in making.items() if value is None]
-  if CHECK.value is not None and len(missing) < len(making):
-    raise InputError(f"--check cannot be combined with {', '.join(making)}")
-  if CHECK.value is None and missing:
-    raise InputError(f"needed: {', '.join(missing)}; or --check alone (--help describes the flags)")
   sources = {}
-  if CHECK.value is None:
-    sources = glue.run(CHECKPOINTS.value, DATA_DIR.value, OUT.value)
-  for file, counts in check(CHECK.value or OUT.value).items():
+  if CHECK.value is not None:
+    if len(missing) < len(making):
+      raise InputError(f"--check cannot be combined with {', '.join(making)}")
+    submission = CHECK.value
+  elif checkpoints is None or data_dir is None or out is None:
+    raise InputError(f"needed: {', '.join(missing)}; or --check alone (--help describes the flags)")
+  else:
+    submission = out
+    sources = glue.run(checkpoints, data_dir, out)
+  for file, counts in check(submission).items():
     total = counts.total()
     shares = ", ".join(f"{label} {count / total:.1%}" for label, count in sorted(counts.items()))
     print(f"{file:11} {total:7,}  {shares:55} {sources.get(file, '')}".rstrip())

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax.parallel.mesh import axis_size
 from gpt_jax.parallel.partition import constrain
@@ -119,7 +120,7 @@ def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
   return jnp.where(used.reshape((1,) * (scores.ndim - 1) + (-1,)), scores, -1e9)
 
 
-def token_log_probs(scores: jax.Array, ids: jax.Array) -> jax.Array:
+def token_log_probs(scores: jax.Array | np.ndarray, ids: jax.Array | np.ndarray) -> jax.Array:
   """log P of each id, float32 [...], from logits [..., R]."""
   chosen = jnp.take_along_axis(scores, ids[..., None], axis=-1)[..., 0]
   return chosen - jax.nn.logsumexp(scores, axis=-1)

@@ -61,7 +61,7 @@ def _comparison(title: str, table: tables.Table, runs: dict[str, Any], note: str
   ours = [_value(runs, column) for column in table.columns]
   if all(value is None for value in ours):
     return []
-  rows = []
+  rows: list[tuple[str, Sequence[Any]]] = []
   for name, values in table.rows.items():
     rows.append((f"{name}, the paper" if name == tables.OURS else name, values))
   rows.append((f"**ours**{note}", ours))
@@ -76,7 +76,7 @@ def _ablations(runs: dict[str, Any], note: str) -> list[str]:
     return []
   all_titles = [column.title for column in table.columns]
   titles = list(next(iter(points.values())))
-  rows = []
+  rows: list[tuple[str, Sequence[Any]]] = []
   for name, values in points.items():
     by_title = dict(zip(all_titles, table.rows[name], strict=True))
     theirs = [by_title[title] for title in titles]
@@ -211,12 +211,15 @@ def _value(runs: dict[str, Any], column: tables.Column) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-  return None if None in values else statistics.mean(values)
+  known = [value for value in values if value is not None]
+  return statistics.mean(known) if len(known) == len(values) else None
 
 
 def _differences(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[str]:
-  pairs = zip(ours, theirs, strict=True)
-  return ["" if None in pair else f"{pair[0] - pair[1]:+.1f}" for pair in pairs]
+  differences = []
+  for our, their in zip(ours, theirs, strict=True):
+    differences.append("" if our is None or their is None else f"{our - their:+.1f}")
+  return differences
 
 
 def _table(

@@ -329,7 +329,8 @@ def _cola_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[
     rows = evenly(find("cola").examples(data_dir, split), examples)
     texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
     for row, ids in zip(rows, texts, strict=True):
-      questions.append(Question(ids[:1], (ids[1:],), (0,), row.location, _label(row), split))
+      first, *rest = ids.tolist()
+      questions.append(Question([first], (rest,), (0,), row.location, _label(row), split))
   return questions
 
 
@@ -457,6 +458,7 @@ def _judge_pronouns(
 
 
 def _label(example: Example) -> int:
+  assert example.label is not None
   return int(np.argmax(example.label))
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
@@ -104,7 +104,7 @@ def _without_header(
     yield Row(cells, None, f"{source}:{number}")
 
 
-def _write(file: TextIO, results: Sequence[dict[str, Any]], suffix: str) -> None:
+def _write(file: IO[str], results: Sequence[dict[str, Any]], suffix: str) -> None:
   """Writes JSON lines for .jsonl, CSV for .csv, else TSV."""
   if suffix == ".jsonl":
     for result in results:
@@ -133,7 +133,7 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
 
 
 @contextlib.contextmanager
-def _open_output(output: str) -> Iterator[TextIO]:
+def _open_output(output: str) -> Iterator[IO[str]]:
   """Opens the output; a file appears only when it is complete."""
   if output == "-":
     yield sys.stdout

@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,12 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   metrics = pretrain.run(pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained)
   entropy = TokenFile(data, "train").unigram_entropy
   plot(pretrained, entropy, os.path.join(workdir, "loss.png"))
-  results = {"short": short, "unigram_entropy": entropy, **metrics, "tasks": {}}
+  results: dict[str, Any] = {
+    "short": short,
+    "unigram_entropy": entropy,
+    **metrics,
+    "tasks": {},
+  }
   for task in () if text else TASKS:
     results["tasks"][task.name] = compare(task, pretrained, workdir, short)
   stories = generate.run(
@@ -71,7 +77,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
 def vocabulary_size(text: str) -> int:
   """A size with room for all characters of the text that even a short text supports."""
   sources = find_all(text)
-  characters = set()
+  characters: set[str] = set()
   for source in sources:
     for piece in read_pieces(source.name):
       characters.update(piece.text.casefold())
@@ -104,7 +110,10 @@ def compare(
   task: Task, pretrained: str, workdir: str, short: bool
 ) -> dict[str, float | list[float]]:
   """Accuracies on dev examples, which share no phrase with the training examples."""
-  accuracies = {"chance": 1 / task.num_classes, "bag_of_words": bag_of_words(task)}
+  accuracies: dict[str, float | list[float]] = {
+    "chance": 1 / task.num_classes,
+    "bag_of_words": bag_of_words(task),
+  }
   for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
@@ -156,10 +165,10 @@ def bag_of_words(task: Task) -> float:
 def _texts_and_labels(task: Task, split: str) -> tuple[list[tuple[str, ...]], np.ndarray]:
   """The fields of each example's first sequence (multiple choice: of all options), labels [N]."""
   examples = task.examples("", split)
-  texts = []
+  texts: list[tuple[str, ...]] = []
   for example in examples:
     texts += example.sequences if task.pooling == "per_choice" else example.sequences[:1]
-  return texts, np.argmax([example.label for example in examples], -1)
+  return texts, np.argmax(np.array([example.label for example in examples]), -1)
 
 
 def plot(pretrained: str, unigram_entropy: float, path: str) -> None:

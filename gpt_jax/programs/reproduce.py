@@ -278,7 +278,7 @@ def _history(
     names.remove("race-middle")
   history = {}
   for trunk, loaded in asked.models.items():
-    prepared = {}
+    prepared: dict[str, Any] = {}
     for name in names:
       try:
         prepared |= zero_shot.prepare(loaded, asked.data_dir, [name], asked.budget.zero_shot)
@@ -308,7 +308,7 @@ def _open_results(asked: _Asked) -> Iterator[dict[str, Any]]:
   models = {name: loaded.identity for name, loaded in asked.models.items()}
   budget = asked.budget.name
   with lock(asked.workdir):
-    results = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
+    results: dict[str, Any] = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
     if os.path.exists(path):
       try:
         with open(path, encoding="utf-8") as file:
@@ -344,6 +344,7 @@ def _fine_tune(
   _log(f"{progress}: {task}, {setting.name} {note}")
   folder = os.path.join(asked.workdir, "runs", setting.name, task)
   seeds = max(asked.seeds, len(known.get(task, {}).get("seeds", ())))
+  arguments: dict[str, Any]
   if seeds > 1:
     arguments = {"workdir": folder, "seeds": seeds}
   else:  # with one seed the run would fill `folder` itself, and seeds could not be added later
@@ -405,7 +406,8 @@ def sized(
   if not budget.tokens:
     return config, ""
   task = find(name)
-  limits, notes = {}, []
+  limits: dict[str, Any] = {}
+  notes = []
   for split in ("train", "dev"):
     examples = task.examples(data_dir, split)
     sample = task.encode(evenly(examples, 300), loaded.tokenizer, loaded.spec.trunk.context)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.trunk import States
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
 
@@ -54,7 +55,7 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
   tokenizers = [model.tokenizer for model in models]
   same_vocabulary = tokenizers[0].hash == tokenizers[1].hash
   differences = _differences(*models)
-  comparison = {
+  comparison: dict[str, Any] = {
     "logits": None,
     "perplexities": None,
     "array": differences[0] if differences else None,
@@ -81,11 +82,11 @@ def _differences(a: LoadedModel, b: LoadedModel) -> list[Difference]:
   differences = []
   for name in sorted(left.keys() | right.keys(), key=_natural_order):
     x, y = left.get(name), right.get(name)
-    shapes = [None if array is None else array.shape for array in (x, y)]
-    if shapes[0] != shapes[1]:
-      differences.append(Difference(name, *shapes, math.inf))
+    shape_a, shape_b = (None if array is None else array.shape for array in (x, y))
+    if x is None or y is None or shape_a != shape_b:
+      differences.append(Difference(name, shape_a, shape_b, math.inf))
     elif not np.array_equal(x, y):
-      differences.append(Difference(name, *shapes, float(np.abs(x - y).max())))
+      differences.append(Difference(name, shape_a, shape_b, float(np.abs(x - y).max())))
   return differences
 
 
@@ -129,7 +130,8 @@ def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
   @jax.jit
   def apply(params, ids):
     places = np.arange(ids.shape[1], dtype=np.int32)[None]
-    hidden, table = float32_model.apply({"params": params}, Rows(ids, places), method="states")
+    states = float32_model.apply({"params": params}, Rows(ids, places), method="states")
+    hidden, table = cast(States, states)
     return logits(hidden, table, trunk.vocab_size)[0, :, : trunk.vocab_size]
 
   def forward(ids):

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
@@ -248,7 +248,7 @@ def _prefixes(task: Task, encoded: Encoded) -> tuple[Encoded, list[int]]:
     counts.append(int(lengths[growing].max()))
     for n in range(1, counts[-1] + 1):
       kept.append(np.where(growing, np.minimum(lengths, n), lengths))
-  repeated = {}
+  repeated: dict[str, Any] = {}
   for name in ("fields", "labels", "locations"):
     repeated[name] = np.repeat(getattr(encoded, name), counts, axis=0)
   return dataclasses.replace(encoded, kept=np.stack(kept), **repeated), counts
@@ -263,7 +263,7 @@ def _render(page: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _open_page(out: str) -> Iterator[TextIO]:
+def _open_page(out: str) -> Iterator[IO[str]]:
   """Opens the page; a file appears only when it is complete."""
   try:
     if os.path.isdir(out):
