@@ -41,7 +41,10 @@ def theirs(name, folder):
   return getattr(transformers, name).from_pretrained(str(folder), local_files_only=True).eval()
 
 
-def exported(folder, make_run, openai_tokenizer, norm, heads=(LanguageHead(),), task=""):
+LANGUAGE_MODEL = (LanguageHead(),)
+
+
+def exported(folder, make_run, openai_tokenizer, norm, heads=LANGUAGE_MODEL, task=""):
   """A model with everything perturbed, and the folder of it; (spec, params, tokenizer)."""
   tokenizer = openai_tokenizer if norm == "post" else GPT2
   spec = ModelConfig(
