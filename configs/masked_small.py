@@ -2,6 +2,11 @@
 
 python launch/prepare.py --source=embedded --out=data/world --vocab_size=1500
 python launch/pretrain.py --config=configs/masked_small.py --data=data/world --workdir=runs/masked
+
+0.8M parameters, 2,048 tokens per step. Hardware: 2 CPU cores. Expect a loss per masked token of
+1.05 nats at step 3,500 on held-out text, whose unigram entropy is 4.43. The loss stays near 4 for
+the first 1,600 steps: a masked language model learns from 15 % of the tokens and leaves the plateau
+of word frequencies late.
 """
 
 from gpt_jax.data.windows import WindowsConfig

@@ -571,7 +571,10 @@ CASES = [
     "import_weights --format=hf --path=hf --out=new",
     "hf/model.safetensors: not a safetensors file (",
   ),
-  ("import_weights --format=npz --path=release --out=new", "release: not a whole exported model ("),
+  (
+    "import_weights --format=npz --path=release --out=new",
+    "release: not a complete exported model (",
+  ),
   ("verify --a={pretrained} --b=nothing --text=the", "no checkpoint in"),
   ("verify --a={pretrained} --b=hf_bert --text=the", "hf_bert/config.json: model_type 'bert'"),
   (

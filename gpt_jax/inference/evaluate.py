@@ -65,15 +65,14 @@ def task_measures(task: LabeledTask, predictions: Any, truth: Any) -> dict[str, 
   return {"loss": float(loss), **task.score(predictions, truth)}
 
 
-def text_measures(loss: Mean, n_tokens: int, n_bytes: int) -> dict[str, float]:
-  """Loss in nats per token, its perplexity, and bits per byte of the text.
+def text_measures(loss: Mean, n_tokens: int, n_bytes: int, attention: str) -> dict[str, float]:
+  """Loss in nats per predicted token, its perplexity and, for a causal model, bits per byte.
 
-  The first token of a text has nothing before it and is not predicted; bits per byte counts it at
-  the mean loss.
+  The first token of a text has no context and is not predicted; bits per byte counts it at the mean
+  loss. A model that sees what follows a token assigns the text no probability, so no bits.
   """
   nats = loss.value
-  return {
-    "loss": nats,
-    "perplexity": math.exp(min(nats, 700.0)),
-    "bits_per_byte": nats * n_tokens / n_bytes / math.log(2),
-  }
+  measures = {"loss": nats, "perplexity": math.exp(min(nats, 700.0))}
+  if attention == "causal":
+    measures["bits_per_byte"] = nats * n_tokens / n_bytes / math.log(2)
+  return measures

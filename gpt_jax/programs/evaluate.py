@@ -83,5 +83,5 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   return {
     "tokens": text.n_tokens,
     "bytes": text.n_bytes,
-    **text_measures(means["loss"], text.n_tokens, text.n_bytes),
+    **text_measures(means["loss"], text.n_tokens, text.n_bytes, loaded.spec.attention),
   }

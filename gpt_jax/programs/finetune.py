@@ -28,6 +28,7 @@ from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.paper.seeds import Spread, spread
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
+from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.tasks.encoding import Encoded, evenly
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
@@ -350,7 +351,7 @@ def run_seed(
       )
   evaluation = evaluation or measure(state.params)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
-  if jax.process_index() == 0:  # only process 0 has metrics.jsonl
+  if is_main_process():  # only process 0 has metrics.jsonl
     result["best"] = best_evaluation(workdir, primary)
     write_json(finished, result)
   return result
@@ -438,7 +439,7 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 def write_summary(results: list[dict[str, Any]], workdir: str) -> None:
   """Writes `summary.json` on process 0, and logs it."""
   over_seeds = summary(results)
-  if jax.process_index() == 0:
+  if is_main_process():
     write_json(os.path.join(workdir, "summary.json"), over_seeds)
   log(format_summary(over_seeds))
 

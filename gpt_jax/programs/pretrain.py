@@ -199,7 +199,7 @@ def make_measure(
   def measure(params) -> dict[str, float]:
     batches = evaluation_batches(objective, windows, rows)
     means = evaluator(params, itertools.islice(batches, config.evaluation_batches or None))
-    measures = text_measures(means["loss"], held_out.n_tokens, held_out.n_bytes)
+    measures = text_measures(means["loss"], held_out.n_tokens, held_out.n_bytes, spec.attention)
     return {f"valid_{name}": value for name, value in measures.items()}
 
   return measure

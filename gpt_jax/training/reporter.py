@@ -11,16 +11,15 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-import jax
-
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
+from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
 
 
 def log(text: str) -> None:
   """Prints to standard error on process 0."""
-  if jax.process_index() == 0:
+  if is_main_process():
     print(text, file=sys.stderr, flush=True)
 
 
@@ -48,7 +47,7 @@ class Reporter:
     flops_per_token: float = 0.0,
     stream: TextIO | None = None,
   ):
-    self._writes = jax.process_index() == 0
+    self._writes = is_main_process()
     self._total, self._step, self._unigram_entropy = total_steps, start_step, unigram_entropy
     self._flops_per_token = flops_per_token
     self._bar, self._stream = None, stream or sys.stderr

@@ -118,5 +118,6 @@ def test_a_masked_language_model_is_trained_saved_and_evaluated(prepared, tmp_pa
   assert loaded.spec == ModelConfig(loaded.spec.trunk, (MaskedHead(),), "bidirectional")
   assert loaded.spec.trunk.special_tokens == 4 and "mask" in loaded.tokenizer.special
   again = evaluate.run(str(tmp_path / "run"), prepared)
+  assert "bits_per_byte" not in again  # it assigns a text no probability
   assert again["loss"] == pytest.approx(results["valid_loss"], rel=1e-5)
   assert again["loss"] < np.log(loaded.tokenizer.vocab_size) - 1

@@ -102,7 +102,7 @@ def load_export(
     raise
   except (OSError, ValueError, damage) as error:
     raise InputError(
-      f"{folder}: not a whole exported model ({error}); copy or export it again"
+      f"{folder}: not a complete exported model ({error}); copy or export it again"
     ) from error
   if meta.pop("format", None) != _format(weights):
     raise InputError(

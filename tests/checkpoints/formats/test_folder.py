@@ -193,7 +193,7 @@ def test_a_bad_header_is_refused(tmp_path, parts, content):
   safetensors.save(str(exported), *parts)
   (exported / "weights.safetensors").write_bytes(content)
   reseal(exported, "weights.safetensors")
-  with pytest.raises(InputError, match="not a whole exported model .*header"):
+  with pytest.raises(InputError, match="not a complete exported model .*header"):
     safetensors.load(str(exported))
 
 

@@ -41,12 +41,15 @@ def theirs(name, folder):
   return getattr(transformers, name).from_pretrained(str(folder), local_files_only=True).eval()
 
 
-def exported(folder, make_run, openai_tokenizer, norm, heads=None, task=""):
+LANGUAGE_MODEL = (LanguageHead(),)
+
+
+def exported(folder, make_run, openai_tokenizer, norm, heads=LANGUAGE_MODEL, task=""):
   """A model with everything perturbed, and the folder of it; (spec, params, tokenizer)."""
   tokenizer = openai_tokenizer if norm == "post" else GPT2
   spec = ModelConfig(
     TransformerConfig(tokenizer.vocab_size, context=24, layers=3, width=32, heads=4, norm=norm),
-    heads or (LanguageHead(),),
+    heads,
   )
   params = make_run.params_of(spec, 3)
   meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
