@@ -1,0 +1,86 @@
+"""Attention: every kind of mask against NumPy, and the dispatch to backends."""
+
+import sys
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops.attention import AttentionMask, Dropout, attention, backends
+from gpt_jax.ops.dropout import step_key
+
+B, H, K = 2, 2, 4
+
+
+def inputs(length, seed=0):
+  return np.random.default_rng(seed).normal(size=(3, B, H, length, K)).astype(np.float32)
+
+
+def reference(q, k, v, allowed, bias=0.0):
+  """Plain attention in float64; allowed bool [B, T, T]."""
+  q, k, v = (x.astype(np.float64) for x in (q, k, v))
+  scores = np.einsum("bhtk,bhsk->bhts", q, k) / np.sqrt(K) + bias
+  scores = np.where(allowed[:, None], scores, -np.inf)
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  return np.einsum("bhts,bhsk->bhtk", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("kind", ["causal", "bidirectional", "prefix"])
+@pytest.mark.parametrize("length", [7, 128])  # in one block of queries, and in four
+@pytest.mark.parametrize("seed", range(3))
+def test_masks(kind, length, seed):
+  rng = np.random.default_rng(seed)
+  segments = np.sort(rng.integers(3, size=(B, length)), axis=1).astype(np.int32)
+  prefix = rng.random((B, length)) < 0.3
+  steps = np.arange(length)
+  before = steps[:, None] >= steps[None]
+  allowed = {
+    "causal": before[None],
+    "bidirectional": np.ones((1, length, length), bool),
+    "prefix": before[None] | prefix[:, None, :],
+  }[kind]
+  allowed = allowed & (segments[:, :, None] == segments[:, None, :])
+  bias = rng.normal(size=(1, H, length, length)).astype(np.float32)
+  q, k, v = inputs(length, seed)
+  output = attention(q, k, v, AttentionMask(kind, segments, prefix), bias)
+  np.testing.assert_allclose(output, reference(q, k, v, allowed, bias), atol=2e-5)
+
+
+def test_dropout_zeroes_probabilities():
+  """With v of ones and one key left per query, outputs are 0 or 1 / (1 - rate)."""
+  q, k, _ = inputs(8)
+  segments = np.broadcast_to(np.arange(8, dtype=np.int32), (B, 8))
+  v = np.ones((B, H, 8, K), np.float32)
+  output = np.asarray(
+    attention(q, k, v, AttentionMask("causal", segments), dropout=Dropout(0.5, step_key(0, 0)))
+  )
+  assert set(np.unique(output)) == {0.0, 2.0}
+
+
+def test_observers_see_the_probabilities_before_dropout():
+  q, k, v = inputs(8)
+  seen = []
+  attention(
+    q, k, v, AttentionMask("causal"), dropout=Dropout(0.5, step_key(0, 0)), observe=seen.append
+  )
+  (probabilities,) = seen
+  np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-6)
+
+
+def test_an_unknown_backend_is_named_with_those_there_are():
+  assert "plain" in backends()
+  with pytest.raises(InputError, match=r"attention backend 'flash': must be one of .*plain"):
+    TransformerConfig(attention_backend="flash")
+
+
+def test_a_backend_is_a_file(monkeypatch):
+  """A trunk that names another file attends with it."""
+  q, k, v = inputs(8)
+  module = types.ModuleType("gpt_jax.ops.attention_constant")
+  module.__spec__ = types.SimpleNamespace(name=module.__name__)
+  module.attend = lambda q, *_: jnp.full_like(q, 3.0)
+  monkeypatch.setitem(sys.modules, module.__name__, module)
+  assert (attention(q, k, v, AttentionMask("causal"), backend="constant") == 3).all()
