@@ -1,8 +1,8 @@
 """GPT-1 (Radford et al. 2018) in JAX and Flax: pre-train on text, fine-tune on tasks.
 
-The rooms, top to bottom. Each imports only from the rooms above it, and nothing imports launch/:
+The subpackages, top to bottom. Each imports only from those above it; nothing imports launch/:
 
-  config errors files batch    what all rooms agree on                           \\
+  config errors files batch    shared by all                                    \\
   data                         text -> tokens -> windows                          |  numpy only,
   tasks                        labeled rows -> packed batches                     |  no jax
   objectives                   rows of token ids -> a pre-training batch         /
@@ -11,7 +11,7 @@ The rooms, top to bottom. Each imports only from the rooms above it, and nothing
   models                       trunks (transformer, lstm, …) and heads/ (language, classify, …)
   checkpoints                  the run folder, saved steps, import and export formats
   training                     optimizer, step, loop, hooks, transfer to a new task
-  inference                    generate, score, evaluate, attention maps: a model in use
+  inference                    generation, scoring, evaluation, attention maps
   paper                        the paper's tables, zero-shot rules, comparison with ours
   programs                     one run(…) per command in launch/
 

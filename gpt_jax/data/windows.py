@@ -94,7 +94,8 @@ class Windows:
     document = np.searchsorted(self._span_ends, spans, side="right")
     size = self._size[document]
     first_span = np.where(document > 0, self._span_ends[document - 1], 0)
-    # The spans of a document predict a multiple of stride tokens; the phase skips some others.
+    # The spans of a document cover a multiple of stride targets; the phase says how many of the
+    # remaining ones (the slack) come before the first span.
     predicted = np.maximum(1, (size - 1) // stride) * stride
     slack = np.maximum(0, (size - 1) - predicted)
     phase = (hash64(document, self.seed, epoch, 1) % (slack + 1).astype(np.uint64)).astype(np.int64)

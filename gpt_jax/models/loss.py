@@ -63,6 +63,6 @@ class _ModelLoss:
       total = total + head.weight * (mean.total / denominator)
     if len(self._heads) == 1 and self._heads[0].weight == 1:
       return total, {"loss": next(iter(metrics.values()))}
-    # As a Mean that adds up over microbatches: the weight is that of the first head.
+    # Scaled so that these Means add up over microbatches to the total, weighted by the first head.
     first = self._heads[0].scope
     return total, {"loss": Mean(total * denominators[first], own[first]), **metrics}

@@ -1,4 +1,4 @@
-"""Models: a trunk and its heads. Parameters are `{trunk}` or `{trunk, head}`."""
+"""Models: a trunk and its heads. Parameters are `{trunk}` and a subtree for each head."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from gpt_jax.ops.dropout import Key
 class ModelConfig:
   """All that is needed to rebuild a model around its parameters; it travels with a checkpoint."""
 
-  trunk: Any = option(None, "TransformerConfig or LSTMConfig")
+  trunk: Any = option(None, "config of the trunk, e.g. TransformerConfig")
   heads: tuple[Any, ...] = option((LanguageHead(),), "what is computed from the hidden states")
   attention: str = option(
     "causal",
@@ -33,15 +33,14 @@ class ModelConfig:
 
   @property
   def head(self) -> Any:
-    """The head that was trained on labels; None of a pre-trained model."""
+    """The head that was trained on labels; None for a pre-trained model."""
     return next((head for head in self.heads if head.labeled), None)
 
   @property
   def num_tokens(self) -> int:
-    """Rows of the table that are tokens here.
+    """Ids that can be predicted: logits of the table's other rows are masked.
 
-    Special tokens are inputs and targets of labeled examples (openai/train.py:174-178), and of no
-    other text.
+    Special tokens are predicted in labeled examples (openai/train.py:174-178) and nowhere else.
     """
     special = self.trunk.special_tokens if self.head else 0
     return self.trunk.vocab_size + special
@@ -90,7 +89,8 @@ class Model(nn.Module):
   def __call__(self, batch: Batch, key: Key | None = None) -> Outputs:
     """key: dropout key; None evaluates."""
     trunk_key, head_keys = _split(key, self.config.heads)
-    states = self.trunk(batch.rows, trunk_key)
+    source = {} if batch.source is None else {"source": batch.source}
+    states = self.trunk(batch.rows, trunk_key, **source)
     outputs = []
     for head, head_key in zip(self.config.heads, head_keys, strict=True):
       module = getattr(self, head.scope)
@@ -116,7 +116,7 @@ class Model(nn.Module):
 
 
 def _split(key: Key | None, heads: Sequence[Head]) -> tuple[Key | None, list[Key | None]]:
-  """The keys of the trunk and of each head. A language model's key is its trunk's."""
+  """The keys of the trunk and of each head. Without a labeled head all get `key` itself."""
   if key is None or not any(head.labeled for head in heads):
     return key, [key] * len(heads)
   keys: list[Key | None] = []

@@ -82,8 +82,9 @@ class TransformerConfig:
 
   @property
   def residual_scale(self) -> float:
-    """Of the first kernels that add to the residual stream: pre-norm, it grows with depth
-    (GPT-2, section 2.3).
+    """Factor on the initial std of the projections into the residual stream.
+
+    (2 L)^-1/2 for pre-norm (GPT-2, section 2.3), else 1.
     """
     return (2 * self.layers) ** -0.5 if self.norm == "pre" else 1.0
 
@@ -98,7 +99,7 @@ class TransformerConfig:
     return embeddings * self.width + self.layers * per_block + last_norm
 
   def flops_per_token(self, length: int) -> float:
-    """6 N + 12 L T D per token of a training step, attention counted whole."""
+    """6 N + 12 L T D per token of a training step, without discounting the causal mask."""
     return 6 * self.parameter_count() + 12 * self.layers * length * self.width
 
   def depth(self, path: str) -> int:
@@ -154,8 +155,8 @@ class Transformer(nn.Module):
   def extend(self, inputs, positions, valid, cache: Cache):
     """Reads T more tokens per row, evaluating; see trunk.Trunk.
 
-    Positions that are not valid write to cache slots that later tokens overwrite before they are
-    attended to, so no mask is needed.
+    `valid` is ignored: an invalid position writes a cache slot that is overwritten before any later
+    token attends to it.
     """
     del valid
     x, table = self._embed(inputs, positions, None)

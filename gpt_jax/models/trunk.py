@@ -29,7 +29,10 @@ class Trunk(Protocol):
   """A trunk's flax module. Its parameters are the subtree `trunk` of every model."""
 
   def __call__(self, rows: Rows, key: Key | None = None) -> States:
-    """`key`: dropout key; None evaluates."""
+    """`key`: dropout key; None evaluates.
+
+    An encoder-decoder has a third argument, `source`: the encoder's Rows, from Batch.source.
+    """
     ...
 
   def start(self, batch_size: int) -> Any:

@@ -37,7 +37,7 @@ class Objective(Protocol):
   def heads(self) -> tuple[dict, ...]:
     """The heads that learn from its batches, as JSON configs, e.g. ({"type": "language"},).
 
-    Names and not classes, since heads are models and this room knows only numpy.
+    Names and not classes, since heads are models and this subpackage knows only numpy.
     """
     ...
 

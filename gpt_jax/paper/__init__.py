@@ -2,5 +2,5 @@
 
 tables (2 to 5 and figure 2 as numbers), comparison and figures (ours beside the paper's), seeds
 (spread over runs), zero_shot (tasks without fine-tuning), glue (submission format and score).
-May import every room above programs; programs and launch import it.
+May import every subpackage above programs; programs and launch import it.
 """

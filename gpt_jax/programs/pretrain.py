@@ -64,7 +64,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
     workdir: folder of the run.
 
   Raises:
-    InputError: for every user error, before any training time is spent.
+    InputError: user errors, before training; later only if ten updates in a row are not finite.
   """
   if not isinstance(config, PretrainConfig):
     raise InputError(

@@ -66,7 +66,7 @@ def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) ->
 
   The examples in order of length, cut into N strata of M: every batch draws one of each. One shape
   must hold the fullest batch, so this saves a tenth (MRPC) to a third (RACE) of the cells that a
-  plain shuffle needs. Unlike batches of like lengths, it biases no gradient.
+  plain shuffle needs. Unlike length bucketing it leaves the gradients of batches unbiased.
   """
   M = len(lengths) // batch_size
   order = rng.permutation(len(lengths))[: M * batch_size]

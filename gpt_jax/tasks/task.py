@@ -148,7 +148,7 @@ class Task:
 
   @property
   def head(self) -> dict[str, Any]:
-    """As a name and sizes: the class is a model, and this room knows only numpy."""
+    """A name and sizes, since the class is a model and this subpackage knows only numpy."""
     return {"type": "classify", "num_classes": self.num_classes, "pooling": self.pooling}
 
   @property

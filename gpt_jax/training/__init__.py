@@ -3,5 +3,5 @@
 Start at trainer.py, which assembles the parts; loop.py is the loop itself and hooks.py what runs
 between updates. step.py has gradient and update, reporter.py metrics.jsonl and the console,
 flops.py MFU, transfer.py what fine-tuning takes from a checkpoint.
-May import parallel, ops, models, checkpoints and the rooms above; knows no task and no objective.
+May import checkpoints and the subpackages above; knows no task and no objective.
 """

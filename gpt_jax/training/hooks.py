@@ -11,11 +11,11 @@ from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
 
 
-class Moment(NamedTuple):
+class StepContext(NamedTuple):
   """The run after a step, as a hook sees it.
 
   Attributes:
-    step: updates made.
+    step: batches seen, skipped updates included.
     total_steps: length of the run.
     stopping: whether the run ends here because of a SIGTERM.
     state: the state after this step; a hook must not keep it, since the next step reuses its
@@ -37,13 +37,13 @@ class Hook:
   """A function called between updates, and when it is due.
 
   Attributes:
-    run: given the Moment; returns named numbers if it is an evaluation, else None.
+    run: given the StepContext; returns named numbers if it is an evaluation, else None.
     due: step -> whether to run after it.
     at_end: whether to run after the last step too.
-    on_stop: whether to run after the step at which a SIGTERM stops the run too.
+    on_stop: whether to run after the last step before a SIGTERM exit too.
   """
 
-  run: Callable[[Moment], dict[str, float] | None]
+  run: Callable[[StepContext], dict[str, float] | None]
   due: Callable[[int], bool]
   at_end: bool = True
   on_stop: bool = False
@@ -79,7 +79,7 @@ def log_progress(reporter: Reporter, tokens_per_step: float, due: Callable[[int]
   Hooks that read the interval's metrics must come before it.
   """
 
-  def run(moment: Moment) -> None:
+  def run(moment: StepContext) -> None:
     interval = moment.interval
     reporter.progress(moment.step, interval.means(), tokens_per_step * interval.steps)
     interval.clear()
@@ -92,7 +92,7 @@ def evaluate(
 ) -> Hook:
   """Reports measure(params), which later hooks of the same step find in `moment.evaluation`."""
 
-  def run(moment: Moment) -> dict[str, float]:
+  def run(moment: StepContext) -> dict[str, float]:
     with reporter.paused():
       measured = measure(moment.state.params)
       reporter.results(moment.step, measured)
@@ -106,7 +106,7 @@ def save(
 ) -> Hook:
   """Saves a checkpoint with the evaluation of the same step, if one was made."""
 
-  def run(moment: Moment) -> None:
+  def run(moment: StepContext) -> None:
     with reporter.paused():
       checkpoints.save(moment.step, moment.state, meta, moment.evaluation)
     if moment.stopping:
@@ -124,7 +124,7 @@ def warn_when_stuck(unigram_entropy: float, after: float, due: Callable[[int], b
   """
   warned = False
 
-  def run(moment: Moment) -> None:
+  def run(moment: StepContext) -> None:
     nonlocal warned
     loss = moment.interval.means().get("loss")
     if warned or loss is None or moment.step <= after or loss < unigram_entropy:

@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.training.hooks import Hook, Moment
+from gpt_jax.training.hooks import Hook, StepContext
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.step import TrainState
 
@@ -67,8 +67,8 @@ def fit(
 ) -> tuple[TrainState, dict[str, float]]:
   """Trains from the state's step to `total_steps`.
 
-  The metrics of a step are fetched after the next one is dispatched, so that the device never
-  waits for the host, or at once if a hook is due: what it evaluates or saves is known to be sound.
+  Metrics are fetched one step late, to keep the device busy. Before a hook runs they are fetched at
+  once, so that no hook sees an unchecked state.
 
   Args:
     state: the first state; its memory is reused.
@@ -99,7 +99,7 @@ def fit(
         pending = None
       evaluation = {}
       for hook in hooks_due:
-        moment = Moment(number, total_steps, stopping, state, interval, evaluation)
+        moment = StepContext(number, total_steps, stopping, state, interval, evaluation)
         evaluation = evaluation | (hook.run(moment) or {})
       if stopping:
         raise SystemExit(0)

@@ -58,7 +58,7 @@ class Trainer:
     Args:
       model: has `init(key, example)["params"]`.
       loss: what a step minimizes, such as model_loss(model).
-      example: a host batch of the model's; only its structure matters.
+      example: a host batch for tracing `init`; its values are ignored.
       optimizer: from make_optimizer.
       mesh: from make_mesh.
       rules: tensor-parallel rules on parameter paths, such as the trunk's TENSOR_PARALLEL.

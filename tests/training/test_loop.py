@@ -422,7 +422,7 @@ def stuck_at(hook, step, loss):
   """Runs the hook at a step whose loss is given."""
   interval = Interval()
   interval.add(step, {"finite": True, "loss": Mean(np.float32(loss), np.float32(1))})
-  hook.run(hooks.Moment(step, 100, False, None, interval, {}))
+  hook.run(hooks.StepContext(step, 100, False, None, interval, {}))
 
 
 def test_a_stuck_run_warns_once():
