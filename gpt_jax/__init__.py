@@ -18,8 +18,7 @@ The subpackages, top to bottom. Each imports only from those above it; nothing i
 A notebook calls the programs' run(…), as launch/ does, and gpt_jax.load.
 """
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # for type checkers; importing typing would slow `import gpt_jax` down
 if TYPE_CHECKING:
   from gpt_jax.inference.model import Model
 

@@ -185,6 +185,6 @@ def test_finished_steps_are_skipped(execute, quickstart, own, visualize):
     ) and "resumed at step 800" in execution.text("pretrain")
     assert "valid_loss" not in execution.text("pretrain")
   for execution in again[1:]:
-    assert "done already" in execution.text("finetune") and "dev_accuracy" not in execution.text(
+    assert "finished already" in execution.text(
       "finetune"
-    )
+    ) and "dev_accuracy" not in execution.text("finetune")

@@ -179,7 +179,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     )
   loaded = load_model(pretrained)
   trunk = loaded.spec.trunk
-  format = loaded.meta.get("format", to_json(GPTFormat()))
+  format = loaded.meta.get("sequence_format", to_json(GPTFormat()))
   if format != to_json(GPTFormat()):
     raise InputError(
       f"--pretrained={pretrained}: fine-tuned on sequences of {format.get('type')!r}; this program "
@@ -374,7 +374,7 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
     "task": to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
     "trained_special": list(start.tokenizer.special.names),
-    "format": to_json(GPTFormat()),
+    "sequence_format": to_json(GPTFormat()),
   }
 
 

@@ -50,7 +50,7 @@ def entry_of(name, data_dir):
 
 def test_the_list_describes_every_task():
   entries = {entry.task: entry for entry in list_tasks.run()}
-  assert list(entries) == [task.name for task in all_tasks()] and len(entries) == 22
+  assert list(entries) == [task.name for task in all_tasks()]
   results = {}
   for entry in entries.values():
     assert (entry.sizes, entry.remarks) == ({}, ())

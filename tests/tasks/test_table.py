@@ -71,7 +71,7 @@ def test_the_options_of_multiple_choice_are_columns(files):
     "per_choice",
     ("first", "second", "third"),
   )
-  np.testing.assert_array_equal(task.truncate(np.array([[90, 9]]), 32), [[20, 9]])
+  np.testing.assert_array_equal(task.truncate(np.array([[90, 9]]), 32, 3), [[20, 9]])
 
 
 def test_a_config_with_labels_does_not_need_the_training_file(files):
