@@ -6,13 +6,14 @@ linear decay after a warm-up of 0.2 %.
 
 Tasks: cola, sst2, mrpc, qqp, stsb, mnli, mnli-mismatched, qnli, rte, snli, scitail, race,
 race-middle, race-high, storycloze, storycloze-2018; wnli, which is in GLUE but not in the paper;
-story-ending, story-doing, story-company, story-next of the embedded story world. With `:table`,
-files of your own:
+story-ending, story-doing, story-company, story-next and story-tags (one tag per word) of the
+embedded story world. With `:table`, files of your own:
 
   python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR \
     --pretrained=DIR --workdir=DIR --config.task.columns=question,answer \
     --config.task.label=verdict --config.task.transform=entailment
 
+After configs/masked_small.py add --config.lm_weight=0: a bidirectional model has no next token.
 From scratch, with the checkpoint's vocabulary and sizes: --config.transfer_layers=-1.
 
 Hardware: one GPU, minutes per task; for a small model a CPU (README.md). Expect: the paper's test

@@ -84,6 +84,8 @@ def _is_claimed(workdir: str, config: Any, data: dict[str, Any], tokenizer: Toke
 def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
   """Raises InputError if a folder without config.json holds the files of something else."""
   for name in sorted(listing(workdir)):
+    if name.startswith("seed_"):
+      raise InputError(f"--workdir={workdir} holds runs of several seeds; use another folder")
     unfinished = name.startswith("config.json.")
     if name not in _FILES_BEFORE_CONFIG and not unfinished:
       raise InputError(

@@ -39,7 +39,8 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
   Returns:
     equal: whether vocabularies, arrays and logits are equal within the tolerance.
     logits: the largest |difference| at any position; None for vocabularies of different sizes.
-    perplexities: of a and b on the texts, without each window's first token; or None.
+    perplexities: of a and b on the texts, without each window's first token; None as for
+      logits, and if a model is not causal.
     array: the first Difference in the arrays' bits, None if there is none.
     differing: the number of arrays that differ.
     vocabulary: how the vocabularies differ, in words; None if they do not.
@@ -117,6 +118,8 @@ def _compare_logits(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]
     difference = np.maximum(difference, np.abs(a - b).max())  # unlike max() it keeps a nan
     nats -= [float(token_log_probs(scores[:-1], ids[1:]).sum()) for scores in (a, b)]
     predicted += len(ids) - 1
+  if any(model.spec.attention != "causal" for model in models):
+    return {"logits": float(difference)}  # a bidirectional model has seen what it would predict
   perplexities = np.exp(np.minimum(nats / predicted, 700))
   return {"logits": float(difference), "perplexities": tuple(perplexities.tolist())}
 

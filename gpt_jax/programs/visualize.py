@@ -59,6 +59,8 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   loaded = load_model(checkpoint)
   task = loaded.task
   loaded.language_model()  # fail before the expensive part
+  if task is not None and loaded.spec.head.per_token:
+    raise InputError(f"{checkpoint}: {task.name} labels every word; use launch/predict.py")
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")

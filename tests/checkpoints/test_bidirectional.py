@@ -9,7 +9,9 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import generate, visualize, zero_shot
+from gpt_jax.programs import finetune, generate, visualize, zero_shot
+from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.tasks.task import BuiltinTask
 
 TEXT = "the cat sat on the mat"
 
@@ -48,3 +50,10 @@ def test_embeddings_use_the_models_own_attention(run):
   hidden, _ = loaded.model.apply(variables, Rows(ids, positions), method="states")
   assert ids.shape[1] < 16  # so that there is padding, which must not be attended to
   np.testing.assert_allclose(gpt_jax.load(run).embed(TEXT), hidden[0].mean(0), atol=1e-5)
+
+
+def test_finetuning_it_with_a_language_model_is_refused(run, tmp_path):
+  config = FinetuneConfig(task=BuiltinTask("story-ending"), lm_weight=0.5)
+  with pytest.raises(InputError, match="lm_weight=0.5: .* set lm_weight=0"):
+    finetune.run(config, "", run, str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()

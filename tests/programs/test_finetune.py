@@ -220,6 +220,13 @@ def test_another_run_in_the_same_folder_is_refused(finetuned, tmp_path, change):
     finetune.run(config, str(data_dir), source, f"{finetuned.workdir}/seed_0")
 
 
+def test_a_folder_of_several_seeds_is_not_one_run(finetuned):
+  before = sorted(os.listdir(finetuned.workdir))
+  with pytest.raises(InputError, match="holds runs of several seeds; use another folder"):
+    finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir)
+  assert sorted(os.listdir(finetuned.workdir)) == before
+
+
 TRUNKS = {
   "transformer": TransformerConfig(vocab_size=100, context=8, layers=2, width=8, heads=2),
   "pre-norm": TransformerConfig(vocab_size=100, context=8, layers=2, width=8, heads=2, norm="pre"),

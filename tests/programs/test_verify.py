@@ -204,3 +204,10 @@ def test_no_text(world, texts, message):
 def test_an_invalid_tolerance_is_refused(world, tolerance):
   with pytest.raises(InputError, match="--tolerance="):
     verify.run(world.run, world.run, TEXT, tolerance)
+
+
+def test_a_bidirectional_model_has_no_perplexity(world):
+  spec = dataclasses.replace(world.spec, attention="bidirectional")
+  path = world("bidirectional", spec)
+  comparison = verify.run(path, path, TEXT)
+  assert comparison["equal"] and comparison["perplexities"] is None

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+import gpt_jax
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import evaluate, finetune, predict
+from gpt_jax.programs import evaluate, export, finetune, predict, visualize
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row
@@ -105,3 +106,14 @@ def test_it_is_trained_evaluated_and_predicted(make_run, tiny_tokenizer, tmp_pat
     "prediction",
     results[0]["prediction"],
   ]
+  check_that_readers_of_one_label_refuse(str(tmp_path / "run" / "best"), tmp_path)
+
+
+def check_that_readers_of_one_label_refuse(checkpoint, folder):
+  with pytest.raises(InputError, match="story-tags labels every word; use launch/predict.py"):
+    gpt_jax.load(checkpoint).classify(["Anna was at the pier."])
+  with pytest.raises(InputError, match="story-tags labels every word; use launch/predict.py"):
+    visualize.run(checkpoint, str(folder / "page.html"), ["Anna was at the pier."])
+  with pytest.raises(InputError, match="a model with a head for every token; npz can hold it"):
+    export.run(checkpoint, str(folder / "hf"), "hf")
+  assert not (folder / "page.html").exists() and not (folder / "hf").exists()

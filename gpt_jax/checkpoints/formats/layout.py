@@ -54,7 +54,7 @@ def decoder(meta: dict, format: str) -> ModelConfig:
   """The model config, if other software has such a model.
 
   Raises:
-    InputError: the model is not a causal Transformer.
+    InputError: the model is not a causal Transformer, or its head reads every token.
   """
   spec = from_json(meta["model"])
   trunk, kind = spec.trunk, None
@@ -64,6 +64,8 @@ def decoder(meta: dict, format: str) -> ModelConfig:
     kind = f"a {spec.attention} model"
   elif trunk.attention_bias is not None or not trunk.learned_positions:
     kind = "a model without GPT's position embeddings"
+  elif spec.head and spec.head.per_token:
+    kind = "a model with a head for every token"
   if kind:
     raise InputError(
       f"--format={format}: holds causal Transformers only, this is {kind}; npz can hold it"
