@@ -26,10 +26,12 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.step import init_state
+from gpt_jax.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
 
@@ -170,10 +172,12 @@ def world(tmp_path_factory, finetuned, release):
     claim(str(here / name), config, tokenizer, counts)
   ids = np.zeros((1, 4), np.int32)
   model = language_model(override(config.trunk, "width", "32"))
-  optimizer = make_optimizer(config.optim, 2).transformation
-  init = init_state(lambda key: model.init(key, Batch(Rows(ids, ids)))["params"], optimizer)
+  optimizer = make_optimizer(config.optim, 2)
+  trainer = Trainer.build(
+    model, model_loss(model), Batch(Rows(ids, ids)), optimizer, make_mesh(config.mesh)
+  )
   with Checkpoints(str(here / "wider"), metric="valid_loss", mode="min") as checkpoints:
-    checkpoints.save(1, init(0), {})
+    checkpoints.save(1, trainer.init(0), {})
 
   paths = {"launched": str(ROOT), "task": finetuned.data_dir, "pretrained": finetuned.pretrained}
   return SimpleNamespace(folder=here, paths=paths | {"finetuned": f"{finetuned.workdir}/seed_0"})

@@ -25,7 +25,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import to_device
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -33,12 +32,12 @@ from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.step import compile_init, init_state, make_step
+from gpt_jax.training.trainer import Trainer
 
 RECORD = Path(__file__).with_name("golden.json")
-RELATIVE = (
-  2e-6  # of one float32 rounding, several times; sums that changed their order stay within it
-)
+TOLERANCE = 1e-6  # absolute or relative; a sum that changed its order stays within it
+# The keys' bias has no gradient but rounding errors, which Adam scales up to whole updates.
+KEY_BIAS, KEY_BIAS_TOLERANCE = "qkv/bias", 1e-5
 TRUNKS = {
   "gpt1": TransformerConfig(context=128, layers=2, width=32, heads=2),
   "gpt2": TransformerConfig(context=128, layers=2, width=32, heads=2, norm="pre"),
@@ -59,7 +58,7 @@ def golden():
   recording = bool(os.environ.get("GPT_JAX_RECORD_GOLDEN"))
   record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
 
-  def check(name, value, relative=RELATIVE):
+  def check(name, value):
     value = json.loads(json.dumps(value))
     if recording:
       record[name] = value
@@ -69,7 +68,8 @@ def golden():
     assert _shape(value) == _shape(expected), name
     for path, (a, b) in _pairs(value, expected).items():
       if isinstance(b, float):
-        np.testing.assert_allclose(a, b, rtol=relative, atol=relative, err_msg=f"{name} {path}")
+        tolerance = KEY_BIAS_TOLERANCE if path.endswith(KEY_BIAS) else TOLERANCE
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=f"{name} {path}")
       else:
         assert a == b, f"{name} {path}"
 
@@ -135,7 +135,7 @@ def test_pretraining(golden, pretrained, name):
   golden(
     f"pretrain {name}", metrics_of(workdir, "loss", "gradient_norm", "learning_rate", "valid_loss")
   )
-  golden(f"pretrain {name} params", sums_of(workdir), 1e-5)
+  golden(f"pretrain {name} params", sums_of(workdir))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -150,7 +150,7 @@ def test_finetuning(golden, pretrained, task, tmp_path):
   )
   finetune.run(config, "", pretrained("gpt1"), str(tmp_path / "run"))
   names = ("loss", "task_loss", "lm_loss", "gradient_norm", "dev_loss", "dev_accuracy")
-  golden(f"finetune {task}", metrics_of(tmp_path / "run", *names), 1e-5)
+  golden(f"finetune {task}", metrics_of(tmp_path / "run", *names))
 
 
 @pytest.mark.parametrize("name", TRUNKS)
@@ -162,11 +162,10 @@ def test_logits_and_generation(golden, pretrained, name):
   batch = causal_batch(rows)
   hidden, table = module.apply({"params": model.loaded.params}, batch.rows, method="states")
   scores = np.asarray(logits(hidden, table, module.num_tokens))[0, -1]
-  golden(f"logits {name}", [float(x) for x in scores[:: len(scores) // 16]], 1e-5)
+  golden(f"logits {name}", [float(x) for x in scores[:: len(scores) // 16]])
   golden(
     f"log_probs {name}",
     [scored.log_probs[1:].tolist() for scored in model.log_probs(list(TEXTS))],
-    1e-5,
   )
   texts = model.generate(list(TEXTS), max_tokens=20, temperature=0.0)
   texts += model.generate(list(TEXTS), max_tokens=20, temperature=0.8, top_k=20, top_p=0.9, seed=3)
@@ -206,15 +205,16 @@ def test_one_step(golden, mesh):
   rows = ((np.arange(16)[:, None] + 7 * np.arange(9)) % 60).astype(np.int32)
   where = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
   model = language_model(trunk)
-  optimizer, schedule, _ = make_optimizer(
-    OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20
+  trainer = Trainer.build(
+    model,
+    model_loss(model),
+    causal_batch(rows),
+    make_optimizer(OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=20),
+    where,
+    rules=trunk.TENSOR_PARALLEL,
+    backend=mesh.backend,
   )
-  make_state = init_state(lambda key: model.init(key, causal_batch(rows))["params"], optimizer)
-  make_state, shardings = compile_init(make_state, where, trunk.TENSOR_PARALLEL)
-  step = make_step(model_loss(model), optimizer, schedule, where, shardings, backend=mesh.backend)
-  state, metrics = step(
-    make_state(np.uint32(3)), to_device(causal_batch(rows), where, 1, mesh.backend), 3
-  )
+  state, metrics = trainer.step(trainer.init(3), trainer.to_device(causal_batch(rows)), 3)
   values = [float(jax.device_get(metrics["loss"]).value), float(metrics["gradient_norm"])]
   values += [float(np.abs(x).sum()) for x in jax.tree.leaves(jax.device_get(state.params))]
-  golden(f"one step {mesh.backend}", values, 1e-5)
+  golden(f"one step {mesh.backend}", values)

@@ -10,7 +10,6 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.models.loss import Loss
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
@@ -29,51 +28,25 @@ class TrainState(NamedTuple):
 Step = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Any]]]
 
 
-def init_state(
-  init: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
-) -> Callable[[jax.Array], TrainState]:
-  """The function from a seed to the first state.
-
-  The order: (1) parameters from key(seed); (2) the optimizer's moments from the parameters; (3)
-  step 0. Compiled with its shardings (compile_init), no host ever holds more than its share.
-  """
-
-  def make(seed: jax.Array) -> TrainState:
-    params = init(jax.random.key(seed))
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
-
-  return make
-
-
-def compile_init(
-  make_state: Callable[[jax.Array], TrainState],
+def make_init(
+  init: Callable[[jax.Array], Any],
+  optimizer: optax.GradientTransformation,
   mesh: Mesh,
   rules: Rules,
   fsdp: bool = False,
-) -> tuple[Callable[[jax.Array], TrainState], Any]:
-  """make_state compiled for the mesh, and the shardings of the state it makes."""
+) -> tuple[Callable[[np.uint32], TrainState], TrainState]:
+  """The compiled function from a seed to the first state, and the shardings of that state.
+
+  The order: (1) parameters from key(seed); (2) the optimizer's moments from the parameters; (3)
+  step 0. As it is compiled with its shardings, no host ever holds more than its share.
+  """
+
+  def make_state(seed: jax.Array) -> TrainState:
+    params = init(jax.random.key(seed))
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
   shardings = partition(jax.eval_shape(make_state, np.uint32(0)), rules, mesh, fsdp)
   return jax.jit(make_state, out_shardings=shardings), shardings
-
-
-def restore_or_init(
-  make_state: Callable[[Any], TrainState], shardings: Any, seed: int, checkpoints: Checkpoints
-) -> tuple[TrainState, int]:
-  """The newest checkpoint's state, or the first state where there is none; and its step.
-
-  Args:
-    make_state, shardings: from compile_init.
-  """
-  # An argument of the compiled program, so that runs that differ only in the seed share it.
-  seed_argument = np.uint32(seed)
-  if not checkpoints.steps():
-    return make_state(seed_argument), 0
-  shapes = jax.eval_shape(make_state, seed_argument)
-  abstract = jax.tree.map(
-    lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
-  )
-  state, _, step = checkpoints.restore(abstract)
-  return state, step
 
 
 def make_step(
@@ -96,7 +69,7 @@ def make_step(
     loss: of one microbatch; the gradient is exact for any split of the batch.
     optimizer: its update takes the gradient's global norm as `norm=`.
     schedule: learning rate by completed updates, for the metrics.
-    state_shardings: from compile_init.
+    state_shardings: from make_init.
     microbatches: M, parts whose gradients are accumulated.
     backend: "jit" on the mesh, or "pmap".
     gate: applied to the gradient before its norm is taken, e.g. to zero frozen parameters.

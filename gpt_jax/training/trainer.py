@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -16,7 +17,7 @@ from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import fit
 from gpt_jax.training.optimizer import Optimizer, zero_frozen
-from gpt_jax.training.step import TrainState, compile_init, init_state, make_step, restore_or_init
+from gpt_jax.training.step import TrainState, make_init, make_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +74,7 @@ class Trainer:
     def init(key):
       return model.init(key, example)["params"]
 
-    make_state = init_state(init, optimizer.transformation)
-    make_state, shardings = compile_init(make_state, mesh, rules, fsdp)
+    make_state, shardings = make_init(init, optimizer.transformation, mesh, rules, fsdp)
     step = make_step(
       loss,
       optimizer.transformation,
@@ -89,11 +89,21 @@ class Trainer:
 
   def init(self, seed: int) -> TrainState:
     """The first state of a run."""
+    # The seed is an argument of the compiled program: runs that differ only in it share one.
     return self.make_state(np.uint32(seed))
 
   def restore_or_init(self, seed: int, checkpoints: Checkpoints) -> tuple[TrainState, int]:
     """The newest checkpoint's state or, if there is none, the first; and its step."""
-    return restore_or_init(self.make_state, self.shardings, seed, checkpoints)
+    if not checkpoints.steps():
+      return self.init(seed), 0
+    shapes = jax.eval_shape(self.make_state, np.uint32(seed))
+    abstract = jax.tree.map(
+      lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+      shapes,
+      self.shardings,
+    )
+    state, _, step = checkpoints.restore(abstract)
+    return state, step
 
   def local_part(self, batch: Any) -> Any:
     """The rows of a global host batch that this process provides."""
