@@ -1,51 +1,54 @@
 """Exact means over a fixed set: of text, or of labeled examples."""
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Mean
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.windows import Windows
-from gpt_jax.models.loss import Loss
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import Model
 from gpt_jax.objectives.objective import Bound
-from gpt_jax.parallel.placement import to_device
+from gpt_jax.parallel.placement import local_rows, to_device
 from gpt_jax.tasks.task import LabeledTask
 
 
-def evaluation_batches(objective: Bound, windows: Windows, rows: np.ndarray) -> Iterator[Batch]:
-  """The whole text in order, with the same noise at every evaluation.
+def make_text_measure(
+  model: Model, objective: Bound, windows: Windows, mesh: Mesh, batches: int = 0
+) -> Callable[[Any], dict[str, float]]:
+  """The function from parameters to the text_measures of the windows' text.
+
+  Every evaluation reads the text in order and draws the same noise.
 
   Args:
-    rows: the numbers of this process's rows of each batch.
+    batches: read only so many; 0: the whole text.
   """
-  for number, ids in enumerate(windows.sequential(rows=rows)):
-    yield objective(ids, Draw(0, number, rows))
-
-
-def make_evaluator(loss: Loss, mesh: Mesh) -> Callable[[Any, Iterable[Any]], dict[str, Mean]]:
-  """(params, host batches) -> {name: Mean}, dropout off. Each batch holds this process's rows."""
+  rows = local_rows(windows.config.batch_size, mesh)
+  loss = model_loss(model)
 
   @jax.jit
-  def batch_means(params, batch):
-    _, means = loss(params, jax.tree.map(lambda x: x[0], batch), None)
-    return means
+  def batch_mean(params, batch) -> Mean:
+    _, means = loss(params, jax.tree.map(lambda x: x[0], batch), None)  # without dropout
+    return means["loss"]
 
-  def evaluate(params, batches) -> dict[str, Mean]:
-    totals: dict[str, Mean] = {}
+  def measure(params) -> dict[str, float]:
+    total = Mean(np.float64(0), np.float64(0))
+    text_rows = itertools.islice(windows.sequential(rows=rows), batches or None)
     with jax.set_mesh(mesh):
-      for batch in batches:
-        means = jax.device_get(batch_means(params, to_device(batch, mesh)))
-        for name, mean in means.items():
-          mean = Mean(np.float64(mean.total), np.float64(mean.weight))
-          totals[name] = totals[name] + mean if name in totals else mean
-    return totals
+      for number, ids in enumerate(text_rows):
+        batch = objective(ids, Draw(0, number, rows))
+        mean = jax.device_get(batch_mean(params, to_device(batch, mesh)))
+        total += Mean(np.float64(mean.total), np.float64(mean.weight))
+    text = windows.tokens
+    return text_measures(total, text.n_tokens, text.n_bytes, model.config.attention)
 
-  return evaluate
+  return measure
 
 
 def task_measures(task: LabeledTask, predictions: Any, truth: Any) -> dict[str, float]:

@@ -3,6 +3,7 @@
 Letters: B rows, T positions, D width, R rows of the embedding table.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,6 +11,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from gpt_jax.batch import Rows
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
 
 
@@ -108,3 +111,18 @@ class TrunkConfig(Protocol):
     What is transferred to a fine-tuned model, and layer-wise learning rates, go by it.
     """
     ...
+
+
+def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
+  """A trunk's config with the tokenizer's vocabulary size and number of special tokens.
+
+  Raises:
+    InputError: it names another size.
+  """
+  if trunk.vocab_size not in (0, tokenizer.vocab_size):
+    raise InputError(
+      f"trunk.vocab_size={trunk.vocab_size}: the tokenizer has {tokenizer.vocab_size}; "
+      "leave the field at 0"
+    )
+  special_tokens = len(tokenizer.special)
+  return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=special_tokens)

@@ -6,16 +6,10 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import (
-  evaluation_batches,
-  make_evaluator,
-  task_measures,
-  text_measures,
-)
-from gpt_jax.models.loss import model_loss
+from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import local_rows, replicate
+from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.task import find
 
 
@@ -75,13 +69,8 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
     windows, objective = WindowsConfig(length=loaded.spec.trunk.context), Causal()
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
-  bound = objective.bind(loaded.tokenizer, windows.length)
   windows = dataclasses.replace(windows, batch_size=size)
-  batches = evaluation_batches(bound, Windows(text, windows), local_rows(size, mesh))
-  params = replicate(loaded.params, mesh)
-  means = make_evaluator(model_loss(loaded.model), mesh)(params, batches)
-  return {
-    "tokens": text.n_tokens,
-    "bytes": text.n_bytes,
-    **text_measures(means["loss"], text.n_tokens, text.n_bytes, loaded.spec.attention),
-  }
+  bound = objective.bind(loaded.tokenizer, windows.length)
+  measure = make_text_measure(loaded.model, bound, Windows(text, windows), mesh)
+  measures = measure(replicate(loaded.params, mesh))
+  return {"tokens": text.n_tokens, "bytes": text.n_bytes, **measures}

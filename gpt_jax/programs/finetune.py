@@ -24,7 +24,7 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import TrunkConfig
+from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
 from gpt_jax.paper.seeds import Spread, spread
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
@@ -213,13 +213,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
       "(DIR/tokenizer of prepare)"
     )
   vocabulary = load_tokenizer(tokenizer)
-  if config.trunk.vocab_size not in (0, vocabulary.vocab_size):
-    raise InputError(
-      f"trunk.vocab_size={config.trunk.vocab_size}: {tokenizer} has {vocabulary.vocab_size}; "
-      "leave it out"
-    )
-  trunk = dataclasses.replace(config.trunk, vocab_size=vocabulary.vocab_size)
-  return Start(trunk, "causal", vocabulary)
+  return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary)
 
 
 def load_examples(

@@ -1,7 +1,6 @@
 """Pre-training: from prepared text to a checkpoint (section 3.1)."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +16,11 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.inference.evaluate import evaluation_batches, make_evaluator, text_measures
+from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -193,31 +193,14 @@ def make_measure(
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to valid_loss, valid_perplexity and valid_bits_per_byte."""
   windows = Windows(held_out, config.data)
-  rows = local_rows(config.data.batch_size, mesh)
-  evaluator = make_evaluator(model_loss(spec.build()), mesh)
+  text_measure = make_text_measure(
+    spec.build(), objective, windows, mesh, config.evaluation_batches
+  )
 
   def measure(params) -> dict[str, float]:
-    batches = evaluation_batches(objective, windows, rows)
-    means = evaluator(params, itertools.islice(batches, config.evaluation_batches or None))
-    measures = text_measures(means["loss"], held_out.n_tokens, held_out.n_bytes, spec.attention)
-    return {f"valid_{name}": value for name, value in measures.items()}
+    return {f"valid_{name}": value for name, value in text_measure(params).items()}
 
   return measure
-
-
-def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
-  """The trunk's config with the tokenizer's vocabulary size and number of special tokens.
-
-  Raises:
-    InputError: it names another size.
-  """
-  if trunk.vocab_size not in (0, tokenizer.vocab_size):
-    raise InputError(
-      f"trunk.vocab_size={trunk.vocab_size}: the data's tokenizer has {tokenizer.vocab_size}; "
-      "leave the field at 0"
-    )
-  special_tokens = len(tokenizer.special)
-  return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=special_tokens)
 
 
 def describe(

@@ -366,6 +366,17 @@ def test_from_scratch(finetuned, first_state, tmp_path):
   assert load_tokenizer(str(tmp_path / "run" / "tokenizer")).hash == load_tokenizer(tokenizer).hash
 
 
+def test_from_scratch_every_special_token_has_a_row(finetuned, first_state, tmp_path):
+  tokenizer = load_tokenizer(f"{finetuned.pretrained}/tokenizer")
+  tokenizer = tokenizer.with_special(*(f"sentinel_{i}" for i in range(100)))
+  tokenizer.save(tmp_path / "tokenizer")
+  trunk = TransformerConfig(context=32, layers=1, width=16, heads=2)
+  config = dataclasses.replace(finetuned.config, trunk=trunk)
+  folder = str(tmp_path / "tokenizer")
+  params = first_state(config, finetuned.data_dir, "none", tokenizer=folder).params
+  assert len(params["trunk"]["tokens"]) >= tokenizer.vocab_size + len(tokenizer.special)
+
+
 def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   loaded = load_model(f"{finetuned.workdir}/seed_0")
   task = finetuned.config.task.build(finetuned.data_dir)

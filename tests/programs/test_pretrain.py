@@ -255,7 +255,7 @@ def refused(config, data, workdir, match):
     (changed(mesh={"model": 4}), r"mesh.model=4: does not divide the axis of size 2"),
     (
       changed(trunk={"vocab_size": 1000}),
-      "trunk.vocab_size=1000: the data's tokenizer has 290; leave the field at 0",
+      "trunk.vocab_size=1000: the tokenizer has 290; leave the field at 0",
     ),
     (changed(train={"epochs": 1}), "train.steps=24 and train.epochs=1: exactly one of them"),
   ],
