@@ -16,7 +16,7 @@ from gpt_jax.models.model import Model, ModelConfig, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.task import LabeledTask, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +50,22 @@ class LoadedModel:
     return self.spec.build()
 
   @functools.cached_property
-  def task(self) -> Task | None:
+  def task(self) -> LabeledTask | None:
     """The task the model was fine-tuned on; None if it was not fine-tuned."""
     if "task" not in self.meta:
       return None
     return _from_json(self.meta["task"], self.path).build("")
+
+  def label_task(self) -> Task | None:
+    """The task as one that gives each example one label; None if there is none.
+
+    Raises:
+      InputError: the task labels every word.
+    """
+    task = self.task
+    if task is None or isinstance(task, Task):
+      return task
+    raise InputError(f"{self.path}: {task.name} labels every word; use launch/predict.py")
 
   @property
   def config(self) -> Any:

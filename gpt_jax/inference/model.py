@@ -124,11 +124,9 @@ class Model:
       InputError: a language model, a task that labels words, a wrong number of columns, or an empty
         text.
     """
-    task = self._task
+    task = self.loaded.label_task()
     if task is None:
       raise InputError(f"{self.loaded.path}: a language model without a head; fine-tune it first")
-    if self.loaded.spec.head.per_token:
-      raise InputError(f"{self.loaded.path}: {task.name} labels every word; use launch/predict.py")
     examples = []
     for number, text in enumerate([texts] if isinstance(texts, str) else texts, start=1):
       cells = (text,) if isinstance(text, str) else tuple(text)

@@ -41,7 +41,7 @@ from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.pretrain import PretrainConfig, make_trainer
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.task import Task, find
+from gpt_jax.tasks.task import LabeledTask, find
 from gpt_jax.training.flops import mfu
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.trainer import Trainer
@@ -296,7 +296,7 @@ def finetuning(config: PretrainConfig, data_dir: str, tokenizer: str) -> Measure
     yield from _packing(config, task, encoded)
 
 
-def _packing(config: PretrainConfig, task: Task, encoded: Encoded) -> Measured:
+def _packing(config: PretrainConfig, task: LabeledTask, encoded: Encoded) -> Measured:
   """Training with the auxiliary loss and evaluation of one batch, packed and padded in turns."""
   mesh = make_mesh(config.mesh)
   model = ModelConfig(config.trunk, (LanguageHead(0.5), *make_heads([task.head]))).build()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpt_jax.errors import InputError
 from gpt_jax.paper.tables import GLUE, OURS, TABLES
 from gpt_jax.tasks.readers import check_data_dir
-from gpt_jax.tasks.task import SPLITS, Task, all_tasks
+from gpt_jax.tasks.task import SPLITS, LabeledTask, all_tasks
 
 
 class Entry(NamedTuple):
@@ -76,7 +76,7 @@ def _paper_scores() -> dict[str, float | None]:
   return scores
 
 
-def _read(task: Task, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:
+def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:
   """The sizes and remarks of a task."""
   sizes: dict[str, int | None] = {}
   remarks = []

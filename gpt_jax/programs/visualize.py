@@ -57,10 +57,8 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   if not texts and not source:
     raise InputError("no text: give one with --text=TEXT, or a file of texts with --input=FILE")
   loaded = load_model(checkpoint)
-  task = loaded.task
   loaded.language_model()  # fail before the expensive part
-  if task is not None and loaded.spec.head.per_token:
-    raise InputError(f"{checkpoint}: {task.name} labels every word; use launch/predict.py")
+  task = loaded.label_task()
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")

@@ -290,12 +290,12 @@ class BuiltinTask:
     del data_dir
     return self
 
-  def build(self, data_dir: str) -> Task:
+  def build(self, data_dir: str) -> LabeledTask:
     del data_dir
     return find(self.name)
 
 
-def find(name: str) -> Task:
+def find(name: str) -> LabeledTask:
   """Finds a task by its name: "race-middle" is in the TASKS of gpt_jax/tasks/reading/race.py.
 
   Raises:
@@ -310,7 +310,7 @@ def find(name: str) -> Task:
   return task
 
 
-def all_tasks() -> list[Task]:
+def all_tasks() -> list[LabeledTask]:
   """All tasks of this package, sorted by the names of their files.
 
   Raises:
@@ -335,9 +335,9 @@ def _stem(module: str) -> str:
   return module.rpartition(".")[2]
 
 
-def _by_name(modules: Iterable[str]) -> dict[str, Task]:
+def _by_name(modules: Iterable[str]) -> dict[str, LabeledTask]:
   """The tasks in the TASKS of the modules; a module without TASKS is no task file."""
-  by_name: dict[str, Task] = {}
+  by_name: dict[str, LabeledTask] = {}
   origin: dict[str, str] = {}
   for module in modules:
     for task in getattr(importlib.import_module(module), "TASKS", ()):
