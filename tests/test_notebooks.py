@@ -177,7 +177,7 @@ def test_plots_are_shown_inline(name, request):
 @pytest.mark.slow
 def test_finished_steps_are_skipped(execute, quickstart, own, visualize):
   before = trained(quickstart.work)
-  again = [own, visualize, execute("quickstart"), execute("finetune_your_own")]
+  again = [own, visualize, execute("finetune_your_own")]
   assert trained(quickstart.work) == before and len(before) > 10
   for execution in again:
     assert "already prepared" in execution.text(
