@@ -1,8 +1,16 @@
-"""Token files: a split of prepared text as a flat array of ids, with document offsets."""
+"""Token files: a split of prepared text as a flat array of ids, with document offsets.
 
+A split is three files: `<split>.bin` (ids), `<split>.documents.npy` (offsets of the documents) and
+`<split>.json` (the header). The header has a CRC-32 of every block of ids, of the offsets and of
+itself, so that no damage goes unnoticed.
+"""
+
+import hashlib
+import io
 import json
 import os
 import weakref
+import zlib
 from typing import Any
 
 import numpy as np
@@ -11,22 +19,22 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 
+BLOCK = 1 << 16  # bytes with one checksum: a row of ids reads one or two blocks
+DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
 
 class TokenWriter:
-  """Writes one split: `<split>.bin` (ids), `<split>.documents.npy` (offsets of the documents) and
-  `<split>.json` (the header).
-
-  The header is written last, so a split without one is incomplete.
-  """
+  """Writes one split. The header is written last, so a split without one is incomplete."""
 
   def __init__(self, folder: str, split: str, vocab_size: int):
     self._path = os.path.join(folder, split)
-    self._dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+    self._dtype = DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
     self.counts = np.zeros(vocab_size, np.int64)  # of each id
     self.n_tokens = self.n_documents = self.n_bytes = self.n_words = 0
     self._ends_at = 0
     self._file = open(self._path + ".bin", "wb")
-    self._documents = open(self._path + ".documents.npy", "wb")
+    self._blocks = _BlockChecksums()
+    self._documents = open(self._path + ".documents.npy", "wb+")
     self._write_documents_header()
     self._documents.write(bytes(8))  # the first document begins at 0
 
@@ -39,7 +47,9 @@ class TokenWriter:
       n_words: of the same text.
       last: whether they end the document.
     """
-    self._file.write(ids.astype(self._dtype).tobytes())
+    content = ids.astype(self._dtype).tobytes()
+    self._file.write(content)
+    self._blocks.add(content)
     np.add.at(self.counts, ids, 1)
     self.n_tokens += len(ids)
     self.n_bytes += n_bytes
@@ -53,6 +63,8 @@ class TokenWriter:
     """Completes the files; returns the header, with `entries` such as tokenizer_hash."""
     self._documents.seek(0)
     self._write_documents_header()
+    self._documents.seek(0)
+    documents_checksum = zlib.crc32(self._documents.read())
     self._documents.close()
     self._file.close()
     header = {
@@ -63,15 +75,47 @@ class TokenWriter:
       "unigram_entropy": unigram_entropy(self.counts),
       "vocab_size": len(self.counts),
       "dtype": self._dtype.name,
+      "block_bytes": BLOCK,
+      "block_checksums": self._blocks.all(),
+      "documents_checksum": documents_checksum,
       **entries,
     }
-    write_json(self._path + ".json", header)
+    write_json(self._path + ".json", header | {"checksum": _header_checksum(header)})
     return header
 
   def _write_documents_header(self) -> None:
     # NumPy reserves space for the first axis to grow, so `close` can write the final length here.
     shape = {"descr": "<i8", "fortran_order": False, "shape": (self.n_documents + 1,)}
     np.lib.format.write_array_header_1_0(self._documents, shape)
+
+
+class _BlockChecksums:
+  """The CRC-32 of every BLOCK bytes of a stream."""
+
+  def __init__(self):
+    self._complete: list[int] = []
+    self._checksum = self._size = 0  # of the current block
+
+  def add(self, content: bytes) -> None:
+    rest = memoryview(content)
+    while len(rest):
+      part = rest[: BLOCK - self._size]
+      self._checksum = zlib.crc32(part, self._checksum)
+      self._size += len(part)
+      rest = rest[len(part) :]
+      if self._size == BLOCK:
+        self._complete.append(self._checksum)
+        self._checksum = self._size = 0
+
+  def all(self) -> str:
+    """Eight hexadecimal digits for each block."""
+    checksums = [*self._complete, self._checksum] if self._size else self._complete
+    return np.array(checksums, ">u4").tobytes().hex()
+
+
+def _header_checksum(header: dict[str, Any]) -> int:
+  entries = {name: value for name, value in header.items() if name != "checksum"}
+  return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
@@ -86,7 +130,8 @@ def unigram_entropy(counts: np.ndarray) -> float:
 class TokenFile:
   """One split of a prepared folder, with random access.
 
-  Ids are read by pread, not mapped, so that resident memory stays small for files of any size.
+  Ids are read by pread, not mapped, so that resident memory stays small for files of any size. A
+  block of ids is verified when it is read for the first time.
 
   Attributes:
     n_tokens: in the file.
@@ -101,47 +146,82 @@ class TokenFile:
   """
 
   def __init__(self, folder: str, split: str):
-    """Raises InputError if the split is missing, truncated or inconsistent with its header."""
+    """Raises InputError if the split is missing, damaged or inconsistent with its header."""
     self.path = os.path.join(folder, split)
     try:
       with open(self.path + ".json", encoding="utf-8") as file:
         self.header = json.load(file)
-      self.offsets = np.load(self.path + ".documents.npy", allow_pickle=False)
-      descriptor = os.open(self.path + ".bin", os.O_RDONLY)
+      with open(self.path + ".documents.npy", "rb") as file:
+        documents = file.read()
+      self._descriptor = os.open(self.path + ".bin", os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError) as error:
       raise InputError(
         f"{error.filename}: missing; {folder!r} must be a folder made by launch/prepare.py"
       ) from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, RecursionError) as error:
       raise InputError(
         f"{self.path}.*: cannot be read ({error}); prepare the text again"
       ) from error
-    self._descriptor = descriptor
-    weakref.finalize(self, os.close, descriptor)
-    try:
-      self.n_tokens: int = self.header["n_tokens"]
-      self.n_documents: int = self.header["n_documents"]
-      self.n_bytes: int = self.header["n_bytes"]
-      self.n_words: int = self.header["n_words"]
-      self.unigram_entropy: float = self.header["unigram_entropy"]
-      self.vocab_size: int = self.header["vocab_size"]
-      self.tokenizer_hash: str = self.header["tokenizer_hash"]
-      self._dtype = np.dtype(self.header["dtype"])
-    except (KeyError, TypeError) as error:
-      raise InputError(
-        f"{self.path}.json: not a token file's header ({error}); prepare the text again"
-      ) from error
-    size, expected = os.fstat(descriptor).st_size, self.n_tokens * self._dtype.itemsize
+    weakref.finalize(self, os.close, self._descriptor)
+    self._read_header()
+    self.offsets = self._read_offsets(documents)
+    size, expected = os.fstat(self._descriptor).st_size, self.n_tokens * self._dtype.itemsize
     if size != expected:
       state = "truncated" if size < expected else "longer than its header says"
-      raise InputError(
-        f"{self.path}.bin: {state}, {size} bytes instead of {expected}; prepare the text again"
-      )
-    bounds = (0, self.n_tokens)
-    if len(self.offsets) != self.n_documents + 1 or (self.offsets[0], self.offsets[-1]) != bounds:
-      raise InputError(
-        f"{self.path}.documents.npy: does not fit {self.path}.json; prepare the text again"
-      )
+      raise self._damaged(".bin", f"{state}, {size} bytes instead of {expected}")
+    if len(self._block_checksums) != -(-size // BLOCK):
+      raise self._damaged(".json", "not a checksum for every block")
+    self._verified = np.zeros(len(self._block_checksums), bool)
+
+  def _read_header(self) -> None:
+    header = self.header
+    if not isinstance(header, dict) or "n_tokens" not in header:
+      raise self._damaged(".json", "not a token file's header")
+    if "checksum" not in header:
+      raise self._damaged(".json", "without checksums, written by an earlier version")
+    if header["checksum"] != _header_checksum(header):
+      raise self._damaged(".json", "not what was written")
+    try:
+      self.n_tokens = _count(header["n_tokens"])
+      self.n_documents = _count(header["n_documents"])
+      self.n_bytes = _count(header["n_bytes"])
+      self.n_words = _count(header["n_words"])
+      self.vocab_size = _count(header["vocab_size"])
+      self.unigram_entropy = float(header["unigram_entropy"])
+      self.tokenizer_hash = str(header["tokenizer_hash"])
+      self._dtype: np.dtype = DTYPES[header["dtype"]]
+      if header["block_bytes"] != BLOCK:
+        raise ValueError(f"block_bytes should be {BLOCK}")
+      checksums = bytes.fromhex(header["block_checksums"])
+      self._block_checksums = np.frombuffer(checksums, np.dtype(">u4"))
+      self._documents_checksum = header["documents_checksum"]
+    except (KeyError, TypeError, ValueError) as error:
+      raise self._damaged(".json", f"not a token file's header ({error})") from error
+
+  def _read_offsets(self, content: bytes) -> np.ndarray:
+    if zlib.crc32(content) != self._documents_checksum:
+      raise self._damaged(".documents.npy", "not what was written")
+    try:
+      file = io.BytesIO(content)
+      np.lib.format.read_magic(file)
+      shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+      offsets = np.frombuffer(content, np.dtype("<i8"), offset=file.tell())
+    except ValueError as error:
+      raise self._damaged(".documents.npy", f"not an array of offsets ({error})") from error
+    whole = dtype == "<i8" and shape == offsets.shape == (self.n_documents + 1,)
+    if not whole or (offsets[0], offsets[-1]) != (0, self.n_tokens) or (np.diff(offsets) < 1).any():
+      raise self._damaged(".documents.npy", f"does not fit {self.path}.json")
+    return offsets
+
+  def _damaged(self, suffix: str, problem: str) -> InputError:
+    return InputError(f"{self.path}{suffix}: {problem}; prepare the text again, in another folder")
+
+  @property
+  def digest(self) -> str:
+    """Identifies the ids, the documents and the vocabulary: 16 hexadecimal digits."""
+    content = ("block_checksums", "documents_checksum", "n_tokens", "dtype", "tokenizer_hash")
+    values = json.dumps([self.header[name] for name in content])
+    return hashlib.sha256(values.encode()).hexdigest()[:16]
 
   def check_vocabulary(self, tokenizer: Tokenizer) -> None:
     """Raises InputError if the file was written with another tokenizer."""
@@ -153,7 +233,33 @@ class TokenFile:
       )
 
   def read(self, offset: int, count: int) -> np.ndarray:
-    """The ids at [offset, offset + count), int32."""
-    size = self._dtype.itemsize
-    content = os.pread(self._descriptor, count * size, offset * size)
+    """The ids at [offset, offset + count), int32. Raises InputError if they are damaged."""
+    begin, end = offset * self._dtype.itemsize, (offset + count) * self._dtype.itemsize
+    self._verify(begin // BLOCK, -(-end // BLOCK))
+    content = os.pread(self._descriptor, end - begin, begin)
     return np.frombuffer(content, self._dtype).astype(np.int32)
+
+  def verify(self) -> None:
+    """Reads the whole file. Raises InputError if any part of it is damaged."""
+    self._verify(0, len(self._verified))
+
+  def _verify(self, first: int, end: int) -> None:
+    """Verifies the blocks [first, end) that have not been read before."""
+    for block in range(first, end):
+      if self._verified[block]:
+        continue
+      content = os.pread(self._descriptor, BLOCK, block * BLOCK)
+      if zlib.crc32(content) != self._block_checksums[block]:
+        raise self._damaged(".bin", f"the bytes from {block * BLOCK:,} on are not what was written")
+      largest = np.frombuffer(content, self._dtype).max()
+      if largest >= self.vocab_size:
+        raise self._damaged(
+          ".bin", f"it has the id {largest}, and its vocabulary ends at {self.vocab_size - 1}"
+        )
+      self._verified[block] = True
+
+
+def _count(value: Any) -> int:
+  if type(value) is not int or value < 0:
+    raise ValueError(f"{value!r} should be a number of items")
+  return value

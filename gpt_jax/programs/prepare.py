@@ -134,7 +134,8 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
         "first"
       )
   for split in ("train", "valid"):
-    TokenFile(out, split)  # raises if it is damaged
+    TokenFile(out, split).verify()
+  load_tokenizer(os.path.join(out, "tokenizer"))  # raises if it is damaged
   return True
 
 

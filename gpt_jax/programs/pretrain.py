@@ -88,9 +88,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
   trainer = make_trainer(config, spec, objective, mesh, total_steps)
   measure = make_measure(config, spec, objective, held_out, mesh)
-  claim(
-    workdir, config, tokenizer, {"train_tokens": text.n_tokens, "valid_tokens": held_out.n_tokens}
-  )
+  claim(workdir, config, tokenizer, data_identity(text, held_out))
 
   # 4. Batches: a pure function of the step.
   def batch_at(step: int):
@@ -118,6 +116,16 @@ def load_text(config: PretrainConfig, data: str) -> tuple[TokenFile, TokenFile, 
   text.check_vocabulary(tokenizer)
   held_out.check_vocabulary(tokenizer)
   return text, held_out, tokenizer
+
+
+def data_identity(text: TokenFile, held_out: TokenFile) -> dict[str, Any]:
+  """Identifies the text, so that a run resumes only with the same one."""
+  return {
+    "train_tokens": text.n_tokens,
+    "train_digest": text.digest,
+    "valid_tokens": held_out.n_tokens,
+    "valid_digest": held_out.digest,
+  }
 
 
 def open_checkpoints(config: PretrainConfig, workdir: str) -> Checkpoints:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data.draws import Draw
+from gpt_jax.data.draws import Draw, permute
 
 ROWS = np.arange(64)
 
@@ -37,3 +37,20 @@ def test_neighbors_are_independent():
   values = noise(shape=(200,))
   for a, b in ((values[:-1], values[1:]), (values[:, :-1], values[:, 1:])):
     assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / np.sqrt(a.size)
+
+
+def test_permute_is_a_permutation():
+  for size in [*range(1, 70), 1000, 4096, 4097]:
+    assert sorted(permute(np.arange(size), size, 3, 4)) == list(range(size))
+
+
+def test_permute_looks_random():
+  """Every element lands anywhere equally often over keys, and neighbours do not stay together."""
+  size, keys = 8, 1500
+  landed = np.stack([permute(np.arange(size), size, 0, key) for key in range(keys)])
+  counts = np.stack([np.bincount(column, minlength=size) for column in landed.T])
+  chi_square = ((counts - keys / size) ** 2 / (keys / size)).sum()
+  assert chi_square < 110  # 49 degrees of freedom: 1e-6
+  order = permute(np.arange(100_000), 100_000, 5, 6)
+  assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
+  assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02

@@ -319,6 +319,14 @@ def test_other_settings_lose_nothing(books, tmp_path):
   (out / "train.bin").write_bytes(before["train.bin"][:-2])
   with pytest.raises(InputError, match=r"train\.bin: truncated"):
     run(settings(books), out)
+  (out / "train.bin").write_bytes(bytes(len(before["train.bin"])))
+  with pytest.raises(InputError, match=r"train\.bin: the bytes from 0 on are not what was written"):
+    run(settings(books), out)
+  (out / "train.bin").write_bytes(before["train.bin"])
+  model = out / "tokenizer" / "tokenizer.model"
+  model.write_bytes(model.read_bytes()[:-1])
+  with pytest.raises(InputError, match="tokenizer"):
+    run(settings(books), out)
 
 
 def test_what_is_not_ours_is_left_alone(books, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel.mesh import MeshConfig
-from gpt_jax.programs import pretrain
+from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -330,8 +330,26 @@ def test_a_workdir_of_another_config(uninterrupted, prepared):
 
 
 def test_a_workdir_of_other_data(uninterrupted, copied, tiny_tokenizer):
+  text = TokenFile(copied, "train")
+  ids = text.read(0, text.n_tokens)
+  writer = TokenWriter(copied, "train", text.vocab_size)
+  for document in np.split(ids[::-1], text.offsets[1:-1]):  # as many tokens and documents
+    writer.add(document, 1, 1)
+  writer.close(tokenizer_hash=tiny_tokenizer.hash)
+  refused(CONFIG, copied, uninterrupted[0], r"config \(data train_digest: \w+ != \w+\)")
   write_split(copied, "train", tiny_tokenizer, "the cat sat on the mat " * 20)
   refused(CONFIG, copied, uninterrupted[0], r"data train_tokens: \d+ != \d+")
+
+
+def test_damaged_text_is_noticed_in_training_and_evaluation(copied, uninterrupted, tmp_path):
+  for split in ("train", "valid"):
+    path = copied / f"{split}.bin"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+  refused(CONFIG, copied, tmp_path / "run", r"train\.bin: the bytes from 0 on are not what was")
+  with pytest.raises(InputError, match=r"valid\.bin: the bytes from 0 on"):
+    evaluate.run(uninterrupted[0], str(copied))
 
 
 def test_settings_that_may_change_on_resuming(uninterrupted, prepared, tmp_path):
@@ -354,7 +372,7 @@ def test_a_checkpoint_of_another_size(uninterrupted, prepared, tmp_path):
       pretrain_config, trunk=dataclasses.replace(pretrain_config.trunk, vocab_size=290)
     ),
     load_tokenizer(f"{prepared}/tokenizer"),
-    {f"{split}_tokens": TokenFile(prepared, split).n_tokens for split in ("train", "valid")},
+    pretrain.data_identity(TokenFile(prepared, "train"), TokenFile(prepared, "valid")),
   )
   shutil.copytree(f"{uninterrupted[0]}/checkpoints", workdir / "checkpoints")
   refused(

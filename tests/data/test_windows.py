@@ -1,6 +1,4 @@
-"""Token files and windows: what is written is read, each span comes once an epoch, batches
-depend on the step only.
-"""
+"""Windows: each span comes once an epoch, and batches depend on the step only."""
 
 import collections
 import json
@@ -8,32 +6,19 @@ import os
 import subprocess
 import sys
 import textwrap
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from token_files import numbered, write
 
-from gpt_jax.data.draws import permute
-from gpt_jax.data.token_file import TokenFile, TokenWriter, unigram_entropy
+from gpt_jax.data.token_file import BLOCK, TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 
 SIZES = (1, 2, 5, 16, 17, 18, 32, 33, 40, 100, 257)  # around one and several windows of 16
 ROOT = Path(__file__).parents[2]
-
-
-def write(folder, documents, vocab_size=1000, split="train") -> TokenFile:
-  writer = TokenWriter(folder, split, vocab_size)
-  for ids in documents:
-    writer.add(np.asarray(ids, int), n_bytes=3 * len(ids), n_words=len(ids) // 2)
-  writer.close(tokenizer_hash="abc")
-  return TokenFile(folder, split)
-
-
-def numbered(sizes):
-  """Documents whose ids count up, so that a row tells where it was cut."""
-  anchors = np.cumsum(sizes)
-  return [np.arange(end - size, end) for size, end in zip(sizes, anchors, strict=True)]
 
 
 @pytest.fixture
@@ -47,55 +32,6 @@ def rows_of_epochs(windows: Windows, epochs: int) -> np.ndarray:
   return np.concatenate([windows(step) for step in range(steps)])[
     : epochs * windows.spans_per_epoch
   ]
-
-
-@pytest.mark.parametrize(("vocab_size", "width"), [(1000, 2), (65_536, 2), (65_537, 4)])
-def test_what_is_written_is_read(tmp_path, vocab_size, width):
-  documents = [[1, 2, vocab_size - 1], [], [7], [8, 9]]
-  file = write(tmp_path, documents, vocab_size)
-  assert (tmp_path / "train.bin").stat().st_size == 6 * width
-  np.testing.assert_array_equal(file.read(0, 6), [1, 2, vocab_size - 1, 7, 8, 9])
-  np.testing.assert_array_equal(file.read(2, 2), [vocab_size - 1, 7])
-  np.testing.assert_array_equal(file.offsets, [0, 3, 4, 6])  # the empty document leaves no trace
-  assert (file.n_documents, file.n_tokens, file.n_bytes, file.n_words) == (3, 6, 18, 2)
-  assert (file.vocab_size, file.tokenizer_hash) == (vocab_size, "abc")
-  assert file.unigram_entropy == pytest.approx(np.log(6))
-
-
-def test_a_document_may_be_written_in_pieces(tmp_path):
-  writer = TokenWriter(tmp_path, "train", 100)
-  writer.add(np.array([1, 2]), 2, 1, last=False)
-  writer.add(np.array([3]), 1, 1, last=True)
-  writer.add(np.array([4]), 1, 1)
-  writer.close(tokenizer_hash="")
-  np.testing.assert_array_equal(TokenFile(tmp_path, "train").offsets, [0, 3, 4])
-
-
-def test_many_documents_fit_the_header_written_first(tmp_path):
-  file = write(tmp_path, [[1]] * 12_345)
-  np.testing.assert_array_equal(file.offsets, np.arange(12_346))
-
-
-def test_unigram_entropy():
-  assert unigram_entropy(np.array([0, 4, 4, 8])) == pytest.approx(1.5 * np.log(2))
-  assert unigram_entropy(np.zeros(3)) == 0
-
-
-def test_permute_is_a_permutation():
-  for size in [*range(1, 70), 1000, 4096, 4097]:
-    assert sorted(permute(np.arange(size), size, 3, 4)) == list(range(size))
-
-
-def test_permute_looks_random():
-  """Every element lands anywhere equally often over keys, and neighbours do not stay together."""
-  size, keys = 8, 1500
-  landed = np.stack([permute(np.arange(size), size, 0, key) for key in range(keys)])
-  counts = np.stack([np.bincount(column, minlength=size) for column in landed.T])
-  chi_square = ((counts - keys / size) ** 2 / (keys / size)).sum()
-  assert chi_square < 110  # 49 degrees of freedom: 1e-6
-  order = permute(np.arange(100_000), 100_000, 5, 6)
-  assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
-  assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
 
 
 def test_within_documents_covers_each_span_once_an_epoch(tokens):
@@ -215,53 +151,26 @@ def test_documents_of_one_token_are_refused(tmp_path):
     Windows(write(tmp_path, [[1], [2]]), WindowsConfig(4, 16))
 
 
-def test_bad_files(tmp_path):
-  with pytest.raises(InputError, match=r"train\.json: missing"):
-    TokenFile(tmp_path, "train")
-  write(tmp_path, numbered(SIZES))
-  whole = (tmp_path / "train.bin").read_bytes()
-  (tmp_path / "train.bin").write_bytes(whole[:-2])
-  with pytest.raises(InputError, match=r"train\.bin: truncated, 1040 bytes instead of 1042"):
-    TokenFile(tmp_path, "train")
-  (tmp_path / "train.bin").write_bytes(whole + b"\0\0")
-  with pytest.raises(InputError, match="longer than its header"):
-    TokenFile(tmp_path, "train")
-  (tmp_path / "train.bin").write_bytes(whole)
-  documents = (tmp_path / "train.documents.npy").read_bytes()
-  (tmp_path / "train.documents.npy").write_bytes(documents[:-8])
-  with pytest.raises(InputError, match=r"train\.\*: cannot be read"):
-    TokenFile(tmp_path, "train")
-  np.save(tmp_path / "train.documents.npy", np.array([0, 5]))
-  with pytest.raises(InputError, match=r"documents\.npy: does not fit"):
-    TokenFile(tmp_path, "train")
-  (tmp_path / "train.documents.npy").write_bytes(documents)
-  header = json.loads((tmp_path / "train.json").read_text())
-  (tmp_path / "train.json").write_text(
-    json.dumps({name: header[name] for name in header if name != "dtype"})
-  )
-  with pytest.raises(InputError, match=r"header \('dtype'\)"):
-    TokenFile(tmp_path, "train")
-
-
-def test_pickled_offsets_are_not_loaded(tmp_path):
-  write(tmp_path, numbered(SIZES))
-  np.save(tmp_path / "train.documents.npy", np.array([0, None], object), allow_pickle=True)
-  with pytest.raises(InputError, match="cannot be read"):
-    TokenFile(tmp_path, "train")
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
   n_tokens, n_documents = 5 * 10**9, 100_000
-  np.save(tmp_path / "train.documents.npy", np.arange(n_documents + 1) * (n_tokens // n_documents))
+  documents = tmp_path / "train.documents.npy"
+  np.save(documents, np.arange(n_documents + 1) * (n_tokens // n_documents))
+  block, last_block = zlib.crc32(bytes(BLOCK)), zlib.crc32(bytes(2 * n_tokens % BLOCK))
   header = {
     "n_tokens": n_tokens,
     "n_documents": n_documents,
     "n_bytes": 1,
     "n_words": 1,
     "unigram_entropy": 1.0,
+    "vocab_size": 100,
+    "dtype": "uint16",
+    "tokenizer_hash": "",
+    "block_bytes": BLOCK,
+    "block_checksums": f"{block:08x}" * (2 * n_tokens // BLOCK) + f"{last_block:08x}",
+    "documents_checksum": zlib.crc32(documents.read_bytes()),
   }
-  header |= {"vocab_size": 100, "dtype": "uint16", "tokenizer_hash": ""}
+  header["checksum"] = zlib.crc32(json.dumps(header, sort_keys=True).encode())
   (tmp_path / "train.json").write_text(json.dumps(header))
   with open(tmp_path / "train.bin", "wb") as file:
     file.truncate(2 * n_tokens)  # sparse
