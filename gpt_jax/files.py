@@ -1,4 +1,4 @@
-"""Atomic writes: a file or folder appears under its name only when it is complete."""
+"""JSON, read strictly; and atomic writes: a file or folder appears only when it is complete."""
 
 import contextlib
 import json
@@ -72,6 +72,33 @@ def write_json(path: str, value: Any, *, overwrite: bool = True) -> None:
   with atomic_file(path, overwrite=overwrite) as file:
     json.dump(value, file, indent=2)
     file.write("\n")
+
+
+def read_json(path: str) -> Any:
+  """The value in a JSON file. Raises OSError, and ValueError for what parse_json does."""
+  with open(path, encoding="utf-8") as file:
+    return parse_json(file.read())
+
+
+def parse_json(text: str | bytes) -> Any:
+  """The value of a JSON text.
+
+  Raises:
+    ValueError: not JSON, an object with two entries of one name, or nested too deeply to read.
+  """
+  try:
+    return json.loads(text, object_pairs_hook=_without_duplicates)
+  except RecursionError as error:
+    raise ValueError("nested too deeply") from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  value = dict(pairs)
+  if len(value) < len(pairs):
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise ValueError(f"two entries named {twice!r}")
+  return value
 
 
 def refuse_existing(path: str, flag: str, overwrite: bool) -> None:

@@ -30,6 +30,7 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.programs.pretrain import data_identity
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.trainer import Trainer
 
@@ -164,12 +165,9 @@ def world(tmp_path_factory, finetuned, release):
     load_config(str(here / "tiny.py")),
   )
   config = override(config, "trunk.vocab_size", str(tokenizer.vocab_size))
-  counts = {
-    f"{split}_tokens": TokenFile(str(here / "prepared"), split).n_tokens
-    for split in ("train", "valid")
-  }
+  text, held_out = (TokenFile(str(here / "prepared"), split) for split in ("train", "valid"))
   for name in ("run", "wider"):
-    claim(str(here / name), config, tokenizer, counts)
+    claim(str(here / name), config, tokenizer, data_identity(text, held_out))
   ids = np.zeros((1, 4), np.int32)
   model = language_model(override(config.trunk, "width", "32"))
   optimizer = make_optimizer(config.optim, 2)
@@ -338,7 +336,10 @@ CASES = [
   ("tasks --data_dir=nothing", "--data_dir=nothing: no such folder"),
   ("predict --checkpoint={pretrained} --input=rows.tsv", "a language model without a head"),
   ("predict --checkpoint={finetuned} --input=nothing.tsv", "nothing.tsv: No such file"),
-  ("predict --checkpoint={finetuned} --input=broken.tsv --output=new", "broken.tsv:3: 1 columns"),
+  (
+    "predict --checkpoint={finetuned} --input=latin.txt --output=new",
+    "latin.txt:1: not UTF-8 (byte",
+  ),
   ("predict --checkpoint={finetuned} --input=empty.txt", "empty.txt: empty"),
   ("predict --checkpoint={finetuned} --input=latin.txt", "latin.txt:1: not UTF-8"),
   ("predict --checkpoint={finetuned} --input=rows.tsv --output=rows.tsv", "is the input"),
@@ -623,7 +624,7 @@ def test_bad_input_is_one_line_and_loses_nothing(
       "trunk.layers = 'two': must be an integer of at least 1",
     ),
     (f"{PRETRAIN} --data=truncated", "train.bin: truncated, "),
-    ("predict --checkpoint={finetuned} --input=broken.tsv", "broken.tsv:3: 1 columns"),
+    ("predict --checkpoint={finetuned} --input=latin.txt", "latin.txt:1: not UTF-8 (byte"),
   ],
 )
 def test_in_a_process_of_its_own(world, command, message):

@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +13,7 @@ from typing import IO, Any
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, refuse_existing
-from gpt_jax.tasks.readers import Row, read_lines, read_table
+from gpt_jax.tasks.readers import Row, has_header, read_every_row
 from gpt_jax.tasks.task import LabeledTask
 
 
@@ -28,6 +29,10 @@ def run(
 ) -> list[dict[str, Any]]:
   """Predicts every row of a file, or of a split of the checkpoint's task, in order.
 
+  A row of a file that cannot be used (blank, an empty text, too few columns) has an empty
+  prediction and a problem that says why, so that results and rows stay in line. Blank rows at the
+  end of a file do not count.
+
   Args:
     checkpoint: a fine-tuned model (see load_model).
     source: a TSV, CSV or JSONL file with the task's text columns by name, or "-" for standard
@@ -41,11 +46,12 @@ def run(
     overwrite: whether an existing output may be replaced.
 
   Returns:
-    For every row {"prediction": label or value, "probabilities": {label: probability}}.
+    For every row {"prediction": label or value, "probabilities": {label: probability}}, or
+    {"prediction": None, "probabilities": {}, "problem": reason}.
 
   Raises:
-    InputError: not a fine-tuned model; an unreadable row (file and line); both or neither of source
-      and data_dir; an output that exists already.
+    InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; an
+      output that exists already.
   """
   if (source is None) == (data_dir is None):
     raise InputError("give either --input, a file of rows, or --data_dir, the folder of the task")
@@ -58,50 +64,55 @@ def run(
     raise InputError(
       f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
     )
-  examples = _examples(task, source, data_dir, split or "test")
+  rows = _examples(task, source, data_dir, split or "test")
+  examples = [row for row in rows if not isinstance(row, InputError)]
+  if not examples:
+    raise rows[0]
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
     predictions = loaded.predictor()(encoded, batch_size)
-    results = [task.result(*pair) for pair in zip(predictions, encoded.truth, strict=True)]
+    usable = (task.result(*pair) for pair in zip(predictions, encoded.truth, strict=True))
+    results = [_problem(row) if isinstance(row, InputError) else next(usable) for row in rows]
     _write(file, results, Path(output).suffix)
+  if len(examples) < len(rows):
+    first = next(row for row in rows if isinstance(row, InputError))
+    warnings.warn(
+      f"{len(rows) - len(examples)} of {len(rows)} rows have no prediction: {first}", stacklevel=2
+    )
   return results
 
 
 def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split: str) -> list:
-  """The examples of a split of data_dir, or of the file `source`."""
+  """The examples of a split of data_dir, or of the file `source`; an InputError for each row of the
+  file that cannot be used.
+  """
   if source is None:
     return task.examples(data_dir or "", split)
-  examples = [task.example(row) for row in read_rows(source, task)]
+  examples: list[Any] = []
+  for row in read_rows(source, task):
+    try:
+      examples.append(row if isinstance(row, InputError) else task.example(row))
+    except InputError as error:  # an empty text
+      examples.append(error)
   if not examples:
     raise InputError(f"--input={source}: no rows; the columns should be {', '.join(task.columns)}")
   return examples
 
 
-def read_rows(source: str, task: LabeledTask) -> Iterator[Row]:
+def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
   """Reads the rows of a file, ignoring labels; see `run` for the formats."""
-  if source.endswith((".csv", ".jsonl", ".json")):
-    return read_table(source, task.columns)
-  numbered = read_lines(source)
-  first = numbered[0][1].split("\t") if numbered else list(task.columns)
-  is_json = source == "-" and first[0].lstrip().startswith("{")  # the test that read_table makes
-  if is_json or set(first) & set(task.columns):
-    return read_table(source, task.columns)
-  return _without_header(source, numbered, task.columns)
+  header = has_header(source, task.columns)
+  if not header and source.endswith(".tsv"):
+    names = ", ".join(task.columns)
+    warnings.warn(
+      f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
+      stacklevel=2,
+    )
+  return read_every_row(source, task.columns, header=header)
 
 
-def _without_header(
-  source: str, numbered: list[tuple[int, str]], columns: tuple[str, ...]
-) -> Iterator[Row]:
-  for expected, (number, line) in enumerate(numbered, start=1):
-    if number != expected:  # skipping it would shift every later prediction
-      raise InputError(f"{source}:{expected}: empty line; put a text there or remove the line")
-    cells = tuple(line.split("\t"))
-    if len(cells) != len(columns):
-      raise InputError(
-        f"{source}:{number}: {len(cells)} columns; without a header line there should be "
-        f"{len(columns)}: {', '.join(columns)}"
-      )
-    yield Row(cells, None, f"{source}:{number}")
+def _problem(error: InputError) -> dict[str, Any]:
+  return {"prediction": None, "probabilities": {}, "problem": str(error)}
 
 
 def _write(file: IO[str], results: Sequence[dict[str, Any]], suffix: str) -> None:
@@ -111,11 +122,16 @@ def _write(file: IO[str], results: Sequence[dict[str, Any]], suffix: str) -> Non
       print(json.dumps(result), file=file)
     return
   writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t", lineterminator="\n")
-  labels = results[0]["probabilities"] if results else ()
-  writer.writerow(["prediction", *(f"p({label})" for label in labels)])
+  labels = max((result["probabilities"] for result in results), key=len)  # {} of a problem
+  problems = any("problem" in result for result in results)
+  header = ["prediction", *(f"p({label})" for label in labels)]
+  writer.writerow([*header, "problem"] if problems else header)
   for result in results:
-    probabilities = [f"{p:.6f}" for p in result["probabilities"].values()]
-    writer.writerow([result["prediction"], *probabilities])
+    probabilities = result["probabilities"]
+    cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
+    if problems:
+      cells.append(result.get("problem", ""))
+    writer.writerow([result["prediction"], *cells])
 
 
 def _check_output(output: str, source: str | None, data_dir: str | None, overwrite: bool) -> None:

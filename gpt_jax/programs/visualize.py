@@ -24,9 +24,8 @@ from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.programs.predict import read_rows
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import Row, read_lines
+from gpt_jax.tasks.readers import Row, has_header, read_lines, read_table
 from gpt_jax.tasks.task import Task
 
 TOP_CANDIDATES = 5
@@ -87,8 +86,10 @@ def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
 
 def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
   if task:
-    return read_rows(source, task)
-  return (Row((line,), None, f"{source}:{number}") for number, line in read_lines(source))
+    yield from read_table(source, task.columns, header=has_header(source, task.columns))
+    return
+  for number, line in read_lines(source):
+    yield Row((line,), None, f"{source}:{number}")
 
 
 def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.files import parse_json
 
 
 class Row(NamedTuple):
@@ -24,6 +25,10 @@ class Row(NamedTuple):
   texts: tuple[str, ...]
   label: str | None
   location: str
+
+
+class BlankRow(InputError):
+  """A row without any text."""
 
 
 def check_data_dir(data_dir: str) -> None:
@@ -66,12 +71,16 @@ def read_lines(path: str) -> list[tuple[int, str]]:
   Raises:
     InputError: the file cannot be read, or is not UTF-8.
   """
-  lines = []
+  return [(number, line) for number, line in _all_lines(path) if line.strip()]
+
+
+def _all_lines(path: str) -> list[tuple[int, str]]:
+  """As read_lines, with the empty lines between others."""
   # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
-  for number, line in enumerate(_read_text(path).split("\n"), start=1):
-    if line.strip():
-      lines.append((number, line.removesuffix("\r")))
-  return lines
+  lines = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
+  while lines and not lines[-1].strip():
+    lines.pop()
+  return list(enumerate(lines, start=1))
 
 
 def with_label_name(row: Row, names: Sequence[str]) -> Row:
@@ -99,8 +108,9 @@ def read_table(
   *,
   label_names: Sequence[str] = (),
   unlabeled: bool = False,
+  header: bool = True,
 ) -> Iterator[Row]:
-  """Reads the rows of a table.
+  """Reads the rows of a table, without the blank ones.
 
   Args:
     path: .csv (with quoting), .jsonl (one object per line), or anything else: tab-separated without
@@ -110,27 +120,72 @@ def read_table(
     label: the label column; None reads no labels.
     label_names: names for labels that the file writes as 0, 1, …; empty: labels stay as they are.
     unlabeled: the label column may be absent.
+    header: whether the first line of a TSV file names the columns; without, it is a row of just the
+      `columns`.
 
   Raises:
     InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a
       malformed row.
   """
-  required = list(columns)
-  if label is not None and not unlabeled:
-    required.append(label)
-  for location, record in _read_records(path):
-    for column in required:
-      if column not in record:
-        names = ", ".join(map(repr, record))
-        raise InputError(f"{location}: no column {column!r}; the columns are {names}")
-    for column in columns:
-      if not isinstance(record[column], str):
-        shown = json.dumps(record[column])
-        raise InputError(f"{location}: column {column!r} should be text, not {shown}")
-    texts = tuple(record[column] for column in columns)
+  for location, record in _read_records(path, columns, header):
+    if isinstance(record, BlankRow):
+      continue
+    if isinstance(record, InputError):
+      raise record
+    texts = _texts(location, record, columns)
+    if label is not None and not unlabeled:
+      _check_column(location, record, label)
     value = None if label is None else record.get(label)
     row = Row(texts, None if value is None else _label_text(value), location)
     yield with_label_name(row, label_names) if label_names else row
+
+
+def read_every_row(
+  path: str, columns: Sequence[str], *, header: bool = True
+) -> Iterator[Row | InputError]:
+  """Reads the texts of a table, row by row: a row that cannot be used is the error that says why.
+
+  Blank rows at the end of the file do not count.
+
+  Args:
+    path, columns, header: see read_table.
+
+  Raises:
+    InputError: the file cannot be read at all.
+  """
+  for location, record in _read_records(path, columns, header):
+    if isinstance(record, InputError):
+      yield record
+      continue
+    try:
+      yield Row(_texts(location, record, columns), None, location)
+    except InputError as error:
+      yield error
+
+
+def has_header(path: str, columns: Sequence[str]) -> bool:
+  """Whether a table names its columns: always in CSV and JSON, else if the first line has one."""
+  if path.endswith((".csv", ".jsonl", ".json")):
+    return True
+  lines = read_lines(path)
+  if not lines or _is_piped_json(path):
+    return True
+  return not set(columns).isdisjoint(lines[0][1].split("\t"))
+
+
+def _texts(location: str, record: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+  for column in columns:
+    _check_column(location, record, column)
+    if not isinstance(record[column], str):
+      shown = json.dumps(record[column])
+      raise InputError(f"{location}: column {column!r} should be text, not {shown}")
+  return tuple(record[column] for column in columns)
+
+
+def _check_column(location: str, record: dict[str, Any], column: str) -> None:
+  if column not in record:
+    names = ", ".join(map(repr, record))
+    raise InputError(f"{location}: no column {column!r}; the columns are {names}")
 
 
 def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -220,32 +275,54 @@ def _read_standard_input() -> bytes:
   return sys.stdin.buffer.read()
 
 
-def _read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yields ("file:line", {column: cell}) for every row of a table."""
+# A row of a table: its columns, or the error that says why it cannot be used.
+_Record = dict[str, Any] | InputError
+
+
+def _read_records(path: str, columns: Sequence[str], header: bool) -> Iterator[tuple[str, _Record]]:
+  """Yields ("file:line", record) for every row of a table; see read_table."""
   if path.endswith(".csv"):
     return _with_header(path, _csv_cells(path))
-  if path.endswith((".jsonl", ".json")):
+  if path.endswith((".jsonl", ".json")) or _is_piped_json(path):
     return _json_records(path)
-  if path == "-" and _read_text(path).lstrip().startswith("{"):
-    return _json_records(path)
-  return _with_header(path, ((number, line.split("\t")) for number, line in read_lines(path)))
+  if header:
+    return _with_header(path, _tsv_cells(path))
+  return _rows_of(path, _tsv_cells(path), columns, "without a header line there should be")
 
 
-def _with_header(
-  path: str, rows: Iterable[tuple[int, list[str]]]
-) -> Iterator[tuple[str, dict[str, str]]]:
+def _is_piped_json(path: str) -> bool:
+  return path == "-" and _read_text(path).lstrip().startswith("{")
+
+
+def _with_header(path: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[str, _Record]]:
   """Reads (line, cells) rows whose first one names the columns."""
-  rows = iter(rows)
-  _, header = next(rows, (0, []))
+  number, header = next((row for row in rows if any(row[1])), (0, []))
   if not header:
     raise InputError(f"{path}: empty; the first line should name the columns")
+  for column in header:
+    if header.count(column) > 1:
+      raise InputError(f"{path}:{number}: two columns named {column!r}; rename one of them")
+  return _rows_of(path, rows, header, "the header names")
+
+
+def _rows_of(
+  path: str, rows: Iterable[tuple[int, list[str]]], columns: Sequence[str], expected: str
+) -> Iterator[tuple[str, _Record]]:
   for number, cells in rows:
-    if len(cells) != len(header):
-      raise InputError(
-        f"{path}:{number}: {len(cells)} columns, but the header names {len(header)}: "
-        f"{', '.join(header)}"
-      )
-    yield f"{path}:{number}", dict(zip(header, cells, strict=True))
+    location = f"{path}:{number}"
+    if not any(cell.strip() for cell in cells):
+      yield location, BlankRow(f"{location}: empty row")
+    elif len(cells) != len(columns):
+      names = ", ".join(columns)
+      problem = f"{len(cells)} columns, but {expected} {len(columns)}: {names}"
+      yield location, InputError(f"{location}: {problem}")
+    else:
+      yield location, dict(zip(columns, cells, strict=True))
+
+
+def _tsv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
+  """Yields (line, cells) of every line."""
+  return ((number, line.split("\t")) for number, line in _all_lines(path))
 
 
 def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -253,24 +330,30 @@ def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
   csv.field_size_limit(2**31 - 1)  # a cell may hold a whole document
   reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
   first_line = 1
+  blank: list[tuple[int, list[str]]] = []  # they count if another row follows
   try:
     for cells in reader:
-      if any(cells):
+      if cells:
+        yield from blank
         yield first_line, cells
+        blank = []
+      else:
+        blank.append((first_line, cells))
       first_line = reader.line_num + 1
   except csv.Error as error:
     raise InputError(f"{path}:{first_line}: not CSV: {error}") from error
 
 
-def _json_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  for number, line in read_lines(path):
+def _json_records(path: str) -> Iterator[tuple[str, _Record]]:
+  for number, line in _all_lines(path):
     location = f"{path}:{number}"
     try:
-      record = json.loads(line)
+      record = parse_json(line) if line.strip() else BlankRow(f"{location}: empty row")
     except ValueError as error:
-      raise InputError(f"{location}: not JSON: {error}") from error
-    if not isinstance(record, dict):
-      raise InputError(f"{location}: should be one JSON object per line")
+      yield location, InputError(f"{location}: not JSON: {error}")
+      continue
+    if not isinstance(record, dict | InputError):
+      record = InputError(f"{location}: should be one JSON object per line")
     yield location, record
 
 

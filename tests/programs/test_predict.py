@@ -113,7 +113,7 @@ def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path
 
 
 def test_a_value_is_the_expectation(model_of, tmp_path):
-  source = write(tmp_path, "pairs.tsv", "the cat\tthe dog\nred barn\ta barn\n")
+  source = write(tmp_path, "pairs.txt", "the cat\tthe dog\nred barn\ta barn\n")
   for result in predict.run(model_of("stsb"), source, str(tmp_path / "out.tsv")):
     assert len(result["probabilities"]) == 6
     expectation = sum(score * p for score, p in enumerate(result["probabilities"].values()))
@@ -136,26 +136,21 @@ def test_multiple_choice(model_of, tmp_path):
   "name, content, message",
   [
     (
-      "in.tsv",
+      "in.txt",
       "cat\tx\ndog\ty\n",
-      "in.tsv:1: 2 columns; without a header line there should be 1: text",
+      "in.txt:1: 2 columns, but without a header line there should be 1: text",
     ),
-    ("in.tsv", "id\ttext\n1\tcat\n2\n", "in.tsv:3: 1 columns, but the header names 2"),
+    ("in.tsv", "id\ttext\n1\n2\n", "in.tsv:2: 1 columns, but the header names 2"),
+    ("in.tsv", "text\ttext\na\tb\n", "in.tsv:1: two columns named 'text'; rename one of them"),
     ("in.csv", "id,words\n1,cat\n", "in.csv:2: no column 'text'; the columns are 'id', 'words'"),
-    ("in.jsonl", '{"text": "cat"}\n{"txt": "dog"}\n', "in.jsonl:2: no column 'text'"),
-    (
-      "in.jsonl",
-      '{"text": "cat"}\n{"text": 3}\n',
-      "in.jsonl:2: column 'text' should be text, not 3",
-    ),
-    ("in.jsonl", '{"text": "cat"}\n{"text"\n', "in.jsonl:2: not JSON"),
+    ("in.jsonl", '{"txt": "cat"}\n{"txt": "dog"}\n', "in.jsonl:1: no column 'text'"),
+    ("in.csv", 'text\ncat\n"a" b\n', "in.csv:3: not CSV"),
     ("in.txt", "", "in.txt: empty"),
-    ("in.txt", "the cat\n\nthe dog\n", "in.txt:2: empty line; put a text there or remove the line"),
     ("in.tsv", "text\tlabel\n", "in.tsv: no rows; the columns should be text"),
     ("in.csv", "", "in.csv: empty"),
     ("in.jsonl", "", "in.jsonl: no rows"),
     ("in.txt", b"the cat\nth\xe9 dog\n", r"in.txt:2: not UTF-8 \(byte 0xe9\)"),
-    ("in.csv", 'text\ncat\n" "\n', "in.csv:3: column 'text' is empty"),
+    ("in.csv", 'text\n" "\n', "in.csv:2: empty row"),
   ],
 )
 def test_bad_input_is_located_and_keeps_the_old_output(
@@ -166,6 +161,54 @@ def test_bad_input_is_located_and_keeps_the_old_output(
     predict.run(checkpoint, source, output, overwrite=True)
   assert open(output, encoding="utf-8").read() == "old predictions"
   assert sorted(os.listdir(tmp_path)) == [name, "out.tsv"]
+
+
+PROBLEMS = {  # name -> rows of which only the first and the fourth are texts, and what is said
+  "in.csv": ('text,n\nthe cat,1\n\n"",2\na dog,3\n\n', ["empty row", "'text' is empty"]),
+  "in.tsv": ("text\tn\nthe cat\t1\n\t\n\t2\na dog\t3\n\t\n", ["empty row", "'text' is empty"]),
+  "in.txt": ("the cat\n\nx\ty\na dog\n\n\n", ["empty row", "2 columns, but without a header"]),
+  "in.jsonl": (
+    '{"text": "the cat"}\n\n{"text": 3}\n{"text": "a dog"}\n',
+    ["empty row", "should be text, not 3"],
+  ),
+  "more.jsonl": (
+    '{"text": "the cat"}\n{"text"\n{"text": "", "text": "a"}\n{"text": "a dog"}\n',
+    ["not JSON", "two entries named 'text'"],
+  ),
+  "deep.jsonl": (
+    '{"text": "the cat"}\n' + "[" * 100_000 + '\n[]\n{"text": "a dog"}\n',
+    ["nested too deeply", "should be one JSON object per line"],
+  ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rows_that_cannot_be_used_keep_their_place(checkpoint, tmp_path, name):
+  content, problems = PROBLEMS[name]
+  source = write(tmp_path, name, content)
+  with pytest.warns(UserWarning, match=rf"2 of 4 rows have no prediction: .*{name}:\d+: "):
+    results = predict.run(checkpoint, source, str(tmp_path / "out.jsonl"))
+  alone = predict.run(
+    checkpoint, write(tmp_path, "alone.txt", "the cat\na dog\n"), str(tmp_path / "alone.tsv")
+  )
+  for result, expected in zip((results[0], results[3]), alone, strict=True):
+    assert result["prediction"] == expected["prediction"] and "problem" not in result
+  for result, problem in zip(results[1:3], problems, strict=True):
+    assert result["prediction"] is None and problem in result["problem"]
+  with pytest.warns(UserWarning):
+    predict.run(checkpoint, source, str(tmp_path / "out.csv"))
+  header, *lines = csv.reader(open(tmp_path / "out.csv", encoding="utf-8"))
+  assert header == ["prediction", "p(barks)", "p(meows)", "problem"]
+  assert [line[0] for line in lines] == [result["prediction"] or "" for result in results]
+  assert lines[1][:3] == ["", "", ""] and problems[0] in lines[1][3] and lines[0][3] == ""
+
+
+def test_a_first_line_without_a_column_name_is_a_row_and_says_so(checkpoint, tmp_path):
+  source = write(tmp_path, "in.tsv", "sentence\nthe cat\n")
+  with pytest.warns(
+    UserWarning, match=r"names no column of table \(text\), so it is read as a row"
+  ):
+    assert len(predict.run(checkpoint, source, str(tmp_path / "out.tsv"))) == 2
 
 
 def test_a_line_that_begins_with_a_brace_is_text(checkpoint, tmp_path):

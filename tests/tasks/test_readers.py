@@ -96,6 +96,9 @@ def test_numeric_labels_are_given_their_names(tmp_path):
     ("a.jsonl", '{"text": 3, "label": 1}\n', r"a\.jsonl:1: column 'text' should be text, not 3"),
     ("a.tsv", b"text\tlabel\na\tyes\nb\xe9\tno\n", r"a\.tsv:3: not UTF-8 \(byte 0xe9\)"),
     ("a.tsv", "", r"a\.tsv: empty"),
+    ("a.tsv", "text\tlabel\tlabel\na\t0\t1\n", r"a\.tsv:1: two columns named 'label'"),
+    ("a.jsonl", '{"text": "a", "label": 1, "label": 2}\n', "not JSON: two entries named 'label'"),
+    ("a.jsonl", "[" * 100_000 + "\n", r"a\.jsonl:1: not JSON: nested too deeply"),
   ],
 )
 def test_errors_name_file_and_line(tmp_path, name, content, message):
