@@ -20,7 +20,8 @@ from gpt_jax.training.loop import TrainConfig
 
 
 def get_config() -> PretrainConfig:
-  # Everything else is a default, and every default is the paper's.
+  # Everything else is a default: the paper's or, where it is silent (clip_norm, b1, b2, eps), that
+  # of OpenAI's fine-tuning code.
   return PretrainConfig(
     train=TrainConfig(
       epochs=100, evaluate_every=10_000, checkpoint_every=2_000, milestone=1_000, log_every=100

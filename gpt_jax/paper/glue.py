@@ -80,7 +80,7 @@ def check(path: str) -> dict[str, Counter[str]]:
     path: a zip with a file for each test set; AX.tsv may be missing.
 
   Returns:
-    For every file the counts of its predictions, with STS-B's scores rounded to integers.
+    For every file the counts of its predictions, with STS-B's scores in ranges of one.
 
   Raises:
     InputError: the first error, with file and line.
@@ -188,5 +188,6 @@ def _normalize(prediction: str, test_set: TestSet) -> str:
       raise ValueError(f"one of {', '.join(test_set.written)}")
     return prediction
   if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]+)?", prediction) and 0 <= float(prediction) <= 5:
-    return f"{float(prediction):.0f}"
+    lower = min(4, int(float(prediction)))
+    return f"{lower} to {lower + 1}"
   raise ValueError("a number from 0 to 5")

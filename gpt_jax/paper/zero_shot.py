@@ -30,6 +30,7 @@ from gpt_jax.tasks.task import find
 
 SENTIMENT = (" positive", " negative")  # the words compared after "very"
 MAX_BATCH_TOKENS = 2**14
+TIE = 1e-5  # nats per token; float32 rounding is a tenth of it
 
 
 class Question(NamedTuple):
@@ -465,12 +466,16 @@ def _label(example: Example) -> int:
 def _accuracy_of_best(
   rule: str, questions: Sequence[Question], answers: Sequence[Sequence[Answer]]
 ) -> list[Score]:
-  """Predicts the option with the highest mean log-probability."""
+  """Predicts the option with the highest mean log-probability, the last one of a tie.
+
+  Means that differ by less than TIE are a tie: which of them is higher depends on the shape of the
+  batch, by rounding. The last one, because in the published wsc273.txt the first candidate is
+  always right.
+  """
   chosen = []
   for options in answers:
-    means = [option.mean for option in options]
-    # The last of equals: in the published wsc273.txt the first candidate is always right.
-    chosen.append(len(means) - 1 - int(np.argmax(means[::-1])))
+    means = np.array([option.mean for option in options])
+    chosen.append(int(np.flatnonzero(means > means.max() - TIE)[-1]))
   targets = np.array([question.target for question in questions])
   return [Score(rule, "accuracy", accuracy(targets, np.array(chosen)), len(targets))]
 

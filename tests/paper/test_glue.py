@@ -340,7 +340,7 @@ def test_check_counts(few, tmp_path):
       file: test_set.rows for file, test_set in few.items() if file not in without
     }
   assert counted["CoLA.tsv"] == {"0": 3, "1": 2}
-  assert counted["STS-B.tsv"] == {"0": 3, "5": 3, "2": 2}  # 2.5 is rounded to even
+  assert counted["STS-B.tsv"] == {"0 to 1": 3, "4 to 5": 3, "2 to 3": 2}
   contents["RTE.tsv"] = contents["RTE.tsv"].removesuffix("\n")
   check(zipped(tmp_path / "good.zip", contents))
 

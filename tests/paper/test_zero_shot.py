@@ -220,15 +220,18 @@ def test_only_tokens_after_the_head_are_scored(world, tiny_tokenizer):
   assert [text(question.context).lower() for question in questions] == heads
   scored = [[text(o[n:]) for o, n in zip(q.options, q.unscored, strict=True)] for q in questions]
   assert scored == [["was old."] * 2, ["sat."] * 2]
-  likelier, less, equal = (
+  likelier, less, equal, rounded = (
     Answer(-1.0, 2),
     Answer(-1.0, 1),
     Answer(-2.0, 4),
+    Answer(-2.000001, 4),
   )
   for options, value in (
     ((likelier, less), 1.0),
     ((less, likelier), 0.0),
     ((likelier, equal), 0.0),
+    ((likelier, rounded), 0.0),
+    ((rounded, likelier), 0.0),
   ):
     (score,) = TASKS["dprd"].judge(questions, [options] * 2)
     assert (score.metric, score.value) == ("accuracy", value)  # ties go to the last option

@@ -173,7 +173,7 @@ FILES = [
   ),
   File(
     "storycloze-2018",
-    "test",
+    "train",
     "story_cloze/cloze_test_val__winter2018.csv",
     CLOZE,
     STORY,

@@ -145,7 +145,8 @@ def test_storycloze_divides_the_validation_set(tmp_path):
   for name, numbers in (
     ("val__spring2016 - val", range(20)),
     ("test__spring2016", [30]),
-    ("val__winter2018", [40]),
+    ("val__winter2018", range(40, 50)),
+    ("test__winter2018", [60]),
   ):
     lines = [header, *map(cloze, numbers)]
     (tmp_path / f"story_cloze/2016/cloze_test_{name}.csv").write_text("\n".join(lines))
@@ -163,7 +164,15 @@ def test_storycloze_divides_the_validation_set(tmp_path):
     ("One 30. Two. Three. Four.", "Bad."),
   )
   assert test[0].label == (1, 0)
-  assert "One 40." in find("storycloze-2018").examples(str(tmp_path), "test")[0].sequences[0][0]
+  later = find("storycloze-2018")
+  later_train, later_dev = (later.examples(str(tmp_path), split) for split in ("train", "dev"))
+  assert (len(later_train), len(later_dev)) == (8, 2)
+  assert all(40 <= int(e.sequences[0][1][5:-1]) < 50 for e in (*later_train, *later_dev))
+  path = tmp_path / "story_cloze/2016/cloze_test_test__winter2018.csv"
+  lines = [line.rpartition(",")[0] for line in path.read_text().splitlines()]
+  path.write_text("\n".join(lines))  # it has no labels
+  (example,) = later.examples(str(tmp_path), "test")
+  assert "One 60." in example.sequences[0][0] and example.label is None
   (tmp_path / "story_cloze/2016/cloze_test_test__spring2016.csv").unlink()
   with pytest.raises(
     InputError, match="0 files cloze_test_test__spring2016.*; there should be one"

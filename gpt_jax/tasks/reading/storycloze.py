@@ -23,43 +23,45 @@ def story_endings(*texts: str) -> Sequences:
   return multiple_choice(" ".join(texts[:4]), *texts[4:])
 
 
-def read(data_dir: str, split: str, test: str) -> Iterator[Row]:
-  """Reads the official CSV files.
+def read(data_dir: str, split: str, edition: str) -> Iterator[Row]:
+  """Reads the official CSV files, cloze_test_{val,test}__{edition}*.csv.
 
   The paper trains on the validation set of spring 2016, divided 4 to 1 into training and dev set,
-  as by sklearn.model_selection.train_test_split.
+  as by sklearn.model_selection.train_test_split. The edition of winter 2018 is divided likewise.
+  The two are not mixed: 1,556 of the 1,571 stories of 2018's validation set are in that of 2016.
 
   Args:
     data_dir, split: see Task.read.
-    test: the file of the test set, cloze_test_{test}*.csv.
+    edition: "spring2016", or "winter2018", whose test set has no labels.
   """
   root = find_folder(data_dir, "story_cloze")
   if split == "test":
-    yield from _read_file(root, test)
+    yield from _read_file(root, f"test__{edition}", unlabeled=True)
     return
-  rows = list(_read_file(root, "val__spring2016"))
+  rows = list(_read_file(root, f"val__{edition}"))
   order = np.random.RandomState(SPLIT_SEED).permutation(len(rows))
   dev_size = len(rows) // 5  # 374 of 1,871
   chosen = order[:dev_size] if split == "dev" else order[dev_size:]
   yield from (rows[i] for i in chosen)
 
 
-def _read_file(root: str, name: str) -> Iterator[Row]:
+def _read_file(root: str, name: str, unlabeled: bool = False) -> Iterator[Row]:
   pattern = os.path.join(glob.escape(root), "**", f"cloze_test_{name}*.csv")
   paths = glob.glob(pattern, recursive=True)
   if len(paths) != 1:
     problem = InputError if paths else MissingInput
     raise problem(f"{root}: {len(paths)} files cloze_test_{name}*.csv; there should be one")
-  return read_table(paths[0], (*SENTENCES, *ENDINGS), "AnswerRightEnding")
+  columns = (*SENTENCES, *ENDINGS)
+  return read_table(paths[0], columns, "AnswerRightEnding", unlabeled=unlabeled)
 
 
-def _task(name: str, test: str, paper: str) -> Task:
+def _task(name: str, edition: str, paper: str) -> Task:
   return Task(
     name=name,
     labels=("1", "2"),
     columns=(*SENTENCES, *ENDINGS),
     transform=story_endings,
-    read=functools.partial(read, test=test),
+    read=functools.partial(read, edition=edition),
     metrics={"accuracy": accuracy},
     pooling="per_choice",
     paper=paper,
@@ -69,8 +71,8 @@ def _task(name: str, test: str, paper: str) -> Task:
 TASKS = (
   _task(
     "storycloze",
-    "test__spring2016",
+    "spring2016",
     "86.5 accuracy on the test set of 2016 (Radford et al. 2018, table 3)",
   ),
-  _task("storycloze-2018", "val__winter2018", ""),
+  _task("storycloze-2018", "winter2018", ""),
 )

@@ -81,6 +81,10 @@ def test_gpt2_lines_and_what_is_no_character(small):
   a, b = tokenizer.encode("the sea"), tokenizer.encode("was calm")
   np.testing.assert_array_equal(tokenizer.encode("the sea\nwas calm"), [*a, tokenizer.line_id, *b])
   assert tokenizer.encode("<|endoftext|>").max() < 256
+  mark = tokenizer.vocab_size - 1
+  marked = tokenizer.encode_marked("the sea<|endoftext|><|endoftext|>was calm")
+  np.testing.assert_array_equal(marked, [*a, mark, mark, *b])
+  np.testing.assert_array_equal(tokenizer.encode_marked("the sea"), a)
   assert tokenizer.decode([tokenizer.vocab_size - 1]) == "<|endoftext|>"
   assert (
     tokenizer.decode([0xC3, 0xA9]) == "é" and tokenizer.decode([0xA9]) == "\ufffd"
