@@ -8,6 +8,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import inspect
+import math
 import os
 import pkgutil
 import re
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 from gpt_jax.errors import InputError
 
 _PACKAGE = __name__.partition(".")[0]
+_LARGEST = 10**9  # of integers without a limit of their own; more is a slip, and ends in a crash
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -70,7 +72,7 @@ def option(
     help: a few words on what the field does.
     unit: e.g. "tokens" or "steps".
     low: smallest allowed value.
-    high: largest allowed value.
+    high: largest allowed value; None: 10^9 for an integer, any finite one for a float.
     choices: the allowed values.
   """
   metadata = {"help": help, "unit": unit, "low": low, "high": high, "choices": choices}
@@ -403,16 +405,23 @@ def _is_node(value: Any) -> bool:
 def _check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
   """The value, converted to float if the hint says so. Raises InputError if it is not allowed."""
   fits, value = _fit(value, hint)
-  low, high, choices = (metadata.get(key) for key in ("low", "high", "choices"))
+  low, high, choices = _limits(hint, metadata)
   numbers = [item for item in (value if isinstance(value, tuple) else (value,)) if _is_number(item)]
-  for number in numbers:  # every comparison is written to fail for nan
+  for number in numbers:
     above = low is None or number >= low
     below = high is None or number <= high
-    fits = fits and above and below and number == number
+    fits = fits and above and below and math.isfinite(number)
   if not fits or (choices is not None and value not in choices):
     shown = type(value).__name__ if _is_node(value) else repr(value)
     raise InputError(f"{name} = {shown}: must be {_allowed(hint, metadata)}")
   return value
+
+
+def _limits(hint: Any, metadata: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+  """The smallest and largest value, and the choices; None where there is none."""
+  low, high, choices = (metadata.get(key) for key in ("low", "high", "choices"))
+  is_integer = hint is int or int in typing.get_args(hint)
+  return low, _LARGEST if high is None and is_integer else high, choices
 
 
 def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
@@ -490,16 +499,16 @@ def _is_number(value: Any) -> bool:
 
 def _allowed(hint: Any, metadata: Mapping[str, Any]) -> str:
   """The allowed values, in words: "an integer from 1 to 99"."""
-  low, high, choices = (metadata.get(key) for key in ("low", "high", "choices"))
+  low, high, choices = _limits(hint, metadata)
   if choices is not None:
     return "one of " + ", ".join(map(_text, choices))
   words = _type_words(hint)
   if low is not None and high is not None:
-    return f"{words} from {low} to {high}"
+    return f"{words} from {low:,} to {high:,}"
   if low is not None:
-    return f"{words} of at least {low}"
+    return f"{words} of at least {low:,}"
   if high is not None:
-    return f"{words} of at most {high}"
+    return f"{words} of at most {high:,}"
   return words
 
 

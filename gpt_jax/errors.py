@@ -1,8 +1,21 @@
 """Errors in a user's input: launch/ prints their single line and exits with code 2."""
 
+import re
+
+_LONGEST_WORD, _LONGEST = 200, 1000  # characters
+
 
 class InputError(ValueError):
-  """Bad user input; the message is one line: file, line or field, value, what would be right."""
+  """Bad user input; the message is one line: file, line or field, value, what would be right.
+
+  A value may be a whole document: of each word 200 characters are shown, of the message 1,000.
+  """
+
+  def __str__(self):
+    text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", super().__str__())
+    if len(text) <= _LONGEST:
+      return text
+    return f"{text[: _LONGEST - 200]} … {text[-200:]}"
 
 
 class MissingInput(InputError):

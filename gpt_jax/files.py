@@ -4,10 +4,14 @@ import contextlib
 import json
 import os
 import shutil
+import stat
+import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from gpt_jax.errors import InputError
+
+_LARGEST_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
 
 
 @contextlib.contextmanager
@@ -29,7 +33,9 @@ def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterat
   encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
   rename = os.replace if overwrite else _rename_to_new
   try:
-    with open(partial, mode, encoding=encoding, newline=newline) as file:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(partial)  # of a process that was killed, or a link that must not be followed
+    with open(partial, mode.replace("w", "x"), encoding=encoding, newline=newline) as file:
       yield file
     rename(partial, path)
   finally:
@@ -75,9 +81,23 @@ def write_json(path: str, value: Any, *, overwrite: bool = True) -> None:
 
 
 def read_json(path: str) -> Any:
-  """The value in a JSON file. Raises OSError, and ValueError for what parse_json does."""
-  with open(path, encoding="utf-8") as file:
+  """The value in a JSON file.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: not a regular file of at most 32 MB, or what parse_json raises.
+  """
+  with open(path, "rb", opener=_without_waiting) as file:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+      raise ValueError("not a regular file")
+    if status.st_size > _LARGEST_JSON:
+      raise ValueError(f"{status.st_size:,} bytes, more than {_LARGEST_JSON:,}")
     return parse_json(file.read())
+
+
+def _without_waiting(path: str, flags: int) -> int:
+  return os.open(path, flags | os.O_NONBLOCK)  # opening a FIFO would wait for a writer
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -92,6 +112,25 @@ def parse_json(text: str | bytes) -> Any:
     raise ValueError("nested too deeply") from error
 
 
+def with_checksum(entries: dict[str, Any]) -> dict[str, Any]:
+  """JSON entries and "checksum", the CRC-32 of the others."""
+  return entries | {"checksum": _checksum(entries)}
+
+
+def verified(value: Any) -> dict[str, Any]:
+  """The entries that with_checksum was given. Raises ValueError if they are others."""
+  if not isinstance(value, dict) or "checksum" not in value:
+    raise ValueError("no JSON object with a checksum")
+  entries = {name: entry for name, entry in value.items() if name != "checksum"}
+  if value["checksum"] != _checksum(entries):
+    raise ValueError("not what was written")
+  return entries
+
+
+def _checksum(entries: dict[str, Any]) -> int:
+  return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
+
+
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   value = dict(pairs)
   if len(value) < len(pairs):
@@ -99,6 +138,28 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     twice = next(name for name in names if names.count(name) > 1)
     raise ValueError(f"two entries named {twice!r}")
   return value
+
+
+def refuse_url(path: str) -> None:
+  """Raises InputError for gs://, s3:// and the like, before a folder of that name is made."""
+  scheme, separator, _ = os.fspath(path).partition("://")
+  if separator and scheme.isalnum():
+    raise InputError(
+      f"{path}: {scheme}:// is not supported; copy it to a disk of this machine and name that"
+    )
+
+
+def describe_binary(head: bytes) -> str:
+  """What a file is that is no text, by its first bytes, and what to do; "" if they do not say."""
+  known = {
+    b"PAR1": "a Parquet file; convert it to JSON lines or CSV",
+    b"PK\x03\x04": "a zip archive, or an Excel workbook; save it as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel or Word file; save it as CSV or text",
+    b"\x1f\x8b": "compressed; decompress it first",
+    b"(\xb5/\xfd": "compressed by zstd; decompress it first",
+    b"%PDF": "a PDF; convert it to text",
+  }
+  return next((kind for magic, kind in known.items() if head.startswith(magic)), "")
 
 
 def refuse_existing(path: str, flag: str, overwrite: bool) -> None:

@@ -118,18 +118,18 @@ def test_override_reads_the_fields_type(path, text, value):
     ("trunk.dropout", "1.5", "trunk.dropout = 1.5: must be a number from 0 to 1"),
     ("trunk.dropout", "nan", "trunk.dropout = nan: must be a number from 0 to 1"),
     ("trunk.dtype", "float16", "trunk.dtype = 'float16': must be one of float32, bfloat16"),
-    ("steps", "none", "steps = None: must be an integer of at least 0"),
+    ("steps", "none", "steps = None: must be an integer from 0 to 1,000,000,000"),
     ("packed", "yes", "packed = 'yes': must be true or false"),
     ("seed", "x", "seed = 'x': must be an integer or none"),
     (
       "mesh",
       "2",
-      "mesh = '2': must be 2 comma-separated values (an integer, an integer) of at least 1",
+      "mesh = '2': must be 2 comma-separated values (an integer, an integer) from 1 to 1,000,000",
     ),
     (
       "mesh",
       "0,2",
-      "mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) of at least 1",
+      "mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) from 1 to 1,000",
     ),
     ("backend", "vmap", "backend = 'vmap': must be one of jit, pmap"),
     (
@@ -396,7 +396,7 @@ def test_load(tmp_path):
     (
       "def get_config():\n  return Run(steps=-3)",
       "",
-      r"some\.py:3: Run\.steps = -3: must be an integer of at least 0",
+      r"some\.py:3: Run\.steps = -3: must be an integer from 0 to 1,000,000,000",
     ),
     (
       "def get_config(task): return Run()",

@@ -186,18 +186,20 @@ def test_two_processes_equal_one(prepared, one_process, tmp_path, mesh):
 
 
 def test_sigterm_to_one_of_two_stops_both(prepared, tmp_path):
-  """They save the same step and exit with 0; one process of four devices resumes from it."""
+  """They save the same step and exit with 143; one process of four devices resumes from it."""
   flags = ("--config.train.steps=2000", "--config.mesh.fsdp=true")
   first, second = start_distributed(prepared, tmp_path / "run", f"{tmp_path}/two", *flags)
   with first, second:
     first.wait_for(r"step \d+/")
     second.process.send_signal(signal.SIGTERM)
-    first.ends()
-    second.ends()
+    first.ends(143)
+    second.ends(143)
   stopped = int(re.search(r"stopped at step (\d+) of 2000 and saved", first.log_text())[1])
   assert os.listdir(tmp_path / "run" / "checkpoints") == [str(stopped)]
   with Program(prepared, tmp_path / "run", f"{tmp_path}/on.log", *flags, devices=4) as program:
     program.wait_for(r"step \d+/")
     assert f"resumed at step {stopped:,}" in program.log_text()
-    program.process.send_signal(signal.SIGTERM)
-    program.ends()
+    program.process.send_signal(signal.SIGINT)
+    program.ends(130)
+  resumed = re.search(r"stopped at step (\d+) of 2000 and saved", program.log_text())
+  assert int(resumed[1]) > stopped

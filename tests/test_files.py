@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders."""
+"""JSON, read strictly, and atomic writes of files and folders."""
 
 import json
 import os
@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, atomic_folder, write_json
+from gpt_jax.files import (
+  atomic_file,
+  atomic_folder,
+  read_json,
+  refuse_url,
+  verified,
+  with_checksum,
+  write_json,
+)
 
 
 @pytest.mark.parametrize("mode, content", [("w", "café\r\n\n"), ("wb", b"\x00\xff")])
@@ -57,6 +65,66 @@ def test_without_overwrite_a_file_that_appears_late_is_kept(tmp_path):
     file.write("ours")
     path.write_text("theirs")
   assert path.read_text() == "theirs" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_link_planted_as_the_partial_file_is_not_followed(tmp_path):
+  (tmp_path / "victim").write_text("precious")
+  (tmp_path / f"new.partial-{os.getpid()}").symlink_to("victim")
+  with atomic_file(tmp_path / "new") as file:
+    file.write("new")
+  assert (tmp_path / "victim").read_text() == "precious"
+  assert (tmp_path / "new").read_text() == "new" and not (tmp_path / "new").is_symlink()
+  assert sorted(os.listdir(tmp_path)) == ["new", "victim"]
+
+
+@pytest.mark.parametrize(
+  ("text", "match"),
+  [
+    ("{", "Expecting"),
+    ('{"a": 1, "b": {"c": 1, "c": 2}}', "two entries named 'c'"),
+    ("[" * 100_000, "nested too deeply"),
+    ('{"a":' * 100_000, "nested too deeply"),
+  ],
+)
+def test_json_is_read_strictly(tmp_path, text, match):
+  (tmp_path / "a.json").write_text(text)
+  with pytest.raises(ValueError, match=match):
+    read_json(str(tmp_path / "a.json"))
+
+
+def test_json_is_read_from_small_regular_files(tmp_path):
+  os.mkfifo(tmp_path / "fifo")
+  for path in (tmp_path / "fifo", "/dev/zero"):
+    with pytest.raises(ValueError, match="not a regular file"):
+      read_json(str(path))
+  with open(tmp_path / "large", "wb") as file:
+    file.truncate(10**12)  # sparse
+  with pytest.raises(ValueError, match="1,000,000,000,000 bytes, more than"):
+    read_json(str(tmp_path / "large"))
+
+
+def test_a_checksum_tells_what_was_written():
+  entries = {"b": [1, 2.5], "a": "x"}
+  value = json.loads(json.dumps(with_checksum(entries)))
+  assert verified(value) == entries
+  for changed in (value | {"a": "y"}, value | {"c": 1}, {"a": "x"}, [], None, 3):
+    with pytest.raises(ValueError, match="not what was written|no JSON object with a checksum"):
+      verified(changed)
+
+
+@pytest.mark.parametrize("path", ["gs://a/b", "s3://a", "hf://a/b", "https://x"])
+def test_urls_are_refused_by_scheme(path):
+  with pytest.raises(InputError, match=path.partition("//")[0]):
+    refuse_url(path)
+  for local in ("a/b", "tfds:dir", "C:/x", "/data//x", ""):
+    refuse_url(local)
+
+
+def test_long_values_are_cut_in_messages():
+  assert str(InputError(f"x.json: {'a' * 201} is no id")) == f"x.json: {'a' * 200}… is no id"
+  text = str(InputError("word " * 100_000 + "end"))
+  assert len(text) < 1010 and text.startswith("word word") and text.endswith("word end")
+  assert str(InputError("as it is, " * 20)) == "as it is, " * 20
 
 
 def test_json_is_written_atomically(tmp_path):

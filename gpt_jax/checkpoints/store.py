@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
@@ -30,6 +29,7 @@ from flax.traverse_util import unflatten_dict
 from jax.experimental import multihost_utils
 
 from gpt_jax.errors import InputError
+from gpt_jax.files import read_json, verified, with_checksum
 from gpt_jax.parallel.processes import is_main_process
 
 
@@ -89,17 +89,21 @@ class Checkpoints:
       state: named tuple or dict of trees of arrays, one of them called `params`.
       meta: JSON values, returned by `restore`.
       metrics: metrics of this state.
+
+    Raises:
+      InputError: an array is not finite; nothing is saved.
     """
     if step in self._manager.all_steps():
       return
     tree = _as_dict(state)
+    _check_finite(tree, step, self._folder)
     record = {"step": step, "meta": meta, "metrics": metrics or {}, "ranking": self._ranking}
     record = json.loads(json.dumps(record | {"leaves": describe(tree)}))
     if (score := _score(record)) is not None:
       self._scores[step] = score
     arguments = ocp.args.Composite(
       state=ocp.args.PyTreeSave(tree),
-      meta=ocp.args.JsonSave(record | {"checksum": _checksum(record)}),
+      meta=ocp.args.JsonSave(with_checksum(record)),
     )
     self._manager.save(step, args=arguments, force=True)
 
@@ -162,6 +166,8 @@ class Checkpoints:
     kept = {*steps[-self._newest :], *filter(self._keep, steps)}
     if scores:
       kept.add(_best(scores))
+    if kept == {*steps[-1:]}:  # no step has tried the newest parameters yet
+      kept.update(steps[-2:])
     return [checkpoint.step in kept for checkpoint in checkpoints]
 
   def _set_aside(self, folders: list[str]) -> None:
@@ -181,10 +187,14 @@ def lock(workdir: str) -> TextIO:
   """Opens and locks `<workdir>/lock`; closing the file, or the end of the process, unlocks it.
 
   Raises:
-    InputError: another process holds the lock.
+    InputError: another process holds the lock, or the folder cannot be written.
   """
-  os.makedirs(workdir, exist_ok=True)
-  file = open(os.path.join(workdir, "lock"), "w", encoding="utf-8")
+  try:
+    os.makedirs(workdir, exist_ok=True)
+    # Appending, and no link followed: whatever file a link names stays as it is.
+    file = open(os.path.join(workdir, "lock"), "a", encoding="utf-8", opener=_without_links)
+  except OSError as error:
+    raise InputError(f"{workdir}: cannot be written ({error.strerror})") from error
   if is_main_process():
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,6 +206,10 @@ def lock(workdir: str) -> TextIO:
     except OSError:
       pass  # a file system without locks
   return file
+
+
+def _without_links(path: str, flags: int) -> int:
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
@@ -217,6 +231,13 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
   return tree["params"], record["meta"], record["step"]
 
 
+def best_evaluation(workdir: str) -> dict[str, float]:
+  """The step of the best checkpoint, as "step", and its metrics."""
+  (folder,) = _best_folder(os.path.join(os.path.abspath(workdir), "checkpoints"))
+  record = _read_record(folder)
+  return {"step": record["step"], **record["metrics"]}
+
+
 # ------------------------------------------------------------------------------------ Fingerprints
 
 
@@ -227,6 +248,24 @@ def describe(tree: Any) -> dict[str, list]:
   # deadlock on each other's devices, and a single program for all arrays takes many seconds to
   # compile, while a model has only a dozen different shapes.
   return {_name(path): [str(x.dtype), list(x.shape), int(_fingerprint(x))] for path, x in leaves}
+
+
+def _check_finite(tree: Any, step: int, folder: str) -> None:
+  """Raises InputError if an array holds an infinite or undefined number."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  floats = [(path, x) for path, x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]
+  broken = [_name(path) for path, x in floats if not _is_finite(x)]
+  if broken:
+    raise InputError(
+      f"step {step}: {len(broken)} of {len(leaves)} arrays are not finite, {broken[0]} among them, "
+      f"and were not saved; the checkpoints in {folder} are from before. Start again in another "
+      "--workdir with a lower optim.learning_rate, or a longer optim.warmup_steps"
+    )
+
+
+@jax.jit
+def _is_finite(x: jax.Array) -> jax.Array:
+  return jnp.isfinite(x).all()
 
 
 @jax.jit
@@ -302,11 +341,10 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
 
 
 def _read_record(folder: str) -> dict:
-  with open(os.path.join(folder, "meta", "metadata"), encoding="utf-8") as file:
-    record = json.load(file)
-  if record.pop("checksum") != _checksum(record):
-    raise ValueError("meta/metadata is not what was saved")
-  return record
+  try:
+    return verified(read_json(os.path.join(folder, "meta", "metadata")))
+  except ValueError as error:
+    raise ValueError(f"meta/metadata: {error}") from error
 
 
 def _read_arrays(folder: str, abstract: Any) -> Any:
@@ -483,10 +521,6 @@ def _score(record: dict) -> float | None:
   if value is None or math.isnan(value):
     return None
   return value if mode == "max" else -value
-
-
-def _checksum(record: dict) -> int:
-  return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
 def _as_dict(state: Any) -> dict:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import read_json, verified, with_checksum, write_json
 
 BLOCK = 1 << 16  # bytes with one checksum: a row of ids reads one or two blocks
 DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
@@ -80,7 +80,7 @@ class TokenWriter:
       "documents_checksum": documents_checksum,
       **entries,
     }
-    write_json(self._path + ".json", header | {"checksum": _header_checksum(header)})
+    write_json(self._path + ".json", with_checksum(header))
     return header
 
   def _write_documents_header(self) -> None:
@@ -111,11 +111,6 @@ class _BlockChecksums:
     """Eight hexadecimal digits for each block."""
     checksums = [*self._complete, self._checksum] if self._size else self._complete
     return np.array(checksums, ">u4").tobytes().hex()
-
-
-def _header_checksum(header: dict[str, Any]) -> int:
-  entries = {name: value for name, value in header.items() if name != "checksum"}
-  return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
@@ -149,8 +144,7 @@ class TokenFile:
     """Raises InputError if the split is missing, damaged or inconsistent with its header."""
     self.path = os.path.join(folder, split)
     try:
-      with open(self.path + ".json", encoding="utf-8") as file:
-        self.header = json.load(file)
+      header = read_json(self.path + ".json")
       with open(self.path + ".documents.npy", "rb") as file:
         documents = file.read()
       self._descriptor = os.open(self.path + ".bin", os.O_RDONLY)
@@ -158,12 +152,12 @@ class TokenFile:
       raise InputError(
         f"{error.filename}: missing; {folder!r} must be a folder made by launch/prepare.py"
       ) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
       raise InputError(
         f"{self.path}.*: cannot be read ({error}); prepare the text again"
       ) from error
     weakref.finalize(self, os.close, self._descriptor)
-    self._read_header()
+    self._read_header(header)
     self.offsets = self._read_offsets(documents)
     size, expected = os.fstat(self._descriptor).st_size, self.n_tokens * self._dtype.itemsize
     if size != expected:
@@ -173,15 +167,11 @@ class TokenFile:
       raise self._damaged(".json", "not a checksum for every block")
     self._verified = np.zeros(len(self._block_checksums), bool)
 
-  def _read_header(self) -> None:
-    header = self.header
-    if not isinstance(header, dict) or "n_tokens" not in header:
-      raise self._damaged(".json", "not a token file's header")
-    if "checksum" not in header:
+  def _read_header(self, header: Any) -> None:
+    if isinstance(header, dict) and "n_tokens" in header and "checksum" not in header:
       raise self._damaged(".json", "without checksums, written by an earlier version")
-    if header["checksum"] != _header_checksum(header):
-      raise self._damaged(".json", "not what was written")
     try:
+      self.header = header = verified(header)
       self.n_tokens = _count(header["n_tokens"])
       self.n_documents = _count(header["n_documents"])
       self.n_bytes = _count(header["n_bytes"])

@@ -19,8 +19,8 @@ PAD = -1  # in rows: past the end of a document
 class WindowsConfig:
   """How a token file becomes rows."""
 
-  batch_size: int = option(64, "rows in a batch", unit="rows", low=1)
-  length: int = option(512, "tokens predicted in a row, T", unit="tokens", low=1)
+  batch_size: int = option(64, "rows in a batch", unit="rows", low=1, high=10**6)
+  length: int = option(512, "tokens predicted in a row, T", unit="tokens", low=1, high=10**6)
   sampling: Literal["within_documents", "across_documents", "random_offset"] = option(
     "within_documents",
     "within_documents: shuffled spans that never cross a document; across_documents: the same, "

@@ -42,9 +42,11 @@ class LSTMConfig:
   vocab_size: int = option(
     0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
   )
-  context: int = option(512, "longest sequence", unit="tokens", low=2)
-  width: int = option(768, "size of an embedding and of what the trunk returns, D", low=1)
-  units: int = option(2048, "size of the recurrent state, U", low=1)
+  context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
+  width: int = option(
+    768, "size of an embedding and of what the trunk returns, D", low=1, high=10**6
+  )
+  units: int = option(2048, "size of the recurrent state, U", low=1, high=10**6)
   residual_dropout: float = option(0.1, "dropout on the projected state", low=0.0, high=0.99)
   embedding_dropout: float = option(0.1, "dropout on the embedding table", low=0.0, high=0.99)
   dtype: str = option(

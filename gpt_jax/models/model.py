@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict
 
-from gpt_jax.batch import Batch, Rows
+from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
 from gpt_jax.config import from_json, option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
@@ -47,6 +50,19 @@ class ModelConfig:
 
   def build(self) -> "Model":
     return Model(self)
+
+
+def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shape of every parameter, by its path; nothing is allocated."""
+  ids, numbers = np.zeros((1, 2), np.int32), np.zeros((1, 2), np.float32)
+  batch = Batch(
+    Rows(ids, ids),
+    predictions=Predictions(ids, numbers),
+    labels=Labels(ids[:, :1], numbers, numbers[:, 0]),
+    tags=Tags(ids, numbers),
+  )
+  params = jax.eval_shape(spec.build().init, jax.random.key(0), batch)["params"]
+  return {name: x.shape for name, x in flatten_dict(params, sep="/").items()}
 
 
 def make_heads(trees: Sequence[dict]) -> tuple[Any, ...]:

@@ -44,10 +44,10 @@ class TransformerConfig:
   vocab_size: int = option(
     0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
   )
-  context: int = option(512, "longest sequence", unit="tokens", low=2)
-  layers: int = option(12, "blocks", low=1)
-  width: int = option(768, "size of a hidden state, D", low=1)
-  heads: int = option(12, "attention heads, H", low=1)
+  context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
+  layers: int = option(12, "blocks", low=1, high=1000)
+  width: int = option(768, "size of a hidden state, D", low=1, high=10**6)
+  heads: int = option(12, "attention heads, H", low=1, high=10**4)
   residual_dropout: float = option(0.1, "dropout on what each sublayer adds", low=0.0, high=0.99)
   attention_dropout: float = option(0.1, "dropout on attention probabilities", low=0.0, high=0.99)
   embedding_dropout: float = option(0.1, "dropout on the embedding tables", low=0.0, high=0.99)

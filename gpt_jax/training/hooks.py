@@ -17,7 +17,7 @@ class StepContext(NamedTuple):
   Attributes:
     step: batches seen, skipped updates included.
     total_steps: length of the run.
-    stopping: whether the run ends here because of a SIGTERM.
+    stopping: whether the run ends here because of a SIGTERM or Ctrl-C.
     state: the state after this step; a hook must not keep it, since the next step reuses its
       memory.
     interval: metrics since the last progress report.
@@ -40,7 +40,7 @@ class Hook:
     run: given the StepContext; returns named numbers if it is an evaluation, else None.
     due: step -> whether to run after it.
     at_end: whether to run after the last step too.
-    on_stop: whether to run after the last step before a SIGTERM exit too.
+    on_stop: whether to run after the last step before such an end too.
   """
 
   run: Callable[[StepContext], dict[str, float] | None]
@@ -104,15 +104,20 @@ def evaluate(
 def save(
   reporter: Reporter, checkpoints: Checkpoints, meta: dict[str, Any], due: Callable[[int], bool]
 ) -> Hook:
-  """Saves a checkpoint with the evaluation of the same step, if one was made."""
+  """Saves a checkpoint with the evaluation of the same step, if one was made.
+
+  While updates are refused nothing is saved, so that checkpoints from before the trouble stay.
+  """
 
   def run(moment: StepContext) -> None:
-    with reporter.paused():
-      checkpoints.save(moment.step, moment.state, meta, moment.evaluation)
+    sound = not moment.interval.refused_in_a_row
+    if sound:
+      with reporter.paused():
+        checkpoints.save(moment.step, moment.state, meta, moment.evaluation)
     if moment.stopping:
-      reporter.say(
-        f"stopped at step {moment.step} of {moment.total_steps} and saved; the same command resumes"
-      )
+      done = "and saved" if sound else "without saving, since its last update was refused"
+      where = f"step {moment.step} of {moment.total_steps}"
+      reporter.say(f"stopped at {where} {done}; the same command resumes")
 
   return Hook(run, due, on_stop=True)
 

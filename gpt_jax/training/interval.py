@@ -19,10 +19,13 @@ class Interval:
     steps: steps in the interval, refused ones included.
     refused: how many of them had their update refused.
     refused_in_a_row: refused updates up to now; counted across intervals.
+    sound_step: the last step whose parameters are known to give a finite loss and gradient: the
+      step after it has tried them. None before the first.
   """
 
   def __init__(self):
     self.refused_in_a_row = 0
+    self.sound_step: int | None = None
     self.clear()
 
   def clear(self) -> None:
@@ -40,6 +43,7 @@ class Interval:
     self.steps += 1
     if metrics.pop("finite"):
       self.refused_in_a_row = 0
+      self.sound_step = step - 1
       for name, value in metrics.items():
         self._values.setdefault(name, []).append(value)
       return
@@ -48,10 +52,15 @@ class Interval:
     if self.refused_in_a_row == MAX_REFUSED_UPDATES:
       raise InputError(
         f"step {step}: {MAX_REFUSED_UPDATES} updates in a row had a non-finite loss or gradient "
-        f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); the last "
-        "checkpoint is unharmed. Start again in another --workdir with a lower "
-        "optim.learning_rate, a longer optim.warmup_steps or trunk.dtype=float32"
+        f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); "
+        f"{self._sound()}. Start again in another --workdir with a lower optim.learning_rate, a "
+        "longer optim.warmup_steps or trunk.dtype=float32"
       )
+
+  def _sound(self) -> str:
+    if self.sound_step is None:
+      return "the parameters it began with are not sound"
+    return f"the last sound step is {self.sound_step}, and checkpoints up to it are good"
 
   def means(self) -> dict[str, float]:
     """Exact means of Means, plain means of other numbers, the last learning rate, and the number

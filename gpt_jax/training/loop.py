@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.experimental import multihost_utils
@@ -82,7 +82,8 @@ def fit(
 
   Raises:
     InputError: after 10 refused updates in a row.
-    SystemExit: with code 0 after a SIGTERM, once the hooks of that step have run.
+    SystemExit: with code 143 after a SIGTERM, once the hooks of that step have run.
+    KeyboardInterrupt: after Ctrl-C, likewise.
   """
   interval, pending = Interval(), None
   evaluation: dict[str, float] = {}
@@ -102,34 +103,47 @@ def fit(
         moment = StepContext(number, total_steps, stopping, state, interval, evaluation)
         evaluation = evaluation | (hook.run(moment) or {})
       if stopping:
-        raise SystemExit(0)
+        termination.exit()
     if termination.asked:  # during the last evaluation; another run may follow this one
-      raise SystemExit(0)
+      termination.exit()
   return state, evaluation
 
 
 class Termination:
-  """SIGTERM asks for a last checkpoint; a second one ends the process at once."""
+  """SIGTERM or Ctrl-C asks for a last checkpoint; a second one ends the process at once."""
 
   def __enter__(self):
-    self.asked, self._previous_handler = False, None
-    # With several processes jax.distributed catches the signal and makes all of them save the same
+    self._asked, self._previous_handlers = 0, {}  # the signal's number
+    # With several processes jax.distributed catches SIGTERM and makes all of them save the same
     # step.
     if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
-      self._previous_handler = signal.signal(signal.SIGTERM, self._ask)
+      for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a shell
+          self._previous_handlers[number] = signal.signal(number, self._ask)
     return self
 
   def __exit__(self, *_):
-    if self._previous_handler is not None:
-      signal.signal(signal.SIGTERM, self._previous_handler)
+    for number, handler in self._previous_handlers.items():
+      signal.signal(number, handler)
 
-  def _ask(self, *_):
-    if self.asked:
-      os._exit(1)
-    self.asked = True
+  def _ask(self, number, _):
+    if self._asked:
+      os._exit(128 + number)
+    self._asked = number
 
   def requested(self, step: int) -> bool:
     """Whether the run should end after this step; the same answer on every process."""
     if jax.process_count() == 1:
       return self.asked
     return multihost_utils.reached_preemption_sync_point(step)
+
+  @property
+  def asked(self) -> bool:
+    """Whether this process was asked to end."""
+    return bool(self._asked)
+
+  def exit(self) -> NoReturn:
+    """Ends the run as the signal would have: KeyboardInterrupt, or SystemExit with code 143."""
+    if self._asked == signal.SIGINT:
+      raise KeyboardInterrupt
+    raise SystemExit(128 + signal.SIGTERM)

@@ -39,7 +39,7 @@ class OptimConfig:
   """
 
   optimizer: str = option("openai", "OpenAI's Adam, or optax.adamw", choices=("openai", "adamw"))
-  learning_rate: float = option(2.5e-4, "peak learning rate", low=0.0)
+  learning_rate: float = option(2.5e-4, "peak learning rate", low=0.0, high=1e3)
   schedule: str = option(
     "cosine", "shape after the warm-up", choices=("cosine", "linear", "constant")
   )
@@ -50,7 +50,9 @@ class OptimConfig:
     0.0, "length of the warm-up as a share of all updates", low=0.0, high=1.0
   )
   min_warmup_steps: int = option(0, "the warm-up is at least this long", unit="updates", low=0)
-  weight_decay: float = option(0.01, "decoupled decay of all but biases and gains", low=0.0)
+  weight_decay: float = option(
+    0.01, "decoupled decay of all but biases and gains", low=0.0, high=1e3
+  )
   clip_norm: float = option(1.0, "largest global norm of the gradient; 0: no clipping", low=0.0)
   b1: float = option(0.9, "decay of the first moment", low=0.0, high=0.9999)
   b2: float = option(0.999, "decay of the second moment", low=0.0, high=0.999999)

@@ -125,6 +125,35 @@ def test_newest_three_and_the_best_are_kept(tmp_path):
   assert store.restore_params(str(tmp_path / "best"))[2] == 1
 
 
+def test_the_newest_is_never_the_only_one(tmp_path):
+  """No step has tried its parameters yet."""
+  workdir = saved(tmp_path, range(1, 5), newest=1)
+  with store.Checkpoints(str(workdir)) as checkpoints:
+    assert checkpoints.steps() == [3, 4]
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_numbers_that_are_not_finite_are_not_saved(tmp_path, value):
+  state = make_state(3)
+  head = {**state.params["head"], "kernel": state.params["head"]["kernel"].at[0, 0].set(value)}
+  broken = state._replace(params={**state.params, "head": head})
+  with store.Checkpoints(str(tmp_path)) as checkpoints:
+    checkpoints.save(2, make_state(2), {})
+    with pytest.raises(InputError, match=r"3: 1 of \d+ arrays are not finite, params/head/kernel"):
+      checkpoints.save(3, broken, {})
+    checkpoints.wait()
+    assert checkpoints.steps() == [2]
+
+
+def test_a_link_planted_as_the_lock_is_not_followed(tmp_path):
+  (tmp_path / "victim").write_text("precious")
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "lock").symlink_to("../victim")
+  with pytest.raises(InputError, match="run: cannot be written"):
+    store.lock(str(tmp_path / "run"))
+  assert (tmp_path / "victim").read_text() == "precious"
+
+
 def test_what_is_to_stay_stays(tmp_path):
   workdir = saved(tmp_path, range(1, 7), keep=lambda step: step in (1, 2))
   with store.Checkpoints(str(workdir)) as checkpoints:

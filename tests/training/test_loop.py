@@ -337,14 +337,14 @@ def kill(*_):
 def test_terminated_in_the_last_evaluation_it_saves_and_no_other_run_follows(scalar):
   _, _, batch = scalar
   ended, entries = fit(scalar, lambda i: batch(1.0), 2, measure=kill)
-  assert isinstance(ended, SystemExit) and ended.code == 0
+  assert isinstance(ended, SystemExit) and ended.code == 143
   assert entries[-1][:3] == ("save", 2, 2)
 
 
 def test_terminated_at_an_evaluation_it_is_made_and_saved(scalar):
   _, _, batch = scalar
   ended, entries = fit(scalar, lambda i: batch(kill()["score"] if i == 3 else 1.0), 40)
-  assert isinstance(ended, SystemExit) and ended.code == 0
+  assert isinstance(ended, SystemExit) and ended.code == 143
   assert [entry[0] for entry in entries[-4:]] == ["progress", "results", "save", "say"]
   assert entries[-2] == ("save", 4, 4, {"score": 1.0})
 
@@ -391,14 +391,34 @@ def test_ten_refused_updates_in_a_row_end_the_run(scalar):
     "optim.warmup_steps",
   ):
     assert part in message
-  assert max(entry[1] for entry in entries if entry[0] == "save") == 21  # nine were only counted
+  saves = [entry[1] for entry in entries if entry[0] == "save"]
+  assert saves == [10, 11, 12]  # before, nine were only counted
 
 
-def test_sigterm_saves_and_exits_0(scalar):
+def test_nothing_is_saved_while_updates_are_refused(scalar):
+  """And the message names the last step whose parameters were tried and found sound."""
+  _, _, batch = scalar
+  error, entries = fit(scalar, lambda i: batch(np.nan if i >= 9 else 1.0), 40, save_every=2)
+  assert [entry[1] for entry in entries if entry[0] == "save"] == [2, 4, 6, 8]
+  assert "the last sound step is 8, and checkpoints up to it are good" in str(error)
+  error, entries = fit(scalar, lambda i: batch(np.nan), 40, save_every=2)
+  assert not [entry for entry in entries if entry[0] == "save"]
+  assert "the parameters it began with are not sound" in str(error)
+
+
+def test_terminated_while_updates_are_refused_it_does_not_save(scalar):
+  _, _, batch = scalar
+  error, entries = fit(scalar, lambda i: batch(kill()["score"] * np.nan if i == 6 else 1.0), 40)
+  assert error.code == 143 and entries[-1][0] == "say"
+  assert entries[-1][1].startswith("stopped at step 7 of 40 without saving, since its last update")
+  assert ("save", 7, 7, {}) not in entries
+
+
+def test_sigterm_saves_and_exits_143(scalar):
   _, _, batch = scalar
   before = signal.getsignal(signal.SIGTERM)
   error, entries = fit(scalar, lambda i: batch(kill()["score"] if i == 6 else 1.0), 40)
-  assert isinstance(error, SystemExit) and error.code == 0
+  assert isinstance(error, SystemExit) and error.code == 143
   assert entries[-2:] == [
     ("save", 7, 7, {}),
     ("say", "stopped at step 7 of 40 and saved; the same command resumes"),
@@ -415,7 +435,7 @@ def test_a_second_sigterm_exits_at_once(monkeypatch):
   with loop.Termination(), pytest.raises(KeyboardInterrupt) as error:
     kill()
     kill()
-  assert error.value.args == (1,)
+  assert error.value.args == (143,)
 
 
 def stuck_at(hook, step, loss):

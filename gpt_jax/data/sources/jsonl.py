@@ -1,10 +1,10 @@
 """JSON lines: one object per line, one document per object."""
 
-import json
 from collections.abc import Iterable, Iterator
 
 from gpt_jax.data.sources.utf8 import decode, open_bytes
 from gpt_jax.errors import InputError
+from gpt_jax.files import parse_json
 
 USAGE = "JSON lines (.jsonl, .json)"
 FOLDER_SUFFIXES = (".jsonl", ".jsonl.gz")  # not .json: folders have such files of other kinds
@@ -26,7 +26,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
 
 def _field(line: str, field: str, where: str) -> str:
   try:
-    row = json.loads(line)
+    row = parse_json(line)
   except ValueError as error:
     raise InputError(f"{where}: not JSON ({error}); each line should be one object") from error
   if not isinstance(row, dict):

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from gpt_jax.data.cleaning import plain_line_ends
 from gpt_jax.data.sources import text
 from gpt_jax.errors import InputError
+from gpt_jax.files import refuse_url
 
 
 class Source(NamedTuple):
@@ -52,6 +53,7 @@ def find(name: str) -> list[Source]:
   Raises:
     InputError: there is none.
   """
+  refuse_url(name)
   if not _module_of(name).FOLDER_SUFFIXES:
     return [Source(name, 0)]
   if os.path.isdir(name):

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 
 from gpt_jax.errors import InputError
+from gpt_jax.files import describe_binary
 
 
 @contextlib.contextmanager
@@ -33,6 +34,8 @@ def decode(block: bytes, path: str, offset: int) -> str:
   Raises:
     InputError: it is not UTF-8; with the byte and a command that converts the file.
   """
+  if offset == 0 and (kind := describe_binary(block)):
+    raise InputError(f"{path}: {kind}")
   try:
     return block.decode("utf-8-sig" if offset == 0 else "utf-8")
   except UnicodeDecodeError as error:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file
+from gpt_jax.files import atomic_file, read_json
 
 METADATA = "tokenizer.json"
 DEFAULT_SPECIAL = ("start", "delimiter", "extract")  # GPT-1's (the paper, 3.3)
@@ -221,6 +221,13 @@ def load_tokenizer(folder: str) -> Tokenizer:
       f"{folder}/{', '.join(tokenizer.files)}: damaged, the hash is not the one in {METADATA}; "
       "copy the folder again"
     )
+  try:
+    tokenizer.vocab_size  # noqa: B018  reads the files as the tokenizer's package does
+  except RuntimeError as error:
+    reason = " ".join(str(error).split())
+    raise InputError(
+      f"{folder}: its files make no {kind} tokenizer ({reason}); copy another folder"
+    ) from error
   return dataclasses.replace(tokenizer, special_names=_special_names(folder, metadata))
 
 
@@ -261,8 +268,7 @@ def _read_metadata(folder: str) -> dict[str, Any] | None:
   """The content of tokenizer.json; None if there is none, or if it is not ours (without a kind)."""
   path = os.path.join(folder, METADATA)
   try:
-    with open(path, encoding="utf-8") as file:
-      metadata = json.load(file)
+    metadata = read_json(path)
   except (FileNotFoundError, NotADirectoryError):
     return None
   except OSError as error:

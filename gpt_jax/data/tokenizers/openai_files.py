@@ -141,6 +141,8 @@ def _read_pieces(path: str) -> tuple[str, ...]:
     raise InputError(
       f"{path}:{error.lineno}: not JSON ({error.msg}, column {error.colno}); copy it again"
     ) from error
+  except RecursionError as error:
+    raise InputError(f"{path}: not JSON (nested too deeply); copy it again") from error
   if not isinstance(pairs, tuple) or not pairs:
     raise InputError(f"{path}: should be one JSON object that maps pieces to ids")
   pieces: dict[int, str] = {}

@@ -19,6 +19,7 @@ import numpy as np
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, METADATA, Tokenizer, require
 from gpt_jax.data.tokenizers.openai_files import is_release
 from gpt_jax.errors import InputError
+from gpt_jax.files import read_json
 
 KINDS = ("huggingface",)
 
@@ -117,8 +118,7 @@ def detect(folder: str) -> bool:
   if is_release(folder):
     return False
   try:
-    with open(os.path.join(folder, METADATA), encoding="utf-8") as file:
-      content = json.load(file)
+    content = read_json(os.path.join(folder, METADATA))
   except (OSError, ValueError):
     return False
   return isinstance(content, dict) and {"model", "version"} <= content.keys()
