@@ -21,13 +21,16 @@ from absl import flags
 
 from gpt_jax.config import describe_config, load_config, override_all
 from gpt_jax.errors import InputError
+from gpt_jax.files import refuse_url
 
 # Flags defined by functions of this file belong to the script that calls them.
 flags.disclaim_key_flags()
 
 FLAGS = flags.FLAGS
 # Libraries put the text of a full disk's OSError into exceptions of their own.
-_DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
+_DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+_TEXTS = ("prompt", "coordinator")  # flags that may hold :// without being a path
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 _default_format = warnings.formatwarning
 _changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
 
@@ -126,13 +129,36 @@ def run(main: Callable[[], None]) -> None:
     sys.exit(141)
   except Exception as error:
     reason = next((text for text in _DISK_FULL if text in str(error)), None)
-    if reason is None:
+    if reason is not None:
+      advice = "free some space"
+      if reason == os.strerror(errno.EFBIG):
+        advice = "raise the limit of a file's size (ulimit -f)"
+      message = f"{reason}; {advice} and repeat the command"
+    elif _OUT_OF_MEMORY in str(error) or isinstance(error, MemoryError):
+      message = _out_of_memory(str(error))
+    else:
       raise
-    message = f"error: {reason}; free some space and repeat the command"
-    print(message, file=sys.stderr, flush=True)
+    print("error:", message, file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
       sys.stdout.flush()
-    os._exit(2)  # a normal exit would retry pending checkpoint writes and print their tracebacks
+    os._exit(2)  # a normal exit would retry pending writes, and may need memory
+
+
+def _out_of_memory(error: str) -> str:
+  """One line with what was needed, and the fields of the config that lower it."""
+  message, needed = "out of memory", re.search(r"allocat\w* ([\d.]+) ?([KMGTPE]i?B|bytes)", error)
+  if needed:
+    size, unit = needed.groups()
+    size = f"{float(size) / 1e9:.2f} GB" if unit == "bytes" else f"{size} {unit}"
+    message = f"out of memory at an array of {size}"
+  if "config" not in FLAGS:
+    return f"{message}; use a smaller --batch_size or model, or a machine with more"
+  config = _Config().value
+  batch = "config.data.batch_size" if hasattr(config, "data") else "config.batch_size"
+  fields = [f"a smaller --{batch}", "a larger --config.train.microbatches"]
+  if hasattr(config, "data"):
+    fields.append("a smaller --config.data.length")
+  return f"{message}; use {', '.join(fields)}, or a smaller config.trunk"
 
 
 def _parse(argv: list[str], doc: str) -> bool:
@@ -159,6 +185,9 @@ def _parse(argv: list[str], doc: str) -> bool:
   if "print_config" in FLAGS and FLAGS.print_config:
     print(describe_config(_Config().value))
     return False
+  for flag in _own_flags():
+    if isinstance(flag.value, str) and flag.name not in _TEXTS:
+      refuse_url(flag.value)
   if missing:
     raise InputError(
       f"needed: {', '.join('--' + name for name in missing)} (--help describes the flags)"

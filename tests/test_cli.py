@@ -211,7 +211,7 @@ CASES = [
   ("prepare --source=text.txt --out=text.txt/new", "--out="),
   (
     "prepare --source=text.txt --out=new --vocab_size=-1",
-    "vocab_size = -1: must be an integer of at least 0",
+    "vocab_size = -1: must be an integer from 0 to",
   ),
   (
     PRETRAIN.replace("prepared", "nothing"),
@@ -236,9 +236,9 @@ CASES = [
   (f"{PRETRAIN} --config.trunk.layer=2", "no field 'trunk.layer'; did you mean trunk.layers?"),
   (
     f"{PRETRAIN} --config.trunk.layers=two",
-    "trunk.layers = 'two': must be an integer of at least 1",
+    "trunk.layers = 'two': must be an integer from 1 to 1,000",
   ),
-  (f"{PRETRAIN} --config.trunk.layers=0", "trunk.layers = 0: must be an integer of at least 1"),
+  (f"{PRETRAIN} --config.trunk.layers=0", "trunk.layers = 0: must be an integer from 1 to 1,000"),
   (f"{PRETRAIN} --config.trunk.heads=3", "trunk.heads=3: must divide trunk.width=16"),
   (f"{PRETRAIN} --config.data.length=65", "data.length=65: must not exceed trunk.context=64"),
   (f"{PRETRAIN} --config.train.epochs=1", "exactly one of them must be above 0"),
@@ -621,7 +621,7 @@ def test_bad_input_is_one_line_and_loses_nothing(
   [
     (
       f"{PRETRAIN} --config.trunk.layers=two",
-      "trunk.layers = 'two': must be an integer of at least 1",
+      "trunk.layers = 'two': must be an integer from 1 to 1,000",
     ),
     (f"{PRETRAIN} --data=truncated", "train.bin: truncated, "),
     ("predict --checkpoint={finetuned} --input=latin.txt", "latin.txt:1: not UTF-8 (byte"),

@@ -57,6 +57,16 @@ def main():
         file.write(b"x")
       except OSError as error:
         raise ValueError(f"RESOURCE_EXHAUSTED: {error}") from error
+  if FAIL.value == "limit":
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    with open("large", "wb", 0) as file:
+      file.write(bytes(1000))
+      file.write(b"x")
+  if FAIL.value == "oom":
+    raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12345678 bytes.\\n at line 3")
+  if FAIL.value == "host":
+    bytearray(1 << 60)
   if FAIL.value == "bug":
     raise ValueError("ours")
   if FAIL.value == "memory":
@@ -214,6 +224,13 @@ def test_other_ends(toy):
     "error: No space left on device; free some space and repeat the command\n",
   )
   assert out.endswith("False\n")  # earlier output is flushed
+  limited = "error: File too large; raise the limit of a file's size (ulimit -f) and repeat"
+  code, _, err = toy(*GOOD, "--fail=limit")
+  assert (code, err) == (2, f"{limited} the command\n")
+  for cause, size in (("oom", "0.01 GB"), ("host", "")):
+    code, _, err = toy(*GOOD, f"--fail={cause}")
+    assert code == 2 and err.startswith("error: out of memory") and err.count("\n") == 1
+    assert size in err and "a smaller --config.batch_size, a larger --config.train.micro" in err
   code, _, err = toy(*GOOD, "--fail=bug")
   assert code == 1
   assert "Traceback" in err and err.endswith("ValueError: ours\n")

@@ -12,6 +12,7 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import refuse_url
 from gpt_jax.models.model import Model, ModelConfig, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -108,6 +109,7 @@ def load_model(path: str, format: str = "") -> LoadedModel:
   Raises:
     InputError: no model, a damaged one, or one with another tokenizer.
   """
+  refuse_url(path)
   reader = find_format(format) if format else detect_format(path)
   if reader:
     params, meta, step, tokenizer = reader.load(path)

@@ -1,6 +1,5 @@
 """Run folder: claim it for one config and data set, and refuse a different run."""
 
-import json
 import os
 import zlib
 from typing import Any
@@ -12,7 +11,7 @@ from jax.experimental import multihost_utils
 from gpt_jax.config import difference, from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import read_json, refuse_url, write_json
 from gpt_jax.parallel.processes import is_main_process
 
 # Fields that do not affect the result, and so may change when a run resumes.
@@ -37,6 +36,7 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
     InputError: the folder belongs to a run with different settings (the message has the
       difference), or holds files of something else.
   """
+  refuse_url(workdir)
   path = os.path.join(workdir, "config.json")
   data = {**data, "tokenizer_hash": tokenizer.hash}
   claimed = _is_claimed(workdir, config, data, tokenizer)
@@ -120,8 +120,7 @@ def read_config(workdir: str) -> dict[str, Any]:
   """The content of config.json. Raises InputError if it is missing or damaged."""
   path = os.path.join(workdir, "config.json")
   try:
-    with open(path, encoding="utf-8") as file:
-      return json.load(file)
+    return read_json(path)
   except FileNotFoundError as error:
     raise InputError(f"{path}: missing; {workdir!r} is not the folder of a run") from error
   except (OSError, ValueError) as error:

@@ -1,9 +1,10 @@
 """Fine-tuning: a pre-trained trunk, a labeled task and a new head W_y (section 3.2)."""
 
+import contextlib
 import dataclasses
 import functools
-import json
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,11 @@ from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum, claim
-from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.checkpoints.store import Checkpoints, best_evaluation
 from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
@@ -29,7 +30,7 @@ from gpt_jax.paper.seeds import Spread, spread
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.parallel.processes import is_main_process
-from gpt_jax.tasks.encoding import Encoded, evenly
+from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import BuiltinTask, LabeledTask
@@ -60,7 +61,7 @@ class FinetuneConfig:
     "k also the first k blocks",
     low=-1,
   )
-  batch_size: int = option(32, "examples in a batch", low=1)
+  batch_size: int = option(32, "examples in a batch", low=1, high=10**6)
   train_examples: int = option(
     0, "train on only so many examples, evenly spaced in the training set; 0: on all", low=0
   )
@@ -222,13 +223,28 @@ def load_examples(
   """The train and dev set as token ids; logs a summary of each and the paper's result."""
   if task.paper:
     log(f"{task.name}: the paper has {task.paper}")
+  all_examples = {split: task.examples(data_dir, split) for split in ("train", "dev")}
+  warn_of_repeated(task, data_dir, all_examples)
   data = {}
   for split, count in (("train", config.train_examples), ("dev", config.dev_examples)):
-    examples = evenly(task.examples(data_dir, split), count)
+    examples = evenly(all_examples[split], count)
     data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
     report = data[split].report(task.labels).replace("\n", "\n  ")
     log(f"{task.name} {split}: {report}")
   return data
+
+
+def warn_of_repeated(task: LabeledTask, data_dir: str, examples: dict[str, list[Any]]) -> None:
+  """Logs how many dev and test rows have the texts of a training row; they flatter results."""
+  with contextlib.suppress(InputError):  # not every task has a test set
+    examples = examples | {"test": task.examples(data_dir, "test")}
+  for split in ("dev", "test"):
+    rows = examples.get(split, [])
+    if repeated := count_repeated(rows, examples["train"]):
+      log(
+        f"warning: {task.name}: {repeated:,} of {len(rows):,} {split} rows have the texts of a "
+        "training row"
+      )
 
 
 def check_metrics(task: LabeledTask) -> None:
@@ -316,10 +332,9 @@ def run_seed(
   """Fine-tunes with config.train.seed; returns the content of result.json."""
   claim(workdir, config, start.tokenizer, data_identity(data, start))
   finished = os.path.join(workdir, "result.json")
-  if os.path.exists(finished):
+  if (result := read_result(finished)) is not None:
     log(f"{finished}: finished already")
-    with open(finished, encoding="utf-8") as file:
-      return json.load(file)
+    return result
 
   primary = f"dev_{task.primary_metric}"
   seed, steps = config.train.seed, total_steps(config, data["train"])
@@ -345,9 +360,9 @@ def run_seed(
       )
   evaluation = evaluation or measure(state.params)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
-  if is_main_process():  # only process 0 has metrics.jsonl
-    result["best"] = best_evaluation(workdir, primary)
-    write_json(finished, result)
+  if is_main_process():
+    result["best"] = best_evaluation(workdir)
+    write_json(finished, with_checksum(result))
   return result
 
 
@@ -400,14 +415,15 @@ def transfer_trunk(
   return state._replace(params={**state.params, "trunk": trunk})
 
 
-def best_evaluation(workdir: str, primary: str) -> dict[str, float]:
-  """The evaluation with the highest primary metric; the first of equals, as in
-  `openai/train.py:283`.
-  """
-  with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
-    evaluations = [entry for entry in map(json.loads, file) if entry.get(primary) is not None]
-  best = max(evaluations, key=lambda entry: entry[primary])
-  return {name: value for name, value in best.items() if name != "time"}
+def read_result(path: str) -> dict[str, Any] | None:
+  """The result of a finished run; None if there is none, or one that is not what was written."""
+  try:
+    return verified(read_json(path))
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as error:
+    warnings.warn(f"{path}: {error}; the last checkpoint is evaluated again", stacklevel=2)
+    return None
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gpt_jax.errors import InputError
 from gpt_jax.paper.tables import GLUE, OURS, TABLES
+from gpt_jax.tasks.encoding import count_repeated
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import SPLITS, LabeledTask, all_tasks
 
@@ -80,12 +81,18 @@ def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tupl
   """The sizes and remarks of a task."""
   sizes: dict[str, int | None] = {}
   remarks = []
+  training: list = []
   for split in SPLITS:
     sizes[split] = None
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter("always")
       try:
-        sizes[split] = len(task.examples(data_dir, split))
+        examples = task.examples(data_dir, split)
+        sizes[split] = len(examples)
+        if split == "train":
+          training = examples
+        elif repeated := count_repeated(examples, training):
+          remarks.append(f"{repeated:,} {split} rows have the texts of a training row")
       except InputError as error:
         remarks.append(str(error))
       except Exception as error:  # one broken folder must not end the list

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import re
 import shutil
@@ -24,7 +23,7 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, plain
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, worker_pool
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import read_json, refuse_url, write_json
 
 SETTINGS = "prepare.json"
 DEFAULT_VOCAB_SIZE = 40_000
@@ -65,6 +64,7 @@ def run(config: PrepareConfig, out: str) -> None:
   Raises:
     InputError: bad input, or `out` holds something else.
   """
+  refuse_url(out)
   sources = find_all(config.source)
   tokenizer = _load_tokenizer(config)
   settings = _settings(config, sources, tokenizer)
@@ -120,8 +120,7 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
   if not os.path.isdir(out) or not os.listdir(out):
     return False
   try:
-    with open(os.path.join(out, SETTINGS), encoding="utf-8") as file:
-      earlier = json.load(file)
+    earlier = read_json(os.path.join(out, SETTINGS))
   except (OSError, ValueError) as error:
     raise InputError(f"{out}: not empty, and not made by prepare; choose another --out") from error
   for name, value in settings.items():
@@ -155,7 +154,15 @@ def _new_folder(out: str) -> Iterator[str]:
     raise InputError(f"--out={out}: cannot be made ({error.strerror})") from error
   try:
     yield partial
-    os.rename(partial, out)  # replaces an empty folder; fails if another run has just made `out`
+    try:
+      os.rename(partial, out)  # replaces an empty folder
+    except OSError as error:
+      if not os.path.isdir(out) or not os.listdir(out):
+        raise
+      raise InputError(
+        f"--out={out}: another prepare has made it in the meantime; repeat the command to see "
+        "whether it is the same"
+      ) from error
   except BaseException:
     shutil.rmtree(partial, ignore_errors=True)
     raise

@@ -5,7 +5,6 @@ Radford et al. 2018, sections 4 and 5.
 
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.files import atomic_file, write_json
+from gpt_jax.files import atomic_file, read_json, write_json
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper import comparison, figures, tables, zero_shot
@@ -311,8 +310,7 @@ def _open_results(asked: _Asked) -> Iterator[dict[str, Any]]:
     results: dict[str, Any] = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
     if os.path.exists(path):
       try:
-        with open(path, encoding="utf-8") as file:
-          results |= json.load(file)
+        results |= read_json(path)
       except (ValueError, TypeError) as error:
         raise InputError(
           f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"

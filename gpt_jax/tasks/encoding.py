@@ -38,6 +38,12 @@ def evenly(examples: list[Any], count: int) -> list[Any]:
   return [examples[i * len(examples) // count] for i in range(count)]
 
 
+def count_repeated(examples: list[Any], training: list[Any]) -> int:
+  """How many examples have the texts of a training example, whatever their labels."""
+  unlabeled = {example._replace(label=None, location="") for example in training}
+  return sum(example._replace(label=None, location="") in unlabeled for example in examples)
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoded:
   """A data set as token ids; each distinct text is kept once.

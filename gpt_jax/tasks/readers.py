@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.files import parse_json
+from gpt_jax.files import describe_binary, parse_json
 
 
 class Row(NamedTuple):
@@ -261,6 +261,8 @@ def _read_text(path: str) -> str:
       raise MissingInput(f"{path}: {error.strerror}") from error
     except OSError as error:
       raise InputError(f"{path}: {error.strerror or error}") from error
+  if kind := describe_binary(data):
+    raise InputError(f"{path}: {kind}")
   try:
     return data.decode("utf-8-sig")
   except UnicodeDecodeError as error:

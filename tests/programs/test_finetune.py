@@ -5,6 +5,8 @@ change no number.
 import dataclasses
 import json
 import os
+import re
+import shutil
 import signal
 import sys
 
@@ -18,6 +20,7 @@ from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import read_json, verified
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.predictor import make_predictor
@@ -49,7 +52,7 @@ def assert_equal(a, b):
 def test_a_task_is_learned_and_reported(finetuned):
   for seed, result in enumerate(finetuned.results):
     folder = f"{finetuned.workdir}/seed_{seed}"
-    assert json.load(open(f"{folder}/result.json", encoding="utf-8")) == result
+    assert verified(read_json(f"{folder}/result.json")) == result
     assert (result["task"], result["seed"], result["steps"]) == ("table", seed, 48)
     assert result["dev"]["dev_accuracy"] >= 0.9
     assert [entry["step"] for entry in entries(folder) if "dev_accuracy" in entry] == [
@@ -164,6 +167,24 @@ def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch
   assert len(calls) == 21 + (48 - 16)  # from the end of the second epoch
   assert resumed == finetuned.results[0]
   assert_equal(params_of(tmp_path / "run"), params_of(f"{finetuned.workdir}/seed_0"))
+
+
+@pytest.mark.parametrize("damage", ["empty", "torn", "changed", "a list"])
+def test_a_damaged_result_is_computed_again(finetuned, tmp_path, damage):
+  shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run")
+  path = tmp_path / "run" / "result.json"
+  whole = path.read_text()
+  accuracy = re.search(r'"dev_accuracy": (.*?),?\n', whole)[1]
+  changed = whole.replace(f'"dev_accuracy": {accuracy}', '"dev_accuracy": 0.125')
+  assert changed != whole
+  contents = {"empty": "", "torn": whole[: len(whole) // 2], "changed": changed, "a list": "[]"}
+  path.write_text(contents[damage])
+  with pytest.warns(UserWarning, match=r"result\.json: .*; the last checkpoint is evaluated again"):
+    (result,) = finetune.run(
+      finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
+    )
+  assert result == finetuned.results[0]
+  assert path.read_text() == whole
 
 
 def test_terminated_at_the_last_step_it_has_a_result(finetuned, monkeypatch, tmp_path):

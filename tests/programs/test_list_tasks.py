@@ -13,6 +13,7 @@ from gpt_jax.tasks.task import all_tasks
 
 ROOT = Path(__file__).parents[2]
 COLA = "x\t1\t\tThe cat sat.\n"
+DEV = "x\t1\t\tThe dog ran.\n"
 
 # The paper's twelve tasks: transformations of section 3.3, results of tables 2 to 4.
 PAPER = {
@@ -67,7 +68,7 @@ def test_the_examples_of_a_folder_are_counted(files):
   data_dir = files(
     {
       "glue/CoLA/train.tsv": COLA * 3,
-      "glue/CoLA/dev.tsv": COLA,
+      "glue/CoLA/dev.tsv": DEV,
       "glue/CoLA/test.tsv": "sentence\nA.\n",
     }
   )
@@ -111,7 +112,7 @@ def test_an_unexpected_error_becomes_a_remark(files, monkeypatch):
 
   data_dir = files({"glue/SST-2/dev.tsv": "sentence\tlabel\nfine\t1\n"})
   monkeypatch.setattr("gpt_jax.tasks.glue.cola.read_lines", broken)
-  files({"glue/CoLA/dev.tsv": COLA})
+  files({"glue/CoLA/dev.tsv": DEV})
   assert "dev: ZeroDivisionError: bug" in entry_of("cola", data_dir).remarks
   assert entry_of("sst2", data_dir).sizes["dev"] == 1
 
@@ -146,7 +147,7 @@ def launch(*arguments, **kwargs):
 
 
 def test_the_command_prints_a_table(files):
-  data_dir = files({"glue/CoLA/train.tsv": COLA * 1200, "glue/CoLA/dev.tsv": COLA})
+  data_dir = files({"glue/CoLA/train.tsv": COLA * 1200, "glue/CoLA/dev.tsv": DEV})
   process = launch(f"--data_dir={data_dir}")
   out, err = process.communicate()
   assert (process.returncode, err) == (0, "")
@@ -187,3 +188,10 @@ def test_a_closed_pipe_ends_the_command_silently():
   os.close(writing)
   assert process.communicate()[1] == ""
   assert process.returncode == 141
+
+
+def test_rows_of_the_training_set_are_counted(files):
+  data_dir = files({"glue/CoLA/train.tsv": COLA * 3, "glue/CoLA/dev.tsv": COLA + DEV + COLA})
+  entry = entry_of("cola", data_dir)
+  assert entry.sizes["dev"] == 3
+  assert "2 dev rows have the texts of a training row" in entry.remarks

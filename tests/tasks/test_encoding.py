@@ -8,7 +8,7 @@ import pytest
 
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Example, encode
+from gpt_jax.tasks.encoding import Example, count_repeated, encode
 from gpt_jax.tasks.formats import each_half, first_field
 from gpt_jax.tasks.packing import OrderedBatches, PackedBatches
 
@@ -342,3 +342,13 @@ def test_what_cannot_be_batched():
     encoded_examples(8, context=7)
   with pytest.raises(InputError, match="no examples"):
     encode([], Numbers(), 16, each_half, 2)
+
+
+def test_repeated_texts_are_counted_whatever_their_label():
+  def example(text, label, line):
+    return Example(((text,),), label, f"a.tsv:{line}")
+
+  training = [example("one", (1.0, 0.0), 1), example("two", (0.0, 1.0), 2)]
+  others = [example("two", (1.0, 0.0), 7), example("three", None, 8), example("two", None, 9)]
+  assert count_repeated(others, training) == 2
+  assert count_repeated(others, []) == 0

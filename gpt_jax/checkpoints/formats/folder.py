@@ -7,20 +7,23 @@ table is complete: the vocabulary, the special tokens, then unused rows.
 """
 
 import hashlib
-import json
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.files import atomic_folder, read_json, write_json
+from gpt_jax.models.model import ModelConfig, parameter_shapes
 
 CONFIG, SUMS, TOKENIZER = "config.json", "sha256.json", "tokenizer"
 Arrays = dict[str, np.ndarray]
+Shapes = dict[str, tuple[str, tuple[int, ...]]]  # name -> NumPy's name of the type, shape
 
 
 def detect_export(path: str, weights: str) -> bool:
@@ -30,8 +33,7 @@ def detect_export(path: str, weights: str) -> bool:
   if os.path.isfile(os.path.join(path, weights)):
     return True
   try:
-    with open(os.path.join(path, SUMS), encoding="utf-8") as file:
-      return weights in file.read()
+    return weights in read_object(os.path.join(path, SUMS))
   except (OSError, ValueError):
     return False
 
@@ -67,18 +69,21 @@ def save_export(
     write(os.path.join(partial, weights), arrays, config)
     write_json(os.path.join(partial, CONFIG), config)
     tokenizer.save(os.path.join(partial, TOKENIZER))
-    tokenizer_files = [f"{TOKENIZER}/{name}" for name in ("tokenizer.json", *tokenizer.files)]
-    sums = {name: _sha256(partial, name) for name in (weights, CONFIG, *tokenizer_files)}
-    write_json(os.path.join(partial, SUMS), sums)
+    write_sums(partial)
 
 
 def load_export(
-  folder: str, weights: str, read: Callable[[str], Arrays], damage: type[Exception]
+  folder: str,
+  weights: str,
+  describe: Callable[[str], Shapes],
+  read: Callable[[str], Arrays],
+  damage: type[Exception],
 ) -> tuple[dict, dict, int, Tokenizer]:
   """Reads and verifies an export.
 
   Args:
     folder: the folder, or the weights file in it.
+    describe: describe(path of the weights file) -> what `read` would read, without reading it.
     read: read(path of the weights file) -> arrays by name.
     damage: exception that `read` raises for a damaged file, besides OSError and ValueError.
 
@@ -89,33 +94,105 @@ def load_export(
     InputError: a file is missing, damaged or not from the export.
   """
   folder = os.path.dirname(folder) if os.path.isfile(folder) else folder
+  path = os.path.join(folder, weights)
   try:
-    sums = read_json(os.path.join(folder, SUMS))
-    for name in dict.fromkeys((weights, CONFIG, f"{TOKENIZER}/tokenizer.json", *sums)):
-      if _sha256(folder, name) != sums.get(name):
-        raise InputError(
-          f"{folder}/{name}: damaged, {SUMS} has another sum for it; copy or export the model again"
-        )
-    meta = read_json(os.path.join(folder, CONFIG))
-    params = unflatten_dict(read(os.path.join(folder, weights)), sep="/")
+    check_sums(folder, (weights, CONFIG, f"{TOKENIZER}/tokenizer.json"))
+    meta = read_object(os.path.join(folder, CONFIG))
+    if meta.pop("format", None) != _format(weights):
+      raise InputError(
+        f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model with "
+        "launch/export.py"
+      )
+    step = meta.pop("step", None)
+    check_meta(meta, step)
+    _check_shapes(describe(path), _model_config(meta, folder), os.path.getsize(path))
+    arrays = read(path)
+    check_finite(arrays)
   except InputError:
     raise
   except (OSError, ValueError, damage) as error:
     raise InputError(
       f"{folder}: not a complete exported model ({error}); copy or export it again"
     ) from error
-  if meta.pop("format", None) != _format(weights):
-    raise InputError(
-      f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model with "
-      "launch/export.py"
-    )
-  return params, meta, meta.pop("step"), load_tokenizer(os.path.join(folder, TOKENIZER))
+  tokenizer = load_tokenizer(os.path.join(folder, TOKENIZER))
+  return unflatten_dict(arrays, sep="/"), meta, step, tokenizer
 
 
-def read_json(path: str) -> dict:
+def write_sums(folder: str) -> None:
+  """Writes sha256.json, with the checksums of all files in the folder."""
+  names = []
+  for parent, _, files in os.walk(folder):
+    names += [os.path.relpath(os.path.join(parent, name), folder) for name in files]
+  write_json(os.path.join(folder, SUMS), {name: _sha256(folder, name) for name in sorted(names)})
+
+
+def check_sums(folder: str, required: Sequence[str] = ()) -> None:
+  """Compares the files of a folder with its sha256.json.
+
+  Args:
+    required: names of files that must be in it.
+
+  Raises:
+    InputError: a file is damaged.
+    OSError, ValueError: one is missing, or sha256.json is none.
+  """
+  sums = read_object(os.path.join(folder, SUMS))
+  for name in dict.fromkeys((*required, *sums)):
+    path = os.path.join(folder, name)
+    if os.path.isabs(name) or ".." in name.split("/") or not stat.S_ISREG(os.stat(path).st_mode):
+      raise ValueError(f"{SUMS} names {name!r}, which is no file of this folder")
+    if _sha256(folder, name) != sums.get(name):
+      raise InputError(
+        f"{path}: damaged, {SUMS} has another sum for it; copy or export the model again"
+      )
+
+
+def check_meta(meta: dict, step: Any) -> None:
+  """Raises ValueError unless the config has what every model needs."""
+  if not isinstance(meta.get("model"), dict) or not isinstance(meta.get("tokenizer_hash"), str):
+    raise ValueError(f"{CONFIG} does not say which model and tokenizer it is of")
+  if type(step) is not int or step < 0:
+    raise ValueError(f"step is {step!r}, and should be a number of updates")
+
+
+def _model_config(meta: dict, folder: str) -> Any:
+  try:
+    return from_json(meta["model"])
+  except InputError as error:
+    raise InputError(f"{folder}: {error}") from error
+
+
+def _check_shapes(shapes: Shapes, spec: Any, size: int) -> None:
+  """Raises ValueError unless a weights file of so many bytes holds the parameters of the model."""
+  if not isinstance(spec, ModelConfig) or not hasattr(spec.trunk, "parameter_count"):
+    raise ValueError(f"{CONFIG} describes no model")
+  count = spec.trunk.parameter_count()
+  if size < 4 * count:  # before the model is traced, which takes as long as it has layers
+    raise ValueError(f"{size:,} bytes of weights, and {CONFIG} describes {count:,} parameters")
+  try:
+    expected = parameter_shapes(spec)
+  except Exception as error:  # of a config that no program writes
+    reason = " ".join(str(error).split())[:200]
+    raise ValueError(f"{CONFIG} describes no model that can be built: {reason}") from error
+  if differing := sorted(shapes.keys() ^ expected.keys()):
+    where = "missing" if differing[0] in expected else "not one of the model's"
+    raise ValueError(f"the array {differing[0]} is {where}")
+  for name, shape in expected.items():
+    if shapes[name] != ("float32", shape):
+      dtype, found = shapes[name]
+      raise ValueError(f"{name} is {dtype}{list(found)}, and should be float32{list(shape)}")
+
+
+def check_finite(arrays: Arrays) -> None:
+  """Raises ValueError at an array with an infinite or undefined number."""
+  for name, array in arrays.items():
+    if not np.isfinite(array).all():
+      raise ValueError(f"{name} holds numbers that are not finite")
+
+
+def read_object(path: str) -> dict:
   """The JSON object in a file. Raises OSError or ValueError."""
-  with open(path, encoding="utf-8") as file:
-    value = json.load(file)
+  value = read_json(path)
   if not isinstance(value, dict):
     raise ValueError(f"{os.path.basename(path)} holds no JSON object")
   return value
@@ -128,12 +205,11 @@ def _format(weights: str) -> str:
 def _check_same(partial: str, folder: str) -> None:
   """Raises InputError unless the export in folder equals the one just written, undamaged."""
   try:
-    sums = read_json(os.path.join(folder, SUMS))
-    same = sums == read_json(os.path.join(partial, SUMS))
-    intact = all(_sha256(folder, name) == sums[name] for name in sums)
-  except (OSError, ValueError):
-    same = intact = False
-  if not (same and intact):
+    same = read_object(os.path.join(folder, SUMS)) == read_object(os.path.join(partial, SUMS))
+    check_sums(folder)
+  except (OSError, ValueError, InputError):
+    same = False
+  if not same:
     raise InputError(
       f"{folder} is the export of another model, or damaged; remove it, or choose another place"
     )

@@ -18,7 +18,15 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.checkpoints.formats import layout, safetensors
-from gpt_jax.checkpoints.formats.folder import TOKENIZER, read_json
+from gpt_jax.checkpoints.formats.folder import (
+  SUMS,
+  TOKENIZER,
+  check_finite,
+  check_meta,
+  check_sums,
+  read_object,
+  write_sums,
+)
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released, load_tokenizer
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
@@ -103,6 +111,13 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
       torch.load(weights_only=True).
   """
   folder, weights_path = _find(path)
+  if os.path.exists(os.path.join(folder, SUMS)):
+    try:
+      check_sums(folder)
+    except (OSError, ValueError) as error:
+      raise InputError(
+        f"{error}; if other software has changed the folder on purpose, remove its {SUMS}"
+      ) from error
   config, family = _read_config(os.path.join(folder, "config.json"))
   tokenizer = _read_vocabulary(folder)
   meta, spec = _model_of(folder, config, family, tokenizer)
@@ -119,6 +134,11 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   expected = _arrays(spec, family, tokens, rows)
   _check_arrays(weights, expected, family)
   arrays = {array.ours: _to_ours(array, weights.read(array.theirs)) for array in expected}
+  try:
+    check_finite(arrays)
+    check_meta(meta, meta["step"])
+  except ValueError as error:
+    raise InputError(f"{folder}: {error}; export or copy the model again") from error
   if tokens != _TABLE and _TABLE in weights.shapes:
     if not np.array_equal(weights.read(_TABLE), arrays["trunk/tokens"]):
       raise InputError(
@@ -155,7 +175,7 @@ def _find(path: str) -> tuple[str, str]:
 def _read_config(path: str) -> tuple[dict, _Family]:
   """config.json and its family. Raises InputError if the Transformer trunk has no such model."""
   try:
-    config = read_json(path)
+    config = read_object(path)
   except FileNotFoundError as error:
     raise InputError(f"{path}: missing; it says which architecture the weights are of") from error
   except (OSError, ValueError) as error:
@@ -198,7 +218,7 @@ def _read_vocabulary(folder: str) -> Tokenizer:
     raise InputError(f"{folder}: no vocabulary here; {names} belong beside the weights")
   with tempfile.TemporaryDirectory() as temporary:
     try:
-      model = read_json(single_file)["model"]
+      model = read_object(single_file)["model"]
       merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
       contents = json.dumps(model["vocab"]), "\n".join(["#version: 0.2", *merges, ""])
       for name, content in zip(FILES[-1], contents, strict=True):
@@ -411,6 +431,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     _write_vocabulary(partial, tokenizer)
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
       file.write(_readme(config["architectures"][0], tokenizer, task, orders, bool(folded)))
+    write_sums(partial)
 
 
 def _to_theirs(array: layout.Array, values: np.ndarray) -> np.ndarray:
@@ -489,6 +510,9 @@ def _write_vocabulary(folder: str, tokenizer: Tokenizer) -> None:
     GPT2Tokenizer.kind: "GPT2Tokenizer",
   }
   if tokenizer.kind not in classes:
+    # Without this transformers makes up a tokenizer whose ids are all 0, and reports nothing.
+    config = {"tokenizer_class": f"NotInTransformers: {tokenizer.kind}, see README.md"}
+    write_json(os.path.join(folder, "tokenizer_config.json"), config)
     return
   for name, content in zip(FILES[-1], tokenizer.files.values(), strict=True):
     with open(os.path.join(folder, name), "wb") as file:

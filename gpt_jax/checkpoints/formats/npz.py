@@ -1,11 +1,18 @@
 """Exports as NumPy's .npz, readable with NumPy alone and without pickle (see folder, read_npz)."""
 
+import math
 import zipfile
 from typing import Any
 
 import numpy as np
 
-from gpt_jax.checkpoints.formats.folder import Arrays, detect_export, load_export, save_export
+from gpt_jax.checkpoints.formats.folder import (
+  Arrays,
+  Shapes,
+  detect_export,
+  load_export,
+  save_export,
+)
 from gpt_jax.data.tokenizers.base import Tokenizer
 
 HELP = "weights.npz, NumPy arrays without pickle, any model"
@@ -23,13 +30,30 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
 def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   """See load_export."""
-  return load_export(folder, WEIGHTS, _read, zipfile.BadZipFile)
+  return load_export(folder, WEIGHTS, _describe, _read, zipfile.BadZipFile)
 
 
 def _write(path: str, arrays: Arrays, config: dict) -> None:
   del config  # it is in config.json
   named: dict[str, Any] = dict(arrays)
   np.savez(path, **named)
+
+
+def _describe(path: str) -> Shapes:
+  shapes: Shapes = {}
+  with zipfile.ZipFile(path) as archive:
+    for entry in archive.infolist():
+      with archive.open(entry) as file:
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        size = file.tell() + math.prod(shape) * dtype.itemsize
+      # A compressed array may become a thousand times as large as the file.
+      if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != size:
+        raise ValueError(f"{entry.filename} in it is not as export writes it")
+      shapes[entry.filename.removesuffix(".npy")] = dtype.name, shape
+    if len(shapes) < len(archive.infolist()):
+      raise ValueError("an array occurs twice")
+  return shapes
 
 
 def _read(path: str) -> Arrays:

@@ -20,7 +20,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.openai_files import FILES, is_release, read_files
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_folder
+from gpt_jax.files import atomic_folder, read_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -69,6 +69,8 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   for array in layout.of_blocks(trunk):
     arrays[array.ours] = np.empty(array.our_shape, np.float32)
     _take(pieces, arrays[array.ours])
+  if broken := next((name for name, x in arrays.items() if not np.isfinite(x).all()), None):
+    raise InputError(f"{folder}: {broken} holds numbers that are not finite; copy the files again")
   meta = {
     "model": to_json(ModelConfig(trunk)),
     "tokenizer_hash": tokenizer.hash,
@@ -139,8 +141,7 @@ def _shapes(trunk: TransformerConfig) -> list[tuple[int, ...]]:
 def _read_shapes(path: str, tokenizer: GPT1Tokenizer) -> TransformerConfig:
   """The model config that has the shapes of params_shapes.json."""
   try:
-    with open(path, encoding="utf-8") as file:
-      shapes = [tuple(shape) for shape in json.load(file)]
+    shapes = [tuple(shape) for shape in read_json(path)]
     if not all(type(size) is int and size > 0 for shape in shapes for size in shape):
       raise ValueError("a size is no number above 0")
     (context, width), (vocab_size, _), *blocks = shapes

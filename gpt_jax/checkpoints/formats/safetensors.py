@@ -7,7 +7,13 @@ import json
 import os
 from typing import Any
 
-from gpt_jax.checkpoints.formats.folder import Arrays, detect_export, load_export, save_export
+from gpt_jax.checkpoints.formats.folder import (
+  Arrays,
+  Shapes,
+  detect_export,
+  load_export,
+  save_export,
+)
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 
@@ -27,7 +33,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
 def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   """See load_export."""
-  return load_export(folder, WEIGHTS, _read, library().SafetensorError)
+  return load_export(folder, WEIGHTS, _describe, _read, library().SafetensorError)
 
 
 def library() -> Any:
@@ -61,6 +67,16 @@ def write(path: str, arrays: Arrays, notes: dict[str, str]) -> None:
 def _write(path: str, arrays: Arrays, config: dict) -> None:
   # A single note: the order of several is random, and so the file's checksum would be.
   write(path, arrays, {"gpt_jax": json.dumps(config)})
+
+
+def _describe(path: str) -> Shapes:
+  shapes: Shapes = {}
+  with library().safe_open(path, framework="np") as file:
+    for name in file.keys():
+      part = file.get_slice(name)
+      dtype = {"F32": "float32", "F64": "float64"}.get(part.get_dtype(), part.get_dtype())
+      shapes[name] = dtype, tuple(part.get_shape())
+  return shapes
 
 
 def _read(path: str) -> Arrays:

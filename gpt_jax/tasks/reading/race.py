@@ -1,12 +1,12 @@
 """RACE: four-option questions on a passage, from English exams in China (Lai et al. 2017)."""
 
 import functools
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.files import parse_json
 from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
@@ -44,7 +44,7 @@ def _read_passage(path: str) -> Iterator[Row]:
   for number, line in read_lines(path):
     location = f"{path}:{number}"
     try:
-      passage = json.loads(line)
+      passage = parse_json(line)
     except ValueError as error:
       raise InputError(f"{location}: not JSON: {error}") from error
     yield from passage_rows(passage, location)

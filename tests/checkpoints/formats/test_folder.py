@@ -4,9 +4,11 @@ never trusted.
 
 import hashlib
 import json
+import os
 import resource
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import jax
@@ -84,7 +86,7 @@ def test_numpy_alone_reads_it(tmp_path, parts):
 
 
 def test_bfloat16_is_written_as_float32(tmp_path, parts, format):
-  params = {"trunk": {"tokens": jax.numpy.ones((2, 3), "bfloat16")}}
+  params = jax.tree.map(lambda x: jax.numpy.asarray(x, "bfloat16"), parts[0])
   format.save(str(tmp_path / "out"), params, *parts[1:])
   assert format.load(str(tmp_path / "out"))[0]["trunk"]["tokens"].dtype == np.float32
 
@@ -170,6 +172,117 @@ def reseal(exported, name):
   (exported / "sha256.json").write_text(json.dumps(sums))
 
 
+def craft(exported, format, change_arrays=None, **entries):
+  """An export as a stranger would make it, with sums that agree."""
+  path = exported / format.WEIGHTS
+  arrays = format._read(str(path))
+  if change_arrays:
+    change_arrays(arrays)
+    format._write(str(path), arrays, {})
+  config = json.loads((exported / "config.json").read_text()) | entries
+  (exported / "config.json").write_text(json.dumps(config))
+  for name in (format.WEIGHTS, "config.json"):
+    reseal(exported, name)
+
+
+def not_a_number(arrays):
+  arrays["head/bias"][1] = np.nan
+
+
+CHANGED_ARRAYS = {
+  "numbers that are not finite": not_a_number,
+  "the array head/bias is missing": lambda arrays: arrays.pop("head/bias"),
+  "the array trunk/zzz is not one of": lambda arrays: arrays.update({"trunk/zzz": np.zeros(2)}),
+  r"head/bias is float64\[3\], and should be": lambda arrays: arrays.update(
+    {"head/bias": np.zeros(3)}
+  ),
+  r"head/bias is float32\[3, 1\], and should be float32\[3\]": lambda arrays: arrays.update(
+    {"head/bias": np.zeros((3, 1), np.float32)}
+  ),
+}
+
+
+@pytest.mark.parametrize("match", CHANGED_ARRAYS)
+def test_other_arrays_are_refused(exported, format, match):
+  craft(exported, format, CHANGED_ARRAYS[match])
+  with pytest.raises(InputError, match=match):
+    format.load(str(exported))
+
+
+HUGE = {"type": "transformer", "vocab_size": 290, "context": 16, "width": 8, "heads": 1}
+
+
+@pytest.mark.parametrize(
+  ("entries", "match"),
+  [
+    ({"model": 3}, "does not say which model"),
+    ({"tokenizer_hash": None}, "does not say which model and tokenizer"),
+    ({"step": -1}, "step is -1, and should be a number"),
+    ({"step": "5"}, "step is '5'"),
+    ({"model": {"type": "model", "trunk": "x"}}, "describes no model"),
+    ({"model": {"type": "windows"}}, "describes no model"),
+    ({"model": {"type": "model", "trunk": {**HUGE, "layers": 10**9}}}, "layers = 1000000000"),
+    ({"model": {"type": "model", "trunk": {**HUGE, "layers": 1000}}}, "describes [0-9,]+ param"),
+    (
+      {"model": {"type": "model", "trunk": {**HUGE, "layers": 1}, "heads": [3]}},
+      "no model that can be built",
+    ),
+  ],
+)
+def test_configs_that_no_program_writes_are_refused(exported, format, entries, match):
+  craft(exported, format, **entries)
+  with pytest.raises(InputError, match=match):
+    format.load(str(exported))
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../secret", "fifo", "tokenizer"])
+def test_sums_name_only_files_of_the_folder(exported, format, tmp_path, name):
+  (tmp_path / "secret").write_text("secret")
+  os.mkfifo(exported / "fifo")
+  sums = json.loads((exported / "sha256.json").read_text())
+  (exported / "sha256.json").write_text(json.dumps(sums | {name: "0" * 64}))
+  with pytest.raises(InputError, match=f"names '{name}', which is no file of this folder"):
+    format.load(str(exported))
+
+
+@pytest.mark.parametrize("name", ["weights", "config.json", "sha256.json"])
+def test_a_pipe_in_place_of_a_file_is_refused(exported, format, name):
+  path = exported / (format.WEIGHTS if name == "weights" else name)
+  path.unlink()
+  os.mkfifo(path)
+  with pytest.raises(InputError, match="not a complete exported model"):
+    format.load(str(exported))
+
+
+def test_json_nested_deeply_is_refused(exported, format):
+  (exported / "config.json").write_text("[" * 100_000)
+  reseal(exported, "config.json")
+  with pytest.raises(InputError, match="nested too deeply"):
+    format.load(str(exported))
+
+
+def test_a_compressed_archive_is_refused(tmp_path, parts):
+  """A zip bomb: 3 MB that become 3 GB in memory."""
+  exported = tmp_path / "out"
+  npz.save(str(exported), *parts)
+  np.savez_compressed(exported / "weights.npz", **npz._read(str(exported / "weights.npz")))
+  reseal(exported, "weights.npz")
+  with pytest.raises(InputError, match=r"\.npy in it is not as export writes it"):
+    npz.load(str(exported))
+
+
+def test_an_array_larger_than_its_file_is_refused(tmp_path, parts):
+  exported = tmp_path / "out"
+  npz.save(str(exported), *parts)
+  with zipfile.ZipFile(exported / "weights.npz", "w") as archive:
+    with archive.open("trunk/tokens.npy", "w") as file:
+      header = {"descr": "<f4", "fortran_order": False, "shape": (10**14,)}
+      np.lib.format.write_array_header_1_0(file, header)
+  reseal(exported, "weights.npz")
+  with pytest.raises(InputError, match=r"trunk/tokens\.npy in it is not as export writes it"):
+    npz.load(str(exported))
+
+
 def test_pickles_are_refused(tmp_path, parts):
   exported = tmp_path / "out"
   npz.save(str(exported), *parts)
@@ -180,7 +293,7 @@ def test_pickles_are_refused(tmp_path, parts):
 
   np.savez(exported / "weights.npz", x=np.array([Bomb()], dtype=object))
   reseal(exported, "weights.npz")
-  with pytest.raises(InputError, match="allow_pickle"):
+  with pytest.raises(InputError, match=r"x\.npy in it is not as export writes it"):
     npz.load(str(exported))
 
 

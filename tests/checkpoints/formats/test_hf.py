@@ -75,7 +75,32 @@ def saved(request, tmp_path_factory, make_run, openai_tokenizer):
 
 @pytest.fixture
 def copy(saved, tmp_path):
-  return Path(shutil.copytree(saved[0], tmp_path / "model"))
+  """Without the checksums, which other software does not write."""
+  ignored = shutil.ignore_patterns("sha256.json")
+  return Path(shutil.copytree(saved[0], tmp_path / "model", ignore=ignored))
+
+
+def test_every_flipped_bit_is_noticed(saved, tmp_path):
+  folder = Path(shutil.copytree(saved[0], tmp_path / "model"))
+  random = np.random.default_rng(0)
+  for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    whole = path.read_bytes()
+    for bit in random.choice(8 * len(whole), 20):
+      damaged = bytearray(whole)
+      damaged[bit // 8] ^= 1 << (bit % 8)
+      path.write_bytes(damaged)
+      with pytest.raises(InputError):
+        hf.load(str(folder))
+    path.write_bytes(whole)
+  hf.load(str(folder))
+
+
+def test_a_folder_changed_on_purpose_says_what_to_do(saved, tmp_path):
+  folder = Path(shutil.copytree(saved[0], tmp_path / "model"))
+  configure(folder, resid_pdrop=0.5)
+  match = "config.json: damaged.*changed the folder on purpose, remove its sha256.json"
+  with pytest.raises(InputError, match=match):
+    hf.load(str(folder))
 
 
 def same(a, b):
@@ -233,6 +258,7 @@ def test_a_head_trained_on_elsewhere(tmp_path, make_run, openai_tokenizer):
   """transformers keeps our entry of config.json and drops the notes: what it saved then holds."""
   parts = parts_of(make_run, openai_tokenizer, head="classes")
   hf.save(str(tmp_path / "out"), *parts)
+  (tmp_path / "out" / "sha256.json").unlink()
   change(tmp_path / "out" / "model.safetensors", lambda arrays: arrays, {"format": "pt"})
   head = hf.load(str(tmp_path / "out"))[0]["head"]
   np.testing.assert_array_equal(head["kernel"], parts[0]["head"]["kernel"])

@@ -258,7 +258,7 @@ DAMAGE = {
   ),
   "a context of 1": (
     reshape(lambda x: [[1, 24], *x[1:]]),
-    "params_shapes.json: .*context = 1: must be .* at least 2",
+    "params_shapes.json: .*context = 1: must be an integer from 2 to 1,000,000",
   ),
   "another width": (
     reshape(lambda x: [[16, 12], *x[1:]]),
