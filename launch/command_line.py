@@ -32,6 +32,7 @@ _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 _TEXTS = ("prompt", "coordinator")  # flags that may hold :// without being a path
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 _default_format = warnings.formatwarning
+_at_end: list[Callable[[bool], None]] = []  # called with whether the program ends as it should
 _changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
 
 
@@ -118,8 +119,13 @@ def run(main: Callable[[], None]) -> None:
       warnings.formatwarning = _format_warning
       main()
     sys.stdout.flush()  # so that a closed pipe is noticed inside this try
+    _tell_others(True)
+  except SystemExit as error:
+    _tell_others(error.code == 128 + signal.SIGTERM)  # which has made all processes save
+    raise
   except InputError as error:
     print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
+    _tell_others(False)
     sys.exit(2)
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
@@ -142,6 +148,11 @@ def run(main: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):
       sys.stdout.flush()
     os._exit(2)  # a normal exit would retry pending writes, and may need memory
+
+
+def _tell_others(done: bool) -> None:
+  for tell in _at_end:
+    tell(done)
 
 
 def _out_of_memory(error: str) -> str:
@@ -340,3 +351,7 @@ def _join_processes() -> None:
     raise InputError(
       f"--distributed found no cluster ({error}); give {', '.join(values)}"
     ) from error
+  if jax.process_count() > 1:
+    from gpt_jax.parallel.watch import watch
+
+    _at_end.append(watch((FLAGS.coordinator or "").rpartition(":")[0]))

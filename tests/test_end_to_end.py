@@ -203,3 +203,21 @@ def test_sigterm_to_one_of_two_stops_both(prepared, tmp_path):
     program.ends(130)
   resumed = re.search(r"stopped at step (\d+) of 2000 and saved", program.log_text())
   assert int(resumed[1]) > stopped
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_ends_the_others_with_a_line_that_names_it(prepared, tmp_path, lost):
+  programs = start_distributed(
+    prepared, tmp_path / "run", f"{tmp_path}/two", "--config.train.steps=100000"
+  )
+  with programs[0], programs[1]:
+    programs[0].wait_for(r"step \d+/")
+    programs[lost].process.kill()
+    survivor = programs[1 - lost]
+    survivor.ends(1, 60)
+  errors = [line for line in survivor.log_text().splitlines() if line.startswith("error: ")]
+  assert errors == [
+    f"error: process {lost} of 2 is lost; start all of them again with the same command, which "
+    "resumes the run"
+  ]
+  assert "Traceback" not in survivor.log_text() and "***" not in survivor.log_text()

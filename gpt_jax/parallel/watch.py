@@ -1,0 +1,122 @@
+"""Ends the processes of a run when one of them is lost, with one line that names it.
+
+JAX notices a lost process too, after up to 100 seconds and with pages of C++. Here process 0 holds
+a TCP connection to every other process. The kernel closes the connection of a process that dies at
+once, and keepalive packets find a lost machine within 40 seconds.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+# The last word of a process that ends as it should, or with an error that the others may meet too.
+_DONE, _FAILED = b"done\n", b"failed\n"
+_GRACE = 5  # seconds that the others have to meet it
+_CONNECTING = 60  # seconds
+
+
+def watch(host: str = "") -> Callable[[bool], None]:
+  """Starts to watch the other processes of the run; every process calls it.
+
+  Args:
+    host: name or address of process 0's machine; empty: the address that it sends from.
+
+  Returns:
+    The function that each process calls before it ends, with whether it ends as it should.
+  """
+  try:
+    peers = _Peers(_accept() if jax.process_index() == 0 else _connect(host))
+  except OSError as error:  # a firewall between the hosts; JAX still notices, only later
+    warnings.warn(f"lost processes will be noticed late: {error}", stacklevel=2)
+    return lambda done: None
+  return lambda done: peers.tell(_DONE if done else _FAILED)
+
+
+def _accept() -> dict[int, socket.socket]:
+  """Process 0's connections to all others."""
+  with socket.create_server(("", 0), backlog=jax.process_count()) as server:
+    address = (*map(int, _own_address().split(".")), server.getsockname()[1])
+    multihost_utils.broadcast_one_to_all(np.array(address, np.int32))
+    server.settimeout(_CONNECTING)
+    accepted = [server.accept()[0] for _ in range(jax.process_count() - 1)]
+  for connection in accepted:
+    connection.settimeout(None)
+  return {_read_number(connection): connection for connection in accepted}
+
+
+def _connect(host: str) -> dict[int, socket.socket]:
+  """Another process's connection to process 0."""
+  *numbers, port = multihost_utils.broadcast_one_to_all(np.zeros(5, np.int32)).tolist()
+  address = host or ".".join(map(str, numbers))
+  connection = socket.create_connection((address, port), timeout=_CONNECTING)
+  connection.settimeout(None)
+  connection.sendall(b"%d\n" % jax.process_index())
+  return {0: connection}
+
+
+class _Peers:
+  """The processes that this one watches: number -> connection."""
+
+  def __init__(self, connections: dict[int, socket.socket]):
+    self._connections = connections
+    self._lock = threading.Lock()
+    for connection in connections.values():
+      connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+      if sys.platform == "linux":
+        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+          connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    for number in connections:
+      threading.Thread(target=self._watch, args=(number,), daemon=True).start()
+
+  def _watch(self, number: int) -> None:
+    words = b""
+    with contextlib.suppress(OSError):
+      while content := self._connections[number].recv(100):
+        words += content
+    if words.endswith(_DONE):
+      return
+    lost = number
+    if words.endswith(_FAILED):
+      time.sleep(_GRACE)
+    elif words:  # process 0 tells the others whom it has lost
+      lost = int(words)
+    with self._lock:  # the first thread ends the process
+      self.tell(b"%d\n" % lost)
+      print(
+        f"error: process {lost} of {jax.process_count()} is lost; start all of them again with the "
+        "same command, which resumes the run",
+        file=sys.stderr,
+        flush=True,
+      )
+      os._exit(1)
+
+  def tell(self, words: bytes) -> None:
+    for connection in self._connections.values():
+      with contextlib.suppress(OSError):
+        connection.sendall(words)
+
+
+def _own_address() -> str:
+  """The IPv4 address that this machine sends from. Nothing is sent: UDP has no handshake."""
+  with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+    try:
+      probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737)
+      return probe.getsockname()[0]
+    except OSError:  # no network but this machine
+      return "127.0.0.1"
+
+
+def _read_number(connection: socket.socket) -> int:
+  words = b""
+  while not words.endswith(b"\n"):
+    words += connection.recv(1)
+  return int(words)
