@@ -61,6 +61,7 @@ setup(
     "test": [
       "pytest>=8",
       "pytest-xdist>=3.6",
+      "hypothesis>=6.100",  # inputs for tests/attack
       "ruff>=0.9",
       "mypy>=2.0",
       "nbclient>=0.10",  # executes the notebooks, with ipykernel

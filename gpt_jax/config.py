@@ -270,7 +270,7 @@ def from_json(tree: Any) -> Any:
       raise InputError(f"{kind.__name__} has no field {name!r}; its fields: {', '.join(known)}")
   try:
     return kind(**values)
-  except TypeError as error:
+  except (TypeError, AttributeError) as error:  # a group of another class than the field's
     raise InputError(f"{kind.__name__}: {error}") from error
 
 

@@ -12,7 +12,8 @@ class InputError(ValueError):
   """
 
   def __str__(self):
-    text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", super().__str__())
+    line = " ".join(super().__str__().splitlines())
+    text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", line)
     if len(text) <= _LONGEST:
       return text
     return f"{text[: _LONGEST - 200]} … {text[-200:]}"

@@ -1,6 +1,7 @@
 """JSON, read strictly; and atomic writes: a file or folder appears only when it is complete."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -87,17 +88,31 @@ def read_json(path: str) -> Any:
     OSError: the file cannot be read.
     ValueError: not a regular file of at most 32 MB, or what parse_json raises.
   """
-  with open(path, "rb", opener=_without_waiting) as file:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-      raise ValueError("not a regular file")
-    if status.st_size > _LARGEST_JSON:
-      raise ValueError(f"{status.st_size:,} bytes, more than {_LARGEST_JSON:,}")
-    return parse_json(file.read())
+  return parse_json(read_bytes(path, _LARGEST_JSON))
 
 
-def _without_waiting(path: str, flags: int) -> int:
-  return os.open(path, flags | os.O_NONBLOCK)  # opening a FIFO would wait for a writer
+def read_bytes(path: str, limit: int) -> bytes:
+  """The content of a file.
+
+  Raises:
+    OSError: it cannot be read.
+    ValueError: it has more than `limit` bytes, or is no regular file.
+  """
+  with open_regular(path) as file:
+    size = os.fstat(file.fileno()).st_size
+    if size > limit:
+      raise ValueError(f"{size:,} bytes, more than {limit:,}")
+    return file.read()
+
+
+def open_regular(path: str) -> io.BufferedReader:
+  """Opens a file to read. Raises OSError, and ValueError for a pipe, a device or a folder."""
+  # Opening a pipe would wait for a writer.
+  descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+  if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    os.close(descriptor)
+    raise ValueError("not a regular file")
+  return open(descriptor, "rb")
 
 
 def parse_json(text: str | bytes) -> Any:

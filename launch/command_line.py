@@ -124,7 +124,7 @@ def run(main: Callable[[], None]) -> None:
     _tell_others(error.code == 128 + signal.SIGTERM)  # which has made all processes save
     raise
   except InputError as error:
-    print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
+    print("error:", error, file=sys.stderr)
     _tell_others(False)
     sys.exit(2)
   except KeyboardInterrupt:

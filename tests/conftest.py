@@ -35,6 +35,29 @@ if (
   signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore Ctrl-C too
 
 
+def pytest_addoption(parser):
+  parser.addoption(
+    "--budget", type=float, default=1.0, help="how many times as many attempts tests/attack makes"
+  )
+
+
+def pytest_terminal_summary(terminalreporter):
+  """The table of tests/attack: attempts and failures of each kind."""
+  rows: dict[str, list[int]] = {}
+  reports = [report for reports in terminalreporter.stats.values() for report in reports]
+  for report in reports:
+    for name, value in getattr(report, "user_properties", ()):
+      if name == "attack" and report.when == "call":
+        kind, attempts, failures = value
+        row = rows.setdefault(kind, [0, 0])
+        row[0], row[1] = row[0] + attempts, row[1] + failures
+  if rows:
+    terminalreporter.section("attacks")
+    terminalreporter.write_line(f"{'':44}{'attempts':>10}{'failures':>10}")
+    for kind, (attempts, failures) in sorted(rows.items()):
+      terminalreporter.write_line(f"{kind:44}{attempts:>10,}{failures:>10,}")
+
+
 def pytest_configure(config):
   config.addinivalue_line("markers", "parity: compares with torch or transformers (extra 'parity')")
   config.addinivalue_line(

@@ -125,6 +125,7 @@ def test_long_values_are_cut_in_messages():
   text = str(InputError("word " * 100_000 + "end"))
   assert len(text) < 1010 and text.startswith("word word") and text.endswith("word end")
   assert str(InputError("as it is, " * 20)) == "as it is, " * 20
+  assert str(InputError("two\nlines")) == "two lines"
 
 
 def test_json_is_written_atomically(tmp_path):

@@ -348,6 +348,9 @@ def _read_record(folder: str) -> dict:
 
 
 def _read_arrays(folder: str, abstract: Any) -> Any:
+  for entry in pathlib.Path(folder, "state").rglob("*"):
+    if not entry.is_file() and not entry.is_dir():  # reading a pipe would wait for ever
+      raise ValueError(f"{entry.relative_to(folder)} is not a regular file")
   restore_args = jax.tree.map(_restore_args, abstract)
   arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
   # The handler instead of a Checkpointer, which ends in a barrier that a failing process would

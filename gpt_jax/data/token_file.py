@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json, verified, with_checksum, write_json
+from gpt_jax.files import open_regular, read_bytes, read_json, verified, with_checksum, write_json
 
 BLOCK = 1 << 16  # bytes with one checksum: a row of ids reads one or two blocks
 DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
@@ -145,9 +145,12 @@ class TokenFile:
     self.path = os.path.join(folder, split)
     try:
       header = read_json(self.path + ".json")
-      with open(self.path + ".documents.npy", "rb") as file:
-        documents = file.read()
-      self._descriptor = os.open(self.path + ".bin", os.O_RDONLY)
+      self._read_header(header)
+      limit = 8 * (self.n_documents + 1) + 1000  # the array and its header
+      self.offsets = self._read_offsets(read_bytes(self.path + ".documents.npy", limit))
+      file = open_regular(self.path + ".bin")
+    except InputError:
+      raise
     except (FileNotFoundError, NotADirectoryError) as error:
       raise InputError(
         f"{error.filename}: missing; {folder!r} must be a folder made by launch/prepare.py"
@@ -156,9 +159,8 @@ class TokenFile:
       raise InputError(
         f"{self.path}.*: cannot be read ({error}); prepare the text again"
       ) from error
-    weakref.finalize(self, os.close, self._descriptor)
-    self._read_header(header)
-    self.offsets = self._read_offsets(documents)
+    weakref.finalize(self, file.close)
+    self._descriptor = file.fileno()
     size, expected = os.fstat(self._descriptor).st_size, self.n_tokens * self._dtype.itemsize
     if size != expected:
       state = "truncated" if size < expected else "longer than its header says"

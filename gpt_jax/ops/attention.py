@@ -7,7 +7,6 @@ Letters: B rows, H heads, T queries, S keys, K width of a head.
 """
 
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -83,7 +82,7 @@ def attention(
 
 def find_backend(name: str) -> Backend:
   """The backend of that name. Raises InputError naming those there are."""
-  if importlib.util.find_spec(f"{ops.__name__}.{_PREFIX}{name}") is None:
+  if name not in backends():
     raise InputError(f"attention backend {name!r}: must be one of {', '.join(backends())}")
   return importlib.import_module(f"{ops.__name__}.{_PREFIX}{name}").attend
 

@@ -1,15 +1,14 @@
 """Attention: every kind of mask against NumPy, and the dispatch to backends."""
 
 import sys
-import types
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpt_jax import ops
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.ops.attention import AttentionMask, Dropout, attention, backends
+from gpt_jax.ops.attention import AttentionMask, Dropout, attention, backends, find_backend
 from gpt_jax.ops.dropout import step_key
 
 B, H, K = 2, 2, 4
@@ -76,11 +75,18 @@ def test_an_unknown_backend_is_named_with_those_there_are():
     TransformerConfig(attention_backend="flash")
 
 
-def test_a_backend_is_a_file(monkeypatch):
+@pytest.mark.parametrize("name", ["", "plain.x", "2.5", "../plain", "mask"])
+def test_an_unknown_backend_is_refused(name):
+  with pytest.raises(InputError, match="must be one of .*plain"):
+    find_backend(name)
+
+
+def test_a_backend_is_a_file(monkeypatch, tmp_path):
   """A trunk that names another file attends with it."""
   q, k, v = inputs(8)
-  module = types.ModuleType("gpt_jax.ops.attention_constant")
-  module.__spec__ = types.SimpleNamespace(name=module.__name__)
-  module.attend = lambda q, *_: jnp.full_like(q, 3.0)
-  monkeypatch.setitem(sys.modules, module.__name__, module)
+  (tmp_path / "attention_constant.py").write_text(
+    "import jax.numpy as jnp\n\n\ndef attend(q, *_):\n  return jnp.full_like(q, 3.0)\n"
+  )
+  monkeypatch.setattr(ops, "__path__", [*ops.__path__, str(tmp_path)])
+  monkeypatch.delitem(sys.modules, "gpt_jax.ops.attention_constant", raising=False)
   assert (attention(q, k, v, AttentionMask("causal"), backend="constant") == 3).all()

@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_folder, read_json, write_json
+from gpt_jax.files import atomic_folder, open_regular, read_json, write_json
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 
 CONFIG, SUMS, TOKENIZER = "config.json", "sha256.json", "tokenizer"
@@ -119,11 +119,12 @@ def load_export(
 
 
 def write_sums(folder: str) -> None:
-  """Writes sha256.json, with the checksums of all files in the folder."""
+  """Writes sha256.json, with the size and checksum of every file in the folder."""
   names = []
   for parent, _, files in os.walk(folder):
     names += [os.path.relpath(os.path.join(parent, name), folder) for name in files]
-  write_json(os.path.join(folder, SUMS), {name: _sha256(folder, name) for name in sorted(names)})
+  sums = {name: describe_file(os.path.join(folder, name)) for name in sorted(names)}
+  write_json(os.path.join(folder, SUMS), sums)
 
 
 def check_sums(folder: str, required: Sequence[str] = ()) -> None:
@@ -139,9 +140,12 @@ def check_sums(folder: str, required: Sequence[str] = ()) -> None:
   sums = read_object(os.path.join(folder, SUMS))
   for name in dict.fromkeys((*required, *sums)):
     path = os.path.join(folder, name)
-    if os.path.isabs(name) or ".." in name.split("/") or not stat.S_ISREG(os.stat(path).st_mode):
+    status = os.stat(path)
+    if os.path.isabs(name) or ".." in name.split("/") or not stat.S_ISREG(status.st_mode):
       raise ValueError(f"{SUMS} names {name!r}, which is no file of this folder")
-    if _sha256(folder, name) != sums.get(name):
+    expected = sums.get(name)
+    same_size = isinstance(expected, dict) and expected.get("bytes") == status.st_size
+    if not same_size or describe_file(path) != expected:
       raise InputError(
         f"{path}: damaged, {SUMS} has another sum for it; copy or export the model again"
       )
@@ -215,6 +219,8 @@ def _check_same(partial: str, folder: str) -> None:
     )
 
 
-def _sha256(folder: str, name: str) -> str:
-  with open(os.path.join(folder, name), "rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+def describe_file(path: str) -> dict[str, Any]:
+  """What sha256.json says of a file."""
+  with open_regular(path) as file:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}

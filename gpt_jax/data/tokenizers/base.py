@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, read_json
+from gpt_jax.files import atomic_file, read_bytes, read_json
 
+LARGEST_FILE = 1 << 30  # bytes
 METADATA = "tokenizer.json"
 DEFAULT_SPECIAL = ("start", "delimiter", "extract")  # GPT-1's (the paper, 3.3)
 
@@ -244,6 +245,16 @@ def load_released(folder: str) -> Tokenizer:
     f"{folder}: no tokenizer here; give the tokenizer/ folder of prepared data or of a run, or the "
     "folder of a released tokenizer"
   )
+
+
+def read_file(path: str) -> bytes:
+  """The content of a tokenizer's file. Raises InputError if it cannot be read."""
+  try:
+    return read_bytes(path, LARGEST_FILE)
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror}); copy the folder again") from error
+  except ValueError as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
 
 
 def require(package: str) -> Any:

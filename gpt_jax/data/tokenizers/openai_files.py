@@ -9,8 +9,9 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, LARGEST_FILE, Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import read_bytes
 
 END_OF_WORD = "</w>"  # GPT-1: ends the last piece of a word
 LINE = "\n" + END_OF_WORD
@@ -180,11 +181,10 @@ def _read_merges(path: str) -> Merges:
 
 def _read_text(path: str) -> str:
   try:
-    with open(path, encoding="utf-8", newline="") as file:
-      return file.read()
+    return read_bytes(path, LARGEST_FILE).decode()
   except FileNotFoundError as error:
     raise InputError(f"{path}: missing; both files of the vocabulary are needed") from error
-  except (OSError, UnicodeDecodeError) as error:
+  except (OSError, ValueError) as error:
     raise InputError(f"{path}: cannot be read ({error})") from error
 
 

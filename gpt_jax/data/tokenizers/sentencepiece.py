@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer, read_file
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
 
@@ -148,12 +148,7 @@ def detect(folder: str) -> bool:
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> SentencePieceTokenizer:
-  path = os.path.join(folder, MODEL)
-  try:
-    with open(path, "rb") as file:
-      model = file.read()
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error.strerror}); copy the folder again") from error
+  model = read_file(os.path.join(folder, MODEL))
   return SentencePieceTokenizer(model, str((metadata or {}).get("normalizer")))
 
 

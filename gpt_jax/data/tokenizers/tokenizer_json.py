@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, METADATA, Tokenizer, require
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, METADATA, Tokenizer, read_file, require
 from gpt_jax.data.tokenizers.openai_files import is_release
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
@@ -126,11 +126,7 @@ def detect(folder: str) -> bool:
 
 def load(folder: str, metadata: dict[str, Any] | None) -> HuggingFaceTokenizer:
   path = os.path.join(folder, METADATA if metadata is None else SAVED)
-  try:
-    with open(path, "rb") as file:
-      tokenizer = HuggingFaceTokenizer(file.read())
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error.strerror}); copy it again") from error
+  tokenizer = HuggingFaceTokenizer(read_file(path))
   try:
     tokenizer.encode("")
     tokenizer.vocab_size  # noqa: B018  fails for an empty vocabulary

@@ -2,7 +2,6 @@
 never trusted.
 """
 
-import hashlib
 import json
 import os
 import resource
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.batch import Rows
-from gpt_jax.checkpoints.formats import npz, read_npz, safetensors
+from gpt_jax.checkpoints.formats import folder, npz, read_npz, safetensors
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
@@ -168,7 +167,7 @@ def test_damaged_sums(exported, format, content):
 def reseal(exported, name):
   """Makes sha256.json agree with a file, as whoever changed it on purpose would."""
   sums = json.loads((exported / "sha256.json").read_text())
-  sums[name] = hashlib.sha256((exported / name).read_bytes()).hexdigest()
+  sums[name] = folder.describe_file(str(exported / name))
   (exported / "sha256.json").write_text(json.dumps(sums))
 
 
@@ -240,7 +239,7 @@ def test_sums_name_only_files_of_the_folder(exported, format, tmp_path, name):
   (tmp_path / "secret").write_text("secret")
   os.mkfifo(exported / "fifo")
   sums = json.loads((exported / "sha256.json").read_text())
-  (exported / "sha256.json").write_text(json.dumps(sums | {name: "0" * 64}))
+  (exported / "sha256.json").write_text(json.dumps(sums | {name: {"bytes": 6, "sha256": "0" * 64}}))
   with pytest.raises(InputError, match=f"names '{name}', which is no file of this folder"):
     format.load(str(exported))
 

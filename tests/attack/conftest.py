@@ -1,0 +1,148 @@
+"""What the attacks share: their budget, their ledger, and a model in every format."""
+
+import contextlib
+import json
+import resource
+import shutil
+import signal
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpt_jax.checkpoints.formats import hf, npz, safetensors
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.run_folder import checksum
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.programs import finetune
+
+PATIENCE = 20  # seconds until an attempt counts as a hang
+
+
+@pytest.fixture
+def attempts(request):
+  """attempts(n): n times the budget, at least 1."""
+  budget = request.config.getoption("--budget")
+  return lambda count: max(1, round(count * budget))
+
+
+@pytest.fixture
+def ledger(request):
+  """ledger(kind, outcomes): counts the outcomes for the closing table, and fails at a failure.
+
+  An outcome is "refused", "harmless", or what went wrong.
+  """
+
+  def write(kind, outcomes):
+    failures = [outcome for outcome in outcomes if outcome not in ("refused", "harmless")]
+    request.node.user_properties.append(("attack", (kind, len(outcomes), len(failures))))
+    assert outcomes and not failures, failures[:5]
+
+  return write
+
+
+class Hang(BaseException):
+  """An attempt took longer than PATIENCE."""
+
+
+@contextlib.contextmanager
+def patience():
+  def stop(*_):
+    raise Hang
+
+  before = signal.signal(signal.SIGALRM, stop)
+  signal.alarm(PATIENCE)
+  try:
+    yield
+  finally:
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def outcome_of(read, expected, what):
+  """What reading does: it refuses or warns, gives what is expected, or fails."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  try:
+    with warnings.catch_warnings(record=True) as caught, patience():
+      warnings.simplefilter("always")
+      value = read()
+  except InputError as error:
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+    if "\n" in str(error) or len(str(error)) > 1100:
+      return f"{what}: not one line: {str(error)[:200]!r}"
+    return "refused" if grown < 200 * 1024 else f"{what}: refused after {grown >> 10} MB"
+  except Hang:
+    return f"{what}: hangs"
+  except Exception as error:
+    return f"{what}: {type(error).__name__}: {str(error)[:200]}"
+  if any(issubclass(warning.category, UserWarning) for warning in caught):
+    return "refused"
+  return "harmless" if value == expected else f"{what}: not noticed"
+
+
+def describe_model(path):
+  """All that a user gets of a model."""
+  loaded = load_model(str(path))
+  table = loaded.tokenizer.hash, loaded.tokenizer.special.names
+  return checksum(loaded.params), json.dumps(loaded.meta, sort_keys=True), loaded.step, table
+
+
+def describe_data(folder):
+  contents = []
+  for split in ("train", "valid"):
+    file = TokenFile(str(folder), split)
+    file.verify()
+    ids = file.read(0, file.n_tokens)
+    contents.append((file.header, ids.tobytes(), file.offsets.tobytes()))
+  return contents, load_tokenizer(f"{folder}/tokenizer").hash
+
+
+def describe_result(folder):
+  result = finetune.read_result(f"{folder}/result.json")
+  if result is None:  # it will be computed again
+    raise InputError("no result")
+  return result
+
+
+@pytest.fixture(scope="session")
+def kinds(finetuned, prepared, release, tmp_path_factory):
+  """Name -> (folder, function that reads it) of every kind of file that a program writes."""
+  place = tmp_path_factory.mktemp("kinds")
+  run = Path(shutil.copytree(f"{finetuned.workdir}/seed_0", place / "run"))
+  loaded = load_model(str(run))
+  parts = loaded.params, loaded.meta, loaded.step, loaded.tokenizer
+  kinds = {"data": (Path(prepared), describe_data), "run": (run, describe_model)}
+  kinds["result"] = run, describe_result
+  npz.save(str(place / "npz"), *parts)
+  kinds["npz export"] = place / "npz", describe_model
+  with contextlib.suppress(InputError):  # needs the extra
+    safetensors.save(str(place / "safetensors"), *parts)
+    kinds["safetensors export"] = place / "safetensors", describe_model
+    hf.save(str(place / "hf"), *parts)
+    kinds["hf export"] = place / "hf", describe_model
+  return kinds
+
+
+@pytest.fixture
+def victim(kinds, tmp_path):
+  """victim(kind): a copy to damage, its files, the function that reads it, and what it reads."""
+
+  def make(kind):
+    folder, read = kinds[kind]
+    copy = Path(shutil.copytree(folder, tmp_path / kind.replace(" ", "_")))
+    files = [path for path in sorted(copy.rglob("*")) if path.is_file()]
+    if kind == "result":
+      files = [copy / "result.json"]
+    files = [path for path in files if path.name != "lock"]
+    return SimpleNamespace(folder=copy, files=files, read=lambda: read(copy), expected=read(copy))
+
+  return make
+
+
+@pytest.fixture
+def random():
+  return np.random.default_rng(0)

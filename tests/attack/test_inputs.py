@@ -1,0 +1,177 @@
+"""Inputs that nobody planned for: config overrides, JSON configs, tables, corpora, prompts. Each is
+accepted or refused with one line.
+"""
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from conftest import outcome_of
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+import gpt_jax
+from gpt_jax.config import from_json, override_all, to_json
+from gpt_jax.data.sources import source
+from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.readers import read_every_row, read_table
+
+pytestmark = pytest.mark.slow
+texts = st.text(st.characters(exclude_categories=()), max_size=40)  # lone surrogates too
+numbers = st.one_of(st.integers(), st.floats(), st.sampled_from([0, -1, 10**20, 1e308]))
+scalars = st.one_of(st.none(), st.booleans(), numbers, texts)
+trees = st.recursive(
+  scalars,
+  lambda node: st.one_of(st.lists(node, max_size=4), st.dictionaries(texts, node)),
+  max_leaves=12,
+)
+
+
+def attack(strategy, count, attempt):
+  """The outcomes of attempt(value) for `count` values of the strategy."""
+  outcomes = []
+
+  @seed(0)
+  @settings(
+    max_examples=count,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+  )
+  @given(strategy)
+  def run(value):
+    outcome = outcome_of(lambda: attempt(value), None, repr(value)[:200])
+    # What is accepted has no expected value here.
+    outcomes.append("harmless" if outcome.endswith("not noticed") else outcome)
+
+  run()
+  return outcomes
+
+
+def names_of(config, prefix=""):
+  for field in dataclasses.fields(config):
+    yield prefix + field.name
+    if dataclasses.is_dataclass(getattr(config, field.name)):
+      yield from names_of(getattr(config, field.name), f"{prefix}{field.name}.")
+
+
+@pytest.mark.parametrize("config", [PretrainConfig(), FinetuneConfig(), PrepareConfig()])
+def test_overrides(config, attempts, ledger):
+  name = st.one_of(st.sampled_from(sorted(names_of(config))), texts)
+  value = st.one_of(texts, numbers.map(str), st.sampled_from(["none", "true", "1,2", "()"]))
+  changes = st.lists(st.tuples(name, value), min_size=1, max_size=3)
+  ledger("fuzzed overrides", attack(changes, attempts(150), lambda c: override_all(config, c)))
+
+
+@pytest.mark.parametrize("config", [PretrainConfig(), FinetuneConfig()])
+def test_json_configs(config, attempts, ledger):
+  """A leaf or a group replaced by something else, or something else altogether."""
+  whole = to_json(config)
+  paths = [path for path in _paths(whole) if path]
+
+  def changed(path, value):
+    tree = json.loads(json.dumps(whole))
+    node = tree
+    for name in path[:-1]:
+      node = node[name]
+    node[path[-1]] = value
+    return tree
+
+  one = st.builds(changed, st.sampled_from(paths), st.one_of(trees, st.just(whole)))
+  ledger("fuzzed JSON configs", attack(st.one_of(one, trees), attempts(150), from_json))
+
+
+def _paths(node, path=()):
+  yield path
+  if isinstance(node, dict):
+    for name, value in node.items():
+      yield from _paths(value, (*path, name))
+
+
+TABLES = {
+  ".tsv": b"text\tlabel\nthe cat\tmeows\nthe dog\tbarks\n",
+  ".csv": b'text,label\n"the ""cat""",meows\nthe dog,barks\n',
+  ".jsonl": b'{"text": "the cat", "label": "meows"}\n{"text": "the dog", "label": 1}\n',
+}
+
+
+def mutated(content):
+  """The content with a few pieces replaced by bytes, or by pieces of itself."""
+
+  def apply(edits):
+    result = content
+    for where, length, piece in edits:
+      at = where % (len(result) + 1)
+      result = result[:at] + piece + result[at + length :]
+    return result
+
+  piece = st.one_of(
+    st.binary(max_size=8),
+    st.sampled_from(
+      [b"\t", b"\n", b"\r", b'"', b",", b"{", b"\0", b"\xff", b"\xef\xbb\xbf", content]
+    ),
+  )
+  edit = st.tuples(st.integers(0, 10**6), st.integers(0, 20), piece)
+  return st.one_of(st.lists(edit, min_size=1, max_size=5).map(apply), st.binary(max_size=200))
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+def test_tables(suffix, attempts, ledger):
+  def read(content):
+    with tempfile.TemporaryDirectory() as folder:
+      path = Path(folder, f"table{suffix}")
+      path.write_bytes(content)
+      list(read_every_row(str(path), ("text",)))
+      list(read_table(str(path), ("text",), "label"))
+
+  ledger("fuzzed tables", attack(mutated(TABLES[suffix]), attempts(100), read))
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".txt.gz", ".jsonl.gz"])
+def test_corpora(suffix, attempts, ledger):
+  content = b'{"text": "the cat sat on the mat"}\n{"text": "the dog"}\n'
+
+  def read(content):
+    with tempfile.TemporaryDirectory() as folder:
+      path = Path(folder, f"corpus{suffix}")
+      path.write_bytes(content)
+      list(source.documents(str(path)))
+
+  ledger("fuzzed corpora", attack(mutated(content), attempts(60), read))
+
+
+def test_texts_are_encoded_and_decoded(tiny_tokenizer, attempts, ledger):
+  def encode(text):
+    ids = tiny_tokenizer.encode(text)
+    assert ids.size == 0 or 0 <= ids.min() <= ids.max() < tiny_tokenizer.vocab_size
+    tiny_tokenizer.decode(ids)
+
+  ledger("fuzzed texts, tokenizer", attack(texts, attempts(200), encode))
+
+
+def test_prompts(finetuned, attempts, ledger):
+  model = gpt_jax.load(finetuned.pretrained)
+  settings = st.fixed_dictionaries(
+    {
+      "prompts": st.one_of(texts, st.lists(texts, max_size=3)),
+      "max_tokens": st.integers(-2, 8),
+      "temperature": st.one_of(st.floats(), st.sampled_from([0.0, 1.0])),
+      "top_k": st.integers(-1, 500),
+      "top_p": st.floats(),
+      "seed": st.integers(-(2**40), 2**40),
+    }
+  )
+  ledger("fuzzed prompts", attack(settings, attempts(25), lambda s: model.generate(**s) and None))
+  ledger("fuzzed prompts", attack(texts, attempts(25), lambda t: model.log_probs(t) and None))
+
+
+def test_texts_are_classified(finetuned, attempts, ledger):
+  model = gpt_jax.load(f"{finetuned.workdir}/seed_0")
+  ledger(
+    "fuzzed texts, classifier", attack(texts, attempts(25), lambda t: model.classify(t) and None)
+  )
