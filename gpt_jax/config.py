@@ -445,8 +445,12 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
     fits = len(hints) == len(value) and all(fits for fits, _ in items)
     return fits, tuple(item for _, item in items)
   if hint is float:
-    fits = _is_number(value)
-    return fits, float(value) if fits else value
+    if not _is_number(value):
+      return False, value
+    try:
+      return True, float(value)
+    except OverflowError:  # an integer above 1e308
+      return False, value
   if hint in (int, bool, str, type(None)):
     return type(value) is hint, value
   return isinstance(hint, type) and isinstance(value, hint), value

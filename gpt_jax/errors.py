@@ -3,6 +3,7 @@
 import re
 
 _LONGEST_WORD, _LONGEST = 200, 1000  # characters
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
 
 
 class InputError(ValueError):
@@ -13,7 +14,8 @@ class InputError(ValueError):
 
   def __str__(self):
     line = " ".join(super().__str__().splitlines())
-    text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", line)
+    # The end of a long path has the file and the line.
+    text = _LONG_WORD.sub(lambda word: f"{word[0][:100]}…{word[0][-100:]}", line)
     if len(text) <= _LONGEST:
       return text
     return f"{text[: _LONGEST - 200]} … {text[-200:]}"

@@ -1,4 +1,4 @@
-"""JSON, read strictly; and atomic writes: a file or folder appears only when it is complete."""
+"""Reading files that may be damaged, and atomic writes: a file or folder appears complete."""
 
 import contextlib
 import io
@@ -81,14 +81,14 @@ def write_json(path: str, value: Any, *, overwrite: bool = True) -> None:
     file.write("\n")
 
 
-def read_json(path: str) -> Any:
+def read_json(path: str, limit: int = _LARGEST_JSON) -> Any:
   """The value in a JSON file.
 
   Raises:
     OSError: the file cannot be read.
-    ValueError: not a regular file of at most 32 MB, or what parse_json raises.
+    ValueError: not a regular file of at most `limit` bytes, or what parse_json raises.
   """
-  return parse_json(read_bytes(path, _LARGEST_JSON))
+  return parse_json(read_bytes(path, limit))
 
 
 def read_bytes(path: str, limit: int) -> bytes:
@@ -133,12 +133,12 @@ def with_checksum(entries: dict[str, Any]) -> dict[str, Any]:
 
 
 def verified(value: Any) -> dict[str, Any]:
-  """The entries that with_checksum was given. Raises ValueError if they are others."""
+  """The entries that with_checksum was given. Raises ValueError if the checksum does not match."""
   if not isinstance(value, dict) or "checksum" not in value:
     raise ValueError("no JSON object with a checksum")
   entries = {name: entry for name, entry in value.items() if name != "checksum"}
   if value["checksum"] != _checksum(entries):
-    raise ValueError("not what was written")
+    raise ValueError("the checksum does not match")
   return entries
 
 
@@ -165,7 +165,7 @@ def refuse_url(path: str) -> None:
 
 
 def describe_binary(head: bytes) -> str:
-  """What a file is that is no text, by its first bytes, and what to do; "" if they do not say."""
+  """The kind of a binary file by its first bytes, and what to do; "" if they do not say."""
   known = {
     b"PAR1": "a Parquet file; convert it to JSON lines or CSV",
     b"PK\x03\x04": "a zip archive, or an Excel workbook; save it as CSV",

@@ -29,8 +29,7 @@ flags.disclaim_key_flags()
 FLAGS = flags.FLAGS
 # Libraries put the text of a full disk's OSError into exceptions of their own.
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
-_TEXTS = ("prompt", "coordinator")  # flags that may hold :// without being a path
-_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+_TEXTS = ("coordinator",)  # flags that may hold :// without being a path
 _default_format = warnings.formatwarning
 _at_end: list[Callable[[bool], None]] = []  # called with whether the program ends as it should
 _changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
@@ -129,6 +128,7 @@ def run(main: Callable[[], None]) -> None:
     sys.exit(2)
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
+    _tell_others(False)
     sys.exit(130)
   except BrokenPipeError:  # the reader of standard output, such as head, has exited
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -140,11 +140,12 @@ def run(main: Callable[[], None]) -> None:
       if reason == os.strerror(errno.EFBIG):
         advice = "raise the limit of a file's size (ulimit -f)"
       message = f"{reason}; {advice} and repeat the command"
-    elif _OUT_OF_MEMORY in str(error) or isinstance(error, MemoryError):
+    elif isinstance(error, MemoryError) or _is_out_of_memory(str(error)):
       message = _out_of_memory(str(error))
     else:
       raise
     print("error:", message, file=sys.stderr, flush=True)
+    _tell_others(False)
     with contextlib.suppress(OSError):
       sys.stdout.flush()
     os._exit(2)  # a normal exit would retry pending writes, and may need memory
@@ -155,15 +156,22 @@ def _tell_others(done: bool) -> None:
     tell(done)
 
 
+def _is_out_of_memory(error: str) -> bool:
+  # Not of shared memory in a kernel, or of another resource.
+  return "RESOURCE_EXHAUSTED" in error and ("allocat" in error or "ut of memory" in error)
+
+
 def _out_of_memory(error: str) -> str:
   """One line with what was needed, and the fields of the config that lower it."""
   message, needed = "out of memory", re.search(r"allocat\w* ([\d.]+) ?([KMGTPE]i?B|bytes)", error)
   if needed:
     size, unit = needed.groups()
     size = f"{float(size) / 1e9:.2f} GB" if unit == "bytes" else f"{size} {unit}"
-    message = f"out of memory at an array of {size}"
+    message = f"out of memory while allocating {size}"
   if "config" not in FLAGS:
-    return f"{message}; use a smaller --batch_size or model, or a machine with more"
+    flag = next((name for name in ("batch_size", "microbatches") if name in FLAGS), "")
+    advice = {"batch_size": "a smaller --batch_size, ", "microbatches": "a larger --microbatches, "}
+    return f"{message}; use {advice.get(flag, '')}a smaller model, or a machine with more memory"
   config = _Config().value
   batch = "config.data.batch_size" if hasattr(config, "data") else "config.batch_size"
   fields = [f"a smaller --{batch}", "a larger --config.train.microbatches"]

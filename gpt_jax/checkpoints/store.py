@@ -231,10 +231,13 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
   return tree["params"], record["meta"], record["step"]
 
 
-def best_evaluation(workdir: str) -> dict[str, float]:
-  """The step of the best checkpoint, as "step", and its metrics."""
-  (folder,) = _best_folder(os.path.join(os.path.abspath(workdir), "checkpoints"))
-  record = _read_record(folder)
+def best_evaluation(workdir: str) -> dict[str, float] | None:
+  """The step of the best checkpoint, as "step", and its metrics; None if no metric was a number."""
+  folder = os.path.join(os.path.abspath(workdir), "checkpoints")
+  scores = _scores(_step_folders(folder))
+  if not scores:
+    return None
+  record = _read_record(os.path.join(folder, str(_best(scores))))
   return {"step": record["step"], **record["metrics"]}
 
 

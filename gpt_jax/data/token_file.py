@@ -192,7 +192,7 @@ class TokenFile:
 
   def _read_offsets(self, content: bytes) -> np.ndarray:
     if zlib.crc32(content) != self._documents_checksum:
-      raise self._damaged(".documents.npy", "not what was written")
+      raise self._damaged(".documents.npy", "the checksum does not match")
     try:
       file = io.BytesIO(content)
       np.lib.format.read_magic(file)
@@ -242,7 +242,7 @@ class TokenFile:
         continue
       content = os.pread(self._descriptor, BLOCK, block * BLOCK)
       if zlib.crc32(content) != self._block_checksums[block]:
-        raise self._damaged(".bin", f"the bytes from {block * BLOCK:,} on are not what was written")
+        raise self._damaged(".bin", f"wrong checksum of the bytes from {block * BLOCK:,} on")
       largest = np.frombuffer(content, self._dtype).max()
       if largest >= self.vocab_size:
         raise self._damaged(

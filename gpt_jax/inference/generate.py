@@ -30,7 +30,7 @@ def continuations(
 
   Args:
     loaded: a trained model; the head of a fine-tuned one is ignored.
-    prompts: texts. GPT-1 has no token that begins a text, so none may be empty.
+    prompts: texts, none of them empty: the model needs a token to begin with.
     max_tokens: tokens to add to each prompt.
     temperature: 1 samples from the model, lower values favor likely tokens, 0 is greedy.
     top_k: sample among the k most likely tokens; 0: among all.
@@ -45,7 +45,7 @@ def continuations(
   for number, ids in enumerate(encoded, 1):
     if not len(ids):
       raise InputError(
-        f"prompt {number} is empty: GPT-1 has no token that begins a text; give at least one word"
+        f"prompt {number} is empty: the model needs a token to begin with; give a word"
       )
   model, params = loaded.language_model(), jax.device_put(loaded.params)
   texts = []

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-# The last word of a process that ends as it should, or with an error that the others may meet too.
+# Sent before a normal exit; before an exit with an error, which the others may meet as well.
 _DONE, _FAILED = b"done\n", b"failed\n"
-_GRACE = 5  # seconds that the others have to meet it
+_GRACE = 5  # seconds that they have to meet it
 _CONNECTING = 60  # seconds
 
 
@@ -43,14 +43,26 @@ def watch(host: str = "") -> Callable[[bool], None]:
 
 def _accept() -> dict[int, socket.socket]:
   """Process 0's connections to all others."""
+  connections: dict[int, socket.socket] = {}
+  expected = set(range(1, jax.process_count()))
   with socket.create_server(("", 0), backlog=jax.process_count()) as server:
     address = (*map(int, _own_address().split(".")), server.getsockname()[1])
     multihost_utils.broadcast_one_to_all(np.array(address, np.int32))
-    server.settimeout(_CONNECTING)
-    accepted = [server.accept()[0] for _ in range(jax.process_count() - 1)]
-  for connection in accepted:
-    connection.settimeout(None)
-  return {_read_number(connection): connection for connection in accepted}
+    end = time.monotonic() + _CONNECTING
+    while missing := expected - connections.keys():
+      server.settimeout(max(0.1, end - time.monotonic()))
+      try:
+        connection, _ = server.accept()
+      except TimeoutError:
+        names = ", ".join(map(str, sorted(missing)))
+        warnings.warn(f"the loss of process {names} will be noticed late", stacklevel=3)
+        break
+      number = _read_number(connection)
+      if number in missing:
+        connections[number] = connection
+      else:  # a stranger
+        connection.close()
+  return connections
 
 
 def _connect(host: str) -> dict[int, socket.socket]:
@@ -84,19 +96,16 @@ class _Peers:
         words += content
     if words.endswith(_DONE):
       return
-    lost = number
+    who = f"process {number} of {jax.process_count()}"
+    message = f"{who} is lost; start all of them again with the same command, which resumes the run"
     if words.endswith(_FAILED):
       time.sleep(_GRACE)
-    elif words:  # process 0 tells the others whom it has lost
-      lost = int(words)
+      message = f"{who} has ended with an error; see its output"
+    elif words:  # process 0 tells the others what it has noticed
+      message = words.decode().strip()
     with self._lock:  # the first thread ends the process
-      self.tell(b"%d\n" % lost)
-      print(
-        f"error: process {lost} of {jax.process_count()} is lost; start all of them again with the "
-        "same command, which resumes the run",
-        file=sys.stderr,
-        flush=True,
-      )
+      self.tell(f"{message}\n".encode())
+      print("error:", message, file=sys.stderr, flush=True)
       os._exit(1)
 
   def tell(self, words: bytes) -> None:
@@ -116,7 +125,16 @@ def _own_address() -> str:
 
 
 def _read_number(connection: socket.socket) -> int:
+  """The number of the process that has connected; -1 if it does not say."""
+  connection.settimeout(5)
   words = b""
-  while not words.endswith(b"\n"):
-    words += connection.recv(1)
-  return int(words)
+  try:
+    while not words.endswith(b"\n") and len(words) < 10:
+      content = connection.recv(1)
+      if not content:
+        return -1
+      words += content
+    connection.settimeout(None)
+    return int(words)
+  except (OSError, ValueError):
+    return -1

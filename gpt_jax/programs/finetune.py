@@ -361,7 +361,7 @@ def run_seed(
   evaluation = evaluation or measure(state.params)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
   if is_main_process():
-    result["best"] = best_evaluation(workdir)
+    result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}
     write_json(finished, with_checksum(result))
   return result
 

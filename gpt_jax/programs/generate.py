@@ -19,7 +19,7 @@ def run(
 
   Args:
     checkpoint: see load_model; of a fine-tuned model the trunk is used.
-    prompts: non-empty texts: GPT-1 has no start-of-text token.
+    prompts: non-empty texts: the model needs a token to begin with.
     max_tokens: tokens to add to each prompt.
     temperature: 1 samples from the model, below 1 favors likely tokens, 0 takes the most likely.
     top_k: sample from the k most likely tokens; 0: from all.

@@ -13,7 +13,7 @@ from typing import IO, Any
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, refuse_existing
-from gpt_jax.tasks.readers import Row, has_header, read_every_row
+from gpt_jax.tasks.readers import BlankRow, Row, has_header, read_every_row
 from gpt_jax.tasks.task import LabeledTask
 
 
@@ -65,20 +65,15 @@ def run(
       f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
     )
   rows = _examples(task, source, data_dir, split or "test")
-  examples = [row for row in rows if not isinstance(row, InputError)]
-  if not examples:
-    raise rows[0]
-  encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  usable = [row for row in rows if not isinstance(row, InputError)]
+  if not usable:
+    raise next((row for row in rows if not isinstance(row, BlankRow)), rows[0])
+  encoded = task.encode(usable, loaded.tokenizer, loaded.spec.trunk.context)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
     predictions = loaded.predictor()(encoded, batch_size)
-    usable = (task.result(*pair) for pair in zip(predictions, encoded.truth, strict=True))
-    results = [_problem(row) if isinstance(row, InputError) else next(usable) for row in rows]
+    predicted = [task.result(*pair) for pair in zip(predictions, encoded.truth, strict=True)]
+    results = _merge_problems(rows, predicted)
     _write(file, results, Path(output).suffix)
-  if len(examples) < len(rows):
-    first = next(row for row in rows if isinstance(row, InputError))
-    warnings.warn(
-      f"{len(rows) - len(examples)} of {len(rows)} rows have no prediction: {first}", stacklevel=2
-    )
   return results
 
 
@@ -86,9 +81,12 @@ def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split
   """The examples of a split of data_dir, or of the file `source`; an InputError for each row of the
   file that cannot be used.
   """
-  if source is None:
-    return task.examples(data_dir or "", split)
   examples: list[Any] = []
+  if source is None:
+    examples = task.examples(data_dir or "", split)
+    if not examples:
+      raise InputError(f"--data_dir={data_dir}: no examples in the {split} split of {task.name}")
+    return examples
   for row in read_rows(source, task):
     try:
       examples.append(row if isinstance(row, InputError) else task.example(row))
@@ -111,8 +109,24 @@ def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
   return read_every_row(source, task.columns, header=header)
 
 
-def _problem(error: InputError) -> dict[str, Any]:
-  return {"prediction": None, "probabilities": {}, "problem": str(error)}
+def _merge_problems(rows: list, predicted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """A result for every row: the next prediction, or the problem of one that cannot be used.
+
+  Warns of the rows without a prediction.
+  """
+  problems = [row for row in rows if isinstance(row, InputError)]
+  if problems:
+    warnings.warn(
+      f"{len(problems)} of {len(rows)} rows have no prediction: {problems[0]}", stacklevel=3
+    )
+  following = iter(predicted)
+  results: list[dict[str, Any]] = []
+  for row in rows:
+    if isinstance(row, InputError):
+      results.append({"prediction": None, "probabilities": {}, "problem": str(row)})
+    else:
+      results.append(next(following))
+  return results
 
 
 def _write(file: IO[str], results: Sequence[dict[str, Any]], suffix: str) -> None:

@@ -75,7 +75,7 @@ def read_lines(path: str) -> list[tuple[int, str]]:
 
 
 def _all_lines(path: str) -> list[tuple[int, str]]:
-  """As read_lines, with the empty lines between others."""
+  """As read_lines, including empty lines except at the end."""
   # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
   lines = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
   while lines and not lines[-1].strip():
@@ -127,7 +127,7 @@ def read_table(
     InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a
       malformed row.
   """
-  for location, record in _read_records(path, columns, header):
+  for location, record in _read_records(path, columns, header, label):
     if isinstance(record, BlankRow):
       continue
     if isinstance(record, InputError):
@@ -255,8 +255,7 @@ def _read_text(path: str) -> str:
     data = _read_standard_input()
   else:
     try:
-      with open(path, "rb") as file:
-        data = file.read()
+      data = _read_bytes(path) if os.path.isfile(path) else _read_pipe(path)
     except FileNotFoundError as error:
       raise MissingInput(f"{path}: {error.strerror}") from error
     except OSError as error:
@@ -272,7 +271,15 @@ def _read_text(path: str) -> str:
     ) from error
 
 
-@functools.cache  # a pipe can be read only once
+def _read_bytes(path: str) -> bytes:
+  with open(path, "rb") as file:
+    return file.read()
+
+
+_read_pipe = functools.cache(_read_bytes)  # a pipe can be read only once
+
+
+@functools.cache
 def _read_standard_input() -> bytes:
   return sys.stdin.buffer.read()
 
@@ -281,14 +288,17 @@ def _read_standard_input() -> bytes:
 _Record = dict[str, Any] | InputError
 
 
-def _read_records(path: str, columns: Sequence[str], header: bool) -> Iterator[tuple[str, _Record]]:
+def _read_records(
+  path: str, columns: Sequence[str], header: bool, label: str | None = None
+) -> Iterator[tuple[str, _Record]]:
   """Yields ("file:line", record) for every row of a table; see read_table."""
+  needed = {*columns, label}
   if path.endswith(".csv"):
-    return _with_header(path, _csv_cells(path))
+    return _with_header(path, _csv_cells(path), needed)
   if path.endswith((".jsonl", ".json")) or _is_piped_json(path):
     return _json_records(path)
   if header:
-    return _with_header(path, _tsv_cells(path))
+    return _with_header(path, _tsv_cells(path), needed)
   return _rows_of(path, _tsv_cells(path), columns, "without a header line there should be")
 
 
@@ -296,13 +306,15 @@ def _is_piped_json(path: str) -> bool:
   return path == "-" and _read_text(path).lstrip().startswith("{")
 
 
-def _with_header(path: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[str, _Record]]:
+def _with_header(
+  path: str, rows: Iterator[tuple[int, list[str]]], needed: set[str | None]
+) -> Iterator[tuple[str, _Record]]:
   """Reads (line, cells) rows whose first one names the columns."""
-  number, header = next((row for row in rows if any(row[1])), (0, []))
+  number, header = next((row for row in rows if _has_text(row[1])), (0, []))
   if not header:
     raise InputError(f"{path}: empty; the first line should name the columns")
   for column in header:
-    if header.count(column) > 1:
+    if column in needed and header.count(column) > 1:
       raise InputError(f"{path}:{number}: two columns named {column!r}; rename one of them")
   return _rows_of(path, rows, header, "the header names")
 
@@ -312,7 +324,7 @@ def _rows_of(
 ) -> Iterator[tuple[str, _Record]]:
   for number, cells in rows:
     location = f"{path}:{number}"
-    if not any(cell.strip() for cell in cells):
+    if not _has_text(cells):
       yield location, BlankRow(f"{location}: empty row")
     elif len(cells) != len(columns):
       names = ", ".join(columns)
@@ -320,6 +332,10 @@ def _rows_of(
       yield location, InputError(f"{location}: {problem}")
     else:
       yield location, dict(zip(columns, cells, strict=True))
+
+
+def _has_text(cells: Sequence[str]) -> bool:
+  return any(cell.strip() for cell in cells)
 
 
 def _tsv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -335,7 +351,7 @@ def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
   blank: list[tuple[int, list[str]]] = []  # they count if another row follows
   try:
     for cells in reader:
-      if cells:
+      if _has_text(cells):
         yield from blank
         yield first_line, cells
         blank = []

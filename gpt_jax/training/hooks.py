@@ -40,7 +40,7 @@ class Hook:
     run: given the StepContext; returns named numbers if it is an evaluation, else None.
     due: step -> whether to run after it.
     at_end: whether to run after the last step too.
-    on_stop: whether to run after the last step before such an end too.
+    on_stop: whether to run after the last step after SIGTERM or Ctrl-C too.
   """
 
   run: Callable[[StepContext], dict[str, float] | None]
@@ -106,18 +106,21 @@ def save(
 ) -> Hook:
   """Saves a checkpoint with the evaluation of the same step, if one was made.
 
-  While updates are refused nothing is saved, so that checkpoints from before the trouble stay.
+  While updates are refused nothing is saved but the last state of the run, so that checkpoints from
+  before the first refusal stay.
   """
 
   def run(moment: StepContext) -> None:
-    sound = not moment.interval.refused_in_a_row
-    if sound:
+    saving = not moment.interval.refused_in_a_row or moment.step == moment.total_steps
+    if saving:
       with reporter.paused():
         checkpoints.save(moment.step, moment.state, meta, moment.evaluation)
+    else:
+      reporter.say(f"step {moment.step}: not saved, since its update was refused")
     if moment.stopping:
-      done = "and saved" if sound else "without saving, since its last update was refused"
+      saved = " and saved" if saving else ""
       where = f"step {moment.step} of {moment.total_steps}"
-      reporter.say(f"stopped at {where} {done}; the same command resumes")
+      reporter.say(f"stopped at {where}{saved}; the same command resumes")
 
   return Hook(run, due, on_stop=True)
 

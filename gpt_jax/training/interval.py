@@ -26,6 +26,7 @@ class Interval:
   def __init__(self):
     self.refused_in_a_row = 0
     self.sound_step: int | None = None
+    self._first: int | None = None  # the step that the run began from
     self.clear()
 
   def clear(self) -> None:
@@ -41,6 +42,7 @@ class Interval:
     """
     metrics = jax.device_get(metrics)
     self.steps += 1
+    self._first = step - 1 if self._first is None else self._first
     if metrics.pop("finite"):
       self.refused_in_a_row = 0
       self.sound_step = step - 1
@@ -59,8 +61,8 @@ class Interval:
 
   def _sound(self) -> str:
     if self.sound_step is None:
-      return "the parameters it began with are not sound"
-    return f"the last sound step is {self.sound_step}, and checkpoints up to it are good"
+      return f"no update since step {self._first} was accepted"
+    return f"the last sound step is {self.sound_step}; a checkpoint of a later one may be bad"
 
   def means(self) -> dict[str, float]:
     """Exact means of Means, plain means of other numbers, the last learning rate, and the number

@@ -110,7 +110,7 @@ def fit(
 
 
 class Termination:
-  """SIGTERM or Ctrl-C asks for a last checkpoint; a second one ends the process at once."""
+  """SIGTERM or Ctrl-C asks for a last checkpoint; a second one ends the run at once."""
 
   def __enter__(self):
     self._asked, self._previous_handlers = 0, {}  # the signal's number
@@ -127,9 +127,12 @@ class Termination:
       signal.signal(number, handler)
 
   def _ask(self, number, _):
+    if self._asked and number == signal.SIGINT:
+      raise KeyboardInterrupt  # a notebook's kernel lives on
     if self._asked:
       os._exit(128 + number)
     self._asked = number
+    os.write(2, b"stopping after this step; repeat to stop at once\n")
 
   def requested(self, step: int) -> bool:
     """Whether the run should end after this step; the same answer on every process."""

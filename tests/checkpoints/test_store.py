@@ -125,6 +125,16 @@ def test_newest_three_and_the_best_are_kept(tmp_path):
   assert store.restore_params(str(tmp_path / "best"))[2] == 1
 
 
+def test_the_best_evaluation_is_that_of_the_best_checkpoint(tmp_path):
+  with store.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
+    checkpoints.save(1, make_state(1), {}, {"accuracy": float("nan")})
+  assert store.best_evaluation(str(tmp_path)) is None
+  with store.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
+    for step, accuracy in ((2, 0.5), (3, 0.75), (4, 0.75)):
+      checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy, "loss": 1.0})
+  assert store.best_evaluation(str(tmp_path)) == {"step": 3, "accuracy": 0.75, "loss": 1.0}
+
+
 def test_the_newest_is_never_the_only_one(tmp_path):
   """No step has tried its parameters yet."""
   workdir = saved(tmp_path, range(1, 5), newest=1)

@@ -76,11 +76,11 @@ def test_missing_and_cut_files(tmp_path, written):
   (tmp_path / "train.bin").write_bytes(ids + b"\0\0")
   refused(tmp_path, "longer than its header")
   (tmp_path / "train.bin").write_bytes(bytes(len(ids)))
-  refused(tmp_path, r"train\.bin: the bytes from 0 on are not what was written")
+  refused(tmp_path, r"train\.bin: wrong checksum of the bytes from 0 on")
   (tmp_path / "train.bin").write_bytes(ids)
   documents = (tmp_path / "train.documents.npy").read_bytes()
   (tmp_path / "train.documents.npy").write_bytes(documents[:-8])
-  refused(tmp_path, r"train\.documents\.npy: not what was written")
+  refused(tmp_path, r"train\.documents\.npy: the checksum does not match")
   (tmp_path / "train.documents.npy").write_bytes(documents)
   TokenFile(tmp_path, "train").verify()
 
@@ -110,7 +110,7 @@ def test_a_run_notices_damage_where_it_reads(tmp_path, written):
   ids_of_a_block = BLOCK // 2
   np.testing.assert_array_equal(file.read(2 * ids_of_a_block, 2), [536, 537])
   for offset in (ids_of_a_block - 1, ids_of_a_block + 50):
-    with pytest.raises(InputError, match=r"train\.bin: the bytes from 65,536 on are not what was"):
+    with pytest.raises(InputError, match=r"train\.bin: wrong checksum of the bytes from 65,536"):
       file.read(offset, 2)
 
 

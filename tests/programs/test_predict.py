@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +151,7 @@ def test_multiple_choice(model_of, tmp_path):
     ("in.csv", "", "in.csv: empty"),
     ("in.jsonl", "", "in.jsonl: no rows"),
     ("in.txt", b"the cat\nth\xe9 dog\n", r"in.txt:2: not UTF-8 \(byte 0xe9\)"),
-    ("in.csv", 'text\n" "\n', "in.csv:2: empty row"),
+    ("in.csv", 'text\n" "\n', "in.csv: no rows; the columns should be text"),
   ],
 )
 def test_bad_input_is_located_and_keeps_the_old_output(
@@ -164,7 +165,7 @@ def test_bad_input_is_located_and_keeps_the_old_output(
 
 
 PROBLEMS = {  # name -> rows of which only the first and the fourth are texts, and what is said
-  "in.csv": ('text,n\nthe cat,1\n\n"",2\na dog,3\n\n', ["empty row", "'text' is empty"]),
+  "in.csv": ('text,n\nthe cat,1\n\n"",2\na dog,3\n\n,\n', ["empty row", "'text' is empty"]),
   "in.tsv": ("text\tn\nthe cat\t1\n\t\n\t2\na dog\t3\n\t\n", ["empty row", "'text' is empty"]),
   "in.txt": ("the cat\n\nx\ty\na dog\n\n\n", ["empty row", "2 columns, but without a header"]),
   "in.jsonl": (
@@ -201,6 +202,21 @@ def test_rows_that_cannot_be_used_keep_their_place(checkpoint, tmp_path, name):
   assert header == ["prediction", "p(barks)", "p(meows)", "problem"]
   assert [line[0] for line in lines] == [result["prediction"] or "" for result in results]
   assert lines[1][:3] == ["", "", ""] and problems[0] in lines[1][3] and lines[0][3] == ""
+
+
+def test_columns_that_are_not_read_may_have_any_name(checkpoint, tmp_path):
+  source = write(tmp_path, "in.csv", "n,text,,\n1,the cat,,\n2,a dog,,\n")
+  assert len(predict.run(checkpoint, source, str(tmp_path / "out.tsv"))) == 2
+
+
+def test_a_pipe_is_read_once(checkpoint, tmp_path):
+  for number, content in enumerate(("the cat\na dog\n", "text\tn\nthe cat\t1\na dog\t2\n")):
+    os.mkfifo(tmp_path / f"pipe{number}")
+    path = str(tmp_path / f"pipe{number}")
+    writer = threading.Thread(target=Path(path).write_text, args=(content,))
+    writer.start()
+    assert len(predict.run(checkpoint, path, str(tmp_path / f"out{number}.tsv"))) == 2
+    writer.join()
 
 
 def test_a_first_line_without_a_column_name_is_a_row_and_says_so(checkpoint, tmp_path):

@@ -353,8 +353,8 @@ def test_damaged_text_is_noticed_in_training_and_evaluation(copied, uninterrupte
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-  refused(CONFIG, copied, tmp_path / "run", r"train\.bin: the bytes from 0 on are not what was")
-  with pytest.raises(InputError, match=r"valid\.bin: the bytes from 0 on"):
+  refused(CONFIG, copied, tmp_path / "run", r"train\.bin: wrong checksum of the bytes from 0 on")
+  with pytest.raises(InputError, match=r"valid\.bin: wrong checksum of the bytes from 0"):
     evaluate.run(uninterrupted[0], str(copied))
 
 

@@ -400,17 +400,20 @@ def test_nothing_is_saved_while_updates_are_refused(scalar):
   _, _, batch = scalar
   error, entries = fit(scalar, lambda i: batch(np.nan if i >= 9 else 1.0), 40, save_every=2)
   assert [entry[1] for entry in entries if entry[0] == "save"] == [2, 4, 6, 8]
-  assert "the last sound step is 8, and checkpoints up to it are good" in str(error)
+  assert "the last sound step is 8; a checkpoint of a later one may be bad" in str(error)
   error, entries = fit(scalar, lambda i: batch(np.nan), 40, save_every=2)
   assert not [entry for entry in entries if entry[0] == "save"]
-  assert "the parameters it began with are not sound" in str(error)
+  assert "no update since step 0 was accepted" in str(error)
 
 
 def test_terminated_while_updates_are_refused_it_does_not_save(scalar):
   _, _, batch = scalar
   error, entries = fit(scalar, lambda i: batch(kill()["score"] * np.nan if i == 6 else 1.0), 40)
-  assert error.code == 143 and entries[-1][0] == "say"
-  assert entries[-1][1].startswith("stopped at step 7 of 40 without saving, since its last update")
+  assert error.code == 143
+  assert entries[-2:] == [
+    ("say", "step 7: not saved, since its update was refused"),
+    ("say", "stopped at step 7 of 40; the same command resumes"),
+  ]
   assert ("save", 7, 7, {}) not in entries
 
 
@@ -425,6 +428,22 @@ def test_sigterm_saves_and_exits_143(scalar):
   ]
   assert [entry[1] for entry in entries if entry[0] == "progress"] == [3, 6, 7]
   assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_last_state_is_saved_even_if_its_update_was_refused(scalar):
+  _, _, batch = scalar
+  _, entries = fit(scalar, lambda i: batch(np.nan if i >= 9 else 1.0), 12, save_every=5)
+  assert [entry[1] for entry in entries if entry[0] == "save"] == [5, 12]
+  assert ("say", "step 10: not saved, since its update was refused") in entries
+
+
+def test_a_second_interrupt_is_raised_at_once(capfd):
+  with loop.Termination() as termination:
+    os.kill(os.getpid(), signal.SIGINT)
+    assert termination.asked
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
+  assert capfd.readouterr().err == "stopping after this step; repeat to stop at once\n"
 
 
 def test_a_second_sigterm_exits_at_once(monkeypatch):

@@ -119,11 +119,15 @@ def load_export(
 
 
 def write_sums(folder: str) -> None:
-  """Writes sha256.json, with the size and checksum of every file in the folder."""
+  """Writes sha256.json, with the size and checksum of every file in the folder.
+
+  README.md is left out: people edit it.
+  """
   names = []
   for parent, _, files in os.walk(folder):
     names += [os.path.relpath(os.path.join(parent, name), folder) for name in files]
-  sums = {name: describe_file(os.path.join(folder, name)) for name in sorted(names)}
+  names = sorted(name for name in names if name != "README.md")
+  sums = {name: describe_file(os.path.join(folder, name)) for name in names}
   write_json(os.path.join(folder, SUMS), sums)
 
 
@@ -135,7 +139,7 @@ def check_sums(folder: str, required: Sequence[str] = ()) -> None:
 
   Raises:
     InputError: a file is damaged.
-    OSError, ValueError: one is missing, or sha256.json is none.
+    OSError, ValueError: one is missing, or sha256.json is not valid.
   """
   sums = read_object(os.path.join(folder, SUMS))
   for name in dict.fromkeys((*required, *sums)):
@@ -144,6 +148,8 @@ def check_sums(folder: str, required: Sequence[str] = ()) -> None:
     if os.path.isabs(name) or ".." in name.split("/") or not stat.S_ISREG(status.st_mode):
       raise ValueError(f"{SUMS} names {name!r}, which is no file of this folder")
     expected = sums.get(name)
+    if isinstance(expected, str):
+      raise ValueError(f"{SUMS} is of an earlier version; export the model again")
     same_size = isinstance(expected, dict) and expected.get("bytes") == status.st_size
     if not same_size or describe_file(path) != expected:
       raise InputError(
@@ -194,9 +200,9 @@ def check_finite(arrays: Arrays) -> None:
       raise ValueError(f"{name} holds numbers that are not finite")
 
 
-def read_object(path: str) -> dict:
-  """The JSON object in a file. Raises OSError or ValueError."""
-  value = read_json(path)
+def read_object(path: str, limit: int = 32 << 20) -> dict:
+  """The JSON object in a file of at most `limit` bytes. Raises OSError or ValueError."""
+  value = read_json(path, limit)
   if not isinstance(value, dict):
     raise ValueError(f"{os.path.basename(path)} holds no JSON object")
   return value
@@ -220,7 +226,7 @@ def _check_same(partial: str, folder: str) -> None:
 
 
 def describe_file(path: str) -> dict[str, Any]:
-  """What sha256.json says of a file."""
+  """The size and checksum of a file, as in sha256.json."""
   with open_regular(path) as file:
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}

@@ -28,7 +28,12 @@ from gpt_jax.checkpoints.formats.folder import (
   write_sums,
 )
 from gpt_jax.config import from_json, to_json
-from gpt_jax.data.tokenizers.base import Tokenizer, load_released, load_tokenizer
+from gpt_jax.data.tokenizers.base import (
+  LARGEST_FILE,
+  Tokenizer,
+  load_released,
+  load_tokenizer,
+)
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, is_release
@@ -116,7 +121,7 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
       check_sums(folder)
     except (OSError, ValueError) as error:
       raise InputError(
-        f"{error}; if other software has changed the folder on purpose, remove its {SUMS}"
+        f"{folder}: {error}; if other software has changed the folder on purpose, remove its {SUMS}"
       ) from error
   config, family = _read_config(os.path.join(folder, "config.json"))
   tokenizer = _read_vocabulary(folder)
@@ -218,7 +223,7 @@ def _read_vocabulary(folder: str) -> Tokenizer:
     raise InputError(f"{folder}: no vocabulary here; {names} belong beside the weights")
   with tempfile.TemporaryDirectory() as temporary:
     try:
-      model = read_object(single_file)["model"]
+      model = read_object(single_file, LARGEST_FILE)["model"]
       merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
       contents = json.dumps(model["vocab"]), "\n".join(["#version: 0.2", *merges, ""])
       for name, content in zip(FILES[-1], contents, strict=True):

@@ -279,13 +279,13 @@ def _read_metadata(folder: str) -> dict[str, Any] | None:
   """The content of tokenizer.json; None if there is none, or if it is not ours (without a kind)."""
   path = os.path.join(folder, METADATA)
   try:
-    metadata = read_json(path)
+    metadata = read_json(path, LARGEST_FILE)
   except (FileNotFoundError, NotADirectoryError):
     return None
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror})") from error
   except ValueError as error:
-    raise InputError(f"{path}: not JSON ({error}); copy the folder again") from error
+    raise InputError(f"{path}: not JSON, or damaged ({error}); copy the folder again") from error
   if not isinstance(metadata, dict):
     raise InputError(f"{path}: holds no JSON object; copy the folder again")
   return metadata if metadata.get("kind") is not None else None

@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, METADATA, Tokenizer, read_file, require
+from gpt_jax.data.tokenizers.base import (
+  DEFAULT_SPECIAL,
+  LARGEST_FILE,
+  METADATA,
+  Tokenizer,
+  read_file,
+  require,
+)
 from gpt_jax.data.tokenizers.openai_files import is_release
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
@@ -118,7 +125,7 @@ def detect(folder: str) -> bool:
   if is_release(folder):
     return False
   try:
-    content = read_json(os.path.join(folder, METADATA))
+    content = read_json(os.path.join(folder, METADATA), LARGEST_FILE)
   except (OSError, ValueError):
     return False
   return isinstance(content, dict) and {"model", "version"} <= content.keys()

@@ -157,6 +157,14 @@ def test_a_damaged_vocabulary_of_openais_is_named(tmp_path, parts, openai_tokeni
     path.write_bytes(content)
 
 
+def test_sums_of_an_earlier_version_are_named(exported, format):
+  sums = json.loads((exported / "sha256.json").read_text())
+  before = {name: entry["sha256"] for name, entry in sums.items()}
+  (exported / "sha256.json").write_text(json.dumps(before))
+  with pytest.raises(InputError, match=r"sha256\.json is of an earlier version; export the model"):
+    format.load(str(exported))
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_damaged_sums(exported, format, content):
   (exported / "sha256.json").write_text(content)
