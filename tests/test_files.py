@@ -108,9 +108,7 @@ def test_a_checksum_tells_what_was_written():
   value = json.loads(json.dumps(with_checksum(entries)))
   assert verified(value) == entries
   for changed in (value | {"a": "y"}, value | {"c": 1}, {"a": "x"}, [], None, 3):
-    with pytest.raises(
-      ValueError, match="checksum does not match|no JSON object with a"
-    ):
+    with pytest.raises(ValueError, match="checksum does not match|no JSON object with a"):
       verified(changed)
 
 
