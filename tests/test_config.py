@@ -427,3 +427,23 @@ def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
     load_config(str(tmp_path))
   with pytest.raises(InputError, match="cannot read config file 'absent/x.py'"):
     load_config("absent/x.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Unlimited:
+  rate: float = option(1.0, "any finite number")
+
+  def __post_init__(self):
+    validate(self)
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_a_float_without_limits_is_finite(value):
+  assert override(Unlimited(), "rate", "-1e300").rate == -1e300
+  with pytest.raises(InputError, match=f"rate = {value}: must be a number"):
+    override(Unlimited(), "rate", value)
+
+
+def test_an_integer_too_large_for_a_float_is_refused():
+  with pytest.raises(InputError, match="rate = 1000.*must be a number"):
+    Unlimited(rate=10**400)
