@@ -128,6 +128,9 @@ def test_the_file_names_its_folder(saved):
 def test_a_sentencepiece_vocabulary_is_ours_alone(tmp_path, make_run, tiny_tokenizer):
   hf.save(str(tmp_path / "out"), *parts_of(make_run, tiny_tokenizer))
   assert not (tmp_path / "out" / "vocab.json").exists()
+  # transformers would make up a tokenizer whose ids are all 0.
+  config = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+  assert config["tokenizer_class"].startswith("NotInTransformers: sentencepiece-bpe")
   assert (
     "sentencepiece-bpe, for which transformers has no class"
     in (tmp_path / "out" / "README.md").read_text()

@@ -332,3 +332,17 @@ def test_their_tokenizer_knows_gpt1s_pieces(tmp_path, make_run, openai_tokenizer
   found = AutoTokenizer.from_pretrained(str(tmp_path / "out"), local_files_only=True)
   assert found.get_vocab() == {piece: i for i, piece in enumerate(openai_tokenizer.pieces)}
   assert found("the")["input_ids"] == [openai_tokenizer.pieces.index("the</w>")]
+
+
+@pytest.mark.parametrize("norm", FAMILIES)
+def test_a_vocabulary_that_transformers_lacks_fails_there(tmp_path, make_run, tiny_tokenizer, norm):
+  """It would make up a tokenizer, and give every id as 0."""
+  import transformers
+
+  trunk = TransformerConfig(
+    tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2, norm=norm
+  )
+  run = load_model(make_run(tmp_path / "run", ModelConfig(trunk)))
+  hf.save(str(tmp_path / "out"), run.params, run.meta, run.step, run.tokenizer)
+  with pytest.raises(ValueError, match="tokenizer"):
+    transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
