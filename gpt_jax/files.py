@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from gpt_jax.errors import InputError
 
-_LARGEST_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
+LARGEST_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def write_json(path: str, value: Any, *, overwrite: bool = True) -> None:
     file.write("\n")
 
 
-def read_json(path: str, limit: int = _LARGEST_JSON) -> Any:
+def read_json(path: str, limit: int = LARGEST_JSON) -> Any:
   """The value in a JSON file.
 
   Raises:

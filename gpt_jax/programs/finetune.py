@@ -224,7 +224,7 @@ def load_examples(
   if task.paper:
     log(f"{task.name}: the paper has {task.paper}")
   all_examples = {split: task.examples(data_dir, split) for split in ("train", "dev")}
-  warn_of_repeated(task, data_dir, all_examples)
+  log_repeated_rows(task, data_dir, all_examples)
   data = {}
   for split, count in (("train", config.train_examples), ("dev", config.dev_examples)):
     examples = evenly(all_examples[split], count)
@@ -234,7 +234,7 @@ def load_examples(
   return data
 
 
-def warn_of_repeated(task: LabeledTask, data_dir: str, examples: dict[str, list[Any]]) -> None:
+def log_repeated_rows(task: LabeledTask, data_dir: str, examples: dict[str, list[Any]]) -> None:
   """Logs how many dev and test rows have the texts of a training row; they flatter results."""
   with contextlib.suppress(InputError):  # not every task has a test set
     examples = examples | {"test": task.examples(data_dir, "test")}

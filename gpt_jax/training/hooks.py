@@ -40,7 +40,7 @@ class Hook:
     run: given the StepContext; returns named numbers if it is an evaluation, else None.
     due: step -> whether to run after it.
     at_end: whether to run after the last step too.
-    on_stop: whether to run after the last step after SIGTERM or Ctrl-C too.
+    on_stop: whether to run, too, after the step at which SIGTERM or Ctrl-C ends the run.
   """
 
   run: Callable[[StepContext], dict[str, float] | None]
