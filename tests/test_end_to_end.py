@@ -1,11 +1,7 @@
-"""launch/pretrain.py in processes of its own: killed at any moment, distributed, terminated.
-
-GPT_JAX_KILLS=20 in the environment kills it 20 times instead of 3.
-"""
+"""launch/pretrain.py in processes of its own: distributed, terminated. Kills: tests/attack."""
 
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -94,48 +90,6 @@ def trained(workdir) -> dict[int, float]:
     losses = [(entry["step"], entry["loss"]) for entry in map(json.loads, file) if "loss" in entry]
   assert [step for step, _ in losses] == list(range(1, len(losses) + 1))
   return dict(losses)
-
-
-def test_killed_anywhere_it_resumes_exactly(prepared, tmp_path):
-  kills = int(os.environ.get("GPT_JAX_KILLS", 3))
-  steps, rng = 40 * kills, random.Random(kills)
-  with Program(
-    prepared,
-    tmp_path / "uninterrupted",
-    f"{tmp_path}/uninterrupted.log",
-    f"--config.train.steps={steps}",
-  ) as program:
-    program.ends(0, 60 + steps)
-
-  workdir, died_at = tmp_path / "killed", []
-  flags = (f"--config.train.steps={steps}", "--config.train.checkpoint_every=2")
-  for number in range(kills):
-    with Program(prepared, workdir, f"{tmp_path}/{number}.log", *flags) as program:
-      if number % 4:  # one in four dies while it starts
-        program.wait_for(r"step \d+/")
-      time.sleep(rng.uniform(0, 2))
-      program.process.send_signal(signal.SIGKILL)
-      program.ends(-signal.SIGKILL)
-      died_at.append(max(map(int, re.findall(r"step (\d+)/", program.log_text())), default=0))
-  with Program(prepared, workdir, f"{tmp_path}/last.log", *flags) as program:
-    program.ends(0, 60 + steps)
-  resumed = re.findall(
-    r"resumed at step ([\d,]+)", "".join(p.read_text() for p in sorted(tmp_path.glob("*.log")))
-  )
-  print(f"killed {kills} times, last reported steps {died_at} of {steps}; resumed at {resumed}")
-
-  assert trained(workdir) == trained(tmp_path / "uninterrupted")
-  (params, _, step), (expected, _, _) = (
-    restore_params(str(w)) for w in (workdir, tmp_path / "uninterrupted")
-  )
-  assert step == steps
-  jax.tree.map(
-    lambda a, b: np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32)),
-    params,
-    expected,
-  )
-  assert not [name for name in os.listdir(workdir) if ".partial" in name]
-  assert all(name.isdigit() for name in os.listdir(workdir / "checkpoints"))
 
 
 def start_distributed(prepared, workdir, log, *flags, processes=2, devices=2):

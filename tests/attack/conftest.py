@@ -2,9 +2,13 @@
 
 import contextlib
 import json
+import os
 import resource
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,14 +24,19 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.programs import finetune
 
+ROOT = Path(__file__).parents[2]
 PATIENCE = 20  # seconds until an attempt counts as a hang
 
 
 @pytest.fixture
 def attempts(request):
-  """attempts(n): n times the budget, at least 1."""
-  budget = request.config.getoption("--budget")
-  return lambda count: max(1, round(count * budget))
+  """attempts(n): n times the budget; skips the test if that is less than one."""
+
+  def count(share):
+    number = round(share * request.config.getoption("--budget") + 1e-9)
+    return number or pytest.skip("needs a larger --budget")
+
+  return count
 
 
 @pytest.fixture
@@ -146,3 +155,56 @@ def victim(kinds, tmp_path):
 @pytest.fixture
 def random():
   return np.random.default_rng(0)
+
+
+@pytest.fixture
+def start():
+  """start(program, *flags, …): launch/<program>.py in a process of its own.
+
+  devices: how many it has; before: shell commands that come first, such as a limit; packages: a
+  folder whose modules hide the installed ones.
+  """
+  processes = []
+
+  def run(program, *flags, devices=1, before="", packages=ROOT):
+    environment = {**os.environ, "PYTHONPATH": f"{packages}:{ROOT}"}
+    environment["XLA_FLAGS"] = environment["XLA_FLAGS"].replace("count=8", f"count={devices}")
+    command = [sys.executable, str(ROOT / "launch" / f"{program}.py"), *flags]
+    if before:
+      command = ["bash", "-c", f'{before}; exec "$@"', "bash", *command]
+    process = subprocess.Popen(
+      command,
+      cwd=ROOT,
+      env=environment,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    processes.append(process)
+    return process
+
+  yield run
+  for process in processes:
+    if process.poll() is None:
+      process.kill()
+      process.communicate()
+
+
+@pytest.fixture
+def distributed():
+  """distributed(n): the flags of each of the n processes of one run."""
+
+  def flags(count):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+      address = f"127.0.0.1:{server.getsockname()[1]}"
+    shared = "--distributed", f"--coordinator={address}", f"--num_processes={count}"
+    return [(*shared, f"--process_id={index}") for index in range(count)]
+
+  return flags
+
+
+def complete(process, codes=(0,)):
+  """The output of a program that must end with one of these codes."""
+  output = process.communicate(timeout=300)[0]
+  assert process.returncode in codes, output
+  return output

@@ -1,133 +1,80 @@
-"""Programs killed at any moment, and two at once: what they leave is what one of them would."""
+"""Programs in trouble: two at once, no room for their files, packages that are missing."""
 
+import itertools
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import numpy as np
 import pytest
+from conftest import complete
+from test_kills import files_of, trained
 
-from gpt_jax.checkpoints.store import restore_params
-from gpt_jax.config import override_all, to_json
-from gpt_jax.programs.finetune import read_result
+from gpt_jax.config import to_json
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
+OPTIONAL = (
+  "ftfy matplotlib safetensors scipy sklearn spacy tensorboardX tensorflow_datasets tokenizers tqdm"
+).split()
 
 
-def start(program, *flags):
-  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-  environment["XLA_FLAGS"] = environment["XLA_FLAGS"].replace("count=8", "count=1")
-  return subprocess.Popen(
-    [sys.executable, str(ROOT / "launch" / f"{program}.py"), *flags],
-    env=environment,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
-
-
-def complete(process, code=0):
-  output = process.communicate(timeout=300)[0]
-  assert process.returncode == code, output
-  return output
-
-
-def contents(folder):
-  files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
-  return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def kill_often(make, kills, duration, random):
-  """Starts a program again and again and kills it after a random time; then lets it end.
-
-  Returns how many of the kills met it alive; only these count.
-  """
-  met = 0
-  for _ in range(kills):
-    process = make()
-    time.sleep(random.uniform(0, duration))
-    met += process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-  complete(make())
-  return met
-
-
-def timed(make):
-  """The duration of the program, run to its end."""
-  began = time.monotonic()
-  complete(make())
-  return time.monotonic() - began
-
-
-def test_prepare_is_killed(tmp_path, random, attempts, ledger):
-  text = tmp_path / "text"
-  text.mkdir()
-  for number in range(40):
-    (text / f"{number}.txt").write_text(WORDS * 4000)
-
-  def make(name):
-    return start("prepare", f"--source={text}", f"--out={tmp_path / name}", "--vocab_size=290")
-
-  duration = timed(lambda: make("whole"))
-  kills = kill_often(lambda: make("killed"), attempts(2), duration, random)
-  same = contents(tmp_path / "killed") == contents(tmp_path / "whole")
-  left = [name for name in os.listdir(tmp_path) if "partial" in name]
-  outcome = "harmless" if same and not left else f"another folder, or left behind: {left}"
-  ledger("kills, prepare", [outcome] * kills)
-
-
-def test_finetune_is_killed(finetuned, tmp_path, random, attempts, ledger):
-  config = tmp_path / "config.py"
-  config.write_text(
-    f"from gpt_jax.config import from_json\nimport json\n\n\ndef get_config():\n"
-    f"  tree = json.load(open({str(tmp_path / 'config.json')!r}))\n  return from_json(tree)\n"
-  )
-  changes = [("train.epochs", "12"), ("train.checkpoint_every", "2"), ("train.log_every", "1")]
-  tree = to_json(override_all(finetuned.config, changes))
-  (tmp_path / "config.json").write_text(json.dumps(tree))
-
-  def make(name):
-    return start(
-      "finetune",
-      f"--config={config}",
-      f"--data_dir={finetuned.data_dir}",
-      f"--pretrained={finetuned.pretrained}",
-      f"--workdir={tmp_path / name}",
-    )
-
-  duration = timed(lambda: make("whole"))
-  kills = kill_often(lambda: make("killed"), attempts(2), duration, random)
-  (a, _, step), (b, _, other) = (restore_params(str(tmp_path / n)) for n in ("whole", "killed"))
-  same = step == other and read_result(str(tmp_path / "whole" / "result.json")) == read_result(
-    str(tmp_path / "killed" / "result.json")
-  )
-  for x, y in zip(_leaves(a), _leaves(b), strict=True):
-    same = same and np.array_equal(x.view(np.uint32), y.view(np.uint32))
-  outcome = "harmless" if same else "another result"
-  ledger("kills, finetune", [outcome] * kills)
-
-
-def _leaves(tree):
-  for value in tree.values():
-    yield from _leaves(value) if isinstance(value, dict) else (value,)
-
-
-def test_two_prepare_at_once(tmp_path, attempts, ledger):
+@pytest.fixture
+def programs(prepared, finetuned, tmp_path):
+  """Name -> the flags of a program; the last one lacks its value, as a rule the place to write."""
   text = tmp_path / "text.txt"
   text.write_text(WORDS * 2000)
+  (tmp_path / "config.json").write_text(json.dumps(to_json(finetuned.config)))
+  config = tmp_path / "config.py"
+  config.write_text(
+    "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
+    f"  return from_json(json.load(open({str(tmp_path / 'config.json')!r})))\n"
+  )
+  run = f"--checkpoint={finetuned.workdir}/seed_0"
+  start = f"--data_dir={finetuned.data_dir}", f"--pretrained={finetuned.pretrained}"
+  small = "trunk.layers=1", "trunk.width=16", "trunk.heads=2", "trunk.context=16"
+  small += "data.length=16", "data.batch_size=8", "train.steps=6", "train.log_every=1"
+  return {
+    "prepare": (f"--source={text}", "--vocab_size=290", "--out="),
+    "pretrain": (
+      "--config=configs/gpt1_small.py",
+      *(f"--config.{change}" for change in small),
+      f"--data={prepared}",
+      "--workdir=",
+    ),
+    "finetune": (f"--config={config}", *start, "--workdir="),
+    "export": (run, "--format=npz", "--out="),
+    "predict": (run, f"--input={finetuned.data_dir}/dev.tsv", "--output="),
+    "evaluate": (run, f"--data={finetuned.data_dir}", "--split="),
+    "generate": (f"--checkpoint={finetuned.pretrained}", "--prompt=the cat", "--max_tokens="),
+  }
+
+
+def to(flags, place):
+  return *flags[:-1], f"{flags[-1]}{place}"
+
+
+def contents(program, place):
+  """What a program wrote; of a run, without the times."""
+  if program in ("pretrain", "finetune"):
+    return trained(place)
+  return files_of(place) if place.is_dir() else place.read_bytes()
+
+
+def outcome_of_refusal(process, what):
+  """Of a program that must end with 2 and one line."""
+  output = process.communicate(timeout=300)[0]
+  errors = [line for line in output.splitlines() if line.startswith("error: ")]
+  if process.returncode == 2 and len(errors) == 1 and "Traceback" not in output:
+    return "refused"
+  return f"{what}: exit {process.returncode}: {output[-2000:]}"
+
+
+def test_two_prepare_at_once(start, programs, tmp_path, attempts, ledger):
   outcomes = []
   for number in range(attempts(2)):
-    flags = (f"--source={text}", f"--out={tmp_path / str(number)}", "--vocab_size=290")
+    flags = to(programs["prepare"], tmp_path / str(number))
     processes = [start("prepare", *flags) for _ in range(2)]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    outputs = [complete(process, (0, 2)) for process in processes]
     codes = sorted(process.returncode for process in processes)
     errors = [out for out in outputs if "error: " in out]
     one_line = all(
@@ -139,23 +86,65 @@ def test_two_prepare_at_once(tmp_path, attempts, ledger):
   ledger("two at once, prepare", outcomes)
 
 
-def test_no_room(tmp_path, attempts, ledger):
-  """A limit on the size of files, in place of a full disk."""
+@pytest.mark.parametrize("program, share", [("pretrain", 1), ("finetune", 0.4)])
+def test_two_runs_at_once(start, programs, tmp_path, attempts, ledger, program, share):
+  """The second is refused, and the first never knows of it."""
+  flags, outcomes, count = programs[program], [], attempts(share)
+  complete(start(program, *to(flags, tmp_path / "whole")))
+  for number in range(count):
+    place = tmp_path / str(number)
+    processes = [start(program, *to(flags, place)) for _ in range(2)]
+    codes = []
+    for process in processes:
+      output = complete(process, (0, 2))
+      codes.append(process.returncode)
+      assert "Traceback" not in output
+      assert process.returncode == 0 or "another run is at work there" in output, output
+    same = trained(place) == trained(tmp_path / "whole")
+    # Both end well where the second came when the first was done.
+    outcomes.append("harmless" if 0 in codes and same else f"{place}: {codes}, same: {same}")
+  ledger(f"two at once, {program}", outcomes)
+
+
+@pytest.mark.parametrize(
+  "program, share",
+  [("prepare", 1), ("pretrain", 1), ("finetune", 0.4), ("export", 1), ("predict", 0.4)],
+)
+def test_no_room(start, programs, tmp_path, random, attempts, ledger, program, share):
+  """A limit on the size of files, in place of a full disk; afterwards there is room."""
+  flags, whole, outcomes, count = programs[program], tmp_path / "whole", [], attempts(share)
+  complete(start(program, *to(flags, whole)))
+  files = [whole] if whole.is_file() else [path for path in whole.rglob("*") if path.is_file()]
+  largest = max(path.stat().st_size for path in files)
+  for number in range(count):
+    place = tmp_path / str(number)
+    limit = random.integers(0, -(-largest // 1024))  # in the shell's blocks of 1,024 bytes
+    refused = start(program, *to(flags, place), before=f"ulimit -f {limit}")
+    outcome = outcome_of_refusal(refused, f"{program} within {limit} KB")
+    if outcome == "refused":
+      complete(start(program, *to(flags, place)))
+      if contents(program, place) != contents(program, whole):
+        outcome = f"{program}: other contents after a full disk"
+    outcomes.append(outcome)
+  ledger(f"no room, {program}", outcomes)
+
+
+def test_missing_packages(start, programs, tmp_path, random, attempts, ledger):
+  """Without a package of an extra a program does its work, or names the extra."""
+  pairs = list(itertools.product(programs, OPTIONAL))
+  chosen = [pairs[i] for i in random.permutation(len(pairs))[: attempts(2)]]
   outcomes = []
-  for limit in range(1, 1 + attempts(2)):
-    out = tmp_path / str(limit)
-    command = (
-      f"ulimit -f {8 * limit}; exec {sys.executable} {ROOT}/launch/prepare.py --source=embedded "
-      f"--out={out} --vocab_size=1500"
-    )
-    done = subprocess.run(
-      ["bash", "-c", command],
-      env={**os.environ, "PYTHONPATH": str(ROOT)},
-      capture_output=True,
-      text=True,
-    )
-    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    good = done.returncode == 2 and len(lines) == 1 and "Traceback" not in done.stderr
-    outcomes.append("refused" if good and not out.exists() else done.stderr)
-    shutil.rmtree(out, ignore_errors=True)
-  ledger("no room, prepare", outcomes)
+  for number, (program, package) in enumerate(chosen):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    (folder / f"{package}.py").write_text(f"raise ModuleNotFoundError(name={package!r})\n")
+    place = {"generate": 3, "evaluate": "dev"}.get(program, folder / "out")
+    process = start(program, *to(programs[program], place), packages=folder)
+    output = process.communicate(timeout=300)[0]
+    if process.returncode == 0:
+      outcomes.append("harmless")
+      continue
+    helped = process.returncode == 2 and "pip install" in output and "Traceback" not in output
+    outcomes.append("refused" if helped else f"{program} without {package}: {output[-2000:]}")
+    shutil.rmtree(folder)
+  ledger("a missing package", outcomes)

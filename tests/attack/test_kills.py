@@ -1,0 +1,185 @@
+"""Programs killed with -9 and started again: what they leave equals what one that lives leaves.
+
+`pytest tests/attack/test_kills.py --budget=100` makes 1,000 kills.
+"""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from conftest import complete
+
+from gpt_jax.checkpoints.store import restore_params
+from gpt_jax.config import override_all, to_json
+
+pytestmark = pytest.mark.slow
+KILLS_A_RUN = 4  # at most; then it is let to its end, and the next kills meet a new run
+WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
+
+
+@pytest.fixture
+def kill(tmp_path, random, ledger):
+  """kill(what, make, contents, attempts, …): kills runs of a program and compares their contents.
+
+  make(folder): the processes of one run, started; contents(folder): what it wrote, to compare.
+  """
+
+  def attack(what, make, contents, attempts, die=None, codes=(0,)):
+    began = time.monotonic()
+    for process in make(tmp_path / "whole"):
+      complete(process)
+    duration = time.monotonic() - began
+    expected = contents(tmp_path / "whole")
+    die = die or (lambda processes, folder: time.sleep(random.uniform(0, duration)))
+    outcomes = []
+    for number in range(3 * attempts):  # a run may end before it is killed
+      folder, met = tmp_path / str(number), 0
+      while met < min(KILLS_A_RUN, attempts - len(outcomes)):
+        processes = make(folder)
+        die(processes, folder)
+        if processes[0].poll() is not None:
+          break
+        met += 1
+        for index in random.permutation(len(processes)):
+          processes[index].send_signal(signal.SIGKILL)
+          time.sleep(random.uniform(0, 2) if len(processes) > 1 else 0)
+        for process in processes:
+          process.communicate()
+      for process in make(folder):
+        complete(process, codes)
+      left = [path.name for path in tmp_path.rglob("*partial*")]
+      same = contents(folder) == expected
+      outcome = "harmless" if same and not left else f"{folder}: other contents, or left: {left}"
+      outcomes += [outcome] * met
+      if outcome == "harmless":
+        shutil.rmtree(folder, ignore_errors=True)
+      if len(outcomes) == attempts:
+        break
+    ledger(f"kills, {what}", outcomes)
+
+  return attack
+
+
+def while_it_writes(random, writes=1):
+  """Waits until the program has begun its first (or nth) temporary folder, and a moment longer."""
+
+  def die(processes, folder):
+    number = random.integers(1, writes + 1)
+    seen: set[str] = set()
+    while processes[0].poll() is None:
+      temporary = {*names(folder.parent, f"{folder.name}.partial"), *names(folder / "checkpoints")}
+      seen.update(name for name in temporary if not name.isdigit())
+      if len(seen) >= number:
+        time.sleep(random.uniform(0, 0.02))
+        return
+      time.sleep(0.0005)
+
+  return die
+
+
+def names(folder, start=""):
+  return [name for name in os.listdir(folder) if name.startswith(start)] if folder.is_dir() else []
+
+
+def trained(workdir):
+  """The losses of a run by step, and the bits of its last parameters."""
+  entries = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  losses = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+  params, _, step = restore_params(str(workdir))
+  names = sorted(path.name for path in (workdir / "checkpoints").iterdir())
+  return losses, [x.tobytes() for x in _leaves(params)], step, names
+
+
+def _leaves(tree):
+  for value in tree.values():
+    yield from _leaves(value) if isinstance(value, dict) else (np.asarray(value),)
+
+
+def files_of(folder):
+  files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+  return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def pretrain(prepared, tmp_path, start):
+  """pretrain(folder, *flags): a small run with a checkpoint every other step, started."""
+  config = tmp_path / "config.py"
+  config.write_text(
+    "from gpt_jax.data.windows import WindowsConfig\n"
+    "from gpt_jax.models.transformer import TransformerConfig\n"
+    "from gpt_jax.programs.pretrain import PretrainConfig\n"
+    "from gpt_jax.training.loop import TrainConfig\n"
+    "def get_config():\n"
+    "  return PretrainConfig(\n"
+    "    trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),\n"
+    "    data=WindowsConfig(batch_size=8, length=16),\n"
+    "    train=TrainConfig(steps=60, log_every=1, checkpoint_every=2),\n"
+    "  )\n"
+  )
+
+  def make(folder, *flags, devices=1):
+    flags = (f"--config={config}", f"--data={prepared}", f"--workdir={folder}", *flags)
+    return start("pretrain", *flags, devices=devices)
+
+  return make
+
+
+@pytest.mark.parametrize("moment", ["any time", "writing"])
+def test_prepare(kill, start, tmp_path, random, attempts, moment):
+  text = tmp_path / "text"
+  text.mkdir()
+  for number in range(40):
+    (text / f"{number}.txt").write_text(WORDS * 4000)
+  flags = f"--source={text}", "--vocab_size=290"
+  die = while_it_writes(random) if moment == "writing" else None
+  make = lambda out: [start("prepare", *flags, f"--out={out}")]
+  kill(f"prepare, {moment}", make, files_of, attempts(2), die)
+
+
+@pytest.mark.parametrize("moment", ["any time", "saving"])
+def test_pretrain(kill, pretrain, random, attempts, moment):
+  die = while_it_writes(random, writes=6) if moment == "saving" else None
+  make = lambda folder: [pretrain(folder)]
+  kill(f"pretrain, {moment}", make, trained, attempts(2 if die is None else 1.5), die)
+
+
+def test_one_of_two_processes(kill, pretrain, distributed, attempts):
+  """The other is killed up to two seconds later, or has ended by itself."""
+
+  def make(folder):
+    return [pretrain(folder, *flags, devices=2) for flags in distributed(2)]
+
+  kill("pretrain in two processes, one or both", make, trained, attempts(0.5))
+
+
+def test_finetune(kill, start, finetuned, tmp_path, attempts):
+  config = tmp_path / "finetune.py"
+  config.write_text(
+    "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
+    f"  return from_json(json.load(open({str(tmp_path / 'config.json')!r})))\n"
+  )
+  changes = [("train.epochs", "12"), ("train.checkpoint_every", "2"), ("train.log_every", "1")]
+  tree = to_json(override_all(finetuned.config, changes))
+  (tmp_path / "config.json").write_text(json.dumps(tree))
+  flags = (
+    f"--config={config}",
+    f"--data_dir={finetuned.data_dir}",
+    f"--pretrained={finetuned.pretrained}",
+  )
+
+  def results(workdir):
+    return trained(workdir), json.loads((workdir / "result.json").read_text())
+
+  make = lambda folder: [start("finetune", *flags, f"--workdir={folder}")]
+  kill("finetune", make, results, attempts(1))
+
+
+def test_export(kill, start, finetuned, random, attempts):
+  flags = f"--checkpoint={finetuned.workdir}/seed_0", "--format=npz"
+  make = lambda out: [start("export", *flags, f"--out={out}")]
+  # 2: it is there already
+  kill("export, writing", make, files_of, attempts(1), while_it_writes(random), codes=(0, 2))
