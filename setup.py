@@ -15,8 +15,16 @@ LIGHT = {
   "plots": ["matplotlib>=3.9"],
   "tensorboard": ["tensorboardX>=2.6"],
   "progress": ["tqdm>=4.66"],
+  "completion": ["argcomplete>=3.5,<4"],  # of flags and config fields, in bash, zsh and fish
   "safetensors": ["safetensors>=0.5,<1"],  # that format, and transformers' folders
 }
+
+# The commands: gpt-jax-import-weights runs launch/import_weights.py, and so on.
+PROGRAMS = sorted(
+  path.stem
+  for path in Path(__file__).with_name("launch").glob("*.py")
+  if "command_line.run(main)" in path.read_text(encoding="utf-8")
+)
 
 setup(
   name="gpt_jax",
@@ -36,11 +44,22 @@ setup(
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Typing :: Typed",
   ],
-  packages=find_packages(include=["gpt_jax", "gpt_jax.*"]),
+  # A wheel has the programs and configs inside the package; gpt_jax/files.py finds them there too.
+  packages=[
+    *find_packages(include=["gpt_jax", "gpt_jax.*"]),
+    "gpt_jax.launch",
+    "gpt_jax.configs",
+  ],
+  package_dir={"gpt_jax.launch": "launch", "gpt_jax.configs": "configs"},
   package_data={
     "": ["*.md"],
     "gpt_jax": ["py.typed"],
     "gpt_jax.programs": ["*.html", "*.js"],
+  },
+  entry_points={
+    "console_scripts": [
+      f"gpt-jax-{name.replace('_', '-')} = gpt_jax.programs.installed:main" for name in PROGRAMS
+    ]
   },
   python_requires=">=3.11",
   install_requires=[

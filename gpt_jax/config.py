@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gpt_jax.errors import InputError
+from gpt_jax.files import shipped_folder
 
 _PACKAGE = __name__.partition(".")[0]
 _LARGEST = 10**9  # of integers without a limit of their own; more is a slip, and ends in a crash
@@ -101,12 +102,14 @@ def load_config(spec: str) -> Any:
   """Runs a Python file and returns the config from its get_config().
 
   Args:
-    spec: "configs/gpt1.py", or "configs/finetune.py:cola" for get_config("cola").
+    spec: a file, "my/config.py", or the name of one in configs/, "gpt1"; with an argument
+      "finetune:cola", for get_config("cola").
 
   Raises:
     InputError: names the file and the line of the error.
   """
-  path, colon, argument = spec.partition(":")
+  name, colon, argument = spec.partition(":")
+  path = name if os.path.isfile(name) else named_configs().get(name, name)
   try:
     with open(path, encoding="utf-8") as file:
       source = file.read()
@@ -114,7 +117,7 @@ def load_config(spec: str) -> Any:
     reason = _one_line(error)
     raise InputError(f"cannot read config file {path!r}: {reason}{_neighbors(path)}") from error
   try:
-    config = _call_get_config(path, source, (argument,) if colon else ())
+    config = _call_get_config(name, path, source, (argument,) if colon else ())
   except Exception as error:  # user code can raise anything
     raise InputError(f"{_location(path, error)}: {_one_line(error)}") from error
   if not _is_node(config):
@@ -123,7 +126,14 @@ def load_config(spec: str) -> Any:
   return config
 
 
-def _call_get_config(path: str, source: str, arguments: tuple[str, ...]) -> Any:
+def named_configs() -> dict[str, str]:
+  """Name -> path of the files in configs/, which `load_config` takes by name from any folder."""
+  folder = shipped_folder("configs")
+  files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+  return {file[:-3]: os.path.join(folder, file) for file in files if file.endswith(".py")}
+
+
+def _call_get_config(name: str, path: str, source: str, arguments: tuple[str, ...]) -> Any:
   module = types.ModuleType("config_file")
   module.__file__ = os.path.abspath(path)
   exec(compile(source, path, "exec"), module.__dict__)
@@ -134,7 +144,7 @@ def _call_get_config(path: str, source: str, arguments: tuple[str, ...]) -> Any:
   try:
     signature.bind(*arguments)
   except TypeError as error:
-    problem = f"needs an argument: {path}:NAME"
+    problem = f"needs an argument: {name}:NAME"
     if arguments:
       problem = f"takes no argument, {arguments[0]!r} was given"
     raise InputError(f"get_config{signature} {problem}") from error
@@ -160,13 +170,18 @@ def _location(path: str, error: Exception) -> str:
 
 
 def _neighbors(path: str) -> str:
-  """The config files in the same folder with the nearest names, or all of them."""
+  """Config files to choose from, nearest first: those in the same folder, those with a name."""
+  is_name = not path.endswith(".py") and not os.path.dirname(path) and not os.path.isdir(path)
   folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
   entries = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-  names = [entry.removesuffix(".py") for entry in entries if entry.endswith(".py")]
+  files = [entry.removesuffix(".py") for entry in entries if entry.endswith(".py")]
   wanted = os.path.basename(path).removesuffix(".py")
-  near = difflib.get_close_matches(wanted, names) or names
-  return f"; there: {', '.join(name + '.py' for name in near)}" if near else ""
+  near = difflib.get_close_matches(wanted, files) or ([] if is_name else files)
+  there = f"; there: {', '.join(name + '.py' for name in near)}" if near else ""
+  if there and not is_name:
+    return there
+  known = list(named_configs())
+  return f"{there}; known names: {', '.join(difflib.get_close_matches(wanted, known) or known)}"
 
 
 # ------------------------------------------------------------------------------------- Overrides

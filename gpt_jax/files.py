@@ -155,6 +155,13 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   return value
 
 
+def shipped_folder(name: str) -> str:
+  """The folder launch or configs: inside an installed package, beside the package in a clone."""
+  package = os.path.dirname(os.path.abspath(__file__))
+  inside = os.path.join(package, name)
+  return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), name)
+
+
 def refuse_url(path: str) -> None:
   """Raises InputError for gs://, s3:// and the like, before a folder of that name is made."""
   scheme, separator, _ = os.fspath(path).partition("://")
