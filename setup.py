@@ -81,6 +81,7 @@ setup(
       "pytest>=8",
       "pytest-xdist>=3.6",
       "hypothesis>=6.100",  # inputs for tests/attack
+      "setuptools>=77",  # builds the wheel of tests/test_installed.py
       "ruff>=0.9",
       "mypy>=2.0",
       "nbclient>=0.10",  # executes the notebooks, with ipykernel

@@ -225,7 +225,7 @@ def _field(
   if name in fields:
     return fields[name]
   wanted = path.rpartition(".")[2]
-  paths = [path for path, _, _ in _leaves(config)]
+  paths = [path for path, _, _ in fields_of(config)]
   near = [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(wanted, fields)]
   near = near or [path for path in paths if path.rpartition(".")[2] == wanted]
   near = near or difflib.get_close_matches(path, paths)
@@ -365,35 +365,64 @@ def _reprs(config: Any, prefix: str = "") -> dict[str, str]:
   return reprs
 
 
-def describe_config(config: Any) -> str:
-  """One line per field: dotted name, value, help, unit and default."""
-  rows = [(name, _text(value), _about(field)) for name, value, field in _leaves(config)]
+def describe_config(config: Any, file: Any = None) -> str:
+  """A section for each group of fields, with a line for each field: `NAME = VALUE  help (notes)`.
+
+  The notes are unit, choices, and the file's value and the default where they differ.
+
+  Args:
+    file: the config as its file has it, without the command line's changes; None: the same.
+  """
+  in_file = {name: value for name, value, _ in fields_of(config if file is None else file)}
+  return "\n\n".join(_sections(config, None, "", "", in_file))
+
+
+def _sections(
+  group: Any, default: Any, prefix: str, help: str, in_file: dict[str, Any]
+) -> list[str]:
+  """The sections of a group, whose default is None or a group of the same class."""
+  rows: list[tuple[str, str, str]] = []
+  inner: list[str] = []
+  for field in dataclasses.fields(group):
+    name, value = prefix + field.name, getattr(group, field.name)
+    usual = _default(field) if default is None else getattr(default, field.name)
+    if _is_node(value):
+      usual = usual if type(usual) is type(value) else None
+      about = field.metadata.get("help", "")
+      inner += _sections(value, usual, f"{name}.", about, in_file)
+    else:
+      rows.append((name, _text(value), _about(field, value, in_file.get(name, value), usual)))
+  kind, path = _names.get(type(group), type(group).__qualname__), prefix[:-1]
+  head = f"[{kind}] {help}" if path in ("", kind) else f"[{path}: {kind}] {help}"
   name_width = max((len(name) for name, _, _ in rows), default=0)
   value_width = max((len(value) for _, value, _ in rows), default=0)
   lines = [f"{name:{name_width}} = {value:{value_width}}  {about}" for name, value, about in rows]
-  return "\n".join(line.rstrip() for line in lines)
+  return ["\n".join(line.rstrip() for line in [head, *lines]), *inner]
 
 
-def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, dataclasses.Field]]:
-  """(dotted name, value, field) of every leaf."""
+def fields_of(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, dataclasses.Field]]:
+  """(dotted name, value, field) of every field that is not a group."""
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)
     if _is_node(value):
-      yield from _leaves(value, f"{prefix}{field.name}.")
+      yield from fields_of(value, f"{prefix}{field.name}.")
     else:
       yield prefix + field.name, value, field
 
 
-def _about(field: dataclasses.Field) -> str:
-  """help (unit, choices, default)."""
+def _default(field: dataclasses.Field) -> Any:
+  if field.default_factory is not dataclasses.MISSING:
+    return field.default_factory()
+  return field.default
+
+
+def _about(field: dataclasses.Field, value: Any, in_file: Any, default: Any) -> str:
+  """help (unit, choices, other values)."""
   choices = field.metadata.get("choices") or ()
   notes = [field.metadata.get("unit", ""), " | ".join(map(_text, choices))]
-  default = field.default
-  if field.default_factory is not dataclasses.MISSING:
-    default = field.default_factory()
-  if default is not dataclasses.MISSING and not _is_node(
-    default
-  ):  # a group has no one-line default
+  if in_file != value:
+    notes.append(f"in the file {_text(in_file)}")
+  if default not in (value, in_file, dataclasses.MISSING) and not _is_node(default):
     notes.append(f"default {_text(default)}")
   help = field.metadata.get("help", "")
   note = ", ".join(filter(None, notes))

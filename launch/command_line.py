@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import sys
-import textwrap
 import threading
 import warnings
 from collections.abc import Callable
@@ -19,7 +18,8 @@ from typing import Any
 
 from absl import flags
 
-from gpt_jax.config import describe_config, load_config, override_all
+import usage
+from gpt_jax.config import describe_config, load_config, named_configs, override_all
 from gpt_jax.errors import InputError
 from gpt_jax.files import refuse_url
 
@@ -41,17 +41,19 @@ class _Config:
   @property
   def value(self):
     if FLAGS.config is None:
-      raise InputError("--config is needed: a Python file, such as --config=configs/gpt1_small.py")
+      raise InputError("--config is needed: a name or a Python file, such as --config=gpt1_small")
     return override_all(load_config(FLAGS.config), _changes)
 
 
 def define_config(default: str | None = None) -> _Config:
   """Defines --config, --config.NAME=VALUE and --print_config."""
   help = (
-    "Python file with get_config(), plus :ARGUMENT if it takes one; --config.NAME=VALUE overrides"
+    f"{', '.join(named_configs())}, or a Python file with get_config(); plus :ARGUMENT if it takes "
+    "one; --config.NAME=VALUE changes a field"
   )
   flags.DEFINE_string("config", default, help, required=default is None)
-  flags.DEFINE_boolean("print_config", False, "list every field of the config and exit")
+  listing = "list every field of the config, with the default and the file's value if they differ"
+  flags.DEFINE_boolean("print_config", False, listing)
   return _Config()
 
 
@@ -110,6 +112,10 @@ def run(main: Callable[[], None]) -> None:
   User errors (InputError, a full disk) print one line to standard error and exit with code 2; all
   other exceptions keep their traceback.
   """
+  if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
+    import completion
+
+    completion.answer(_own_flags())
   _catch_interrupts()
   try:
     if _parse(sys.argv, main.__globals__["__doc__"]):
@@ -123,7 +129,7 @@ def run(main: Callable[[], None]) -> None:
     _tell_others(error.code == 128 + signal.SIGTERM)  # which has made all processes save
     raise
   except InputError as error:
-    print("error:", error, file=sys.stderr)
+    print("error:", usage.as_typed(str(error)), file=sys.stderr)
     _tell_others(False)
     sys.exit(2)
   except KeyboardInterrupt:
@@ -183,7 +189,7 @@ def _out_of_memory(error: str) -> str:
 def _parse(argv: list[str], doc: str) -> bool:
   """Parses the flags; False if --help or --print_config was answered instead."""
   if {"help", "h", "helpfull"} & {word.lstrip("-") for word in argv[1:] if word.startswith("-")}:
-    print(_usage(doc))
+    print(usage.describe(doc, _own_flags()))
     return False
   argv = _take_changes(argv)
   missing: list[str] = []
@@ -202,7 +208,7 @@ def _parse(argv: list[str], doc: str) -> bool:
       f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE (--help lists them)"
     )
   if "print_config" in FLAGS and FLAGS.print_config:
-    print(describe_config(_Config().value))
+    print(describe_config(_Config().value, load_config(FLAGS.config)))
     return False
   for flag in _own_flags():
     if isinstance(flag.value, str) and flag.name not in _TEXTS:
@@ -247,25 +253,6 @@ def _unknown(name: str) -> str:
     near = [f"config.{name}"]
   guess = f"; did you mean {' or '.join('--' + word for word in near)}?" if near else ""
   return f"unknown flag --{name}{guess} (--help lists the flags)"
-
-
-def _usage(doc: str) -> str:
-  lines = [doc.strip(), "", "flags:"]
-  width = max((len(flag.name) for flag in _own_flags()), default=0)
-  for flag in _own_flags():
-    text = re.sub(r";\s+repeat this option.*", "; may be repeated", flag.help)  # absl's suffix
-    if any("other than None" in validator.message for validator in flag.validators):
-      text += " (required)"
-    elif flag.default:
-      text += f" (default {flag.default})"
-    lines += textwrap.wrap(
-      f"--{flag.name:{width}}  {text}",
-      100,
-      initial_indent="  ",
-      subsequent_indent=" " * (width + 6),
-      break_on_hyphens=False,
-    )
-  return "\n".join(lines)
 
 
 def _format_warning(

@@ -3,11 +3,13 @@
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from absl import flags
 
 ROOT = Path(__file__).parents[1]
 
@@ -109,11 +111,11 @@ def toy(tmp_path_factory):
   (folder / "toy.py").write_text(PROGRAM)
   (folder / "config.py").write_text(CONFIG)
   (folder / "swallows.py").write_text(SWALLOWS)
-  environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-  environment.pop("PYTHONUNBUFFERED", None)
-  environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
 
   def call(*arguments):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment.pop("PYTHONUNBUFFERED", None)
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
     done = subprocess.run(
       [sys.executable, "toy.py", *arguments],
       cwd=folder,
@@ -151,7 +153,7 @@ def test_help_shows_docstring_and_own_flags(toy):
   code, out, err = toy("--help")
   assert (code, err) == (0, "")
   assert out.startswith(
-    "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nflags:\n  --config "
+    "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nwhat to read:\n  --config "
   )
   assert "(required)" in out
   assert "--fail" in out and "--distributed" in out
@@ -161,9 +163,82 @@ def test_print_config_needs_only_the_config(toy):
   code, out, err = toy("--config=config.py", "--print_config", "--config.clip=4")
   assert (code, err) == (0, "")
   assert [line.split() for line in out.splitlines()] == [
-    ["learning_rate", "=", "0.5", "(default", "0.5)"],
-    ["clip", "=", "4.0", "(default", "1.0)"],
+    ["[Config]"],
+    ["learning_rate", "=", "0.5"],
+    ["clip", "=", "4.0", "(in", "the", "file", "1.0)"],
   ]
+
+
+def test_help_has_groups_with_the_required_flags_first(toy):
+  lines = toy("--help")[1].splitlines()
+  heads = ["what to read:", "what to write:", "how:", "several processes:"]
+  assert [line for line in lines if re.fullmatch(r"\w[\w ]*:", line)] == heads
+  names = [line.split()[0][2:] for line in lines if line.startswith("  --")]
+  processes = ["distributed", "coordinator", "num_processes", "process_id"]
+  assert names == ["config", "workdir", "print_config", "fail", *processes]
+  assert max(map(len, lines)) <= 100
+
+
+def test_required_flags_come_first_in_their_group(monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  import usage
+
+  values = flags.FlagValues()
+  flags.DEFINE_string("data", "d", "first defined", flag_values=values)
+  flags.DEFINE_multi_string("prompt", [], "of many", flag_values=values)
+  flags.DEFINE_string("checkpoint", None, "last " * 40, required=True, flag_values=values)
+  own = [flag for module in values.flags_by_module_dict().values() for flag in module]
+  for columns in (70, 300):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = usage.describe("Doc.", own)
+    assert re.findall(r"^  --(\w+)", text, re.MULTILINE) == ["checkpoint", "data", "prompt"]
+    assert max(map(len, text.splitlines())) <= min(100, columns)
+    assert "--prompt      of many; may be repeated" in text and "repeat this option" not in text
+
+
+def test_an_installed_command_names_commands(monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  import usage
+
+  text = "python launch/zero_shot.py --config=configs/gpt1.py, as launch/prepare.py wrote"
+  assert usage.as_typed(text) == text
+  monkeypatch.setitem(sys.modules, "gpt_jax.programs.installed", None)
+  # Without a config's name: in an error it may be a file of the user's.
+  assert usage.as_typed(text) == (
+    "gpt-jax-zero-shot --config=configs/gpt1.py, as gpt-jax-prepare wrote"
+  )
+  assert usage.describe(text, []) == "gpt-jax-zero-shot --config=gpt1, as gpt-jax-prepare wrote"
+
+
+def test_every_flag_of_a_group_exists(monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  import usage
+
+  files = [*(ROOT / "launch").glob("*.py"), ROOT / "gpt_jax" / "programs" / "prepare.py"]
+  source = "".join(path.read_text() for path in files if path.stem != "usage")
+  for name in sum(usage.GROUPS.values(), ()):
+    assert re.search(rf'"{name}"|^  {name}: ', source, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+  "line, completions",
+  [
+    ("toy.py --dist", ["--distributed"]),
+    ("toy.py --config=gpt1", ["--config=gpt1", "--config=gpt1_small"]),
+    ("toy.py --config=conf", ["--config=config.py"]),
+    ("toy.py --config=config.py --config.c", ["--config.clip"]),
+    ("toy.py --config=absent.py --config.c", []),
+  ],
+)
+def test_completion(toy, monkeypatch, tmp_path, line, completions):
+  pytest.importorskip("argcomplete")
+  monkeypatch.setenv("_ARGCOMPLETE", "1")
+  monkeypatch.setenv("_ARGCOMPLETE_STDOUT_FILENAME", str(tmp_path / "completions"))
+  monkeypatch.setenv("COMP_LINE", line)
+  monkeypatch.setenv("COMP_POINT", str(len(line)))
+  assert toy()[0] == 0
+  found = (tmp_path / "completions").read_text().split("\013")
+  assert [word.strip() for word in found if word.strip()] == completions
 
 
 @pytest.mark.parametrize(

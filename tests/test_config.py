@@ -340,18 +340,46 @@ def test_difference():
 def test_describe_shows_every_field_and_reads_back():
   changed = override(Run(), "anything.units", "5")
   lines = describe_config(changed).splitlines()
-  assert len(lines) == 5 + 1 + 8
-  assert any(
-    line.split() == "anything.units = 5 cells (units, default 2048)".split() for line in lines
-  )
-  assert any(line.endswith("compute type (float32 | bfloat16, default float32)") for line in lines)
+  heads = [line for line in lines if line.startswith("[")]
+  assert heads == [
+    "[toy_run]",
+    "[trunk: toy_trunk] the model",
+    "[anything: toy_other] an extension",
+  ]
   pairs = [
     (name.strip(), rest.split("  ")[0].strip())
-    for name, rest in (line.split(" = ", 1) for line in lines)
+    for name, rest in (line.split(" = ", 1) for line in lines if line and line not in heads)
   ]
+  assert len(pairs) == 5 + 1 + 8
+  assert any(line.endswith("compute type (float32 | bfloat16)") for line in lines)
   assert (
     override_all(Run(), [(name, "" if text == "()" else text) for name, text in pairs]) == changed
   )
+
+
+def test_describe_shows_other_values_of_the_file_and_the_class():
+  def line(config, file, name):
+    lines = describe_config(config, file).splitlines()
+    return next(line for line in lines if line.startswith(f"{name} "))
+
+  file = Run(Trunk(layers=6), Other(7), steps=100)
+  changed = override_all(file, [("trunk.layers", "3"), ("anything.units", "2048")])
+  assert line(file, file, "trunk.layers").endswith("(default 12)")
+  assert line(changed, file, "trunk.layers").endswith("(in the file 6, default 12)")
+  assert (
+    line(changed, file, "anything.units").split()[2:] == "2048 cells (units, in the file 7)".split()
+  )
+  assert line(file, file, "steps").split()[2:] == "100 updates (steps)".split()
+  # A group's default values are those of the field that holds it, not those of its class.
+  outer = Outer()
+  assert line(outer, outer, "run.steps").endswith("updates (steps)")
+  other = override(outer, "run.steps", "100")
+  assert line(other, other, "run.steps").endswith("updates (steps, default 5)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+  run: Run = option(Run(steps=5), "a run")
 
 
 def write(folder, text):
@@ -425,8 +453,10 @@ def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
     load_config(str(tmp_path / "sme.py"))
   with pytest.raises(InputError, match=r"Is a directory; there: some\.py"):
     load_config(str(tmp_path))
-  with pytest.raises(InputError, match="cannot read config file 'absent/x.py'"):
+  with pytest.raises(InputError, match="cannot read config file 'absent/x.py'.*; known names: "):
     load_config("absent/x.py")
+  with pytest.raises(InputError, match="'gpt1_smal': No such file .*; known names: gpt1_small, "):
+    load_config("gpt1_smal")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,26 @@ def commands(name):
 def test_loads_and_survives_json(name):
   config = load(name)
   assert from_json(to_json(config)) == config
-  assert all(" = " in line for line in describe_config(config).splitlines())
+  lines = describe_config(config).splitlines()
+  assert all(" = " in line for line in lines if line and not line.startswith("["))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_is_known_by_name_in_every_folder(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert load_config(name.removesuffix(".py") + ARGUMENTS.get(name, "")) == load(name)
+
+
+def test_a_name_without_its_argument():
+  with pytest.raises(InputError, match=r"get_config\(task: .* needs an argument: finetune:NAME"):
+    load_config("finetune")
+
+
+def test_a_file_comes_before_a_name(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "gpt1").write_text((ROOT / "configs" / "lstm.py").read_text())
+  (tmp_path / "lstm").mkdir()
+  assert load_config("gpt1") == load_config("lstm") == load("lstm.py")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -96,6 +115,7 @@ def test_print_config(name):
   shown = {
     line.split(" = ")[0].strip(): line.split(" = ")[1].split("  ")[0]
     for line in done.stdout.splitlines()
+    if " = " in line
   }
   assert shown["train.seed"] == "3"
   assert shown["optim.learning_rate"] == ("6.25e-05" if ":" in name else "0.00025")

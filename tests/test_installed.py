@@ -1,0 +1,103 @@
+"""`pip install .` gives commands that run in any folder, with the configs inside the package."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt_jax.config import describe_config, load_config
+
+ROOT = Path(__file__).parents[1]
+
+
+def programs() -> set[str]:
+  files = (ROOT / "launch").glob("*.py")
+  return {file.stem for file in files if "command_line.run(main)" in file.read_text()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A folder into which a wheel of this package, made without network, was installed."""
+  here = tmp_path_factory.mktemp("installed")
+  (here / "source").mkdir()
+  for name in ("setup.py", "README.md"):
+    shutil.copy(ROOT / name, here / "source")
+  for name in ("gpt_jax", "launch", "configs"):
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / name, here / "source" / name, ignore=ignored)
+  pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
+  build = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", f"--wheel-dir={here}"]
+  subprocess.run([*pip, *build, here / "source"], check=True, capture_output=True)
+  (wheel,) = here.glob("*.whl")
+  install = ["install", "--no-deps", "--no-index", f"--target={here / 'packages'}", wheel]
+  subprocess.run([*pip, *install], check=True, capture_output=True)
+  shutil.rmtree(here / "source")
+  return here / "packages"
+
+
+@pytest.fixture
+def installed(folder, tmp_path):
+  """installed(command, *arguments) -> (exit code, stdout, stderr), in an empty folder."""
+  environment = {**os.environ, "PYTHONPATH": str(folder)}
+
+  def call(command, *arguments):
+    done = subprocess.run(
+      [folder / "bin" / command, *arguments],
+      cwd=tmp_path,
+      env=environment,
+      capture_output=True,
+      text=True,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+  return call
+
+
+def test_every_program_is_a_command(folder):
+  names = {f"gpt-jax-{name.replace('_', '-')}" for name in programs()}
+  assert {path.name for path in (folder / "bin").iterdir()} == names
+
+
+@pytest.mark.parametrize(
+  "command, example",
+  [
+    ("gpt-jax-prepare", "gpt-jax-prepare --source=PATH"),
+    ("gpt-jax-import-weights", "gpt-jax-import-weights --format=NAME"),
+    ("gpt-jax-finetune", "gpt-jax-finetune --config=finetune:cola"),
+  ],
+)
+def test_help_is_of_the_command(installed, command, example):
+  code, out, err = installed(command, "--help")
+  assert (code, err) == (0, "")
+  assert example in out
+  assert "launch/" not in out and "configs/" not in out
+
+
+def test_configs_are_found_by_name(installed):
+  code, out, err = installed("gpt-jax-pretrain", "--config=gpt1_small", "--print_config")
+  assert (code, err) == (0, "")
+  assert out == describe_config(load_config(str(ROOT / "configs" / "gpt1_small.py"))) + "\n"
+
+
+@pytest.mark.parametrize(
+  "config, message",
+  [
+    ("gpt1_smal", "cannot read config file 'gpt1_smal': No such file or directory; known names: "),
+    ("configs/gpt1.py", "cannot read config file 'configs/gpt1.py': No such file or directory; "),
+  ],
+)
+def test_a_wrong_config_is_one_line(installed, config, message):
+  code, _, err = installed("gpt-jax-pretrain", f"--config={config}", "--print_config")
+  assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_a_command_works(installed, tmp_path):
+  (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran to the barn\n" * 20)
+  code, _, err = installed("gpt-jax-prepare", "--source=text.txt", "--out=p", "--vocab_size=290")
+  assert code == 0, err
+  assert {"tokenizer", "train.bin"} <= {path.name for path in (tmp_path / "p").iterdir()}
+  code, _, err = installed("gpt-jax-prepare", "--source=text.txt", "--out=q", "--tokenizer=absent")
+  assert code == 2 and err.startswith("error: ") and err.count("\n") == 1
