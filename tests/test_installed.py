@@ -1,6 +1,7 @@
 """`pip install .` gives commands that run in any folder, with the configs inside the package."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -101,3 +102,13 @@ def test_a_command_works(installed, tmp_path):
   assert {"tokenizer", "train.bin"} <= {path.name for path in (tmp_path / "p").iterdir()}
   code, _, err = installed("gpt-jax-prepare", "--source=text.txt", "--out=q", "--tokenizer=absent")
   assert code == 2 and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_the_image_copies_what_the_package_is_built_from():
+  """Docker is not at hand, so this is all that is known of it."""
+  text = (ROOT / "launch" / "docker" / "Dockerfile").read_text()
+  copied = " ".join(re.findall(r"^COPY (?!--)(.+) \S+$", text, re.MULTILINE)).split()
+  assert {"setup.py", "README.md", "gpt_jax", "launch", "configs"} == set(copied)
+  extras = {name for names in re.findall(r"EXTRAS=([\w,]+)", text) for name in names.split(",")}
+  setup = (ROOT / "setup.py").read_text()
+  assert extras and all(f'"{name}": ' in setup for name in extras)
