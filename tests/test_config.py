@@ -370,6 +370,7 @@ def test_describe_shows_other_values_of_the_file_and_the_class():
     line(changed, file, "anything.units").split()[2:] == "2048 cells (units, in the file 7)".split()
   )
   assert line(file, file, "steps").split()[2:] == "100 updates (steps)".split()
+  assert line(override(file, "steps", "5"), file, "steps").endswith("(steps, in the file 100)")
   # A group's default values are those of the field that holds it, not those of its class.
   outer = Outer()
   assert line(outer, outer, "run.steps").endswith("updates (steps)")
