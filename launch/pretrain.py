@@ -1,15 +1,22 @@
 """Pre-trains a language model on prepared text (launch/prepare.py).
 
 python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR --workdir=DIR
-  [--config.trunk.layers=2 …]
+  [--pretrained=CHECKPOINT] [--config.trunk.layers=2 …]
 """
 
 from absl import flags
 
 import command_line
 
+DEFAULTS = command_line.defaults("pretrain")
 CONFIG = command_line.define_config()
 DATA = flags.DEFINE_string("data", None, "folder that launch/prepare.py wrote", required=True)
+PRETRAINED = flags.DEFINE_string(
+  "pretrained",
+  DEFAULTS["pretrained"],
+  "checkpoint whose trunk and vocabulary to start from: a run, an export, or a folder of OpenAI's "
+  "or transformers' files",
+)
 WORKDIR = command_line.define_workdir()
 command_line.define_distributed()
 
@@ -17,7 +24,7 @@ command_line.define_distributed()
 def main():
   from gpt_jax.programs import pretrain
 
-  pretrain.run(CONFIG.value, data=DATA.value, workdir=WORKDIR.value)
+  pretrain.run(CONFIG.value, data=DATA.value, workdir=WORKDIR.value, pretrained=PRETRAINED.value)
 
 
 if __name__ == "__main__":

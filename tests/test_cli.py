@@ -248,7 +248,9 @@ CASES = [
   (f"{PRETRAIN} --workdir=text.txt/new", "--workdir=text.txt/new is a file"),
   (f"{PRETRAIN} --workdir=/proc/new", "--workdir=/proc/new: cannot be written"),
   (f"{PRETRAIN} --workdir=prepared", "no config.json: not a run's folder"),
-  (f"{PRETRAIN} --workdir=run --config.train.steps=3", "another config (train.steps: 2 != 3)"),
+  (f"{PRETRAIN} --workdir=run --config.train.seed=3", "another config (train.seed: 0 != 3)"),
+  (f"{PRETRAIN} --pretrained=nothing", "no checkpoint in"),
+  (f"{PRETRAIN} --pretrained={{pretrained}}", "its vocabulary is not that of the prepared text"),
   (f"{PRETRAIN} --workdir=wider", "is of another model: "),
   (f"{PRETRAIN} --steps=3", "unknown flag --steps"),
   (

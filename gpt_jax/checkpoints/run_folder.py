@@ -2,6 +2,7 @@
 
 import os
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,12 +26,20 @@ RESUMABLE_FIELDS = (
 _FILES_BEFORE_CONFIG = {"compilation_cache", "tokenizer"}  # can exist without config.json
 
 
-def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
+def claim(
+  workdir: str,
+  config: Any,
+  tokenizer: Tokenizer,
+  data: dict[str, Any],
+  may_change: Sequence[str] = (),
+) -> None:
   """Writes config.json and tokenizer/ to a new folder, or checks that the folder is this run's.
 
   Args:
     config: the complete config of the run.
     data: JSON values that identify the data, such as its size.
+    may_change: dotted names of fields that may change, beside RESUMABLE_FIELDS; the caller handles
+      a change, and records it by replace_config.
 
   Raises:
     InputError: the folder belongs to a run with different settings (the message has the
@@ -39,7 +48,8 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
   refuse_url(workdir)
   path = os.path.join(workdir, "config.json")
   data = {**data, "tokenizer_hash": tokenizer.hash}
-  claimed = _is_claimed(workdir, config, data, tokenizer)
+  may_change = (*RESUMABLE_FIELDS, *may_change)
+  claimed = _is_claimed(workdir, config, data, tokenizer, may_change)
   multihost_utils.sync_global_devices("every process has checked the run folder")
   if claimed or not is_main_process():
     return
@@ -48,12 +58,37 @@ def claim(workdir: str, config: Any, tokenizer: Tokenizer, data: dict[str, Any])
     tokenizer.save(os.path.join(workdir, "tokenizer"))
     write_json(path, {"config": to_json(config), "data": data}, overwrite=False)
   except FileExistsError:  # another run claimed it in the meantime
-    _is_claimed(workdir, config, data, tokenizer)
+    _is_claimed(workdir, config, data, tokenizer, may_change)
   except OSError as error:
     raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
 
 
-def _is_claimed(workdir: str, config: Any, data: dict[str, Any], tokenizer: Tokenizer) -> bool:
+def claimed_config(workdir: str) -> Any:
+  """The config that a claimed folder was last trained with."""
+  return from_json(read_config(workdir)["config"])
+
+
+def replace_config(workdir: str, config: Any, change: dict[str, Any]) -> None:
+  """Replaces the config of a claimed folder; `change` is appended to its list of changes.
+
+  Every process calls it; process 0 writes.
+  """
+  multihost_utils.sync_global_devices("every process has read config.json")
+  if is_main_process():
+    content = read_config(workdir)
+    changes = [*content.get("changes", []), change]
+    content |= {"config": to_json(config), "changes": changes}
+    write_json(os.path.join(workdir, "config.json"), content)
+  multihost_utils.sync_global_devices("config.json has been replaced")
+
+
+def _is_claimed(
+  workdir: str,
+  config: Any,
+  data: dict[str, Any],
+  tokenizer: Tokenizer,
+  may_change: tuple[str, ...],
+) -> bool:
   """Whether this run has claimed the folder before. Raises InputError if it is not free."""
   if not os.path.exists(os.path.join(workdir, "config.json")):
     _check_free(workdir, tokenizer)
@@ -71,7 +106,7 @@ def _is_claimed(workdir: str, config: Any, data: dict[str, Any], tokenizer: Toke
     kind = type(saved_config).__name__
     raise InputError(f"--workdir={workdir} holds a run of a {kind}; use another folder")
   changes = difference(saved_config, config)
-  changes = [change for change in changes if not change.startswith(RESUMABLE_FIELDS)]
+  changes = [change for change in changes if not change.startswith(may_change)]
   changes += _data_difference(saved["data"], data, tokenizer)
   if changes:
     raise InputError(

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.run_folder import claim
+from gpt_jax.checkpoints.run_folder import claim, claimed_config, replace_config
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.draws import Draw
@@ -30,6 +30,9 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.trainer import Trainer
+from gpt_jax.training.warm_start import WarmStart, load_warm_start
+
+LENGTH_FIELDS = ("train.steps", "train.epochs")  # may change when a run resumes
 
 
 @register("pretrain")
@@ -55,13 +58,16 @@ class PretrainConfig:
       )
 
 
-def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
+def run(
+  config: PretrainConfig, data: str, workdir: str, *, pretrained: str = ""
+) -> dict[str, float]:
   """Trains to the end, resuming from the newest checkpoint; returns the last evaluation.
 
   Args:
     config: see configs/.
     data: folder that prepare wrote.
     workdir: folder of the run.
+    pretrained: checkpoint whose trunk and vocabulary the run starts from; "": random weights.
 
   Raises:
     InputError: user errors, before training; later only if ten updates in a row are not finite.
@@ -72,9 +78,12 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
       "as in configs/gpt1.py"
     )
 
-  # 1. Text, and the settings that follow from it.
+  # 1. Text and start, and the settings that follow from them.
   text, held_out, tokenizer = load_text(config, data)
-  config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
+  start = load_start(config, pretrained, tokenizer)
+  tokenizer = start.tokenizer if start else tokenizer
+  trunk = start.trunk if start else with_vocabulary(config.trunk, tokenizer)
+  config = dataclasses.replace(config, trunk=trunk)
   windows = Windows(text, config.data, config.train.seed)
   total_steps = config.train.total_steps(windows.steps_per_epoch)
 
@@ -88,7 +97,7 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
   trainer = make_trainer(config, spec, objective, mesh, total_steps)
   measure = make_measure(config, spec, objective, held_out, mesh)
-  claim(workdir, config, tokenizer, data_identity(text, held_out))
+  claim(workdir, config, tokenizer, data_identity(text, held_out, start), LENGTH_FIELDS)
 
   # 4. Batches: a pure function of the step.
   def batch_at(step: int):
@@ -97,10 +106,13 @@ def run(config: PretrainConfig, data: str, workdir: str) -> dict[str, float]:
   # 5. Training, from the newest checkpoint if there is one.
   with open_checkpoints(config, workdir) as checkpoints:
     state, first = trainer.restore_or_init(config.train.seed, checkpoints)
-    log(describe(config, tokenizer, text, total_steps, first))
+    if start and not first:
+      state = start.apply(state, trainer)
+    log(describe(config, tokenizer, text, total_steps, start, first))
+    change_length(config, workdir, windows.steps_per_epoch, first)
     flops = config.trunk.flops_per_token(config.data.length)
     with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
-      meta = make_meta(config, spec, tokenizer)
+      meta = make_meta(config, spec, tokenizer, start)
       run_hooks = [
         warn_when_stuck(config, text, total_steps),
         *make_hooks(config, reporter, measure, checkpoints, meta),
@@ -118,14 +130,57 @@ def load_text(config: PretrainConfig, data: str) -> tuple[TokenFile, TokenFile, 
   return text, held_out, tokenizer
 
 
-def data_identity(text: TokenFile, held_out: TokenFile) -> dict[str, Any]:
-  """Identifies the text, so that a run resumes only with the same one."""
-  return {
+def load_start(config: PretrainConfig, pretrained: str, tokenizer: Tokenizer) -> WarmStart | None:
+  """The checkpoint to start from; None for random weights."""
+  if not pretrained:
+    return None
+  objective = config.objective
+  return load_warm_start(
+    pretrained, config.trunk, objective.attention, tokenizer, objective.special
+  )
+
+
+def data_identity(
+  text: TokenFile, held_out: TokenFile, start: WarmStart | None = None
+) -> dict[str, Any]:
+  """Identifies text and start, so that a run resumes only with the same ones."""
+  identity = {
     "train_tokens": text.n_tokens,
     "train_digest": text.digest,
     "valid_tokens": held_out.n_tokens,
     "valid_digest": held_out.digest,
   }
+  return identity | {"pretrained": start.identity} if start else identity
+
+
+def change_length(config: PretrainConfig, workdir: str, steps_per_epoch: int, first: int) -> None:
+  """Records and logs that a run goes on with another number of steps than it began with.
+
+  Args:
+    config: as given now.
+    workdir: claimed for the run.
+    steps_per_epoch: of its data.
+    first: updates that the run has made.
+
+  Raises:
+    InputError: the run has made more updates than it should have now.
+  """
+  earlier = claimed_config(workdir).train
+  before, now = (train.total_steps(steps_per_epoch) for train in (earlier, config.train))
+  if now < first:
+    length = f"train.steps={now}" if config.train.steps else f"train.epochs={config.train.epochs}"
+    raise InputError(
+      f"{length}: the run in --workdir={workdir} has made {first:,} updates already; a run can be "
+      "made longer, but not shorter than it is"
+    )
+  if (earlier.steps, earlier.epochs) == (config.train.steps, config.train.epochs):
+    return
+  replace_config(workdir, config, {"at_step": first, "total_steps": [before, now]})
+  was, rate = (float(make_optimizer(config.optim, n).schedule(first)) for n in (before, now))
+  schedule = "which does not change the learning rate at this step"
+  if was != rate:
+    schedule = f"and the learning rate follows their schedule: {rate:.3g} here, not {was:.3g}"
+  log(f"length  from step {first:,} on {now:,} steps instead of {before:,}, {schedule}")
 
 
 def open_checkpoints(config: PretrainConfig, workdir: str) -> Checkpoints:
@@ -158,13 +213,19 @@ def make_trainer(
   )
 
 
-def make_meta(config: PretrainConfig, spec: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+def make_meta(
+  config: PretrainConfig,
+  spec: ModelConfig,
+  tokenizer: Tokenizer,
+  start: WarmStart | None = None,
+) -> dict[str, Any]:
   """What the checkpoints record beside the parameters."""
+  trained = (*(start.trained_special if start else ()), *config.objective.special)
   return {
     "model": to_json(spec),
     "config": to_json(config),
     "tokenizer_hash": tokenizer.hash,
-    "trained_special": list(config.objective.special),
+    "trained_special": list(dict.fromkeys(trained)),
   }
 
 
@@ -212,19 +273,29 @@ def make_measure(
 
 
 def describe(
-  config: PretrainConfig, tokenizer: Tokenizer, text: TokenFile, total_steps: int, first: int
+  config: PretrainConfig,
+  tokenizer: Tokenizer,
+  text: TokenFile,
+  total_steps: int,
+  start: WarmStart | None,
+  first: int,
 ) -> str:
   """The summary printed before a run: model, text, length, devices."""
   trunk, tokens = config.trunk, config.data.batch_size * config.data.length
   kinds = sorted({device.device_kind for device in jax.devices()})
-  passes = total_steps * tokens / text.n_tokens
+  epochs = total_steps * tokens / text.n_tokens
   lines = [
     f"model   {trunk.parameter_count():,} parameters, {type(trunk).__name__}, {trunk.dtype}",
     f"text    {text.n_tokens:,} tokens, vocabulary {tokenizer.vocab_size:,}, "
-    f"entropy {text.unigram_entropy:.3f}",
-    f"run     {total_steps:,} steps of {tokens:,} tokens: {passes:.2f} passes",
+    f"unigram entropy {text.unigram_entropy:.2f} nats",
+    f"run     {total_steps:,} steps of {tokens:,} tokens: {epochs:.2f} epochs",
     f"devices {jax.device_count()} x {', '.join(kinds)}",
   ]
+  if start:
+    lines.append(
+      f"start   {start.checkpoint}, step {start.step:,}: sizes, vocabulary and weights; the "
+      "optimizer is new"
+    )
   if first:
     lines.append(f"resumed at step {first:,}")
   return "\n".join(lines)

@@ -15,12 +15,14 @@ from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -384,3 +386,131 @@ def test_a_checkpoint_of_another_size(uninterrupted, prepared, tmp_path):
   refused(
     pretrain_config, prepared, workdir, r"checkpoints/24 is of another model: .* there and .* here"
   )
+
+
+# Longer runs, and runs that start from a checkpoint.
+
+
+def test_a_finished_run_goes_on_when_its_steps_are_raised(
+  uninterrupted, prepared, tmp_path, monkeypatch, capsys
+):
+  """The remaining steps follow the new schedule, and an interruption changes nothing."""
+  longer, workdirs = changed(train={"steps": 40}), []
+  for name in ("straight", "interrupted"):
+    workdirs.append(str(tmp_path / name))
+    shutil.copytree(uninterrupted[0], workdirs[-1])
+  pretrain.run(longer, prepared, workdirs[0])
+  shown = capsys.readouterr().err
+  assert "from step 24 on 40 steps instead of 24, and the learning rate follows their" in shown
+  rates = {e["step"]: e["learning_rate"] for e in entries(workdirs[0]) if "learning_rate" in e}
+  schedule = longer.optim.learning_rate * 0.5 * (1 + math.cos(math.pi * 29 / 40))
+  assert rates[30] == pytest.approx(schedule, rel=0.3) and rates[24] < rates[25] / 3
+  assert [e for e in entries(workdirs[0]) if e["step"] <= 24] == entries(uninterrupted[0])
+
+  stop_at(monkeypatch, 35, crash)
+  with pytest.raises(Stop):
+    pretrain.run(longer, prepared, workdirs[1])
+  monkeypatch.undo()
+  capsys.readouterr()
+  pretrain.run(longer, prepared, workdirs[1])
+  assert "instead of" not in capsys.readouterr().err
+  assert_same_bits(*workdirs)
+  with open(f"{workdirs[1]}/config.json", encoding="utf-8") as file:
+    content = json.load(file)
+  assert content["config"]["train"]["steps"] == 40
+  assert content["changes"] == [{"at_step": 24, "total_steps": [24, 40]}]
+
+
+def test_a_run_is_not_made_shorter_than_it_is(uninterrupted, prepared):
+  with open(f"{uninterrupted[0]}/config.json", encoding="utf-8") as file:
+    before = file.read()
+  refused(
+    changed(train={"steps": 23}),
+    prepared,
+    uninterrupted[0],
+    "train.steps=23: the run in .* has made 24 updates already",
+  )
+  with open(f"{uninterrupted[0]}/config.json", encoding="utf-8") as file:
+    assert file.read() == before
+
+
+def test_a_constant_rate_does_not_depend_on_the_length(prepared, tmp_path, capsys):
+  """Raising the steps of such a run gives the parameters of a run that had them at once."""
+  short = changed(optim={"schedule": "constant"}, train={"steps": 4, "evaluate_every": 0})
+  longer = changed(short, train={"steps": 9})
+  pretrain.run(short, prepared, str(tmp_path / "extended"))
+  capsys.readouterr()
+  pretrain.run(longer, prepared, str(tmp_path / "extended"))
+  assert "9 steps instead of 4, which does not change the learning" in capsys.readouterr().err
+  pretrain.run(longer, prepared, str(tmp_path / "at_once"))
+  assert_same_bits(tmp_path / "extended", tmp_path / "at_once")
+
+
+FIRST_STEP = {"steps": 1, "evaluate_every": 0, "checkpoint_every": 0}
+
+
+def test_a_run_starts_from_a_checkpoint(uninterrupted, prepared, tmp_path, monkeypatch, capsys):
+  """The first update has learning rate 0 and no decay: its parameters are the checkpoint's."""
+  sizes = dataclasses.replace(CONFIG, trunk=TransformerConfig())  # the checkpoint brings its own
+  config = changed(sizes, train=FIRST_STEP, optim={"weight_decay": 0.0})
+  workdir, pretrained = str(tmp_path / "run"), uninterrupted[0]
+  evaluation = pretrain.run(config, prepared, workdir, pretrained=pretrained)
+  assert f"start   {pretrained}, step 24: sizes, vocabulary" in capsys.readouterr().err
+  assert evaluation["valid_loss"] == pytest.approx(uninterrupted[1]["valid_loss"], abs=1e-6)
+  mine, theirs = (restore_params(folder)[0]["trunk"] for folder in (workdir, pretrained))
+  vocab_size = load_tokenizer(f"{prepared}/tokenizer").vocab_size
+  for trunk in (mine, theirs):  # untrained special tokens are drawn anew
+    trunk["tokens"] = trunk["tokens"][:vocab_size]
+  jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+
+  # The start belongs to the run.
+  without = dataclasses.replace(config, trunk=CONFIG.trunk)
+  refused(without, prepared, workdir, "another config .data pretrained: step 24, .* != None")
+  shutil.rmtree(f"{workdir}/checkpoints")
+  config = changed(config, train={"steps": 8, "log_every": 1, "checkpoint_every": 3})
+  pretrain.run(config, prepared, workdir, pretrained=pretrained)
+  stop_at(monkeypatch, 5, crash)
+  with pytest.raises(Stop):
+    pretrain.run(config, prepared, str(tmp_path / "resumed"), pretrained=pretrained)
+  monkeypatch.undo()
+  pretrain.run(config, prepared, str(tmp_path / "resumed"), pretrained=pretrained)
+  assert "resumed at step 3" in capsys.readouterr().err
+  assert_same_bits(workdir, tmp_path / "resumed")
+
+
+def test_a_masked_model_keeps_its_head(prepared, tmp_path):
+  config = dataclasses.replace(CONFIG, objective=Masked())
+  config = changed(config, train={"steps": 6}, optim={"learning_rate": 1e-2, "weight_decay": 0.0})
+  pretrain.run(config, prepared, str(tmp_path / "first"))
+  config = changed(config, train=FIRST_STEP)
+  pretrain.run(config, prepared, str(tmp_path / "second"), pretrained=str(tmp_path / "first"))
+  first, second = (restore_params(str(tmp_path / name)) for name in ("first", "second"))
+  jax.tree.map(np.testing.assert_array_equal, first[0]["masked"], second[0]["masked"])
+  assert second[1]["trained_special"] == ["mask"]
+  mask = load_tokenizer(f"{tmp_path}/second/tokenizer").special.mask
+  tables = (params["trunk"]["tokens"][mask] for params, *_ in (first, second))
+  np.testing.assert_array_equal(*tables)
+
+
+def test_a_start_that_does_not_fit(uninterrupted, prepared, copied, tmp_path, tiny_tokenizer):
+  def refused_start(config, data, match):
+    with pytest.raises(InputError, match=match) as error:
+      pretrain.run(config, str(data), str(tmp_path / "run"), pretrained=uninterrupted[0])
+    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+
+  refused_start(
+    changed(trunk={"layers": 2}),
+    prepared,
+    "brings its own sizes: trunk.layers=2, the checkpoint's is 1; leave them out",
+  )
+  lstm = dataclasses.replace(CONFIG, trunk=LSTMConfig(context=16, width=16, units=8))
+  refused_start(lstm, prepared, "trunk is a LSTMConfig, the checkpoint a TransformerConfig")
+  masked = dataclasses.replace(CONFIG, objective=Masked())
+  refused_start(masked, prepared, "has causal attention, the config's objective bidirectional")
+  default = dataclasses.replace(CONFIG, trunk=TransformerConfig(), data=WindowsConfig(length=32))
+  refused_start(default, prepared, "data.length=32: must not exceed trunk.context=16")
+  other = SentencePieceTokenizer.train(["a cat and a dog and a car"] * 3, 276)
+  other.save(str(copied / "tokenizer"))
+  for split in ("train", "valid"):
+    write_split(copied, split, other, "a cat and a dog and a car " * 9)
+  refused_start(CONFIG, copied, "its vocabulary is not that of the prepared text, .*--tokenizer=")

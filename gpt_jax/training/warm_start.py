@@ -1,0 +1,130 @@
+"""Continued pre-training: a run that starts from the trunk and vocabulary of a checkpoint."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
+from gpt_jax.training.step import TrainState
+from gpt_jax.training.trainer import Trainer
+from gpt_jax.training.transfer import transfer
+
+RUNTIME_FIELDS = ("dtype", "attention_backend")  # and dropout rates: any value fits the parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+  """What a run takes from a checkpoint. The optimizer and the step are new.
+
+  Attributes:
+    checkpoint: as the user named it.
+    step: number of updates that the checkpoint has had.
+    trunk: config of the trunk: the checkpoint's sizes, the run's dtype and dropout.
+    tokenizer: the checkpoint's, with the special tokens that the run's objective adds.
+    params: of the whole model, NumPy arrays.
+    trained_special: names of the special tokens whose embeddings the checkpoint has trained.
+    identity: identifies the parameters in config.json.
+  """
+
+  checkpoint: str
+  step: int
+  trunk: TrunkConfig
+  tokenizer: Tokenizer
+  params: Any
+  trained_special: tuple[str, ...]
+  identity: str
+
+  def apply(self, state: TrainState, trainer: Trainer) -> TrainState:
+    """The first state with the checkpoint's parameters, on the trainer's devices.
+
+    A head that the checkpoint has too, such as a masked language model's, is taken as well.
+    """
+    special = self.tokenizer.special
+    rows = [special[name] for name in self.trained_special]
+
+    def copy(fresh: Any, loaded: Any) -> Any:
+      params = {**fresh, "trunk": transfer(fresh["trunk"], loaded["trunk"], None, self.trunk, rows)}
+      for scope in fresh.keys() - {"trunk"}:
+        if _shapes(fresh[scope]) == _shapes(loaded.get(scope)):
+          params[scope] = jax.tree.map(jnp.asarray, loaded[scope])
+      return params
+
+    on_devices = jax.jit(copy, out_shardings=trainer.shardings.params)
+    return state._replace(params=on_devices(state.params, self.params))
+
+
+def load_warm_start(
+  checkpoint: str, trunk: Any, attention: str, tokenizer: Tokenizer, special: Sequence[str]
+) -> WarmStart:
+  """Loads a checkpoint to continue with.
+
+  Args:
+    checkpoint: see load_model.
+    trunk: the trunk of the run's config. A size left at its default becomes the checkpoint's.
+    attention: the objective's, see ModelConfig.
+    tokenizer: of the prepared data.
+    special: names of the special tokens that the objective needs.
+
+  Raises:
+    InputError: no checkpoint, or one that fits neither config nor data.
+  """
+  loaded = load_model(checkpoint)
+  if loaded.tokenizer.hash != tokenizer.hash:
+    raise InputError(
+      f"--pretrained={checkpoint}: its vocabulary is not that of the prepared text, "
+      f"{loaded.tokenizer.difference(tokenizer.hash)}; prepare the text with --tokenizer=DIR, the "
+      "folder of the checkpoint's tokenizer"
+    )
+  if loaded.spec.attention != attention:
+    raise InputError(
+      f"--pretrained={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
+      f"{attention}; use a config with the checkpoint's objective"
+    )
+  extended = loaded.tokenizer.with_special(*special)
+  return WarmStart(
+    checkpoint,
+    loaded.step,
+    with_vocabulary(_with_sizes(trunk, loaded.spec.trunk, checkpoint), extended),
+    extended,
+    loaded.params,
+    tuple(loaded.meta.get("trained_special", ())),
+    loaded.identity,
+  )
+
+
+def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
+  """The checkpoint's trunk, with the run's dtype, backend and dropout.
+
+  Raises:
+    InputError: the config sets a size that is not the checkpoint's.
+  """
+  default = type(trunk)()
+  if type(trunk) is not type(loaded):
+    if trunk == default:
+      return loaded
+    kinds = f"{type(trunk).__name__}, the checkpoint a {type(loaded).__name__}"
+    raise InputError(f"--pretrained={checkpoint}: the config's trunk is a {kinds}")
+  changes, differences = {}, []
+  for field in dataclasses.fields(trunk):
+    mine, theirs = getattr(trunk, field.name), getattr(loaded, field.name)
+    if field.name in RUNTIME_FIELDS or field.name.endswith("dropout"):
+      changes[field.name] = mine
+    elif mine not in (theirs, getattr(default, field.name)):
+      differences.append(f"trunk.{field.name}={mine}, the checkpoint's is {theirs}")
+  if differences:
+    raise InputError(
+      f"--pretrained={checkpoint} brings its own sizes: {'; '.join(differences)}; leave them out, "
+      "as configs/gpt1.py does"
+    )
+  return dataclasses.replace(loaded, **changes)
+
+
+def _shapes(tree: Any) -> Any:
+  leaves, structure = jax.tree.flatten(tree)
+  return structure, [leaf.shape for leaf in leaves]
