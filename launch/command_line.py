@@ -4,14 +4,17 @@ import _thread
 import ast
 import contextlib
 import ctypes
+import datetime
 import difflib
 import errno
 import importlib.util
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +34,7 @@ FLAGS = flags.FLAGS
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 _TEXTS = ("coordinator",)  # flags that may hold :// without being a path
 _default_format = warnings.formatwarning
+_began = time.monotonic()
 _at_end: list[Callable[[bool], None]] = []  # called with whether the program ends as it should
 _changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
 
@@ -155,6 +159,25 @@ def run(main: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):
       sys.stdout.flush()
     os._exit(2)  # a normal exit would retry pending writes, and may need memory
+
+
+def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:
+  """Prints how long the program took, where its result is, and what to do with it next.
+
+  Args:
+    result: what was made, and where.
+    commands: (program, {flag: value}); an upper-case value is for the user to fill in.
+  """
+  jax = sys.modules.get("jax")
+  if jax is not None and jax.process_index():
+    return
+  took = datetime.timedelta(seconds=round(time.monotonic() - _began))
+  lines = [f"done in {took}: {result}", "next:"]
+  for program, arguments in commands:
+    script = os.path.join(os.path.dirname(sys.argv[0]), f"{program}.py")
+    words = ["python", script, *(f"--{name}={value}" for name, value in arguments.items())]
+    lines.append(f"  {shlex.join(words)}")
+  print("\n".join(lines), file=sys.stderr)
 
 
 def _tell_others(done: bool) -> None:

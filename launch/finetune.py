@@ -43,6 +43,15 @@ def main():
     seeds=SEEDS.value,
     tokenizer=TOKENIZER.value,
   )
+  several = SEEDS.value > 1
+  seed_folder = f"/seed_{CONFIG.value.train.seed}" if several else ""
+  best = f"{WORKDIR.value}{seed_folder}/best"
+  command_line.print_closing(
+    f"the best checkpoint is {best}" + (", and so on for each seed" if several else ""),
+    ("evaluate", {"checkpoint": best, "data": DATA_DIR.value}),
+    ("predict", {"checkpoint": best, "input": "FILE", "output": "FILE"}),
+    ("visualize", {"checkpoint": best, "text": "TEXT", "out": "page.html"}),
+  )
 
 
 if __name__ == "__main__":

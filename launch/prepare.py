@@ -30,6 +30,10 @@ def main():
   from gpt_jax.programs import prepare
 
   prepare.run(PrepareConfig(**{option.name: option.value for option in OPTIONS}), out=OUT.value)
+  command_line.print_closing(
+    f"vocabulary and token files are in {OUT.value}",
+    ("pretrain", {"config": "configs/gpt1_small.py", "data": OUT.value, "workdir": "DIR"}),
+  )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -693,3 +695,44 @@ def test_weights_are_imported_and_exported(world, launch, spacy_there, monkeypat
   assert {path.name for path in tmp_path.iterdir()} == {"run", "again"}
   for path in (world.folder / "release").iterdir():
     assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_programs_end_with_commands_that_work(world, launch, monkeypatch, tmp_path):
+  """From text to labels by typing what each program says is next, with its blanks filled in."""
+  monkeypatch.chdir(tmp_path)
+  here, task = world.folder, world.paths["task"]
+
+  def follow(program, *arguments):
+    """Runs a program; returns its closing line, and the commands after it by program."""
+    code, _, err = launch(program, *arguments)
+    assert code == 0, err
+    closing, _, commands = err[err.rindex("done in ") :].partition("\nnext:\n")
+    words = [shlex.split(line) for line in commands.splitlines()]
+    assert all(python == "python" for python, *_ in words)
+    return closing, {Path(script).stem: rest for _, script, *rest in words}
+
+  def filled(arguments, **values):
+    named = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
+    return [f"--{name}={value}" for name, value in (named | values).items()]
+
+  closing, commands = follow(
+    "prepare", f"--source={here}/text.txt", "--out=my data", "--vocab_size=290"
+  )
+  assert re.fullmatch(r"done in \d:\d\d:\d\d: vocabulary and token files are in my data", closing)
+  closing, commands = follow(
+    "pretrain", *filled(commands["pretrain"], config=f"{here}/tiny.py", workdir="run")
+  )
+  assert "newest checkpoint is run, that with the lowest valid_loss run/best" in closing
+  assert launch("evaluate", *commands["evaluate"])[0] == 0
+  assert launch("generate", *filled(commands["generate"], prompt="the", max_tokens="2"))[0] == 0
+  task = filled(commands["finetune"], data_dir=task, workdir="labels", config="table.py")
+  Path("table.py").write_text(
+    (ROOT / "configs/finetune.py").read_text().replace("task: str", "task='table'")
+  )
+  closing, commands = follow("finetune", *task, "--config.batch_size=16", "--config.train.epochs=1")
+  assert closing.endswith("the best checkpoint is labels/best")
+  assert launch("evaluate", *commands["evaluate"])[0] == 0
+  rows = {"input": f"{here}/rows.tsv", "output": "labels.tsv"}
+  assert launch("predict", *filled(commands["predict"], **rows))[0] == 0
+  assert launch("visualize", *filled(commands["visualize"], text="the cat"))[0] == 0
+  assert {"labels.tsv", "page.html"} <= set(os.listdir())

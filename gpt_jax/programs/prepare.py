@@ -4,9 +4,11 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import glob
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +18,10 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.data import hold_out
 from gpt_jax.data.cleaning import clean_piece, cleaner
 from gpt_jax.data.pieces import Piece, batched, numbered_pieces
-from gpt_jax.data.sources.source import Source, find_all, usage
+from gpt_jax.data.progress import progress
+from gpt_jax.data.sources.source import Source, find_all, is_plain_text, usage
+from gpt_jax.data.survey import FILE as SURVEY
+from gpt_jax.data.survey import Survey, read_survey
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, plain
@@ -49,7 +54,9 @@ class PrepareConfig:
   valid_share: float = option(
     0.01, "share of the text, by document, held out for validation", low=0.0001, high=0.5
   )
-  field: str = option("text", "field of JSON lines or TFDS rows that holds the text")
+  text_column: str = option(
+    "text", "column of tables, or field of JSON lines and TFDS rows, that holds the text"
+  )
 
   def __post_init__(self):
     validate(self)
@@ -59,7 +66,8 @@ def run(config: PrepareConfig, out: str) -> None:
   """Makes the folder `out` with tokenizer/, train.* and valid.* (see TokenFile) and prepare.json.
 
   The folder appears complete or not at all. If it was made with the same settings before, nothing
-  is done.
+  is done. A run that was killed or interrupted after its first pass leaves the vocabulary, which
+  the next one with the same settings and files takes over.
 
   Raises:
     InputError: bad input, or `out` holds something else.
@@ -72,15 +80,14 @@ def run(config: PrepareConfig, out: str) -> None:
   if _is_prepared(out, settings):
     print(f"{out}: already prepared with these settings")
     return
+  first_pass = _kept_first_pass(out, settings, sources)
   with _new_folder(out) as folder:
     with worker_pool(_worker_count(sources)) as pool:
-      survey = _survey(sources, config.field, pool, count_words=tokenizer is None)
-      if not survey.n_documents:
-        raise InputError(f"{config.source}: there is no text in it")
-      if tokenizer is None:
-        tokenizer = _train_tokenizer(survey, settings["vocab_size"])
+      survey, tokenizer = first_pass or _first_pass(sources, config, settings, tokenizer, pool)
       tokenizer.save(os.path.join(folder, "tokenizer"))
+      survey.save(folder, settings, sources)
       report = _write_splits(sources, config, tokenizer, survey, folder, pool)
+    os.remove(os.path.join(folder, SURVEY))
     write_json(os.path.join(folder, SETTINGS), settings)
   print(report)
   print(f"prepared {out}")
@@ -121,7 +128,8 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
     return False
   try:
     earlier = read_json(os.path.join(out, SETTINGS))
-  except (OSError, ValueError) as error:
+    earlier.setdefault("text_column", earlier.get("field"))  # its name before 0.3
+  except (AttributeError, OSError, ValueError) as error:
     raise InputError(f"{out}: not empty, and not made by prepare; choose another --out") from error
   for name, value in settings.items():
     if earlier.get(name) != value:
@@ -163,20 +171,46 @@ def _new_folder(out: str) -> Iterator[str]:
         f"--out={out}: another prepare has made it in the meantime; repeat the command to see "
         "whether it is the same"
       ) from error
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
+  except BaseException as error:
+    if isinstance(error, KeyboardInterrupt) and os.path.exists(os.path.join(partial, SURVEY)):
+      for path in glob.glob(f"{glob.escape(partial)}/*.*"):
+        if os.path.basename(path) != SURVEY:
+          os.remove(path)
+      print("the vocabulary is kept; the same command uses it", file=sys.stderr)
+    else:
+      shutil.rmtree(partial, ignore_errors=True)
     raise
 
 
+def _kept_first_pass(
+  out: str, settings: dict[str, Any], sources: Sequence[Source]
+) -> tuple[Survey, Tokenizer] | None:
+  """What the first pass of a killed run found and trained; None if none ended, or of other text."""
+  for folder in _stale(out):
+    survey = read_survey(folder, settings, sources)
+    if survey is None:
+      continue
+    with contextlib.suppress(InputError):  # damaged: trained again
+      tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
+      print(f"taking over the vocabulary of {tokenizer.vocab_size:,} ids of the run before")
+      return survey, tokenizer
+  return None
+
+
 def _remove_stale(out: str) -> None:
-  """Removes the partial folders that killed runs for the same `out` left behind."""
+  for folder in _stale(out):
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stale(out: str) -> list[str]:
+  """The partial folders that killed runs for the same `out` left behind."""
   parent, name = os.path.split(out)
-  if not os.path.isdir(parent):
-    return
-  for entry in os.listdir(parent):
+  folders = []
+  for entry in sorted(os.listdir(parent)) if os.path.isdir(parent) else ():
     match = re.fullmatch(re.escape(name) + r"\.partial-(\d+)", entry)
     if match and not _is_running(int(match[1])):
-      shutil.rmtree(os.path.join(parent, entry), ignore_errors=True)
+      folders.append(os.path.join(parent, entry))
+  return folders
 
 
 def _is_running(process: int) -> bool:
@@ -203,31 +237,18 @@ def _total_size(sources: Sequence[Source]) -> int | None:
   return sum(sizes) if all(sizes) else None
 
 
-@dataclasses.dataclass
-class Survey:
-  """What the first pass over the sources learns.
-
-  Attributes:
-    n_documents: how many there are.
-    n_characters: of all documents, before cleaning.
-    sizes: characters of the first documents, at most hold_out.FEW.
-    words: counts to train a vocabulary on.
-  """
-
-  n_documents: int = 0
-  n_characters: int = 0
-  sizes: list[int] = dataclasses.field(default_factory=list)
-  words: WordCounts = dataclasses.field(default_factory=WordCounts)
-  _size: int = 0  # of the current document
-
-  def add(self, piece: Piece) -> None:
-    self.n_characters += len(piece.text)
-    self._size += len(piece.text)
-    if piece.last:
-      if self.n_documents < hold_out.FEW:
-        self.sizes.append(self._size)
-      self.n_documents += 1
-      self._size = 0
+def _first_pass(
+  sources: Sequence[Source],
+  config: PrepareConfig,
+  settings: dict[str, Any],
+  tokenizer: Tokenizer | None,
+  pool: Pool | None,
+) -> tuple[Survey, Tokenizer]:
+  """Reads everything once and, without a tokenizer, trains a vocabulary."""
+  survey = _survey(sources, config.text_column, pool, count_words=tokenizer is None)
+  if not survey.n_documents:
+    raise InputError(f"{config.source}: there is no text in it")
+  return survey, tokenizer or _train_tokenizer(survey, settings["vocab_size"])
 
 
 def _survey(sources: Sequence[Source], field: str, pool: Pool | None, count_words: bool) -> Survey:
@@ -235,7 +256,8 @@ def _survey(sources: Sequence[Source], field: str, pool: Pool | None, count_word
   survey = Survey()
   batches = batched(numbered_pieces(sources, field))
   label = "counting words" if count_words else "reading"
-  with _progress(label, _total_size(sources)) as progress:
+  is_text = all(is_plain_text(source.name) for source in sources)
+  with progress(label, _total_size(sources) if is_text else None) as add:
     if count_words:
       counted = map_in_order(pool, _count, batches)
     else:
@@ -244,7 +266,7 @@ def _survey(sources: Sequence[Source], field: str, pool: Pool | None, count_word
       survey.words.add(words)
       for _, piece in batch:
         survey.add(piece)
-        progress(len(piece.text))
+        add(len(piece.text), piece.last)
   return survey
 
 
@@ -272,7 +294,7 @@ def _write_splits(
   pool: Pool | None,
 ) -> str:
   """Reads everything again, writes both token files and returns the closing table."""
-  pieces = numbered_pieces(sources, config.field)
+  pieces = numbered_pieces(sources, config.text_column)
   is_valid: Callable[[int], bool]
   if survey.n_documents == 1:
     print("one document only: its last paragraphs are held out for validation", flush=True)
@@ -282,11 +304,11 @@ def _write_splits(
     is_valid = hold_out.held_out(survey.sizes, survey.n_documents, config.valid_share)
   writers = {split: _SplitWriter(folder, split, tokenizer) for split in ("train", "valid")}
   encode = functools.partial(_encode, os.path.join(folder, "tokenizer"), tokenizer.hash)
-  with _progress("writing tokens", survey.n_characters) as progress:
+  with progress("writing tokens", survey.n_characters) as add:
     for batch, encoded in map_in_order(pool, encode, batched(pieces)):
       for (document, piece), ids in zip(batch, encoded, strict=True):
         writers["valid" if is_valid(document) else "train"].add(piece, ids)
-        progress(len(piece.text))
+        add(len(piece.text), piece.last)
   headers = {}
   for split, writer in writers.items():
     if not writer.tokens.n_tokens:
@@ -405,15 +427,3 @@ def _table(headers: dict[str, dict[str, Any]], padding: dict[str, float]) -> str
       "documents are short: a smaller length, or sampling = across_documents, wastes less"
     )
   return "\n".join(lines)
-
-
-@contextlib.contextmanager
-def _progress(label: str, total: int | None) -> Iterator[Callable[[int], Any]]:
-  """A function that adds characters to a progress bar; without tqdm or a terminal it shows none."""
-  try:
-    import tqdm
-  except ImportError:
-    yield lambda count: None
-    return
-  with tqdm.tqdm(desc=label, total=total, unit="B", unit_scale=True, disable=None) as bar:
-    yield bar.update

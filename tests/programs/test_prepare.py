@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -185,7 +186,7 @@ def test_a_missing_package_is_met_before_the_reading(
 def test_several_sources_and_json_lines(books, tmp_path):
   rows = tmp_path / "rows.jsonl"
   rows.write_text("\n".join(json.dumps({"story": prose(100 + i, 30)}) for i in range(30)))
-  run(settings(f"{books}/*.txt,{rows}", field="story"), tmp_path / "out")
+  run(settings(f"{books}/*.txt,{rows}", text_column="story"), tmp_path / "out")
   got = texts(tmp_path / "out")
   assert len(got["train"]) + len(got["valid"]) == 42
   assert any("end of 129." in text for text in got["train"] + got["valid"])
@@ -380,7 +381,11 @@ def test_command_line(books, tmp_path):
     f"--source={books}", f"--out={tmp_path / 'out'}", "--vocab_size=320", "--valid_share=0.1"
   )
   shown, errors = program.communicate(timeout=60)
-  assert program.returncode == 0 and not errors and "prepared" in shown
+  assert program.returncode == 0 and "prepared" in shown
+  lines = errors.splitlines()
+  assert re.fullmatch(r"counting words: \d\.\d MB …", lines[0])
+  assert re.fullmatch(r"writing tokens: \d\.\d MB …", lines[1])
+  assert re.fullmatch(r"done in 0:0\d:\d\d: vocabulary and token files are in .*/out", lines[2])
   run(settings(books), tmp_path / "same")
   assert contents(tmp_path / "out") == contents(tmp_path / "same")
   program = launch(f"--source={books / 'gone'}", f"--out={tmp_path / 'other'}")
@@ -436,9 +441,62 @@ def test_an_interrupt_leaves_nothing(books, tmp_path):
   with stopped_half_way(books, tmp_path / "out") as (program, workers):
     os.killpg(program.pid, signal.SIGINT)  # as Ctrl-C does: everybody gets it
     _, errors = program.communicate(timeout=30)
-  assert program.returncode == 130 and errors.strip() == "interrupted"
+  assert program.returncode == 130 and errors.endswith("…\ninterrupted\n")
   assert sorted(path.name for path in tmp_path.iterdir()) == ["books"]
   assert gone(workers)
+
+
+def kept_first_pass(tmp_path) -> Path:
+  """The folder that a killed run left, as one of a process that is gone."""
+  (left,) = tmp_path.glob("out.partial-*")
+  return left.rename(tmp_path / "out.partial-4194305")  # above any process number
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_a_finished_vocabulary_is_taken_over(books, tmp_path, monkeypatch, capsys, end):
+  """After Ctrl-C; other failures leave nothing."""
+  out = tmp_path / "out"
+
+  def stop(*_):
+    raise end
+
+  with monkeypatch.context() as patch, pytest.raises(end):
+    patch.setattr(prepare._SplitWriter, "close", stop)
+    run(settings(books), out)
+  if end is SystemExit:
+    assert not list(tmp_path.glob("out*"))
+    return
+  assert sorted(os.listdir(kept_first_pass(tmp_path))) == ["survey.json", "tokenizer"]
+  assert "the vocabulary is kept; the same command uses it" in capsys.readouterr().err
+  with monkeypatch.context() as patch:
+    patch.setattr(prepare, "_survey", lambda *_, **__: pytest.fail("counted again"))
+    run(settings(books), out)
+  assert "taking over the vocabulary of 320 ids" in capsys.readouterr().out
+  run(settings(books), tmp_path / "at once")
+  assert contents(out) == contents(tmp_path / "at once")
+  assert not list(tmp_path.glob("out.partial*"))
+
+
+@pytest.mark.parametrize("change", ["settings", "text", "damage"])
+def test_a_vocabulary_of_something_else_is_not(books, tmp_path, monkeypatch, capsys, change):
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(prepare, "_write_splits", raise_interrupt)
+    run(settings(books), tmp_path / "out")
+  left, again = kept_first_pass(tmp_path), settings(books)
+  if change == "settings":
+    again = settings(books, vocab_size=330)
+  elif change == "text":  # of the same size
+    path = books / "03.txt"
+    path.write_text(path.read_text().swapcase())
+  else:
+    os.truncate(left / "tokenizer" / "tokenizer.model", 100)
+  run(again, tmp_path / "out")
+  assert "taking over" not in capsys.readouterr().out
+  assert not list(tmp_path.glob("out.partial*"))
+
+
+def raise_interrupt(*_):
+  raise KeyboardInterrupt
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")

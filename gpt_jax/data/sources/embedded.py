@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from gpt_jax.data import storyworld
 
 USAGE = "embedded"
-FOLDER_SUFFIXES = ()
+FOLDER_SUFFIXES = None  # these are not files
 
 
 def reads(name: str) -> bool:

@@ -36,6 +36,6 @@ def _field(line: str, field: str, where: str) -> str:
   if not isinstance(row.get(field), str):
     raise InputError(
       f"{where}: no text in field {field!r} (its fields: {', '.join(map(repr, row))}); name "
-      "another with --field"
+      "another with --text_column"
     )
   return row[field]

@@ -26,11 +26,13 @@ class SourceFile(Protocol):
 
   Attributes:
     USAGE: how a user names such a source, for --help.
-    FOLDER_SUFFIXES: a folder is searched for files that end so; () if the sources are not files.
+    FOLDER_SUFFIXES: a folder is searched for files that end so; None if the sources are not files.
   """
 
   USAGE: str
-  FOLDER_SUFFIXES: tuple[str, ...]
+
+  @property
+  def FOLDER_SUFFIXES(self) -> tuple[str, ...] | None: ...
 
   def reads(self, name: str) -> bool:
     """Whether it reads sources of such a name. Text also reads what nothing else claims."""
@@ -54,7 +56,7 @@ def find(name: str) -> list[Source]:
     InputError: there is none.
   """
   refuse_url(name)
-  if not _module_of(name).FOLDER_SUFFIXES:
+  if _module_of(name).FOLDER_SUFFIXES is None:
     return [Source(name, 0)]
   if os.path.isdir(name):
     paths = _files_in(name)
@@ -93,15 +95,20 @@ def chunked_documents(name: str, field: str) -> Iterator[Iterable[str]]:
     yield map(plain_line_ends, chunks)
 
 
+def is_plain_text(name: str) -> bool:
+  """Whether a Source is text as a whole, so that its size is about the number of characters."""
+  return _module_of(name) is text and not name.endswith(".gz")
+
+
 def usage() -> str:
   """How a user names each kind of source."""
-  files = [module.USAGE for module in _source_files() if module.FOLDER_SUFFIXES]
-  names = [module.USAGE for module in _source_files() if not module.FOLDER_SUFFIXES]
+  files = [module.USAGE for module in _source_files() if module.FOLDER_SUFFIXES is not None]
+  names = [module.USAGE for module in _source_files() if module.FOLDER_SUFFIXES is None]
   return "; ".join([f"a file, glob or folder of {' or '.join(files)}", *names])
 
 
 def _files_in(folder: str) -> list[str]:
-  suffixes = tuple(suffix for module in _source_files() for suffix in module.FOLDER_SUFFIXES)
+  suffixes = tuple(suffix for module in _source_files() for suffix in module.FOLDER_SUFFIXES or ())
   paths = glob.glob(os.path.join(glob.escape(folder), "**"), recursive=True)
   paths = [path for path in paths if path.endswith(suffixes) and os.path.isfile(path)]
   if not paths:

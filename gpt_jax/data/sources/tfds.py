@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from gpt_jax.errors import InputError
 
 USAGE = "tfds:NAME[/CONFIG][/SPLIT]"
-FOLDER_SUFFIXES = ()
+FOLDER_SUFFIXES = None  # these are not files
 SPLITS = ("train", "validation", "test", "unsupervised")
 
 
@@ -34,7 +34,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
     raise InputError(f"{name}: {' '.join(str(error).split())[:300]}") from error
   fields = builder.info.features
   if field not in fields:
-    raise InputError(f"{name}: no field {field!r}; its fields: {', '.join(fields)} (--field)")
+    raise InputError(f"{name}: no field {field!r}; its fields: {', '.join(fields)} (--text_column)")
   for row in rows:
     text = row[field]
     yield [text.decode() if isinstance(text, bytes) else str(text)]

@@ -16,7 +16,8 @@ def test_json_lines(tmp_path, suffix):
       file.write(json.dumps({"id": 1, "story": text}) + "\n\n")
   assert list(documents(str(path), field="story")) == ["one\nof two", "zwölf"]
   with pytest.raises(
-    InputError, match=r"rows\S+:1: no text in field 'text' \(its fields: 'id', 'story'\).*--field"
+    InputError,
+    match=r"rows\S+:1: no text in field 'text' \(its fields: 'id', 'story'\).*--text_column",
   ):
     list(documents(str(path)))
 

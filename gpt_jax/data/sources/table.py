@@ -1,0 +1,55 @@
+"""Tables, CSV or tab-separated: one document per row, the text of one column."""
+
+import csv
+from collections.abc import Iterable, Iterator
+
+from gpt_jax.data.sources.utf8 import decode, open_bytes
+from gpt_jax.errors import InputError
+
+USAGE = "tables (.csv, .tsv)"
+FOLDER_SUFFIXES = ()  # folders of text have tables of other things, such as the authors
+
+
+def reads(name: str) -> bool:
+  return name.removesuffix(".gz").endswith((".csv", ".tsv"))
+
+
+def documents(name: str, field: str) -> Iterator[Iterable[str]]:
+  rows = _rows(name)
+  _, header = next(rows, (1, []))
+  if header.count(field) != 1:
+    fault = "no" if field not in header else "more than one"
+    raise InputError(
+      f"{name}: {fault} column {field!r} (its columns: {', '.join(map(repr, header))}); name the "
+      "one that holds the text with --text_column"
+    )
+  index = header.index(field)
+  for line, cells in rows:
+    if len(cells) != len(header):
+      raise InputError(f"{name}:{line}: {len(cells)} columns, but the header names {len(header)}")
+    yield [cells[index]]
+
+
+def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
+  """(first line, cells) of each row that is not blank. In .csv a quoted cell may span lines."""
+  with open_bytes(name) as file:
+    if name.removesuffix(".gz").endswith(".tsv"):
+      reader = csv.reader(_lines(name, file), delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+      reader = csv.reader(_lines(name, file), strict=True)
+    csv.field_size_limit(2**31 - 1)  # a cell may hold a whole document
+    line = 1
+    try:
+      for cells in reader:
+        if any(cell.strip() for cell in cells):
+          yield line, cells
+        line = reader.line_num + 1
+    except csv.Error as error:
+      raise InputError(f"{name}:{line}: not a table ({error})") from error
+
+
+def _lines(name: str, file: Iterable[bytes]) -> Iterator[str]:
+  offset = 0
+  for line in file:
+    yield decode(line, name, offset)
+    offset += len(line)

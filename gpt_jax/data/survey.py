@@ -1,0 +1,74 @@
+"""What the first pass over a text learns: its documents' sizes and its words.
+
+A survey is saved beside the vocabulary trained from it, so that a later run need not repeat either.
+"""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from gpt_jax.data import hold_out
+from gpt_jax.data.cleaning import cleaner
+from gpt_jax.data.pieces import Piece
+from gpt_jax.data.sources.source import Source
+from gpt_jax.data.word_counts import WordCounts
+from gpt_jax.files import read_json, verified, with_checksum, write_json
+
+FILE = "survey.json"
+
+
+@dataclasses.dataclass
+class Survey:
+  """Sizes and words of the documents.
+
+  Attributes:
+    n_documents: how many there are.
+    n_characters: of all documents, before cleaning.
+    sizes: characters of the first documents, at most hold_out.FEW.
+    words: counts to train a vocabulary on; not saved.
+  """
+
+  n_documents: int = 0
+  n_characters: int = 0
+  sizes: list[int] = dataclasses.field(default_factory=list)
+  words: WordCounts = dataclasses.field(default_factory=WordCounts)
+  _size: int = 0  # of the current document
+
+  def add(self, piece: Piece) -> None:
+    self.n_characters += len(piece.text)
+    self._size += len(piece.text)
+    if piece.last:
+      if self.n_documents < hold_out.FEW:
+        self.sizes.append(self._size)
+      self.n_documents += 1
+      self._size = 0
+
+  def save(self, folder: str, settings: dict[str, Any], sources: Sequence[Source]) -> None:
+    """Writes it to a folder, with what it depends on: the settings and the state of the files."""
+    content = {
+      "settings": settings,
+      "cleaner": cleaner(),
+      "modified": _modified(sources),
+      "n_documents": self.n_documents,
+      "n_characters": self.n_characters,
+      "sizes": self.sizes,
+    }
+    write_json(os.path.join(folder, FILE), with_checksum(content))
+
+
+def read_survey(folder: str, settings: dict[str, Any], sources: Sequence[Source]) -> Survey | None:
+  """The survey saved in a folder; None if there is none, or if settings or files have changed."""
+  try:
+    content = verified(read_json(os.path.join(folder, FILE)))
+  except (OSError, ValueError):
+    return None
+  known = {"settings": settings, "cleaner": cleaner(), "modified": _modified(sources)}
+  if any(content[name] != value for name, value in known.items()):
+    return None
+  return Survey(content["n_documents"], content["n_characters"], content["sizes"])
+
+
+def _modified(sources: Sequence[Source]) -> list[int]:
+  """When each file was modified last, in ns; 0 for a data set."""
+  return [os.stat(name).st_mtime_ns if size else 0 for name, size in sources]

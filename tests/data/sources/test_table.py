@@ -1,0 +1,55 @@
+"""Tables as text sources: one document per row, from a column that must be named."""
+
+import gzip
+
+import pytest
+
+from gpt_jax.data.sources.source import documents, find, is_plain_text
+from gpt_jax.errors import InputError
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_csv(tmp_path, suffix):
+  path = tmp_path / f"tickets{suffix}"
+  opener = gzip.open if suffix.endswith("gz") else open
+  rows = 'id,body\r\n1,"two\r\nlines, ""quoted"""\r\n\r\n2,zwölf\r\n3,\r\n'
+  with opener(path, "wb") as file:
+    file.write(b"\xef\xbb\xbf" + rows.encode())
+  assert list(documents(str(path), field="body")) == ['two\nlines, "quoted"', "zwölf"]
+  assert list(documents(str(path), field="id")) == ["1", "2", "3"]
+  assert not is_plain_text(str(path))
+
+
+def test_tsv_has_no_quotes(tmp_path):
+  (tmp_path / "a.tsv").write_text('label\ttext\nx\the said "no\ny\tyes, "so"\n')
+  assert list(documents(str(tmp_path / "a.tsv"))) == ['he said "no', 'yes, "so"']
+
+
+def test_the_text_column_is_asked_for(tmp_path):
+  (tmp_path / "tickets.csv").write_text("id,body,queue\n1,hello,billing\n")
+  message = (
+    r"tickets\.csv: no column 'text' \(its columns: 'id', 'body', 'queue'\); .* with --text_column"
+  )
+  with pytest.raises(InputError, match=message):
+    list(documents(str(tmp_path / "tickets.csv")))
+
+
+@pytest.mark.parametrize(
+  "content, fault",
+  [
+    ("text,id\nfine,1\nbroken\n", ":3: 1 columns, but the header names 2"),
+    ('text,id\nfine,1\n"open,2\n', ":3: not a table"),
+    ("text,text\na,b\n", ": more than one column 'text'"),
+    ("", r": no column 'text' \(its columns: \)"),
+  ],
+)
+def test_bad_tables(tmp_path, content, fault):
+  (tmp_path / "a.csv").write_text(content)
+  with pytest.raises(InputError, match=rf"a\.csv{fault}"):
+    list(documents(str(tmp_path / "a.csv")))
+
+
+def test_tables_in_a_folder_of_text_are_left_out(tmp_path):
+  (tmp_path / "authors.csv").write_text("name,born\nJane,1775\n")
+  (tmp_path / "novel.txt").write_text("It is a truth")
+  assert [source.name for source in find(str(tmp_path))] == [str(tmp_path / "novel.txt")]
