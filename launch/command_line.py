@@ -8,6 +8,7 @@ import datetime
 import difflib
 import errno
 import importlib.util
+import itertools
 import os
 import re
 import shlex
@@ -221,14 +222,17 @@ def _parse(argv: list[str], doc: str) -> bool:
   except flags.UnrecognizedFlagError as error:
     raise InputError(_unknown(error.flagname)) from error
   except flags.IllegalFlagValueError as error:
-    missing, rest = re.findall(r"Flag --(\w+) must have a value other than None", str(error)), []
+    missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
+    rest = _stray_words(argv)
     if not missing:
       raise InputError(re.sub(r"^flag (--\w+)=(.*?): ", r"\1=\2: ", str(error))) from error
   except flags.Error as error:
     raise InputError(str(error)) from error
   if rest:
+    guess = f"; did you mean --{missing[0]}={shlex.quote(rest[0])}?" if missing else ""
     raise InputError(
-      f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE (--help lists them)"
+      f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE{guess} "
+      "(--help lists them)"
     )
   if "print_config" in FLAGS and FLAGS.print_config:
     print(describe_config(_Config().value, load_config(FLAGS.config)))
@@ -238,7 +242,7 @@ def _parse(argv: list[str], doc: str) -> bool:
       refuse_url(flag.value)
   if missing:
     raise InputError(
-      f"needed: {', '.join('--' + name for name in missing)} (--help describes the flags)"
+      f"missing {', '.join('--' + name for name in missing)} (--help describes the flags)"
     )
   return True
 
@@ -264,6 +268,17 @@ def _take_changes(argv: list[str]) -> list[str]:
   return left
 
 
+def _stray_words(argv: list[str]) -> list[str]:
+  """The arguments that are neither flags nor values of the flag before them."""
+  words = []
+  for before, word in itertools.pairwise(argv):
+    name = before.lstrip("-") if before.startswith("-") else ""
+    takes_value = name in FLAGS and not FLAGS[name].boolean
+    if not word.startswith("-") and not takes_value:
+      words.append(word)
+  return words
+
+
 def _own_flags() -> list[flags.Flag]:
   """The flags that the running script defines, without absl's own."""
   return [flag for module in FLAGS.flags_by_module_dict().values() for flag in module]
@@ -274,6 +289,12 @@ def _unknown(name: str) -> str:
   near = difflib.get_close_matches(name, names, n=2)
   if "." in name and "config" in names:
     near = [f"config.{name}"]
+  elif not near and "config" in names and FLAGS["config"].value:
+    with contextlib.suppress(InputError):  # of a file that cannot be read
+      fields = [
+        line.split()[0] for line in describe_config(load_config(FLAGS["config"].value)).splitlines()
+      ]
+      near = [f"config.{field}" for field in fields if field.rpartition(".")[2] == name]
   guess = f"; did you mean {' or '.join('--' + word for word in near)}?" if near else ""
   return f"unknown flag --{name}{guess} (--help lists the flags)"
 

@@ -34,7 +34,7 @@ def main():
       raise InputError(f"--check cannot be combined with {', '.join(making)}")
     submission = CHECK.value
   elif checkpoints is None or data_dir is None or out is None:
-    raise InputError(f"needed: {', '.join(missing)}; or --check alone (--help describes the flags)")
+    raise InputError(f"missing {', '.join(missing)}; or --check alone (--help describes the flags)")
   else:
     submission = out
     sources = glue.run(checkpoints, data_dir, out)

@@ -24,7 +24,18 @@ command_line.define_distributed()
 def main():
   from gpt_jax.programs import pretrain
 
-  pretrain.run(CONFIG.value, data=DATA.value, workdir=WORKDIR.value, pretrained=PRETRAINED.value)
+  config, data, workdir = CONFIG.value, DATA.value, WORKDIR.value
+  pretrain.run(config, data, workdir, pretrained=PRETRAINED.value)
+  commands = [("evaluate", {"checkpoint": workdir, "data": data})]
+  finetuning = {"config": "configs/finetune.py:TASK", "data_dir": "DIR", "pretrained": workdir}
+  if config.objective.attention == "causal":
+    commands.append(("generate", {"checkpoint": workdir, "prompt": "TEXT"}))
+  else:  # has no next token, see configs/finetune.py
+    finetuning["config.lm_weight"] = "0"
+  commands.append(("finetune", finetuning | {"workdir": "DIR"}))
+  command_line.print_closing(
+    f"the newest checkpoint is {workdir}, that with the lowest valid_loss {workdir}/best", *commands
+  )
 
 
 if __name__ == "__main__":

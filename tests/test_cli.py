@@ -245,7 +245,7 @@ CASES = [
   (f"{PRETRAIN} --config.data.length=65", "data.length=65: must not exceed trunk.context=64"),
   (f"{PRETRAIN} --config.train.epochs=1", "exactly one of them must be above 0"),
   (f"{PRETRAIN} --config.data.batch_size=12", "batch_size=12: must be a multiple of 8 (8 devices"),
-  (f"{PRETRAIN} --config.mesh.model=3", "is not the number of devices, 8"),
+  (f"{PRETRAIN} --config.mesh.model=3", "mesh.model=3 needs a multiple of 3 devices; there are 8"),
   (f"{PRETRAIN} --workdir=text.txt", "--workdir=text.txt is a file"),
   (f"{PRETRAIN} --workdir=text.txt/new", "--workdir=text.txt/new is a file"),
   (f"{PRETRAIN} --workdir=/proc/new", "--workdir=/proc/new: cannot be written"),
@@ -254,12 +254,21 @@ CASES = [
   (f"{PRETRAIN} --pretrained=nothing", "no checkpoint in"),
   (f"{PRETRAIN} --pretrained={{pretrained}}", "its vocabulary is not that of the prepared text"),
   (f"{PRETRAIN} --workdir=wider", "is of another model: "),
-  (f"{PRETRAIN} --steps=3", "unknown flag --steps"),
+  (f"{PRETRAIN} --steps=3", "unknown flag --steps; did you mean --config.train.steps? (--help"),
+  (
+    "prepare novels",
+    "unexpected argument 'novels': every setting is a flag, --NAME=VALUE; did you",
+  ),
+  ("prepare --vocab_size 300 my novels --out=new", "did you mean --source=my?"),
+  (
+    "prepare --source=rows.tsv --out=new --text_column=body",
+    "rows.tsv: no column 'body' (its columns: 'text', 'label'); name the one that holds the text",
+  ),
   (
     PRETRAIN.replace("tiny.py", "{launched}/configs/finetune.py:cola"),
     "--config: a FinetuneConfig; pre-training takes a PretrainConfig",
   ),
-  ("pretrain --config=tiny.py", "needed: --data, --workdir"),
+  ("pretrain --config=tiny.py", "missing --data, --workdir"),
   # Fine-tuning.
   (f"finetune {TABLE} --data_dir=labels --pretrained=nothing", "no checkpoint in"),
   (f"finetune {TABLE} --data_dir=labels --pretrained=prepared", "no checkpoint in"),
@@ -370,8 +379,8 @@ CASES = [
     "predict --checkpoint={finetuned} --data_dir=labels --split=dev --output=labels/dev.tsv",
     "is a file of --data_dir",
   ),
-  ("glue", "needed: --checkpoints, --data_dir, --out; or --check alone"),
-  ("glue --data_dir=labels --out=new.zip", "needed: --checkpoints; or --check alone"),
+  ("glue", "missing --checkpoints, --data_dir, --out; or --check alone"),
+  ("glue --data_dir=labels --out=new.zip", "missing --checkpoints; or --check alone"),
   (
     "glue --checkpoints= --data_dir=labels --out=new.zip",
     "--checkpoints is empty; give one or more",
@@ -492,7 +501,7 @@ CASES = [
   ),
   (
     "export --checkpoint={pretrained} --out=run",
-    "run is there already and holds no weights.npz that we exported",
+    "run exists and is not an earlier export, with a weights.npz of ours",
   ),
   (
     "export --checkpoint={pretrained} --out=new --format=torch",
@@ -500,7 +509,7 @@ CASES = [
   ),
   (
     "export --checkpoint={pretrained} --out=run --format=safetensors",
-    "run is there already and holds no weights.saf",
+    "run exists and is not an earlier export, with a weights.saf",
   ),
   (
     "export --checkpoint={pretrained} --out=new --format=openai",
@@ -514,7 +523,7 @@ CASES = [
     "export --checkpoint=release --out=run --format=hf",
     "run is there already; choose another place",
   ),
-  ("import_weights --path=release --out=new", "needed: --format"),
+  ("import_weights --path=release --out=new", "missing --format"),
   (
     "import_weights --format= --path=release --out=new",
     "--format=: must be one of hf, npz, openai, safetensors",
@@ -596,7 +605,7 @@ CASES = [
     "verify --a={pretrained} --b={pretrained} --text=the --tolerance=-1",
     "--tolerance=-1.0: must be at least 0",
   ),
-  ("verify --a={pretrained} --text=the", "needed: --b"),
+  ("verify --a={pretrained} --text=the", "missing --b"),
 ]
 
 

@@ -244,8 +244,8 @@ def test_completion(toy, monkeypatch, tmp_path, line, completions):
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    ([], "needed: --config, --workdir (--help describes the flags)"),
-    (["--config=config.py"], "needed: --workdir (--help describes the flags)"),
+    ([], "missing --config, --workdir (--help describes the flags)"),
+    (["--config=config.py"], "missing --workdir (--help describes the flags)"),
     (
       [*GOOD, "--wrkdir=x"],
       "unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)",

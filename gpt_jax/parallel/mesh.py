@@ -37,10 +37,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
   devices = jax.devices() if devices is None else devices
   data = config.data or len(devices) // config.model
   if data * config.model != len(devices):
-    raise InputError(
-      f"mesh.data x mesh.model: {data} x {config.model} is not the number of devices, "
-      f"{len(devices)} ({devices[0].platform}); choose two factors of {len(devices)}"
-    )
+    count = f"there {'is 1' if len(devices) == 1 else f'are {len(devices)}'}"
+    if config.data:
+      wanted = f"mesh.data={data} and mesh.model={config.model} need {data * config.model} devices"
+    else:
+      wanted = f"mesh.model={config.model} needs a multiple of {config.model} devices"
+    raise InputError(f"{wanted}; {count} ({devices[0].platform})")
   # make_mesh's default, explicit axes, needs shardings in array types, which Linen does not carry.
   return jax.make_mesh(
     (data, config.model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices

@@ -53,7 +53,7 @@ def test_mesh_shapes():
   "options", [{"data": 3}, {"model": 3}, {"data": 4}, {"data": 8, "model": 2}]
 )
 def test_devices_that_do_not_divide(options):
-  with pytest.raises(InputError, match="is not the number of devices, 8"):
+  with pytest.raises(InputError, match="devices; there are 8"):
     make_mesh(MeshConfig(**options))
 
 

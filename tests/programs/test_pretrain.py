@@ -259,7 +259,7 @@ def refused(config, data, workdir, match):
   [
     (changed(data={"batch_size": 12}), r"data.batch_size=12: must be a multiple of 8 .*; use 8"),
     (changed(train={"microbatches": 4}), r"data.batch_size=16: must be a multiple of 32"),
-    (changed(mesh={"data": 3}), "mesh.data x mesh.model: 3 x 1 is not the number of devices, 8"),
+    (changed(mesh={"data": 3}), "mesh.data=3 and mesh.model=1 need 3 devices; there are 8 .cpu"),
     (changed(mesh={"model": 4}), r"mesh.model=4: does not divide the axis of size 2"),
     (
       changed(trunk={"vocab_size": 1000}),

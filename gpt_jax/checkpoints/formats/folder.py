@@ -59,7 +59,8 @@ def save_export(
   exists = detect_export(folder, weights)
   if os.path.lexists(folder) and not exists:
     raise InputError(
-      f"{folder} is there already and holds no {weights} that we exported; choose another place"
+      f"{folder} exists and is not an earlier export, with a {weights} of ours; choose another "
+      "place"
     )
   config = {"format": _format(weights), "step": step, **meta}
   with atomic_folder(folder, _check_same if exists else None) as partial:
