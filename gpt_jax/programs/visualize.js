@@ -3,11 +3,20 @@
 
 window.onerror = (message, _, line) => { document.documentElement.dataset.error = `${message} (line ${line})`; };
 const $ = id => document.getElementById(id), {model, texts} = JSON.parse($("data").textContent);
-const SCALE = [[.5, "#ffffff"], [.2, "#fdedc2"], [.05, "#f8ca80"], [.01, "#e5944b"], [.001, "#b04c24"], [0, "#5f1f10"]];
-const COLORS = ["#1b4f8f", "#b04c24", "#23754a", "#76459c", "#a1274b", "#5d6600", "#006f7a", "#4a4a4a"];
+// Per color scheme: the colors of probabilities from `least` on and of the ink on them; from no attention to all of it;
+// masked pixels; lines of labels.
+const LIGHT = {
+  scale: ["#ffffff", "#fdedc2", "#f8ca80", "#e5944b", "#b04c24", "#5f1f10"], inks: ["", "", "", "", "#fff", "#fff"],
+  blue: [[255, 255, 255], [27, 79, 143], "#fff"], masked: 0xffedf0f0, grid: "#e4e6ea", axis: "#7d8694",
+  lines: ["#1b4f8f", "#b04c24", "#23754a", "#76459c", "#a1274b", "#5d6600", "#006f7a", "#4a4a4a"]};
+const DARK = {
+  scale: ["#1d232c", "#3a3226", "#614622", "#94591f", "#d9782f", "#ffc08a"], inks: ["", "", "#fff", "#fff", "#14181f", "#14181f"],
+  blue: [[29, 35, 44], [134, 181, 240], "#14181f"], masked: 0xff1f1914, grid: "#323945", axis: "#7d8694",
+  lines: ["#86b5f0", "#f0955f", "#6cc596", "#c39be6", "#f08bab", "#c3cc55", "#5fc9d4", "#b8b8b8"]};
+const LEAST = [.5, .2, .05, .01, .001, 0], darkMode = matchMedia("(prefers-color-scheme: dark)");
 const DASHES = ["", "8 4", "2 4", "12 4 2 4", "5 2", "16 5", "2 2 8 2", "1 3"];
 const state = {text: 0, sequence: 0, layer: 0, head: 0, token: 0};
-let sequence, T, weights, cell, margin;
+let sequence, T, weights, cell, margin, colors, dots;
 
 // Strings become text nodes, so texts are never parsed as HTML.
 function make(tag, attributes = {}, ...children) {
@@ -26,20 +35,45 @@ const percent = p =>
   `${p >= .0995 ? Math.round(100 * p) : p >= 1e-5 || !p ? +(100 * p).toPrecision(2) : (100 * p).toExponential(0)}\u00a0%`;
 const candidates = i => sequence.best[i].map(([token, p]) => `${token} ${percent(p)}`).join(",  ");
 const table = rows => make("table", {}, ...rows.map(row => make("tr", {}, ...row.map(x => make("td", {}, x)))));
-const dyed = (element, background, dark) => {
-  Object.assign(element.style, {background, color: dark ? "#fff" : ""});
+const dyed = (element, background, color) => {
+  Object.assign(element.style, {background, color});
   return element;
 };
+const byProbability = (element, step) => dyed(element, colors.scale[step], colors.inks[step]);
+
+// A token as nodes: SentencePiece's mark of a space is drawn small.
+const spelled = token => !token.startsWith("▁") ? [token] : [make("i", {class: "mark"}, "▁"), token.slice(1)];
+const plain = token => token.replace(/^▁(?=.)/, "");
+
+// Byte tokens that make a character: [character, index of the byte] by position.
+function characters(tokens) {
+  const found = new Map(), byte = token => /^<0x[0-9A-F]{2}>$/.test(token ?? "") ? parseInt(token.slice(3, 5), 16) : -1;
+  for (let i = 0; i < tokens.length; i++) {
+    const first = byte(tokens[i]), size = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 0;
+    const bytes = tokens.slice(i, i + size).map(byte);
+    if (!size || bytes.length < size || bytes.some(b => b < 0)) continue;
+    try {
+      const character = new TextDecoder("utf-8", {fatal: true}).decode(Uint8Array.from(bytes));
+      if (/[\p{C}\p{Z}]/u.test(character)) continue;  // would not be seen
+      upTo(size).forEach(n => found.set(i + n, [character, n, size]));
+    } catch { /* not UTF-8: the bytes stay as they are */ }
+  }
+  return found;
+}
 
 // Attention weights are stored as bytes of their square root, which also gives the color.
 const at = (layer, head, i, j) => weights[((layer * model.heads + head) * T * (T + 1) + i * (i + 1)) / 2 + j] / 255;
-const blue = root => [27, 79, 143].map(c => Math.round(255 - root * (255 - c)));
-const shade = (element, root) => dyed(element, `rgb(${blue(root)})`, root > .6);
-const DOTS = upTo(256).map(byte => blue(byte / 255).reduceRight((dot, c) => dot << 8 | c, 255));  // 0xAABBGGRR
+const blue = root => colors.blue[0].map((c, n) => Math.round(c + root * (colors.blue[1][n] - c)));
+const shade = (element, root) => dyed(element, `rgb(${blue(root)})`, root > .6 ? colors.blue[2] : "");
 
 function buttons(id) {
-  const made = sequence.tokens.map((token, i) => make("button", {type: "button", "data-token": i}, token, make("small")));
-  for (const i of sequence.special) made[i].className = "special";
+  const joined = characters(sequence.tokens);
+  const made = sequence.tokens.map((token, i) => {
+    const [character, n] = joined.get(i) ?? [];
+    const shown = character === undefined ? spelled(token) : [n ? "·" : character];
+    return make("button", {type: "button", "data-token": i, class: n ? "joined" : ""}, ...shown, make("small"));
+  });
+  for (const i of sequence.special) made[i].classList.add("special");
   fill(id, ...made.flatMap((button, i) => sequence.lines.includes(i) ? [button, make("br")] : [button]));
   return made;
 }
@@ -57,15 +91,20 @@ function showText() {
   if (T > 1) summary.push([signed(mean), `mean log-probability of ${count(T - 1)} tokens, in nats`],
     [count(+perplexity.toPrecision(4)), "perplexity per token"]);
   fill("summary", ...summary.map(([n, what]) => make("div", {class: "soft"}, make("b", {}, n), what)));
+  const joined = characters(tokens);
+  const named = i => {
+    const [character, n, size] = joined.get(i) ?? [];
+    return character === undefined ? tokens[i] : `${tokens[i]}, byte ${n + 1} of ${size} of ${character}`;
+  };
   const rows = tokens.map((token, i) => i
     ? [i, token, signed(logp[i]), percent(Math.exp(logp[i])), count(rank[i]), candidates(i)]
     : [i, token, "not scored: no left context", "", "", ""]);
   fill("table", table([["", "token", "log-probability", "probability", "rank", "top candidates"], ...rows]));
   buttons("likelihood").forEach((button, i) => {
-    const step = SCALE.findIndex(([least]) => Math.exp(logp[i]) >= least), [, , ...numbers] = rows[i];
-    if (i) dyed(button, SCALE[step][1], step > 3); else button.classList.add("unscored");
+    const step = LEAST.findIndex(least => Math.exp(logp[i]) >= least), [, , ...numbers] = rows[i];
+    if (i) byProbability(button, step); else button.classList.add("unscored");
     const names = ["log-probability", "probability", "rank", "top candidates"];
-    button.ariaLabel = `${tokens[i]}: ${i ? numbers.map((x, n) => `${names[n]} ${x}`).join("; ") : numbers[0]}`;
+    button.ariaLabel = `${named(i)}: ${i ? numbers.map((x, n) => `${names[n]} ${x}`).join("; ") : numbers[0]}`;
   });
   $("none").hidden = !!weights;
   $("attention").hidden = !weights;
@@ -79,9 +118,9 @@ function showToken(i) {
   const candidate = ([token, p]) => {
     const bar = make("span", {class: "bar"});
     bar.style.width = `${160 * p}px`;
-    return [token, percent(p), bar];
+    return [make("span", {}, ...spelled(token)), percent(p), bar];
   };
-  fill("numbers", make("div", {}, make("p", {}, `Token ${i}: ${tokens[i]}`), i ? table([
+  fill("numbers", make("div", {}, make("p", {}, `Token ${i}: `, ...spelled(tokens[i])), i ? table([
     ["log-probability", signed(logp[i])], ["probability", percent(Math.exp(logp[i]))],
     ["rank", `${count(rank[i])} of ${count(model.choices)}`]]) : "Not scored: no left context."));
   if (i) $("numbers").append(make("div", {}, make("p", {}, "Top candidates at this position"),
@@ -101,9 +140,9 @@ function showToken(i) {
 // A head as T x T pixels: rows are queries, columns are keys; keys to the right stay gray.
 function picture(layer, head) {
   const canvas = make("canvas", {width: T, height: T}), image = new ImageData(T, T);
-  const dots = new Uint32Array(image.data.buffer).fill(0xffedf0f0);
+  const pixels = new Uint32Array(image.data.buffer).fill(colors.masked);
   let from = (layer * model.heads + head) * T * (T + 1) / 2;
-  for (let i = 0; i < T; i++) for (let j = 0; j <= i; j++) dots[i * T + j] = DOTS[weights[from++]];
+  for (let i = 0; i < T; i++) for (let j = 0; j <= i; j++) pixels[i * T + j] = dots[weights[from++]];
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
@@ -131,13 +170,14 @@ function showMap(i) {
   pen.scale(scale, scale);
   pen.imageSmoothingEnabled = false;
   pen.drawImage(picture(layer, head), margin, margin, T * cell, T * cell);
+  pen.strokeStyle = pen.fillStyle = getComputedStyle(document.body).color;
   pen.strokeRect(margin + .5, margin + i * cell + .5, (i + 1) * cell - 1, cell - 1);
   pen.font = `${Math.min(12, cell - 1)}px system-ui, "DejaVu Sans", sans-serif`;
   if (margin) for (const [angle, x, y] of [[0, 0, 1], [-Math.PI / 2, 1, 0]]) sequence.tokens.forEach((token, j) => {
     pen.save();
     pen.translate(x * (margin + (j + .75) * cell), y * (margin + (j + .75) * cell) + x * (margin - 6));
     pen.rotate(angle);
-    pen.fillText(short(token, 11), 0, 0, margin - 6);
+    pen.fillText(short(plain(token), 11), 0, 0, margin - 6);
     pen.restore();
   });
   map.ariaLabel = `attention of layer ${layer}, head ${head}: ${T} x ${T} tokens, one query per row`;
@@ -159,15 +199,15 @@ function showClasses() {
   const label = `line plot; at the end ${describe(last)}`;
   const plot = make("svg", {width, height: height + 104, role: "img", "aria-label": label});
   for (const p of [0, .25, .5, .75, 1]) plot.append(
-    make("line", {x1: left, x2: width - right, y1: y(p), y2: y(p), stroke: p ? "#e4e6ea" : "#7d8694"}),
+    make("line", {x1: left, x2: width - right, y1: y(p), y2: y(p), stroke: p ? colors.grid : colors.axis}),
     make("text", {x: left - 8, y: y(p) + 4, "text-anchor": "end"}, percent(p)));
   const low = y(0) + 18;
   for (let i = 0; i < n; i += Math.ceil(18 / step) || 1) plot.append(make("text",
-    {"text-anchor": "end", transform: `translate(${x(i) + 4} ${low}) rotate(-55)`}, tokens ? short(tokens[i], 11) : i + 1));
-  const guide = plot.appendChild(make("line", {y1: y(1), y2: y(0), stroke: "#7d8694"}));
+    {"text-anchor": "end", transform: `translate(${x(i) + 4} ${low}) rotate(-55)`}, tokens ? short(plain(tokens[i]), 11) : i + 1));
+  const guide = plot.appendChild(make("line", {y1: y(1), y2: y(0), stroke: colors.axis}));
   let lowest = -Infinity;  // labels at the ends of their lines, without overlap
   for (const k of ordered(last)) {
-    const color = COLORS[k % 8], points = probabilities.map((p, i) => `${x(i)},${y(p[k])}`).join(" ");
+    const color = colors.lines[k % 8], points = probabilities.map((p, i) => `${x(i)},${y(p[k])}`).join(" ");
     lowest = Math.max(lowest + 17, y(last[k]) + 4);
     plot.append(
       make("polyline", {points, stroke: color, "stroke-dasharray": DASHES[k % 8], "data-label": labels[k]}),
@@ -186,6 +226,14 @@ function showClasses() {
     + "The right end shows the full text.");
   const rows = probabilities.map((p, i) => [i + 1, tokens ? tokens[i] : "", ...p.map(percent)]);
   fill("shares", table([["", "up to", ...labels], ...rows]));
+}
+
+function setColors() {
+  colors = darkMode.matches ? DARK : LIGHT;
+  dots = upTo(256).map(byte => blue(byte / 255).reduceRight((dot, c) => dot << 8 | c, 255));  // 0xAABBGGRR
+  fill("scale", ...LEAST.map((least, i) =>
+    byProbability(make("li", {}, least ? `at least ${percent(least)}` : `below ${percent(LEAST[i - 1])}`), i)));
+  fill("shades", ...[0, .01, .05, .1, .25, .5, 1].map(share => shade(make("li", {}, percent(share)), Math.sqrt(share))));
 }
 
 // The URL fragment holds the selection, counted from 0, for links: #text=0&layer=1&head=2&token=5
@@ -247,8 +295,7 @@ fill("about", `${model.checkpoint}, step ${count(model.step)}${asTask}: `
 fill("texts", ...texts.flatMap(({text, sequences: {length}}, i) => upTo(length).map(j => make("option", {value: `${i} ${j}`},
   short(text, 70) + (length > 1 ? ` (sequence ${j + 1} of ${length})` : "")))));
 for (const id of ["layer", "head"]) fill(id, ...upTo(model[`${id}s`]).map(n => make("option", {value: n}, n)));
-fill("scale", ...SCALE.map(([least, color], i) =>
-  dyed(make("li", {}, least ? `at least ${percent(least)}` : `below ${percent(SCALE[i - 1][0])}`), color, i > 3)));
-fill("shades", ...[0, .01, .05, .1, .25, .5, 1].map(share => shade(make("li", {}, percent(share)), Math.sqrt(share))));
+darkMode.onchange = () => { setColors(); showText(); };
+setColors();
 fromAddress();
 document.documentElement.dataset.ready = "yes";

@@ -267,6 +267,8 @@ def _render(page: dict[str, Any]) -> str:
 def _open_page(out: str) -> Iterator[IO[str]]:
   """Opens the page; a file appears only when it is complete."""
   try:
+    if not out.endswith((".html", ".htm")) and not os.path.lexists(out):
+      raise InputError(f"--out={out}: the page is HTML; name it {out}.html")
     if os.path.isdir(out):
       raise InputError(f"--out={out} is a folder; name the page to write")
     is_page = os.path.isfile(out) and _MARKER in Path(out).read_bytes()[:500]

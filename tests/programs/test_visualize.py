@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import html.parser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -272,7 +273,7 @@ class Tags(html.parser.HTMLParser):
 
   def handle_data(self, data):
     self.texts[self.open] = self.texts.get(self.open, "") + data
-    if self.lasttag == "button" and self.open in self.strips:
+    if self.lasttag in ("button", "i") and self.open in self.strips:  # not the small percentages
       self.strips[self.open][-1][1] += data
 
 
@@ -321,13 +322,14 @@ def render(tmp_path_factory):
     pytest.skip(f"no browser: none of {', '.join(browsers)} is installed")
   profile = tmp_path_factory.mktemp("profile")
 
-  def show(page, fragment=""):
+  def show(page, fragment="", dark=False):
     flags = [
       "--headless",
       "--no-sandbox",
       "--disable-gpu",
       "--virtual-time-budget=5000",
       f"--user-data-dir={profile}",
+      *(["--blink-settings=preferredColorScheme=0"] if dark else []),
     ]
     command = [browser, *flags, "--dump-dom", f"{page.as_uri()}#{fragment}"]
     done = subprocess.run(command, capture_output=True, timeout=120, check=True)
@@ -336,6 +338,13 @@ def render(tmp_path_factory):
     return shown
 
   return show
+
+
+def joined(tokens):
+  """The tokens as shown: the visible character of HOSTILE in place of its bytes."""
+  begin, spelled = tokens.index("<0xF0>"), [f"<0x{byte:02X}>" for byte in "🙂".encode()]
+  assert tokens[begin : begin + 4] == spelled
+  return [*tokens[:begin], "🙂", "·", "·", "·", *tokens[begin + 4 :]]
 
 
 def percent(share):
@@ -351,7 +360,7 @@ def test_a_browser_shows_tokens_and_the_selected_head(model_of, tmp_path, render
   seen = {}
   for layer, head in ((0, 0), (1, 0), (1, 1)):
     shown = render(page, f"text=1&layer={layer}&head={head}&token={token}")
-    assert [text for _, text in shown.strips["likelihood"]] == sequence["tokens"]
+    assert [text for _, text in shown.strips["likelihood"]] == joined(sequence["tokens"])
     labels = [attributes["aria-label"] for attributes, _ in shown.strips["looks"]]
     share = shares(sequence)[layer, head, token]
     for j, label in enumerate(labels):
@@ -411,6 +420,45 @@ def test_clicks_change_the_selection_and_hovering_does_not(model_of, tmp_path, r
     assert labels[j].endswith(
       "to the right, masked" if j > 2 else percent(share) if share >= 0.1 else "%"
     )
+
+
+def test_bytes_are_named_with_their_character(model_of, tmp_path, render):
+  """Bytes that are cut off, which make no character, stay as they are."""
+  page, cut = tmp_path / "page.html", tmp_path / "cut.html"
+  visualize.run(model_of("transformer"), str(page), ["the 🙂"])
+  names = [attributes["aria-label"] for attributes, _ in render(page).strips["likelihood"]]
+  assert names[-1].startswith("<0x82>, byte 4 of 4 of 🙂: log-probability")
+  cut.write_text(page.read_text().replace(r"\u003c0x82>", "<0xF0>"))
+  assert [text for _, text in render(cut).strips["likelihood"]][-2:] == ["<0x99>", "<0xF0>"]
+
+
+def test_a_dark_page_is_dark(model_of, tmp_path, render):
+  """In both color schemes ink and paper of a token differ, and a masked pixel is not white."""
+  page, asked = tmp_path / "page.html", tmp_path / "asked.html"
+  visualize.run(model_of("transformer"), str(page), ["the cat sat on the mat"])
+  script = """<script>
+    const look = id => getComputedStyle(document.querySelector(id));
+    const pen = document.querySelector("#heads canvas").getContext("2d");
+    const token = look("#likelihood button:nth-of-type(2)");
+    Object.assign(document.documentElement.dataset, {
+      page: look("body").backgroundColor, pixel: pen.getImageData(119, 0, 1, 1).data[0],
+      ink: token.color, paper: token.backgroundColor});
+  </script></body>"""
+  asked.write_text(page.read_text().replace("</body>", script))
+  for dark in (False, True):
+    seen = render(asked, dark=dark).root
+    brightness = {
+      name: sum(map(int, re.findall(r"\d+", seen[f"data-{name}"])[:3]))
+      for name in ("page", "ink", "paper")
+    }
+    assert (brightness["page"] < 120) == dark and (int(seen["data-pixel"]) < 50) == dark
+    assert abs(brightness["ink"] - brightness["paper"]) > 250
+
+
+def test_a_page_is_named_html(model_of, tmp_path):
+  with pytest.raises(InputError, match=r"page: the page is HTML; name it \S+/page\.html"):
+    visualize.run(model_of("transformer"), str(tmp_path / "page"), ["the cat"])
+  assert not os.listdir(tmp_path)
 
 
 def test_a_browser_shows_labels(finetuned, tmp_path, render):
