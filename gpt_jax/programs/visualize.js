@@ -43,7 +43,7 @@ const byProbability = (element, step) => dyed(element, colors.scale[step], color
 
 // A token as nodes: SentencePiece's mark of a space is drawn small.
 const spelled = token => !token.startsWith("▁") ? [token] : [make("i", {class: "mark"}, "▁"), token.slice(1)];
-const plain = token => token.replace(/^▁(?=.)/, "");
+const plain = token => token.replace(/^▁/, "") || "_";
 
 // Byte tokens that make a character: [character, index of the byte] by position.
 function characters(tokens) {
@@ -173,11 +173,13 @@ function showMap(i) {
   pen.strokeStyle = pen.fillStyle = getComputedStyle(document.body).color;
   pen.strokeRect(margin + .5, margin + i * cell + .5, (i + 1) * cell - 1, cell - 1);
   pen.font = `${Math.min(12, cell - 1)}px system-ui, "DejaVu Sans", sans-serif`;
+  const joined = characters(sequence.tokens);
   if (margin) for (const [angle, x, y] of [[0, 0, 1], [-Math.PI / 2, 1, 0]]) sequence.tokens.forEach((token, j) => {
     pen.save();
     pen.translate(x * (margin + (j + .75) * cell), y * (margin + (j + .75) * cell) + x * (margin - 6));
     pen.rotate(angle);
-    pen.fillText(short(plain(token), 11), 0, 0, margin - 6);
+    const [character, n] = joined.get(j) ?? [plain(token), 0];
+    pen.fillText(n ? "·" : short(character, 11), 0, 0, margin - 6);
     pen.restore();
   });
   map.ariaLabel = `attention of layer ${layer}, head ${head}: ${T} x ${T} tokens, one query per row`;
