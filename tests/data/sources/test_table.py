@@ -21,8 +21,8 @@ def test_csv(tmp_path, suffix):
 
 
 def test_tsv_has_no_quotes(tmp_path):
-  (tmp_path / "a.tsv").write_text('label\ttext\nx\the said "no\ny\tyes, "so"\n')
-  assert list(documents(str(tmp_path / "a.tsv"))) == ['he said "no', 'yes, "so"']
+  (tmp_path / "a.tsv").write_text('label\ttext\nx\t"No, he said\ny\tyes, "so"\n')
+  assert list(documents(str(tmp_path / "a.tsv"))) == ['"No, he said', 'yes, "so"']
 
 
 def test_the_text_column_is_asked_for(tmp_path):
