@@ -1,6 +1,6 @@
 """Evaluates a checkpoint: a language model on prepared text, a fine-tuned model on its task.
 
-Prints loss, perplexity and bits per byte for text, the task's metrics for a task.
+Prints loss, perplexity and bits per byte for text; for a task its metrics and a table of classes.
 
 python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=test] [--task=mnli-mismatched]
 """
@@ -25,11 +25,15 @@ TASK = flags.DEFINE_string(
 
 
 def main():
+  from gpt_jax.inference.dev_report import format_classes
   from gpt_jax.programs import evaluate
 
   metrics = evaluate.run(CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value)
+  classes = metrics.pop("classes", None)
   for name, value in metrics.items():
     print(f"{name:13} {value:,.4f}" if isinstance(value, float) else f"{name:13} {value:,}")
+  if classes:
+    print(f"\n{format_classes(classes)}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Evaluates a language model on held-out text, or a fine-tuned model on its task."""
 
 import dataclasses
+from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -13,7 +15,7 @@ from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.task import find
 
 
-def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str, float]:
+def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str, Any]:
   """Evaluates a checkpoint on a whole split.
 
   Args:
@@ -26,8 +28,8 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
-    byte, in windows of the training length. Task: the number of examples, loss in nats, and the
-    task's metrics.
+    byte, in windows of the training length. Task: the number of examples, loss in nats, the
+    task's metrics, and for a classification task "classes", a class_report.
 
   Raises:
     InputError: a missing checkpoint or data, data of another vocabulary, or unlabeled examples.
@@ -43,7 +45,7 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
   return _on_text(loaded, data, split or "valid")
 
 
-def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, float]:
+def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
   task = find(name) if name else own
@@ -57,7 +59,11 @@ def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
   predictions = loaded.predictor()(encoded, 32)
-  return {"examples": len(examples), **task_measures(task, predictions, encoded.truth)}
+  measures = {"examples": len(examples), **task_measures(task, predictions, encoded.truth)}
+  if is_classification(task):
+    classes = encoded.labels.argmax(axis=-1)
+    measures["classes"] = class_report(task.labels, predictions, classes)
+  return measures
 
 
 def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:

@@ -14,11 +14,17 @@ from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum, claim
-from gpt_jax.checkpoints.store import Checkpoints, best_evaluation
+from gpt_jax.checkpoints.store import Checkpoints, best_evaluation, restore_params
 from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified, with_checksum, write_json
+from gpt_jax.inference.dev_report import (
+  REPORT,
+  format_calibration,
+  is_classification,
+  write_dev_report,
+)
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
@@ -132,14 +138,16 @@ def run(
   check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
   spec = model_config(config, task, start)
   trainer = make_trainer(config, spec, data["train"], mesh)
-  measure = make_measure(config, spec, task, data["dev"], mesh)
+  predict = make_predictor(spec.build(), mesh)
+  measure = make_measure(config, task, data["dev"], predict)
+  report = make_report(config, task, data["dev"], predict, data_dir)
 
   # 4. One run per seed.
   results = []
   for seed in range(config.train.seed, config.train.seed + seeds):
     seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
     folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
-    results.append(run_seed(seeded, task, data, start, trainer, measure, folder))
+    results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
   if seeds > 1:
     write_summary(results, workdir)
   return results
@@ -307,10 +315,13 @@ def total_steps(config: FinetuneConfig, train_set: Encoded) -> int:
 
 
 def make_measure(
-  config: FinetuneConfig, spec: ModelConfig, task: LabeledTask, dev_set: Encoded, mesh: Mesh
+  config: FinetuneConfig, task: LabeledTask, dev_set: Encoded, predict: Callable[..., Any]
 ) -> Callable[[Any], dict[str, float]]:
-  """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on."""
-  predict = make_predictor(spec.build(), mesh)
+  """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on.
+
+  Args:
+    predict: from make_predictor.
+  """
 
   def measure(params) -> dict[str, float]:
     predictions = predict(params, dev_set, config.batch_size)
@@ -320,6 +331,41 @@ def make_measure(
   return measure
 
 
+def make_report(
+  config: FinetuneConfig,
+  task: LabeledTask,
+  dev_set: Encoded,
+  predict: Callable[..., Any],
+  data_dir: str,
+) -> Callable[[Any, int, str], None]:
+  """The function from a run's last parameters, their step and its folder to what dev_report writes
+  there of the run's best checkpoint; it does nothing for tasks without classes.
+
+  Args:
+    predict: from make_predictor.
+    data_dir: see write_dev_report.
+  """
+
+  def report(params, step: int, workdir: str) -> None:
+    best = best_evaluation(workdir)
+    try:
+      if best is not None and best["step"] != step:
+        shapes = jax.tree.map(_abstract, params)
+        params, _, step = restore_params(os.path.join(workdir, "best"), shapes)
+      probabilities = predict(params, dev_set, config.batch_size)
+      if is_main_process():
+        written = write_dev_report(workdir, task, dev_set, probabilities, step, data_dir)
+        log(f"{task.name} dev, best checkpoint (step {step}): {format_calibration(written)}")
+    except InputError as error:  # scikit-learn is missing; the run's result does not depend on it
+      log(f"no {REPORT}: {error}")
+
+  return report if is_classification(task) else lambda *_: None
+
+
+def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
+
 def run_seed(
   config: FinetuneConfig,
   task: LabeledTask,
@@ -327,6 +373,7 @@ def run_seed(
   start: Start,
   trainer: Trainer,
   measure: Callable[[Any], dict[str, float]],
+  report: Callable[[Any, int, str], None],
   workdir: str,
 ) -> dict[str, Any]:
   """Fine-tunes with config.train.seed; returns the content of result.json."""
@@ -359,6 +406,7 @@ def run_seed(
         state, lambda step: trainer.local_part(batches(step)), steps, seed, run_hooks
       )
   evaluation = evaluation or measure(state.params)
+  report(state.params, steps, workdir)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
   if is_main_process():
     result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}

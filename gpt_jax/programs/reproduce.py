@@ -364,7 +364,8 @@ def _evaluate_best(
   for result in runs:
     best = os.path.join(folder, f"seed_{result['seed']}", "best")
     metrics = evaluate.run(best, data_dir, "dev", task=task)
-    dev = {f"dev_{name}": value for name, value in metrics.items() if name != "examples"}
+    kept = metrics.keys() - {"examples", "classes"}
+    dev = {f"dev_{name}": value for name, value in metrics.items() if name in kept}
     evaluated.append({**result, "task": task, "dev": dev, "best": dev})
   return evaluated
 

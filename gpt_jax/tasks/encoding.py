@@ -59,6 +59,7 @@ class Encoded:
     unknown_share: share of unknown and byte-fallback ids in the distinct texts.
     tags: int32, for each distinct text the tag of each id, -1 for none; None: a task without tags.
     format: how fields become a sequence.
+    strings: each distinct text as it was given; empty if they were not kept.
   """
 
   texts: list[np.ndarray]
@@ -71,6 +72,7 @@ class Encoded:
   unknown_share: float
   tags: list[np.ndarray] | None = None
   format: Format = GPTFormat()
+  strings: tuple[str, ...] = ()
 
   def __len__(self) -> int:
     return len(self.locations)
@@ -186,6 +188,7 @@ def encode(
     tokenizer.special,
     float(unknown / lengths.sum()),
     format=format,
+    strings=tuple(distinct),
   )
 
 

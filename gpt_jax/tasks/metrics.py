@@ -24,6 +24,11 @@ def f1(truth: np.ndarray, predicted: np.ndarray) -> float:
   return _sklearn().f1_score(truth, predicted, zero_division=0)
 
 
+def macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
+  """Mean F1 of the classes that occur in either array, each with the same weight."""
+  return _sklearn().f1_score(truth, predicted, average="macro", zero_division=0)
+
+
 def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Matthews correlation of class indices; 0 if either array is constant."""
   if _is_constant(truth) or _is_constant(predicted):
@@ -46,7 +51,12 @@ def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 
 # The choices of TableTask.metric.
-CLASS_METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
+CLASS_METRICS: dict[str, Metric] = {
+  "accuracy": accuracy,
+  "f1": f1,
+  "macro_f1": macro_f1,
+  "matthews": matthews,
+}
 
 
 def _is_constant(values: np.ndarray) -> bool:

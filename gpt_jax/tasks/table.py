@@ -53,7 +53,7 @@ class TableTask:
   )
   metric: str = option(
     "accuracy",
-    "selects the best checkpoint; f1 is of the second label",
+    "selects the best checkpoint; f1 is of the second label, macro_f1 the mean over all labels",
     choices=tuple(CLASS_METRICS),
   )
 
@@ -94,7 +94,9 @@ class TableTask:
         f"TableTask.labels: should be the options' columns {self.columns[1:]}, not {labels}"
       )
     if self.metric == "f1" and len(labels) != 2:
-      raise InputError(f"TableTask.metric: f1 needs two labels, not {', '.join(labels)}")
+      raise InputError(
+        f"TableTask.metric: f1 needs two labels, not {', '.join(labels)}; macro_f1 takes any number"
+      )
     return Task(
       name="table",
       labels=labels,

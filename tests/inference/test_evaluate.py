@@ -93,6 +93,7 @@ def test_a_fine_tuned_model_on_its_task(finetuned, tmp_path):
   checkpoint = f"{finetuned.workdir}/seed_0"
   found = evaluate.run(checkpoint, finetuned.data_dir)
   assert found.pop("examples") == 30
+  assert found.pop("classes")["accuracy"] == found["accuracy"]
   assert {
     f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in found.items()
   } == finetuned.results[0]["dev"]

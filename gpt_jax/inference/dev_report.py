@@ -1,0 +1,254 @@
+"""The dev set under a classifier's best checkpoint: dev_report.json and dev_predictions.jsonl.
+
+Fine-tuning writes both into the run's folder. dev_predictions.jsonl has a line for each example
+with the model's own probabilities; dev_report.json the metrics of each class and the temperature
+that calibrates the probabilities.
+"""
+
+import json
+import math
+import os
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.files import (
+  LARGEST_JSON,
+  atomic_file,
+  parse_json,
+  read_bytes,
+  read_json,
+  verified,
+  with_checksum,
+  write_json,
+)
+from gpt_jax.inference.calibration import (
+  expected_calibration_error,
+  fit_temperature,
+  reliability,
+  scale,
+)
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.metrics import macro_f1
+from gpt_jax.tasks.task import LabeledTask, Task, most_likely
+
+REPORT, PREDICTIONS = "dev_report.json", "dev_predictions.jsonl"
+_LARGEST_PREDICTIONS = 32 * LARGEST_JSON
+_MOST_CLASSES = 20  # in a table for the console
+
+
+class DevSet(NamedTuple):
+  """What a model predicts for its dev set.
+
+  Attributes:
+    where: the location of each example.
+    classes: int [N], the true classes.
+    probabilities: [N, K], the model's own, before the temperature.
+    temperature: calibrates them; see calibration.scale.
+  """
+
+  where: list[str]
+  classes: np.ndarray
+  probabilities: np.ndarray
+  temperature: float
+
+
+def is_classification(task: LabeledTask) -> bool:
+  """Whether each example has one of the task's labels, and not a score or tags."""
+  return isinstance(task, Task) and task.value is most_likely
+
+
+def class_report(
+  labels: tuple[str, ...], probabilities: np.ndarray, classes: np.ndarray
+) -> dict[str, Any]:
+  """The metrics of every class.
+
+  Args:
+    labels: names of the K classes.
+    probabilities: [N, K].
+    classes: int [N], the true ones.
+
+  Returns:
+    "labels", "n", "accuracy", "macro_f1" over the classes that occur, "majority" (the share of the
+    commonest class), "per_class" (label -> precision, recall, f1, support) and "confusion", the
+    counts [K, K] of true (rows) and predicted (columns) classes.
+
+  Raises:
+    InputError: scikit-learn is not installed.
+  """
+  predicted, every_class = probabilities.argmax(axis=-1), np.arange(len(labels))
+  macro = float(macro_f1(classes, predicted))  # raises first where scikit-learn is missing
+  from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+  columns = precision_recall_fscore_support(classes, predicted, labels=every_class, zero_division=0)
+  per_class = {}
+  for label, precision, recall, f1, support in zip(labels, *columns, strict=True):
+    per_class[label] = {
+      "precision": float(precision),
+      "recall": float(recall),
+      "f1": float(f1),
+      "support": int(support),
+    }
+  return {
+    "labels": list(labels),
+    "n": len(classes),
+    "accuracy": float((predicted == classes).mean()),
+    "macro_f1": macro,
+    "majority": float(np.bincount(classes).max() / len(classes)),
+    "per_class": per_class,
+    "confusion": confusion_matrix(classes, predicted, labels=every_class).tolist(),
+  }
+
+
+def format_classes(report: dict[str, Any]) -> str:
+  """The class_report as a table for the console: at most 20 classes, the worst and rarest first
+  if there are more.
+  """
+  supports = [values["support"] for values in report["per_class"].values()]
+  commonest = report["labels"][int(np.argmax(supports))]
+  rows = list(zip(report["labels"], report["per_class"].values(), report["confusion"], strict=True))
+  if len(rows) > _MOST_CLASSES:
+    rows = sorted(rows, key=lambda row: (row[1]["f1"], row[1]["support"]))[:_MOST_CLASSES]
+  width = max(len("macro average"), *(len(_cut(label)) for label, _, _ in rows))
+  lines = [f"{'':{width}}  precision  recall     f1  support  most often taken for"]
+  for label, values, counts in rows:
+    numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
+    mistake = _commonest_mistake(report["labels"], label, counts)
+    lines.append(f"{_cut(label):{width}}  {numbers}  {values['support']:7,}  {mistake}".rstrip())
+  if hidden := len(report["labels"]) - len(rows):
+    lines.append(f"({hidden:,} more classes have a higher F1)")
+  lines.append(f"{'macro average':{width}}  {'':9}  {'':6}  {report['macro_f1']:5.3f}")
+  lines.append(f"accuracy {report['accuracy']:.4f}; always {_cut(commonest)!r}: ")
+  lines[-1] += f"{report['majority']:.4f}"
+  return "\n".join(lines)
+
+
+def format_calibration(report: dict[str, Any]) -> str:
+  """One line about a dev_report.json."""
+  calibration = report["calibration"]
+  return (
+    f"macro F1 {report['macro_f1']:.4f}, calibration error {calibration['ece_before']:.4f}, "
+    f"with temperature {calibration['temperature']:.2f} {calibration['ece_after']:.4f}"
+  )
+
+
+def write_dev_report(
+  workdir: str,
+  task: LabeledTask,
+  encoded: Encoded,
+  probabilities: np.ndarray,
+  step: int,
+  data_dir: str = "",
+) -> dict[str, Any]:
+  """Writes both files for the predictions of one checkpoint.
+
+  Args:
+    workdir: folder of the run.
+    task: of a kind that is_classification accepts.
+    encoded: the N examples.
+    probabilities: [N, K], the model's own.
+    step: of the checkpoint.
+    data_dir: left out of the examples' locations.
+
+  Returns:
+    The content of dev_report.json.
+
+  Raises:
+    InputError: scikit-learn or scipy is not installed.
+    OSError: a file cannot be written.
+  """
+  classes = encoded.labels.argmax(axis=-1)
+  report = class_report(task.labels, probabilities, classes)
+  temperature = fit_temperature(probabilities, classes)
+  before = reliability(probabilities, classes)
+  after = reliability(scale(probabilities, temperature), classes)
+  report["calibration"] = {
+    "temperature": temperature,
+    "ece_before": expected_calibration_error(before),
+    "ece_after": expected_calibration_error(after),
+    "bins": after,
+  }
+  lines = []
+  for n, location in enumerate(encoded.locations):
+    entry = {
+      "where": location.removeprefix(os.path.join(data_dir, "")) if data_dir else location,
+      "text": _text(task, encoded, n),
+      "label": task.labels[classes[n]],
+      # Nine digits give the float32 back.
+      "probabilities": [float(f"{p:.9g}") for p in probabilities[n]],
+    }
+    lines.append(json.dumps(entry) + "\n")
+  content = "".join(lines).encode()
+  with atomic_file(os.path.join(workdir, PREDICTIONS), "wb") as file:
+    file.write(content)
+  report |= {"step": step, "predictions_crc32": zlib.crc32(content)}
+  write_json(os.path.join(workdir, REPORT), with_checksum(report))
+  return report
+
+
+def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
+  """Reads both files.
+
+  Args:
+    workdir: folder of the run.
+    labels: of the task.
+    step: of the checkpoint that is used.
+
+  Raises:
+    MissingInput: there are no such files, or they are of another step.
+    InputError: damaged files.
+  """
+  path = os.path.join(workdir, REPORT)
+  try:
+    report = verified(read_json(path))
+    path = os.path.join(workdir, PREDICTIONS)
+    content = read_bytes(path, _LARGEST_PREDICTIONS)
+  except FileNotFoundError as error:
+    raise MissingInput(
+      f"{path}: missing; fine-tuning writes it at its end, into the folder of the run"
+    ) from error
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: {error}; restore it, or delete it to do without") from error
+  if report.get("step") != step:
+    raise MissingInput(
+      f"{workdir}/{REPORT} is of step {report.get('step')} and the checkpoint of step {step}; "
+      f"give --checkpoint={workdir}/best"
+    )
+  if report.get("predictions_crc32") != zlib.crc32(content):
+    raise InputError(f"{path}: does not belong to {REPORT}; restore it, or delete both")
+  entries = [parse_json(line) for line in content.splitlines()]
+  return DevSet(
+    [entry["where"] for entry in entries],
+    np.array([labels.index(entry["label"]) for entry in entries]),
+    np.array([entry["probabilities"] for entry in entries]),
+    _temperature(report, path),
+  )
+
+
+def _temperature(report: dict[str, Any], path: str) -> float:
+  temperature = report["calibration"]["temperature"]
+  if not (isinstance(temperature, float) and math.isfinite(temperature) and temperature > 0):
+    raise InputError(f"{path}: temperature {temperature!r}: should be a number above 0")
+  return temperature
+
+
+def _text(task: LabeledTask, encoded: Encoded, n: int) -> str:
+  """The texts of an example, separated by tabs."""
+  first, *others = encoded.fields[n].tolist()
+  fields = list(first)
+  if task.head.get("pooling") == "per_choice":  # the context, then every option
+    fields += [sequence[-1] for sequence in others]
+  return "\t".join(encoded.strings[field] for field in fields)
+
+
+def _commonest_mistake(labels: list[str], label: str, counts: list[int]) -> str:
+  wrong = [0 if other == label else count for other, count in zip(labels, counts, strict=True)]
+  most = int(np.argmax(wrong))
+  return f"{_cut(labels[most])} ({wrong[most]:,})" if wrong[most] else ""
+
+
+def _cut(label: str) -> str:
+  label = " ".join(label.split())
+  return label if len(label) <= 30 else f"{label[:29]}…"

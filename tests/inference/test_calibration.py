@@ -1,0 +1,161 @@
+"""Calibration and thresholds: definitions, second implementations, promises kept in simulations."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+
+from gpt_jax.errors import InputError
+from gpt_jax.inference.abstention import choose_threshold, precision_bound
+from gpt_jax.inference.calibration import (
+  expected_calibration_error,
+  fit_temperature,
+  reliability,
+  scale,
+)
+
+
+def softmax(logits):
+  powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+  return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def draw(count, num_classes, temperature, seed, spread=2.0):
+  """Probabilities of a model whose logits are `temperature` times too large, and true classes."""
+  rng = np.random.default_rng(seed)
+  logits = spread * rng.normal(size=(count, num_classes))
+  drawn = (softmax(logits).cumsum(axis=-1) > rng.random((count, 1))).argmax(axis=-1)
+  return softmax(temperature * logits), drawn
+
+
+def ece(probabilities, classes):
+  return expected_calibration_error(reliability(probabilities, classes))
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 20])
+def test_the_error_is_that_of_its_definition(num_classes):
+  probabilities, classes = draw(500, num_classes, 2.0, seed=num_classes)
+  confidence, edges = probabilities.max(axis=-1), np.linspace(0, 1, 16)
+  expected = 0.0
+  for low, high in zip(edges[:-1], edges[1:], strict=True):
+    inside = (confidence > low) & (confidence <= high)
+    if inside.any():
+      right = (probabilities[inside].argmax(axis=-1) == classes[inside]).mean()
+      expected += inside.mean() * abs(right - confidence[inside].mean())
+  assert ece(probabilities, classes) == pytest.approx(expected)
+  bins = reliability(probabilities, classes)
+  assert sum(entry["count"] for entry in bins) == 500
+  assert all(entry["low"] < entry["confidence"] <= entry["high"] for entry in bins)
+
+
+def test_certain_and_even_probabilities_have_a_bin():
+  (certain,) = reliability(np.array([[1.0, 0.0]]), np.array([0]))
+  assert (certain["low"], certain["high"], certain["count"]) == (14 / 15, 1.0, 1)
+  (even,) = reliability(np.full((3, 15), 1 / 15), np.zeros(3, int))
+  assert even["count"] == 3 and even["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("truth", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("num_classes", [2, 6])
+def test_the_temperature_undoes_over_confidence(truth, num_classes):
+  probabilities, classes = draw(20_000, num_classes, truth, seed=0)
+  fitted = fit_temperature(probabilities, classes)
+  assert fitted == pytest.approx(truth, rel=0.05)
+  fresh, of_fresh = draw(20_000, num_classes, truth, seed=1)
+  assert ece(scale(fresh, fitted), of_fresh) < 0.015
+  if truth != 1:
+    assert ece(fresh, of_fresh) > 0.05
+
+
+def test_the_temperature_is_that_of_another_optimizer():
+  probabilities, classes = draw(300, 4, 2.5, seed=0)
+
+  def loss(inverse):
+    logs = np.log(scipy.special.softmax(inverse[0] * np.log(probabilities), axis=-1))
+    one_hot = np.eye(4)[classes]
+    right = 301 / 302
+    return -(logs * (one_hot * right + (1 - one_hot) * (1 - right) / 3)).sum()
+
+  inverse = scipy.optimize.minimize(loss, [1.0], method="Nelder-Mead", options={"xatol": 1e-8}).x[0]
+  assert fit_temperature(probabilities, classes) == pytest.approx(1 / inverse, rel=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.5, 1.0, 7.0, 90.0])
+def test_scaling_keeps_the_order_of_the_classes(temperature):
+  probabilities, _ = draw(1000, 5, 1.5, seed=0)
+  scaled = scale(probabilities, temperature)
+  np.testing.assert_array_equal(scaled.argmax(axis=-1), probabilities.argmax(axis=-1))
+  np.testing.assert_allclose(scaled.sum(axis=-1), 1)
+  if temperature >= 0.5:  # below, most probabilities are 0 or 1
+    np.testing.assert_allclose(scale(scaled, 1 / temperature), probabilities, atol=1e-9)
+
+
+def test_a_probability_of_zero_stays_finite():
+  certain = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+  temperature = fit_temperature(certain, np.array([0, 0]))
+  assert np.isfinite(temperature) and np.isfinite(scale(certain, temperature)).all()
+
+
+def test_a_model_that_was_always_right_is_not_made_certain():
+  probabilities = np.tile([0.9, 0.1], (30, 1))
+  temperature = fit_temperature(probabilities, np.zeros(30, int))
+  assert scale(probabilities, temperature)[0, 0] == pytest.approx(31 / 32, abs=1e-3)
+
+
+@pytest.mark.parametrize("correct, count", [(0, 5), (1, 5), (5, 5), (190, 200), (1999, 2000)])
+@pytest.mark.parametrize("confidence", [0.9, 0.9975])
+def test_the_bound_is_the_exact_one_of_scipy(correct, count, confidence):
+  bound = precision_bound(correct, count, confidence)
+  # An interval with both sides has half of the error on each.
+  interval = scipy.stats.binomtest(correct, count).proportion_ci(2 * confidence - 1, "exact")
+  assert bound == pytest.approx(interval.low, abs=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0], ids=["calibrated", "over-confident"])
+@pytest.mark.parametrize("precision", [0.9, 0.95])
+def test_the_promised_precision_holds_on_unseen_rows(temperature, precision):
+  """In at least 19 of 20 splits, by the precision on many unseen rows of the same kind; the
+  largest share of the labeled rows that has the precision does not keep it on unseen ones.
+  """
+  splits, kept, kept_by_the_share, shares, accuracies = 100, 0, 0, [], []
+  for split in range(splits):
+    probabilities, classes = draw(11_000, 3, temperature, seed=split, spread=4.0)
+    confidence, correct = probabilities.max(axis=-1), probabilities.argmax(axis=-1) == classes
+    chosen = choose_threshold(confidence[:1000], correct[:1000], precision)
+    given = confidence[1000:] >= chosen.value
+    kept += correct[1000:][given].mean() >= precision
+    shares.append(given.mean())
+    accuracies.append(correct.mean())
+    order = np.argsort(-confidence[:1000])
+    rows = np.flatnonzero(correct[order].cumsum() >= precision * np.arange(1, 1001))[-1]
+    given = confidence[1000:] >= confidence[order[rows]]
+    kept_by_the_share += correct[1000:][given].mean() >= precision
+  assert kept >= 0.95 * splits > 0.7 * splits > kept_by_the_share
+  assert np.mean(accuracies) < precision - 0.02  # all rows would not have it
+  assert np.mean(shares) > 0.5  # nor are nearly all withheld
+
+
+def test_a_precision_that_all_rows_have_needs_no_threshold():
+  confidence = np.linspace(0.5, 1, 1000)
+  chosen = choose_threshold(confidence, np.ones(1000, bool), 0.95)
+  assert (chosen.value, chosen.given, chosen.correct) == (0.0, 1000, 1000)
+  assert chosen.promised == pytest.approx(0.0125 ** (1 / 1000))
+
+
+def test_rows_of_equal_confidence_are_given_or_withheld_together():
+  confidence = np.repeat([0.9, 0.6], 200)
+  correct = np.concatenate([np.ones(200, bool), np.arange(200) % 2 == 0])
+  chosen = choose_threshold(confidence, correct, 0.9)
+  assert (chosen.value, chosen.given, chosen.correct) == (0.9, 200, 200)
+
+
+@pytest.mark.parametrize(
+  "count, message",
+  [
+    (30, "at best 30 of the 30 most confident dev rows are right, which promises 0.864"),
+    (0, "there are no dev rows"),
+  ],
+)
+def test_a_promise_that_cannot_be_kept_is_refused(count, message):
+  with pytest.raises(InputError, match=message):
+    choose_threshold(np.linspace(0.5, 1, count), np.ones(count, bool), 0.95)
