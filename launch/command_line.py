@@ -34,6 +34,10 @@ FLAGS = flags.FLAGS
 # Libraries put the text of a full disk's OSError into exceptions of their own.
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 _TEXTS = ("coordinator",)  # flags that may hold :// without being a path
+_CHECKPOINT = (
+  "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
+  "or a folder of OpenAI's or transformers' files"
+)
 _default_format = warnings.formatwarning
 _began = time.monotonic()
 _at_end: list[Callable[[bool], None]] = []  # called with whether the program ends as it should
@@ -70,11 +74,13 @@ def define_workdir() -> flags.FlagHolder[str]:
 
 def define_checkpoint() -> flags.FlagHolder[str]:
   """Defines --checkpoint, the trained model to use."""
-  help = (
-    "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
-    "or a folder of OpenAI's or transformers' files"
-  )
-  return flags.DEFINE_string("checkpoint", None, help, required=True)
+  return flags.DEFINE_string("checkpoint", None, _CHECKPOINT, required=True)
+
+
+def define_checkpoints() -> flags.FlagHolder[list[str]]:
+  """Defines --checkpoint, the trained model to use, or several."""
+  help = f"{_CHECKPOINT}; several, or the WORKDIR of several seeds, are averaged"
+  return flags.DEFINE_multi_string("checkpoint", None, help, required=True)
 
 
 def define_overwrite() -> flags.FlagHolder[bool]:

@@ -2,6 +2,7 @@
 
 python launch/predict.py --checkpoint=DIR --input=FILE [--output=FILE]
 python launch/predict.py --checkpoint=DIR --data_dir=DIR [--split=train|dev|test] [--output=FILE]
+python launch/predict.py --checkpoint=DIR --input=FILE --output=FILE --keep=id,text --precision=0.95
 """
 
 from absl import flags
@@ -9,7 +10,7 @@ from absl import flags
 import command_line
 
 DEFAULTS = command_line.defaults("predict")
-CHECKPOINT = command_line.define_checkpoint()
+CHECKPOINT = command_line.define_checkpoints()
 INPUT = flags.DEFINE_string(
   "input", DEFAULTS["source"], "TSV, CSV or JSONL file with the task's text columns; - for stdin"
 )
@@ -20,9 +21,26 @@ SPLIT = flags.DEFINE_string(
   "split", DEFAULTS["split"], "split of --data_dir: train, dev or test (default test)"
 )
 OUTPUT = flags.DEFINE_string(
-  "output", DEFAULTS["output"], "file to write: .csv, .jsonl, otherwise TSV; - for stdout"
+  "output", DEFAULTS["output"], "file to write: .tsv, .csv or .jsonl; - for TSV on stdout"
 )
 OVERWRITE = command_line.define_overwrite()
+KEEP = flags.DEFINE_list(
+  "keep", DEFAULTS["keep"], "columns of --input to copy into the output, or all"
+)
+CALIBRATE = flags.DEFINE_boolean(
+  "calibrate",
+  DEFAULTS["calibrate"],
+  "scale probabilities by the temperature that fine-tuning found on the dev set",
+)
+THRESHOLD = flags.DEFINE_float(
+  "threshold", DEFAULTS["threshold"], "leave out predictions with a lower probability"
+)
+PRECISION = flags.DEFINE_float(
+  "precision",
+  DEFAULTS["precision"],
+  "choose the threshold on the dev set so that this share of the predictions is right, with 95 % "
+  "confidence",
+)
 
 
 def main():
@@ -35,6 +53,10 @@ def main():
     data_dir=DATA_DIR.value,
     split=SPLIT.value,
     overwrite=OVERWRITE.value,
+    keep=KEEP.value,
+    calibrate=CALIBRATE.value,
+    threshold=THRESHOLD.value,
+    precision=PRECISION.value,
   )
 
 

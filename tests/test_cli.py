@@ -350,7 +350,7 @@ CASES = [
   ("predict --checkpoint={pretrained} --input=rows.tsv", "a language model without a head"),
   ("predict --checkpoint={finetuned} --input=nothing.tsv", "nothing.tsv: No such file"),
   (
-    "predict --checkpoint={finetuned} --input=latin.txt --output=new",
+    "predict --checkpoint={finetuned} --input=latin.txt --output=new.tsv",
     "latin.txt:1: not UTF-8 (byte",
   ),
   ("predict --checkpoint={finetuned} --input=empty.txt", "empty.txt: empty"),

@@ -32,6 +32,7 @@ class LoadedModel:
       fine-tuned.
     step: number of updates made.
     path: the path given to `load_model`.
+    folder: the folder of the run, or of the export.
   """
 
   spec: ModelConfig
@@ -40,6 +41,7 @@ class LoadedModel:
   meta: dict = dataclasses.field(repr=False)
   step: int
   path: str
+  folder: str = ""
 
   @property
   def identity(self) -> str:
@@ -85,7 +87,7 @@ class LoadedModel:
       raise InputError(f"{self.path}: {error}") from error
 
   def predictor(self) -> Callable[..., Any]:
-    """predict(examples, batch_size) -> predictions, on all devices; see make_predictor.
+    """predict(examples, batch_size, done) -> predictions, on all devices; see make_predictor.
 
     Keep it: every predictor compiles anew, and has its own copy of the parameters.
 
@@ -124,7 +126,7 @@ def load_model(path: str, format: str = "") -> LoadedModel:
       f"{tokenizer.difference(meta['tokenizer_hash'])}; put its own tokenizer into "
       f"{folder}/tokenizer"
     )
-  return LoadedModel(_from_json(meta["model"], path), params, tokenizer, meta, step, path)
+  return LoadedModel(_from_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
 
 
 def _from_json(tree: Any, path: str) -> Any:

@@ -12,6 +12,8 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
+from gpt_jax.inference.calibration import scale
+from gpt_jax.inference.dev_report import read_dev_set
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, mean_hidden, text_log_probs
 from gpt_jax.tasks.readers import Row
@@ -114,15 +116,19 @@ class Model:
     return embedded[0] if isinstance(texts, str) else embedded
 
   def classify(
-    self, texts: str | Sequence[str | Sequence[str]]
+    self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = False
   ) -> dict[str, float] | list[dict[str, float]]:
     """The probability of every label, for a text or a list of texts.
 
     A text of a task with several columns is a tuple of their values.
 
+    Args:
+      calibrated: scale the probabilities by the temperature that fine-tuning found on the dev set,
+        as launch/predict.py does.
+
     Raises:
-      InputError: a language model, a task that labels words, a wrong number of columns, or an empty
-        text.
+      InputError: a language model, a task that labels words, a wrong number of columns, an empty
+        text, or a checkpoint without a temperature.
     """
     task = self.loaded.label_task()
     if task is None:
@@ -138,6 +144,8 @@ class Model:
       return []
     encoded = task.encode(examples, self.loaded.tokenizer, self.loaded.spec.trunk.context)
     probabilities = self._predictor(encoded, 2 * _BATCH)
+    if calibrated:
+      probabilities = scale(probabilities, self._temperature)
     labeled = [dict(zip(task.labels, map(float, row), strict=True)) for row in probabilities]
     return labeled[0] if isinstance(texts, str) else labeled
 
@@ -148,6 +156,10 @@ class Model:
   @functools.cached_property
   def _predictor(self) -> Callable[..., np.ndarray]:
     return self.loaded.predictor()
+
+  @functools.cached_property
+  def _temperature(self) -> float:
+    return read_dev_set(self.loaded.folder, self.labels, self.loaded.step).temperature
 
   @property
   def _trunk(self) -> dict[str, Any]:

@@ -14,8 +14,10 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import OrderedBatches
 
 
-def make_predictor(model: Model, mesh: Mesh) -> Callable[[Any, Encoded, int], Any]:
+def make_predictor(model: Model, mesh: Mesh) -> Callable[..., Any]:
   """(params, examples, batch size) -> predictions in the examples' order, on every process.
+
+  A fourth argument is called with the number of predicted examples after every batch.
 
   They are probabilities: float32 [N, K], or for a head that predicts each token a list of [t, K],
   one position per id of the example's sequence.
@@ -28,7 +30,9 @@ def make_predictor(model: Model, mesh: Mesh) -> Callable[[Any, Encoded, int], An
     outputs = model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))
     return head.decode(cast(Outputs, outputs).heads[index])
 
-  def predict(params, encoded: Encoded, batch_size: int) -> Any:
+  def predict(
+    params, encoded: Encoded, batch_size: int, done: Callable[[int], None] = lambda _: None
+  ) -> Any:
     devices = mesh.shape["data"]
     size = -(-batch_size // devices) * devices
     batches = OrderedBatches(encoded, size, row_multiple=devices)
@@ -38,6 +42,7 @@ def make_predictor(model: Model, mesh: Mesh) -> Callable[[Any, Encoded, int], An
         placed = to_device(local_part(batch, mesh), mesh)
         values = multihost_utils.process_allgather(batch_predictions(params, placed), tiled=True)
         predictions.extend(batches.unpack(step, values) if head.per_token else [values])
+        done(min((step + 1) * size, len(encoded)))
     return predictions if head.per_token else np.concatenate(predictions)[: len(encoded)]
 
   return predict

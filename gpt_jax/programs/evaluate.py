@@ -59,7 +59,8 @@ def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
   predictions = loaded.predictor()(encoded, 32)
-  measures = {"examples": len(examples), **task_measures(task, predictions, encoded.truth)}
+  measures: dict[str, Any] = {"examples": len(examples)}
+  measures |= task_measures(task, predictions, encoded.truth)
   if is_classification(task):
     classes = encoded.labels.argmax(axis=-1)
     measures["classes"] = class_report(task.labels, predictions, classes)

@@ -4,21 +4,30 @@ import contextlib
 import csv
 import json
 import os
+import shutil
 import sys
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gpt_jax.checkpoints.load import load_model
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file, refuse_existing
-from gpt_jax.tasks.readers import BlankRow, Row, has_header, read_every_row
+from gpt_jax.inference.abstention import choose_threshold
+from gpt_jax.inference.calibration import scale
+from gpt_jax.inference.dev_report import DevSet, is_classification
+from gpt_jax.inference.ensemble import Ensemble, load_ensemble
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.readers import BlankRow, Row, has_header, read_cells, read_every_row
 from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.training.reporter import log
+
+_SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 def run(
-  checkpoint: str,
+  checkpoint: str | Sequence[str],
   source: str | None = None,
   output: str = "-",
   *,
@@ -26,55 +35,128 @@ def run(
   split: str | None = None,
   batch_size: int = 32,
   overwrite: bool = False,
+  keep: Sequence[str] = (),
+  calibrate: bool = True,
+  threshold: float | None = None,
+  precision: float | None = None,
 ) -> list[dict[str, Any]]:
   """Predicts every row of a file, or of a split of the checkpoint's task, in order.
 
   A row of a file that cannot be used (blank, an empty text, too few columns) has an empty
   prediction and a problem that says why, so that results and rows stay in line. Blank rows at the
-  end of a file do not count.
+  end of a file do not count. A prediction below the threshold is withheld in the same way.
 
   Args:
-    checkpoint: a fine-tuned model (see load_model).
+    checkpoint: a fine-tuned model (see load_model); several, or the workdir of several seeds, give
+      the mean of their probabilities.
     source: a TSV, CSV or JSONL file with the task's text columns by name, or "-" for standard
       input. A TSV without a header may hold just the text columns in the task's order; for tasks
       with a single text that is one text per line.
-    output: the file to write, TSV unless its name ends in .csv or .jsonl; "-" for standard output.
-      Nothing is written if an error occurs.
+    output: the file to write, .tsv, .csv or .jsonl; "-" for TSV on standard output. Nothing is
+      written if an error occurs.
     data_dir: instead of source, the folder with the task's files, as for finetune.
     split: the split of data_dir to predict: "train", "dev" or "test", by default "test".
     batch_size: examples per batch.
     overwrite: whether an existing output may be replaced.
+    keep: columns of the source to copy into the output; ("all",) copies all of them.
+    calibrate: whether to scale the probabilities of a classifier by the temperature that
+      fine-tuning found on the dev set, where there is one.
+    threshold: give only predictions whose (scaled) probability is at least this.
+    precision: choose the threshold on the dev set, so that this share of the predictions is right;
+      see choose_threshold.
 
   Returns:
-    For every row {"prediction": label or value, "probabilities": {label: probability}}, or
-    {"prediction": None, "probabilities": {}, "problem": reason}.
+    For every row {"prediction": label or value, "probabilities": {label: probability}}, after its
+    kept columns. The prediction is None, and "problem" has the reason, where it is withheld, and
+    for a row that cannot be used, without probabilities.
 
   Raises:
     InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; an
-      output that exists already.
+      output that exists already or has another suffix; models that do not fit together; no dev set
+      to choose a threshold on, or none that keeps the precision.
   """
   if (source is None) == (data_dir is None):
     raise InputError("give either --input, a file of rows, or --data_dir, the folder of the task")
   if split and data_dir is None:
     raise InputError(f"--split={split} needs --data_dir; --input predicts all rows of its file")
+  if keep and source is None:
+    raise InputError(f"--keep={','.join(keep)} copies columns of --input; --data_dir has none")
+  _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
-  loaded = load_model(checkpoint)
-  task = loaded.task
-  if task is None:
-    raise InputError(
-      f"--checkpoint={checkpoint}: a language model without a head; fine-tune it first, or generate"
-    )
+  ensemble = load_ensemble([checkpoint] if isinstance(checkpoint, str) else checkpoint)
+  task = ensemble.task
+  temperature, threshold = _calibration(ensemble, calibrate, threshold, precision)
   rows = _examples(task, source, data_dir, split or "test")
-  usable = [row for row in rows if not isinstance(row, InputError)]
-  if not usable:
-    raise next((row for row in rows if not isinstance(row, BlankRow)), rows[0])
-  encoded = task.encode(usable, loaded.tokenizer, loaded.spec.trunk.context)
+  kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
+  rows, encoded = _encode(ensemble, rows)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
-    predictions = loaded.predictor()(encoded, batch_size)
-    predicted = [task.result(*pair) for pair in zip(predictions, encoded.truth, strict=True)]
+    with _progress(len(encoded[0]) * len(encoded)) as done:
+      predictions = ensemble.predict(encoded, batch_size, done)
+    if is_classification(task):
+      predictions = scale(predictions, temperature)
+    predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
+    if threshold is not None:
+      _withhold(predicted, threshold)
     results = _merge_problems(rows, predicted)
-    _write(file, results, Path(output).suffix)
+    results = [cells | result for cells, result in zip(kept, results, strict=True)]
+    _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None)
   return results
+
+
+def _check_threshold(threshold: float | None, precision: float | None) -> None:
+  if threshold is not None and precision is not None:
+    raise InputError("give --threshold, or --precision, which chooses one; not both")
+  if threshold is not None and not 0 <= threshold <= 1:
+    raise InputError(f"--threshold={threshold}: must be a probability, from 0 to 1")
+  if precision is not None and not 0 < precision < 1:
+    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
+
+
+def _calibration(
+  ensemble: Ensemble, calibrate: bool, threshold: float | None, precision: float | None
+) -> tuple[float, float | None]:
+  """The temperature, and the threshold if there is one; logs what they are from."""
+  if not is_classification(ensemble.task):
+    if threshold is not None or precision is not None:
+      name = "threshold" if precision is None else "precision"
+      raise InputError(f"--{name}: {ensemble.task.name} does not give each row one of its labels")
+    return 1.0, None
+  dev: DevSet | None = None
+  if calibrate or precision is not None:
+    try:
+      dev = ensemble.dev_set()
+    except MissingInput as reason:
+      if precision is not None:
+        raise InputError(f"--precision={precision} needs the dev set: {reason}") from reason
+      log(f"probabilities are not calibrated: {reason}")
+  temperature = 1.0
+  if calibrate and dev is not None:
+    temperature = dev.temperature
+    log(
+      f"probabilities are scaled by the temperature {temperature:.3f}, found on "
+      f"{len(dev.classes):,} dev rows (--nocalibrate leaves them as they are)"
+    )
+  if precision is not None and dev is not None:
+    scaled = scale(dev.probabilities, temperature)
+    chosen = choose_threshold(scaled.max(axis=-1), scaled.argmax(axis=-1) == dev.classes, precision)
+    threshold = chosen.value
+    log(
+      f"threshold {threshold:.4f}: {chosen.correct:,} of {chosen.given:,} dev rows above it are "
+      f"right; of new rows of this kind at least {chosen.promised:.1%}, with 95% confidence"
+    )
+  return temperature, threshold
+
+
+def _withhold(predicted: list[dict[str, Any]], threshold: float) -> None:
+  """Replaces the predictions below the threshold by None, with the problem."""
+  withheld = 0
+  for result in predicted:
+    confidence = max(result["probabilities"].values())
+    if confidence < threshold:
+      problem = f"probability {confidence:.4f} is below the threshold {threshold:.4f}"
+      result |= {"prediction": None, "problem": problem}
+      withheld += 1
+  log(f"{withheld:,} of {len(predicted):,} predictions are below the threshold and left out")
 
 
 def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split: str) -> list:
@@ -95,6 +177,60 @@ def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split
   if not examples:
     raise InputError(f"--input={source}: no rows; the columns should be {', '.join(task.columns)}")
   return examples
+
+
+def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
+  """The rows, with an InputError for those that the tokenizer drops, and the others encoded."""
+  usable = [row for row in rows if not isinstance(row, InputError)]
+  if not usable:
+    raise next((row for row in rows if not isinstance(row, BlankRow)), rows[0])
+  try:
+    return rows, ensemble.encode(usable)
+  except InputError as error:
+    if len(usable) == 1:
+      raise
+    checked = [_check_encoding(ensemble, row) for row in rows]
+    if checked == rows:  # no single row is at fault
+      raise error
+    return _encode(ensemble, checked)
+
+
+def _check_encoding(ensemble: Ensemble, row: Any) -> Any:
+  if isinstance(row, InputError):
+    return row
+  try:
+    ensemble.encode([row])
+  except InputError as error:
+    return error
+  return row
+
+
+def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[dict[str, Any]]:
+  """The kept cells of every row, in the order of `keep`; empty in a row that cannot be read."""
+  header = has_header(source, task.columns)
+  everything = list(keep) == ["all"]
+  named = () if everything else keep
+  columns = (*task.columns, *named) if header else task.columns
+  records = list(read_cells(source, columns, header=header))
+  names = dict.fromkeys(name for record in records if isinstance(record, dict) for name in record)
+  for name in named:
+    if name not in names:
+      raise InputError(
+        f"--keep={name}: {source} has no such column; it has {', '.join(map(repr, names))}"
+      )
+  wanted = list(names if everything else dict.fromkeys(named))
+  own = {"prediction", "probabilities", "problem", *(f"p({label})" for label in task.labels)}
+  for name in wanted:
+    if name in own:
+      raise InputError(
+        f"--keep: the output has a column {name!r} of its own; rename the one of {source}, or name "
+        "other columns to keep"
+      )
+  kept = []
+  for record in records:
+    cells = record if isinstance(record, dict) else {}
+    kept.append({name: cells.get(name, "") for name in wanted})
+  return kept
 
 
 def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
@@ -129,23 +265,58 @@ def _merge_problems(rows: list, predicted: list[dict[str, Any]]) -> list[dict[st
   return results
 
 
-def _write(file: IO[str], results: Sequence[dict[str, Any]], suffix: str) -> None:
-  """Writes JSON lines for .jsonl, CSV for .csv, else TSV."""
+def _write(
+  file: IO[str], results: Sequence[dict[str, Any]], suffix: str, kept: list[str], withholds: bool
+) -> None:
+  """Writes JSON lines for .jsonl, CSV for .csv, else TSV.
+
+  Args:
+    kept: the columns that come before the prediction.
+    withholds: whether there is a column of problems even if no row has one.
+  """
   if suffix == ".jsonl":
     for result in results:
       print(json.dumps(result), file=file)
     return
   writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t", lineterminator="\n")
   labels = max((result["probabilities"] for result in results), key=len)  # {} of a problem
-  problems = any("problem" in result for result in results)
-  header = ["prediction", *(f"p({label})" for label in labels)]
+  problems = withholds or any("problem" in result for result in results)
+  header = [*kept, "prediction", *(f"p({label})" for label in labels)]
   writer.writerow([*header, "problem"] if problems else header)
   for result in results:
     probabilities = result["probabilities"]
     cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
     if problems:
       cells.append(result.get("problem", ""))
-    writer.writerow([result["prediction"], *cells])
+    writer.writerow([*(_cell(result[name]) for name in kept), result["prediction"], *cells])
+
+
+def _cell(value: Any) -> str:
+  return value if isinstance(value, str) else json.dumps(value)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+  """Shows on a terminal how many of `total` rows are done, in a line that is erased at the end."""
+  began = shown = time.monotonic()
+
+  def done(rows: int) -> None:
+    nonlocal shown
+    now = time.monotonic()
+    if not sys.stderr.isatty() or now - shown < 0.5:
+      return
+    left = (now - began) * (total - rows) / rows
+    line = f"{rows:,}/{total:,} rows  {left:,.0f} s left"
+    shown = now
+    # A line that wraps could not be rewritten.
+    line = line[: shutil.get_terminal_size().columns - 1]
+    print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+  try:
+    yield done
+  finally:
+    if shown > began:
+      print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _check_output(output: str, source: str | None, data_dir: str | None, overwrite: bool) -> None:
@@ -160,6 +331,12 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   if exists and data_dir and Path(output).resolve().is_relative_to(Path(data_dir).resolve()):
     raise InputError(f"--output={output} is a file of --data_dir; name another file")
   refuse_existing(output, "--output", overwrite)
+  if not output.endswith(_SUFFIXES):
+    suffix = Path(output).suffix
+    kind = "Excel workbooks are not written" if suffix == ".xlsx" else "the suffix is the format"
+    raise InputError(
+      f"--output={output}: {kind}; name a file in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
+    )
 
 
 @contextlib.contextmanager

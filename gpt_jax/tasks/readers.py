@@ -163,6 +163,18 @@ def read_every_row(
       yield error
 
 
+def read_cells(
+  path: str, columns: Sequence[str], *, header: bool = True
+) -> Iterator[dict[str, Any] | InputError]:
+  """Reads all columns of a table, row by row as read_every_row does.
+
+  Args:
+    path, header: see read_table.
+    columns: those that may not be named twice; without a header all columns.
+  """
+  return (record for _, record in _read_records(path, columns, header))
+
+
 def has_header(path: str, columns: Sequence[str]) -> bool:
   """Whether a table names its columns: always in CSV and JSON, else if the first line has one."""
   if path.endswith((".csv", ".jsonl", ".json")):

@@ -79,6 +79,69 @@ def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetu
   assert load_model(f"{folder}/best").step == best
 
 
+def test_the_dev_set_of_the_best_checkpoint_is_reported(finetuned):
+  folder = f"{finetuned.workdir}/seed_0"
+  best = finetuned.results[0]["best"]
+  with open(f"{folder}/dev_predictions.jsonl", encoding="utf-8") as file:
+    lines = [json.loads(line) for line in file]
+  rows = [line.split("\t") for line in open(f"{finetuned.data_dir}/dev.tsv", encoding="utf-8")]
+  assert [(line["where"], line["text"], line["label"]) for line in lines] == [
+    (f"dev.tsv:{number}", text, label.strip())
+    for number, (text, label) in enumerate(rows[1:], start=2)
+  ]
+  probabilities = np.array([line["probabilities"] for line in lines])
+  classes = np.array([["barks", "meows"].index(line["label"]) for line in lines])
+  of_truth = probabilities[np.arange(30), classes]
+  assert -np.log(of_truth).mean() == pytest.approx(best["dev_loss"], rel=1e-5)
+  report = verified(read_json(f"{folder}/dev_report.json"))
+  assert (report["labels"], report["n"], report["step"]) == (["barks", "meows"], 30, best["step"])
+  assert report["accuracy"] == best["dev_accuracy"]
+  assert report["majority"] == max(np.bincount(classes)) / 30
+  calibration = report["calibration"]
+  assert calibration["temperature"] == pytest.approx(fit_temperature(probabilities, classes))
+  for name, temperature in (("ece_before", 1.0), ("ece_after", calibration["temperature"])):
+    bins = reliability(scale(probabilities, temperature), classes)
+    assert calibration[name] == pytest.approx(expected_calibration_error(bins))
+  assert calibration["bins"] == bins
+
+
+def test_every_class_is_reported_as_scikit_learn_does():
+  rng = np.random.default_rng(0)
+  labels, classes = ("a", "b", "c", "never"), rng.integers(0, 3, 200)
+  probabilities = rng.dirichlet(np.ones(3), 200)
+  probabilities[np.arange(200), classes] += 0.3
+  probabilities = np.concatenate([probabilities / 1.3, np.zeros((200, 1))], axis=1)
+  report = class_report(labels, probabilities, classes)
+  predicted = probabilities.argmax(-1)
+  theirs = sklearn.metrics.classification_report(
+    classes, predicted, labels=range(4), target_names=labels, output_dict=True, zero_division=0
+  )
+  for label, values in report["per_class"].items():
+    expected = {name.removesuffix("-score"): value for name, value in theirs[label].items()}
+    assert values == pytest.approx(expected)
+  assert report["macro_f1"] == pytest.approx(np.mean([theirs[name]["f1-score"] for name in "abc"]))
+  confusion = np.zeros((4, 4), int)
+  np.add.at(confusion, (classes, predicted), 1)
+  assert report["confusion"] == confusion.tolist()
+
+
+def test_an_imperfect_best_checkpoint_before_the_end(finetuned, tmp_path, monkeypatch):
+  """Its parameters are read from the disk; a task with two texts and one of choices keep them."""
+  for split in ("train", "dev"):
+    (tmp_path / f"{split}.tsv").write_text("a\tb\tlabel\n" + "cat\tthe dog\tb\nsea\tmat\ta\n" * 16)
+  task = TableTask(columns=("a", "b"), transform="similarity")
+  for name, task in {
+    "similarity": task,
+    "multiple_choice": TableTask(columns=("label", "a", "b"), label="label_of"),
+  }.items():
+    if name == "multiple_choice":
+      continue
+    config = dataclasses.replace(finetuned.config, task=task, train=TrainConfig(epochs=1))
+    finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / name))
+    with open(tmp_path / name / "dev_predictions.jsonl", encoding="utf-8") as file:
+      assert json.loads(file.readline())["text"] == "cat\tthe dog"
+
+
 def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
   monkeypatch.setattr(Trainer, "fit", None)
   again = finetune.run(

@@ -2,17 +2,25 @@
 
 import csv
 import io
+import itertools
 import json
 import os
+import shutil
 import threading
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import gpt_jax
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
+from gpt_jax.files import read_json, with_checksum, write_json
+from gpt_jax.inference.abstention import choose_threshold
+from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -306,9 +314,237 @@ def test_either_a_file_or_a_split(checkpoint, given):
 def test_an_existing_output_is_replaced_only_on_request(checkpoint, tmp_path, monkeypatch):
   source, output = write(tmp_path, "in.txt", "the cat\n"), write(tmp_path, "out.tsv", "mine")
   with monkeypatch.context() as patch:
-    patch.setattr(predict, "load_model", lambda *_: pytest.fail())  # refused before any work
+    patch.setattr(predict, "load_ensemble", lambda *_: pytest.fail())  # refused before any work
     with pytest.raises(InputError, match="--output=.*out.tsv already exists; .*--overwrite"):
       predict.run(checkpoint, source, output)
   assert open(output, encoding="utf-8").read() == "mine"
   predict.run(checkpoint, source, output, overwrite=True)
   assert open(output, encoding="utf-8").read().startswith("prediction\t")
+
+
+def probabilities_of(results):
+  return np.array([list(result["probabilities"].values()) for result in results])
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+  return write(tmp_path_factory.mktemp("texts"), "in.txt", FORMS["lines.txt"])
+
+
+def test_probabilities_are_scaled_by_the_temperature_of_the_run(finetuned, texts, tmp_path, capsys):
+  best = f"{finetuned.workdir}/seed_1/best"
+  results = predict.run(best, texts, str(tmp_path / "scaled.tsv"))
+  temperature = read_json(f"{finetuned.workdir}/seed_1/dev_report.json")["calibration"][
+    "temperature"
+  ]
+  assert f"scaled by the temperature {temperature:.3f}, found on 30 dev" in capsys.readouterr().err
+  raw = predict.run(best, texts, str(tmp_path / "raw.tsv"), calibrate=False)
+  assert "temperature" not in capsys.readouterr().err
+  expected = scale(probabilities_of(raw), temperature)
+  assert np.abs(expected - probabilities_of(raw)).max() > 1e-3
+  np.testing.assert_allclose(probabilities_of(results), expected, atol=1e-6)
+  model = gpt_jax.load(best)
+  for calibrated, predicted in ((True, results), (False, raw)):
+    classified = model.classify(TEXTS, calibrated=calibrated)
+    np.testing.assert_allclose(
+      [list(each.values()) for each in classified], probabilities_of(predicted), atol=1e-6
+    )
+
+
+def test_the_temperature_of_another_step_is_not_used(
+  finetuned, checkpoint, texts, tmp_path, capsys
+):
+  predict.run(checkpoint, texts, str(tmp_path / "out.tsv"))
+  said = capsys.readouterr().err
+  assert "not calibrated: " in said and f"of step 48; give --checkpoint={checkpoint}/best" in said
+  with pytest.raises(InputError, match="--precision=0.9 needs the dev set: .* of step 48; give"):
+    predict.run(checkpoint, texts, precision=0.9)
+
+
+def test_an_ensemble_is_the_mean_of_its_seeds(finetuned, texts, tmp_path, capsys):
+  seeds = [f"{finetuned.workdir}/seed_{seed}/best" for seed in (0, 1)]
+  alone = [
+    probabilities_of(predict.run(seed, texts, str(tmp_path / f"{n}.tsv"), calibrate=False))
+    for n, seed in enumerate(seeds)
+  ]
+  mean = predict.run(seeds, texts, str(tmp_path / "mean.tsv"), calibrate=False)
+  np.testing.assert_allclose(probabilities_of(mean), np.mean(alone, axis=0), atol=1e-6)
+  capsys.readouterr()
+  scaled = predict.run(finetuned.workdir, texts, str(tmp_path / "workdir.tsv"))
+  assert predict.run(seeds, texts, str(tmp_path / "seeds.tsv")) == scaled
+  assert "scaled by the temperature" in capsys.readouterr().err
+  np.testing.assert_array_equal(
+    probabilities_of(scaled).argmax(-1), probabilities_of(mean).argmax(-1)
+  )
+
+
+def test_models_that_do_not_fit_together(finetuned, model_of, texts):
+  best = f"{finetuned.workdir}/seed_0/best"
+  with pytest.raises(
+    InputError, match="fine-tuned on rte .*; .*seed_0/best on table .columns text"
+  ):
+    predict.run([best, model_of("rte")], texts)
+  with pytest.raises(InputError, match="a language model without a head"):
+    predict.run([best, finetuned.pretrained], texts)
+
+
+def test_predictions_below_the_threshold_are_withheld(finetuned, texts, tmp_path, capsys):
+  best = f"{finetuned.workdir}/seed_0/best"
+  plain = predict.run(best, texts, str(tmp_path / "plain.tsv"))
+  highest = probabilities_of(plain).max(axis=-1)
+  threshold = float(np.sort(highest)[-2])
+  results = predict.run(best, texts, str(tmp_path / "some.csv"), threshold=threshold)
+  for result, before, confidence in zip(results, plain, highest, strict=True):
+    assert result["probabilities"] == before["probabilities"]
+    if confidence >= threshold:
+      assert result == before
+    else:
+      assert result["prediction"] is None
+      assert result["problem"] == (
+        f"probability {confidence:.4f} is below the threshold {threshold:.4f}"
+      )
+  assert "2 of 4 predictions are below the threshold" in capsys.readouterr().err
+  header, *lines = csv.reader(open(tmp_path / "some.csv", encoding="utf-8"))
+  assert header[-1] == "problem"
+  assert [line[0] for line in lines] == [result["prediction"] or "" for result in results]
+  assert predict.run(best, texts, str(tmp_path / "all.jsonl"), threshold=0.0) == plain
+
+
+@pytest.fixture
+def large_dev_set(finetuned, tmp_path):
+  """A copy of a run whose dev set has 400 rows, right where the model is confident; its folder."""
+  folder = tmp_path / "run"
+  shutil.copytree(f"{finetuned.workdir}/seed_0", folder)
+  rng = np.random.default_rng(0)
+  confidence = rng.uniform(0.5, 1, 400)
+  right = rng.random(400) < np.where(confidence > 0.7, 0.995, 0.6)
+  lines = []
+  for p, correct in zip(confidence, right, strict=True):
+    entry = {"where": "x", "text": "x", "label": "barks" if correct else "meows"}
+    lines.append(json.dumps(entry | {"probabilities": [p, 1 - p]}) + "\n")
+  content = "".join(lines)
+  (folder / "dev_predictions.jsonl").write_text(content)
+  report = read_json(f"{folder}/dev_report.json")
+  del report["checksum"]
+  report["calibration"]["temperature"] = 2.0
+  report["predictions_crc32"] = zlib.crc32(content.encode())
+  write_json(f"{folder}/dev_report.json", with_checksum(report))
+  confidence = scale(np.stack([confidence, 1 - confidence], axis=-1), 2.0).max(axis=-1)
+  return str(folder), confidence, right
+
+
+def test_a_precision_chooses_the_threshold_on_the_dev_set(large_dev_set, texts, tmp_path, capsys):
+  folder, confidence, right = large_dev_set
+  expected = choose_threshold(confidence, right, 0.95)
+  assert 0.55 < expected.value < 0.7
+  results = predict.run(f"{folder}/best", texts, str(tmp_path / "out.tsv"), precision=0.95)
+  said = capsys.readouterr().err
+  assert f"threshold {expected.value:.4f}: {expected.correct} of {expected.given} dev rows" in said
+  highest = probabilities_of(results).max(axis=-1)
+  assert [result["prediction"] is None for result in results] == list(highest < expected.value)
+  with pytest.raises(InputError, match="--precision=0.999: no threshold is sure to reach it"):
+    predict.run(f"{folder}/best", texts, precision=0.999)
+
+
+@pytest.mark.parametrize(
+  "name, change, message",
+  [
+    ("dev_report.json", lambda text: text.replace("0.", "1.", 1), "the checksum does not match"),
+    ("dev_predictions.jsonl", lambda text: text.replace("barks", "meows", 1), "does not belong to"),
+    ("dev_report.json", lambda text: text[:50], r"dev_report\.json: .*; restore it, or delete it"),
+  ],
+)
+def test_a_damaged_dev_set_is_noticed(large_dev_set, texts, name, change, message):
+  path = Path(large_dev_set[0], name)
+  path.write_text(change(path.read_text()))
+  with pytest.raises(InputError, match=message):
+    predict.run(f"{large_dev_set[0]}/best", texts)
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    ({"threshold": 0.9, "precision": 0.9}, "give --threshold, or --precision, which chooses one"),
+    ({"threshold": float("nan")}, "--threshold=nan: must be a probability, from 0 to 1"),
+    ({"threshold": -0.1}, "--threshold=-0.1: must be a probability"),
+    ({"precision": 1.0}, "--precision=1.0: must be between 0 and 1, for example 0.95"),
+    ({"output": "labels.xlsx"}, "--output=labels.xlsx: Excel workbooks are not written; name a"),
+    ({"output": "labels"}, "--output=labels: the suffix is the format; name a file in .tsv, .csv"),
+    ({"keep": ["id"]}, "--keep=id: .*in.txt has no such column; it has 'text'"),
+  ],
+)
+def test_flags_that_do_not_fit(checkpoint, texts, arguments, message):
+  with pytest.raises(InputError, match=message):
+    predict.run(checkpoint, texts, **arguments)
+  if "keep" in arguments:
+    with pytest.raises(InputError, match="--keep=id copies columns of --input; --data_dir has"):
+      predict.run(checkpoint, data_dir=".", **arguments)
+
+
+def test_a_score_has_no_threshold(model_of, tmp_path):
+  source = write(tmp_path, "pairs.txt", "the cat\tthe dog\n")
+  for name in ("threshold", "precision"):
+    with pytest.raises(InputError, match=f"--{name}: stsb does not give each row one of its lab"):
+      predict.run(model_of("stsb"), source, **{name: 0.5})
+
+
+ROWS = [  # id, text, note
+  ("7", "the cat", 'she said "hi"'),
+  ("", "", "no text"),
+  ("9", "a dog", "tab\tand\nline"),
+]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
+@pytest.mark.parametrize("keep", [["note", "id"], ["all"]])
+def test_kept_columns_stand_beside_their_predictions(checkpoint, tmp_path, suffix, keep):
+  path = tmp_path / "in.csv"
+  with open(path, "w", encoding="utf-8", newline="") as file:
+    csv.writer(file).writerows([("id", "text", "note"), *ROWS])
+  output = str(tmp_path / f"out.{suffix}")
+  with pytest.warns(UserWarning, match="1 of 3 rows have no prediction"):
+    results = predict.run(checkpoint, str(path), output, keep=keep)
+  names = ["id", "text", "note"] if keep == ["all"] else keep
+  if suffix == "jsonl":
+    lines = [json.loads(line) for line in open(output, encoding="utf-8")]
+    assert lines == results
+  else:
+    with open(output, encoding="utf-8", newline="") as file:
+      lines = list(csv.DictReader(file, delimiter="\t" if suffix == "tsv" else ","))
+    assert list(lines[0]) == [*names, "prediction", "p(barks)", "p(meows)", "problem"]
+  for line, row, label in zip(lines, ROWS, ("meows", "", "barks"), strict=True):
+    assert [line[name] for name in names] == [row[("id", "text", "note").index(n)] for n in names]
+    assert (line["prediction"] or "") == label
+
+
+def test_kept_cells_of_rows_that_cannot_be_read_are_empty(checkpoint, tmp_path):
+  source = write(tmp_path, "in.jsonl", '{"id": 3, "text": "the cat"}\n{"id"\n{"text": "a dog"}\n')
+  with pytest.warns(UserWarning, match="1 of 3 rows"):
+    results = predict.run(checkpoint, source, str(tmp_path / "out.csv"), keep=["id"])
+  assert [result["id"] for result in results] == [3, "", ""]
+  column = [row["id"] for row in csv.DictReader(open(tmp_path / "out.csv", encoding="utf-8"))]
+  assert column == ["3", "", ""]
+
+
+@pytest.mark.parametrize("keep", [["prediction"], ["all"]])
+def test_a_kept_column_may_not_be_called_as_one_of_the_output(checkpoint, tmp_path, keep):
+  source = write(tmp_path, "in.csv", "text,prediction\nthe cat,x\n")
+  with pytest.raises(InputError, match="--keep: the output has a column 'prediction' of its own"):
+    predict.run(checkpoint, source, keep=keep)
+
+
+def test_a_text_that_the_tokenizer_drops_costs_one_row(checkpoint, tmp_path):
+  source = write(tmp_path, "in.txt", "the cat\n\u200b\na dog\n")
+  with pytest.warns(UserWarning, match="1 of 3 rows have no prediction: .*in.txt:2: text field 1"):
+    results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
+  assert [result["prediction"] for result in results] == ["meows", None, "barks"]
+
+
+def test_progress_is_shown_on_a_terminal_only(checkpoint, texts, tmp_path, monkeypatch, capsys):
+  clock = SimpleNamespace(monotonic=itertools.count().__next__)
+  monkeypatch.setattr(predict, "time", clock)
+  predict.run(checkpoint, texts, str(tmp_path / "quiet.tsv"), batch_size=1)
+  assert "rows  " not in capsys.readouterr().err
+  monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+  predict.run(checkpoint, texts, str(tmp_path / "shown.tsv"), batch_size=1)
+  assert "\r\x1b[K4/4 rows  0 s left\r\x1b[K" in capsys.readouterr().err

@@ -1,0 +1,127 @@
+"""Several fine-tuned models of one task as one classifier: the mean of their probabilities."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.inference.calibration import fit_temperature
+from gpt_jax.inference.dev_report import DevSet, read_dev_set
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.task import LabeledTask
+
+
+@dataclasses.dataclass(frozen=True)
+class Ensemble:
+  """One model or more, fine-tuned on one task.
+
+  Attributes:
+    members: the models.
+    task: their task.
+  """
+
+  members: tuple[LoadedModel, ...]
+  task: LabeledTask
+
+  def encode(self, examples: Sequence[Any]) -> list[Encoded]:
+    """The examples for each member, whose vocabulary and context may be its own.
+
+    Raises:
+      InputError: an example without tokens.
+    """
+    encoded: dict[tuple[str, int], Encoded] = {}
+    keys = [(member.tokenizer.hash, member.spec.trunk.context) for member in self.members]
+    for key, member in zip(keys, self.members, strict=True):
+      if key not in encoded:
+        encoded[key] = self.task.encode(list(examples), member.tokenizer, key[1])
+    return [encoded[key] for key in keys]
+
+  def predict(
+    self, encoded: Sequence[Encoded], batch_size: int, done: Callable[[int], None]
+  ) -> Any:
+    """The predictions of make_predictor, averaged over the members.
+
+    Args:
+      encoded: from `encode`.
+      batch_size: examples per batch.
+      done: is called with the number of examples after every batch; it counts those of each member.
+    """
+    predictions: list[Any] = []
+    for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
+      before = number * len(examples)
+      predict = member.predictor()
+      predictions.append(predict(examples, batch_size, lambda n, before=before: done(before + n)))
+    return predictions[0] if len(predictions) == 1 else np.mean(predictions, axis=0)
+
+  def dev_set(self) -> DevSet:
+    """The ensemble's predictions for the dev set, and the temperature that calibrates them.
+
+    Raises:
+      MissingInput: a member has none that are of its step, or the members have different dev sets.
+      InputError: damaged files, or scipy is missing.
+    """
+    sets = [read_dev_set(member.folder, self.task.labels, member.step) for member in self.members]
+    first = sets[0]
+    if len(sets) == 1:
+      return first
+    for member, other in zip(self.members, sets, strict=True):
+      if other.where != first.where or not np.array_equal(other.classes, first.classes):
+        raise MissingInput(
+          f"{member.folder} has another dev set than {self.members[0].folder}, so none was "
+          "predicted by all"
+        )
+    probabilities = np.mean([each.probabilities for each in sets], axis=0)
+    temperature = fit_temperature(probabilities, first.classes)
+    return DevSet(first.where, first.classes, probabilities, temperature)
+
+
+def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
+  """Loads fine-tuned models.
+
+  Args:
+    checkpoints: of each model, see load_model. The workdir of several seeds stands for the best
+      checkpoint of every seed.
+
+  Raises:
+    InputError: no checkpoint, a language model, or models of different tasks.
+  """
+  paths = [path for checkpoint in checkpoints for path in _expand(checkpoint)]
+  members = tuple(load_model(path) for path in paths)
+  tasks = []
+  for member in members:
+    if member.task is None:
+      raise InputError(
+        f"--checkpoint={member.path}: a language model without a head; fine-tune it first, or "
+        "generate"
+      )
+    tasks.append(member.task)
+  first = tasks[0]
+  for member, task in zip(members, tasks, strict=True):
+    if (task.name, task.labels, task.columns) != (first.name, first.labels, first.columns):
+      raise InputError(
+        f"--checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
+        f"{_describe(first)}; an ensemble needs models of one task"
+      )
+    if len(members) > 1 and member.spec.head.per_token:
+      raise InputError(f"--checkpoint={member.path}: labels every word; give one checkpoint")
+  return Ensemble(members, first)
+
+
+def _expand(checkpoint: str) -> list[str]:
+  """The best checkpoints of the seeds in a workdir of several; else the checkpoint itself."""
+  names = os.listdir(checkpoint) if os.path.isdir(checkpoint) else []
+  seeds = [name for name in names if re.fullmatch(r"seed_\d+", name)]
+  if not seeds or "config.json" in names:
+    return [checkpoint]
+  seeds.sort(key=lambda name: int(name.removeprefix("seed_")))
+  return [os.path.join(checkpoint, seed, "best") for seed in seeds]
+
+
+def _describe(task: LabeledTask) -> str:
+  columns, labels = ", ".join(task.columns), ", ".join(task.labels)
+  return f"{task.name} (columns {columns}; labels {labels})"
