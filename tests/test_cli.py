@@ -382,6 +382,26 @@ CASES = [
   ("glue", "missing --checkpoints, --data_dir, --out; or --check alone"),
   ("glue --data_dir=labels --out=new.zip", "missing --checkpoints; or --check alone"),
   (
+    "predict --checkpoint={finetuned} --input=rows.tsv --output=new.xlsx",
+    "--output=new.xlsx: Excel workbooks are not written; name a file in .tsv, .csv or .jsonl",
+  ),
+  (
+    "predict --checkpoint={finetuned} --input=rows.tsv --threshold=2",
+    "--threshold=2.0: must be a probability, from 0 to 1",
+  ),
+  (
+    "predict --checkpoint={finetuned} --checkpoint={pretrained} --input=rows.tsv",
+    "a language model without a head",
+  ),
+  (
+    "predict --checkpoint={finetuned}/best --input=rows.tsv --precision=0.99",
+    "no threshold is sure to reach it",
+  ),
+  (
+    "predict --checkpoint={finetuned} --input=rows.tsv --keep=id",
+    "--keep=id: rows.tsv has no such",
+  ),
+  (
     "glue --checkpoints= --data_dir=labels --out=new.zip",
     "--checkpoints is empty; give one or more",
   ),

@@ -160,6 +160,9 @@ def write_dev_report(
     OSError: a file cannot be written.
   """
   classes = encoded.labels.argmax(axis=-1)
+  # Nine digits give the float32 back. The report is of these numbers, as others read them.
+  written = [[float(f"{p:.9g}") for p in row] for row in probabilities]
+  probabilities = np.array(written)
   report = class_report(task.labels, probabilities, classes)
   temperature = fit_temperature(probabilities, classes)
   before = reliability(probabilities, classes)
@@ -176,8 +179,7 @@ def write_dev_report(
       "where": location.removeprefix(os.path.join(data_dir, "")) if data_dir else location,
       "text": _text(task, encoded, n),
       "label": task.labels[classes[n]],
-      # Nine digits give the float32 back.
-      "probabilities": [float(f"{p:.9g}") for p in probabilities[n]],
+      "probabilities": written[n],
     }
     lines.append(json.dumps(entry) + "\n")
   content = "".join(lines).encode()

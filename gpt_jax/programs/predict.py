@@ -85,9 +85,9 @@ def run(
   _check_output(output, source, data_dir, overwrite)
   ensemble = load_ensemble([checkpoint] if isinstance(checkpoint, str) else checkpoint)
   task = ensemble.task
-  temperature, threshold = _calibration(ensemble, calibrate, threshold, precision)
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
+  temperature, threshold = _calibration(ensemble, calibrate, threshold, precision)
   rows, encoded = _encode(ensemble, rows)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
     with _progress(len(encoded[0]) * len(encoded)) as done:

@@ -21,6 +21,12 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
+from gpt_jax.inference.calibration import (
+  expected_calibration_error,
+  fit_temperature,
+  reliability,
+  scale,
+)
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.predictor import make_predictor
@@ -105,41 +111,16 @@ def test_the_dev_set_of_the_best_checkpoint_is_reported(finetuned):
   assert calibration["bins"] == bins
 
 
-def test_every_class_is_reported_as_scikit_learn_does():
-  rng = np.random.default_rng(0)
-  labels, classes = ("a", "b", "c", "never"), rng.integers(0, 3, 200)
-  probabilities = rng.dirichlet(np.ones(3), 200)
-  probabilities[np.arange(200), classes] += 0.3
-  probabilities = np.concatenate([probabilities / 1.3, np.zeros((200, 1))], axis=1)
-  report = class_report(labels, probabilities, classes)
-  predicted = probabilities.argmax(-1)
-  theirs = sklearn.metrics.classification_report(
-    classes, predicted, labels=range(4), target_names=labels, output_dict=True, zero_division=0
-  )
-  for label, values in report["per_class"].items():
-    expected = {name.removesuffix("-score"): value for name, value in theirs[label].items()}
-    assert values == pytest.approx(expected)
-  assert report["macro_f1"] == pytest.approx(np.mean([theirs[name]["f1-score"] for name in "abc"]))
-  confusion = np.zeros((4, 4), int)
-  np.add.at(confusion, (classes, predicted), 1)
-  assert report["confusion"] == confusion.tolist()
+def test_a_run_without_its_dev_report_is_finished(finetuned, tmp_path, monkeypatch, capsys):
+  def refuse(*_):
+    raise InputError("needs scikit-learn")
 
-
-def test_an_imperfect_best_checkpoint_before_the_end(finetuned, tmp_path, monkeypatch):
-  """Its parameters are read from the disk; a task with two texts and one of choices keep them."""
-  for split in ("train", "dev"):
-    (tmp_path / f"{split}.tsv").write_text("a\tb\tlabel\n" + "cat\tthe dog\tb\nsea\tmat\ta\n" * 16)
-  task = TableTask(columns=("a", "b"), transform="similarity")
-  for name, task in {
-    "similarity": task,
-    "multiple_choice": TableTask(columns=("label", "a", "b"), label="label_of"),
-  }.items():
-    if name == "multiple_choice":
-      continue
-    config = dataclasses.replace(finetuned.config, task=task, train=TrainConfig(epochs=1))
-    finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / name))
-    with open(tmp_path / name / "dev_predictions.jsonl", encoding="utf-8") as file:
-      assert json.loads(file.readline())["text"] == "cat\tthe dog"
+  monkeypatch.setattr(finetune, "write_dev_report", refuse)
+  config = dataclasses.replace(finetuned.config, train=TrainConfig(steps=1))
+  workdir = tmp_path / "run"
+  finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(workdir))
+  assert "no dev_report.json: needs scikit-learn\n" in capsys.readouterr().err
+  assert (workdir / "result.json").exists() and not (workdir / "dev_report.json").exists()
 
 
 def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):

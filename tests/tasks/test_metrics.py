@@ -27,6 +27,17 @@ def test_class_metrics_equal_their_definitions(classes):
   assert metrics.matthews(truth, predicted) == pytest.approx(matthews)
 
 
+def test_macro_f1_is_the_mean_over_the_classes():
+  rng = np.random.default_rng(0)
+  truth = rng.integers(0, 5, 300)
+  predicted = np.where(rng.random(300) < 0.6, truth, rng.integers(0, 5, 300))
+  of_each = [metrics.f1(truth == n, predicted == n) for n in range(5)]
+  assert metrics.macro_f1(truth, predicted) == pytest.approx(np.mean(of_each))
+  assert metrics.macro_f1(truth, np.zeros(300, int)) == pytest.approx(
+    metrics.f1(truth == 0, truth >= 0) / 5
+  )
+
+
 def test_correlations_equal_their_definitions():
   rng = np.random.default_rng(0)
   truth = rng.permutation(100) / 20
