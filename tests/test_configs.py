@@ -17,6 +17,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.task import all_tasks
 from gpt_jax.training.optimizer import make_optimizer
+from gpt_jax.training.recipe import with_recipe
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
@@ -118,7 +119,7 @@ def test_print_config(name):
     if " = " in line
   }
   assert shown["train.seed"] == "3"
-  assert shown["optim.learning_rate"] == ("6.25e-05" if ":" in name else "0.00025")
+  assert shown["optim.learning_rate"] == ("none" if ":" in name else "0.00025")
 
 
 @pytest.mark.parametrize("name", [task.name for task in all_tasks()] + ["table"])
@@ -155,6 +156,8 @@ def test_gpt1_is_the_paper():
 
 def test_fine_tuning_is_the_paper():
   config = load("finetune.py")
+  optim, train, _ = with_recipe(config.optim, config.train, 116_534_784, steps_per_epoch=268)
+  config = dataclasses.replace(config, optim=optim, train=train)
   assert (config.batch_size, config.train.epochs, config.lm_weight, config.head_dropout) == (
     32,
     3,

@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import os
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +30,7 @@ from gpt_jax.inference.dev_report import (
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.models.model import ModelConfig, make_heads, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
@@ -41,8 +43,11 @@ from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import BuiltinTask, LabeledTask
 from gpt_jax.training import hooks
+from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
+from gpt_jax.training.layerwise import Layerwise, below_head
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.recipe import with_recipe
 from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
@@ -54,7 +59,11 @@ FIRST_EVALUATION = 1000  # updates; see evaluation_due
 @register("finetune")
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig:
-  """A fine-tuning run; the defaults are the paper's (section 4.1)."""
+  """A fine-tuning run; the defaults are the paper's (section 4.1).
+
+  Learning rate, warm-up and epochs are too where the model has GPT-1's size; for others see
+  training/recipe.py.
+  """
 
   task: Any = option(BuiltinTask(), "the task: BuiltinTask, or TableTask for files of your own")
   lm_weight: float = option(
@@ -67,6 +76,29 @@ class FinetuneConfig:
     "k also the first k blocks",
     low=-1,
   )
+  train_layers: int | None = option(
+    None,
+    "parameters that train: none = all, 0 the head alone (a linear probe), "
+    "k also the last k blocks",
+    low=0,
+  )
+  unfreeze: bool = option(
+    False, "begin with train_layers, by default 0, and train one layer more in each epoch"
+  )
+  layer_decay: float = option(
+    1.0, "learning rate of a layer as a share of that of the layer above it", low=0.01, high=1.0
+  )
+  class_weights: tuple[str, ...] = option(
+    (),
+    "loss weight of the examples of a class: LABEL=WEIGHT,… (others 1), or balanced, in inverse "
+    "proportion to the class's frequency",
+  )
+  label_smoothing: float = option(
+    0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
+  )
+  patience: int = option(
+    0, "stop after so many evaluations without a better primary metric; 0: never", low=0
+  )
   batch_size: int = option(32, "examples in a batch", low=1, high=10**6)
   train_examples: int = option(
     0, "train on only so many examples, evenly spaced in the training set; 0: on all", low=0
@@ -78,15 +110,15 @@ class FinetuneConfig:
     TransformerConfig(), "the trunk for --pretrained=none; a checkpoint brings its own"
   )
   optim: OptimConfig = option(
-    OptimConfig(learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002),
+    OptimConfig(learning_rate=None, schedule="linear", warmup_steps=0, warmup_share=None),
     "optimizer and schedule",
   )
   mesh: MeshConfig = option(MeshConfig(), "how devices are used")
   train: TrainConfig = option(
     # One checkpoint beside the best: a sweep has many runs, and at GPT-1's size each checkpoint
     # takes 1.4 GB with its moments.
-    TrainConfig(epochs=3, log_every=50, keep_checkpoints=1),
-    "length of the run, logs and checkpoints",
+    TrainConfig(log_every=50, keep_checkpoints=1),
+    "length of the run, logs and checkpoints; without steps and epochs: by the model's size",
   )
 
   def __post_init__(self):
@@ -132,6 +164,7 @@ def run(
   task = task_config.build(data_dir)
   data = load_examples(config, task, data_dir, start)
   check_metrics(task)
+  config = complete(config, task, data["train"])
 
   # 3. Model and trainer, compiled once for all seeds.
   mesh = make_mesh(config.mesh)
@@ -255,6 +288,69 @@ def log_repeated_rows(task: LabeledTask, data_dir: str, examples: dict[str, list
       )
 
 
+def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> FinetuneConfig:
+  """The config with what it leaves open: learning rate, warm-up, epochs, balanced class weights.
+
+  Logs what it sets.
+  """
+  parameters = config.trunk.parameter_count()
+  optim, train, lines = with_recipe(
+    config.optim, config.train, parameters, len(train_set) // config.batch_size
+  )
+  weights = config.class_weights
+  if weights == ("balanced",):
+    numbers = balanced_weights(train_set.labels)
+    weights = tuple(f"{name}={x:.6g}" for name, x in zip(task.labels, numbers, strict=True))
+    lines.append(f"class weights {', '.join(weights)}")
+  for line in lines:
+    log(line)
+  return dataclasses.replace(config, optim=optim, train=train, class_weights=weights)
+
+
+def balanced_weights(labels: np.ndarray) -> np.ndarray:
+  """Weights in inverse proportion to the frequencies of the classes, [K], as scikit-learn's.
+
+  Args:
+    labels: [N, K], distributions.
+  """
+  counts = labels.sum(axis=0)
+  return counts.sum() / (len(counts) * np.maximum(counts, 1))
+
+
+def head_of(config: FinetuneConfig, task: LabeledTask) -> dict[str, Any]:
+  """The task's head as a JSON config, with the settings of this run.
+
+  Raises:
+    InputError: class weights or label smoothing for a head that has no such thing.
+  """
+  head = {**task.head, "dropout": config.head_dropout}
+  if not config.class_weights and not config.label_smoothing:
+    return head
+  if head["type"] != "classify" or head["pooling"] == "per_choice":
+    raise InputError(
+      f"class_weights and label_smoothing are for tasks with classes, not for {task.name}"
+    )
+  weights = []
+  given = dict(_weight(item, task.labels) for item in config.class_weights)
+  if given:
+    weights = [given.get(name, 1.0) for name in task.labels]
+  return {**head, "class_weights": weights, "label_smoothing": config.label_smoothing}
+
+
+def _weight(item: str, labels: Sequence[str]) -> tuple[str, float]:
+  name, _, number = item.rpartition("=")
+  try:
+    weight = float(number)
+  except ValueError:
+    weight = -1.0
+  if name not in labels or not 0 <= weight < float("inf"):
+    raise InputError(
+      f"class_weights: {item!r} should be LABEL=WEIGHT, with one of the labels "
+      f"{', '.join(labels)}, or balanced alone"
+    )
+  return name, weight
+
+
 def check_metrics(task: LabeledTask) -> None:
   """Computes each metric once. Raises InputError early if a package that it needs is missing."""
   for metric in task.metrics.values():
@@ -263,7 +359,9 @@ def check_metrics(task: LabeledTask) -> None:
 
 def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:
   """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss."""
-  heads = make_heads([{**task.head, "dropout": config.head_dropout}])
+  heads = make_heads([head_of(config, task)])
+  if is_probe(config):  # the auxiliary loss has no parameters to train
+    return ModelConfig(start.trunk, heads, start.attention)
   if config.lm_weight and start.attention != "causal":
     raise InputError(
       f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
@@ -278,18 +376,61 @@ def make_trainer(
   config: FinetuneConfig, spec: ModelConfig, train_set: Encoded, mesh: Mesh
 ) -> Trainer:
   """The trainer of a fine-tuning run, for every seed."""
-  model = spec.build()
+  model = (without_trunk_dropout(spec) if is_probe(config) else spec).build()
+  batches = make_batches(config, train_set, mesh)
+  frozen, layerwise = layers_of(config, spec, batches.steps_per_epoch)
   return Trainer.build(
     model,
     model_loss(model),
-    make_batches(config, train_set, mesh)(0),
-    make_optimizer(config.optim, total_steps(config, train_set)),
+    batches(0),
+    make_optimizer(config.optim, total_steps(config, train_set), frozen, layerwise),
     mesh,
     rules=spec.trunk.TENSOR_PARALLEL,
     fsdp=config.mesh.fsdp,
     backend=config.mesh.backend,
     microbatches=config.train.microbatches,
   )
+
+
+def is_probe(config: FinetuneConfig) -> bool:
+  """Whether nothing but the head ever trains."""
+  return config.train_layers == 0 and not config.unfreeze
+
+
+def without_trunk_dropout(spec: ModelConfig) -> ModelConfig:
+  """The model whose trunk computes the same features at every step: frozen, it cannot adapt to
+  dropout.
+  """
+  names = [field.name for field in dataclasses.fields(spec.trunk)]
+  rates = {name: 0.0 for name in names if name.endswith("_dropout")}
+  return dataclasses.replace(spec, trunk=dataclasses.replace(spec.trunk, **rates))
+
+
+def layers_of(
+  config: FinetuneConfig, spec: ModelConfig, steps_per_epoch: int
+) -> tuple[list[str], Layerwise]:
+  """Patterns of the paths of frozen parameters, and what trains later or more slowly.
+
+  Raises:
+    InputError: more layers than the trunk has.
+  """
+  paths = list(parameter_shapes(spec))
+  below = below_head(paths, spec.trunk)
+  blocks = max(map(below, paths)) - 1
+  trained = config.train_layers
+  if trained is not None and trained > blocks:
+    raise InputError(
+      f"train_layers={trained}: the checkpoint has {blocks} blocks; none trains all, with the "
+      "embeddings"
+    )
+  decay = config.layer_decay
+  scale = (lambda path: decay ** below(path)) if decay < 1 else None
+  if config.unfreeze:
+    first = trained or 0
+    return [], Layerwise(scale, lambda path: steps_per_epoch * max(0, below(path) - first))
+  if trained is None:
+    return [], Layerwise(scale)
+  return [f"^{re.escape(path)}$" for path in paths if below(path) > trained], Layerwise(scale)
 
 
 def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> PackedBatches:
@@ -402,16 +543,60 @@ def run_seed(
         hooks.evaluate(reporter, measure, evaluating),
         hooks.save(reporter, checkpoints, meta, saving),
       ]
-      state, evaluation = trainer.fit(
-        state, lambda step: trainer.local_part(batches(step)), steps, seed, run_hooks
-      )
+      if config.patience:
+        run_hooks.append(stop_early(workdir, primary, config.patience, first, evaluating))
+        if is_exhausted(evaluations(workdir, primary, first), config.patience):
+          steps = first  # it was ended between its last evaluation and its result
+      try:
+        state, evaluation = trainer.fit(
+          state, lambda step: trainer.local_part(batches(step)), steps, seed, run_hooks
+        )
+      except StoppedEarly as stop:
+        steps, evaluation = stop.step, stop.evaluation
+        reporter.say(f"step {steps:,}: no better {primary} in {config.patience} evaluations")
   evaluation = evaluation or measure(state.params)
   report(state.params, steps, workdir)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
   if is_main_process():
     result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}
     write_json(finished, with_checksum(result))
+    warn_of_majority(config, task, data["dev"], result["best"])
   return result
+
+
+def warn_of_majority(
+  config: FinetuneConfig, task: LabeledTask, dev_set: Encoded, best: dict[str, float]
+) -> None:
+  """Logs a warning if the best accuracy is not above the share of the commonest label by more than
+  its standard error: then the model has probably learned nothing but that label.
+  """
+  if dev_set.tags is not None or not len(dev_set):
+    return
+  shares = dev_set.labels.mean(axis=0)
+  commonest, share = int(shares.argmax()), float(shares.max())
+  standard_error = math.sqrt(share * (1 - share) / len(dev_set))
+  accuracy = best.get("dev_accuracy")
+  if accuracy is not None:
+    if accuracy > share + standard_error:
+      return
+    problem = (
+      f"the best dev accuracy, {accuracy:.1%}, is not above the share of the commonest label, "
+      f"{task.labels[commonest]} with {share:.1%} of {len(dev_set):,} dev rows"
+    )
+  elif best.get("dev_degenerate"):
+    problem = "the best model predicts the same for every dev row"
+  else:
+    return
+  rate, epochs = config.optim.learning_rate or 0.0, config.train.epochs
+  longer = (
+    f"--config.train.epochs={2 * epochs}"
+    if epochs
+    else f"--config.train.steps={2 * config.train.steps}"
+  )
+  log(
+    f"warning: {task.name}: {problem}; in another workdir try a higher rate, "
+    f"--config.optim.learning_rate={3 * rate:.2g}, and a longer run, {longer}"
+  )
 
 
 def data_identity(data: dict[str, Encoded], start: Start) -> dict[str, str]:

@@ -26,6 +26,7 @@ from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.recipe import PAPER_EPOCHS, PAPER_OPTIM
 
 # Further dev sets that a task's model is evaluated on.
 SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
@@ -53,7 +54,10 @@ BUDGETS = {
     "paper",
     0,
     0,
-    FinetuneConfig(train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1)),
+    FinetuneConfig(
+      optim=PAPER_OPTIM,  # also of checkpoints of another size
+      train=TrainConfig(epochs=PAPER_EPOCHS, log_every=100, keep_checkpoints=1),
+    ),
   ),
   # For a model of a few million parameters on a CPU, a few minutes per run.
   "small": Budget(

@@ -3,8 +3,9 @@ stacked parameters.
 """
 
 import dataclasses
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,13 @@ import optax
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
+from gpt_jax.training.layerwise import (
+  Layerwise,
+  delayed,
+  path_name,
+  scale_by_path,
+  zero_waiting,
+)
 from gpt_jax.training.schedules import make_schedule, warmup_length
 
 NOT_DECAYED = ("bias", "scale", "gain")
@@ -33,21 +41,27 @@ STACKED = (
 class OptimConfig:
   """The optimizer and its schedule; the defaults are the paper's for pre-training (section 4.1).
 
-  Fine-tuning uses `learning_rate=6.25e-5, schedule="linear", warmup_steps=0, warmup_share=0.002`.
-  Below 500 updates that warm-up is only the first update, whose learning rate is 0, as in OpenAI's
-  code; `min_warmup_steps` makes it longer.
+  The paper's fine-tuning has `learning_rate=6.25e-5, schedule="linear", warmup_steps=0,
+  warmup_share=0.002`; for models of other sizes see training/recipe.py. Below 500 updates that
+  warm-up is only the first update, whose learning rate is 0, as in OpenAI's code;
+  `min_warmup_steps` makes it longer.
   """
 
   optimizer: str = option("openai", "OpenAI's Adam, or optax.adamw", choices=("openai", "adamw"))
-  learning_rate: float = option(2.5e-4, "peak learning rate", low=0.0, high=1e3)
+  learning_rate: float | None = option(
+    2.5e-4, "peak learning rate; none, when fine-tuning: by the model's size", low=0.0, high=1e3
+  )
   schedule: str = option(
     "cosine", "shape after the warm-up", choices=("cosine", "linear", "constant")
   )
   warmup_steps: int = option(
     2000, "length of the warm-up; 0 if warmup_share is set", unit="updates", low=0
   )
-  warmup_share: float = option(
-    0.0, "length of the warm-up as a share of all updates", low=0.0, high=1.0
+  warmup_share: float | None = option(
+    0.0,
+    "length of the warm-up as a share of all updates; none, when fine-tuning: by the model's size",
+    low=0.0,
+    high=1.0,
   )
   min_warmup_steps: int = option(0, "the warm-up is at least this long", unit="updates", low=0)
   weight_decay: float = option(
@@ -68,7 +82,9 @@ class OptimConfig:
 
   def warmup_length(self, total_steps: int) -> float:
     """Updates until the learning rate peaks in a run of `total_steps`."""
-    return warmup_length(total_steps, self.warmup_steps, self.warmup_share, self.min_warmup_steps)
+    return warmup_length(
+      total_steps, self.warmup_steps, self.warmup_share or 0.0, self.min_warmup_steps
+    )
 
 
 class Optimizer(NamedTuple):
@@ -77,15 +93,21 @@ class Optimizer(NamedTuple):
   Attributes:
     transformation: its update takes the global norm of the gradient as `norm=`, if known.
     schedule: number of updates made before -> learning rate.
-    frozen: patterns of the paths of parameters that are not trained.
+    gate: (gradient, number of updates made before) -> the gradient with zeros for parameters that
+      do not train; make_step applies it before it takes the norm.
   """
 
   transformation: optax.GradientTransformationExtraArgs
   schedule: optax.Schedule
-  frozen: tuple[str, ...] = ()
+  gate: Callable[[Any, jax.Array], Any]
 
 
-def make_optimizer(config: OptimConfig, total_steps: int, frozen: Sequence[str] = ()) -> Optimizer:
+def make_optimizer(
+  config: OptimConfig,
+  total_steps: int,
+  frozen: Sequence[str] = (),
+  layerwise: Layerwise = Layerwise(),  # noqa: B008  # a constant
+) -> Optimizer:
   """The optimizer of a run.
 
   Args:
@@ -93,17 +115,22 @@ def make_optimizer(config: OptimConfig, total_steps: int, frozen: Sequence[str] 
     total_steps: updates of the run.
     frozen: regular expressions, searched for in the paths of parameters such as
       "trunk/block_0/mlp/in/kernel". A matching parameter has no moments, no update and no weight
-      decay; zero_frozen keeps it out of the norm as well (Trainer.build applies it).
+      decay, and is not in the norm.
+    layerwise: parameters with another learning rate, or that begin to train later. These too are
+      in norm, moments and decay only from then on.
   """
+  if config.learning_rate is None or config.warmup_share is None:
+    raise InputError(
+      "optim.learning_rate and optim.warmup_share: none is for fine-tuning; set a number"
+    )
   warmup = config.warmup_length(total_steps)
   schedule = make_schedule(config.schedule, config.learning_rate, warmup, total_steps)
-  if config.optimizer == "openai":
-    adam = scale_by_openai_adam(config.b1, config.b2, config.eps, config.weight_decay)
-    rule = optax.chain(adam, optax.scale_by_learning_rate(schedule))
+  if layerwise.start is None:
+    rule = _rule(config, schedule)
   else:
-    rule = optax.adamw(
-      schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed
-    )
+    rule = _begin_later(config, schedule, layerwise.start)
+  if layerwise.scale is not None:
+    rule = optax.chain(rule, scale_by_path(layerwise.scale))
   # The norm is that of all gradients together, after they were averaged over devices.
   clip_norm = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
   transformation = optax.with_extra_args_support(optax.chain(clip_norm, rule))
@@ -114,7 +141,52 @@ def make_optimizer(config: OptimConfig, total_steps: int, frozen: Sequence[str] 
         lambda frozen: "frozen" if frozen else "trained", is_frozen(params, frozen)
       ),
     )
-  return Optimizer(transformation, schedule, tuple(frozen))
+  gate = functools.partial(_gate, frozen=tuple(frozen), start=layerwise.start)
+  return Optimizer(transformation, schedule, gate)
+
+
+def _rule(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+  if config.optimizer == "openai":
+    adam = scale_by_openai_adam(config.b1, config.b2, config.eps, config.weight_decay)
+    return optax.chain(adam, optax.scale_by_learning_rate(schedule))
+  return optax.adamw(
+    schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed
+  )
+
+
+def _begin_later(
+  config: OptimConfig, schedule: optax.Schedule, start: Callable[[str], int]
+) -> optax.GradientTransformation:
+  """The rule with a state of its own for each group of parameters that begin at the same update;
+  all follow one schedule.
+  """
+
+  def partitioned(tree):
+    starts = jax.tree_util.tree_map_with_path(lambda path, _: start(path_name(path)), tree)
+    rules = {}
+    for first in set(jax.tree.leaves(starts)):
+      own_schedule = functools.partial(_shifted, schedule, first)
+      rules[f"from_{first:09}"] = delayed(_rule(config, own_schedule), first)
+    return optax.partition(rules, jax.tree.map(lambda first: f"from_{first:09}", starts))
+
+  def init(params):
+    return partitioned(params).init(params)
+
+  def update(grads, state, params=None, **_):
+    return partitioned(grads).update(grads, state, params)
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _shifted(schedule: optax.Schedule, first: int, count: jax.Array) -> jax.Array:
+  return schedule(count + first)
+
+
+def _gate(
+  grads: Any, updates: jax.Array, frozen: tuple[str, ...], start: Callable[[str], int] | None
+) -> Any:
+  grads = zero_frozen(grads, frozen)
+  return grads if start is None else zero_waiting(grads, updates, start)
 
 
 def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
@@ -123,13 +195,13 @@ def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
   Raises:
     ValueError: a pattern occurs in no path.
   """
-  paths = [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+  paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
   for pattern in patterns:
     if not any(re.search(pattern, path) for path in paths):
       raise ValueError(f"frozen: {pattern!r} matches no parameter; they are {', '.join(paths)}")
 
   def matches(path, _):
-    return any(re.search(pattern, _path(path)) for pattern in patterns)
+    return any(re.search(pattern, path_name(path)) for pattern in patterns)
 
   return jax.tree_util.tree_map_with_path(matches, params)
 
@@ -198,7 +270,7 @@ def decayed(params: Any) -> Any:
   """
 
   def decays(path, leaf):
-    name = _path(path)
+    name = path_name(path)
     if name.rsplit("/", 1)[-1] in NOT_DECAYED:
       return False
     if len(leaf.shape) < 2:
@@ -264,9 +336,5 @@ def join_matrices(parts: Any, like: Any, stacked: Sequence[tuple[str, int]] = ST
 
 
 def _stacking_axis(path: tuple, stacked: Sequence[tuple[str, int]]) -> int | None:
-  name = _path(path)
+  name = path_name(path)
   return next((axis for pattern, axis in stacked if re.search(pattern, name)), None)
-
-
-def _path(path: tuple) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator="/")

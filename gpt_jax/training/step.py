@@ -58,7 +58,7 @@ def make_step(
   *,
   microbatches: int = 1,
   backend: str = "jit",
-  gate: Callable[[Any], Any] = lambda grads: grads,
+  gate: Callable[[Any, jax.Array], Any] = lambda grads, updates: grads,
 ) -> Step:
   """The compiled step. The memory of the state that it is given is reused for the new one.
 
@@ -72,7 +72,8 @@ def make_step(
     state_shardings: from make_init.
     microbatches: M, parts whose gradients are accumulated.
     backend: "jit" on the mesh, or "pmap".
-    gate: applied to the gradient before its norm is taken, e.g. to zero frozen parameters.
+    gate: (gradient, completed updates) -> the gradient whose norm is taken, e.g. with zeros for
+      frozen parameters.
   """
   axis = PMAP_AXIS if backend == "pmap" else None
   gradient = _gradient(loss, microbatches, axis)
@@ -80,7 +81,8 @@ def make_step(
 
   def step(state: TrainState, batch: Any, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
     grads, metrics = gradient(state, batch, seed)
-    grads = gate(grads)
+    completed_updates = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
+    grads = gate(grads, completed_updates)
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"].total)
     # A select of every leaf would copy the old moments first: 8 % of a step on a CPU.
@@ -91,7 +93,6 @@ def make_step(
       state.params,
       state.opt_state,
     )
-    completed_updates = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
     metrics = {
       **metrics,
       "gradient_norm": norm,

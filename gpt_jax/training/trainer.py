@@ -1,7 +1,6 @@
 """Trainer: model, loss, optimizer and mesh assembled into one compiled training step."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import fit
-from gpt_jax.training.optimizer import Optimizer, zero_frozen
+from gpt_jax.training.optimizer import Optimizer
 from gpt_jax.training.step import TrainState, make_init, make_step
 
 
@@ -83,7 +82,7 @@ class Trainer:
       shardings,
       microbatches=microbatches,
       backend=backend,
-      gate=functools.partial(zero_frozen, patterns=optimizer.frozen),
+      gate=optimizer.gate,
     )
     return cls(mesh, microbatches, backend, make_state, shardings, step)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
+from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 
@@ -25,9 +26,20 @@ class ClassifyHead:
   )
   dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   weight: float = option(1.0, "loss weight", low=0.0)
+  class_weights: tuple[float, ...] = option(
+    (), "loss weight of the examples of each class; empty: 1 for all", low=0.0
+  )
+  label_smoothing: float = option(
+    0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
+  )
 
   def __post_init__(self):
     validate(self)
+    if self.class_weights and len(self.class_weights) != self.num_classes:
+      raise InputError(
+        f"ClassifyHead.class_weights: {len(self.class_weights)} weights for {self.num_classes} "
+        "classes; give one for each, or none"
+      )
 
   scope = "head"
   metric = "task_loss"
@@ -39,16 +51,30 @@ class ClassifyHead:
     return Classifier(self)
 
   def denominator(self, batch: Batch) -> jax.Array:
-    assert batch.labels is not None
-    return batch.labels.weights.sum()
+    return self._example_weights(batch).sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    """Cross-entropy with the labels' distributions; outputs are scores [N, K]."""
+    """Cross-entropy with the labels' distributions; outputs are scores [N, K].
+
+    An example counts as much as its class, so the mean is the weighted one of scikit-learn and
+    torch. Smoothing changes what is predicted, not that weight.
+    """
     del states, num_tokens
     labels = batch.labels
     assert labels is not None
-    per_example = -(labels.distributions * jax.nn.log_softmax(outputs)).sum(-1)
-    return Mean((per_example * labels.weights).sum(), self.denominator(batch))
+    wanted = labels.distributions
+    if self.label_smoothing:
+      wanted = (1 - self.label_smoothing) * wanted + self.label_smoothing / self.num_classes
+    per_example = -(wanted * jax.nn.log_softmax(outputs)).sum(-1)
+    return Mean((per_example * self._example_weights(batch)).sum(), self.denominator(batch))
+
+  def _example_weights(self, batch: Batch) -> jax.Array:
+    """The loss weight of each example, [N]; 0 for one that only fills the batch."""
+    labels = batch.labels
+    assert labels is not None
+    if not self.class_weights:
+      return labels.weights
+    return labels.weights * (labels.distributions @ jnp.asarray(self.class_weights))
 
   def decode(self, outputs) -> jax.Array:
     """Probabilities [N, K]."""

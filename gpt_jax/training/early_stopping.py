@@ -1,0 +1,63 @@
+"""Early stopping: a run ends when its evaluations have not improved for a while."""
+
+from collections.abc import Callable
+
+from gpt_jax.errors import InputError
+from gpt_jax.training.hooks import Hook, StepContext
+from gpt_jax.training.reporter import curve
+
+
+class StoppedEarly(Exception):
+  """Ends the training loop; not an error.
+
+  Attributes:
+    step: of the last update.
+    evaluation: of the parameters after it.
+  """
+
+  def __init__(self, step: int, evaluation: dict[str, float]):
+    super().__init__(f"stopped early at step {step}")
+    self.step = step
+    self.evaluation = evaluation
+
+
+def stop_early(
+  workdir: str, metric: str, patience: int, first: int, due: Callable[[int], bool]
+) -> Hook:
+  """Raises StoppedEarly after `patience` evaluations without a higher value of the metric.
+
+  It comes last among the hooks, behind those that evaluate and save. What it remembers is in
+  metrics.jsonl, so a resumed run stops where an uninterrupted one would.
+
+  Args:
+    workdir: of the run.
+    metric: of the evaluations; higher is better.
+    patience: evaluations, counted from the best one.
+    first: the step that the run resumes from; 0: it begins.
+    due: when evaluations are made.
+  """
+  values = evaluations(workdir, metric, first)
+
+  def run(moment: StepContext) -> None:
+    values.append(moment.evaluation[metric])
+    # A run that is being ended by a signal resumes first.
+    if is_exhausted(values, patience) and not moment.stopping:
+      raise StoppedEarly(moment.step, moment.evaluation)
+
+  return Hook(run, due)
+
+
+def is_exhausted(values: list[float], patience: int) -> bool:
+  """Whether the highest value, the first of equals, is `patience` or more evaluations old."""
+  return bool(values) and len(values) - 1 - values.index(max(values)) >= patience
+
+
+def evaluations(workdir: str, metric: str, until: int) -> list[float]:
+  """The values of a metric in the evaluations of a run up to a step."""
+  if not until:
+    return []
+  try:
+    steps, values = curve(workdir, metric)
+  except InputError:  # no evaluation so far
+    return []
+  return [value for step, value in zip(steps, values, strict=True) if step <= until]

@@ -1,0 +1,291 @@
+"""Fine-tuning for engineers: the default recipe, probes and layers, class weights, early stopping."""
+
+import dataclasses
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.utils.class_weight import compute_class_weight
+
+from gpt_jax.batch import Batch, Labels, Rows
+from gpt_jax.checkpoints import store as checkpoint
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import States
+from gpt_jax.programs import finetune
+from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.tasks.packing import OrderedBatches
+from gpt_jax.training import trainer
+from gpt_jax.training.early_stopping import is_exhausted
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+
+def changed(finetuned, **changes):
+  return dataclasses.replace(finetuned.config, **changes)
+
+
+def run(finetuned, config, workdir, pretrained=None, **named):
+  source = pretrained or finetuned.pretrained
+  return finetune.run(config, finetuned.data_dir, source, str(workdir), **named)
+
+
+def params_of(workdir):
+  return checkpoint.restore_params(str(workdir))[0]
+
+
+def saved_config(workdir):
+  with open(f"{workdir}/config.json", encoding="utf-8") as file:
+    return json.load(file)["config"]
+
+
+# The recipe.
+
+
+def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, capsys):
+  config = FinetuneConfig(
+    task=finetuned.config.task, batch_size=64, train=TrainConfig(steps=2, log_every=1)
+  )
+  results = run(finetuned, config, tmp_path / "run")
+  log = capsys.readouterr().err
+  assert "learning rate 0.001 (for a model of 0.0M parameters; --config.optim.learning_rate" in log
+  assert "epochs" not in log  # train.steps is set
+  optim = saved_config(tmp_path / "run")["optim"]
+  assert (optim["learning_rate"], optim["warmup_share"]) == (1e-3, 0.1)
+  assert run(finetuned, config, tmp_path / "run") == results
+  with pytest.raises(InputError, match="optim.learning_rate: 0.001 != 0.5"):
+    run(
+      finetuned,
+      dataclasses.replace(config, optim=dataclasses.replace(config.optim, learning_rate=0.5)),
+      tmp_path / "run",
+    )
+
+
+def test_a_run_at_the_majority_class_says_so_and_what_to_try(finetuned, tmp_path, capsys):
+  optim = dataclasses.replace(finetuned.config.optim, learning_rate=1e-9)
+  run(finetuned, changed(finetuned, optim=optim, train=TrainConfig(epochs=1)), tmp_path / "run")
+  log = capsys.readouterr().err
+  assert "is not above the share of the commonest label, " in log
+  assert "--config.optim.learning_rate=3e-09, and a longer run, --config.train.epochs=2" in log
+
+
+def test_a_run_that_learns_is_not_suspected(finetuned, capsys):
+  run(finetuned, finetuned.config, finetuned.workdir, seeds=2)
+  config, task = finetuned.config, finetuned.config.task.build(finetuned.data_dir)
+  loaded = load_model(f"{finetuned.workdir}/seed_0")
+  dev = task.encode(task.examples(finetuned.data_dir, "dev"), loaded.tokenizer, 64)
+  finetune.warn_of_majority(config, task, dev, finetuned.results[0]["best"])
+  assert "warning" not in capsys.readouterr().err
+
+
+# Layers.
+
+
+def test_a_probe_equals_logistic_regression(finetuned, make_run, tmp_path):
+  """The head alone, trained to convergence on labels that no plane separates, against
+  scikit-learn's on the same features: the frozen trunk's hidden states at the anchors.
+  """
+  trunk = TransformerConfig(
+    load_model(finetuned.pretrained).spec.trunk.vocab_size, context=32, layers=1, width=4, heads=2
+  )
+  source = make_run(tmp_path / "pretrained", ModelConfig(trunk))
+  config = changed(
+    finetuned,
+    train_layers=0,
+    batch_size=128,
+    head_dropout=0.0,
+    class_weights=("balanced",),
+    optim=OptimConfig(
+      learning_rate=0.3, schedule="linear", warmup_steps=0, weight_decay=0.0, clip_norm=0.0
+    ),
+    train=TrainConfig(steps=500, log_every=500),
+  )
+  run(finetuned, config, tmp_path / "run", source)
+  loaded = load_model(str(tmp_path / "run"))
+  task = finetuned.config.task.build(finetuned.data_dir)
+  encoded = task.encode(task.examples(finetuned.data_dir, "train"), loaded.tokenizer, 32)
+  (batch,) = OrderedBatches(encoded, 128)
+  outputs = loaded.model.apply({"params": loaded.params}, batch)
+  hidden = np.asarray(outputs.states.hidden).reshape(-1, 4)
+  features = hidden[batch.labels.anchors[:, 0]]
+  truth = encoded.labels.argmax(axis=1)
+  wanted = LogisticRegression(C=np.inf, tol=1e-8, max_iter=5000, class_weight="balanced")
+  wanted.fit(features, truth)
+  probabilities = wanted.predict_proba(features)
+  assert 0.05 < probabilities[:, 1].std() and probabilities.max() < 0.999
+  np.testing.assert_allclose(jax.nn.softmax(outputs.heads[-1]), probabilities, atol=1e-3)
+
+
+def test_a_probe_leaves_the_trunk_and_has_no_auxiliary_loss(finetuned, tmp_path):
+  run(
+    finetuned,
+    changed(finetuned, train_layers=0, train=TrainConfig(steps=3, log_every=1)),
+    tmp_path / "run",
+  )
+  before, after = load_model(finetuned.pretrained), load_model(str(tmp_path / "run"))
+  used = before.tokenizer.vocab_size
+  tokens = [loaded.params["trunk"].pop("tokens") for loaded in (before, after)]
+  np.testing.assert_array_equal(tokens[0][:used], tokens[1][:used])
+  jax.tree.map(np.testing.assert_array_equal, before.params["trunk"], after.params["trunk"])
+  assert np.any(after.params["head"]["bias"])
+  assert [head.scope for head in after.spec.heads] == ["head"]
+  assert after.spec.trunk == before.spec.trunk, "dropout was off in this run alone"
+
+
+def test_the_last_block_alone_trains(finetuned, tmp_path):
+  run(finetuned, changed(finetuned, train_layers=1, train=TrainConfig(steps=3)), tmp_path / "run")
+  before, after = load_model(finetuned.pretrained), load_model(str(tmp_path / "run"))
+  before, after = before.params["trunk"], after.params["trunk"]
+  np.testing.assert_array_equal(before["positions"], after["positions"])
+  assert all(
+    np.any(a != b)
+    for a, b in zip(jax.tree.leaves(before["block_0"]), jax.tree.leaves(after["block_0"]))
+  )
+
+
+def test_unfreezing_adds_a_layer_per_epoch(finetuned, tmp_path):
+  config = changed(
+    finetuned, unfreeze=True, train=TrainConfig(epochs=3, checkpoint_every=8, keep_checkpoints=3)
+  )
+  run(finetuned, config, tmp_path / "run")
+  start = load_model(finetuned.pretrained).params["trunk"]
+  moved = {}
+  for step in (8, 16, 24):  # the ends of the epochs; the first update has rate 0
+    trunk = params_of(tmp_path / "run" / "checkpoints" / str(step))["trunk"]
+    names = ("block_0", "positions")
+    moved[step] = [name for name in names if not same(start[name], trunk[name])]
+  assert moved == {8: [], 16: ["block_0"], 24: ["block_0", "positions"]}
+
+
+def same(a, b):
+  return all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))
+
+
+def test_lower_layers_move_less(finetuned, tmp_path):
+  moved = {}
+  for decay in (1.0, 0.1):
+    config = changed(finetuned, layer_decay=decay, train=TrainConfig(steps=2))
+    run(finetuned, config, tmp_path / f"run_{decay}")
+    start = load_model(finetuned.pretrained).params["trunk"]
+    trunk = params_of(tmp_path / f"run_{decay}")["trunk"]
+    moved[decay] = [
+      np.abs(trunk[name] - start[name]).max() if name == "positions"
+      else np.abs(trunk[name]["mlp"]["in"]["bias"] - start[name]["mlp"]["in"]["bias"]).max()
+      for name in ("block_0", "positions")
+    ]  # fmt: skip
+  # Of two updates the first has rate 0, so the second is from the same parameters.
+  np.testing.assert_allclose(moved[0.1], np.array(moved[1.0]) * [0.1, 0.01], rtol=1e-3)
+
+
+def test_more_layers_than_there_are_is_refused(finetuned, tmp_path):
+  with pytest.raises(InputError, match="train_layers=2: the checkpoint has 1 blocks"):
+    run(finetuned, changed(finetuned, train_layers=2), tmp_path / "run")
+  assert not os.path.exists(tmp_path / "run")
+
+
+# Class weights and label smoothing.
+
+
+@pytest.mark.parametrize("weights", [(), (0.5, 2.0, 0.0)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_the_loss_is_scikit_learns_weighted_log_loss(weights, smoothing):
+  rng = np.random.default_rng(0)
+  truth, scores = rng.integers(3, size=40), rng.normal(size=(40, 3)).astype(np.float32)
+  zeros = np.zeros((40, 1), np.int32)
+  labels = Labels(zeros, np.eye(3, dtype=np.float32)[truth], (np.arange(40) < 30) * np.float32(1))
+  batch = Batch(Rows(zeros, zeros), labels=labels)
+  head = ClassifyHead(3, class_weights=weights, label_smoothing=smoothing)
+  mean = head.loss(scores, States(None, None), batch, 0)
+  probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+  examples = np.array(weights or (1, 1, 1))[truth] * (np.arange(40) < 30)
+  wanted = (1 - smoothing) * log_loss(truth, probabilities, sample_weight=examples)
+  for k in range(3):  # a smoothed label is every class a little
+    everywhere = np.full(40, k)
+    wanted += (
+      smoothing / 3 * log_loss(everywhere, probabilities, sample_weight=examples, labels=[0, 1, 2])
+    )
+  np.testing.assert_allclose(mean.value, wanted, rtol=1e-5)
+  np.testing.assert_allclose(mean.weight, head.denominator(batch))
+
+
+def test_balanced_weights_are_scikit_learns_and_are_saved(finetuned, tmp_path):
+  config = changed(finetuned, class_weights=("balanced",), train=TrainConfig(steps=1))
+  run(finetuned, config, tmp_path / "run")
+  task = finetuned.config.task.build(finetuned.data_dir)
+  truth = [np.argmax(x.label) for x in task.examples(finetuned.data_dir, "train")]
+  wanted = compute_class_weight("balanced", classes=np.arange(2), y=np.array(truth))
+  head = load_model(str(tmp_path / "run")).spec.head
+  np.testing.assert_allclose(head.class_weights, wanted, rtol=1e-5)
+
+
+def test_weights_of_some_labels(finetuned, tmp_path):
+  config = changed(
+    finetuned, class_weights=("meows=3",), label_smoothing=0.1, train=TrainConfig(steps=1)
+  )
+  run(finetuned, config, tmp_path / "run")
+  head = load_model(str(tmp_path / "run")).spec.head
+  assert (head.class_weights, head.label_smoothing) == ((1.0, 3.0), 0.1)
+
+
+@pytest.mark.parametrize("weights", ["meow=3", "meows", "meows=-1", "meows=inf", "meows=x"])
+def test_wrong_weights_are_refused(finetuned, tmp_path, weights):
+  with pytest.raises(InputError, match=r"should be LABEL=WEIGHT, with one of .* barks, meows"):
+    run(finetuned, changed(finetuned, class_weights=(weights,)), tmp_path / "run")
+  assert not os.path.exists(tmp_path / "run")
+
+
+# Early stopping.
+
+
+@pytest.mark.parametrize(
+  "values, patience, exhausted",
+  [
+    ([], 1, False),
+    ([0.5], 1, False),
+    ([0.5, 0.5], 1, True),
+    ([0.5, 0.4, 0.6], 2, False),
+    ([0.5, 0.4, 0.5], 2, True),
+    ([0.5, 0.6, 0.6, 0.6], 3, False),
+  ],
+)
+def test_patience_counts_from_the_first_of_the_best(values, patience, exhausted):
+  assert is_exhausted(values, patience) == exhausted
+
+
+def test_a_run_stops_early_and_resumes_exactly(finetuned, tmp_path, monkeypatch, capsys):
+  config = changed(finetuned, patience=2, train=TrainConfig(epochs=20, log_every=8))
+  (result,) = run(finetuned, config, tmp_path / "whole")
+  assert result["steps"] == result["best"]["step"] + 2 * 8 < 160
+  assert "no better dev_accuracy in 2 evaluations" in capsys.readouterr().err
+  assert load_model(f"{tmp_path}/whole/best").step == result["best"]["step"]
+
+  make_step, calls = trainer.make_step, []
+
+  def interrupted(*arguments, **named):
+    step = make_step(*arguments, **named)
+
+    def counted(*inputs):
+      calls.append(1)
+      if len(calls) == result["steps"] - 3:  # within the last epoch
+        raise KeyboardInterrupt
+      return step(*inputs)
+
+    return counted
+
+  monkeypatch.setattr(trainer, "make_step", interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    run(finetuned, config, tmp_path / "resumed")
+  assert run(finetuned, config, tmp_path / "resumed") == [result]
+  assert same(params_of(tmp_path / "whole"), params_of(tmp_path / "resumed"))
+  # Ended between its last evaluation and its result, it trains no further.
+  os.remove(tmp_path / "resumed" / "result.json")
+  calls.clear()
+  assert run(finetuned, config, tmp_path / "resumed") == [result]
+  assert not calls

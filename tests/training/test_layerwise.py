@@ -1,0 +1,117 @@
+"""Parameters that train later or more slowly than others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.training.layerwise import Layerwise, below_head
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+
+START, STEPS = 3, 8
+
+
+def params_of(seed):
+  rng = np.random.default_rng(seed)
+  return {
+    name: {"kernel": jnp.asarray(rng.normal(size=(2, 3)), jnp.float32)} for name in ("head", "late")
+  }
+
+
+def options(rule, **changes):
+  return OptimConfig(
+    optimizer=rule, learning_rate=0.1, schedule="linear", warmup_steps=4, weight_decay=0.5,
+    clip_norm=0.0, **changes,
+  )  # fmt: skip
+
+
+def train(optimizer, params, steps=range(STEPS)):
+  state, update = optimizer.transformation.init(params), jax.jit(optimizer.transformation.update)
+  history = []
+  for step in steps:
+    updates, state = update(params_of(100 + step), state, params)
+    params = optax.apply_updates(params, updates)
+    history.append(params)
+  return history
+
+
+def late(path):
+  return START if path.startswith("late/") else 0
+
+
+@pytest.mark.parametrize("rule", ["openai", "adamw"])
+def test_a_late_parameter_waits_and_then_trains_as_if_the_rule_began_there(rule):
+  config, params = options(rule), params_of(0)
+  history = train(make_optimizer(config, STEPS, layerwise=Layerwise(start=late)), params)
+  for n in range(START):
+    np.testing.assert_array_equal(history[n]["late"]["kernel"], params["late"]["kernel"])
+  # The rule from update 3 on, at the rates that the one schedule has there.
+  whole = make_optimizer(config, STEPS)
+  direction = make_optimizer(
+    OptimConfig(
+      optimizer=rule,
+      learning_rate=1.0,
+      schedule="constant",
+      warmup_steps=0,
+      weight_decay=0.5,
+      clip_norm=0.0,
+    ),  # fmt: skip
+    STEPS,
+  ).transformation
+  wanted, state = params["late"], direction.init(params["late"])
+  for step in range(START, STEPS):
+    updates, state = direction.update(params_of(100 + step)["late"], state, wanted)
+    rate = whole.schedule(step)
+    wanted = jax.tree.map(lambda p, u, rate=rate: p + rate * u, wanted, updates)
+  np.testing.assert_allclose(history[-1]["late"]["kernel"], wanted["kernel"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["openai", "adamw"])
+def test_the_others_train_as_without_it(rule):
+  config, params = options(rule), params_of(0)
+  (*_, got) = train(make_optimizer(config, STEPS, layerwise=Layerwise(start=late)), params)
+  (*_, want) = train(make_optimizer(config, STEPS), params)
+  np.testing.assert_allclose(got["head"]["kernel"], want["head"]["kernel"], rtol=1e-6)
+
+
+def test_waiting_gradients_are_not_in_the_norm():
+  gate = make_optimizer(options("openai"), STEPS, layerwise=Layerwise(start=late)).gate
+  grads = params_of(0)
+  before, after = gate(grads, jnp.int32(START - 1)), gate(grads, jnp.int32(START))
+  assert not np.any(before["late"]["kernel"])
+  jax.tree.map(np.testing.assert_array_equal, after, grads)
+  np.testing.assert_array_equal(before["head"]["kernel"], grads["head"]["kernel"])
+
+
+@pytest.mark.parametrize("rule", ["openai", "adamw"])
+def test_rates_differ_by_path(rule):
+  config, params = options(rule), params_of(0)
+  layerwise = Layerwise(scale=lambda path: 0.25 if path.startswith("late/") else 1.0)
+  first = make_optimizer(config, STEPS, layerwise=layerwise).transformation
+  second = make_optimizer(config, STEPS).transformation
+  grads = params_of(1)
+  # The first update has rate 0.
+  _, state = first.update(grads, first.init(params), params)
+  got, _ = first.update(grads, state, params)
+  _, state = second.update(grads, second.init(params), params)
+  want, _ = second.update(grads, state, params)
+  np.testing.assert_allclose(got["late"]["kernel"], 0.25 * want["late"]["kernel"], rtol=1e-6)
+  np.testing.assert_array_equal(got["head"]["kernel"], want["head"]["kernel"])
+
+
+@pytest.mark.parametrize(
+  "trunk, distances",
+  [
+    (
+      TransformerConfig(vocab_size=9, layers=3),
+      {"head/kernel": 0, "trunk/block_2/mlp/in/kernel": 1, "trunk/block_0/x": 3, "trunk/tokens": 4},
+    ),
+    (LSTMConfig(vocab_size=9), {"tags/bias": 0, "trunk/read/kernel": 1, "trunk/tokens": 2}),
+  ],
+)
+def test_distance_from_the_head(trunk, distances):
+  below = below_head(distances, trunk)
+  assert {path: below(path) for path in distances} == distances
