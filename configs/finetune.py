@@ -1,5 +1,8 @@
-"""Fine-tuning as in the paper (section 4.1): 3 epochs, batches of 32, learning rate 6.25e-5 with
-linear decay after a warm-up of 0.2 %.
+"""Fine-tuning as in the paper (section 4.1): batches of 32, linear decay and, for a model of GPT-1's
+size, 3 epochs, learning rate 6.25e-5 and a warm-up of 0.2 %.
+
+Smaller models get a larger rate, a longer warm-up and more epochs (gpt_jax/training/recipe.py); each
+run prints its own, and --config.optim.learning_rate, .optim.warmup_share and .train.epochs set them.
 
   python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR \
     --pretrained=runs/gpt1 --workdir=runs/cola
@@ -7,7 +10,10 @@ linear decay after a warm-up of 0.2 %.
 Tasks: cola, sst2, mrpc, qqp, stsb, mnli, mnli-mismatched, qnli, rte, snli, scitail, race,
 race-middle, race-high, storycloze, storycloze-2018; wnli, which is in GLUE but not in the paper;
 story-ending, story-doing, story-company, story-next and story-tags (one tag per word) of the
-embedded story world. With `:table`, files of your own:
+embedded story world. With `:table`, files of your own; in one of two columns the label is found:
+
+  python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR \
+    --pretrained=DIR --workdir=DIR --config.task.train=tickets.csv --config.task.dev_share=0.1
 
   python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR \
     --pretrained=DIR --workdir=DIR --config.task.columns=question,answer \
@@ -20,7 +26,7 @@ Hardware: one GPU, minutes per task; for a small model a CPU (README.md). Expect
 results with the full model are CoLA 45.4, RTE 56.0, MRPC 82.3, STS-B 82.0, RACE 59.0; each run
 prints its task's.
 
-Below 500 updates the warm-up is the first update alone, with learning rate 0;
+Below 500 updates a warm-up of 0.2 % is the first update alone, with learning rate 0;
 --config.optim.min_warmup_steps makes it longer.
 """
 

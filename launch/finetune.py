@@ -1,7 +1,7 @@
 """Fine-tunes a pre-trained checkpoint on a labeled task.
 
 python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=DIR
-  --workdir=DIR [--seeds=3]
+  --workdir=DIR [--seeds=3 | --folds=5]
 """
 
 from absl import flags
@@ -28,6 +28,12 @@ TOKENIZER = flags.DEFINE_string(
 SEEDS = flags.DEFINE_integer(
   "seeds", 1, "number of runs, each with its own seed and folder", lower_bound=1
 )
+FOLDS = flags.DEFINE_integer(
+  "folds",
+  1,
+  "number of runs, each holding out another part of a table's training file in place of a dev file",
+  lower_bound=1,
+)
 WORKDIR = command_line.define_workdir()
 command_line.define_distributed()
 
@@ -41,6 +47,7 @@ def main():
     PRETRAINED.value,
     WORKDIR.value,
     seeds=SEEDS.value,
+    folds=FOLDS.value,
     tokenizer=TOKENIZER.value,
   )
   several = SEEDS.value > 1

@@ -119,8 +119,9 @@ def _is_claimed(
 def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
   """Raises InputError if a folder without config.json holds the files of something else."""
   for name in sorted(listing(workdir)):
-    if name.startswith("seed_"):
-      raise InputError(f"--workdir={workdir} holds runs of several seeds; use another folder")
+    if name.startswith(("seed_", "fold_")):
+      kind = f"{name[:4]}s"
+      raise InputError(f"--workdir={workdir} holds runs of several {kind}; use another folder")
     unfinished = name.startswith("config.json.")
     if name not in _FILES_BEFORE_CONFIG and not unfinished:
       raise InputError(

@@ -5,9 +5,8 @@ import dataclasses
 import functools
 import math
 import os
-import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,7 +29,12 @@ from gpt_jax.inference.dev_report import (
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import ModelConfig, make_heads, parameter_shapes
+from gpt_jax.models.model import (
+  ModelConfig,
+  make_heads,
+  parameter_shapes,
+  without_trunk_dropout,
+)
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
@@ -41,10 +45,12 @@ from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
+from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask, LabeledTask
 from gpt_jax.training import hooks
+from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
-from gpt_jax.training.layerwise import Layerwise, below_head
+from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.recipe import with_recipe
@@ -132,34 +138,44 @@ def run(
   workdir: str,
   *,
   seeds: int = 1,
+  folds: int = 1,
   tokenizer: str = "",
 ) -> list[dict[str, Any]]:
-  """Fine-tunes one model per seed and evaluates on the dev set as OpenAI's code does.
+  """Fine-tunes one model per seed or fold, and evaluates on the dev set as OpenAI's code does.
 
-  The checkpoint with the best primary metric is `<workdir>/best`. With several seeds,
+  The checkpoint with the best primary metric is `<workdir>/best`. With several seeds or folds,
   `summary.json` has the spread of every metric.
 
   Args:
     config: see configs/finetune.py.
     data_dir: folder of the task's official files, or "tfds:DIR".
     pretrained: a checkpoint (see load_model), or "none".
-    workdir: folder of the run; with several seeds each has a folder `seed_<n>` in it.
+    workdir: folder of the run; with several seeds or folds each has a folder `seed_<n>` or
+      `fold_<n>` in it.
     seeds: number of runs, from config.train.seed on; finished ones are skipped.
+    folds: for a table, the number of runs that each hold out another part of the training file as
+      dev set.
     tokenizer: folder of a vocabulary; only if pretrained is "none".
 
   Returns:
-    Each seed's `result.json`: the last evaluation and, on process 0, the best one.
+    The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
   """
   if not isinstance(config, FinetuneConfig):
     raise InputError(
       f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
     )
 
+  if folds > 1:
+    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, tokenizer)
+
   # 1. Checkpoint and vocabulary.
   start = load_start(config, pretrained, tokenizer)
 
   # 2. Task and examples.
   task_config = config.task.with_labels(data_dir)
+  if isinstance(task_config, TableTask) and task_config.columns != config.task.columns:
+    columns = ", ".join(task_config.columns)
+    log(f"text columns: {columns}; label column: {task_config.label}")
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = task_config.build(data_dir)
   data = load_examples(config, task, data_dir, start)
@@ -183,6 +199,37 @@ def run(
     results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
   if seeds > 1:
     write_summary(results, workdir)
+  return results
+
+
+def cross_validate(
+  config: FinetuneConfig,
+  data_dir: str,
+  pretrained: str,
+  workdir: str,
+  folds: int,
+  seeds: int,
+  tokenizer: str,
+) -> list[dict[str, Any]]:
+  """One run for each part of a table's training file that is held out; see run.
+
+  Raises:
+    InputError: a task that is no table, or several seeds as well.
+  """
+  if not isinstance(config.task, TableTask):
+    raise InputError(f"--folds={folds}: only tables have folds; this task has a dev set of its own")
+  if seeds > 1:
+    raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")
+  results = []
+  for fold in range(folds):
+    log(f"fold {fold + 1} of {folds}")
+    task = dataclasses.replace(config.task, folds=folds, fold=fold)
+    folder = os.path.join(workdir, f"fold_{fold}")
+    (result,) = run(
+      dataclasses.replace(config, task=task), data_dir, pretrained, folder, tokenizer=tokenizer
+    )
+    results.append({**result, "fold": fold})
+  write_summary(results, workdir)
   return results
 
 
@@ -299,22 +346,11 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
   )
   weights = config.class_weights
   if weights == ("balanced",):
-    numbers = balanced_weights(train_set.labels)
-    weights = tuple(f"{name}={x:.6g}" for name, x in zip(task.labels, numbers, strict=True))
+    weights = balanced(train_set.labels, task.labels)
     lines.append(f"class weights {', '.join(weights)}")
   for line in lines:
     log(line)
   return dataclasses.replace(config, optim=optim, train=train, class_weights=weights)
-
-
-def balanced_weights(labels: np.ndarray) -> np.ndarray:
-  """Weights in inverse proportion to the frequencies of the classes, [K], as scikit-learn's.
-
-  Args:
-    labels: [N, K], distributions.
-  """
-  counts = labels.sum(axis=0)
-  return counts.sum() / (len(counts) * np.maximum(counts, 1))
 
 
 def head_of(config: FinetuneConfig, task: LabeledTask) -> dict[str, Any]:
@@ -330,25 +366,8 @@ def head_of(config: FinetuneConfig, task: LabeledTask) -> dict[str, Any]:
     raise InputError(
       f"class_weights and label_smoothing are for tasks with classes, not for {task.name}"
     )
-  weights = []
-  given = dict(_weight(item, task.labels) for item in config.class_weights)
-  if given:
-    weights = [given.get(name, 1.0) for name in task.labels]
+  weights = list(parse_weights(config.class_weights, task.labels))
   return {**head, "class_weights": weights, "label_smoothing": config.label_smoothing}
-
-
-def _weight(item: str, labels: Sequence[str]) -> tuple[str, float]:
-  name, _, number = item.rpartition("=")
-  try:
-    weight = float(number)
-  except ValueError:
-    weight = -1.0
-  if name not in labels or not 0 <= weight < float("inf"):
-    raise InputError(
-      f"class_weights: {item!r} should be LABEL=WEIGHT, with one of the labels "
-      f"{', '.join(labels)}, or balanced alone"
-    )
-  return name, weight
 
 
 def check_metrics(task: LabeledTask) -> None:
@@ -378,7 +397,13 @@ def make_trainer(
   """The trainer of a fine-tuning run, for every seed."""
   model = (without_trunk_dropout(spec) if is_probe(config) else spec).build()
   batches = make_batches(config, train_set, mesh)
-  frozen, layerwise = layers_of(config, spec, batches.steps_per_epoch)
+  frozen, layerwise = trained_layers(
+    parameter_shapes(spec),
+    spec.trunk,
+    config.train_layers,
+    config.layer_decay,
+    batches.steps_per_epoch if config.unfreeze else None,
+  )
   return Trainer.build(
     model,
     model_loss(model),
@@ -395,42 +420,6 @@ def make_trainer(
 def is_probe(config: FinetuneConfig) -> bool:
   """Whether nothing but the head ever trains."""
   return config.train_layers == 0 and not config.unfreeze
-
-
-def without_trunk_dropout(spec: ModelConfig) -> ModelConfig:
-  """The model whose trunk computes the same features at every step: frozen, it cannot adapt to
-  dropout.
-  """
-  names = [field.name for field in dataclasses.fields(spec.trunk)]
-  rates = {name: 0.0 for name in names if name.endswith("_dropout")}
-  return dataclasses.replace(spec, trunk=dataclasses.replace(spec.trunk, **rates))
-
-
-def layers_of(
-  config: FinetuneConfig, spec: ModelConfig, steps_per_epoch: int
-) -> tuple[list[str], Layerwise]:
-  """Patterns of the paths of frozen parameters, and what trains later or more slowly.
-
-  Raises:
-    InputError: more layers than the trunk has.
-  """
-  paths = list(parameter_shapes(spec))
-  below = below_head(paths, spec.trunk)
-  blocks = max(map(below, paths)) - 1
-  trained = config.train_layers
-  if trained is not None and trained > blocks:
-    raise InputError(
-      f"train_layers={trained}: the checkpoint has {blocks} blocks; none trains all, with the "
-      "embeddings"
-    )
-  decay = config.layer_decay
-  scale = (lambda path: decay ** below(path)) if decay < 1 else None
-  if config.unfreeze:
-    first = trained or 0
-    return [], Layerwise(scale, lambda path: steps_per_epoch * max(0, below(path) - first))
-  if trained is None:
-    return [], Layerwise(scale)
-  return [f"^{re.escape(path)}$" for path in paths if below(path) > trained], Layerwise(scale)
 
 
 def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> PackedBatches:
@@ -660,10 +649,10 @@ def read_result(path: str) -> dict[str, Any] | None:
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-  """The spread over seeds of every dev metric, after the last update ("dev") and at the best
-  evaluation ("best").
+  """The spread over seeds or folds of every dev metric, after the last update ("dev") and at the
+  best evaluation ("best").
 
-  `degenerate` lists the seeds whose best model predicts the same for every example.
+  `degenerate` lists those whose best model predicts the same for every example.
   """
   stages = {}
   for stage in ("dev", "best"):
@@ -671,10 +660,11 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     stages[stage] = {
       name: spread([result[stage][name] for result in results])._asdict() for name in names
     }
+  number = "fold" if "fold" in results[0] else "seed"
   return {
     "task": results[0]["task"],
-    "seeds": [result["seed"] for result in results],
-    "degenerate": [result["seed"] for result in results if "dev_degenerate" in result["best"]],
+    f"{number}s": [result[number] for result in results],
+    "degenerate": [result[number] for result in results if "dev_degenerate" in result["best"]],
     **stages,
   }
 
@@ -688,13 +678,14 @@ def write_summary(results: list[dict[str, Any]], workdir: str) -> None:
 
 
 def format_summary(summary: dict[str, Any]) -> str:
-  """The summary over seeds for the console."""
-  lines = [f"{summary['task']}: {len(summary['seeds'])} seeds"]
-  titles = {"dev": "after the last update", "best": "at each seed's best evaluation"}
+  """The summary over seeds or folds for the console."""
+  number = "fold" if "folds" in summary else "seed"
+  lines = [f"{summary['task']}: {len(summary[f'{number}s'])} {number}s"]
+  titles = {"dev": "after the last update", "best": f"at each {number}'s best evaluation"}
   for stage, title in titles.items():
     lines.append(f"  {title}")
     lines += [f"    {name}: {Spread(**values)}" for name, values in summary[stage].items()]
   if summary["degenerate"]:
-    seeds = ", ".join(map(str, summary["degenerate"]))
-    lines.append(f"  degenerate, one prediction for every example: seed {seeds}")
+    numbers = ", ".join(map(str, summary["degenerate"]))
+    lines.append(f"  degenerate, one prediction for every example: {number} {numbers}")
   return "\n".join(lines)

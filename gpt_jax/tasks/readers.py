@@ -31,6 +31,10 @@ class BlankRow(InputError):
   """A row without any text."""
 
 
+class NoColumn(InputError):
+  """A row without a column that is needed."""
+
+
 def check_data_dir(data_dir: str) -> None:
   """Fails early, before a program looks for task after task in the folder.
 
@@ -127,17 +131,58 @@ def read_table(
     InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a
       malformed row.
   """
+  for row in read_usable(path, columns, label, unlabeled=unlabeled, header=header):
+    if isinstance(row, InputError):
+      raise row
+    yield with_label_name(row, label_names) if label_names else row
+
+
+def read_usable(
+  path: str,
+  columns: Sequence[str],
+  label: str | None = None,
+  *,
+  unlabeled: bool = False,
+  header: bool = True,
+) -> Iterator[Row | InputError]:
+  """As read_table, but a row that cannot be used is the error that says why.
+
+  Raises:
+    InputError: the file cannot be read at all, or its header lacks a column.
+  """
+  has_one_header = not _is_json(path)
   for location, record in _read_records(path, columns, header, label):
     if isinstance(record, BlankRow):
       continue
     if isinstance(record, InputError):
-      raise record
-    texts = _texts(location, record, columns)
-    if label is not None and not unlabeled:
-      _check_column(location, record, label)
+      yield record
+      continue
+    try:
+      texts = _texts(location, record, columns)
+      if label is not None and not unlabeled:
+        _check_column(location, record, label)
+    except NoColumn as error:
+      if has_one_header:  # no row has it
+        raise
+      yield error
+      continue
+    except InputError as error:
+      yield error
+      continue
     value = None if label is None else record.get(label)
-    row = Row(texts, None if value is None else _label_text(value), location)
-    yield with_label_name(row, label_names) if label_names else row
+    yield Row(texts, None if value is None else _label_text(value), location)
+
+
+def column_names(path: str) -> list[str]:
+  """The columns that the header of a table names, or those of its first JSON object.
+
+  Raises:
+    InputError: the file cannot be read, or has no rows.
+  """
+  for _, record in _read_records(path, (), True):
+    if not isinstance(record, InputError):
+      return list(record)
+  raise InputError(f"{path}: no rows that can be used")
 
 
 def read_every_row(
@@ -197,7 +242,7 @@ def _texts(location: str, record: dict[str, Any], columns: Sequence[str]) -> tup
 def _check_column(location: str, record: dict[str, Any], column: str) -> None:
   if column not in record:
     names = ", ".join(map(repr, record))
-    raise InputError(f"{location}: no column {column!r}; the columns are {names}")
+    raise NoColumn(f"{location}: no column {column!r}; the columns are {names}")
 
 
 def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -307,11 +352,15 @@ def _read_records(
   needed = {*columns, label}
   if path.endswith(".csv"):
     return _with_header(path, _csv_cells(path), needed)
-  if path.endswith((".jsonl", ".json")) or _is_piped_json(path):
+  if _is_json(path):
     return _json_records(path)
   if header:
     return _with_header(path, _tsv_cells(path), needed)
   return _rows_of(path, _tsv_cells(path), columns, "without a header line there should be")
+
+
+def _is_json(path: str) -> bool:
+  return path.endswith((".jsonl", ".json")) or _is_piped_json(path)
 
 
 def _is_piped_json(path: str) -> bool:

@@ -9,10 +9,11 @@ Nothing else is edited: `python launch/tasks.py` lists the new task, and
 `--config=configs/finetune.py:<name>` trains on it. For a task without code see table.py.
 """
 
+import collections
 import dataclasses
 import importlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +30,7 @@ from gpt_jax.tasks.readers import Row, read_tfds
 from gpt_jax.tasks.transforms import Transform
 
 SPLITS = ("train", "dev", "test")
+_LISTED = 10  # rows that cannot be used, named in an error
 
 ExampleT = TypeVar("ExampleT")
 
@@ -112,7 +114,8 @@ class Task:
     labels: the names of the K classes, as the rows write them.
     columns: the names of the text columns.
     transform: the texts of a row -> its C sequences; one of transforms.py.
-    read: (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test".
+    read: (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test". A
+      row that cannot be used may be the error that says why.
     metrics: name -> metric(truth [N], predicted [N]); the first one is primary.
     pooling: "sum" adds the representations of the C sequences; "per_choice" scores each of them,
       and K = C.
@@ -125,13 +128,14 @@ class Task:
     tfds_rows: (TFDS record, location) -> rows, none to leave the record out; None: the record has
       features named like the columns, and "label".
     paper: the paper's result with its source.
+    skip_bad_rows: leave rows out that cannot be used; None: the task has no such option.
   """
 
   name: str
   labels: tuple[str, ...]
   columns: tuple[str, ...]
   transform: Transform
-  read: Callable[[str, str], Iterable[Row]]
+  read: Callable[[str, str], Iterable[Row | InputError]]
   metrics: Mapping[str, Metric]
   pooling: str = "sum"
   truncate: Truncate = each_half
@@ -141,6 +145,7 @@ class Task:
   tfds_splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
   tfds_rows: Callable[[dict[str, Any], str], Iterable[Row]] | None = None
   paper: str = ""
+  skip_bad_rows: bool | None = None
 
   @property
   def num_classes(self) -> int:
@@ -170,26 +175,39 @@ class Task:
 
     Raises:
       InputError: naming file and line, for anything missing or malformed, an empty text, or an
-        unlabeled row outside "test".
+        unlabeled row outside "test"; all such rows at once.
     """
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
-    rows: Iterable[Row]
+    rows: Iterable[Row | InputError]
     if data_dir.startswith("tfds:"):
       rows = self._read_tfds(data_dir.removeprefix("tfds:"), split)
     else:
       rows = self.read(data_dir, split)
-    examples = [self.example(row) for row in rows]
+    examples, problems = [], []
+    for row in rows:
+      try:
+        examples.append(self._example_of(row, split))
+      except InputError as problem:
+        problems.append(problem)
+    if problems and not self.skip_bad_rows:
+      raise unusable_rows(problems, self.skip_bad_rows is not None)
+    if problems:
+      warnings.warn(f"left out: {unusable_rows(problems)}", stacklevel=2)
     if not examples:
       raise InputError(
         f"{self.name}: no examples in the {split} split of {data_dir or 'its files'}"
       )
-    if split != "test":
-      for example in examples:
-        if example.label is None:
-          labels = ", ".join(self.labels)
-          raise InputError(f"{example.location}: no label; {split} rows need one of {labels}")
     return examples
+
+  def _example_of(self, row: Row | InputError, split: str) -> Example:
+    if isinstance(row, InputError):
+      raise row
+    example = self.example(row)
+    if example.label is None and split != "test":
+      labels = ", ".join(self.labels)
+      raise InputError(f"{example.location}: no label; {split} rows need one of {labels}")
+    return example
 
   def example(self, row: Row) -> Example:
     """Applies the input transformation, and turns the label into a distribution.
@@ -273,6 +291,29 @@ class Task:
     texts = tuple(record[column] for column in self.columns)
     label = record["label"]
     yield Row(texts, None if label is None else str(label), location)
+
+
+def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> InputError:
+  """One error for all rows that cannot be used: the lines of each problem, and how many there are.
+
+  Args:
+    problems: messages that begin with "file:line: "; a single one stays as it is.
+    can_skip: whether --config.task.skip_bad_rows leaves them out.
+  """
+  if len(problems) == 1:
+    advice = "; --config.task.skip_bad_rows=true leaves it out" if can_skip else ""
+    return InputError(f"{problems[0]}{advice}")
+  file, lines = "", collections.defaultdict(list)  # problem -> lines
+  for problem in problems[:_LISTED]:
+    location, _, text = str(problem).partition(": ")
+    file, _, line = location.rpartition(":")
+    lines[text].append(line)
+  parts = [f"{text} (line {', '.join(numbers)})" for text, numbers in lines.items()]
+  if len(problems) > _LISTED:
+    parts.append(f"and {len(problems) - _LISTED:,} more")
+  if can_skip:
+    parts.append("--config.task.skip_bad_rows=true leaves them out")
+  return InputError(f"{file}: {len(problems):,} rows cannot be used: {'; '.join(parts)}")
 
 
 @register("builtin_task")

@@ -2,6 +2,7 @@
 (Howard & Ruder 2018, *Universal Language Model Fine-tuning*, sections 3.2 and 3.3).
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import TrunkConfig
 
 
@@ -35,6 +37,44 @@ def below_head(paths: Iterable[str], trunk: TrunkConfig) -> Callable[[str], int]
     return last + 1 - trunk.depth(path.removeprefix(inside)) if path.startswith(inside) else 0
 
   return distance
+
+
+def trained_layers(
+  paths: Iterable[str],
+  trunk: TrunkConfig,
+  train_layers: int | None,
+  decay: float = 1.0,
+  steps_per_layer: int | None = None,
+) -> tuple[list[str], Layerwise]:
+  """Patterns of the paths of frozen parameters, and what trains later or more slowly.
+
+  Args:
+    paths: of all parameters of the model.
+    trunk: its config.
+    train_layers: layers of the trunk that train from the beginning, from the top; None: all.
+    decay: learning rate of a layer as a share of that of the layer above it.
+    steps_per_layer: updates after which the next layer begins to train, from the top; None: it
+      stays frozen.
+
+  Raises:
+    InputError: more layers than the trunk has.
+  """
+  paths = list(paths)
+  below = below_head(paths, trunk)
+  blocks = max(map(below, paths)) - 1
+  if train_layers is not None and train_layers > blocks:
+    raise InputError(
+      f"train_layers={train_layers}: the checkpoint has {blocks} blocks; none trains all, with "
+      "the embeddings"
+    )
+  scale = (lambda path: decay ** below(path)) if decay < 1 else None
+  if steps_per_layer is not None:
+    first = train_layers or 0
+    return [], Layerwise(scale, lambda path: steps_per_layer * max(0, below(path) - first))
+  if train_layers is None:
+    return [], Layerwise(scale)
+  frozen = [path for path in paths if below(path) > train_layers]
+  return [f"^{re.escape(path)}$" for path in frozen], Layerwise(scale)
 
 
 class Delayed(NamedTuple):

@@ -97,9 +97,12 @@ def test_fields_are_set_from_the_command_line(files):
   [
     ({"transform": "regression"}, "transform"),
     ({"columns": ("a", "b")}, r"columns: classification takes 1 text columns, not \('a', 'b'\)"),
-    ({"transform": "similarity"}, "similarity takes 2 text columns"),
+    ({"transform": "similarity", "columns": ("a",)}, "similarity takes 2 text columns"),
     ({"transform": "multiple_choice", "columns": ("a", "b")}, "takes 3 or more text columns"),
-    ({"columns": ("label",)}, "should all be different"),
+    ({"columns": ("label",), "label": "label"}, "should all be different"),
+    ({"folds": 1}, "fold=0 of folds=1: should be 2 or more folds"),
+    ({"folds": 3, "fold": 3}, "fold=3 of folds=3"),
+    ({"folds": 3, "dev_share": 0.1}, "folds=3 and dev_share=0.1; set one of them"),
     ({"metric": "bleu"}, "metric"),
   ],
 )
@@ -163,3 +166,126 @@ def test_f1_needs_two_labels(files):
     TableTask(
       train="choices.tsv", columns=columns, label="right", transform="multiple_choice", metric="f1"
     ).build(files)
+
+
+# Columns and labels found in the file.
+
+
+@pytest.mark.parametrize(
+  "header, fields, columns, label",
+  [
+    ("text,label,id", {}, ("text",), "label"),
+    ("body,kind", {}, ("body",), "kind"),
+    ("kind,body", {}, ("body",), "kind"),
+    ("body,kind,id", {"columns": ("body",), "label": "kind"}, ("body",), "kind"),
+    ("body,kind", {"columns": ("body",)}, ("body",), "kind"),
+    ("first,second,label", {"transform": "similarity"}, ("first", "second"), "label"),
+  ],
+)
+def test_columns_are_found_where_it_is_clear(tmp_path, header, fields, columns, label):
+  names = header.split(",")
+  rows = [",".join("ab"[n % 2] if name in ("label", "kind") else f"{name} {n}" for name in names)
+          for n in range(6)]  # fmt: skip
+  (tmp_path / "train.csv").write_text("\n".join([header, *rows]) + "\n")
+  table = TableTask(train="train.csv", **fields).with_labels(str(tmp_path))
+  assert (table.columns, table.label, table.labels) == (columns, label, ("a", "b"))
+  assert len(table.build("nowhere").examples(str(tmp_path), "train")) == 6
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ("a,b,c\n1,2,3\n", "which of its columns is the label.* they are a, b, c"),
+    ("a,label,c\n1,2,3\n", "which of its columns have the text.* they are a, label, c"),
+    ("a,b\n1,2\n3,4\n", "which of its columns is the label"),
+    (
+      "it works,good\nit fails,bad\nfine,good\nbroken,bad\n",
+      "train.csv:1: should name the columns",
+    ),
+  ],
+)
+def test_unclear_columns_are_asked_for(tmp_path, text, message):
+  (tmp_path / "train.csv").write_text(text)
+  with pytest.raises(InputError, match=message):
+    TableTask(train="train.csv").with_labels(str(tmp_path))
+
+
+def test_labels_that_differ_by_case_or_spaces_are_named(tmp_path):
+  (tmp_path / "train.tsv").write_text("text\tlabel\na\tBilling \nb\tbilling\nc\tbug\n")
+  with pytest.warns(UserWarning, match="only by case or spaces .*: 'Billing ' and 'billing'$"):
+    TableTask().with_labels(str(tmp_path))
+
+
+# Held-out rows.
+
+
+def held_out(tmp_path, rows, **fields):
+  (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+  task = TableTask(labels=("x", "y"), **fields).build(str(tmp_path))
+  texts = {}
+  for split in ("train", "dev"):
+    examples = task.examples(str(tmp_path), split)
+    texts[split] = [example.sequences[0][0] for example in examples]
+  return texts
+
+
+def test_a_share_is_held_out_whatever_the_order(tmp_path):
+  rows = [f"row number {n}\t{'xy'[n % 2]}" for n in range(1000)]
+  split, again = (held_out(tmp_path, order, dev_share=0.2) for order in (rows, rows[::-1]))
+  assert 150 < len(split["dev"]) < 250
+  assert sorted(split["train"] + split["dev"]) == sorted(row.split("\t")[0] for row in rows)
+  assert again["dev"] == split["dev"][::-1]
+  assert set(held_out(tmp_path, rows[:500], dev_share=0.2)["dev"]) <= set(split["dev"])
+
+
+def test_duplicates_stay_together(tmp_path):
+  rows = [f"{text}\tx" for n in range(200) for text in (f"Row  {n}", f"row {n} ", f"ROW {n}")]
+  split = held_out(tmp_path, rows, dev_share=0.5)
+  sides = [{" ".join(text.lower().split()) for text in split[side]} for side in ("train", "dev")]
+  assert not sides[0] & sides[1]
+  assert len(sides[0] | sides[1]) == 200
+
+
+def test_every_row_is_in_one_fold(tmp_path):
+  rows = [f"row number {n}\t{'xy'[n % 2]}" for n in range(300)]
+  dev = [held_out(tmp_path, rows, folds=3, fold=fold)["dev"] for fold in range(3)]
+  assert sorted(sum(dev, [])) == sorted(row.split("\t")[0] for row in rows)
+  assert min(map(len, dev)) > 70
+
+
+def test_without_a_dev_file_the_ways_out_are_named(tmp_path):
+  (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
+  with pytest.raises(InputError, match=r"dev\.tsv: No such file.*task\.dev_share=0\.1 .*--folds=5"):
+    TableTask().build(str(tmp_path)).examples(str(tmp_path), "dev")
+
+
+# Rows that cannot be used.
+
+BAD = 'text,label\nfine,x\n,y\ngood,y\nhalf\n"  ",x\nother,\nlast,x\n'
+
+
+def test_all_bad_rows_are_listed_at_once(tmp_path):
+  (tmp_path / "train.csv").write_text(BAD)
+  task = TableTask(train="train.csv").build(str(tmp_path))
+  with pytest.raises(InputError) as error:
+    task.examples(str(tmp_path), "train")
+  assert str(error.value) == (
+    f"{tmp_path}/train.csv: 4 rows cannot be used: column 'text' is empty; fill it in or remove "
+    "the row (line 3, 6); 1 columns, but the header names 2: text, label (line 5); label '': "
+    "should be one of x, y (line 7); --config.task.skip_bad_rows=true leaves them out"
+  )
+
+
+def test_of_many_bad_rows_ten_are_listed(tmp_path):
+  (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n" + ",x\n" * 1500)
+  task = TableTask(train="train.csv").build(str(tmp_path))
+  with pytest.raises(InputError, match=r"1,500 rows .*\(line 4, .*, 13\); and 1,490 more"):
+    task.examples(str(tmp_path), "train")
+
+
+def test_bad_rows_may_be_left_out(tmp_path):
+  (tmp_path / "train.csv").write_text(BAD)
+  task = TableTask(train="train.csv", skip_bad_rows=True).build(str(tmp_path))
+  with pytest.warns(UserWarning, match=r"left out: .*train\.csv: 4 rows cannot be used"):
+    examples = task.examples(str(tmp_path), "train")
+  assert [example.sequences[0][0] for example in examples] == ["fine", "good", "last"]

@@ -1,14 +1,17 @@
 """Parameters that train later or more slowly than others."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.training.layerwise import Layerwise, below_head
+from gpt_jax.training.layerwise import Layerwise, below_head, trained_layers
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 
 START, STEPS = 3, 8
@@ -115,3 +118,27 @@ def test_rates_differ_by_path(rule):
 def test_distance_from_the_head(trunk, distances):
   below = below_head(distances, trunk)
   assert {path: below(path) for path in distances} == distances
+
+
+PATHS = ["head/bias", "trunk/block_1/mlp/in/bias", "trunk/block_0/mlp/in/bias", "trunk/tokens"]
+TRUNK = TransformerConfig(vocab_size=9, context=8, layers=2, width=4, heads=2)
+
+
+@pytest.mark.parametrize("trained, frozen", [(None, 0), (0, 3), (1, 2), (2, 1)])
+def test_layers_are_frozen_from_the_bottom(trained, frozen):
+  patterns, layerwise = trained_layers(PATHS, TRUNK, trained)
+  matched = [path for path in PATHS if any(re.search(pattern, path) for pattern in patterns)]
+  assert matched == PATHS[len(PATHS) - frozen :]
+  assert layerwise == (None, None)
+
+
+def test_rates_and_beginnings_by_layer():
+  frozen, layerwise = trained_layers(PATHS, TRUNK, 1, decay=0.5, steps_per_layer=10)
+  assert frozen == []
+  assert list(map(layerwise.scale, PATHS)) == [1, 0.5, 0.25, 0.125]
+  assert list(map(layerwise.start, PATHS)) == [0, 0, 10, 20]
+
+
+def test_more_layers_than_there_are_is_refused():
+  with pytest.raises(InputError, match="train_layers=3: the checkpoint has 2 blocks"):
+    trained_layers(PATHS, TRUNK, 3)
