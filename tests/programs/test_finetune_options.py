@@ -19,6 +19,7 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
+from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.packing import OrderedBatches
@@ -28,6 +29,12 @@ from gpt_jax.training.class_weights import balanced_weights
 from gpt_jax.training.early_stopping import is_exhausted
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+  """What is tested here is the same on every mesh, and fastest on one device."""
+  monkeypatch.setattr(finetune, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1]))
 
 
 def changed(finetuned, **changes):
@@ -106,7 +113,7 @@ def test_a_probe_equals_logistic_regression(finetuned, make_run, tmp_path):
     optim=OptimConfig(
       learning_rate=0.3, schedule="linear", warmup_steps=0, weight_decay=0.0, clip_norm=0.0
     ),
-    train=TrainConfig(steps=300, log_every=300),
+    train=TrainConfig(steps=300, log_every=300, evaluate_every=300),
   )
   run(finetuned, config, tmp_path / "run", source)
   loaded = load_model(str(tmp_path / "run"))
