@@ -25,9 +25,9 @@ from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.story import TASKS
 from gpt_jax.tasks.task import BuiltinTask, Task
+from gpt_jax.training.history import curve
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.reporter import curve
 
 STEPS, SHORT_STEPS = 1700, 100
 EPOCHS, SHORT_EPOCHS = 5, 1

@@ -11,10 +11,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-from gpt_jax.errors import InputError
+import jax
+
 from gpt_jax.files import atomic_file
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
+from gpt_jax.training.history import METRICS, write_plan
 
 
 def log(text: str) -> None:
@@ -27,7 +29,7 @@ class Reporter:
   """Logs a run on process 0; on other processes every method does nothing.
 
   Args:
-    workdir: gets `metrics.jsonl`, one JSON object per line, and `tensorboard/`.
+    workdir: gets `metrics.jsonl`, one JSON object per line, `plan.json` and `tensorboard/`.
     total_steps: length of the run.
     start_step: the step the run resumed from. Entries of later steps are removed, since they will
       be logged again; at 0 that is all of them.
@@ -56,8 +58,9 @@ class Reporter:
     if not self._writes:
       return
     os.makedirs(workdir, exist_ok=True)
-    path = os.path.join(workdir, "metrics.jsonl")
+    path = os.path.join(workdir, METRICS)
     _cut_back(path, start_step)
+    write_plan(workdir, total_steps, start_step, unigram_entropy)
     self._file = open(path, "a", encoding="utf-8")
     self._tensorboard = _tensorboard(workdir, start_step)
     if stream is None:
@@ -84,7 +87,8 @@ class Reporter:
     utilization = mfu(rate, self._flops_per_token)
     if utilization is not None:
       speed["mfu"] = utilization
-    self._record(step, {**values, **speed})
+    memory = {"peak_memory_bytes": peak} if (peak := _peak_memory()) else {}
+    self._record(step, {**values, **speed, **memory})
     metrics = self._format_metrics(values, **speed)
     if self._bar is not None:
       self._bar.set_postfix_str("  ".join(metrics), refresh=False)
@@ -172,32 +176,10 @@ class Reporter:
     self._line_is_open = not stays
 
 
-def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
-  """A metric of a run for a plot: its steps and its values.
-
-  Args:
-    workdir: of the run.
-    name: of the metric, such as "loss" or "valid_loss".
-
-  Raises:
-    InputError: the folder has no metrics.jsonl, or the file no such metric.
-  """
-  path, entries = os.path.join(workdir, "metrics.jsonl"), []
-  try:
-    with open(path, encoding="utf-8") as file:
-      for line in file:
-        with contextlib.suppress(ValueError):  # cut off by a kill
-          entries.append(json.loads(line))
-  except OSError as error:
-    raise InputError(
-      f"{path}: {error.strerror}; {workdir!r} should be the folder of a run"
-    ) from error
-  points = [(entry["step"], entry[name]) for entry in entries if entry.get(name) is not None]
-  if not points:
-    names = sorted({key for entry in entries for key in entry} - {"step", "time"})
-    raise InputError(f"{path}: has no {name!r}; it has {', '.join(names)}")
-  steps, values = zip(*points, strict=True)
-  return list(steps), list(values)
+def _peak_memory() -> int:
+  """The largest amount of memory in use so far on a device of this process; 0 if unknown."""
+  stats = [device.memory_stats() or {} for device in jax.local_devices()]
+  return max(device.get("peak_bytes_in_use", 0) for device in stats)
 
 
 def _cut_back(path: str, step: int) -> None:

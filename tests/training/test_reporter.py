@@ -12,7 +12,8 @@ import pytest
 
 from gpt_jax.errors import InputError
 from gpt_jax.training.flops import PEAK_FLOPS
-from gpt_jax.training.reporter import Reporter, curve
+from gpt_jax.training.history import curve
+from gpt_jax.training.reporter import Reporter
 
 
 class Terminal(io.StringIO):
