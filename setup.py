@@ -13,6 +13,7 @@ LIGHT = {
   "metrics": ["scikit-learn>=1.5", "scipy>=1.14"],  # task scores, the bag-of-words baseline
   "text": ["ftfy>=6.2"],  # repairs mis-decoded text
   "plots": ["matplotlib>=3.9"],
+  "report": ["jinja2>=3.1,<4"],
   "tensorboard": ["tensorboardX>=2.6"],
   "progress": ["tqdm>=4.66"],
   "completion": ["argcomplete>=3.5,<4"],  # of flags and config fields, in bash, zsh and fish
@@ -55,6 +56,7 @@ setup(
     "": ["*.md"],
     "gpt_jax": ["py.typed"],
     "gpt_jax.programs": ["*.html", "*.js"],
+    "gpt_jax.reports": ["*.html"],
   },
   entry_points={
     "console_scripts": [

@@ -13,6 +13,7 @@ The subpackages, top to bottom. Each imports only from those above it; nothing i
   training                     optimizer, step, loop, hooks, transfer to a new task
   inference                    generation, scoring, evaluation, attention maps
   paper                        the paper's tables, zero-shot rules, comparison with ours
+  reports                      what a run's folder says, as an HTML page
   programs                     one run(…) per command in launch/
 
 A notebook calls the programs' run(…), as launch/ does, and gpt_jax.load.

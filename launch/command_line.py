@@ -359,7 +359,7 @@ def _tune_malloc() -> None:
 
 def _set_up_jax() -> None:
   """Sets the environment variables that JAX reads on import, and joins a multi-process run."""
-  if "workdir" in FLAGS and FLAGS.workdir:
+  if "workdir" in FLAGS and isinstance(FLAGS.workdir, str):  # report and plot read several
     cache = os.path.join(FLAGS.workdir, "compilation_cache")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")

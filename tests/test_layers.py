@@ -23,6 +23,7 @@ LAYERS = [
   {"training"},
   {"inference"},
   {"paper"},
+  {"reports"},
   {"programs"},
 ]
 NUMPY_ONLY = set.union(*LAYERS[:3])

@@ -118,10 +118,12 @@ def _is_claimed(
 
 def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
   """Raises InputError if a folder without config.json holds the files of something else."""
-  for name in sorted(listing(workdir)):
+  names = sorted(listing(workdir))
+  for name in names:
     if name.startswith(("seed_", "fold_")):
       kind = f"{name[:4]}s"
       raise InputError(f"--workdir={workdir} holds runs of several {kind}; use another folder")
+  for name in names:
     unfinished = name.startswith("config.json.")
     if name not in _FILES_BEFORE_CONFIG and not unfinished:
       raise InputError(

@@ -42,6 +42,7 @@ from gpt_jax.paper.seeds import Spread, spread
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.parallel.processes import is_main_process
+from gpt_jax.programs.report import write_report
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
@@ -199,6 +200,7 @@ def run(
     results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
   if seeds > 1:
     write_summary(results, workdir)
+  write_report(workdir)
   return results
 
 

@@ -25,6 +25,7 @@ from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch, local_rows
+from gpt_jax.programs.report import report_at_end
 from gpt_jax.training import hooks
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
@@ -104,7 +105,7 @@ def run(
     return objective(windows(step, rows), Draw(config.train.seed, step, rows))
 
   # 5. Training, from the newest checkpoint if there is one.
-  with open_checkpoints(config, workdir) as checkpoints:
+  with report_at_end(workdir), open_checkpoints(config, workdir) as checkpoints:
     state, first = trainer.restore_or_init(config.train.seed, checkpoints)
     if start and not first:
       state = start.apply(state, trainer)

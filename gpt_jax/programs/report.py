@@ -1,0 +1,127 @@
+"""Writes an HTML report of a run, or a comparison of several."""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file, refuse_url
+from gpt_jax.inference.generate import continuations
+from gpt_jax.parallel.processes import is_main_process
+from gpt_jax.programs import visualize
+from gpt_jax.reports.page import Sample, environment, render
+from gpt_jax.reports.record import Record, find_runs, read_run
+from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.training.reporter import log
+
+NAME = "report.html"
+_MARKER = b'<meta name="generator" content="gpt_jax report">'  # near the top of page.html
+_PROMPTS = ("The", "I", "One day")
+_ERRORS_PAGE = "errors.html"
+
+
+def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str:
+  """Writes a self-contained HTML page and returns its path.
+
+  Args:
+    workdirs: folders of runs, or of runs of several seeds.
+    out: the page; "": report.html in the workdir, if it is only one. An existing page of this
+      program is replaced, any other file is not.
+    samples: whether to run the newest checkpoints: a language model continues a few prompts; for
+      the worst errors of a fine-tuned model an inspection page, errors.html, is written to its
+      workdir, and the report links to it.
+
+  Raises:
+    InputError: a folder without a run, no name for the page of several, another file of that name,
+      or jinja2 is not installed.
+  """
+  if not workdirs:
+    raise InputError("no run: name its folder with --workdir=DIR")
+  if not out:
+    if len(workdirs) > 1:
+      raise InputError("a comparison has no folder of its own: name the page with --out=FILE.html")
+    refuse_url(workdirs[0])
+    out = os.path.join(workdirs[0], NAME)
+  folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
+  environment()  # fail before the expensive part
+  _check_out(out)
+  runs = [read_run(folder) for folder in folders]
+  texts: dict[str, list[Sample]] = {}
+  if samples:
+    texts = {record.folder: _samples(record) for record in runs}
+    runs = [read_run(folder) for folder in folders]  # with links to the new pages
+  page = render(runs, out, texts)
+  try:
+    with atomic_file(out) as file:
+      file.write(page)
+  except OSError as error:
+    raise InputError(f"--out={out}: {error.strerror or error}") from error
+  return out
+
+
+@contextlib.contextmanager
+def report_at_end(workdir: str) -> Iterator[None]:
+  """Writes the report of a run when the block ends, also by an error or a signal."""
+  try:
+    yield
+  finally:
+    write_report(workdir)
+
+
+def write_report(workdir: str) -> None:
+  """Writes report.html on process 0 after training; what goes wrong is logged, not raised."""
+  if not is_main_process():
+    return
+  try:
+    log(f"report: {run([workdir])}")
+  except InputError as error:
+    log(f"no report: {error}")
+  except Exception as error:  # a report must not fail a run that has been trained
+    log(f"no report: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def _check_out(out: str) -> None:
+  """Raises InputError if the page cannot be written, or would replace something else."""
+  refuse_url(out)
+  if not out.endswith((".html", ".htm")):
+    raise InputError(f"--out={out}: a report is an HTML page; name it FILE.html")
+  if os.path.isdir(out):
+    raise InputError(f"--out={out} is a folder; name the page to write")
+  folder = os.path.dirname(os.path.abspath(out))
+  if not os.path.isdir(folder):
+    raise InputError(f"--out={out}: there is no folder {folder}")
+  if not os.path.lexists(out):
+    return
+  try:
+    is_report = os.path.isfile(out) and _MARKER in Path(out).read_bytes()[:500]
+  except OSError as error:
+    raise InputError(f"--out={out}: {error.strerror}") from error
+  if not is_report:
+    raise InputError(f"--out={out} already exists and is not a report; name another file")
+
+
+def _samples(run: Record) -> list[Sample]:
+  """Texts of a language model; for a fine-tuned model writes the page of its worst errors."""
+  if not run.checkpoints:
+    warnings.warn(f"{run.folder}: has no checkpoint to run", stacklevel=2)
+    return []
+  if run.task is not None:
+    _inspect_errors(run, run.task)
+    return []
+  loaded = load_model(run.folder)
+  samples = []
+  for how, temperature in (("greedy", 0.0), ("temperature 0.8", 0.8)):
+    texts = continuations(loaded, list(_PROMPTS), max_tokens=60, temperature=temperature)
+    samples += [Sample(f"step {loaded.step:,}, {how}", text) for text in texts]
+  return samples
+
+
+def _inspect_errors(run: Record, task: LabeledTask) -> None:
+  """Writes the inspection page of the worst errors, where their columns are those of the task."""
+  texts = [row.text for row in run.wrong if row.text.count("\t") == len(task.columns) - 1]
+  if texts:
+    page = os.path.join(run.folder, _ERRORS_PAGE)
+    visualize.run(os.path.join(run.folder, "best"), page, texts)

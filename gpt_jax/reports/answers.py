@@ -1,0 +1,259 @@
+"""Three sentences on a run: did it learn, when did it stop improving, what does it get wrong."""
+
+import math
+from typing import NamedTuple
+
+from gpt_jax.reports.chart import short
+from gpt_jax.reports.record import Labels, Record
+
+_NOTICEABLE = 0.01  # relative change of an evaluation that counts as one
+_STANDARD_ERRORS = 2.0
+_ANY_VOCABULARY = 30.0  # nats: no model has e^30 tokens, so a larger loss is that of no language
+
+
+class Answer(NamedTuple):
+  """An answer.
+
+  Attributes:
+    question: as a reader asks it.
+    verdict: one to three words.
+    text: a sentence or two with the numbers behind it.
+    tone: "good", "bad" or "plain".
+  """
+
+  question: str
+  verdict: str
+  text: str
+  tone: str
+
+
+def answers(run: Record) -> list[Answer]:
+  """The answers, each from the numbers that the run has."""
+  return [_learned(run), _stopped_improving(run), _gets_wrong(run)]
+
+
+# ------------------------------------------------------------------------------------ Did it learn
+
+
+def _learned(run: Record) -> Answer:
+  question = "Did it learn?"
+  verdict = _learned_labels(run) if run.task is not None else _learned_text(run)
+  if not run.refused:
+    return Answer(question, *verdict)
+  name, text, tone = verdict
+  count = sum(number for _, number in run.refused)
+  text += f" {count:,.0f} {_plural('update', count)} refused: loss or gradient was not finite."
+  return Answer(question, name, text, tone)
+
+
+def _learned_text(run: Record) -> tuple[str, str, str]:
+  loss = run.best.get("valid_loss") if "valid_loss" in run.best else None
+  of = "held-out loss"
+  evaluations = run.points("valid_loss")
+  if not isinstance(loss, (int, float)) and evaluations:
+    loss = min(value for _, value in evaluations)
+  reported = run.points("loss")
+  if not isinstance(loss, (int, float)) and reported:
+    loss, of = reported[-1][1], "training loss"
+  if not isinstance(loss, (int, float)):
+    if run.steps_done:
+      return "No", "No loss that was logged is a finite number: the run diverged.", "bad"
+    return "Not known", "The run has logged nothing yet.", "plain"
+  unigram = run.unigram_entropy
+  reached = f"The {of} reached {format_metric('loss', loss)} nats per token"
+  if loss < _ANY_VOCABULARY:
+    reached += f" (perplexity {short(_perplexity(loss))})"
+  if unigram is None:
+    first = reported[0][1] if reported else loss
+    text = f"{reached}; the first report was {first:.3f}. The run's log lacks the unigram entropy."
+    return ("Yes", text, "good") if loss < 0.9 * first else ("Not known", text, "plain")
+  gain = unigram - loss
+  if gain <= 0:
+    text = f"{reached}. Knowing only how frequent each token is gives {unigram:.3f}, "
+    if loss > 3 * unigram:
+      return "No, it diverged", text + "so the run diverged: lower optim.learning_rate.", "bad"
+    text += "so the model has not learned to use context"
+    if not _is_finished(run):
+      return "Not yet", f"{text} by step {run.steps_done:,}.", "plain"
+    return "No", text + ".", "bad"
+  text = f"{reached}, {gain:.3f} below the {unigram:.3f} of word frequencies alone "
+  text += "(the unigram entropy)."
+  return ("Yes", text, "good") if gain > 0.05 * unigram else ("Hardly", text, "plain")
+
+
+def _learned_labels(run: Record) -> tuple[str, str, str]:
+  labels = run.labels
+  if labels is None:
+    value = run.best.get(run.metric)
+    if not isinstance(value, (int, float)):
+      return "Not known", "The run has no evaluation.", "plain"
+    name = _title(run.metric)
+    text = f"Its best {name} is {format_metric(run.metric, value)}"
+    if run.best.get("dev_degenerate"):
+      return "No", f"{text}, with the same prediction for every example.", "bad"
+    text += ". The folder has no dev_report.json, so the share of the commonest label is not known."
+    return "Not known", text, "plain"
+  error = math.sqrt(max(labels.majority * (1 - labels.majority), 1e-9) / max(labels.n, 1))
+  gain = labels.accuracy - labels.majority
+  text = (
+    f"It labels {labels.accuracy:.1%} of {labels.n:,} dev examples correctly (macro-F1 "
+    f"{labels.macro_f1:.2f}); the commonest label for all of them gives {labels.majority:.1%}."
+  )
+  if gain > _STANDARD_ERRORS * error:
+    return "Yes", text, "good"
+  if gain > 0:
+    text += f" The difference is within two standard errors ({200 * error:.1f} points)."
+    return "Not clearly", text, "plain"
+  advice = " Try a larger optim.learning_rate or more train.epochs."
+  return "No", text + advice, "bad"
+
+
+# ---------------------------------------------------------------------- When did it stop improving
+
+
+def _stopped_improving(run: Record) -> Answer:
+  question = "When did it stop improving?"
+  sign = 1.0 if run.higher_is_better else -1.0
+  points, name = run.points(run.metric), _title(run.metric)
+  metric = run.metric
+  if run.task is None and run.points("valid_loss"):
+    points, name, metric, sign = run.points("valid_loss"), "held-out loss", "valid_loss", -1.0
+  if len(points) < 2:
+    return _by_training_loss(run, question)
+  best_step, best = max(points, key=lambda point: sign * point[1])
+  first, (last_step, last) = points[0][1], points[-1]
+  gained = sign * (best - first)
+  # A gain within a hundredth of all that was gained does not count as one.
+  close = max(0.02 * abs(gained), 1e-9)
+  near_step = next(step for step, value in points if sign * (best - value) <= close)
+  shown = format_metric(metric, best)
+  if best_step == points[0][0]:
+    text = f"No evaluation was better than the first, at step {best_step:,}: {name} {shown} then, "
+    text += f"{format_metric(metric, last)} at the end."
+    return Answer(question, f"By step {best_step:,}", text, "bad")
+  if best_step == last_step and near_step == last_step:
+    before_step, before = points[-2]
+    change = f"from {format_metric(metric, before)} at step {before_step:,} to {shown} at step "
+    more = "more steps should help." if _is_finished(run) else "let it go on."
+    text = f"The {name} was still improving at the end, {change}{last_step:,}: {more}"
+    return Answer(question, "Not yet", text, "plain")
+  text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
+  if near_step < best_step:
+    text += f", and nearly as good from step {near_step:,} on"
+  loss = sign * (best - last)
+  if loss > max(_NOTICEABLE * abs(best), close):
+    text += (
+      f"; it has got worse since, to {format_metric(metric, last)}: the model is overfitting, and "
+    )
+    text += "the best checkpoint is better than the last."
+    return Answer(question, f"Step {best_step:,}", text, "bad")
+  return Answer(question, f"Step {near_step:,}", text + ".", "plain")
+
+
+def _by_training_loss(run: Record, question: str) -> Answer:
+  """For a run with fewer than two evaluations."""
+  points = run.points("loss")
+  if len(points) < 4:
+    text = "Too few evaluations and reports to say; lower train.evaluate_every or train.log_every."
+    return Answer(question, "Not known", text, "plain")
+  quarter = max(1, len(points) // 4)
+  earlier = _mean([value for _, value in points[-2 * quarter : -quarter]])
+  later = _mean([value for _, value in points[-quarter:]])
+  text = f"With fewer than two evaluations only the training loss can say: {earlier:.3f} in the "
+  text += f"third quarter of the run, {later:.3f} in the last. Lower train.evaluate_every to see."
+  if later < earlier * (1 - _NOTICEABLE):
+    return Answer(question, "Not yet", text, "plain")
+  return Answer(question, "Before the last quarter", text, "plain")
+
+
+# ------------------------------------------------------------------------- What does it get wrong
+
+
+def _gets_wrong(run: Record) -> Answer:
+  question = "What does it get wrong?"
+  if run.labels is not None:
+    return Answer(question, *_wrong_labels(run, run.labels))
+  if run.task is not None:
+    text = "The folder has no dev_report.json, which fine-tuning of a classification task writes; "
+    return Answer(question, "Not known", text + "older runs and other tasks have none.", "plain")
+  held_out, training = run.points("valid_loss"), run.points("loss")
+  if not held_out:
+    return Answer(question, "Not known", "The run has no evaluation on held-out text.", "plain")
+  step, loss = held_out[-1]
+  if loss >= max(run.unigram_entropy or 0.0, 1.0) and not _learned(run).tone == "good":
+    text = "It predicts no better than the frequencies of tokens do."
+    return Answer(question, "Nearly everything", text, "bad")
+  perplexity = f"{_perplexity(loss):,.0f}" if loss > 2 else f"{_perplexity(loss):.1f}"
+  text = "On held-out text it is as unsure of the next token as if it chose among about "
+  text += f"{perplexity} equally likely ones."
+  near = [value for at, value in training if at <= step][-3:]
+  if not near:
+    return Answer(question, "Not known", text, "plain")
+  gap = loss - _mean(near)
+  if gap > 0.1 * loss:
+    text += f" Held-out loss is {gap:.2f} nats above the training loss: it has memorized some of "
+    return Answer(question, "Unseen text", text + "the training text.", "bad")
+  text += f" Held-out and training loss are {abs(gap):.2f} nats apart: it does not memorize."
+  return Answer(question, "Nothing special", text, "plain")
+
+
+def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
+  pairs = confusions(labels)
+  errors = sum(count for count, _, _ in pairs)
+  if not errors:
+    return "Nothing", f"All {labels.n:,} dev examples are labeled correctly.", "good"
+  count, label, predicted = pairs[0]
+  text = f"Most often “{_clip(label)}” is taken for “{_clip(predicted)}” "
+  text += f"({count:,} {_plural('time', count)})"
+  seen = [name for name in labels.names if labels.per_class[name]["support"] > 0]
+  weakest = min(seen, key=lambda name: labels.per_class[name]["recall"])
+  row = labels.per_class[weakest]
+  text += f"; the label found least is “{_clip(weakest)}”: {row['recall']:.0%} of its "
+  text += f"{row['support']:,.0f}."
+  if run.wrong and run.wrong[0].confidence > 0.9:
+    worst = run.wrong[0]
+    text += f" Its most confident error is {_clip(worst.where)}, at {worst.confidence:.0%}."
+  return f"{errors:,} of {labels.n:,} examples", text, "plain"
+
+
+def confusions(labels: Labels) -> list[tuple[int, str, str]]:
+  """(count, true label, predicted label) of every kind of error, the commonest first."""
+  pairs = []
+  for label, row in zip(labels.names, labels.confusion, strict=True):
+    for predicted, count in zip(labels.names, row, strict=True):
+      if count and predicted != label:
+        pairs.append((count, label, predicted))
+  return sorted(pairs, key=lambda pair: -pair[0])
+
+
+def format_metric(name: str, value: float) -> str:
+  """A value as its metric is printed: shares in percent, losses with three decimals."""
+  if name.endswith(("loss", "_bits_per_byte")):
+    return f"{value:.3f}" if abs(value) < 1000 else short(value)
+  if name.startswith("dev_") and abs(value) <= 1:
+    return f"{value:.1%}"
+  return short(value)
+
+
+def _is_finished(run: Record) -> bool:
+  return run.total_steps is None or run.steps_done >= run.total_steps
+
+
+def _title(metric: str) -> str:
+  return metric.removeprefix("dev_").removeprefix("valid_").replace("_", " ")
+
+
+def _perplexity(loss: float) -> float:
+  return math.exp(min(loss, 700.0))
+
+
+def _mean(values: list[float]) -> float:
+  return sum(values) / len(values)
+
+
+def _plural(word: str, count: float) -> str:
+  return word if count == 1 else f"{word}s"
+
+
+def _clip(text: str, most: int = 60) -> str:
+  return text if len(text) <= most else f"{text[: most - 1]}…"
