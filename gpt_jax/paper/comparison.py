@@ -5,7 +5,7 @@ the primary `metric`; `zero_shot`, trunk -> zero_shot.Results; `budget`; `checkp
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.paper import glue, tables
@@ -106,6 +106,16 @@ def ablation_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
   return points if all(points.values()) else {}
 
 
+def ablation_deviations(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+  """As ablation_points, with the standard deviation over seeds; None for a single seed."""
+  by_title = {column.title: column for column in tables.TABLES[5].columns}
+  deviations: dict[str, dict[str, float | None]] = {}
+  for name, values in ablation_points(runs).items():
+    tasks = runs.get(ABLATIONS[name].name, {})
+    deviations[name] = {title: _deviation(tasks, by_title[title]) for title in values}
+  return deviations
+
+
 def _transfer(runs: dict[str, Any], note: str) -> list[str]:
   """Figure 2, left."""
   points = transfer_points(runs)
@@ -123,6 +133,17 @@ def _transfer(runs: dict[str, Any], note: str) -> list[str]:
 
 def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
   """Task -> layers transferred, from nothing to all -> result; empty if no sweep was run."""
+  return _by_layers(runs, _value)
+
+
+def transfer_deviations(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+  """As transfer_points, with the standard deviation over seeds; None for a single seed."""
+  return _by_layers(runs, _deviation)
+
+
+def _by_layers(
+  runs: dict[str, Any], value: Callable[[dict[str, Any], tables.Column], float | None]
+) -> dict[str, dict[str, float | None]]:
   layers = sorted(int(name.partition("-")[0]) for name in runs if name.endswith("-layers"))
   if not layers:
     return {}
@@ -133,7 +154,7 @@ def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
   points: dict[str, dict[str, float | None]] = {}
   for task in runs[f"{layers[0]}-layers"]:
     column = tables.Column("", (task,))
-    points[task] = {title: _value(runs.get(name, {}), column) for name, title in titles.items()}
+    points[task] = {title: value(runs.get(name, {}), column) for name, title in titles.items()}
   return points
 
 
@@ -208,6 +229,16 @@ def _value(runs: dict[str, Any], column: tables.Column) -> float | None:
     return 100 * glue.average(means)
   values = [runs[task]["best"][f"dev_{runs[task]['metric']}"]["mean"] for task in column.tasks]
   return 100 * statistics.mean(values)
+
+
+def _deviation(runs: dict[str, Any], column: tables.Column) -> float | None:
+  """The standard deviation over seeds in percent; None with one seed, and for an average."""
+  if len(column.tasks) > 1 or column.tasks[0] not in runs:
+    return None
+  summary = runs[column.tasks[0]]
+  if len(summary["seeds"]) < 2:
+    return None
+  return 100 * summary["best"][f"dev_{summary['metric']}"]["deviation"]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

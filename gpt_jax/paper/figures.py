@@ -9,18 +9,25 @@ from gpt_jax.paper import tables
 
 Points = Mapping[Any, float | None]
 
+# Okabe and Ito 2008, Color Universal Design; without yellow, which is faint on white.
+OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
-def transferred(points: Mapping[str, Points], path: str, note: str) -> None:
+
+def transferred(
+  points: Mapping[str, Points], deviations: Mapping[str, Points], path: str, note: str
+) -> None:
   """Draws figure 2 (left) to path.png and path.svg.
 
   Args:
     points: task -> layers transferred -> dev result in percent.
+    deviations: likewise, over seeds: the error bars; None for none.
     path: without suffix.
     note: appended to the title.
   """
   figure, axes = _axes()
   for task, values in points.items():
-    axes.plot(list(values), list(values.values()), "o-", label=task)
+    bars = _numbers(deviations[task])
+    axes.errorbar(list(values), _numbers(values), bars, fmt="o-", capsize=3, label=task)
   layers = list(next(iter(points.values())))
   for (task, ends), marker in zip(tables.TRANSFER.items(), "x+", strict=True):
     label = f"{task}, the paper's ends, 12 layers"
@@ -42,7 +49,7 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
     note: appended to the title.
   """
   figure, axes = _axes()
-  colors = {task: f"C{number}" for number, task in enumerate(tables.ANCHORS)}
+  colors = dict(zip(tables.ANCHORS, OKABE_ITO, strict=False))
   steps = sorted({step for values in points.values() for step in values})
   for (task, trunk), values in points.items():
     style = "-" if trunk == "transformer" else "--"
@@ -67,11 +74,14 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
   _save(figure, axes, path)
 
 
-def ablations(points: Mapping[str, Points], path: str, note: str) -> None:
+def ablations(
+  points: Mapping[str, Points], deviations: Mapping[str, Points], path: str, note: str
+) -> None:
   """Draws table 5 as bars, the paper's values as crosses.
 
   Args:
     points: row -> column -> result in percent.
+    deviations: likewise, over seeds: the error bars; None for none.
     path: without suffix.
     note: appended to the title.
   """
@@ -81,8 +91,8 @@ def ablations(points: Mapping[str, Points], path: str, note: str) -> None:
   for number, (name, values) in enumerate(points.items()):
     offset = (number - (len(points) - 1) / 2) * width
     x = [n + offset for n in range(len(columns))]
-    heights = [float("nan") if value is None else value for value in values.values()]
-    axes.bar(x, heights, width, label=name)
+    bars = _numbers(deviations[name])
+    axes.bar(x, _numbers(values), width, yerr=bars, capsize=2, label=name)
     theirs = [tables.TABLES[5].rows[name][all_columns.index(column)] for column in columns]
     axes.plot(x, theirs, "kx", label=None if number else "the paper's")
   axes.set(
@@ -106,8 +116,16 @@ def pyplot() -> Any:
   return matplotlib.pyplot
 
 
+def _numbers(values: Points) -> list[float]:
+  """The values, nan for None, which draws nothing."""
+  return [float("nan") if value is None else value for value in values.values()]
+
+
 def _axes() -> tuple[Any, Any]:
-  return pyplot().subplots(figsize=(8, 4.5), layout="constrained")
+  figure, axes = pyplot().subplots(figsize=(8, 4.5), layout="constrained")
+  axes.set_prop_cycle(color=OKABE_ITO)
+  axes.spines[["top", "right"]].set_visible(False)
+  return figure, axes
 
 
 def _save(figure: Any, axes: Any, path: str) -> None:

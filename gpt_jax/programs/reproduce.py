@@ -433,9 +433,11 @@ def _report(results: dict[str, Any], workdir: str) -> None:
 def _draw(results: dict[str, Any], workdir: str) -> None:
   note = comparison.budget_note(results["budget"])
   if ablations := comparison.ablation_points(results["runs"]):
-    figures.ablations(ablations, os.path.join(workdir, "table5"), note)
+    deviations = comparison.ablation_deviations(results["runs"])
+    figures.ablations(ablations, deviations, os.path.join(workdir, "table5"), note)
   if transferred := comparison.transfer_points(results["runs"]):
-    figures.transferred(transferred, os.path.join(workdir, "figure2_left"), note)
+    deviations = comparison.transfer_deviations(results["runs"])
+    figures.transferred(transferred, deviations, os.path.join(workdir, "figure2_left"), note)
   if progress := comparison.progress_points(results["zero_shot"]):
     figures.progress(progress, os.path.join(workdir, "figure2_right"), note)
 

@@ -7,6 +7,7 @@ import re
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gpt_jax.errors import InputError
@@ -363,6 +364,28 @@ def test_table_5_has_the_tasks_of_the_full_model_and_another_row():
   assert "| LSTM w/ aux LM, the paper | 54.6 | 54.6 |" in report  # the average is of this task too
   assert comparison.ablation_points({"full": {"cola": one}, "lstm": {"rte": one}}) == {}
   assert comparison.ablation_points({"lstm": {"rte": one}}) == comparison.ablation_points({}) == {}
+
+
+def test_figures_have_error_bars_over_seeds(tmp_path):
+  def summary(*values):
+    best = {"dev_m": spread(values)._asdict()}
+    return {"metric": "m", "seeds": list(range(len(values))), "best": best}
+
+  runs = {
+    "full": {"cola": summary(0.4, 0.5, 0.45), "rte": summary(0.6)},
+    "no-pretraining": {"cola": summary(0.1, 0.3), "rte": summary(0.5)},
+    "2-layers": {"cola": summary(0.2, 0.4)},
+  }
+  deviation = 100 * np.std([0.4, 0.5, 0.45], ddof=1)
+  full = "Transformer w/ aux LM (full)"
+  ablations = comparison.ablation_deviations(runs)
+  assert ablations[full] == {"CoLA": pytest.approx(deviation), "RTE": None}
+  transferred = comparison.transfer_deviations(runs)
+  assert transferred["cola"]["all"] == pytest.approx(deviation)
+  figures.ablations(comparison.ablation_points(runs), ablations, str(tmp_path / "bars"), "")
+  figures.transferred(comparison.transfer_points(runs), transferred, str(tmp_path / "layers"), "")
+  for name in ("bars", "layers"):
+    assert "LineCollection" in (tmp_path / f"{name}.svg").read_text()  # matplotlib's error bars
 
 
 def test_nothing_to_run_is_an_error(world, tmp_path):

@@ -1,0 +1,42 @@
+"""Draws the curves of runs into a picture: loss, evaluations, learning rate."""
+
+import os
+from collections.abc import Sequence
+
+from gpt_jax.errors import InputError
+from gpt_jax.files import refuse_existing, refuse_url
+from gpt_jax.paper.figures import pyplot
+from gpt_jax.reports.curves import SUFFIXES, draw_curves
+from gpt_jax.reports.page import group_runs, run_names
+from gpt_jax.reports.record import find_runs, read_run
+
+
+def run(workdirs: Sequence[str], out: str, *, overwrite: bool = False) -> None:
+  """Draws the picture; runs that differ in nothing but their seed are one curve with a band.
+
+  Args:
+    workdirs: folders of runs, or of runs of several seeds.
+    out: the picture, FILE.png, .svg or .pdf.
+    overwrite: whether to replace an existing file.
+
+  Raises:
+    InputError: a folder without a run or without any report yet, an unknown suffix, a file that is
+      there already, or matplotlib is not installed.
+  """
+  if not workdirs:
+    raise InputError("no run: name its folder with --workdir=DIR")
+  refuse_url(out)
+  if not out.lower().endswith(SUFFIXES):
+    raise InputError(f"--out={out}: the name of a picture ends in {', '.join(SUFFIXES)}")
+  refuse_existing(out, "--out", overwrite)
+  pyplot()  # fail before reading
+  folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
+  runs = [read_run(folder) for folder in folders]
+  if not any(record.points(name) for record in runs for name in ("loss", record.metric)):
+    names = ", ".join(folders)
+    raise InputError(f"{names}: nothing to draw; metrics.jsonl has no finite loss or evaluation")
+  groups = group_runs(runs, run_names([record.folder for record in runs]))
+  try:
+    draw_curves(groups, out)
+  except OSError as error:
+    raise InputError(f"--out={out}: {os.strerror(error.errno or 0)}") from error
