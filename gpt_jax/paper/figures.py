@@ -31,7 +31,7 @@ def transferred(
   layers = list(next(iter(points.values())))
   for (task, ends), marker in zip(tables.TRANSFER.items(), "x+", strict=True):
     label = f"{task}, the paper's ends, 12 layers"
-    axes.plot([layers[0], layers[-1]], ends, "k:", marker=marker, label=label)
+    axes.plot([layers[0], layers[-1]], ends, "k", linestyle="", marker=marker, label=label)
   axes.set(
     xlabel="transferred (a number: the embeddings and so many blocks)",
     ylabel="dev set, %",
