@@ -486,6 +486,12 @@ CASES = [
     "benchmark --config=tiny.py --json=nothing/here.json",
     "--json=nothing/here.json: no such folder",
   ),
+  ("report", "needed: --workdir"),
+  ("report --workdir=nothing", "--workdir=nothing: no such folder; name the folder of a run"),
+  ("report --workdir={pretrained} --workdir={finetuned}", "name the page with --out=FILE.html"),
+  ("report --workdir={pretrained} --out=new.pdf", "--out=new.pdf: a report is an HTML page"),
+  ("plot --workdir=nothing --out=new.png", "--workdir=nothing: no such folder"),
+  ("plot --workdir={pretrained} --out=new.jpg", "the name of a picture ends in .png, .svg, .pdf"),
   ("visualize --checkpoint={pretrained} --out=new", "no text: give one with --text=TEXT"),
   (
     "visualize --checkpoint={pretrained} --input=nothing.txt --out=new",
