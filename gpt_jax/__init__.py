@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 
-def load(path: str) -> "Model":
+def load(path: str, warm_up: bool = False) -> "Model":
   """Loads a trained model to generate, score, embed and classify with; see gpt_jax.inference.model.
 
   Args:
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an
       exported folder, OpenAI's released folder, or a transformers folder.
+    warm_up: compile `classify` now, which takes some seconds, and not at the first calls.
 
   Raises:
     gpt_jax.errors.InputError: no checkpoint at this path, a damaged one, or one whose vocabulary
@@ -39,4 +40,4 @@ def load(path: str) -> "Model":
   """
   from gpt_jax.inference import model  # not at the top: importing gpt_jax must stay instant
 
-  return model.load(path)
+  return model.load(path, warm_up)

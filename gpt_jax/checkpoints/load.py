@@ -87,7 +87,7 @@ class LoadedModel:
       raise InputError(f"{self.path}: {error}") from error
 
   def predictor(self) -> Callable[..., Any]:
-    """predict(examples, batch_size, done) -> predictions, on all devices; see make_predictor.
+    """predict(examples, batch_size, …) -> predictions, on all devices; see make_predictor.
 
     Keep it: every predictor compiles anew, and has its own copy of the parameters.
 

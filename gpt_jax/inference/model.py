@@ -3,6 +3,7 @@
 Letters: N texts, B of them at a time, T tokens of the longest, D width.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,9 +17,11 @@ from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import read_dev_set
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, mean_hidden, text_log_probs
+from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row
 
 _BATCH = 16
+_ROWS = (1, 4, _BATCH)
 
 
 class Scored(NamedTuple):
@@ -40,26 +43,29 @@ class Scored(NamedTuple):
     return float(np.exp(-self.log_probs[1:].mean(dtype=np.float64)))
 
 
-def load(path: str) -> "Model":
+def load(path: str, warm_up: bool = False) -> "Model":
   """What gpt_jax.load calls; see there."""
-  return Model(load_model(path))
+  model = Model(load_model(path))
+  if warm_up:
+    model.warm_up()
+  return model
 
 
 class Model:
   """A trained model with its tokenizer and, where it was fine-tuned, its task.
 
   Attributes:
-    loaded: the parameters, the config, and all else that was saved; see checkpoints.load.
+    loaded: the parameters, on the device, and all else that was saved; see checkpoints.load.
     labels: the classes of `classify`; empty for a language model.
     columns: the text columns that `classify` reads; empty for a language model.
   """
 
   def __init__(self, loaded: LoadedModel):
-    self.loaded = loaded
+    # One copy for all methods, sent once.
+    self.loaded = dataclasses.replace(loaded, params=jax.device_put(loaded.params))
     self._task = loaded.task
     self.labels: tuple[str, ...] = self._task.labels if self._task else ()
     self.columns: tuple[str, ...] = self._task.columns if self._task else ()
-    self._params = jax.device_put(loaded.params)
 
   def __repr__(self):
     kind = f"fine-tuned on {self._task.name}" if self._task else "language model"
@@ -83,7 +89,7 @@ class Model:
     Raises:
       InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
     """
-    batch = [prompts] if isinstance(prompts, str) else list(prompts)
+    batch = _text_list(prompts, "prompt")
     texts = continuations(self.loaded, batch, max_tokens, temperature, top_k, top_p, seed)
     return texts[0] if isinstance(prompts, str) else texts
 
@@ -95,9 +101,10 @@ class Model:
     """
     model = self._language_model
     scored = []
-    for batch, lengths in self._batches([texts] if isinstance(texts, str) else list(texts)):
+    for batch, lengths in self._batches(_text_list(texts)):
       log_probs = np.asarray(text_log_probs(model, self._trunk, batch))
-      for ids, values, length in zip(batch.tolist(), log_probs, lengths, strict=True):
+      # The batch may have blank rows at its end.
+      for ids, values, length in zip(batch.tolist(), log_probs, lengths, strict=False):
         tokens = [self.loaded.tokenizer.piece(i) for i in ids[:length]]
         scored.append(Scored(tokens, np.concatenate([[np.float32(np.nan)], values[: length - 1]])))
     return scored[0] if isinstance(texts, str) else scored
@@ -110,8 +117,12 @@ class Model:
     """
     model = self.loaded.model
     vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]
-    for batch, lengths in self._batches([texts] if isinstance(texts, str) else list(texts)):
-      vectors.append(np.asarray(mean_hidden(model, self._trunk, batch, lengths)))
+    for batch, lengths in self._batches(_text_list(texts)):
+      row_lengths = np.ones(len(batch), lengths.dtype)
+      row_lengths[: len(lengths)] = lengths
+      vectors.append(
+        np.asarray(mean_hidden(model, self._trunk, batch, row_lengths))[: len(lengths)]
+      )
     embedded = np.concatenate(vectors)
     return embedded[0] if isinstance(texts, str) else embedded
 
@@ -128,14 +139,16 @@ class Model:
 
     Raises:
       InputError: a language model, a task that labels words, a wrong number of columns, an empty
-        text, or a checkpoint without a temperature.
+        text, one that is not a string, or a checkpoint without a temperature.
     """
     task = self.loaded.label_task()
     if task is None:
       raise InputError(f"{self.loaded.path}: a language model without a head; fine-tune it first")
     examples = []
-    for number, text in enumerate([texts] if isinstance(texts, str) else texts, start=1):
-      cells = (text,) if isinstance(text, str) else tuple(text)
+    for number, text in enumerate(_as_list(texts), start=1):
+      cells = tuple(text) if isinstance(text, tuple | list) else (text,)
+      for cell in cells:
+        _check_text(cell, f"text {number}")
       if len(cells) != len(task.columns):
         columns = f"{task.name} reads {len(task.columns)}: {', '.join(task.columns)}"
         raise InputError(f"text {number}: {len(cells)} columns; {columns}")
@@ -143,11 +156,33 @@ class Model:
     if not examples:
       return []
     encoded = task.encode(examples, self.loaded.tokenizer, self.loaded.spec.trunk.context)
-    probabilities = self._predictor(encoded, 2 * _BATCH)
+    probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
     if calibrated:
       probabilities = scale(probabilities, self._temperature)
     labeled = [dict(zip(task.labels, map(float, row), strict=True)) for row in probabilities]
     return labeled[0] if isinstance(texts, str) else labeled
+
+  def warm_up(self) -> None:
+    """Compiles what `classify` needs for one text of any length, and for a few.
+
+    Raises:
+      InputError: a task that labels words.
+    """
+    task = self.loaded.label_task()
+    if task is None:
+      return
+    context = self.loaded.spec.trunk.context
+    encoded = task.encode(
+      [task.example(Row(("a",) * len(task.columns), None, "warm-up"))],
+      self.loaded.tokenizer,
+      context,
+    )
+    length = 16
+    while length < context:
+      self._predictor(_stretched(encoded, length, 1), 2 * _BATCH, few_shapes=True)
+      length *= 2
+    for count in (1, 2, 3, 4):
+      self._predictor(_stretched(encoded, context, count), 2 * _BATCH, few_shapes=True)
 
   @functools.cached_property
   def _language_model(self):
@@ -163,10 +198,13 @@ class Model:
 
   @property
   def _trunk(self) -> dict[str, Any]:
-    return {"trunk": self._params["trunk"]}
+    return {"trunk": self.loaded.params["trunk"]}
 
   def _batches(self, texts: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Padded token ids int32 [B, T], and the length of each text [B]."""
+    """Padded token ids int32 [B, T], with blank rows at the end, and the length of each text.
+
+    B is 1, 4 or 16, so that few shapes need compiling.
+    """
     context = self.loaded.spec.trunk.context
     encoded = self.loaded.tokenizer.encode_many(texts)
     for number, ids in enumerate(encoded, start=1):
@@ -180,7 +218,50 @@ class Model:
     for first in range(0, len(encoded), _BATCH):
       chunk = encoded[first : first + _BATCH]
       lengths = np.array([len(ids) for ids in chunk])
-      batch = np.zeros((len(chunk), bucket(int(lengths.max()), context)), np.int32)
-      for row, ids in zip(batch, chunk, strict=True):
+      rows = next(rows for rows in _ROWS if rows >= len(chunk))
+      batch = np.zeros((rows, bucket(int(lengths.max()), context)), np.int32)
+      for row, ids in zip(batch, chunk, strict=False):
         row[: len(ids)] = ids
       yield batch, lengths
+
+
+def _as_list(values: Any) -> list[Any]:
+  if isinstance(values, str):
+    return [values]
+  try:
+    return list(values)
+  except TypeError:
+    raise InputError(f"{values!r} is not a text; give a string, or a list of strings") from None
+
+
+def _text_list(values: Any, name: str = "text") -> list[str]:
+  texts = _as_list(values)
+  for number, text in enumerate(texts, start=1):
+    _check_text(text, f"{name} {number}")
+  return texts
+
+
+def _check_text(text: Any, name: str) -> None:
+  if not isinstance(text, str):
+    raise InputError(f"{name}: {text!r} is not a text; give a string")
+  try:
+    text.encode()
+  except UnicodeEncodeError as error:
+    raise InputError(f"{name}: not Unicode: half of a surrogate pair at {error.start}") from error
+
+
+def _stretched(encoded: Encoded, length: int, count: int) -> Encoded:
+  """`count` copies of one example whose sequences, together, have `length` tokens each copy."""
+  kept = np.ones_like(encoded.kept)
+  per_sequence = max(length // kept.shape[1], int(encoded.lengths.max()))
+  kept[..., -1] += per_sequence - (kept[0, 0].sum() + encoded.format.overhead(kept.shape[-1]))
+  repeated: dict[str, Any] = {}
+  for name, values in (
+    ("fields", encoded.fields),
+    ("kept", kept),
+    ("labels", encoded.labels),
+    ("locations", encoded.locations),
+  ):
+    repeated[name] = np.repeat(values, count, axis=0)
+  texts = [np.zeros(encoded.context, np.int32) for _ in encoded.texts]
+  return dataclasses.replace(encoded, texts=texts, **repeated)

@@ -15,12 +15,11 @@ from gpt_jax.tasks.packing import OrderedBatches
 
 
 def make_predictor(model: Model, mesh: Mesh) -> Callable[..., Any]:
-  """(params, examples, batch size) -> predictions in the examples' order, on every process.
+  """predict(params, examples, batch_size, done, few_shapes=False) -> predictions on every process.
 
-  A fourth argument is called with the number of predicted examples after every batch.
-
-  They are probabilities: float32 [N, K], or for a head that predicts each token a list of [t, K],
-  one position per id of the example's sequence.
+  Predictions are in the examples' order: probabilities, float32 [N, K], or for a head that predicts
+  each token a list of [t, K], one position per id of the example's sequence. done is called with
+  the number of predicted examples after every batch; few_shapes is that of OrderedBatches.
   """
   head = model.config.head
   index = model.config.heads.index(head)
@@ -31,11 +30,15 @@ def make_predictor(model: Model, mesh: Mesh) -> Callable[..., Any]:
     return head.decode(cast(Outputs, outputs).heads[index])
 
   def predict(
-    params, encoded: Encoded, batch_size: int, done: Callable[[int], None] = lambda _: None
+    params,
+    encoded: Encoded,
+    batch_size: int,
+    done: Callable[[int], None] = lambda _: None,
+    few_shapes: bool = False,
   ) -> Any:
     devices = mesh.shape["data"]
     size = -(-batch_size // devices) * devices
-    batches = OrderedBatches(encoded, size, row_multiple=devices)
+    batches = OrderedBatches(encoded, size, row_multiple=devices, few_shapes=few_shapes)
     predictions: list[np.ndarray] = []
     with jax.set_mesh(mesh):
       for step, batch in enumerate(batches):

@@ -80,12 +80,24 @@ class OrderedBatches:
   The last batch is filled up with examples of weight 0.
   """
 
-  def __init__(self, encoded: Encoded, batch_size: int, groups: int = 1, row_multiple: int = 1):
-    """The arguments are those of PackedBatches."""
+  def __init__(
+    self,
+    encoded: Encoded,
+    batch_size: int,
+    groups: int = 1,
+    row_multiple: int = 1,
+    few_shapes: bool = False,
+  ):
+    """The arguments are those of PackedBatches, and:
+
+    Args:
+      few_shapes: rounds the shape up to one of about ten, each of which is compiled once: for
+        callers with a few examples at a time, and never the same number.
+    """
     self.steps = -(-len(encoded) // batch_size)
     order = np.full((self.steps, batch_size), _FILLER)
     order.reshape(-1)[: len(encoded)] = np.arange(len(encoded))
-    self._packing = _Packing(encoded, order, groups, row_multiple)
+    self._packing = _Packing(encoded, order, groups, row_multiple, few_shapes=few_shapes)
 
   def __iter__(self) -> Iterator[Batch]:
     return map(self._packing, range(self.steps))
@@ -107,6 +119,7 @@ class _Packing:
     groups: int,
     row_multiple: int,
     length: int | None = None,
+    few_shapes: bool = False,
   ):
     steps, batch_size = order.shape
     if batch_size % groups:
@@ -118,17 +131,24 @@ class _Packing:
     longest = int(lengths.max())
     if length is not None and length < longest:
       raise InputError(f"rows of {length} tokens do not hold the longest sequence, of {longest}")
+    parts = lengths.reshape(steps * groups, -1)
+    if few_shapes:
+      # One row if everything fits into it, else the longest rows.
+      length = min(encoded.context, max(16, _power_of_two(int(parts.sum(axis=1).max()))))
     shortest = -(-longest // 32) * 32
     candidates = (
       [length] if length else list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
     )
-    parts = lengths.reshape(steps * groups, -1)
     plans = ((*_first_fit_decreasing(parts, T), T) for T in candidates)  # row, column, rows, T
     # The least arithmetic: 24 D^2 + 4 T D a cell and layer, for GPT-1's D = 768.
     row, column, rows, length = min(
       plans, key=lambda plan: plan[2] * plan[3] * (1 + plan[3] / (6 * 768))
     )
-    self.rows = -(-rows // row_multiple) * row_multiple
+    multiples = -(-rows // row_multiple)
+    if few_shapes:  # 1, 2, 3, 4, 6, 8, 12, …
+      power = _power_of_two(multiples)
+      multiples = power * 3 // 4 if power >= 4 and multiples <= power * 3 // 4 else power
+    self.rows = row_multiple * multiples
     self.row, self.column = row.reshape(lengths.shape), column.reshape(lengths.shape)
     self.shape = (self.rows * groups, length)
 
@@ -186,6 +206,11 @@ class _Packing:
   def _first_row(self, n: int, count: int) -> int:
     """The first row of the group of example n of `count`."""
     return n // (count // self.groups) * self.rows
+
+
+def _power_of_two(number: int) -> int:
+  """The smallest power of two that is at least `number`."""
+  return 1 << max(0, number - 1).bit_length()
 
 
 def _first_fit_decreasing(

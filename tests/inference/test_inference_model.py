@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import generate
+from gpt_jax.programs import generate, predict
 
 TEXTS = [
   "the cat sat on the mat",
@@ -88,6 +88,39 @@ def test_classify(finetuned, caplog):
   assert "fine-tuned on table" in repr(model)
 
 
+def test_classify_equals_the_program_for_any_number_of_texts(finetuned, tmp_path):
+  """Shapes are rounded up; predict's are not."""
+  checkpoint = f"{finetuned.workdir}/seed_0"
+  texts = [f"the {'cat' if i % 3 else 'dog'}{' sat on the mat' * (i % 7)}" for i in range(70)]
+  (tmp_path / "rows.tsv").write_text("\n".join(["text", *texts]) + "\n")
+  expected = predict.run(checkpoint, str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
+  model = gpt_jax.load(checkpoint)
+  first = 0
+  for count in (1, 2, 5, 11, 51):
+    for row in model.classify(texts[first : first + count]):
+      assert row == pytest.approx(expected[first]["probabilities"], abs=1e-5)
+      first += 1
+  assert first == len(texts)
+
+
+def test_after_warming_up_nothing_is_compiled_or_sent(finetuned, caplog):
+  model = gpt_jax.load(f"{finetuned.workdir}/seed_0", warm_up=True)
+  with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+    for words in (1, 6, 13, 29, 90):
+      model.classify("the " * words)
+    model.classify(["the cat sat", "the dog", "the"])
+  assert "XLA compilation" not in caplog.text
+  assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(model.loaded.params))
+
+
+def test_few_shapes_are_compiled(model, caplog):
+  model.embed(["the cat"] * 3)
+  with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+    model.embed(["the cat"] * 2)
+    model.embed(["the dog sat"] * 4)
+  assert "XLA compilation" not in caplog.text
+
+
 def test_what_is_refused(model, finetuned):
   with pytest.raises(InputError, match="text 2: empty; give at least one word"):
     model.log_probs(["the cat", ""])
@@ -99,6 +132,18 @@ def test_what_is_refused(model, finetuned):
     model.classify(["the cat"])
   with pytest.raises(InputError, match="text 1: 2 columns; table reads 1: text"):
     gpt_jax.load(f"{finetuned.workdir}/seed_0").classify([("the cat", "sat")])
+  with pytest.raises(InputError, match="text 2: None is not a text; give a string"):
+    gpt_jax.load(f"{finetuned.workdir}/seed_0").classify(["the cat", None])
+  with pytest.raises(InputError, match="text 1: 3 is not a text; give a string"):
+    gpt_jax.load(f"{finetuned.workdir}/seed_0").classify([[3]])
+  for call in (model.classify, model.embed, model.log_probs, model.generate):
+    if call != model.classify:
+      with pytest.raises(InputError, match="[a-z]+ 1: None is not a text; give a string"):
+        call([None])
+      with pytest.raises(InputError, match="[a-z]+ 1: not Unicode: half of a surrogate pair at 4"):
+        call("the \ud800")
+      with pytest.raises(InputError, match="None is not a text; give a string, or a list"):
+        call(None)
   with pytest.raises(InputError, match="no checkpoint in"):
     gpt_jax.load("nothing")
 
