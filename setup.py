@@ -18,6 +18,7 @@ LIGHT = {
   "progress": ["tqdm>=4.66"],
   "completion": ["argcomplete>=3.5,<4"],  # of flags and config fields, in bash, zsh and fish
   "safetensors": ["safetensors>=0.5,<1"],  # that format, and transformers' folders
+  "serve": ["starlette>=1.0,<2", "uvicorn>=0.40,<1", "prometheus_client>=0.20,<1"],
 }
 
 # The commands: gpt-jax-import-weights runs launch/import_weights.py, and so on.
@@ -56,6 +57,7 @@ setup(
     "": ["*.md"],
     "gpt_jax": ["py.typed"],
     "gpt_jax.programs": ["*.html", "*.js"],
+    "gpt_jax.programs.serving": ["*.html"],
     "gpt_jax.reports": ["*.html"],
   },
   entry_points={
@@ -84,6 +86,7 @@ setup(
       "pytest-xdist>=3.6",
       "hypothesis>=6.100",  # inputs for tests/attack
       "setuptools>=77",  # builds the wheel of tests/test_installed.py
+      "httpx>=0.27",  # a client for launch/serve.py
       "ruff>=0.9",
       "mypy>=2.0",
       "nbclient>=0.10",  # executes the notebooks, with ipykernel

@@ -119,6 +119,17 @@ class Stream:
     self._slots[slot] = text
     self._state = _place(self._state, state, slot)
 
+  def warm_up(self) -> None:
+    """Compiles all that texts need which leave no tokens out."""
+    context, length = self._model.config.trunk.context, 1
+    while length < context:
+      self.add(Text([0] * length, Sampling(max_tokens=1)))
+      length = max(2 * length, 17) if length < 17 else 2 * length - 1
+    for size in _SIZES:
+      for _ in range(size):
+        self.add(Text([0], Sampling(max_tokens=2)))
+      self.advance()
+
   def remove(self, text: Text) -> None:
     """Forgets a text, done or not."""
     self._slots = [None if other is text else other for other in self._slots]

@@ -1,9 +1,9 @@
 """Generation a few tokens at a time gives what generation at once gives."""
 
-import gpt_jax
 import numpy as np
 import pytest
 
+import gpt_jax
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import sample
 from gpt_jax.inference.stream import Sampling, Stream, Text

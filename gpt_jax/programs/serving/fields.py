@@ -1,0 +1,122 @@
+"""Reading the JSON object of a request: every field with its type and range, and no others."""
+
+import math
+from typing import Any
+
+from gpt_jax.errors import InputError
+from gpt_jax.files import parse_json
+
+
+class Refusal(Exception):
+  """A request that is not done.
+
+  Attributes:
+    status: of HTTP.
+    param: the field at fault, if it is one.
+    retry_after: seconds after which to try again; 0: do not.
+  """
+
+  def __init__(self, message: str, status: int = 400, param: str | None = None, retry_after=0):
+    super().__init__(str(InputError(message)))  # one line, values cut
+    self.status, self.param, self.retry_after = status, param, retry_after
+
+  @property
+  def body(self) -> dict[str, Any]:
+    """As OpenAI's API writes errors."""
+    kinds = {404: "not_found_error", 500: "server_error", 503: "overloaded_error"}
+    kind = kinds.get(self.status, "invalid_request_error")
+    error = {"message": str(self), "type": kind, "param": self.param, "code": None}
+    return {"error": error}
+
+
+class Fields:
+  """The fields of a JSON object. The methods raise Refusal for a value that is not allowed."""
+
+  def __init__(self, body: bytes):
+    try:
+      # Python also reads NaN and Infinity; they fail every range, as 1e999 does.
+      values = parse_json(body)
+    except ValueError as error:
+      raise Refusal(f"the body is not JSON: {error}") from error
+    if not isinstance(values, dict):
+      raise Refusal("the body should be one JSON object")
+    self._values: dict[str, Any] = {k: v for k, v in values.items() if v is not None}
+    self._known: set[str] = set()
+
+  def take(self, name: str) -> Any:
+    """Any value; None if the field is absent or null."""
+    self._known.add(name)
+    return self._values.get(name)
+
+  def integer(self, name: str, default: int, low: int, high: int) -> int:
+    value = self.take(name)
+    if value is None:
+      return default
+    if isinstance(value, float) and value.is_integer():
+      value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+      raise self._wrong(name, value, f"an integer from {low:,} to {high:,}")
+    return value
+
+  def number(self, name: str, default: float, low: float, high: float, *, above=False) -> float:
+    """above: whether the value must be above `low`."""
+    value = self.take(name)
+    if value is None:
+      return default
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # NaN fails every comparison.
+    if not is_number or not low <= value <= high or (above and value == low):
+      raise self._wrong(name, value, f"a number {'above' if above else 'from'} {low:g} to {high:g}")
+    return float(value)
+
+  def boolean(self, name: str) -> bool:
+    value = self.take(name)
+    if value is None:
+      return False
+    if not isinstance(value, bool):
+      raise self._wrong(name, value, "true or false")
+    return value
+
+  def strings(self, name: str, most: int) -> list[str]:
+    """A string, or a list of 1 to `most` strings."""
+    value = self.take(name)
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list):
+      raise self._wrong(name, value, "a string or a list of strings")
+    if not 1 <= len(values) <= most:
+      raise Refusal(f"{name}: {len(values):,} entries; give 1 to {most:,}", param=name)
+    for number, text in enumerate(values):
+      check_text(text, f"{name}[{number}]", name)
+    return values
+
+  def refuse_others(self) -> None:
+    """Raises Refusal for a field that none of the other methods has read."""
+    for name in self._values:
+      if name not in self._known:
+        known = ", ".join(sorted(self._known))
+        raise Refusal(f"{name}: no such field; the fields are {known}", param=name)
+
+  def refuse_unless(self, name: str, *allowed: Any) -> None:
+    """Raises Refusal if a field that is not supported has another than these neutral values."""
+    value = self.take(name)
+    if value is not None and value not in allowed:
+      raise Refusal(f"{name} is not supported; leave it out", param=name)
+
+  def _wrong(self, name: str, value: Any, wanted: str) -> Refusal:
+    return Refusal(f"{name}: {_shown(value)} should be {wanted}", param=name)
+
+
+def check_text(text: Any, place: str, param: str) -> None:
+  """Raises Refusal for what is not a string of Unicode characters."""
+  if not isinstance(text, str):
+    raise Refusal(f"{place}: {_shown(text)} should be a string", param=param)
+  if any("\ud800" <= character <= "\udfff" for character in text):
+    raise Refusal(f"{place}: has half of a surrogate pair, which is not Unicode", param=param)
+
+
+def _shown(value: Any) -> str:
+  if isinstance(value, float) and not math.isfinite(value):
+    return "a number that is not finite"
+  if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**20:
+    return "an integer of more than 20 digits"
+  return "nothing" if value is None else repr(value)[:200]

@@ -1,0 +1,29 @@
+"""Serves a trained model on this machine: OpenAI's completions, labels, embeddings, a page.
+
+python launch/serve.py --checkpoint=DIR [--port=8000] [--host=127.0.0.1]
+
+curl localhost:8000/v1/completions -d '{"prompt": "The old house", "max_tokens": 40}'
+curl localhost:8000/classify -d '{"texts": ["The soup was warm."]}'
+curl localhost:8000/embed -d '{"texts": ["one text", "another"]}'
+"""
+
+from absl import flags
+
+import command_line
+
+DEFAULTS = command_line.defaults("serve")
+CHECKPOINT = command_line.define_checkpoint()
+PORT = flags.DEFINE_integer("port", DEFAULTS["port"], "TCP port to listen at; 0: any free one")
+HOST = flags.DEFINE_string(
+  "host", DEFAULTS["host"], "address to listen at; 0.0.0.0 lets other machines use the model"
+)
+
+
+def main():
+  from gpt_jax.programs import serve
+
+  serve.run(CHECKPOINT.value, PORT.value, HOST.value)
+
+
+if __name__ == "__main__":
+  command_line.run(main)
