@@ -62,6 +62,11 @@ class Text:
     self.added: list[Token] = []
 
   @property
+  def last(self) -> int:
+    """The newest token."""
+    return self.added[-1].id if self.added else self.prompt[-1]
+
+  @property
   def done(self) -> bool:
     return len(self.added) >= self.sampling.max_tokens
 
@@ -86,7 +91,7 @@ class Stream:
 
   def __init__(self, model: Model, params: Any):
     """model: from LoadedModel.language_model; params: on the device."""
-    self._model, self._params = model, params
+    self._model, self._params = model, {"trunk": params["trunk"]}
     self._slots: list[Text | None] = []
     self._state: Any = None
 
@@ -95,40 +100,35 @@ class Stream:
     return [text for text in self._slots if text is not None]
 
   def add(self, text: Text) -> None:
-    """Reads the prompt and adds the first token.
+    """Reads the prompt, but for its last token.
 
     Raises:
       InputError: an empty prompt, or one that leaves no room for max_tokens in the context.
     """
     check_fits(self._model, len(text.prompt), text.sampling.max_tokens)
-    ids = np.zeros((1, bucket(len(text.prompt), self._model.config.trunk.context)), np.int32)
-    ids[0, : len(text.prompt)] = text.prompt
-    state, chosen = _read(
-      self._model,
-      {"trunk": self._params["trunk"]},
-      ids,
-      np.array([len(text.prompt)]),
-      _settings([text]),
-      filtered=text.sampling.filtered,
-      best=text.best,
-    )
-    _append(text, jax.tree.map(lambda x: np.asarray(x)[None], chosen), 0, 1)
-    if text.done:
-      return
+    count = len(text.prompt) - 1
+    ids = np.zeros((1, bucket(count, self._model.config.trunk.context)), np.int32)
+    ids[0, :count] = text.prompt[:-1]
+    state = _read(self._model, self._params, ids, np.array([count], np.int32))
     slot = self._free_slot()
     self._slots[slot] = text
     self._state = _place(self._state, state, slot)
 
   def warm_up(self) -> None:
-    """Compiles all that texts need which leave no tokens out."""
-    context, length = self._model.config.trunk.context, 1
-    while length < context:
-      self.add(Text([0] * length, Sampling(max_tokens=1)))
-      length = max(2 * length, 17) if length < 17 else 2 * length - 1
+    """Compiles all that any text needs."""
+    context, length = self._model.config.trunk.context, 16
+    while True:
+      text = Text([0] * min(length + 1, context - 1), Sampling(max_tokens=1))
+      self.add(text)
+      self.remove(text)
+      if length >= context:
+        break
+      length *= 2
     for size in _SIZES:
-      for _ in range(size):
-        self.add(Text([0], Sampling(max_tokens=2)))
-      self.advance()
+      for top_p in (1.0, 0.5):
+        for _ in range(size):
+          self.add(Text([0], Sampling(max_tokens=1, top_p=top_p)))
+        self.advance()
 
   def remove(self, text: Text) -> None:
     """Forgets a text, done or not."""
@@ -143,20 +143,16 @@ class Stream:
       return []
     self._resize(next(size for size in _SIZES if size >= len(texts)))
     missing = [text.sampling.max_tokens - len(text.added) if text else 0 for text in self._slots]
-    last = [text.added[-1].id if text else 0 for text in self._slots]
-    numbers = [len(text.added) if text else 0 for text in self._slots]
-    lengths = [len(text.prompt) + len(text.added) if text else 1 for text in self._slots]
     self._state, chosen = _extend(
       self._model,
-      {"trunk": self._params["trunk"]},
+      self._params,
       self._state,
-      np.array(last, np.int32),
-      np.array(lengths, np.int32),
-      np.array(numbers, np.int32),
-      np.array(missing, np.int32),
+      np.array([text.last if text else 0 for text in self._slots], np.int32),
+      np.array([len(text.prompt) + len(text.added) if text else 1 for text in self._slots]),
+      np.array([len(text.added) if text else 0 for text in self._slots]),
+      np.array(missing),
       _settings(self._slots),
       filtered=any(text.sampling.filtered for text in texts),
-      best=any(text.best for text in texts),
     )
     chosen = jax.tree.map(np.asarray, chosen)
     for row, text in enumerate(self._slots):
@@ -182,7 +178,7 @@ class Stream:
     if rows:
       self._state = _take(self._state, np.array(rows + [0] * (size - len(rows)), np.int32))
     else:
-      self._state = _start(self._model, {"trunk": self._params["trunk"]}, size)
+      self._state = _start(self._model, self._params, size)
     self._slots = [*self.texts, *[None] * (size - len(rows))]
 
 
@@ -218,7 +214,7 @@ def _append(text: Text, chosen: Any, row: int, count: int) -> None:
     text.added.append(Token(int(ids[step, row]), float(log_probs[step, row]), pairs))
 
 
-def _choose(hidden, table, vocab_size, numbers, settings, filtered, best):
+def _choose(hidden, table, vocab_size, numbers, settings, filtered):
   """The next token of each row: hidden [B, D] -> ids [B], log_probs [B], and the best [B, 5]."""
   scores = logits(hidden, table, vocab_size)[:, :vocab_size]
   log_probs = jax.nn.log_softmax(scores)
@@ -231,8 +227,7 @@ def _choose(hidden, table, vocab_size, numbers, settings, filtered, best):
   kept = _keep_likely(scores, settings) if filtered else scores
   ids = jnp.argmax(kept + settings.temperature[:, None] * gumbel, axis=-1).astype(jnp.int32)
   of_ids = jnp.take_along_axis(log_probs, ids[:, None], axis=-1)[:, 0]
-  count = min(BEST, vocab_size) if best else 0
-  best_log_probs, best_ids = jax.lax.top_k(log_probs, count)
+  best_log_probs, best_ids = jax.lax.top_k(log_probs, min(BEST, vocab_size))
   return ids, of_ids, best_ids, best_log_probs
 
 
@@ -251,24 +246,18 @@ def _keep_likely(scores: jax.Array, settings: _Settings) -> jax.Array:
   return jnp.where(scores >= threshold, scores, -jnp.inf)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "filtered", "best"))
-def _read(model, params, ids, lengths, settings, *, filtered, best):
-  """Reads prompts [B, P] of lengths [B]: the state, and the first token of each."""
+@functools.partial(jax.jit, static_argnames="model")
+def _read(model, params, ids, lengths):
+  """The state after prompts [B, P] of lengths [B]."""
   positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
   state = model.apply({"params": params}, len(ids), method="start")
   valid = positions < lengths[:, None]
-  hidden, table, state = model.apply(
-    {"params": params}, ids, positions, valid, state, method="extend"
-  )
-  last = hidden[jnp.arange(len(ids)), lengths - 1]
-  numbers = jnp.zeros_like(lengths)
-  return state, _choose(last, table, model.num_tokens, numbers, settings, filtered, best)
+  *_, state = model.apply({"params": params}, ids, positions, valid, state, method="extend")
+  return state
 
 
-@functools.partial(
-  jax.jit, static_argnames=("model", "filtered", "best"), donate_argnames=("state",)
-)
-def _extend(model, params, state, last, lengths, numbers, missing, settings, *, filtered, best):
+@functools.partial(jax.jit, static_argnames=("model", "filtered"), donate_argnames=("state",))
+def _extend(model, params, state, last, lengths, numbers, missing, settings, *, filtered):
   """Adds up to _STEPS tokens to each row: the state, and arrays [_STEPS, B, …] of the tokens.
 
   Rows that lack fewer tokens keep running beside the others; their output is discarded.
@@ -287,9 +276,7 @@ def _extend(model, params, state, last, lengths, numbers, missing, settings, *, 
     hidden, table, state = model.apply(
       {"params": params}, ids[:, None], positions, valid, state, method="extend"
     )
-    chosen = _choose(
-      hidden[:, 0], table, model.num_tokens, numbers + number, settings, filtered, best
-    )
+    chosen = _choose(hidden[:, 0], table, model.num_tokens, numbers + number, settings, filtered)
     return chosen, state
 
   def add(carry):

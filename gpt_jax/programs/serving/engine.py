@@ -194,10 +194,7 @@ class Engine:
       except Exception as error:
         job.deliver(_answerable(error))
         continue
-      self.observe("tokens", len(job.text.added))
-      job.deliver(job.text)
-      if not job.text.done:
-        self._running.append(job)
+      self._running.append(job)
     self._leave()
     before = sum(len(text.added) for text in self._stream.texts)
     try:
