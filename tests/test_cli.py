@@ -619,6 +619,11 @@ CASES = [
     "import_weights --format=npz --path=release --out=new",
     "release: not a complete exported model (",
   ),
+  ("serve --checkpoint=nothing --port=0", "no checkpoint in"),
+  ("serve --checkpoint={pretrained} --port=99999", "--port=99999: must be from 0 to 65,535"),
+  ("serve --checkpoint={pretrained} --port=http", "--port=http: "),
+  ("serve --checkpoint={pretrained} --host=1.2.3.4 --port=0", "--host=1.2.3.4 --port=0: Cannot"),
+  ("serve --checkpoint={pretrained} --host=a..b", "--host=a..b: not an address of this machine"),
   ("verify --a={pretrained} --b=nothing --text=the", "no checkpoint in"),
   ("verify --a={pretrained} --b=hf_bert --text=the", "hf_bert/config.json: model_type 'bert'"),
   (
@@ -641,6 +646,8 @@ CASES = [
 def test_bad_input_is_one_line_and_loses_nothing(
   world, launch, spacy_there, monkeypatch, command, message
 ):
+  if command.startswith("serve"):
+    pytest.importorskip("starlette")
   if "=hf" in command or "=safetensors" in command:
     pytest.importorskip("safetensors")
   monkeypatch.chdir(world.folder)

@@ -1,6 +1,7 @@
 """A server on this machine: completions as OpenAI's API has them, labels and embeddings."""
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -90,10 +91,10 @@ def _bind(host: str, port: int) -> Iterator[socket.socket]:
     try:
       listener.bind(address)
     except OSError as error:
-      reason = error.strerror or error
-      raise InputError(
-        f"--host={host} --port={port}: {reason}; choose another port, or 0 for any"
-      ) from error
+      taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+      advice = "choose another port, or 0 for any" if taken else "choose an address of this machine"
+      message = f"--host={host} --port={port}: {error.strerror or error}; {advice}"
+      raise InputError(message) from error
     yield listener
 
 

@@ -368,6 +368,13 @@ def serving(app, protocol):
       thread.join(20)
 
 
+def post_bytes(path, body):
+  """A request as it is sent; a body is bytes or JSON."""
+  data = body if isinstance(body, bytes) else json.dumps(body).encode()
+  head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+  return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
 def test_slow_clients_are_cut_off():
   from gpt_jax.programs.serving.connection import make_protocol
 
@@ -403,6 +410,49 @@ def test_slow_clients_are_cut_off():
       assert client.recv(100).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(
+  "path, body",
+  [
+    ("/classify", {"texts": ["the cat"]}),
+    ("/v1/completions", {"prompt": "the cat", "n": 3}),
+    ("/v1/completions", {"prompt": "the cat", "stream": True}),
+  ],
+)
+def test_the_work_of_a_client_that_leaves_is_dropped(finetuned, path, body):
+  from uvicorn.protocols.http.h11_impl import H11Protocol
+
+  client = make_client(f"{finetuned.workdir}/seed_0")  # whose engine never starts
+
+  def wait_for(count):
+    deadline = time.monotonic() + 20
+    while client.engine.waiting != count:
+      assert time.monotonic() < deadline, client.engine.waiting
+      time.sleep(0.01)
+
+  with serving(client.http.app, H11Protocol) as (_, port):
+    with socket.create_connection(("127.0.0.1", port)) as leaving:
+      leaving.sendall(post_bytes(path, body))
+      wait_for(body.get("n", 1))
+    wait_for(0)
+
+
+def test_a_text_whose_client_leaves_is_not_continued(language):
+  from gpt_jax.inference.stream import Sampling, Text
+  from gpt_jax.programs.serving.engine import Job
+
+  seen = []
+
+  def leave(text):
+    seen.append(len(text.added))
+    language.engine.drop([job])
+
+  job = Job("complete", leave, text=Text([3, 4], Sampling(max_tokens=40)))
+  language.engine.submit([job])
+  answer = language.post("/v1/completions", {"prompt": "the", "max_tokens": 30})
+  assert answer.json()["usage"]["completion_tokens"] == 30
+  assert seen == [4] and len(job.text.added) == 4
+
+
 # ------------------------------------------------------------------------------- A whole process
 
 
@@ -435,9 +485,7 @@ def process_of(checkpoint):
 async def call(port, path, body, read=True):
   """POSTs and returns (status, body); without read, the open (reader, writer)."""
   reader, writer = await asyncio.open_connection("127.0.0.1", port)
-  data = body if isinstance(body, bytes) else json.dumps(body).encode()
-  head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-  writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+  writer.write(post_bytes(path, body))
   if not read:
     return reader, writer
   answer = await asyncio.wait_for(reader.read(), 240)
