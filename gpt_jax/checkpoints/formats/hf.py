@@ -27,6 +27,7 @@ from gpt_jax.checkpoints.formats.folder import (
   read_object,
   write_sums,
 )
+from gpt_jax.checkpoints.formats.hf_tokenizer import padding_token, write_tokenizer
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import (
   LARGEST_FILE,
@@ -36,7 +37,7 @@ from gpt_jax.data.tokenizers.base import (
 )
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
-from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, is_release
+from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, MergesTokenizer, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.model import ModelConfig
@@ -433,7 +434,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   with atomic_folder(folder) as partial:
     safetensors.write(os.path.join(partial, WEIGHTS[0]), tensors, notes)
     write_json(os.path.join(partial, "config.json"), config)
-    _write_vocabulary(partial, tokenizer)
+    _write_vocabulary(partial, tokenizer, spec.trunk.context, bool(spec.head))
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
       file.write(_readme(config["architectures"][0], tokenizer, task, orders, bool(folded)))
     write_sums(partial)
@@ -480,6 +481,7 @@ def _their_config(
     suffix = "DoubleHeadsModel" if head.pooling == "per_choice" else "ForSequenceClassification"
   pieces = getattr(tokenizer, "pieces", ())
   end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
+  padding = padding_token(tokenizer)
   config = {
     "architectures": [family.classes + suffix],
     "model_type": family.model_type,
@@ -503,27 +505,19 @@ def _their_config(
     labels = task.labels if task else [str(i) for i in range(head.num_classes)]
     config["id2label"] = {str(i): label for i, label in enumerate(labels)}
     config["label2id"] = {label: i for i, label in enumerate(labels)}
-    config["pad_token_id"] = 0  # the class refuses batches without it
+    # The class refuses batches without it, and reads the last token that is another.
+    config["pad_token_id"] = padding[1] if padding else 0
   return config
 
 
-def _write_vocabulary(folder: str, tokenizer: Tokenizer) -> None:
-  """Our vocabulary, and that of transformers if it has a class for it."""
+def _write_vocabulary(folder: str, tokenizer: Tokenizer, context: int, classifies: bool) -> None:
+  """Our vocabulary, and that of transformers."""
   tokenizer.save(os.path.join(folder, TOKENIZER))
-  classes = {
-    GPT1Tokenizer.kind: "OpenAIGPTTokenizer",
-    GPT2Tokenizer.kind: "GPT2Tokenizer",
-  }
-  if tokenizer.kind not in classes:
-    # Without this transformers makes up a tokenizer whose ids are all 0, and reports nothing.
-    config = {"tokenizer_class": f"NotInTransformers: {tokenizer.kind}, see README.md"}
-    write_json(os.path.join(folder, "tokenizer_config.json"), config)
-    return
-  for name, content in zip(FILES[-1], tokenizer.files.values(), strict=True):
-    with open(os.path.join(folder, name), "wb") as file:
-      file.write(content)
-  config = {"tokenizer_class": classes[tokenizer.kind]}
-  write_json(os.path.join(folder, "tokenizer_config.json"), config)
+  write_tokenizer(folder, tokenizer, context, classifies)
+  if isinstance(tokenizer, MergesTokenizer):
+    for name, content in zip(FILES[-1], tokenizer.files.values(), strict=True):
+      with open(os.path.join(folder, name), "wb") as file:
+        file.write(content)
 
 
 def _readme(model: str, tokenizer: Tokenizer, task: Task | None, orders: int, folded: bool) -> str:

@@ -198,7 +198,7 @@ def _spacy_words(version: str) -> Callable[[str], list[str]]:
 
 
 # spaCy's words in standardized English, except for its rare special cases.
-_REGEX_WORDS = re.compile(
+WORDS_PATTERN = (
   r"\n ?"
   r"|\.\.+"
   r"|(?<![^\s'])(?:[a-z]|mrs?|ms|messrs|dr|st|mt|[js]r|prof|rev|gen|gov|sen|rep|co|corp|inc|ltd|bros|vs"
@@ -212,6 +212,6 @@ _REGEX_WORDS = re.compile(
   r"|'(?:em|bout|cause|cos|cuz|nuff)(?!\w)|(?:doin|goin|havin|nothin|lovin|somethin|ol)'(?!\w)"
   r"|[^\s'.:=<>&`“”‘’$£€%\",;!?()\[\]{}*_]+"
   r"(?:(?!'s(?![\w'])|(?-i:(?<=[a-z])\.[A-Z]))(?:['.]|:(?=\d))[^\s'.:=<>&`“”‘’$£€%]+)*"
-  r"|\S",
-  re.IGNORECASE,
+  r"|\S"
 )
+_REGEX_WORDS = re.compile(WORDS_PATTERN, re.IGNORECASE)

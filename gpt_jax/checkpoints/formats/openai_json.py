@@ -1,0 +1,138 @@
+"""GPT-1's and GPT-2's vocabularies as a tokenizer.json.
+
+GPT-2's ids are equal for every text. GPT-1's rules are a Python program (ftfy, spaCy); a
+tokenizer.json has what regular expressions can say of them: ftfy's repairs of single characters
+but no decoding of mis-decoded letters and no HTML entities, and the words of gpt1.REGEX.
+"""
+
+from typing import Any
+
+from gpt_jax.checkpoints.formats.json_steps import replace, replace_matches, sequence
+from gpt_jax.data.tokenizers.gpt1 import WORDS_PATTERN, GPT1Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import END_OF_WORD, UNKNOWN, MergesTokenizer
+
+
+def describe_gpt2(tokenizer: GPT2Tokenizer) -> dict[str, Any]:
+  """The parts of tokenizer.json, without special tokens."""
+  byte_level = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+  }
+  return {
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": byte_level,
+    "decoder": byte_level,
+    "model": _model(tokenizer, unk_token=None, end_of_word_suffix=None),
+  }
+
+
+def describe_gpt1(tokenizer: GPT1Tokenizer) -> dict[str, Any]:
+  """The parts of tokenizer.json, without special tokens."""
+  return {
+    "added_tokens": [],
+    "normalizer": sequence(_gpt1_normalizers()),
+    "pre_tokenizer": {
+      "type": "Split",
+      "pattern": {"String": " "},
+      "behavior": "Removed",
+      "invert": False,
+    },
+    "decoder": {
+      "type": "Sequence",
+      "decoders": [
+        replace(END_OF_WORD, " "),
+        {"type": "Fuse"},
+        replace_matches(r" ?\n ?", "\n"),
+        {"type": "Strip", "content": " ", "start": 0, "stop": 1},
+      ],
+    },
+    "model": _model(tokenizer, UNKNOWN, END_OF_WORD),
+  }
+
+
+def _model(
+  tokenizer: MergesTokenizer, unk_token: str | None, end_of_word_suffix: str | None
+) -> dict[str, Any]:
+  return {
+    "type": "BPE",
+    "dropout": None,
+    "unk_token": unk_token,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": end_of_word_suffix,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+    "vocab": {piece: i for i, piece in enumerate(tokenizer.pieces)},
+    "merges": [list(pair) for pair in tokenizer.merges],
+  }
+
+
+def _gpt1_normalizers() -> list[dict[str, Any]]:
+  """ftfy as far as it goes, gpt1.standardize, a space after each word, lower case."""
+  marks = r'[-~!";?+,)(/*\[\]}{|_]'
+  # Python's \w; Oniguruma's has combining marks too.
+  words = WORDS_PATTERN.replace(r"\w", r"[\p{L}\p{N}_]")
+  return [
+    # ftfy.fix_text
+    replace_matches(r"\x{1b}\[[\d;]*[a-zA-Z]", ""),
+    *(replace(control, meant) for control, meant in _windows_controls().items()),
+    *(replace(ligature, letters) for ligature, letters in _LIGATURES.items()),
+    replace_matches(r"[\x{2bc}\x{2018}-\x{201b}]", "'"),
+    replace_matches(r"[\x{201c}-\x{201f}]", '"'),
+    replace_matches(r"\r\n|[\r\x{2028}\x{2029}]", "\n"),
+    replace_matches(
+      r"[\x{0}-\x{8}\x{b}\x{e}-\x{1f}\x{7f}\x{206a}-\x{206f}\x{feff}\x{fff9}-\x{fffc}]", ""
+    ),
+    {"type": "NFC"},
+    # gpt1.standardize
+    replace_matches("[—–―]", "-"),
+    replace("…", "..."),
+    replace("´", "'"),
+    replace_matches(rf"(?:({marks})(?!\1)|[^-~!\";?+,)(/*\[\]}}{{|_](?={marks}))\K", " "),
+    replace_matches(r"\s*\n\s*", " \n "),
+    replace_matches(r"[^\S\n]+", " "),
+    replace_matches(r"\A\s+|\s+\z", ""),
+    replace_matches(rf"(?i)(?:{words})\K", " "),
+    replace_matches(r"(?<=\p{L})Σ(?!\p{L})", "ς"),  # as Python's lower()
+    {"type": "Lowercase"},
+  ]
+
+
+def _windows_controls() -> dict[str, str]:
+  """The control characters U+0080 to U+009F, as Windows-1252 has them."""
+  characters = {}
+  for code in range(0x80, 0xA0):
+    meant = bytes([code]).decode("cp1252", errors="ignore")
+    if meant:
+      characters[chr(code)] = meant
+  return characters
+
+
+_LIGATURES = {
+  "Ĳ": "IJ",
+  "ĳ": "ij",
+  "ŉ": "ʼn",
+  "Ǳ": "DZ",
+  "ǲ": "Dz",
+  "ǳ": "dz",
+  "Ǆ": "DŽ",
+  "ǅ": "Dž",
+  "ǆ": "dž",
+  "Ǉ": "LJ",
+  "ǈ": "Lj",
+  "ǉ": "lj",
+  "Ǌ": "NJ",
+  "ǋ": "Nj",
+  "ǌ": "nj",
+  "ﬀ": "ff",
+  "ﬁ": "fi",
+  "ﬂ": "fl",
+  "ﬃ": "ffi",
+  "ﬄ": "ffl",
+  "ﬅ": "ſt",
+  "ﬆ": "st",
+}
