@@ -23,7 +23,10 @@ def attend(
   length = q.shape[2]
   # Causal attention by blocks of queries, each over its own prefix of keys, skips most of the
   # masked half of the scores.
-  blocks = 4 if mask.kind == "causal" and length % 4 == 0 and length >= 128 else 1
+  blocks = 1
+  # jax.export traces with a length that is no number.
+  if mask.kind == "causal" and isinstance(length, int) and length % 4 == 0 and length >= 128:
+    blocks = 4
   outputs = []
   for i in range(blocks):
     queries = slice(i * length // blocks, (i + 1) * length // blocks)
@@ -74,8 +77,13 @@ def _allowed(mask: AttentionMask, queries: slice, keys: slice) -> jax.Array | No
   """bool [B or 1, 1, t, s]; None: everything."""
   allowed = None
   if mask.kind != "bidirectional":
-    causal = np.arange(queries.start, queries.stop)[:, None] >= np.arange(keys.stop)[None, :]
-    allowed = jnp.asarray(causal)[None, None]
+    if isinstance(keys.stop, int):
+      causal = np.arange(queries.start, queries.stop)[:, None] >= np.arange(keys.stop)[None, :]
+      allowed = jnp.asarray(causal)[None, None]
+    else:
+      square = (1, 1, keys.stop, keys.stop)
+      query, key = (jax.lax.broadcasted_iota(jnp.int32, square, axis) for axis in (2, 3))
+      allowed = query >= key
     if mask.kind == "prefix" and mask.prefix is not None:
       allowed = allowed | mask.prefix[:, None, None, keys]
   if mask.segments is not None:

@@ -48,5 +48,5 @@ def test_a_missing_checkpoint_is_one_line(tmp_path):
 
 
 def test_an_unknown_format(run, tmp_path):
-  with pytest.raises(InputError, match="--format=onnx: must be one of hf, npz"):
-    export.run(run, str(tmp_path / "out"), "onnx")
+  with pytest.raises(InputError, match="--format=tflite: must be one of hf, npz"):
+    export.run(run, str(tmp_path / "out"), "tflite")

@@ -27,6 +27,7 @@ from gpt_jax.checkpoints.formats.folder import (
   read_object,
   write_sums,
 )
+from gpt_jax.checkpoints.formats.hf_card import write_card
 from gpt_jax.checkpoints.formats.hf_tokenizer import padding_token, write_tokenizer
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import (
@@ -35,8 +36,6 @@ from gpt_jax.data.tokenizers.base import (
   load_released,
   load_tokenizer,
 )
-from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, MergesTokenizer, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
@@ -436,7 +435,11 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     write_json(os.path.join(partial, "config.json"), config)
     _write_vocabulary(partial, tokenizer, spec.trunk.context, bool(spec.head))
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
-      file.write(_readme(config["architectures"][0], tokenizer, task, orders, bool(folded)))
+      file.write(
+        write_card(
+          config["architectures"][0], spec, meta, step, tokenizer, task, orders, bool(folded)
+        )
+      )
     write_sums(partial)
 
 
@@ -518,47 +521,3 @@ def _write_vocabulary(folder: str, tokenizer: Tokenizer, context: int, classifie
     for name, content in zip(FILES[-1], tokenizer.files.values(), strict=True):
       with open(os.path.join(folder, name), "wb") as file:
         file.write(content)
-
-
-def _readme(model: str, tokenizer: Tokenizer, task: Task | None, orders: int, folded: bool) -> str:
-  """README.md of the folder: how to use the model with transformers."""
-  special = tokenizer.special
-  own_ids = (
-    f"Get the model's ids with gpt_jax: `load_tokenizer('FOLDER/{TOKENIZER}').encode(text)`, from "
-    "`gpt_jax.data.tokenizers.base`."
-  )
-  ids = {
-    GPT2Tokenizer.kind: "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids of a text.",
-    GPT1Tokenizer.kind: "`AutoTokenizer.from_pretrained(FOLDER)` splits words "
-    "differently from OpenAI's code, with which the model was trained: about one id in ten "
-    f"differs. {own_ids}",
-  }
-  paragraphs = [
-    f"# {model}",
-    "Written by gpt_jax's launch/export.py. gpt_jax reads this folder like a checkpoint.",
-    f"    from transformers import {model}\n    model = {model}.from_pretrained(FOLDER)",
-    ids.get(
-      tokenizer.kind,
-      f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {own_ids}",
-    ),
-  ]
-  if task:
-    paragraphs.append(
-      f"Fine-tuned on {task.name}: {', '.join(task.labels)}. A sequence is {special.start}, the "
-      f"ids of its texts, {special.extract}; {special.delimiter} separates the last text from "
-      f"those before it. The score is read at {special.extract}; pad with 0 behind it."
-    )
-  if task and task.pooling == "per_choice":
-    paragraphs.append(
-      f"Each option is a sequence. Give the positions of {special.extract} as `mc_token_ids`: "
-      "without them this class reads the last position of every row, padding included."
-    )
-  if orders > 1:
-    paragraphs.append("Read the two texts in both orders, and add the logits.")
-  if folded:
-    paragraphs.append(
-      "`score` has no bias: the bias of W_y is folded into the bias of the last norm. The logits "
-      "of this class are therefore exact, but those of a language model made from this folder "
-      "are not; gpt_jax undoes the change and reads both exactly."
-    )
-  return "\n\n".join(paragraphs) + "\n"

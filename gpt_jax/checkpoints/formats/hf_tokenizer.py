@@ -40,7 +40,7 @@ def write_tokenizer(folder: str, tokenizer: Tokenizer, context: int, classifies:
     json.dump(content, file, ensure_ascii=False)
   config: dict[str, Any] = {
     "tokenizer_class": "PreTrainedTokenizerFast",
-    # Without it the models would add the embeddings of token types, which they were trained without.
+    # Without it the models would add embeddings of token types, and were trained without them.
     "model_input_names": ["input_ids", "attention_mask"],
     "model_max_length": context,
     "padding_side": "right",

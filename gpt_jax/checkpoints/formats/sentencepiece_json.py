@@ -232,7 +232,7 @@ def _split(charsmap: bytes) -> tuple[np.ndarray, bytes]:
 
 
 def _any_of(strings: Iterable[str]) -> str:
-  """A regular expression that matches the longest of many strings, compact where they share ends."""
+  """A regular expression for the longest of many strings, compact where they share ends."""
   tree: dict[str, Any] = {}
   for string in strings:
     node = tree
@@ -252,4 +252,3 @@ def _pattern(node: dict[str, Any]) -> str:
   parts = [f"{character_class(cs)}{rest}" for rest, cs in first_characters.items()]
   optional = "?" if "" in node else ""
   return f"(?:{'|'.join(parts)}){optional}"
-

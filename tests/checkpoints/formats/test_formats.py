@@ -26,7 +26,7 @@ def save(folder, params, meta, step, tokenizer): ...
 
 
 def test_every_file_with_help_is_a_format():
-  assert list(list_formats()) == ["hf", "npz", "openai", "safetensors"]
+  assert list(list_formats()) == ["hf", "npz", "onnx", "openai", "safetensors", "stablehlo"]
   for name, text in list_formats().items():
     module = find_format(name)
     assert module.HELP == text and "\n" not in text
@@ -36,7 +36,7 @@ def test_every_file_with_help_is_a_format():
 def test_a_new_format_edits_no_other_file(tmp_path, monkeypatch):
   (tmp_path / "word.py").write_text(NEW)
   monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-  assert describe_formats().endswith("any model; word: a file of one word")
+  assert describe_formats().endswith("(jax.export); word: a file of one word")
   assert find_format("word").HELP == "a file of one word"
   assert detect_format("a.word") is find_format("word")
 
@@ -52,7 +52,7 @@ def test_a_model_in_two_formats_is_ambiguous(tmp_path):
 
 @pytest.mark.parametrize("name", ["torch", "", "folder", "layout", "read_npz", "__init__"])
 def test_helper_files_are_no_formats(name):
-  with pytest.raises(InputError, match=f"--format={name}: must be one of hf, npz, openai, safet"):
+  with pytest.raises(InputError, match=f"--format={name}: must be one of hf, npz, onnx, openai, "):
     find_format(name)
 
 

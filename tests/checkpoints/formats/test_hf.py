@@ -125,16 +125,16 @@ def test_the_file_names_its_folder(saved):
   assert load_model(str(saved[0] / "model.safetensors")).tokenizer == saved[1][3]
 
 
-def test_a_sentencepiece_vocabulary_is_ours_alone(tmp_path, make_run, tiny_tokenizer):
-  hf.save(str(tmp_path / "out"), *parts_of(make_run, tiny_tokenizer))
+def test_a_sentencepiece_vocabulary_is_a_tokenizer_json(tmp_path, make_run, tiny_tokenizer):
+  tokenizers = pytest.importorskip("tokenizers")
+  hf.save(str(tmp_path / "out"), *parts_of(make_run, tiny_tokenizer, head="classes"))
   assert not (tmp_path / "out" / "vocab.json").exists()
-  # transformers would make up a tokenizer whose ids are all 0.
-  config = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
-  assert config["tokenizer_class"].startswith("NotInTransformers: sentencepiece-bpe")
-  assert (
-    "sentencepiece-bpe, for which transformers has no class"
-    in (tmp_path / "out" / "README.md").read_text()
-  )
+  theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+  text, other = "The old barn,\n the sea.", "<extract>"
+  special, (ids, others) = tiny_tokenizer.special, tiny_tokenizer.encode_many([text, other])
+  assert theirs.encode(text).ids == [special.start, *ids, special.extract]
+  pair = [special.start, *ids, special.delimiter, *others, special.extract]
+  assert theirs.encode(text, other).ids == pair
   assert load_model(str(tmp_path / "out")).tokenizer == tiny_tokenizer
 
 
@@ -403,7 +403,7 @@ def test_damage_is_named(copy, damage):
 
 def test_no_vocabulary(copy):
   foreign(copy)
-  for name in ("vocab.json", "merges.txt"):
+  for name in ("vocab.json", "merges.txt", "tokenizer.json"):
     (copy / name).unlink()
   with pytest.raises(
     InputError, match="no vocabulary here; vocab.json and merges.txt belong beside the weights"

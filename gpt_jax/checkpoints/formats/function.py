@@ -1,0 +1,175 @@
+"""A model as one function of token ids, with its parameters inside, for formats that hold programs.
+
+Letters: N examples, C sequences per example, T positions, K classes, V vocabulary.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Labels, Rows
+from gpt_jax.checkpoints.formats.folder import TOKENIZER, write_sums
+from gpt_jax.checkpoints.formats.hf_tokenizer import write_tokenizer
+from gpt_jax.config import from_json
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.model import Model, ModelConfig, language_model
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.tasks.task import Task
+
+DESCRIPTION = "model.json"
+
+
+class Function(NamedTuple):
+  """A function of token ids.
+
+  Attributes:
+    call: int32 `shape` -> float32 `output_shape`.
+    shape: of the ids; letters are sizes that may be any.
+    output_shape: of the logits.
+  """
+
+  call: Callable[[jax.Array], jax.Array]
+  shape: tuple[int | str, ...]
+  output_shape: tuple[int | str, ...]
+
+
+def save_function(
+  folder: str,
+  name: str,
+  write: Callable[[str, Function, int], None],
+  params: Any,
+  meta: dict,
+  step: int,
+  tokenizer: Tokenizer,
+) -> None:
+  """Writes a folder of the function, its description model.json and its tokenizer, atomically.
+
+  Args:
+    name: the format's, and the suffix of the file `model.<name>`.
+    write: write(path, function, context) writes that file; T is at most the context.
+
+  Raises:
+    InputError: the folder exists, or the model has no such function.
+  """
+  spec = from_json(meta["model"])
+  task = from_json(meta["task"]).build("") if "task" in meta else None
+  function = make_function(name, spec, params, tokenizer, task)
+  context = spec.trunk.context
+  with atomic_folder(folder) as partial:
+    write(os.path.join(partial, f"model.{name}"), function, context)
+    description = _describe(f"model.{name}", function, context, tokenizer, task)
+    write_json(os.path.join(partial, DESCRIPTION), {**description, "step": step})
+    tokenizer.save(os.path.join(partial, TOKENIZER))
+    write_tokenizer(partial, tokenizer, context, bool(spec.head))
+    write_sums(partial)
+
+
+def make_function(
+  name: str, spec: ModelConfig, params: Any, tokenizer: Tokenizer, task: Task | None
+) -> Function:
+  """The classifier, or the language model of a checkpoint without a labeled head.
+
+  Raises:
+    InputError: a head that reads every token, or a model that generates no text.
+  """
+  trunk = spec.trunk
+  if isinstance(trunk, TransformerConfig):
+    trunk = dataclasses.replace(trunk, dtype="float32", attention_backend="plain")
+  params = jax.tree.map(jnp.asarray, params)
+  if spec.head is None:
+    model = language_model(trunk, spec.attention)
+    call = _language_model(model, {"trunk": params["trunk"]})
+    return Function(call, ("N", "T"), ("N", "T", model.num_tokens))
+  if spec.head.per_token:
+    raise InputError(
+      f"--format={name}: holds language models and classifiers; this model labels every token"
+    )
+  sequences = 1
+  if task:
+    sequences = len(task.transform(*task.columns))
+  elif spec.head.pooling == "per_choice":
+    sequences = spec.head.num_classes
+  classifier = ModelConfig(trunk, (spec.head,), spec.attention).build()
+  params = {scope: params[scope] for scope in ("trunk", spec.head.scope)}
+  call = _classifier(classifier, params, tokenizer.special.extract, sequences)
+  shape = ("N", "T") if sequences == 1 else ("N", sequences, "T")
+  return Function(call, shape, ("N", spec.head.num_classes))
+
+
+def refuse_to_load(name: str, path: str) -> InputError:
+  return InputError(
+    f"{path}: a model in {name} format runs without gpt_jax and cannot be read back; give the "
+    "checkpoint it was exported from"
+  )
+
+
+def detect_function(path: str, name: str) -> bool:
+  """Whether path is a folder that `save_function` wrote, or the file in it."""
+  file = f"model.{name}"
+  return os.path.basename(path) == file or os.path.isfile(os.path.join(path, file))
+
+
+def _language_model(model: Model, params: Any) -> Callable[[jax.Array], jax.Array]:
+  def call(ids):  # [N, T] -> [N, T, V]
+    states = model.apply({"params": params}, Batch(_rows(ids))).states
+    return logits(states.hidden, states.table[: model.num_tokens], model.num_tokens)
+
+  return call
+
+
+def _classifier(
+  model: Model, params: Any, extract: int, sequences: int
+) -> Callable[[jax.Array], jax.Array]:
+  def call(ids):  # [N, T] or [N, C, T] -> [N, K]
+    length = ids.shape[-1]
+    rows = ids.reshape(-1, length)
+    # Each sequence is read at its extract token, so no lengths are needed.
+    columns = jnp.argmax(rows == extract, axis=1).astype(jnp.int32)
+    first = jax.lax.broadcasted_iota(jnp.int32, columns.shape, 0) * length
+    anchors = (first + columns).reshape(-1, sequences)
+    batch = Batch(_rows(rows), labels=Labels(anchors, None, None))
+    return model.apply({"params": params}, batch).heads[0]
+
+  return call
+
+
+def _rows(ids: jax.Array) -> Rows:
+  # Not jnp.arange: jax2onnx makes another size of it.
+  return Rows(ids, jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1))
+
+
+def _describe(
+  file: str, function: Function, context: int, tokenizer: Tokenizer, task: Task | None
+) -> dict[str, Any]:
+  """model.json: what the function takes and gives."""
+  sizes = {"N": "any", "T": f"1 to {context}"}
+  description: dict[str, Any] = {
+    "file": file,
+    "inputs": [{"name": "input_ids", "dtype": "int32", "shape": function.shape, "sizes": sizes}],
+    "outputs": [{"name": "logits", "dtype": "float32", "shape": function.output_shape}],
+    "special_tokens": dict(tokenizer.special.items()),
+  }
+  if task is None:
+    description["use"] = (
+      "Logits of the token after each position. Put padding behind a text, with any id."
+    )
+    return description
+  return {
+    **description,
+    "task": task.name,
+    "labels": task.labels,
+    "columns": task.columns,
+    "sequences": task.transform(*(f"{{{column}}}" for column in task.columns)),
+    "use": (
+      "A sequence is the start token, its texts, with the delimiter token before the last of "
+      "several, and the extract token; put padding behind it, with any id but these. The softmax "
+      "of the logits gives the probabilities of the labels."
+    ),
+  }

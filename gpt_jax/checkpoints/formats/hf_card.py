@@ -1,0 +1,181 @@
+"""README.md of a transformers folder: a model card, with the front matter that hubs read.
+
+It has what the run knows. A license is not among it, and is for the owner to add.
+"""
+
+import json
+from typing import Any
+
+from gpt_jax.checkpoints.formats.folder import TOKENIZER
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.tasks.task import Task
+
+_EQUAL_IDS = (SentencePieceTokenizer, GPT2Tokenizer, HuggingFaceTokenizer)
+_UNITS = ("loss", "perplexity", "bits_per_byte")  # metrics of a language model
+
+
+def write_card(
+  model: str,
+  spec: ModelConfig,
+  meta: dict[str, Any],
+  step: int,
+  tokenizer: Tokenizer,
+  task: Task | None,
+  orders: int,
+  folded: bool,
+) -> str:
+  """The text of README.md.
+
+  Args:
+    model: the class of transformers.
+    meta: of the checkpoint; "metrics" are those at its step, if they are known.
+    orders: sequences per example whose logits are added.
+    folded: whether the head's bias was moved into the last norm.
+  """
+  pipeline = pipeline_tag(spec, task, orders)
+  paragraphs = [
+    _front_matter(spec, meta, task, pipeline),
+    f"# {model}",
+    "Written by gpt_jax's launch/export.py. gpt_jax reads this folder like a checkpoint.",
+    _use(model, pipeline),
+    _ids(tokenizer),
+  ]
+  if task:
+    paragraphs += _sequences(tokenizer, task, orders)
+  if folded:
+    paragraphs.append(
+      "`score` has no bias: the bias of W_y is folded into the bias of the last norm. The logits "
+      "of this class are therefore exact, but those of a language model made from this folder "
+      "are not; gpt_jax undoes the change and reads both exactly."
+    )
+  paragraphs += _training(spec, meta, step, task)
+  paragraphs.append(_limits(spec, task))
+  return "\n\n".join(paragraphs) + "\n"
+
+
+def pipeline_tag(spec: ModelConfig, task: Task | None, orders: int) -> str:
+  """The pipeline of transformers that gives the model's answers; "" if none does."""
+  if spec.head is None:
+    return "text-generation"
+  one_sequence = spec.head.pooling == "sum" and orders == 1
+  return "text-classification" if task and one_sequence else ""
+
+
+def _front_matter(spec: ModelConfig, meta: dict[str, Any], task: Task | None, pipeline: str) -> str:
+  """YAML; every string is quoted as in JSON, which YAML contains."""
+  lines = ["library_name: transformers"]
+  if pipeline:
+    lines.append(f"pipeline_tag: {pipeline}")
+  lines += ["tags:", "- gpt_jax"]
+  scores = _scores(meta, task)
+  if scores and task:
+    lines += ["metrics:", *(f"- {json.dumps(name)}" for name in scores)]
+    lines += [
+      "model-index:",
+      f"- name: {json.dumps(f'gpt_jax {task.name}')}",
+      "  results:",
+      "  - task:",
+      f"      type: {pipeline or 'other'}",
+      "    dataset:",
+      f"      name: {json.dumps(task.name)}",
+      f"      type: {json.dumps(task.name)}",
+      "      split: dev",
+      "    metrics:",
+    ]
+    for name, value in scores.items():
+      lines += [f"    - type: {json.dumps(name)}", f"      value: {value:.4f}"]
+  return "\n".join(["---", *lines, "---"])
+
+
+def _scores(meta: dict[str, Any], task: Task | None) -> dict[str, float]:
+  """The metrics of the task on its dev set, or the losses of a language model."""
+  metrics = meta.get("metrics") or {}
+  if task:
+    return {name: metrics[f"dev_{name}"] for name in task.metrics if f"dev_{name}" in metrics}
+  return {name: value for name, value in metrics.items() if name.endswith(_UNITS)}
+
+
+def _use(model: str, pipeline: str) -> str:
+  if pipeline:
+    return (
+      f'    from transformers import pipeline\n    model = pipeline("{pipeline}", model=FOLDER)'
+    )
+  return f"    from transformers import {model}\n    model = {model}.from_pretrained(FOLDER)"
+
+
+def _ids(tokenizer: Tokenizer) -> str:
+  """What of the tokenizer transformers has."""
+  own_ids = (
+    f"Get the model's ids with gpt_jax: `load_tokenizer('FOLDER/{TOKENIZER}').encode(text)`, from "
+    "`gpt_jax.data.tokenizers.base`."
+  )
+  if isinstance(tokenizer, _EQUAL_IDS):
+    return (
+      "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids with which the model was trained; "
+      "text that spells a special token stays text."
+    )
+  if isinstance(tokenizer, GPT1Tokenizer):
+    return (
+      "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids of OpenAI's code for English prose, "
+      "but for about one in 2,000: it finds words by a regular expression in place of spaCy, and "
+      f"decodes neither HTML entities nor mis-decoded letters. {own_ids}"
+    )
+  return f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {own_ids}"
+
+
+def _sequences(tokenizer: Tokenizer, task: Task, orders: int) -> list[str]:
+  special = tokenizer.special
+  paragraphs = [
+    f"Fine-tuned on {task.name}: {', '.join(task.labels)}. A sequence is {special.start}, the "
+    f"ids of its texts, {special.extract}; {special.delimiter} separates the last text from "
+    "those before it. The tokenizer adds these to a text, or to a text and its `text_pair`. The "
+    f"score is read at {special.extract}; pad behind it, with `pad_token_id`."
+  ]
+  if task.pooling == "per_choice":
+    paragraphs.append(
+      f"Each option is a sequence. Give the positions of {special.extract} as `mc_token_ids`: "
+      "without them this class reads the last position of every row, padding included."
+    )
+  if orders > 1:
+    paragraphs.append(
+      "Read the two texts in both orders, and add the logits. A pipeline reads one order alone, "
+      "and so does not give this model's answers."
+    )
+  return paragraphs
+
+
+def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | None) -> list[str]:
+  """Scores and recipe, as far as the checkpoint knows them."""
+  trunk = spec.trunk
+  lines = [
+    f"- {trunk.parameter_count():,} parameters, {trunk.layers} layers, context {trunk.context}, "
+    f"{step:,} updates"
+  ]
+  for name, value in _scores(meta, task).items():
+    lines.append(f"- {name}{' on dev' if task else ''}: {value:.4g}")
+  config = meta.get("config") or {}
+  for part in ("optim", "train"):
+    settings = config.get(part)
+    if isinstance(settings, dict):
+      values = [f"{name} {value}" for name, value in settings.items() if name != "type" and value]
+      lines.append(f"- {part}: {', '.join(values)}")
+  if "batch_size" in config:
+    lines.append(f"- batch_size {config['batch_size']}, lm_weight {config.get('lm_weight')}")
+  return ["## Training", "\n".join(lines)]
+
+
+def _limits(spec: ModelConfig, task: Task | None) -> str:
+  context = spec.trunk.context
+  if task is None:
+    limit = f"It reads at most {context} tokens, and was not tuned to follow instructions."
+  else:
+    limit = (
+      f"It knows the labels above only, and gives one of them to any text. Give `truncation=True` "
+      f"for texts above {context} tokens; of two texts gpt_jax keeps half of that each."
+    )
+  return f"## Limits\n\n{limit} Nobody has examined it for biases of its training data."

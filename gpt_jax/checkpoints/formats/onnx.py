@@ -1,0 +1,63 @@
+"""The model as ONNX, for onnxruntime and others; model.json says of which ids it gives the logits.
+
+Needs the extra 'onnx'.
+"""
+
+import importlib
+import logging
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+from jax import export
+
+from gpt_jax.checkpoints.formats.function import (
+  Function,
+  detect_function,
+  refuse_to_load,
+  save_function,
+)
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+
+HELP = "model.onnx, a program for onnxruntime; extra 'onnx'"
+NAME = "onnx"
+
+
+def detect(path: str) -> bool:
+  return detect_function(path, NAME)
+
+
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+  """See save_function."""
+  _library()  # fail before the expensive part
+  save_function(folder, NAME, _write, params, meta, step, tokenizer)
+
+
+def load(path: str) -> NoReturn:
+  """Raises InputError: the program cannot be turned back into parameters."""
+  raise refuse_to_load(NAME, path)
+
+
+def _library() -> Any:
+  """The jax2onnx package. Raises InputError if it is not installed."""
+  # It warns of each library whose operations it cannot convert, and we use none of them.
+  logging.getLogger("jax2onnx").setLevel(logging.CRITICAL)
+  try:
+    return importlib.import_module("jax2onnx")
+  except ImportError as error:
+    raise InputError("--format=onnx needs jax2onnx: pip install 'gpt_jax[onnx]'") from error
+
+
+def _write(path: str, function: Function, context: int) -> None:
+  del context  # ONNX has no ranges of sizes
+  sizes = export.symbolic_shape(", ".join(map(str, function.shape)))
+  model = _library().to_onnx(
+    function.call,
+    inputs=[jax.ShapeDtypeStruct(sizes, jnp.int32)],
+    model_name="gpt_jax",
+    input_names=["input_ids"],
+    output_names=["logits"],
+  )
+  with open(path, "wb") as file:
+    file.write(model.SerializeToString())

@@ -1,0 +1,46 @@
+"""The model as StableHLO by `jax.export`, to run with jax alone on a CPU, a GPU or a TPU.
+
+`jax.export.deserialize(bytes).call(ids)` gives the logits; model.json says of which ids.
+"""
+
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+from jax import export
+
+from gpt_jax.checkpoints.formats.function import (
+  Function,
+  detect_function,
+  refuse_to_load,
+  save_function,
+)
+from gpt_jax.data.tokenizers.base import Tokenizer
+
+HELP = "model.stablehlo, a program for jax alone (jax.export)"
+NAME = "stablehlo"
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def detect(path: str) -> bool:
+  return detect_function(path, NAME)
+
+
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+  """See save_function."""
+  save_function(folder, NAME, _write, params, meta, step, tokenizer)
+
+
+def load(path: str) -> NoReturn:
+  """Raises InputError: the program cannot be turned back into parameters."""
+  raise refuse_to_load(NAME, path)
+
+
+def _write(path: str, function: Function, context: int) -> None:
+  sizes = export.symbolic_shape(
+    ", ".join(map(str, function.shape)), constraints=["N >= 1", "T >= 1", f"T <= {context}"]
+  )
+  ids = jax.ShapeDtypeStruct(sizes, jnp.int32)
+  exported = export.export(jax.jit(function.call), platforms=PLATFORMS)(ids)
+  with open(path, "wb") as file:
+    file.write(exported.serialize())
