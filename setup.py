@@ -80,6 +80,7 @@ setup(
   extras_require={
     **LIGHT,
     "all": sorted(sum(LIGHT.values(), [])),
+    "onnx": ["jax2onnx>=0.13,<1", "onnx>=1.18", "onnxruntime>=1.20"],  # that format; to run it
     "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # OpenAI's vocabularies
     "test": [
       "pytest>=8",

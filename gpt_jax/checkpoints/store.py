@@ -241,6 +241,15 @@ def best_evaluation(workdir: str) -> dict[str, float] | None:
   return {"step": record["step"], **record["metrics"]}
 
 
+def saved_metrics(path: str, step: int) -> dict[str, float]:
+  """The metrics saved with the checkpoint of a step; empty where path is no run."""
+  try:
+    records = [_read_record(folder) for folder in _locate(path)]
+  except (InputError, OSError, ValueError):
+    return {}
+  return next((record["metrics"] or {} for record in records if record["step"] == step), {})
+
+
 # ------------------------------------------------------------------------------------ Fingerprints
 
 

@@ -6,7 +6,7 @@ Letters: N examples, C sequences per example, T positions, K classes, V vocabula
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
-from gpt_jax.models.model import Model, ModelConfig, language_model
+from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.tasks.task import Task
@@ -118,7 +118,7 @@ def detect_function(path: str, name: str) -> bool:
 
 def _language_model(model: Model, params: Any) -> Callable[[jax.Array], jax.Array]:
   def call(ids):  # [N, T] -> [N, T, V]
-    states = model.apply({"params": params}, Batch(_rows(ids))).states
+    states = cast(Outputs, model.apply({"params": params}, Batch(_rows(ids)))).states
     return logits(states.hidden, states.table[: model.num_tokens], model.num_tokens)
 
   return call
@@ -135,7 +135,7 @@ def _classifier(
     first = jax.lax.broadcasted_iota(jnp.int32, columns.shape, 0) * length
     anchors = (first + columns).reshape(-1, sequences)
     batch = Batch(_rows(rows), labels=Labels(anchors, None, None))
-    return model.apply({"params": params}, batch).heads[0]
+    return cast(Outputs, model.apply({"params": params}, batch)).heads[0]
 
   return call
 

@@ -172,7 +172,10 @@ def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | N
 def _limits(spec: ModelConfig, task: Task | None) -> str:
   context = spec.trunk.context
   if task is None:
-    limit = f"It reads at most {context} tokens, and was not tuned to follow instructions."
+    limit = (
+      f"It reads at most {context} tokens, and was not tuned to follow instructions. `decode` "
+      "keeps the space before the first word, since a pipeline decodes a continuation alone."
+    )
   else:
     limit = (
       f"It knows the labels above only, and gives one of them to any text. Give `truncation=True` "

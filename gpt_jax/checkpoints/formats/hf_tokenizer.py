@@ -28,7 +28,8 @@ def write_tokenizer(folder: str, tokenizer: Tokenizer, context: int, classifies:
     classifies: whether a text, or a pair of them, is to stand between the special tokens of a
       labeled example; else they are encoded as `tokenizer.encode` does.
   """
-  parts = _describe(tokenizer)
+  # A pipeline that generates decodes the continuation alone.
+  parts = _describe(tokenizer, of_parts=not classifies)
   if parts is None:
     # Without a class transformers would make up a tokenizer whose ids are all 0.
     absent = {"tokenizer_class": f"NotInTransformers: {tokenizer.kind}, see README.md"}
@@ -64,14 +65,14 @@ def padding_token(tokenizer: Tokenizer) -> tuple[str, int] | None:
   return None
 
 
-def _describe(tokenizer: Tokenizer) -> dict[str, Any] | None:
+def _describe(tokenizer: Tokenizer, of_parts: bool) -> dict[str, Any] | None:
   """The parts of tokenizer.json; None for a kind that has none."""
   if isinstance(tokenizer, SentencePieceTokenizer):
-    return sentencepiece_json.describe(tokenizer)
+    return sentencepiece_json.describe(tokenizer, of_parts)
   if isinstance(tokenizer, GPT2Tokenizer):
     return openai_json.describe_gpt2(tokenizer)
   if isinstance(tokenizer, GPT1Tokenizer):
-    return openai_json.describe_gpt1(tokenizer)
+    return openai_json.describe_gpt1(tokenizer, of_parts)
   if isinstance(tokenizer, HuggingFaceTokenizer):
     return json.loads(tokenizer.content)
   return None

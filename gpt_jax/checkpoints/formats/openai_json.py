@@ -30,8 +30,12 @@ def describe_gpt2(tokenizer: GPT2Tokenizer) -> dict[str, Any]:
   }
 
 
-def describe_gpt1(tokenizer: GPT1Tokenizer) -> dict[str, Any]:
-  """The parts of tokenizer.json, without special tokens."""
+def describe_gpt1(tokenizer: GPT1Tokenizer, of_parts: bool) -> dict[str, Any]:
+  """The parts of tokenizer.json, without special tokens.
+
+  Args:
+    of_parts: whether what is decoded continues a text, and so begins with a space.
+  """
   return {
     "added_tokens": [],
     "normalizer": sequence(_gpt1_normalizers()),
@@ -46,6 +50,7 @@ def describe_gpt1(tokenizer: GPT1Tokenizer) -> dict[str, Any]:
       "decoders": [
         replace(END_OF_WORD, " "),
         {"type": "Fuse"},
+        *([replace_matches(r"\A(?=\S)", " ")] if of_parts else []),
         replace_matches(r" ?\n ?", "\n"),
         {"type": "Strip", "content": " ", "start": 0, "stop": 1},
       ],

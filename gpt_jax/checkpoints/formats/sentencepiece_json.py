@@ -37,15 +37,19 @@ _AT_A_TIME = 1024  # nodes of the table
 _NORMAL = 1  # SentencePiece's type of pieces that are no bytes and no control symbols
 
 
-def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
+def describe(tokenizer: SentencePieceTokenizer, of_parts: bool) -> dict[str, Any]:
   """The parts of tokenizer.json, without special tokens.
 
   A line break is an added token, so that the text is cut at it before it is normalized, as
   `encode` does.
 
+  Args:
+    of_parts: whether what is decoded continues a text, so that its first space counts.
+
   Raises:
     InputError: the normalization table cannot be expressed.
   """
+  strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
   # Generated code of the sentencepiece package, without type hints.
   proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
   proto.ParseFromString(tokenizer.model)
@@ -79,7 +83,7 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         {"type": "ByteFallback"},
         {"type": "Fuse"},
         replace("\n ", "\n"),
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        *([] if of_parts else [strip]),
       ],
     },
     "model": {

@@ -1,0 +1,125 @@
+"""tokenizer.json gives our ids, for any text: prose, controls, combining marks, emoji, what spells
+a special token.
+"""
+
+import dataclasses
+import itertools
+import json
+import random
+
+import pytest
+
+from gpt_jax.checkpoints.formats import hf_tokenizer
+from gpt_jax.checkpoints.formats.sentencepiece_json import read_rules
+from gpt_jax.data.storyworld import documents
+from gpt_jax.data.tokenizers.base import load_released
+from gpt_jax.data.tokenizers.gpt1 import REGEX
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+
+tokenizers = pytest.importorskip("tokenizers")
+
+GPT2 = GPT2Tokenizer((*BYTES, "th", "<|endoftext|>"), (("t", "h"),))
+PIECES = (
+  *"abcdefghijklmnopqrstuvwxyzABCXYZ0123456789.,;:!?'\"()-_<>[]{}|/\\&%$#@*+=~^`",
+  *map(chr, [*range(0x20), *range(0x7F, 0xB0)]),
+  *" \u2003\u200b\u2028\u2029\u3000\ufeff\u2581",
+  *map(chr, [*range(0x300, 0x370), 0x3099, 0x93C, 0xFE0F, 0x200D, 0x20E3]),
+  *"😀👍🏽🇩🇪❤~～ıİſßΣςﬁ½…“”‘’«»—–",
+  *("<start>", "<extract>", "<unk>", "<line>", "<|endoftext|>", "<0x0A>", "\n</w>", "--"),
+  *("the", "The old barn", "aaaa", "......", "E\u0301\u0302", "\u1100\u1161\u11a8", "ㄱㅏ"),
+  *("か\u3099", "ﷺ", "㎏", "\u0391\u0313\u0300\u0345", "\u1d35\u0307", "\U00011382\U000113c9"),
+)
+
+
+def nasty(count):
+  """Texts of what tokenizers get wrong, the same at every call."""
+  rng = random.Random(0)
+  texts = ["", " ", "\n", " \n\n ", "\r\n", "\x01", "▁", "▁ ▁"]
+  while len(texts) < count:
+    parts = []
+    for _ in range(rng.randrange(1, 30)):
+      any_character = chr(rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000))))
+      parts.append(rng.choice((rng.choice(PIECES), any_character, " ")))
+    texts.append("".join(parts))
+  return texts
+
+
+def prose(count):
+  return list(itertools.islice(documents(0), count))
+
+
+def written(tokenizer, folder, classifies=False):
+  """The package's tokenizer from the folder."""
+  hf_tokenizer.write_tokenizer(str(folder), tokenizer, 64, classifies)
+  return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def sentencepiece():
+  return SentencePieceTokenizer.train([*prose(50), "aa aaa ... .... ----"], 700)
+
+
+def check(tokenizer, theirs, texts):
+  for text, ids in zip(texts, tokenizer.encode_many(texts), strict=True):
+    assert theirs.encode(text).ids == ids.tolist(), ascii(text)
+
+
+def test_sentencepiece(sentencepiece, tmp_path):
+  texts = [*nasty(250), *prose(30)]
+  check(sentencepiece, written(sentencepiece, tmp_path), texts)
+  theirs = written(sentencepiece, tmp_path, classifies=True)
+  for text in texts:
+    ids = sentencepiece.encode(text).tolist()
+    assert theirs.decode(ids) == sentencepiece.decode(ids), ascii(text)
+
+
+def test_every_kind_of_entry_of_the_normalization_table(sentencepiece, tmp_path):
+  """Also where one entry is followed by what would belong to a longer one."""
+  from sentencepiece import sentencepiece_model_pb2
+
+  proto = sentencepiece_model_pb2.ModelProto.FromString(sentencepiece.model)
+  rules = read_rules(proto.normalizer_spec.precompiled_charsmap)
+  assert rules["Ａ"] == "a" and rules["A\u0301"] == "á" and rules["\x01"] == "" and len(rules) > 2e5
+  keys = sorted(rules)
+  short = [key for key in keys if len(key) == 1]
+  rng = random.Random(0)
+  sample = [*rng.sample(keys, 1000), *rng.sample(short, 500)]
+  texts = [f"x{key}\u0301{rng.choice(keys)} {key}" for key in sample]
+  check(sentencepiece, written(sentencepiece, tmp_path), texts)
+
+
+def test_gpt2(tmp_path):
+  check(GPT2, written(GPT2, tmp_path), [*nasty(250), *prose(30)])
+
+
+@pytest.mark.released
+def test_gpt1_on_prose(openai_tokenizer, tmp_path):
+  tokenizer = dataclasses.replace(openai_tokenizer, splitter=REGEX)
+  theirs = written(tokenizer, tmp_path)
+  texts = [
+    "\"Don't,\" he said -- and left…\r\n\n\tMr. Wood can't!!  (It was 5:30 a.m.)",
+    *prose(30),
+  ]
+  check(tokenizer, theirs, texts)
+  ids = tokenizer.encode(texts[0]).tolist()
+  assert theirs.decode(ids) == " " + tokenizer.decode(ids)  # it may continue a text
+  assert written(tokenizer, tmp_path, True).decode(ids) == tokenizer.decode(ids)
+
+
+@pytest.mark.released
+@pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
+def test_the_released_vocabularies(data_root, tmp_path, kind):
+  tokenizer = load_released(str(data_root / f"{kind}_release"))
+  check(tokenizer, written(tokenizer, tmp_path), prose(20))
+
+
+def test_special_tokens_are_no_text(sentencepiece, tmp_path):
+  theirs = written(sentencepiece, tmp_path, classifies=True)
+  special = sentencepiece.special
+  inside = sentencepiece.encode("<start> <extract>").tolist()
+  assert max(inside) < special.start
+  assert theirs.encode("<start> <extract>").ids == [special.start, *inside, special.extract]
+  config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+  assert config["split_special_tokens"] and config["pad_token"] == "<unk>"
