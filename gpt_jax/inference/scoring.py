@@ -47,6 +47,29 @@ def text_log_probs(model: Model, params: Any, ids: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="model")
+def continuation_log_probs(
+  model: Model, params: Any, ids: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """log P of the token after each position, and whether it is the most likely one.
+
+  Args:
+    ids: what the model reads, int32 [B, T].
+    targets: the token after each, int32 [B, T].
+
+  Returns:
+    float32 [B, T] and bool [B, T].
+  """
+  hidden, table = text_states(model, params, ids)
+
+  def of_row(row):
+    hidden, targets = row
+    scores = logits(hidden, table, model.num_tokens)
+    return token_log_probs(scores, targets), scores.argmax(-1) == targets
+
+  return jax.lax.map(of_row, (hidden, targets))
+
+
+@functools.partial(jax.jit, static_argnames="model")
 def mean_hidden(model: Model, params: Any, ids: jax.Array, lengths: jax.Array) -> jax.Array:
   """The mean hidden state of each text: [B, T] and lengths [B] -> float32 [B, D]."""
   inside = jnp.arange(ids.shape[1])[None] < lengths[:, None]

@@ -1,0 +1,325 @@
+"""A trained model as a model of EleutherAI's lm-evaluation-harness, under the name `gpt_jax`.
+
+The three kinds of request follow the harness's conventions:
+
+- A continuation is scored within the tokens of context + continuation. It begins where they differ
+  from the tokens of the context without its trailing spaces: a token that spans the boundary is
+  scored.
+- A text longer than the model's context is scored in windows: every token once, and the last window
+  is full. A context that leaves no room for its continuation loses its first tokens.
+- Text is generated until a stop string, greedily unless the task says otherwise.
+
+GPT-1 has no start-of-text token, so no prediction of a text's first token exists: it counts as
+uniform, log(1 / vocab_size), in any model trained here. Released GPT-2 weights read <|endoftext|>
+before a text.
+
+Letters: B windows at a time, T tokens of the longest.
+"""
+
+import functools
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
+from gpt_jax.errors import InputError
+from gpt_jax.inference.generate import sample
+from gpt_jax.inference.scoring import bucket, continuation_log_probs
+
+NAME = "gpt_jax"
+_BATCH = 16
+_MAX_TOKENS = 256  # to generate where a task does not say; the harness's own default
+_FIRST_TOKENS = 32  # generated before looking for a stop string; doubled as long as there is none
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # (batches, their number) -> batches
+
+
+class Generation(NamedTuple):
+  """How a task generates text (its `generation_kwargs`); see generate.sample for the last four."""
+
+  stops: tuple[str, ...]
+  max_tokens: int
+  temperature: float
+  top_k: int
+  top_p: float
+
+
+class _Scored(NamedTuple):
+  """Ids of a text, scored from number `first` on; `uniform`: its first token counts as uniform."""
+
+  ids: Sequence[int]
+  first: int
+  uniform: bool = False
+
+
+def load(checkpoint: str) -> Any:
+  """The model to give to lm_eval.simple_evaluate.
+
+  Args:
+    checkpoint: see checkpoints.load.load_model; of a fine-tuned model the trunk is used.
+
+  Raises:
+    InputError: not a causal model, or lm-eval is not installed.
+  """
+  return model_class()(checkpoint)
+
+
+@functools.cache
+def model_class() -> Any:
+  """The subclass of the harness's LM, registered as `gpt_jax`.
+
+  After this call lm_eval.simple_evaluate(model="gpt_jax", model_args="checkpoint=DIR") finds it.
+
+  Raises:
+    InputError: lm-eval is not installed.
+  """
+  require()
+  from lm_eval.api.model import LM
+  from lm_eval.api.registry import register_model
+  from lm_eval.models.utils import normalize_gen_kwargs
+  from tqdm import tqdm
+
+  def progress_of(kind: str) -> Progress:
+    return lambda batches, total: tqdm(batches, desc=kind, total=total, unit="batch", disable=None)
+
+  @register_model(NAME)
+  class HarnessModel(LM):
+    """Scores and generates with one checkpoint, on one device."""
+
+    def __init__(self, checkpoint: str, batch_size: int = _BATCH, **ignored):
+      super().__init__()  # ignored: the device and maximal batch size that the harness may pass
+      self._requests = Requests(load_model(checkpoint), int(batch_size))
+
+    def loglikelihood(self, requests):
+      pairs = [request.args for request in requests]
+      progress = progress_of("loglikelihood")
+      return self._requests.log_likelihoods(pairs, _locations(requests), progress)
+
+    def loglikelihood_rolling(self, requests):
+      texts = [text for (text,) in (request.args for request in requests)]
+      return self._requests.text_log_likelihoods(texts, progress_of("loglikelihood_rolling"))
+
+    def generate_until(self, requests):
+      where = _locations(requests)
+      prompts, settings = [], []
+      for (prompt, kwargs), location in zip((r.args for r in requests), where, strict=True):
+        prompts.append(prompt)
+        settings.append(_generation(normalize_gen_kwargs(kwargs, _MAX_TOKENS), location))
+      return self._requests.generate(prompts, settings, where, progress_of("generate_until"))
+
+  return HarnessModel
+
+
+def require() -> None:
+  """Raises InputError if lm-eval is not installed."""
+  try:
+    import lm_eval  # noqa: F401
+  except ImportError as error:
+    raise InputError(
+      "the evaluation harness needs lm-eval: pip install 'gpt_jax[lm-eval]'"
+    ) from error
+
+
+class Requests:
+  """Answers the harness's requests with a model; needs no part of the harness itself.
+
+  Args:
+    loaded: a causal model.
+    batch_size: windows or prompts at a time.
+
+  Raises:
+    InputError: the model is not causal.
+  """
+
+  def __init__(self, loaded: LoadedModel, batch_size: int = _BATCH):
+    self._model = loaded.language_model()
+    self._params = {"trunk": jax.device_put(loaded.params["trunk"])}
+    self._tokenizer = loaded.tokenizer
+    self._context: int = loaded.spec.trunk.context
+    self._batch_size = batch_size
+    # Only released weights were trained with the mark between texts.
+    pieces = getattr(loaded.tokenizer, "pieces", ())
+    marked = loaded.config is None and END_OF_TEXT in pieces
+    self._prefix: list[int] = [pieces.index(END_OF_TEXT)] if marked else []
+
+  def log_likelihoods(
+    self,
+    pairs: Sequence[tuple[str, str]],
+    where: Sequence[str],
+    progress: Progress = lambda batches, total: batches,
+  ) -> list[tuple[float, bool]]:
+    """log P of each continuation given its context, in nats, and whether it is the greedy one.
+
+    Args:
+      pairs: (context, continuation).
+      where: the task and document of each, for messages.
+
+    Raises:
+      InputError: a continuation that adds no token to its context.
+    """
+    contexts = self._tokenizer.encode_many([context.rstrip() for context, _ in pairs])
+    wholes = self._tokenizer.encode_many([context + added for context, added in pairs])
+    texts = []
+    for context, whole, (_, added), place in zip(contexts, wholes, pairs, where, strict=True):
+      ids = whole.tolist()
+      known = len(os.path.commonprefix([context.tolist(), ids]))
+      if known == len(ids):
+        raise InputError(f"{place}: the continuation {added!r} adds no token to its context")
+      texts.append(self._scored(ids, known))
+    return self._score(texts, progress)
+
+  def text_log_likelihoods(
+    self, texts: Sequence[str], progress: Progress = lambda batches, total: batches
+  ) -> list[float]:
+    """log P of each text, in nats; 0 for an empty one."""
+    encoded = self._tokenizer.encode_many(list(texts))
+    scores = self._score([self._scored(ids.tolist(), 0) for ids in encoded], progress)
+    return [log_prob for log_prob, _ in scores]
+
+  def generate(
+    self,
+    prompts: Sequence[str],
+    settings: Sequence[Generation],
+    where: Sequence[str],
+    progress: Progress = lambda batches, total: batches,
+  ) -> list[str]:
+    """The text that follows each prompt, up to the first stop string.
+
+    A stop string also matches as the vocabulary spells it: in lower case, for most. Prompt number i
+    samples with seed i. A prompt too long for the context loses its first tokens.
+
+    Raises:
+      InputError: a prompt without a token, where the model has no token to begin with.
+    """
+    encoded = []
+    for ids, place in zip(self._tokenizer.encode_many(list(prompts)), where, strict=True):
+      encoded.append(ids.tolist() or self._prefix)
+      if not encoded[-1]:
+        raise InputError(f"{place}: the prompt is empty; the model needs a token to begin with")
+    order = sorted(range(len(prompts)), key=lambda i: (settings[i], len(encoded[i])))
+    batches = []
+    for _, alike in itertools.groupby(order, key=lambda i: settings[i]):
+      batches += _in_batches(list(alike), self._batch_size)
+    texts = [""] * len(prompts)
+    for numbers in progress(batches, len(batches)):
+      batch = [encoded[i] for i in numbers]
+      for i, text in zip(
+        numbers, self._continue(batch, numbers, settings[numbers[0]]), strict=True
+      ):
+        texts[i] = text
+    return texts
+
+  def _scored(self, ids: list[int], known: int) -> _Scored:
+    """Ids to be scored from number `known` on, with something before them where there is any."""
+    if known or not ids:
+      return _Scored(ids, known)
+    if self._prefix:
+      return _Scored([*self._prefix, *ids], len(self._prefix))
+    return _Scored(ids, 1, uniform=True)
+
+  def _score(self, texts: Sequence[_Scored], progress: Progress) -> list[tuple[float, bool]]:
+    uniform = -math.log(self._model.config.trunk.vocab_size)
+    totals = [uniform if text.uniform else 0.0 for text in texts]
+    greedy = [not text.uniform for text in texts]
+    windows = []  # (text, first id, id after the last, first id scored)
+    for number, text in enumerate(texts):
+      for window in _windows(len(text.ids), text.first, self._context):
+        windows.append((number, *window))
+    # The longest first, so that one that does not fit the memory is met at once.
+    windows.sort(key=lambda window: window[1] - window[2])
+    batches = _in_batches(windows, self._batch_size)
+    for batch in progress(batches, len(batches)):
+      width = bucket(max(end - start - 1 for _, start, end, _ in batch), self._context)
+      ids = np.zeros((2, self._batch_size, width), np.int32)  # a last, smaller batch is padded
+      for row, (number, start, end, _) in enumerate(batch):
+        ids[0, row, : end - start - 1] = texts[number].ids[start : end - 1]
+        ids[1, row, : end - start - 1] = texts[number].ids[start + 1 : end]
+      log_probs, best = jax.device_get(
+        continuation_log_probs(self._model, self._params, ids[0], ids[1])
+      )
+      for row, (number, start, end, first) in enumerate(batch):
+        scored = slice(first - start - 1, end - start - 1)
+        totals[number] += float(log_probs[row, scored].sum(dtype=np.float64))
+        greedy[number] &= bool(best[row, scored].all())
+    return list(zip(totals, greedy, strict=True))
+
+  def _continue(
+    self, prompts: list[list[int]], seeds: list[int], settings: Generation
+  ) -> list[str]:
+    """The continuations of one batch."""
+    stops = {stop for stop in settings.stops if stop}
+    spelled = [self._tokenizer.decode(ids) for ids in self._tokenizer.encode_many(sorted(stops))]
+    stops |= {stop for stop in spelled if stop.strip()}
+    padding = self._batch_size - len(prompts)  # so that few shapes need compiling
+    rows, row_seeds = prompts + prompts[-1:] * padding, seeds + seeds[-1:] * padding
+    before = [self._tokenizer.decode(prompt) for prompt in prompts]
+    count = min(_FIRST_TOKENS, settings.max_tokens)
+    while True:
+      # Again from the prompts: the first tokens are the same, whatever their number.
+      added = sample(
+        self._model,
+        self._params,
+        rows,
+        row_seeds,
+        count,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+      )
+      texts = []
+      for prompt, ids, head in zip(prompts, added, before, strict=False):
+        whole = self._tokenizer.decode([*prompt, *ids])
+        texts.append(whole[len(os.path.commonprefix([head, whole])) :])
+      ends = [[text.find(stop) for stop in stops if stop in text] for text in texts]
+      if count == settings.max_tokens or all(ends):
+        return [text[: min(found, default=None)] for text, found in zip(texts, ends, strict=True)]
+      count = min(2 * count, settings.max_tokens)
+
+
+def _windows(length: int, first: int, limit: int) -> Iterable[tuple[int, int, int]]:
+  """Windows that score the ids of a text from number `first` on, each once.
+
+  Each is (start, end, first id scored): the model reads all but the last, at most `limit` ids.
+  """
+  while first < length:
+    end = min(first + limit, length)
+    yield max(0, end - 1 - limit), end, first
+    first = end
+
+
+def _in_batches(items: list[Any], size: int) -> list[list[Any]]:
+  return [items[first : first + size] for first in range(0, len(items), size)]
+
+
+def _locations(requests: Sequence[Any]) -> list[str]:
+  return [f"{request.task_name}, document {request.doc_id}" for request in requests]
+
+
+def _generation(kwargs: Any, where: str) -> Generation:
+  """The settings in a task's normalized generation_kwargs. Raises InputError for unknown ones."""
+  options = dict(kwargs)
+  stops = tuple(options.pop("until"))
+  sampled = options.pop("do_sample")
+  temperature = float(options.pop("temperature", 1.0)) if sampled else 0.0
+  options.pop("temperature", None)
+  settings = Generation(
+    stops,
+    options.pop("max_gen_toks"),
+    temperature,
+    int(options.pop("top_k", 0)),
+    float(options.pop("top_p", 1.0)),
+  )
+  if options:
+    raise InputError(
+      f"{where}: generation_kwargs.{min(options)}: not supported; should be among until, "
+      "max_gen_toks, do_sample, temperature, top_k, top_p"
+    )
+  if settings.max_tokens < 1:
+    raise InputError(f"{where}: max_gen_toks={settings.max_tokens}: must be at least 1")
+  return settings

@@ -1,0 +1,134 @@
+"""Evaluates a language model on tasks of EleutherAI's lm-evaluation-harness, or in its format."""
+
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from gpt_jax.errors import InputError
+from gpt_jax.files import refuse_existing, write_json
+from gpt_jax.inference import harness
+
+_BOOTSTRAP = 1000  # resamples for the standard errors of perplexity, F1 and the like
+
+
+def run(
+  checkpoint: str,
+  tasks: Sequence[str],
+  include_path: str = "",
+  *,
+  num_fewshot: int | None = None,
+  limit: int = 0,
+  out: str = "",
+  overwrite: bool = False,
+) -> dict[str, Any]:
+  """Evaluates one checkpoint and prints the harness's table of results.
+
+  The harness's own tasks download their data from the Hugging Face hub into its cache; tasks in
+  `include_path` may read local files.
+
+  Args:
+    checkpoint: see load_model; of a fine-tuned model the trunk is used.
+    tasks: names of tasks, groups or tags, or paths of YAML files.
+    include_path: a folder of the harness's YAML files; their names come before the harness's own.
+    num_fewshot: solved examples before each question; None: as the task says.
+    limit: only the first documents of each task; 0: all.
+    out: a JSON file for the results.
+    overwrite: whether an existing `out` may be replaced.
+
+  Returns:
+    {task: {"METRIC,FILTER": value}}, the harness's "results".
+
+  Raises:
+    InputError: not a causal model, an unknown task, one that cannot be loaded, lm-eval missing, or
+      an `out` that exists already.
+  """
+  harness.require()
+  if not tasks:
+    raise InputError("--tasks: name one or more, such as --tasks=lambada_openai")
+  if out:
+    _check_out(out, overwrite)
+  # Standard errors are bootstrapped in processes that would be forked beside JAX's threads.
+  os.environ.setdefault("DISABLE_MULTIPROC", "1")
+  import lm_eval
+  from lm_eval.utils import handle_non_serializable, make_table
+
+  with contextlib.redirect_stdout(sys.stderr):  # the harness prints progress
+    model = harness.load(checkpoint)
+    manager = _task_manager(tasks, include_path)
+    results = lm_eval.simple_evaluate(
+      model,
+      tasks=_load_tasks(manager, tasks),
+      num_fewshot=num_fewshot,
+      limit=limit or None,
+      bootstrap_iters=_BOOTSTRAP,
+      log_samples=False,
+      task_manager=manager,
+    )
+  print(make_table(results))
+  if results.get("groups"):
+    print(make_table(results, "groups"))
+  if out:
+    kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better")
+    summary = {name: results[name] for name in kept if name in results}
+    summary |= {"checkpoint": checkpoint, "lm_eval": version("lm_eval")}
+    write_json(out, _plain(summary, handle_non_serializable))
+  return results["results"]
+
+
+def _check_out(out: str, overwrite: bool) -> None:
+  if os.path.isdir(out):
+    raise InputError(f"--out={out} is a folder; name a file")
+  if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+    raise InputError(f"--out={out}: no such folder; name a file in an existing one")
+  refuse_existing(out, "--out", overwrite)
+
+
+def _task_manager(tasks: Sequence[str], include_path: str) -> Any:
+  """The index of all tasks that may be named."""
+  from lm_eval.tasks import TaskManager
+
+  if include_path and not os.path.isdir(include_path):
+    raise InputError(f"--include_path={include_path}: no such folder; it holds YAML files of tasks")
+  paths = [include_path] if include_path else []
+  local = TaskManager(include_path=paths, include_defaults=False)
+  # Reading the harness's own thousands of files takes seconds.
+  if all(name in local.all_subtasks or name.endswith(".yaml") for name in tasks):
+    return local
+  manager = TaskManager(include_path=paths)
+  for name in tasks:
+    if name not in manager.all_tasks and not name.endswith(".yaml"):
+      near = difflib.get_close_matches(name, manager.all_tasks, n=3)
+      guess = f"; did you mean {' or '.join(near)}?" if near else ""
+      raise InputError(f"--tasks={name}: no such task{guess} (`lm-eval ls tasks` lists them)")
+  return manager
+
+
+def _load_tasks(manager: Any, names: Sequence[str]) -> list[Any]:
+  """The tasks with their data."""
+  loaded: list[Any] = []
+  for name in names:
+    try:
+      tasks = manager.load([name])
+    except Exception as error:  # a faulty YAML file, missing data, no network: of many types
+      reason = f"{type(error).__name__}: {error}"
+      raise InputError(f"--tasks={name}: cannot be loaded ({reason})") from error
+    groups = tasks.get("groups") or {}
+    children = {child for names in (tasks.get("group_map") or {}).values() for child in names}
+    top = [group for group_name, group in groups.items() if group_name not in children]
+    loaded += top or tasks["tasks"].values()
+  return loaded
+
+
+def _plain(value: Any, convert: Any) -> Any:
+  """JSON values for all of the harness's."""
+  if isinstance(value, dict):
+    return {str(name): _plain(entry, convert) for name, entry in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(entry, convert) for entry in value]
+  if isinstance(value, (str, int, float, bool)) or value is None:
+    return value
+  return convert(value)
