@@ -81,6 +81,8 @@ setup(
     **LIGHT,
     "all": sorted(sum(LIGHT.values(), [])),
     "onnx": ["jax2onnx>=0.13,<1", "onnx>=1.18", "onnxruntime>=1.20"],  # that format; to run it
+    "lm-eval": ["lm-eval>=0.4.13,<0.5"],  # evaluation tasks; without torch
+    "docs": ["mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"],  # launch/docs.sh
     "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # OpenAI's vocabularies
     "test": [
       "pytest>=8",

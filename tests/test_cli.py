@@ -637,6 +637,8 @@ CASES = [
     "--tolerance=-1.0: must be at least 0",
   ),
   ("verify --a={pretrained} --text=the", "missing --b"),
+  ("harness --checkpoint={pretrained}", "missing --tasks"),
+  ("harness --checkpoint={pretrained} --tasks=cola --limit=-1", "--limit=-1: "),
 ]
 
 

@@ -25,7 +25,7 @@ def run(
   out: str = "",
   overwrite: bool = False,
 ) -> dict[str, Any]:
-  """Evaluates one checkpoint and prints the harness's table of results.
+  """Evaluates one checkpoint and prints a line per result.
 
   The harness's own tasks download their data from the Hugging Face hub into its cache; tasks in
   `include_path` may read local files.
@@ -54,7 +54,7 @@ def run(
   # Standard errors are bootstrapped in processes that would be forked beside JAX's threads.
   os.environ.setdefault("DISABLE_MULTIPROC", "1")
   import lm_eval
-  from lm_eval.utils import handle_non_serializable, make_table
+  from lm_eval.utils import handle_non_serializable
 
   with contextlib.redirect_stdout(sys.stderr):  # the harness prints progress
     model = harness.load(checkpoint)
@@ -68,9 +68,8 @@ def run(
       log_samples=False,
       task_manager=manager,
     )
-  print(make_table(results))
-  if results.get("groups"):
-    print(make_table(results, "groups"))
+  for line in _table(results):
+    print(line)
   if out:
     kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better")
     summary = {name: results[name] for name in kept if name in results}
@@ -121,6 +120,29 @@ def _load_tasks(manager: Any, names: Sequence[str]) -> list[Any]:
     top = [group for group_name, group in groups.items() if group_name not in children]
     loaded += top or tasks["tasks"].values()
   return loaded
+
+
+def _table(results: dict[str, Any]) -> list[str]:
+  """A line per task and metric. The harness's own table starts processes beside JAX's threads."""
+  rows = []
+  for task, metrics in results["results"].items():
+    documents = results["n-samples"].get(task, {}).get("effective")
+    count = f"{documents:,} documents" if documents else ""
+    for key, value in metrics.items():
+      metric, _, filter = key.partition(",")
+      if not filter or metric.endswith("_stderr"):  # without a filter it is the task's name
+        continue
+      error = metrics.get(f"{metric}_stderr,{filter}")
+      spread = f"± {error:.4f}" if isinstance(error, float) else ""
+      name = metric if filter == "none" else f"{metric}, {filter}"
+      number = f"{value:.4f}" if isinstance(value, (int, float)) else str(value)
+      rows.append((task, name, number, spread, count))
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  lines = []
+  for task, name, number, spread, count in rows:
+    line = f"{task:{widths[0]}}  {name:{widths[1]}}  {number:>{widths[2]}}  {spread:{widths[3]}}"
+    lines.append(f"{line}  {count}".rstrip())
+  return lines
 
 
 def _plain(value: Any, convert: Any) -> Any:

@@ -1,0 +1,80 @@
+"""The pages of the documentation site, before mkdocs turns them into HTML (bash launch/docs.sh)."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COLLECT = ROOT / "launch" / "docs" / "collect.py"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("docs")
+  (folder / "pages").mkdir()
+  (folder / "pages" / "gone.md").write_text("of an earlier build")
+  subprocess.run([sys.executable, COLLECT, folder], cwd=folder, check=True)
+  return folder
+
+
+def broken_links(pages: Path) -> list[str]:
+  """Every relative link that leads to no page."""
+  faults = []
+  for page in pages.rglob("*.md"):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+      if "://" not in target and not (page.parent / target).is_file():
+        faults.append(f"{page.relative_to(pages)}: {target}")
+  return faults
+
+
+def files_of(menu) -> list[str]:
+  if isinstance(menu, str):
+    return [menu]
+  entries = menu.values() if isinstance(menu, dict) else menu
+  return [file for entry in entries for file in files_of(entry)]
+
+
+def test_no_link_is_broken(site):
+  assert broken_links(site / "pages") == []
+
+
+def test_a_broken_link_is_reported(tmp_path):
+  (tmp_path / "page.md").write_text("[to](../nowhere.md#part), [out](https://example.com)")
+  assert broken_links(tmp_path) == ["page.md: ../nowhere.md"]
+
+
+def test_the_menu_has_every_page_once(site):
+  menu = json.loads((site / "mkdocs.yml").read_text())["nav"]
+  pages = [path.relative_to(site / "pages").as_posix() for path in site.glob("pages/**/*.md")]
+  assert sorted(files_of(menu)) == sorted(pages)
+
+
+def test_every_program_config_module_and_readme_has_its_place(site):
+  pages = site / "pages"
+  programs = (pages / "reference" / "programs.md").read_text()
+  for script in (ROOT / "launch").glob("*.py"):
+    assert (f"\n## launch/{script.name}\n" in programs) == (script.stem != "command_line")
+  assert "--include_path" in programs and "--help" in programs
+  configs = (pages / "reference" / "configs.md").read_text()
+  for config in (ROOT / "configs").glob("*.py"):
+    assert f"\n## configs/{config.name}" in configs
+  assert "trunk.layers" in configs and "--config.NAME=VALUE" in configs
+  assert (pages / "reference" / "gpt_jax.data.windows.md").is_file()
+  for readme in (ROOT / "gpt_jax").glob("*/README.md"):
+    assert (pages / "guides" / f"{readme.parent.name}.md").is_file()
+
+
+def test_links_between_files_become_links_between_pages():
+  relink = runpy.run_path(str(COLLECT))["relink"]
+  sources = {"a/README.md": "guides/a.md", "b/README.md": "guides/b.md", "README.md": "index.md"}
+  text = "[b](../b/README.md#part), [top](../README.md), [here](#x), [out](https://example.com)"
+  assert relink(text, "a/README.md", "guides/a.md", sources) == (
+    "[b](b.md#part), [top](../index.md), [here](#x), [out](https://example.com)"
+  )
+  with pytest.raises(SystemExit, match="a/README.md: links to ../c.md, which is no page"):
+    relink("[c](../c.md)", "a/README.md", "guides/a.md", sources)
