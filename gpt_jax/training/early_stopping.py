@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from gpt_jax.errors import InputError
+from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import Hook, StepContext
-from gpt_jax.training.reporter import curve
 
 
 class StoppedEarly(Exception):
