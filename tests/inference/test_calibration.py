@@ -99,7 +99,7 @@ def test_a_probability_of_zero_stays_finite():
 def test_a_model_that_was_always_right_is_not_made_certain():
   probabilities = np.tile([0.9, 0.1], (30, 1))
   temperature = fit_temperature(probabilities, np.zeros(30, int))
-  assert scale(probabilities, temperature)[0, 0] == pytest.approx(31 / 32, abs=1e-3)
+  assert scale(probabilities, temperature)[0, 0] == pytest.approx(31 / 32, abs=1e-5)
 
 
 @pytest.mark.parametrize("correct, count", [(0, 5), (1, 5), (5, 5), (190, 200), (1999, 2000)])

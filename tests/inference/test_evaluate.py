@@ -16,6 +16,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.inference.dev_report import format_classes
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate
@@ -130,6 +131,15 @@ def test_the_command_line(run, tmp_path, tiny_tokenizer):
   assert (done.returncode, done.stderr) == (0, "")
   shown = dict(line.split() for line in done.stdout.splitlines())
   assert shown["loss"] == f"{evaluate.run(run, data)['loss']:,.4f}"
+
+
+def test_the_command_line_shows_every_label_of_a_task(finetuned):
+  checkpoint = f"{finetuned.workdir}/seed_0"
+  done = launch(f"--checkpoint={checkpoint}", f"--data={finetuned.data_dir}")
+  assert (done.returncode, done.stderr) == (0, "")
+  metrics, table = done.stdout.split("\n\n")
+  assert [line.split()[0] for line in metrics.splitlines()] == ["examples", "loss", "accuracy"]
+  assert table.rstrip() == format_classes(evaluate.run(checkpoint, finetuned.data_dir)["classes"])
 
 
 def test_missing_data_is_one_line(run, tmp_path):
