@@ -578,15 +578,15 @@ def warn_of_majority(
     problem = "the best model predicts the same for every dev row"
   else:
     return
-  rate, epochs = config.optim.learning_rate or 0.0, config.train.epochs
-  longer = (
-    f"--config.train.epochs={2 * epochs}"
-    if epochs
-    else f"--config.train.steps={2 * config.train.steps}"
-  )
+  prior = -float((shares * np.log(np.maximum(shares, 1e-30))).sum())
+  # A loss far above that of the labels' shares alone is the mark of too large steps.
+  too_high = best.get("dev_loss", 0.0) > 1.5 * prior
+  rate = (config.optim.learning_rate or 0.0) * (0.3 if too_high else 3)
+  length = "epochs" if config.train.epochs else "steps"
   log(
-    f"warning: {task.name}: {problem}; in another workdir try a higher rate, "
-    f"--config.optim.learning_rate={3 * rate:.2g}, and a longer run, {longer}"
+    f"warning: {task.name}: {problem}; in another workdir try a {'lower' if too_high else 'higher'} "
+    f"rate, --config.optim.learning_rate={rate:.2g}, and a longer run, "
+    f"--config.train.{length}={2 * (config.train.epochs or config.train.steps)}"
   )
 
 

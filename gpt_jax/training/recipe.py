@@ -17,7 +17,7 @@ PAPER_OPTIM = OptimConfig(
 )
 
 # From GPT-1's rate to 5e-4 at 7.3M parameters, which configs/RESULTS.md has for gpt1_small, and at
-# most 1e-3, which did best at 0.8M and 2.6M (tasks/README.md).
+# most 1e-3, which the quickstart has for 0.8M.
 EXPONENT = 0.75
 HIGHEST_RATE = 1e-3
 # A model below half of GPT-1's size knows less of the language, and sees the examples more often.

@@ -91,6 +91,9 @@ def test_a_run_that_learns_is_not_suspected(finetuned, capsys):
   dev = task.encode(task.examples(finetuned.data_dir, "dev"), loaded.tokenizer, 64)
   finetune.warn_of_majority(config, task, dev, finetuned.results[0]["best"])
   assert "commonest" not in capsys.readouterr().err
+  # A loss far above that of the labels' shares is the mark of too high a rate.
+  finetune.warn_of_majority(config, task, dev, {"dev_accuracy": 0.5, "dev_loss": 9.0})
+  assert "try a lower rate, --config.optim.learning_rate=0.003, and" in capsys.readouterr().err
 
 
 # Layers.
