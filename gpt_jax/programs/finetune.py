@@ -582,10 +582,11 @@ def warn_of_majority(
   # A loss far above that of the labels' shares alone is the mark of too large steps.
   too_high = best.get("dev_loss", 0.0) > 1.5 * prior
   rate = (config.optim.learning_rate or 0.0) * (0.3 if too_high else 3)
+  change = "lower" if too_high else "higher"
   length = "epochs" if config.train.epochs else "steps"
   log(
-    f"warning: {task.name}: {problem}; in another workdir try a {'lower' if too_high else 'higher'} "
-    f"rate, --config.optim.learning_rate={rate:.2g}, and a longer run, "
+    f"warning: {task.name}: {problem}; in another workdir try a {change} rate, "
+    f"--config.optim.learning_rate={rate:.2g}, and a longer run, "
     f"--config.train.{length}={2 * (config.train.epochs or config.train.steps)}"
   )
 
