@@ -132,9 +132,8 @@ def test_a_classifier_there(
   model = theirs(f"{FAMILIES[norm]}ForSequenceClassification", folder)
   found = call(model, ids).logits.numpy().reshape(-1, sequences, num_classes).sum(1)
   np.testing.assert_allclose(found, expected, **CLOSE)
-  filled = np.concatenate(
-    [ids, np.zeros((4, 5), np.int32)], axis=1
-  )  # as a batch of unequal lengths is
+  padding = np.full((4, 5), model.config.pad_token_id, np.int32)
+  filled = np.concatenate([ids, padding], axis=1)  # as a batch of unequal lengths is
   found = call(model, filled).logits.numpy().reshape(-1, sequences, num_classes).sum(1)
   np.testing.assert_allclose(found, expected, **CLOSE)
   assert list(model.config.id2label.values()) == list(BuiltinTask(task).build("").labels)
@@ -335,8 +334,7 @@ def test_their_tokenizer_knows_gpt1s_pieces(tmp_path, make_run, openai_tokenizer
 
 
 @pytest.mark.parametrize("norm", FAMILIES)
-def test_a_vocabulary_that_transformers_lacks_fails_there(tmp_path, make_run, tiny_tokenizer, norm):
-  """It would make up a tokenizer, and give every id as 0."""
+def test_their_tokenizer_has_our_sentencepiece_ids(tmp_path, make_run, tiny_tokenizer, norm):
   import transformers
 
   trunk = TransformerConfig(
@@ -344,5 +342,8 @@ def test_a_vocabulary_that_transformers_lacks_fails_there(tmp_path, make_run, ti
   )
   run = load_model(make_run(tmp_path / "run", ModelConfig(trunk)))
   hf.save(str(tmp_path / "out"), run.params, run.meta, run.step, run.tokenizer)
-  with pytest.raises(ValueError, match="tokenizer"):
-    transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
+  theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
+  texts = ["The OLD barn,\n by the sea…", "", "a <unk> and <extract>\r\n\n", "ﬁ \U0001f30a e\u0301"]
+  found = theirs(texts)["input_ids"]
+  assert found == [ids.tolist() for ids in tiny_tokenizer.encode_many(texts)]
+  assert set(theirs(texts[0])) == {"input_ids", "attention_mask"}  # token types would be embedded
