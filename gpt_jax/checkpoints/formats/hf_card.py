@@ -122,7 +122,7 @@ def _ids(tokenizer: Tokenizer) -> str:
   if isinstance(tokenizer, GPT1Tokenizer):
     return (
       "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids of OpenAI's code for English prose, "
-      "but for about one in 2,000: it finds words by a regular expression in place of spaCy, and "
+      "but for about one in 15,000: it finds words by a regular expression in place of spaCy, and "
       f"decodes neither HTML entities nor mis-decoded letters. {own_ids}"
     )
   return f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {own_ids}"

@@ -20,7 +20,7 @@ from gpt_jax.checkpoints.formats.function import (
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 
-HELP = "model.onnx, a program for onnxruntime; extra 'onnx'"
+HELP = "export only: model.onnx, for onnxruntime and others, extra 'onnx'"
 NAME = "onnx"
 
 

@@ -17,7 +17,7 @@ from gpt_jax.checkpoints.formats.function import (
 )
 from gpt_jax.data.tokenizers.base import Tokenizer
 
-HELP = "model.stablehlo, a program for jax alone (jax.export)"
+HELP = "export only: model.stablehlo, for jax alone (jax.export)"
 NAME = "stablehlo"
 PLATFORMS = ("cpu", "cuda", "tpu")
 
