@@ -20,7 +20,8 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
 
-GPT2 = GPT2Tokenizer((*BYTES, "th", "<|endoftext|>"), (("t", "h"),))
+# The last merge would reach across words.
+GPT2 = GPT2Tokenizer((*BYTES, "th", "eĠ", "<|endoftext|>"), (("t", "h"), ("e", "Ġ")))
 PIECES = (
   *"abcdefghijklmnopqrstuvwxyzABCXYZ0123456789.,;:!?'\"()-_<>[]{}|/\\&%$#@*+=~^`",
   *map(chr, [*range(0x20), *range(0x7F, 0xB0)]),
