@@ -2,6 +2,7 @@
 logits of one text at a time.
 """
 
+import collections
 import functools
 import json
 import math
@@ -58,7 +59,7 @@ metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
 output_type: generate_until
 doc_to_text: "{{context}}"
 doc_to_target: "{{written}}"
-generation_kwargs: {until: ["THE"], max_gen_toks: 40}
+generation_kwargs: {until: [STOP], max_gen_toks: 40}
 metric_list: [{metric: exact_match}]
 """,
 }
@@ -70,16 +71,26 @@ def loaded(tmp_path_factory, make_run, tiny_tokenizer):
   return load_model(make_run(tmp_path_factory.mktemp("harness") / "run", ModelConfig(trunk)))
 
 
+def stop_letter(loaded):
+  """The letter that the model writes most."""
+  written = "".join(continuations(loaded, CLAUSES, 40, temperature=0))
+  for clause in CLAUSES:
+    written = written.replace(clause, "", 1)
+  letter, count = collections.Counter(filter(str.isalpha, written)).most_common(1)[0]
+  assert letter.islower() and count > len(CLAUSES)
+  return letter
+
+
 @pytest.fixture(scope="module")
 def documents(loaded):
   """Questions with two options each, their contexts of many lengths, and the model's own text."""
   rows = []
+  stop = stop_letter(loaded)
   for number in range(20):
     context = " and ".join(CLAUSES[: number % 4 + 1])
     options = [f" and {CLAUSES[number % 3]}", f" {CLAUSES[-1]} by the old barn"]
     (whole,) = continuations(loaded, [context], 40, temperature=0)
-    # "the" is how a case-folded vocabulary spells the stop string THE; every other text is right.
-    written = whole[len(context) :].split("the")[0] if number % 2 else "nothing like it"
+    written = whole[len(context) :].split(stop)[0] if number % 2 else "nothing like it"
     text = LONG[: 40 + 15 * number]
     rows.append(
       {
@@ -94,7 +105,7 @@ def documents(loaded):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, documents):
+def folder(tmp_path_factory, documents, loaded):
   folder = tmp_path_factory.mktemp("tasks")
   lines = "".join(json.dumps(row) + "\n" for row in documents)
   (folder / "rows.jsonl").write_text(lines)
@@ -104,6 +115,8 @@ dataset_path: json
 dataset_kwargs: {{data_files: {{test: {folder}/rows.jsonl}}}}
 test_split: test
 """
+    # In upper case, which a case-folded vocabulary never writes.
+    text = text.replace("STOP", f'"{stop_letter(loaded).upper()}"')
     (folder / f"{name}.yaml").write_text(head + text)
   return folder
 
