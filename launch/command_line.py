@@ -23,7 +23,7 @@ from typing import Any
 from absl import flags
 
 import usage
-from gpt_jax.config import describe_config, load_config, named_configs, override_all
+from gpt_jax.config import describe_config, fields_of, load_config, named_configs, override_all
 from gpt_jax.errors import InputError
 from gpt_jax.files import refuse_url
 
@@ -297,9 +297,7 @@ def _unknown(name: str) -> str:
     near = [f"config.{name}"]
   elif not near and "config" in names and FLAGS["config"].value:
     with contextlib.suppress(InputError):  # of a file that cannot be read
-      fields = [
-        line.split()[0] for line in describe_config(load_config(FLAGS["config"].value)).splitlines()
-      ]
+      fields = [field for field, *_ in fields_of(load_config(FLAGS["config"].value))]
       near = [f"config.{field}" for field in fields if field.rpartition(".")[2] == name]
   guess = f"; did you mean {' or '.join('--' + word for word in near)}?" if near else ""
   return f"unknown flag --{name}{guess} (--help lists the flags)"

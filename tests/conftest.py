@@ -64,6 +64,7 @@ def pytest_configure(config):
     "markers", "released: encodes with OpenAI's vocabularies (extra 'released')"
   )
   config.addinivalue_line("markers", "harness: runs lm-evaluation-harness (extra 'lm-eval')")
+  config.addinivalue_line("markers", "onnx: exports to ONNX and runs it (extra 'onnx')")
   config.addinivalue_line("markers", "slow: takes more than 30 seconds on two cores")
   # Warnings raised in the package and in launch/ are errors; other libraries' differ from version
   # to version.
@@ -85,6 +86,8 @@ def pytest_runtest_setup(item):
     map(importlib.util.find_spec, ("ftfy", "spacy", "tokenizers"))
   ):
     pytest.skip("needs the extra 'released': pip install -e .[released]")
+  if item.get_closest_marker("onnx") and not importlib.util.find_spec("jax2onnx"):
+    pytest.skip("needs the extra 'onnx': pip install -e .[onnx]")
   if item.get_closest_marker("harness") and not importlib.util.find_spec("lm_eval"):
     pytest.skip("needs the extra 'lm-eval': pip install -e .[lm-eval]")
 

@@ -486,32 +486,38 @@ CASES = [
     "benchmark --config=tiny.py --json=nothing/here.json",
     "--json=nothing/here.json: no such folder",
   ),
-  ("report", "needed: --workdir"),
+  ("report", "missing --workdir"),
   ("report --workdir=nothing", "--workdir=nothing: no such folder; name the folder of a run"),
   ("report --workdir={pretrained} --workdir={finetuned}", "name the page with --out=FILE.html"),
   ("report --workdir={pretrained} --out=new.pdf", "--out=new.pdf: a report is an HTML page"),
   ("plot --workdir=nothing --out=new.png", "--workdir=nothing: no such folder"),
   ("plot --workdir={pretrained} --out=new.jpg", "the name of a picture ends in .png, .svg, .pdf"),
-  ("visualize --checkpoint={pretrained} --out=new", "no text: give one with --text=TEXT"),
+  ("visualize --checkpoint={pretrained} --out=new.html", "no text: give one with --text=TEXT"),
   (
-    "visualize --checkpoint={pretrained} --input=nothing.txt --out=new",
+    "visualize --checkpoint={pretrained} --input=nothing.txt --out=new.html",
     "nothing.txt: No such file",
   ),
-  ("visualize --checkpoint={pretrained} --input=latin.txt --out=new", "latin.txt:1: not UTF-8"),
   (
-    "visualize --checkpoint={pretrained} --input=empty.txt --out=new",
+    "visualize --checkpoint={pretrained} --input=latin.txt --out=new.html",
+    "latin.txt:1: not UTF-8",
+  ),
+  (
+    "visualize --checkpoint={pretrained} --input=empty.txt --out=new.html",
     "--input=empty.txt: the file has no texts",
   ),
-  ("visualize --checkpoint={finetuned} --input=broken.tsv --out=new", "broken.tsv:3: 1 columns"),
   (
-    f"visualize --checkpoint={{pretrained}} --text=cat --text={'the,' * 70} --out=new",
+    "visualize --checkpoint={finetuned} --input=broken.tsv --out=new.html",
+    "broken.tsv:3: 1 columns",
+  ),
+  (
+    f"visualize --checkpoint={{pretrained}} --text=cat --text={'the,' * 70} --out=new.html",
     "text 2: 209 tokens; the model's context is 64: give a part of the text",
   ),
   (
-    "visualize --checkpoint={pretrained} --text= --out=new",
+    "visualize --checkpoint={pretrained} --text= --out=new.html",
     "text 1: no tokens; give at least one word",
   ),
-  ("visualize --checkpoint={pretrained} --text=\udcff --out=new", "text 1: not UTF-8"),
+  ("visualize --checkpoint={pretrained} --text=\udcff --out=new.html", "text 1: not UTF-8"),
   (
     "visualize --checkpoint={pretrained} --text=the --out=text.txt",
     "--out=text.txt already exists and is not a page",
@@ -552,11 +558,11 @@ CASES = [
   ("import_weights --path=release --out=new", "missing --format"),
   (
     "import_weights --format= --path=release --out=new",
-    "--format=: must be one of hf, npz, openai, safetensors",
+    "--format=: must be one of hf, npz, onnx, openai, safetensors",
   ),
   (
     "import_weights --format=torch --path=release --out=new",
-    "--format=torch: must be one of hf, npz, openai, s",
+    "--format=torch: must be one of hf, npz, onnx, o",
   ),
   (
     "import_weights --format=openai --path=nothing --out=new",

@@ -1,5 +1,6 @@
 """Pre-training: from prepared text to a checkpoint (section 3.1)."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -105,13 +106,14 @@ def run(
     return objective(windows(step, rows), Draw(config.train.seed, step, rows))
 
   # 5. Training, from the newest checkpoint if there is one.
-  with report_at_end(workdir), open_checkpoints(config, workdir) as checkpoints:
+  with contextlib.ExitStack() as after, open_checkpoints(config, workdir) as checkpoints:
     state, first = trainer.restore_or_init(config.train.seed, checkpoints)
     if start and not first:
       state = start.apply(state, trainer)
     log(describe(config, tokenizer, text, total_steps, start, first))
     change_length(config, workdir, windows.steps_per_epoch, first)
     flops = config.trunk.flops_per_token(config.data.length)
+    after.enter_context(report_at_end(workdir))
     with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = [

@@ -102,9 +102,12 @@ class TableTask:
     elif table.transform == "multiple_choice":
       labels = table.columns[1:]
     else:
-      rows = read_usable(table._path(data_dir, "train"), table.columns, table.label)
+      rows = list(read_usable(table._path(data_dir, "train"), table.columns, table.label))
       labels = tuple(sorted({row.label for row in rows if isinstance(row, Row) and row.label}))
       _warn_of_similar(labels, table._path(data_dir, "train"))
+      unusable = [row for row in rows if isinstance(row, InputError)]
+      if len(labels) < 2 and unusable:
+        raise unusable[0]
     if len(labels) < 2:
       path = table._path(data_dir, "train")
       raise InputError(

@@ -10,8 +10,10 @@ from gpt_jax.parallel import watch
 
 
 @pytest.fixture
-def process_0(monkeypatch):
-  """Process 0 of three, which waits a second for the others; gives the port they connect to."""
+def process_0(monkeypatch, request):
+  """Process 0 of three, which waits so many seconds for the others; gives the port that they
+  connect to.
+  """
   ports: list[int] = []
   known = threading.Event()
 
@@ -22,7 +24,7 @@ def process_0(monkeypatch):
 
   monkeypatch.setattr(watch.jax, "process_count", lambda: 3)
   monkeypatch.setattr(watch.multihost_utils, "broadcast_one_to_all", broadcast)
-  monkeypatch.setattr(watch, "_CONNECTING", 1)
+  monkeypatch.setattr(watch, "_CONNECTING", request.param)
   monkeypatch.setattr(watch, "_own_address", lambda: "127.0.0.1")
   result = {}
 
@@ -51,6 +53,7 @@ def connect(port, words):
   return connection
 
 
+@pytest.mark.parametrize("process_0", [60], indirect=True)
 def test_strangers_take_no_place(process_0):
   port, join = process_0
   others = [connect(port, b"GET / HTTP/1.1\r\n"), connect(port, b"7\n"), connect(port, b"")]
@@ -62,6 +65,7 @@ def test_strangers_take_no_place(process_0):
     connection.close()
 
 
+@pytest.mark.parametrize("process_0", [1], indirect=True)
 def test_a_process_that_cannot_connect_is_not_watched(process_0):
   port, join = process_0
   mine = connect(port, b"2\n")

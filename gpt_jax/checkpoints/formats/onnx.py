@@ -3,8 +3,11 @@
 Needs the extra 'onnx'.
 """
 
+import contextlib
 import importlib
 import logging
+import sys
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import jax
@@ -30,7 +33,8 @@ def detect(path: str) -> bool:
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """See save_function."""
-  _library()  # fail before the expensive part
+  with _patches_undone():
+    _library()  # fail before the expensive part
   save_function(folder, NAME, _write, params, meta, step, tokenizer)
 
 
@@ -49,15 +53,34 @@ def _library() -> Any:
     raise InputError("--format=onnx needs jax2onnx: pip install 'gpt_jax[onnx]'") from error
 
 
+@contextlib.contextmanager
+def _patches_undone() -> Iterator[None]:
+  """Afterwards JAX is as it was: jax2onnx replaces some of its functions, jnp.cumsum for one, by
+  others that take fewer arguments.
+  """
+  modules = [
+    module for name, module in list(sys.modules.items()) if name.split(".")[0] in ("jax", "flax")
+  ]
+  before = [dict(vars(module)) for module in modules]
+  try:
+    yield
+  finally:
+    for module, names in zip(modules, before, strict=True):
+      for name, value in names.items():
+        if vars(module).get(name) is not value:
+          setattr(module, name, value)
+
+
 def _write(path: str, function: Function, context: int) -> None:
   del context  # ONNX has no ranges of sizes
   sizes = export.symbolic_shape(", ".join(map(str, function.shape)))
-  model = _library().to_onnx(
-    function.call,
-    inputs=[jax.ShapeDtypeStruct(sizes, jnp.int32)],
-    model_name="gpt_jax",
-    input_names=["input_ids"],
-    output_names=["logits"],
-  )
+  with _patches_undone():
+    model = _library().to_onnx(
+      function.call,
+      inputs=[jax.ShapeDtypeStruct(sizes, jnp.int32)],
+      model_name="gpt_jax",
+      input_names=["input_ids"],
+      output_names=["logits"],
+    )
   with open(path, "wb") as file:
     file.write(model.SerializeToString())

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -39,7 +41,8 @@ def run_stablehlo(folder, inputs, tmp_path):
 
 
 def run_onnx(folder, inputs, tmp_path):
-  runtime = pytest.importorskip("onnxruntime")
+  import onnxruntime as runtime
+
   session = runtime.InferenceSession(str(folder / "model.onnx"))
   return [session.run(["logits"], {"input_ids": ids})[0] for ids in inputs]
 
@@ -47,10 +50,8 @@ def run_onnx(folder, inputs, tmp_path):
 RUNNERS = {"stablehlo": run_stablehlo, "onnx": run_onnx}
 
 
-@pytest.fixture(params=RUNNERS)
+@pytest.fixture(params=["stablehlo", pytest.param("onnx", marks=pytest.mark.onnx)])
 def runner(request):
-  if request.param == "onnx":
-    pytest.importorskip("jax2onnx")
   return request.param, RUNNERS[request.param]
 
 
@@ -102,3 +103,14 @@ def test_a_program_does_not_load_back(finetuned, tmp_path):
     load_model(str(tmp_path / "out"))
   with pytest.raises(InputError, match="is there already"):
     export.run(finetuned.pretrained, str(tmp_path / "out"), "stablehlo")
+
+
+@pytest.mark.onnx
+def test_jax_is_the_same_after_an_export(finetuned, tmp_path):
+  """jax2onnx replaces functions of JAX for good."""
+  modules = {"jax.numpy": vars(jnp), "jax.lax": vars(jax.lax), "jax.nn": vars(jax.nn)}
+  before = {name: dict(functions) for name, functions in modules.items()}
+  export.run(finetuned.pretrained, str(tmp_path / "out"), "onnx")
+  for name, functions in before.items():
+    for function, value in functions.items():
+      assert modules[name][function] is value, f"{name}.{function}"
