@@ -84,8 +84,8 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   """Loads fine-tuned models.
 
   Args:
-    checkpoints: of each model, see load_model. The workdir of several seeds stands for the best
-      checkpoint of every seed.
+    checkpoints: of each model, see load_model. The workdir of several seeds (or folds) stands
+      for the best checkpoint of each.
 
   Raises:
     InputError: no checkpoint, a language model, or models of different tasks.
@@ -113,12 +113,12 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
 
 
 def _expand(checkpoint: str) -> list[str]:
-  """The best checkpoints of the seeds in a workdir of several; else the checkpoint itself."""
+  """The best checkpoints of the seeds or folds in a workdir; else the checkpoint itself."""
   names = os.listdir(checkpoint) if os.path.isdir(checkpoint) else []
-  seeds = [name for name in names if re.fullmatch(r"seed_\d+", name)]
+  seeds = [name for name in names if re.fullmatch(r"(seed|fold)_\d+", name)]
   if not seeds or "config.json" in names:
     return [checkpoint]
-  seeds.sort(key=lambda name: int(name.removeprefix("seed_")))
+  seeds.sort(key=lambda name: int(name.partition("_")[2]))
   return [os.path.join(checkpoint, seed, "best") for seed in seeds]
 
 
