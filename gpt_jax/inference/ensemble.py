@@ -55,7 +55,7 @@ class Ensemble:
     for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
       before = number * len(examples)
       predict = member.predictor()
-      predictions.append(predict(examples, batch_size, lambda n, before=before: done(before + n)))
+      predictions.append(predict(examples, batch_size, done=lambda n, k=before: done(k + n)))
     return predictions[0] if len(predictions) == 1 else np.mean(predictions, axis=0)
 
   def dev_set(self) -> DevSet:
