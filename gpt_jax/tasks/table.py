@@ -12,7 +12,7 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.formats import each_half, first_field
 from gpt_jax.tasks.metrics import CLASS_METRICS, accuracy
 from gpt_jax.tasks.readers import Row, column_names, read_usable
-from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.task import Task, unusable_rows
 from gpt_jax.tasks.transforms import (
   Transform,
   classification,
@@ -105,9 +105,9 @@ class TableTask:
       rows = list(read_usable(table._path(data_dir, "train"), table.columns, table.label))
       labels = tuple(sorted({row.label for row in rows if isinstance(row, Row) and row.label}))
       _warn_of_similar(labels, table._path(data_dir, "train"))
-      unusable = [row for row in rows if isinstance(row, InputError)]
-      if len(labels) < 2 and unusable:
-        raise unusable[0]
+      problems = [row for row in rows if isinstance(row, InputError)]
+      if len(labels) < 2 and problems and not self.skip_bad_rows:
+        raise unusable_rows(problems, can_skip=True)
     if len(labels) < 2:
       path = table._path(data_dir, "train")
       raise InputError(
