@@ -358,23 +358,25 @@ def _label_view(labels: Labels) -> dict[str, Any]:
   calibration = labels.calibration
   return {
     "per_class": per_class,
-    "confusion": _matrix(labels),
+    "confusion": confusion_matrix(labels.names, labels.confusion),
     "pairs": confusions(labels)[:_MOST_PAIRS],
     "calibration": calibration,
     "reliability": _reliability(calibration) if calibration.get("bins") else None,
   }
 
 
-def _matrix(labels: Labels) -> dict[str, Any] | None:
+def confusion_matrix(
+  names: Sequence[str], confusion: Sequence[Sequence[int]]
+) -> dict[str, Any] | None:
   """Rows of cells (count, share of the row, whether on the diagonal); None for many classes."""
-  if len(labels.names) > _MOST_CLASSES:
+  if len(names) > _MOST_CLASSES:
     return None
   rows = []
-  for i, (name, counts) in enumerate(zip(labels.names, labels.confusion, strict=True)):
+  for i, (name, counts) in enumerate(zip(names, confusion, strict=True)):
     total = max(1, sum(counts))
     cells = [(f"{count:,}", round(100 * count / total), i == j) for j, count in enumerate(counts)]
     rows.append((name, cells))
-  return {"names": labels.names, "rows": rows}
+  return {"names": names, "rows": rows}
 
 
 def _reliability(calibration: dict[str, Any]) -> Drawn | None:

@@ -91,6 +91,10 @@ def make_function(
     raise InputError(
       f"--format={name}: holds language models and classifiers; this model labels every token"
     )
+  if spec.head.pooling == "mean":
+    raise InputError(
+      f"--format={name}: reads each text at its last token; this head reads the mean of all tokens"
+    )
   sequences = 1
   if task:
     sequences = len(task.transform(*task.columns))

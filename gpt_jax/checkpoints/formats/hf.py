@@ -413,6 +413,10 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   """
   safetensors.library()  # fail before the expensive part
   spec = layout.decoder(meta, "hf")
+  if spec.head and spec.head.pooling == "mean":
+    raise InputError(
+      "--format=hf: transformers reads no mean of the tokens, as this head does; export as npz"
+    )
   family = next(family for family in _FAMILIES if family.norm == spec.trunk.norm)
   rows = spec.num_tokens
   task = from_json(meta["task"]).build("") if "task" in meta else None

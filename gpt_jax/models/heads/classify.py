@@ -21,8 +21,9 @@ class ClassifyHead:
   num_classes: int = option(2, "K, the number of classes", low=2)
   pooling: str = option(
     "sum",
-    "sum: add the C representations, one score per class; per_choice: one score per sequence",
-    choices=("sum", "per_choice"),
+    "sum: add the C representations, one score per class; per_choice: one score per sequence; "
+    "mean: as sum, of the mean over each sequence's tokens in place of its anchor",
+    choices=("sum", "per_choice", "mean"),
   )
   dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   weight: float = option(1.0, "loss weight", low=0.0)
@@ -91,19 +92,36 @@ class Classifier(nn.Module):
     """Scores [N, K] before the softmax."""
     c = self.config
     assert batch.labels is not None
-    hidden = states.hidden
-    x = hidden.reshape(-1, hidden.shape[-1])[batch.labels.anchors]  # [N, C, D]
-    x = x.astype(jnp.float32)
-    if c.pooling == "sum":
-      # Similarity adds both orders (section 3.3); every other task has one sequence.
-      x = dropout(x.sum(1), c.dropout, key)
-    else:
+    x = pool(states.hidden, batch, c.pooling)
+    if c.pooling == "per_choice":
       # One mask for all choices of an example: with several, the choices would be compared on
       # different features (openai/train.py:185).
       mask = dropout(jnp.ones_like(x[:, :1]), c.dropout, key)
       x = x * mask
-    scores_per_anchor = c.num_classes if c.pooling == "sum" else 1
+    else:
+      x = dropout(x, c.dropout, key)
+    scores_per_anchor = 1 if c.pooling == "per_choice" else c.num_classes
     kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], scores_per_anchor))
     bias = self.param("bias", nn.initializers.zeros, (scores_per_anchor,))
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
-    return scores if c.pooling == "sum" else scores[..., 0]
+    return scores[..., 0] if c.pooling == "per_choice" else scores
+
+
+def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
+  """What W_y reads of the hidden states [B, T, D]: float32 [N, D], for per_choice [N, C, D].
+
+  Args:
+    pooling: see ClassifyHead; mean needs the segments of the rows.
+  """
+  assert batch.labels is not None
+  anchors = batch.labels.anchors
+  flat = hidden.reshape(-1, hidden.shape[-1]).astype(jnp.float32)
+  if pooling == "mean":
+    assert batch.rows.segments is not None
+    segments = batch.rows.segments.reshape(-1)
+    inside = (segments[anchors][..., None] == segments).astype(jnp.float32)  # [N, C, B * T]
+    x = inside @ flat / inside.sum(-1, keepdims=True)
+  else:
+    x = flat[anchors]
+  # Similarity adds both orders (section 3.3); every other task has one sequence.
+  return x if pooling == "per_choice" else x.sum(1)

@@ -1,0 +1,43 @@
+"""What a classification head reads of each example: the features of a linear probe."""
+
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt_jax.batch import Batch
+from gpt_jax.models.heads.classify import pool
+from gpt_jax.models.model import Model
+from gpt_jax.models.trunk import States
+from gpt_jax.parallel.placement import local_part, to_device
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.packing import OrderedBatches
+
+_BATCH = 32
+
+
+def head_features(
+  model: Model, params: Any, encoded: Encoded, pooling: str, mesh: Mesh
+) -> np.ndarray:
+  """The input of W_y without dropout: float32 [N, D].
+
+  Args:
+    model: its heads are not used.
+    params: `{trunk}`, on the mesh's devices.
+    pooling: "sum" or "mean"; see ClassifyHead.
+  """
+  size = -(-_BATCH // mesh.shape["data"]) * mesh.shape["data"]
+  batches = OrderedBatches(encoded, size, row_multiple=mesh.shape["data"])
+
+  @jax.jit
+  def of_batch(params, batch: Batch) -> jax.Array:
+    batch = jax.tree.map(lambda x: x[0], batch)
+    states = cast(States, model.apply({"params": params}, batch.rows, method="states"))
+    return pool(states.hidden, batch, pooling)
+
+  features = []
+  with jax.set_mesh(mesh):
+    for batch in batches:
+      features.append(np.asarray(of_batch(params, to_device(local_part(batch, mesh), mesh))))
+  return np.concatenate(features)[: len(encoded)]

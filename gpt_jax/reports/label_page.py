@@ -1,0 +1,186 @@
+"""Renders the result of launch/label.py as one HTML page that needs no network: label.html.
+
+As in page.py, autoescape is on and nothing is marked as safe.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from gpt_jax.reports import chart
+from gpt_jax.reports.answers import Answer
+from gpt_jax.reports.chart import Drawn, Line
+from gpt_jax.reports.page import confusion_matrix, environment
+
+TITLES = {
+  "tfidf": "TF-IDF, logistic regression",
+  "probe": "linear probe of the checkpoint",
+  "finetuned": "fine-tuned checkpoint",
+}
+_LONGEST_TEXT = 600  # characters of a row
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+  """A row with its label, and what models that have not seen it say.
+
+  Attributes:
+    line: of the input.
+    text: its columns, one below the other.
+    given: its label.
+    suggested: the most likely other label.
+    p_given, p_suggested: their probabilities.
+  """
+
+  line: str
+  text: str
+  given: str
+  suggested: str
+  p_given: float
+  p_suggested: float
+
+  @property
+  def margin(self) -> float:
+    """Below 0 the suggested label is more likely."""
+    return self.p_given - self.p_suggested
+
+
+def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> str:
+  """The page.
+
+  Args:
+    result: the content of result.json; see programs.label.
+    suspects: the first of them.
+    name: the title.
+
+  Raises:
+    InputError: jinja2 is not installed.
+  """
+  text = (
+    environment()
+    .get_template("label.html")
+    .render(
+      name=name,
+      result=result,
+      answers=_answers(result),
+      models=[(TITLES[model["name"]], model) for model in result["models"]],
+      title_of=TITLES,
+      choice=about_choice(result),
+      threshold=about_threshold(result["threshold"]),
+      classes=_classes(result["classes"]),
+      matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
+      curve=_curve(result["curve"]),
+      suspects=[_view(suspect) for suspect in suspects if suspect.margin < 0],
+    )
+  )
+  # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
+  return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def about_choice(result: dict[str, Any]) -> str:
+  """Which model is best, and which one predicts."""
+  models = {model["name"]: model for model in result["models"]}
+  best = f"The {TITLES[result['chosen']]} has the highest dev accuracy"
+  if result["chosen"] == result["usable"]:
+    return f"{best}, and predicts."
+  gap = models[result["chosen"]]["dev"]["accuracy"] - models[result["usable"]]["dev"]["accuracy"]
+  return (
+    f"{best}, {100 * gap:.1f} points above the {TITLES[result['usable']]}, the best model that "
+    "predict can load and that predicts here: for this table the simple model is the better one."
+  )
+
+
+def about_threshold(threshold: dict[str, Any]) -> str:
+  """What a threshold promises, and what it did on the test set."""
+  asked = threshold["asked"]
+  if "value" not in threshold:
+    return f"A precision of {asked:.0%} cannot be promised, and no lower one from 50 %."
+  dev, test = threshold["dev"], threshold["test"]
+  share = f"{test['correct'] / test['given']:.1%}" if test["given"] else "–"
+  about = (
+    f"With a probability of {threshold['value']:.3f} or more, {dev['correct']:,} of "
+    f"{dev['given']:,} dev rows are right, which promises {threshold['precision']:.1%} on new rows "
+    f"like these. On the test set {test['given']:,} of {test['rows']:,} rows are above, and "
+    f"{share} of them are right."
+  )
+  if "problem" in threshold:
+    about = f"{asked:.1%} cannot be promised with so few dev rows, or so many errors. {about}"
+  return about
+
+
+def _answers(result: dict[str, Any]) -> list[Answer]:
+  models = {model["name"]: model for model in result["models"]}
+  usable, baseline = models[result["usable"]], models["tfidf"]
+  low, high = usable["test"]["accuracy_interval"]
+  gap = usable["test"]["accuracy"] - baseline["test"]["accuracy"]
+  majority = result["classes"]["majority"]
+  threshold = result["threshold"]
+  kept = threshold.get("problem") is None
+  share = threshold["test"]["given"] / threshold["test"]["rows"] if "test" in threshold else 0.0
+  total = sum(result["rows"].values())
+  return [
+    Answer(
+      "How good is it?",
+      f"{usable['test']['accuracy']:.1%} right",
+      f"of the test rows; {low:.1%} to {high:.1%} with 95 % confidence. Always the commonest label: "
+      f"{majority:.1%}.",
+      "good" if low > majority else "bad",
+    ),
+    Answer(
+      "Is it better than TF-IDF?",
+      f"{100 * gap:+.1f} points",
+      about_choice(result),
+      "good" if gap >= -0.01 else "bad",
+    ),
+    Answer(
+      f"Can it promise {threshold['asked']:.0%} precision?",
+      f"yes, for {share:.0%} of the rows" if kept else "no",
+      about_threshold(threshold),
+      "good" if kept else "bad",
+    ),
+    Answer(
+      "Are the labels right?",
+      f"{result['suspects']:,} of {total:,} are doubtful",
+      "Two models that have not seen them find another label more likely; see below.",
+      "",
+    ),
+    Answer(
+      "Would more labels help?",
+      f"{100 * result['curve']['gain']:.1f} points for twice as many",
+      result["curve"]["outlook"],
+      "",
+    ),
+  ]
+
+
+def _classes(report: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, int]], str]]:
+  """(label, (value, interval, percent) of precision and recall, and of F1, support), the lowest F1
+  first.
+  """
+  rows = []
+  for label, values in sorted(report["per_class"].items(), key=lambda item: item[1]["f1"]):
+    cells = []
+    for name in ("precision", "recall", "f1"):
+      interval = values.get(f"{name}_interval")
+      shown = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
+      cells.append((f"{values[name]:.2f}", shown, round(100 * values[name])))
+    rows.append((label, cells, f"{values['support']:,}"))
+  return rows
+
+
+def _curve(curve: dict[str, Any]) -> Drawn | None:
+  lines = []
+  for color, name in enumerate(("tfidf", "probe")):
+    percent = [100 * value for value in curve[name]]
+    lines.append(Line(TITLES[name], curve["sizes"], percent, color, "dots"))
+  return chart.draw("Learning curve", "% right of dev and test rows", lines, x_name="training rows")
+
+
+def _view(suspect: Suspect) -> dict[str, str]:
+  text = suspect.text
+  return {
+    "line": suspect.line,
+    "text": text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…",
+    "given": f"{suspect.given} {suspect.p_given:.0%}",
+    "suggested": f"{suspect.suggested} {suspect.p_suggested:.0%}",
+  }

@@ -1,0 +1,104 @@
+"""Groups of texts that are the same or nearly so; a group belongs on one side of a split.
+
+Two texts are near-duplicates if they are equal without case and spaces, or if the TF-IDF vectors of
+their character n-grams have a cosine of at least 0.9. A group is a connected component.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.errors import InputError
+
+COSINE = 0.9
+_NGRAM = 4
+# The share of a vector's squared length that its common n-grams may have; see _pairs.
+_COMMON = 0.4
+_BLOCK = 1024  # rows
+
+
+def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.ndarray:
+  """The number of each text's group, int [N], from 0 in the order of the groups' first texts.
+
+  Raises:
+    InputError: scikit-learn is not installed.
+  """
+  normalized = [_normalized(text) for text in texts]
+  distinct = list(dict.fromkeys(normalized))
+  index = {text: number for number, text in enumerate(distinct)}
+  of_distinct = _components(distinct, cosine)
+  group_of = of_distinct[[index[text] for text in normalized]]
+  _, first, inverse = np.unique(group_of, return_index=True, return_inverse=True)
+  order = np.empty(len(first), np.int64)
+  order[np.argsort(first)] = np.arange(len(first))
+  return order[inverse]
+
+
+def _normalized(text: str) -> str:
+  return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _components(texts: list[str], cosine: float) -> np.ndarray:
+  """The connected component of each of the distinct texts, int [N]."""
+  vectors = _vectors(texts)
+  import scipy.sparse
+
+  pairs = [np.empty((0, 2), np.int64), *_pairs(vectors, cosine)]
+  left, right = np.concatenate(pairs).T
+  edges = scipy.sparse.coo_array((np.ones(len(left), bool), (left, right)), (len(texts),) * 2)
+  _, component = scipy.sparse.csgraph.connected_components(edges, directed=False)
+  return component
+
+
+def _vectors(texts: list[str]) -> Any:
+  """TF-IDF of character n-grams, of length 1, sparse [N, features]; common n-grams come last."""
+  try:
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+  except ImportError as error:
+    raise InputError(
+      "finding duplicates needs scikit-learn: pip install 'gpt_jax[metrics]'"
+    ) from error
+  import scipy.sparse.csgraph  # noqa: F401  # for _components
+
+  # char_wb pads with spaces, so every text that is not blank has an n-gram.
+  counts = CountVectorizer(analyzer="char_wb", ngram_range=(_NGRAM, _NGRAM), dtype=np.float32)
+  vectors = TfidfTransformer(sublinear_tf=True).fit_transform(counts.fit_transform(texts)).tocsr()
+  texts_with = np.bincount(vectors.indices, minlength=vectors.shape[1])
+  vectors = vectors[:, np.argsort(texts_with, kind="stable")]
+  vectors.sort_indices()
+  return vectors
+
+
+def _pairs(vectors: Any, cosine: float) -> Iterator[np.ndarray]:
+  """The pairs of rows whose cosine is high enough, int [P, 2] for each block of rows.
+
+  As in Bayardo et al. 2007, Scaling Up All Pairs Similarity Search: a row is multiplied without its
+  commonest features first, which most rows have. What these could add to a product is at most their
+  length, so pairs that stay below the cosine by more than that need not be looked at again.
+  """
+  rare, missing = _without_common(vectors)
+  transposed = vectors.T.tocsr()
+  for start in range(0, vectors.shape[0], _BLOCK):
+    partial = (rare[start : start + _BLOCK] @ transposed).tocoo()
+    left, right = partial.row + start, partial.col
+    near = (left < right) & (partial.data >= cosine - missing[left] - 1e-4)
+    left, right = left[near], right[near]
+    exact = np.asarray(vectors[left].multiply(vectors[right]).sum(axis=1)).ravel()
+    yield np.stack([left, right], axis=1)[exact >= cosine]
+
+
+def _without_common(vectors: Any) -> tuple[Any, np.ndarray]:
+  """The vectors without their commonest features, and the length of what is left out, [N]."""
+  rare = vectors.copy()
+  missing = np.zeros(vectors.shape[0])
+  for row in range(vectors.shape[0]):
+    inside = slice(vectors.indptr[row], vectors.indptr[row + 1])
+    # The common features come last: sums of squares from the end.
+    tail = np.cumsum(vectors.data[inside][::-1].astype(np.float64) ** 2)
+    common = int(np.searchsorted(tail, _COMMON, side="right"))
+    missing[row] = np.sqrt(tail[common - 1]) if common else 0.0
+    rare.data[inside.stop - common : inside.stop] = 0
+  rare.eliminate_zeros()
+  return rare, missing
