@@ -75,12 +75,7 @@ def run(
       output that exists already or has another suffix; models that do not fit together; no dev set
       to choose a threshold on, or none that keeps the precision.
   """
-  if (source is None) == (data_dir is None):
-    raise InputError("give either --input, a file of rows, or --data_dir, the folder of the task")
-  if split and data_dir is None:
-    raise InputError(f"--split={split} needs --data_dir; --input predicts all rows of its file")
-  if keep and source is None:
-    raise InputError(f"--keep={','.join(keep)} copies columns of --input; --data_dir has none")
+  _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
   ensemble = load_ensemble([checkpoint] if isinstance(checkpoint, str) else checkpoint)
@@ -101,6 +96,17 @@ def run(
     results = [cells | result for cells, result in zip(kept, results, strict=True)]
     _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None)
   return results
+
+
+def _check_source(
+  source: str | None, data_dir: str | None, split: str | None, keep: Sequence[str]
+) -> None:
+  if (source is None) == (data_dir is None):
+    raise InputError("give either --input, a file of rows, or --data_dir, the folder of the task")
+  if split and data_dir is None:
+    raise InputError(f"--split={split} needs --data_dir; --input predicts all rows of its file")
+  if keep and source is None:
+    raise InputError(f"--keep={','.join(keep)} copies columns of --input; --data_dir has none")
 
 
 def _check_threshold(threshold: float | None, precision: float | None) -> None:
