@@ -18,6 +18,7 @@ LIGHT = {
   "progress": ["tqdm>=4.66"],
   "completion": ["argcomplete>=3.5,<4"],  # of flags and config fields, in bash, zsh and fish
   "safetensors": ["safetensors>=0.5,<1"],  # that format, and transformers' folders
+  "stablehlo": ["flatbuffers>=24.3"],  # that format, by jax.export
   "serve": ["starlette>=1.0,<2", "uvicorn>=0.40,<1", "prometheus_client>=0.20,<1"],
 }
 

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from conftest import complete
+from forked import Forked
 
 from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.config import override_all, to_json
@@ -19,6 +20,21 @@ from gpt_jax.config import override_all, to_json
 pytestmark = pytest.mark.slow
 KILLS_A_RUN = 4  # at most; then it is let to its end, and the next kills meet a new run
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
+
+
+@pytest.fixture
+def start():
+  """start(program, *flags, devices=1): launch/<program>.py, forked."""
+  processes = []
+
+  def run(program, *flags, devices=1):
+    processes.append(Forked(program, flags, devices))
+    return processes[-1]
+
+  yield run
+  for process in processes:
+    if process.poll() is None:
+      process.kill()
 
 
 @pytest.fixture

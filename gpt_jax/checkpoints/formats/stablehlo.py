@@ -3,6 +3,7 @@
 `jax.export.deserialize(bytes).call(ids)` gives the logits; model.json says of which ids.
 """
 
+import importlib.util
 from typing import Any, NoReturn
 
 import jax
@@ -16,8 +17,9 @@ from gpt_jax.checkpoints.formats.function import (
   save_function,
 )
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
 
-HELP = "export only: model.stablehlo, for jax alone (jax.export)"
+HELP = "export only: model.stablehlo, for jax alone (jax.export), extra 'stablehlo'"
 NAME = "stablehlo"
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -28,6 +30,8 @@ def detect(path: str) -> bool:
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """See save_function."""
+  if importlib.util.find_spec("flatbuffers") is None:
+    raise InputError("--format=stablehlo needs flatbuffers: pip install 'gpt_jax[stablehlo]'")
   save_function(folder, NAME, _write, params, meta, step, tokenizer)
 
 

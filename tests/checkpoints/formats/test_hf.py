@@ -125,8 +125,10 @@ def test_the_file_names_its_folder(saved):
   assert load_model(str(saved[0] / "model.safetensors")).tokenizer == saved[1][3]
 
 
+@pytest.mark.released
 def test_a_sentencepiece_vocabulary_is_a_tokenizer_json(tmp_path, make_run, tiny_tokenizer):
-  tokenizers = pytest.importorskip("tokenizers")
+  import tokenizers
+
   hf.save(str(tmp_path / "out"), *parts_of(make_run, tiny_tokenizer, head="classes"))
   assert not (tmp_path / "out" / "vocab.json").exists()
   theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))

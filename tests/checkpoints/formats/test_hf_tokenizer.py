@@ -18,7 +18,10 @@ from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers.models")
+import tokenizers
+
+pytestmark = pytest.mark.released
 
 # The last merge would reach across words.
 GPT2 = GPT2Tokenizer((*BYTES, "th", "eĠ", "<|endoftext|>"), (("t", "h"), ("e", "Ġ")))
@@ -95,7 +98,6 @@ def test_gpt2(tmp_path):
   check(GPT2, written(GPT2, tmp_path), [*nasty(250), *prose(30)])
 
 
-@pytest.mark.released
 def test_gpt1_on_prose(openai_tokenizer, tmp_path):
   tokenizer = dataclasses.replace(openai_tokenizer, splitter=REGEX)
   theirs = written(tokenizer, tmp_path)
@@ -109,7 +111,6 @@ def test_gpt1_on_prose(openai_tokenizer, tmp_path):
   assert written(tokenizer, tmp_path, True).decode(ids) == tokenizer.decode(ids)
 
 
-@pytest.mark.released
 @pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
 def test_the_released_vocabularies(data_root, tmp_path, kind):
   tokenizer = load_released(str(data_root / f"{kind}_release"))
