@@ -39,16 +39,10 @@ def main():
     precision=PRECISION.value,
     seed=SEED.value,
   )
-  promise = {"precision": f"{result['threshold'].get('precision', '')}"}
-  command_line.print_closing(
-    f"read {WORKDIR.value}/report.html",
-    (
-      "predict",
-      {"checkpoint": result["checkpoint"], "input": "FILE", "output": "FILE"}
-      | (promise if promise["precision"] else {}),
-    ),
-    ("serve", {"checkpoint": result["checkpoint"]}),
-  )
+  arguments = {"checkpoint": result["checkpoint"], "input": "FILE", "output": "FILE"}
+  if "precision" in result["threshold"]:
+    arguments["precision"] = f"{result['threshold']['precision']:g}"
+  command_line.print_closing(f"read {WORKDIR.value}/report.html", ("predict", arguments))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Letters: N examples, F features, K classes.
 """
 
+import dataclasses
+import importlib
 import types
 import warnings
 from collections.abc import Sequence
@@ -15,7 +17,8 @@ from gpt_jax.errors import InputError
 # Inverse strengths of the L2 penalty to choose from.
 _INVERSE_PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _ABSENT = -30.0  # the score of a class without examples
-_MOST_FEATURES = 100_000  # of each kind
+_MOST_TERMS = 100_000  # of each kind
+_KINDS = {"char_wb": (2, 5), "word": (1, 2)}  # scikit-learn's analyzer: lengths of its n-grams
 
 
 class Linear(NamedTuple):
@@ -89,49 +92,62 @@ def fit_best_linear(
   return min(candidates, key=loss)
 
 
-def tfidf(train: Sequence[str], *others: Sequence[str]) -> list[Any]:
-  """Sparse TF-IDF features [N, F] of words, pairs of words, and pieces of 2 to 5 characters.
+@dataclasses.dataclass(frozen=True)
+class Tfidf:
+  """TF-IDF features of words, pairs of words, and pieces of 2 to 5 characters.
 
-  Args:
-    train: the texts that say which features there are, and how rare they are.
-    others: further lists of texts.
+  Attributes:
+    terms: for each kind of _KINDS that has any, its terms and their inverse document frequencies.
+  """
 
-  Returns:
-    The features of every list, train first.
+  terms: dict[str, tuple[list[str], np.ndarray]]
+
+  def __call__(self, texts: Sequence[str]) -> Any:
+    """The features of texts, sparse [N, F]; F is 1 without any term.
+
+    Raises:
+      InputError: scikit-learn is not installed.
+    """
+    columns = []
+    for kind, (terms, weights) in self.terms.items():
+      vectorizer = _vectorizer(kind, vocabulary=terms)
+      vectorizer.idf_ = weights
+      columns.append(vectorizer.transform(texts))
+    import scipy.sparse
+
+    return scipy.sparse.hstack(columns or [scipy.sparse.csr_matrix((len(texts), 1))]).tocsr()
+
+
+def fit_tfidf(texts: Sequence[str]) -> Tfidf:
+  """The terms that at least two of the texts have, and how rare they are.
 
   Raises:
     InputError: scikit-learn is not installed.
   """
-  text = _sklearn("feature_extraction.text")
-  import scipy.sparse
-
-  vectorizers = [
-    text.TfidfVectorizer(
-      analyzer=analyzer,
-      ngram_range=lengths,
-      # With its default pattern a text of single characters has no word.
-      token_pattern=r"\w+" if analyzer == "word" else None,
-      min_df=2,
-      max_features=_MOST_FEATURES,
-      sublinear_tf=True,
-      dtype=np.float32,
-    )
-    for analyzer, lengths in (("word", (1, 2)), ("char_wb", (2, 5)))
-  ]
-  columns = []
-  for vectorizer in vectorizers:
+  terms = {}
+  for kind in _KINDS:
+    vectorizer = _vectorizer(kind, min_df=2, max_features=_MOST_TERMS)
     try:
-      columns.append([vectorizer.fit_transform(train), *map(vectorizer.transform, others)])
-    except ValueError:  # no feature is in two texts
+      vectorizer.fit(texts)
+    except ValueError:  # there is none
       continue
-  if not columns:
-    return [scipy.sparse.csr_matrix((len(texts), 1)) for texts in (train, *others)]
-  return [scipy.sparse.hstack(parts).tocsr() for parts in zip(*columns, strict=True)]
+    terms[kind] = list(vectorizer.get_feature_names_out()), vectorizer.idf_
+  return Tfidf(terms)
+
+
+def _vectorizer(kind: str, **settings: Any) -> Any:
+  # The default pattern finds no word in a text of single characters.
+  pattern = r"\w+" if kind == "word" else None
+  return _sklearn("feature_extraction.text").TfidfVectorizer(
+    analyzer=kind,
+    ngram_range=_KINDS[kind],
+    token_pattern=pattern,
+    sublinear_tf=True,
+    **settings,
+  )
 
 
 def _sklearn(module: str) -> types.ModuleType:
-  import importlib
-
   try:
     return importlib.import_module(f"sklearn.{module}")
   except ImportError as error:

@@ -18,6 +18,7 @@ from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import DevSet, is_classification
 from gpt_jax.inference.ensemble import Ensemble, load_ensemble
+from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import BlankRow, Row, has_header, read_cells, read_every_row
 from gpt_jax.tasks.task import LabeledTask
@@ -47,8 +48,8 @@ def run(
   end of a file do not count. A prediction below the threshold is withheld in the same way.
 
   Args:
-    checkpoint: a fine-tuned model (see load_model); several, or the workdir of several seeds, give
-      the mean of their probabilities.
+    checkpoint: a fine-tuned model (see load_model), or WORKDIR/tfidf of label; several fine-tuned
+      models, or the workdir of several seeds, give the mean of their probabilities.
     source: a TSV, CSV or JSONL file with the task's text columns by name, or "-" for standard
       input. A TSV without a header may hold just the text columns in the task's order; for tasks
       with a single text that is one text per line.
@@ -78,7 +79,9 @@ def run(
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
-  ensemble = load_ensemble([checkpoint] if isinstance(checkpoint, str) else checkpoint)
+  checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
+  alone = len(checkpoints) == 1 and is_tfidf(checkpoints[0])
+  ensemble = load_tfidf(checkpoints[0]) if alone else load_ensemble(checkpoints)
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)

@@ -29,7 +29,8 @@ class Suspect:
     text: its columns, one below the other.
     given: its label.
     suggested: the most likely other label.
-    p_given, p_suggested: their probabilities.
+    p_given, p_suggested: their probabilities, the mean of the models.
+    doubtful: whether each of the models finds another label more likely.
   """
 
   line: str
@@ -38,11 +39,7 @@ class Suspect:
   suggested: str
   p_given: float
   p_suggested: float
-
-  @property
-  def margin(self) -> float:
-    """Below 0 the suggested label is more likely."""
-    return self.p_given - self.p_suggested
+  doubtful: bool
 
 
 def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> str:
@@ -70,7 +67,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
       classes=_classes(result["classes"]),
       matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
       curve=_curve(result["curve"]),
-      suspects=[_view(suspect) for suspect in suspects if suspect.margin < 0],
+      suspects=[_view(suspect) for suspect in suspects],
     )
   )
   # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
@@ -78,16 +75,14 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
 
 
 def about_choice(result: dict[str, Any]) -> str:
-  """Which model is best, and which one predicts."""
-  models = {model["name"]: model for model in result["models"]}
-  best = f"The {TITLES[result['chosen']]} has the highest dev accuracy"
-  if result["chosen"] == result["usable"]:
-    return f"{best}, and predicts."
-  gap = models[result["chosen"]]["dev"]["accuracy"] - models[result["usable"]]["dev"]["accuracy"]
-  return (
-    f"{best}, {100 * gap:.1f} points above the {TITLES[result['usable']]}, the best model that "
-    "predict can load and that predicts here: for this table the simple model is the better one."
-  )
+  """Which model predicts, and why."""
+  about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
+  if result["chosen"] == "tfidf":
+    about += (
+      " For this table the simple model is better than the checkpoint; one that has been "
+      "pre-trained on more text, or with a longer context, may change that."
+    )
+  return about
 
 
 def about_threshold(threshold: dict[str, Any]) -> str:
@@ -110,9 +105,9 @@ def about_threshold(threshold: dict[str, Any]) -> str:
 
 def _answers(result: dict[str, Any]) -> list[Answer]:
   models = {model["name"]: model for model in result["models"]}
-  usable, baseline = models[result["usable"]], models["tfidf"]
-  low, high = usable["test"]["accuracy_interval"]
-  gap = usable["test"]["accuracy"] - baseline["test"]["accuracy"]
+  chosen, baseline = models[result["chosen"]], models["tfidf"]
+  low, high = chosen["test"]["accuracy_interval"]
+  gap = chosen["test"]["accuracy"] - baseline["test"]["accuracy"]
   majority = result["classes"]["majority"]
   threshold = result["threshold"]
   kept = threshold.get("problem") is None
@@ -121,14 +116,14 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
   return [
     Answer(
       "How good is it?",
-      f"{usable['test']['accuracy']:.1%} right",
-      f"of the test rows; {low:.1%} to {high:.1%} with 95 % confidence. Always the commonest label: "
-      f"{majority:.1%}.",
+      f"{chosen['test']['accuracy']:.1%} right",
+      f"of the test rows; {low:.1%} to {high:.1%} with 95 % confidence. Always the commonest "
+      f"label: {majority:.1%}.",
       "good" if low > majority else "bad",
     ),
     Answer(
       "Is it better than TF-IDF?",
-      f"{100 * gap:+.1f} points",
+      "it is TF-IDF" if result["chosen"] == "tfidf" else f"{100 * gap:+.1f} points",
       about_choice(result),
       "good" if gap >= -0.01 else "bad",
     ),
@@ -141,14 +136,14 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
     Answer(
       "Are the labels right?",
       f"{result['suspects']:,} of {total:,} are doubtful",
-      "Two models that have not seen them find another label more likely; see below.",
-      "",
+      "Both of two models that have not seen them find another label more likely; see below.",
+      "plain",
     ),
     Answer(
       "Would more labels help?",
       f"{100 * result['curve']['gain']:.1f} points for twice as many",
       result["curve"]["outlook"],
-      "",
+      "plain",
     ),
   ]
 

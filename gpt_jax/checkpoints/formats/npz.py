@@ -30,7 +30,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
 def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   """See load_export."""
-  return load_export(folder, WEIGHTS, _describe, _read, zipfile.BadZipFile)
+  return load_export(folder, WEIGHTS, describe, _read, zipfile.BadZipFile)
 
 
 def _write(path: str, arrays: Arrays, config: dict) -> None:
@@ -39,7 +39,12 @@ def _write(path: str, arrays: Arrays, config: dict) -> None:
   np.savez(path, **named)
 
 
-def _describe(path: str) -> Shapes:
+def describe(path: str) -> Shapes:
+  """Type and shape of the arrays in an .npz file that np.savez wrote, without reading them.
+
+  Raises:
+    ValueError: an array that is compressed, or of another size than its header says.
+  """
   shapes: Shapes = {}
   with zipfile.ZipFile(path) as archive:
     for entry in archive.infolist():

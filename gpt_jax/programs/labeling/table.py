@@ -1,11 +1,11 @@
-"""The table that launch/label.py is given: its columns, its usable rows, and its splits as files."""
+"""The table that launch/label.py is given: columns, usable rows, and splits as files."""
 
 import collections
 import csv
 import dataclasses
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -154,15 +154,13 @@ def _problem(row: Row, columns: Sequence[str], label: str) -> str:
 
 def _with_tokens(rows: list[Row], tokenizer: Tokenizer) -> tuple[list[Row], list[str]]:
   """The rows all of whose texts have a token, and the problems of the others."""
-  counts = _token_counts([text for row in rows for text in row.texts], tokenizer)
+  columns = len(rows[0].texts) if rows else 1
+  texts = [text for row in rows for text in row.texts]
+  counts = [len(ids) for ids in tokenizer.encode_many(texts)] if texts else []
   usable, problems = [], []
-  for row in rows:
-    if all([next(counts) for _ in row.texts]):
+  for number, row in enumerate(rows):
+    if all(counts[number * columns : (number + 1) * columns]):
       usable.append(row)
     else:
       problems.append(f"{row.location}: the tokenizer drops all of a text")
   return usable, problems
-
-
-def _token_counts(texts: list[str], tokenizer: Tokenizer) -> Iterator[int]:
-  return iter([len(ids) for ids in tokenizer.encode_many(texts)] if texts else [])

@@ -1,0 +1,194 @@
+"""launch/label.py: from one table to a classifier, what it can promise, and its doubtful labels."""
+
+import csv
+import random
+import shutil
+import unicodedata
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from gpt_jax.errors import InputError
+from gpt_jax.programs import label, predict
+
+SENTENCES = {
+  "billing": (0.4, ("the red barn was sold twice for {n}", "the barn has a wrong price of {n}")),
+  "login": (0.2, ("the old cat sat on door {n}", "no door for cat number {n}")),
+  "bug": (0.15, ("the mat broke in {n} parts", "mat {n} and the mat by it broke")),
+  "praise": (0.1, ("the dog ran {n} miles, well done", "a good dog, {n} times good")),
+  "cancel": (0.08, ("the sea took {n} ships away", "end the sea trip of {n} days")),
+  "other": (0.07, ("the house and {n} trees", "{n} trees by the house")),
+}
+FILLERS = ('it was "urgent"', "on\nMonday", "🙂 thanks", "again, and again", "", "", "since noon")
+ROWS, WRONG = 360, 0.05
+
+
+def normalized(text):
+  return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+@pytest.fixture(scope="module")
+def tickets(tmp_path_factory):
+  """A folder with tickets.csv. Attributes: path, folder, wrong (line -> whether its label is)."""
+  folder, rng = tmp_path_factory.mktemp("tickets"), random.Random(3)
+  labels = list(SENTENCES)
+  rows, wrong = [], []
+  while len(rows) < ROWS:
+    if rows and rng.random() < 0.04:  # a near-duplicate
+      number = rng.randrange(len(rows))
+      text, given = rows[number]
+      rows.append((f"{text.upper()} !", given))
+      wrong.append(wrong[number])
+      continue
+    true = rng.choices(labels, [share for share, _ in SENTENCES.values()])[0]
+    parts = [rng.choice(SENTENCES[true][1]).format(n=rng.randint(2, 99)), *rng.sample(FILLERS, 3)]
+    rng.shuffle(parts)
+    is_wrong = rng.random() < WRONG
+    given = rng.choice([name for name in labels if name != true]) if is_wrong else true
+    rows.append((" ".join(filter(None, parts)), given))
+    wrong.append(is_wrong)
+  rows[7], rows[9] = ("", rows[7][1]), (rows[9][0], "")  # empty cells
+  path = folder / "tickets.csv"
+  lines = {}
+  with path.open("w", newline="") as file:
+    writer = csv.writer(file, lineterminator="\n")
+    line = 2
+    writer.writerow(["text", "team", "id"])
+    for number, (text, given) in enumerate(rows):
+      lines[str(line)] = wrong[number]
+      writer.writerow([text, given, number])
+      line += 1 + text.count("\n")
+  return SimpleNamespace(folder=folder, path=str(path), wrong=lines)
+
+
+@pytest.fixture(scope="module")
+def labeled(tickets, finetuned):
+  workdir = str(tickets.folder / "run")
+  result = label.run(tickets.path, finetuned.pretrained, workdir, label="team", precision=0.8)
+  return SimpleNamespace(workdir=workdir, result=result)
+
+
+def rows_of(path):
+  with open(path, newline="") as file:
+    return list(csv.DictReader(file))
+
+
+def test_near_duplicates_are_on_one_side(labeled):
+  texts = {
+    split: [normalized(row["text"]) for row in rows_of(f"{labeled.workdir}/data/{split}.csv")]
+    for split in ("train", "dev", "test")
+  }
+  assert labeled.result["near_duplicates"] > 5
+  every = [text for split in texts.values() for text in split]
+  assert len(every) == ROWS - 2 == sum(labeled.result["rows"].values())
+  side = np.repeat([0, 1, 2], [len(split) for split in texts.values()])
+  vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(4, 4), sublinear_tf=True)
+  cosines = (lambda x: (x @ x.T).toarray())(vectors.fit_transform(every))
+  near = (cosines >= 0.9 + 1e-3) & (side[:, None] != side)
+  assert not near.any()
+
+
+def test_every_label_is_in_every_split(labeled):
+  for split in ("train", "dev", "test"):
+    assert {row["team"] for row in rows_of(f"{labeled.workdir}/data/{split}.csv")} == {*SENTENCES}
+
+
+def test_wrong_labels_come_first(labeled, tickets):
+  suspects = rows_of(f"{labeled.workdir}/suspects.csv")
+  wrong = [tickets.wrong[row["line"]] for row in suspects]
+  assert len(wrong) == ROWS - 2
+  assert sum(wrong[: len(wrong) // 10]) >= sum(wrong) / 2
+
+
+def test_no_model_is_much_better_on_dev_than_the_one_that_predicts(labeled):
+  models = {model["name"]: model["dev"]["accuracy"] for model in labeled.result["models"]}
+  assert set(models) == {"tfidf", "probe", "finetuned"}
+  assert models[labeled.result["chosen"]] == max(models.values())
+
+
+def test_the_page_has_every_section(labeled):
+  with open(f"{labeled.workdir}/report.html") as file:
+    page = file.read()
+  for section in ("Three models", "Labels", "Threshold", "Doubtful labels", "More labels?"):
+    assert f"<h2>{section}</h2>" in page
+  assert f"--checkpoint={labeled.result['checkpoint']}" in page
+  assert "<script" not in page and "http" not in page
+
+
+@pytest.mark.parametrize("name", ["tfidf", "probe/best", "finetuned/best"])
+def test_every_model_predicts_as_it_was_measured(labeled, name, tmp_path):
+  model = next(m for m in labeled.result["models"] if name.startswith(m["name"]))
+  output = str(tmp_path / "labels.csv")
+  source = f"{labeled.workdir}/data/test.csv"
+  predicted = predict.run(f"{labeled.workdir}/{name}", source, output)
+  right = [
+    row["team"] == guess["prediction"]
+    for row, guess in zip(rows_of(source), predicted, strict=True)
+  ]
+  assert np.mean(right) == pytest.approx(model["test"]["accuracy"])
+
+
+def test_the_threshold_is_that_of_predict(labeled, tmp_path):
+  threshold = labeled.result["threshold"]
+  source = f"{labeled.workdir}/data/test.csv"
+  output = str(tmp_path / "labels.csv")
+  predicted = predict.run(
+    labeled.result["checkpoint"], source, output, precision=threshold["precision"]
+  )
+  given = [guess for guess in predicted if guess["prediction"] is not None]
+  assert len(given) == threshold["test"]["given"]
+
+
+def test_the_command_again_uses_what_is_there(labeled, tickets, finetuned, monkeypatch):
+  for step in ("_baseline", "_probe", "_finetune"):
+    monkeypatch.setattr(label, step, None)
+  again = label.run(
+    tickets.path, finetuned.pretrained, labeled.workdir, label="team", precision=0.8
+  )
+  assert again == labeled.result
+
+
+def test_damaged_work_is_done_again(labeled, tickets, finetuned, tmp_path, capfd):
+  workdir = str(tmp_path / "run")
+  shutil.copytree(labeled.workdir, workdir)
+  path = tmp_path / "run" / "work" / "groups.npz"
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+  again = label.run(tickets.path, finetuned.pretrained, workdir, label="team", precision=0.8)
+  assert again["models"] == labeled.result["models"]
+  assert "groups.npz: damaged; computed again" in capfd.readouterr().err
+
+
+def test_other_rows_in_the_same_workdir_are_refused(labeled, tickets, finetuned, tmp_path):
+  other = tmp_path / "tickets.csv"
+  lines = open(tickets.path, newline="").read().replace("barn", "shed", 1)
+  other.write_text(lines)
+  with pytest.raises(InputError, match="the result of another command \\(rows: 358, checksum"):
+    label.run(str(other), finetuned.pretrained, labeled.workdir, label="team")
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ({}, "which of its columns is the label\\? --label=NAME says it; they are text, team, id"),
+    ({"label": "teem"}, "no column 'teem'"),
+    ({"label": "team", "texts": ("body",)}, "no column 'body'"),
+    ({"label": "team", "texts": ("a", "b", "c")}, "one or two columns, not 3"),
+    ({"label": "id"}, "0 usable rows with 0 labels of 10 rows or more in column 'id'"),
+    ({"label": "team", "precision": 95.0}, "--precision=95.0: must be between 0 and 1"),
+  ],
+)
+def test_a_wrong_command_is_one_line(tickets, finetuned, tmp_path, change, message):
+  with pytest.raises(InputError, match=message) as error:
+    label.run(tickets.path, finetuned.pretrained, str(tmp_path / "new"), **change)
+  assert "\n" not in str(error.value)
+  assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_of_something_else_is_refused(tickets, finetuned, tmp_path):
+  (tmp_path / "thesis.txt").write_text("mine")
+  with pytest.raises(InputError, match="holds 'thesis.txt' but no label.json"):
+    label.run(tickets.path, finetuned.pretrained, str(tmp_path), label="team")
