@@ -144,6 +144,8 @@ def _status(run: Record) -> str:
     return f"{done:,} steps"
   if done >= total:
     return f"finished, {total:,} steps"
+  if run.result:
+    return f"stopped early, at step {done:,} of {total:,}"
   return f"stopped or still running at step {done:,} of {total:,} ({done / total:.0%})"
 
 
@@ -156,7 +158,7 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   seconds = run.seconds
   if seconds is not None:
     remark = ""
-    if total and 0 < done < total:
+    if total and 0 < done < total and not run.result:
       remark = f"about {_duration(seconds * (total - done) / done)} more to the planned end"
     facts.append(("Time", _duration(seconds), remark))
   starts = run.plan.get("starts", [])

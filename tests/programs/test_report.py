@@ -146,6 +146,14 @@ ROWS = [
 # Runs.
 
 
+def test_a_run_with_a_result_has_stopped_early(seed):
+  plan = json.loads((seed / "plan.json").read_text())
+  (seed / "plan.json").write_text(json.dumps({**plan, "total_steps": 1000}))
+  page = Page(Path(report.run([str(seed)])))
+  assert "stopped early, at step 48 of 1,000" in page.text and "still running" not in page.text
+  assert "to the planned end" not in page.text
+
+
 def test_pretraining_ends_with_a_report(pretrained, prepared):
   page = Page(pretrained / "report.html")
   unigram = TokenFile(prepared, "train").unigram_entropy
