@@ -3,7 +3,6 @@
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.metrics import Metric
 
 _RESAMPLES = 1000
 
@@ -20,9 +19,19 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
   return float(interval.low), float(interval.high)
 
 
-def bootstrap(metric: Metric, truth: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
-  """The interval of a metric by the percentile bootstrap over examples (Efron 1979)."""
-  draws = np.random.default_rng(0).integers(len(truth), size=(_RESAMPLES, len(truth)))
-  values = [metric(truth[draw], predicted[draw]) for draw in draws]
+def bootstrap_macro_f1(confusion: np.ndarray) -> tuple[float, float]:
+  """The interval of macro F1 by the percentile bootstrap over examples (Efron 1979).
+
+  To draw examples is to draw the cells of the confusion matrix.
+
+  Args:
+    confusion: counts [K, K] of true and predicted classes.
+  """
+  count, classes = confusion.sum(), len(confusion)
+  draws = np.random.default_rng(0).multinomial(count, confusion.ravel() / count, _RESAMPLES)
+  draws = draws.reshape(-1, classes, classes)
+  occurrences = draws.sum(axis=1) + draws.sum(axis=2)  # true and predicted, [draws, K]
+  f1 = 2 * np.diagonal(draws, axis1=1, axis2=2) / np.maximum(occurrences, 1)
+  values = f1.sum(axis=1) / (occurrences > 0).sum(axis=1)
   low, high = np.quantile(values, (0.025, 0.975))
   return float(low), float(high)

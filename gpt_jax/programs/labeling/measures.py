@@ -14,7 +14,7 @@ from gpt_jax.inference.calibration import (
   scale,
 )
 from gpt_jax.inference.dev_report import class_report
-from gpt_jax.inference.intervals import bootstrap, wilson
+from gpt_jax.inference.intervals import bootstrap_macro_f1, wilson
 from gpt_jax.inference.learning_curve import gain_of_doubling, outlook, subset_sizes
 from gpt_jax.tasks.metrics import accuracy, macro_f1
 
@@ -35,9 +35,11 @@ def measure(
       "macro_f1": float(macro_f1(truth[split], predicted)),
     }
   test = probabilities["test"].argmax(axis=-1)
-  right = int((test == truth["test"]).sum())
+  confusion = np.zeros((probabilities["test"].shape[1],) * 2, np.int64)
+  np.add.at(confusion, (truth["test"], test), 1)
+  right = int(np.trace(confusion))
   measures["test"]["accuracy_interval"] = wilson(right, len(test))
-  measures["test"]["macro_f1_interval"] = bootstrap(macro_f1, truth["test"], test)
+  measures["test"]["macro_f1_interval"] = bootstrap_macro_f1(confusion)
   for when, values in (("before", probabilities["test"]), ("after", scaled)):
     measures[f"ece_{when}"] = expected_calibration_error(reliability(values, truth["test"]))
   return measures
