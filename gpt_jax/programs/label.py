@@ -83,12 +83,7 @@ def run(
     raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
   check_workdir(workdir)
   environment()  # fail before the expensive part
-  config = finetune.FinetuneConfig(
-    patience=_PATIENCE, train=TrainConfig(log_every=50, keep_checkpoints=1, seed=seed)
-  )
-  start = finetune.load_start(config, checkpoint, "")
-  if start.attention != "causal":
-    config = dataclasses.replace(config, lm_weight=0.0)
+  config, start = _load_start(checkpoint, seed)
   table = read_labeled(source, texts, label, start.tokenizer)
   config = dataclasses.replace(config, task=table.task())
   claim_workdir(workdir, table, start.identity, seed)
@@ -100,26 +95,19 @@ def run(
 
   # 1. Splits, with near-duplicates on one side.
   groups = work("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
-  classes = table.classes
-  splits = split_by_group(classes, groups, seed)
-  data_dir = os.path.join(workdir, "data")
-  write_splits(table, splits, data_dir)
+  splits = split_by_group(table.classes, groups, seed)
+  write_splits(table, splits, os.path.join(workdir, "data"))
   repeated = len(groups) - len(np.unique(groups))
-  log(
-    f"{', '.join(f'{name} {len(rows):,}' for name, rows in splits.items())} rows; {repeated:,} are "
-    "near-duplicates of earlier ones, and stay on their side"
-  )
+  counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
+  log(f"{counts} rows; {repeated:,} nearly repeat earlier ones, and are in the same split")
 
   # 2. Three models.
-  truth = {name: classes[numbers] for name, numbers in splits.items()}
+  truth = {name: table.classes[numbers] for name, numbers in splits.items()}
   predicted = {
     "tfidf": work("tfidf", lambda: _baseline(table, splits, groups, seed, config, workdir)),
     "probe": work("probe", lambda: _probe(table, splits, groups, seed, config, start, workdir)),
     "finetuned": work("finetuned", lambda: _finetune(config, checkpoint, workdir)),
   }
-  models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
-  chosen = best_model(models)
-  arrays = predicted[chosen["name"]]
 
   # 3. What can be said about the one that predicts.
   result = {
@@ -129,28 +117,54 @@ def run(
     "rows": {name: len(numbers) for name, numbers in splits.items()},
     "skipped": table.skipped,
     "near_duplicates": repeated,
-    "models": models,
-    "chosen": chosen["name"],
-    "checkpoint": os.path.join(workdir, *_CHECKPOINTS[chosen["name"]]),
-    "classes": measure_classes(table.labels, arrays["test"], truth["test"]),
-    "threshold": measure_threshold(
-      predicted[chosen["name"]], chosen["temperature"], truth, precision
-    ),
-    "curve": measure_curve(predicted, len(splits["train"])),
+    **_compare(predicted, truth, table.labels, precision, workdir),
   }
   suspects = _suspects(table, predicted)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
-  _write_suspects(os.path.join(workdir, SUSPECTS), suspects)
-  write_json(os.path.join(workdir, RESULT), with_checksum(result))
-  page = render(
-    result,
-    [suspect for suspect in suspects if suspect.doubtful][:_SHOWN_SUSPECTS],
-    os.path.basename(os.path.abspath(workdir)),
-  )
-  with atomic_file(os.path.join(workdir, REPORT)) as file:
-    file.write(page)
+  _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
+
+
+def _load_start(checkpoint: str, seed: int) -> tuple[finetune.FinetuneConfig, finetune.Start]:
+  """The config of fine-tuning, still without its task, and what the checkpoint brings."""
+  config = finetune.FinetuneConfig(
+    patience=_PATIENCE, train=TrainConfig(log_every=50, keep_checkpoints=1, seed=seed)
+  )
+  start = finetune.load_start(config, checkpoint, "")
+  if start.attention != "causal":
+    config = dataclasses.replace(config, lm_weight=0.0)
+  return config, start
+
+
+def _compare(
+  predicted: dict[str, dict[str, np.ndarray]],
+  truth: dict[str, np.ndarray],
+  labels: tuple[str, ...],
+  precision: float,
+  workdir: str,
+) -> dict[str, Any]:
+  """The measures of all models, and what can be said about the best one."""
+  models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
+  chosen = best_model(models)
+  arrays = predicted[chosen["name"]]
+  return {
+    "models": models,
+    "chosen": chosen["name"],
+    "checkpoint": os.path.join(workdir, *_CHECKPOINTS[chosen["name"]]),
+    "classes": measure_classes(labels, arrays["test"], truth["test"]),
+    "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
+    "curve": measure_curve(predicted, len(truth["train"])),
+  }
+
+
+def _write_results(workdir: str, result: dict[str, Any], suspects: Sequence[Suspect]) -> None:
+  _write_suspects(os.path.join(workdir, SUSPECTS), suspects)
+  write_json(os.path.join(workdir, RESULT), with_checksum(result))
+  shown = [suspect for suspect in suspects if suspect.doubtful][:_SHOWN_SUSPECTS]
+  page = render(result, shown, os.path.basename(os.path.abspath(workdir)))
+  with atomic_file(os.path.join(workdir, REPORT)) as file:
+    file.write(page)
 
 
 def format_result(result: dict[str, Any]) -> str:

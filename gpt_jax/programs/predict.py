@@ -79,9 +79,7 @@ def run(
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
-  checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
-  alone = len(checkpoints) == 1 and is_tfidf(checkpoints[0])
-  ensemble = load_tfidf(checkpoints[0]) if alone else load_ensemble(checkpoints)
+  ensemble = _load([checkpoint] if isinstance(checkpoint, str) else checkpoint)
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
@@ -99,6 +97,13 @@ def run(
     results = [cells | result for cells, result in zip(kept, results, strict=True)]
     _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None)
   return results
+
+
+def _load(checkpoints: Sequence[str]) -> Any:
+  """The model: an Ensemble, or the TF-IDF classifier that launch/label.py wrote."""
+  if len(checkpoints) == 1 and is_tfidf(checkpoints[0]):
+    return load_tfidf(checkpoints[0])
+  return load_ensemble(checkpoints)
 
 
 def _check_source(
