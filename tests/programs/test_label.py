@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from gpt_jax.batch import Rows
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import label, predict
+from gpt_jax.programs import export, label, predict
 
 SENTENCES = {
   "billing": (0.4, ("the red barn was sold twice for {n}", "the barn has a wrong price of {n}")),
@@ -200,3 +202,37 @@ def test_a_folder_of_something_else_is_refused(tickets, pretrained, tmp_path):
   (tmp_path / "thesis.txt").write_text("mine")
   with pytest.raises(InputError, match="holds 'thesis.txt' but no label.json"):
     label.run(tickets.path, pretrained, str(tmp_path), label="team")
+
+
+def test_the_probe_is_a_head_on_the_mean_of_each_text(labeled):
+  loaded = load_model(f"{labeled.workdir}/probe/best")
+  task, tokenizer = loaded.label_task(), loaded.tokenizer
+  examples = task.examples(f"{labeled.workdir}/data", "test")[:5]
+  encoded = task.encode(examples, tokenizer, loaded.spec.trunk.context)
+  packed = loaded.predictor()(encoded, 8)
+  trunk = ModelConfig(loaded.spec.trunk, (), loaded.spec.attention).build()
+  for number in range(len(examples)):
+    ids = encoded.sequence(number, 0)[None]
+    rows = Rows(ids, np.arange(ids.shape[1])[None])
+    states = trunk.apply({"params": {"trunk": loaded.params["trunk"]}}, rows, method="states")
+    head = loaded.params["head"]
+    scores = np.asarray(states.hidden[0]).mean(axis=0) @ head["kernel"] + head["bias"]
+    powers = np.exp(scores - scores.max())
+    np.testing.assert_allclose(packed[number], powers / powers.sum(), atol=1e-5)
+
+
+@pytest.mark.parametrize("format", ["hf", "stablehlo"])
+def test_a_probe_is_not_exported_as_what_it_is_not(labeled, tmp_path, format):
+  with pytest.raises(InputError, match="mean"):
+    export.run(f"{labeled.workdir}/probe/best", str(tmp_path / "out"), format)
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_classifier_is_one_line(labeled, tickets, tmp_path):
+  folder = tmp_path / "tfidf"
+  shutil.copytree(f"{labeled.workdir}/tfidf", folder)
+  content = bytearray((folder / "classifier.npz").read_bytes())
+  content[len(content) // 2] ^= 1
+  (folder / "classifier.npz").write_bytes(content)
+  with pytest.raises(InputError, match="classifier.npz: damaged"):
+    predict.run(str(folder), tickets.path, str(tmp_path / "labels.csv"))

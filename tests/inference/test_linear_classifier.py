@@ -1,0 +1,91 @@
+"""Logistic regression, TF-IDF, intervals and the learning curve, against scikit-learn."""
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.preprocessing import StandardScaler
+
+from gpt_jax.inference.intervals import bootstrap_macro_f1
+from gpt_jax.inference.label_errors import margins
+from gpt_jax.inference.learning_curve import gain_of_doubling, outlook
+from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf
+
+
+@pytest.fixture
+def examples():
+  rng = np.random.default_rng(0)
+  classes = rng.integers(3, size=200)
+  features = rng.normal(size=(200, 5)) * [1, 10, 0.1, 1, 1] + classes[:, None]
+  return features, classes
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_probabilities_are_those_of_scikit_learn(examples, num_classes):
+  features, classes = examples[0], examples[1] % num_classes
+  scaled = StandardScaler().fit_transform(features)
+  theirs = LogisticRegression(C=1.0, max_iter=300, tol=1e-3).fit(scaled, classes)
+  ours = fit_linear(features, classes, num_classes, 1.0)(features)
+  np.testing.assert_allclose(ours, theirs.predict_proba(scaled), atol=1e-6)
+
+
+def test_a_class_without_examples_gets_no_probability(examples):
+  features, classes = examples
+  classes = np.array([0, 3, 4])[classes]
+  probabilities = fit_linear(features, classes, 5, 1.0)(features)
+  assert probabilities.shape == (200, 5)
+  assert probabilities[:, 1:3].max() < 1e-6
+  assert (probabilities.argmax(axis=1) == classes).mean() > 0.6
+
+
+def test_one_class_alone_is_certain(examples):
+  probabilities = fit_linear(examples[0], np.full(200, 2), 3, 1.0)(examples[0])
+  assert probabilities[:, 2].min() > 0.999
+
+
+def test_tfidf_is_that_of_scikit_learn():
+  train = ["a red barn", "the red cat", "the cat and the barn", "a b"]
+  texts = [*train, "an unseen dog", ""]
+  words = TfidfVectorizer(
+    ngram_range=(1, 2), token_pattern=r"\w+", min_df=2, sublinear_tf=True
+  ).fit(train)
+  pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), min_df=2, sublinear_tf=True).fit(
+    train
+  )
+  ours = fit_tfidf(train)(texts).toarray()
+  theirs = np.hstack([pieces.transform(texts).toarray(), words.transform(texts).toarray()])
+  np.testing.assert_allclose(ours, theirs)
+
+
+def test_texts_that_share_no_term_have_a_blank_feature():
+  assert fit_tfidf(["ab", "cd"])(["ab", "x", "y"]).toarray().tolist() == [[0.0]] * 3
+
+
+def test_the_interval_of_macro_f1_is_that_of_resampled_examples():
+  rng = np.random.default_rng(1)
+  truth = rng.choice(3, size=150, p=[0.6, 0.3, 0.1])
+  predicted = np.where(rng.random(150) < 0.8, truth, rng.integers(3, size=150))
+  confusion = np.zeros((3, 3), int)
+  np.add.at(confusion, (truth, predicted), 1)
+  draws = rng.integers(150, size=(600, 150))
+  scores = [f1_score(truth[draw], predicted[draw], average="macro") for draw in draws]
+  np.testing.assert_allclose(
+    bootstrap_macro_f1(confusion), np.quantile(scores, (0.025, 0.975)), atol=0.02
+  )
+
+
+def test_a_margin_is_negative_where_another_label_is_more_likely():
+  probabilities = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+  margin, other = margins(probabilities, np.array([0, 0]))
+  np.testing.assert_allclose(margin, [0.5, -0.5])
+  assert other.tolist() == [1, 2]
+
+
+def test_the_outlook_is_the_slope_per_doubling():
+  sizes = [100, 200, 400, 800, 1600]
+  rising = [0.5, 0.6, 0.7, 0.75, 0.8]
+  assert gain_of_doubling(sizes, rising) == pytest.approx(0.05)
+  assert outlook(sizes, rising).startswith("Twice as many labels would bring about 5.0 points")
+  assert gain_of_doubling(sizes, [0.9, 0.9, 0.8, 0.7, 0.6]) == 0.0
+  assert "would bring little" in outlook(sizes, [0.5, 0.9, 0.95, 0.951, 0.95])
