@@ -79,18 +79,12 @@ def run(
     InputError: a file or column that cannot be used, too few rows, a workdir of something else, or
       a package is missing.
   """
-  if not 0 < precision < 1:
-    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
-  check_workdir(workdir)
-  environment()  # fail before the expensive part
+  _check(workdir, precision)
   config, start = _load_start(checkpoint, seed)
   table = read_labeled(source, texts, label, start.tokenizer)
   config = dataclasses.replace(config, task=table.task())
   claim_workdir(workdir, table, start.identity, seed)
-  log(
-    f"{len(table.rows):,} rows; text in {', '.join(table.columns)}, {len(table.labels)} labels in "
-    f"{table.label}"
-  )
+  log(table.summary)
   work = functools.partial(cached, os.path.join(workdir, "work"))
 
   # 1. Splits, with near-duplicates on one side.
@@ -124,6 +118,14 @@ def run(
   _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
+
+
+def _check(workdir: str, precision: float) -> None:
+  """Fails before the expensive part."""
+  if not 0 < precision < 1:
+    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
+  check_workdir(workdir)
+  environment()
 
 
 def _load_start(checkpoint: str, seed: int) -> tuple[finetune.FinetuneConfig, finetune.Start]:

@@ -51,6 +51,11 @@ class Labeled:
     return ["\n".join(row.texts) for row in self.rows]
 
   @property
+  def summary(self) -> str:
+    columns = ", ".join(self.columns)
+    return f"{len(self.rows):,} rows; text in {columns}, {len(self.labels)} labels in {self.label}"
+
+  @property
   def checksum(self) -> str:
     content = repr([(row.texts, row.label) for row in self.rows])
     return f"{zlib.crc32(content.encode()):08x}"
