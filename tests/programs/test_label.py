@@ -187,6 +187,7 @@ def test_other_rows_in_the_same_workdir_are_refused(labeled, tickets, pretrained
     ({"label": "teem"}, "no column 'teem'"),
     ({"label": "team", "texts": ("body",)}, "no column 'body'"),
     ({"label": "team", "texts": ("a", "b", "c")}, "one or two columns, not 3"),
+    ({"label": "team", "texts": ("team",)}, "--text=team and --label=team: should be different"),
     ({"label": "id"}, "0 usable rows with 0 labels of 10 rows or more in column 'id'"),
     ({"label": "team", "precision": 95.0}, "--precision=95.0: must be between 0 and 1"),
   ],

@@ -134,6 +134,8 @@ def _find_columns(source: str, texts: tuple[str, ...], label: str) -> tuple[tupl
   """As TableTask finds them, with the flags of this program in its messages."""
   if len(texts) > 2:
     raise InputError(f"--text={','.join(texts)}: one or two columns, not {len(texts)}")
+  if len({*texts, label}) <= len(texts):
+    raise InputError(f"--text={','.join(texts)} and --label={label}: should be different columns")
   transform = "entailment" if len(texts) == 2 else "classification"
   folder, name = os.path.split(source)
   task = TableTask(train=name, columns=texts, label=label, transform=transform)
