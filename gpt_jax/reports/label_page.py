@@ -13,7 +13,7 @@ from gpt_jax.reports.chart import Drawn, Line
 from gpt_jax.reports.page import confusion_matrix, environment
 
 TITLES = {
-  "tfidf": "TF-IDF, logistic regression",
+  "tfidf": "TF-IDF with logistic regression",
   "probe": "linear probe of the checkpoint",
   "finetuned": "fine-tuned checkpoint",
 }
