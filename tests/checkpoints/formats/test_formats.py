@@ -36,7 +36,7 @@ def test_every_file_with_help_is_a_format():
 def test_a_new_format_edits_no_other_file(tmp_path, monkeypatch):
   (tmp_path / "word.py").write_text(NEW)
   monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-  assert describe_formats().endswith("(jax.export); word: a file of one word")
+  assert describe_formats().endswith("; word: a file of one word")
   assert find_format("word").HELP == "a file of one word"
   assert detect_format("a.word") is find_format("word")
 
