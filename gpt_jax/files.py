@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
 import zlib
@@ -31,6 +32,9 @@ def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterat
     OSError: opening, writing or renaming failed.
   """
   partial = _partial(path)
+  for name in abandoned(path):
+    with contextlib.suppress(OSError):
+      os.remove(name)
   encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
   rename = os.replace if overwrite else _rename_to_new
   try:
@@ -59,6 +63,8 @@ def atomic_folder(folder: str, compare: Callable[[str, str], None] | None = None
   """
   folder = os.path.abspath(folder)
   partial = _partial(folder)
+  for name in abandoned(folder):
+    shutil.rmtree(name, ignore_errors=True)
   if os.path.lexists(folder) and not compare:
     raise InputError(f"{folder} is there already; choose another place")
   try:
@@ -188,6 +194,32 @@ def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
   """Raises InputError if an output exists and the user did not ask to replace it."""
   if not overwrite and os.path.lexists(path):
     raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")
+
+
+def abandoned(path: str) -> list[str]:
+  """The temporary files or folders for a path that killed processes left beside it."""
+  parent, name = os.path.split(os.path.abspath(path))
+  try:
+    entries = sorted(os.listdir(parent))
+  except OSError:  # no such folder, or one that may be written but not listed
+    return []
+  paths = []
+  for entry in entries:
+    match = re.fullmatch(re.escape(name) + r"\.partial-(\d+)", entry)
+    if match and not _is_running(int(match[1])):
+      paths.append(os.path.join(parent, entry))
+  return paths
+
+
+def _is_running(process: int) -> bool:
+  """Whether another process of this number exists."""
+  try:
+    os.kill(process, 0)
+  except (ProcessLookupError, OverflowError):
+    return False
+  except PermissionError:
+    pass
+  return process != os.getpid()
 
 
 def _partial(path: str) -> str:

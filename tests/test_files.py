@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,19 @@ def test_compare_decides_about_an_existing_folder(tmp_path):
   ):
     pass
   assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_killed_processes_left_is_removed(tmp_path):
+  """Of the same path, and of processes that are gone."""
+  process = subprocess.Popen(["true"])
+  process.wait()
+  gone, at_work = process.pid, os.getppid()
+  for name in (f"file.partial-{gone}", f"other.partial-{gone}", f"file.partial-{at_work}"):
+    (tmp_path / name).touch()
+  (tmp_path / f"folder.partial-{gone}" / "inside").mkdir(parents=True)
+  with atomic_file(str(tmp_path / "file")) as file:
+    file.write("x")
+  with atomic_folder(str(tmp_path / "folder")):
+    pass
+  left = {path.name for path in tmp_path.iterdir()}
+  assert left == {"file", "folder", f"other.partial-{gone}", f"file.partial-{at_work}"}

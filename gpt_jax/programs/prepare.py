@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import glob
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, plain
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, worker_pool
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json, refuse_url, write_json
+from gpt_jax.files import abandoned, read_json, refuse_url, write_json
 
 SETTINGS = "prepare.json"
 DEFAULT_VOCAB_SIZE = 40_000
@@ -149,7 +148,8 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
 @contextlib.contextmanager
 def _new_folder(out: str) -> Iterator[str]:
   """A folder to fill, which becomes `out` at the end of the block, and disappears if that fails."""
-  _remove_stale(out)
+  for folder in abandoned(out):
+    shutil.rmtree(folder, ignore_errors=True)
   if os.path.ismount(out):
     raise InputError(
       f"--out={out}: is a mounted folder, which a finished one cannot replace; name a new folder "
@@ -186,7 +186,7 @@ def _kept_first_pass(
   out: str, settings: dict[str, Any], sources: Sequence[Source]
 ) -> tuple[Survey, Tokenizer] | None:
   """What the first pass of a killed run found and trained; None if none ended, or of other text."""
-  for folder in _stale(out):
+  for folder in abandoned(out):
     survey = read_survey(folder, settings, sources)
     if survey is None:
       continue
@@ -195,33 +195,6 @@ def _kept_first_pass(
       print(f"taking over the vocabulary of {tokenizer.vocab_size:,} ids of the run before")
       return survey, tokenizer
   return None
-
-
-def _remove_stale(out: str) -> None:
-  for folder in _stale(out):
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _stale(out: str) -> list[str]:
-  """The partial folders that killed runs for the same `out` left behind."""
-  parent, name = os.path.split(out)
-  folders = []
-  for entry in sorted(os.listdir(parent)) if os.path.isdir(parent) else ():
-    match = re.fullmatch(re.escape(name) + r"\.partial-(\d+)", entry)
-    if match and not _is_running(int(match[1])):
-      folders.append(os.path.join(parent, entry))
-  return folders
-
-
-def _is_running(process: int) -> bool:
-  """Whether another process of this number exists."""
-  try:
-    os.kill(process, 0)
-  except ProcessLookupError:
-    return False
-  except PermissionError:
-    pass
-  return process != os.getpid()
 
 
 def _worker_count(sources: Sequence[Source]) -> int:
