@@ -1,6 +1,6 @@
 """Compares our results with the paper's tables 2 to 5 and figure 2: Markdown tables, figure points.
 
-Results are the content of reproduce's results.json: `runs`, setting -> task -> finetune.summary and
+Results are the content of reproduce's results.json: `runs`, setting -> task -> seeds.summarize and
 the primary `metric`; `zero_shot`, trunk -> zero_shot.Results; `budget`; `checkpoints`; `left_out`.
 """
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,3 +47,38 @@ def spread(values: Sequence[float]) -> Spread:
   return Spread(
     values, statistics.median(values), statistics.mean(values), deviation, float(low), float(high)
   )
+
+
+def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
+  """The content of summary.json: the spread over seeds or folds of every dev metric, after the last
+  update ("dev") and at the best evaluation ("best").
+
+  `degenerate` lists those whose best model predicts the same for every example.
+  """
+  stages = {}
+  for stage in ("dev", "best"):
+    names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
+    stages[stage] = {
+      name: spread([result[stage][name] for result in results])._asdict() for name in names
+    }
+  number = "fold" if "fold" in results[0] else "seed"
+  return {
+    "task": results[0]["task"],
+    f"{number}s": [result[number] for result in results],
+    "degenerate": [result[number] for result in results if "dev_degenerate" in result["best"]],
+    **stages,
+  }
+
+
+def format_summary(summary: dict[str, Any]) -> str:
+  """The summary over seeds or folds for the console."""
+  number = "fold" if "folds" in summary else "seed"
+  lines = [f"{summary['task']}: {len(summary[f'{number}s'])} {number}s"]
+  titles = {"dev": "after the last update", "best": f"at each {number}'s best evaluation"}
+  for stage, title in titles.items():
+    lines.append(f"  {title}")
+    lines += [f"    {name}: {Spread(**values)}" for name, values in summary[stage].items()]
+  if summary["degenerate"]:
+    numbers = ", ".join(map(str, summary["degenerate"]))
+    lines.append(f"  degenerate, one prediction for every example: {number} {numbers}")
+  return "\n".join(lines)

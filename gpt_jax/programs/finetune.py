@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import warnings
 from collections.abc import Callable
@@ -38,7 +37,7 @@ from gpt_jax.models.model import (
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
-from gpt_jax.paper.seeds import Spread, spread
+from gpt_jax.paper.seeds import format_summary, summarize
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.parallel.processes import is_main_process
@@ -53,6 +52,7 @@ from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.recipe import with_recipe
 from gpt_jax.training.reporter import Reporter, log
@@ -551,44 +551,8 @@ def run_seed(
   if is_main_process():
     result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}
     write_json(finished, with_checksum(result))
-    warn_of_majority(config, task, data["dev"], result["best"])
+    warn_of_majority(task, data["dev"], result["best"], config.optim, config.train)
   return result
-
-
-def warn_of_majority(
-  config: FinetuneConfig, task: LabeledTask, dev_set: Encoded, best: dict[str, float]
-) -> None:
-  """Logs a warning if the best accuracy is not above the share of the commonest label by more than
-  its standard error: then the model has probably learned nothing but that label.
-  """
-  if dev_set.tags is not None or not len(dev_set):
-    return
-  shares = dev_set.labels.mean(axis=0)
-  commonest, share = int(shares.argmax()), float(shares.max())
-  standard_error = math.sqrt(share * (1 - share) / len(dev_set))
-  accuracy = best.get("dev_accuracy")
-  if accuracy is not None:
-    if accuracy > share + standard_error:
-      return
-    problem = (
-      f"the best dev accuracy, {accuracy:.1%}, is not above the share of the commonest label, "
-      f"{task.labels[commonest]} with {share:.1%} of {len(dev_set):,} dev rows"
-    )
-  elif best.get("dev_degenerate"):
-    problem = "the best model predicts the same for every dev row"
-  else:
-    return
-  prior = -float((shares * np.log(np.maximum(shares, 1e-30))).sum())
-  # A loss far above that of the labels' shares alone is the mark of too large steps.
-  too_high = best.get("dev_loss", 0.0) > 1.5 * prior
-  rate = (config.optim.learning_rate or 0.0) * (0.3 if too_high else 3)
-  change = "lower" if too_high else "higher"
-  length = "epochs" if config.train.epochs else "steps"
-  log(
-    f"warning: {task.name}: {problem}; in another workdir try a {change} rate, "
-    f"--config.optim.learning_rate={rate:.2g}, and a longer run, "
-    f"--config.train.{length}={2 * (config.train.epochs or config.train.steps)}"
-  )
 
 
 def data_identity(data: dict[str, Encoded], start: Start) -> dict[str, str]:
@@ -651,44 +615,9 @@ def read_result(path: str) -> dict[str, Any] | None:
     return None
 
 
-def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-  """The spread over seeds or folds of every dev metric, after the last update ("dev") and at the
-  best evaluation ("best").
-
-  `degenerate` lists those whose best model predicts the same for every example.
-  """
-  stages = {}
-  for stage in ("dev", "best"):
-    names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
-    stages[stage] = {
-      name: spread([result[stage][name] for result in results])._asdict() for name in names
-    }
-  number = "fold" if "fold" in results[0] else "seed"
-  return {
-    "task": results[0]["task"],
-    f"{number}s": [result[number] for result in results],
-    "degenerate": [result[number] for result in results if "dev_degenerate" in result["best"]],
-    **stages,
-  }
-
-
 def write_summary(results: list[dict[str, Any]], workdir: str) -> None:
   """Writes `summary.json` on process 0, and logs it."""
-  over_seeds = summary(results)
+  over_seeds = summarize(results)
   if is_main_process():
     write_json(os.path.join(workdir, "summary.json"), over_seeds)
   log(format_summary(over_seeds))
-
-
-def format_summary(summary: dict[str, Any]) -> str:
-  """The summary over seeds or folds for the console."""
-  number = "fold" if "folds" in summary else "seed"
-  lines = [f"{summary['task']}: {len(summary[f'{number}s'])} {number}s"]
-  titles = {"dev": "after the last update", "best": f"at each {number}'s best evaluation"}
-  for stage, title in titles.items():
-    lines.append(f"  {title}")
-    lines += [f"    {name}: {Spread(**values)}" for name, values in summary[stage].items()]
-  if summary["degenerate"]:
-    numbers = ", ".join(map(str, summary["degenerate"]))
-    lines.append(f"  degenerate, one prediction for every example: {number} {numbers}")
-  return "\n".join(lines)

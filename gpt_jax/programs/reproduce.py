@@ -19,6 +19,7 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper import comparison, figures, tables, zero_shot
 from gpt_jax.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
+from gpt_jax.paper.seeds import summarize
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.encoding import evenly
@@ -353,9 +354,9 @@ def _fine_tune(
     arguments = {"workdir": os.path.join(folder, "seed_0")}
   runs = finetune.run(config, asked.data_dir, asked.paths[setting.trunk], **arguments)
   metric = find(task).primary_metric
-  known[task] = {"metric": metric, "note": note, **finetune.summary(runs)}
+  known[task] = {"metric": metric, "note": note, **summarize(runs)}
   for name in shared:
-    summary = finetune.summary(_evaluate_best(runs, folder, asked.data_dir, name))
+    summary = summarize(_evaluate_best(runs, folder, asked.data_dir, name))
     known[name] = {"metric": metric, "note": f"the best checkpoints of {task}", **summary}
   write_json(os.path.join(asked.workdir, "results.json"), results)
 

@@ -28,6 +28,7 @@ from gpt_jax.training import trainer
 from gpt_jax.training.class_weights import balanced_weights
 from gpt_jax.training.early_stopping import is_exhausted
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig
 
 
@@ -89,10 +90,11 @@ def test_a_run_that_learns_is_not_suspected(finetuned, capsys):
   config, task = finetuned.config, finetuned.config.task.build(finetuned.data_dir)
   loaded = load_model(f"{finetuned.workdir}/seed_0")
   dev = task.encode(task.examples(finetuned.data_dir, "dev"), loaded.tokenizer, 64)
-  finetune.warn_of_majority(config, task, dev, finetuned.results[0]["best"])
+  warn_of_majority(task, dev, finetuned.results[0]["best"], config.optim, config.train)
   assert "commonest" not in capsys.readouterr().err
   # A loss far above that of the labels' shares is the mark of too high a rate.
-  finetune.warn_of_majority(config, task, dev, {"dev_accuracy": 0.5, "dev_loss": 9.0})
+  bad = {"dev_accuracy": 0.5, "dev_loss": 9.0}
+  warn_of_majority(task, dev, bad, config.optim, config.train)
   assert "try a lower rate, --config.optim.learning_rate=0.003, and" in capsys.readouterr().err
 
 
