@@ -5,19 +5,19 @@ Smaller models get a larger rate, a longer warm-up and more epochs (gpt_jax/trai
 Each run prints its own; --config.optim.learning_rate, .optim.warmup_share and .train.epochs set
 them.
 
-  python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR \
-    --pretrained=runs/gpt1 --workdir=runs/cola
+  python launch/finetune.py --config=configs/finetune.py:cola --data=DIR \
+    --checkpoint=runs/gpt1 --workdir=runs/cola
 
 Tasks: cola, sst2, mrpc, qqp, stsb, mnli, mnli-mismatched, qnli, rte, snli, scitail, race,
 race-middle, race-high, storycloze, storycloze-2018; wnli, which is in GLUE but not in the paper;
 story-ending, story-doing, story-company, story-next and story-tags (one tag per word) of the
 embedded story world. With `:table`, files of your own; in one of two columns the label is found:
 
-  python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR \
-    --pretrained=DIR --workdir=DIR --config.task.train=tickets.csv --config.task.dev_share=0.1
+  python launch/finetune.py --config=configs/finetune.py:table --data=DIR \
+    --checkpoint=DIR --workdir=DIR --config.task.train=tickets.csv --config.task.dev_share=0.1
 
-  python launch/finetune.py --config=configs/finetune.py:table --data_dir=DIR \
-    --pretrained=DIR --workdir=DIR --config.task.columns=question,answer \
+  python launch/finetune.py --config=configs/finetune.py:table --data=DIR \
+    --checkpoint=DIR --workdir=DIR --config.task.columns=question,answer \
     --config.task.label=verdict --config.task.transform=entailment
 
 After configs/masked_small.py add --config.lm_weight=0: a bidirectional model has no next token.

@@ -2,9 +2,9 @@
 checkpoints, packed fine-tuning.
 
 python launch/benchmark.py [--config=configs/gpt1.py]
-  [--only=step,data,generation,start,checkpoint] [--json=FILE]
+  [--only=step,data,generation,start,checkpoint] [--out=FILE]
 python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning
-  --data_dir=DIR --tokenizer=DIR
+  --data=DIR --tokenizer=DIR
 """
 
 from absl import flags
@@ -16,11 +16,9 @@ BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", 0, "rows per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
 )
 ONLY = flags.DEFINE_list("only", [], "parts to measure; default: all")
-DATA_DIR = flags.DEFINE_string(
-  "data_dir", "", "for finetuning: folder with glue/CoLA and glue/MRPC"
-)
+DATA = flags.DEFINE_string("data", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")
-JSON = flags.DEFINE_string("json", "", "file for the numbers")
+OUT = flags.DEFINE_string("out", "", "file for the numbers")
 
 
 def main():
@@ -36,7 +34,7 @@ def main():
     size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
   benchmark.run(
-    config, tuple(ONLY.value), JSON.value, data_dir=DATA_DIR.value, tokenizer=TOKENIZER.value
+    config, tuple(ONLY.value), OUT.value, data_dir=DATA.value, tokenizer=TOKENIZER.value
   )
 
 

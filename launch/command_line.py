@@ -34,6 +34,14 @@ FLAGS = flags.FLAGS
 # Libraries put the text of a full disk's OSError into exceptions of their own.
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 _TEXTS = ("coordinator",)  # flags that may hold :// without being a path
+_RENAMED = {  # names of version 0.1
+  "data_dir": "data",
+  "output": "out",
+  "json": "out",
+  "prompts_file": "input",
+  "field": "text_column",
+  **dict.fromkeys(("pretrained", "checkpoints", "path", "a", "b"), "checkpoint"),
+}
 _CHECKPOINT = (
   "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
   "or a folder of OpenAI's or transformers' files"
@@ -77,9 +85,9 @@ def define_checkpoint() -> flags.FlagHolder[str]:
   return flags.DEFINE_string("checkpoint", None, _CHECKPOINT, required=True)
 
 
-def define_checkpoints() -> flags.FlagHolder[list[str]]:
-  """Defines --checkpoint, the trained model to use, or several."""
-  help = f"{_CHECKPOINT}; several, or the WORKDIR of several seeds, are averaged"
+def define_checkpoints(several: str) -> flags.FlagHolder[list[str]]:
+  """Defines --checkpoint, which may be repeated; `several` says what for."""
+  help = f"{_CHECKPOINT}; {several}"
   return flags.DEFINE_multi_string("checkpoint", None, help, required=True)
 
 
@@ -292,6 +300,8 @@ def _own_flags() -> list[flags.Flag]:
 
 def _unknown(name: str) -> str:
   names = [flag.name for flag in _own_flags()]
+  if _RENAMED.get(name) in names:
+    return f"--{name} is now --{_RENAMED[name]}"
   near = difflib.get_close_matches(name, names, n=2)
   if "." in name and "config" in names:
     near = [f"config.{name}"]

@@ -1,6 +1,6 @@
 """Fine-tunes a pre-trained checkpoint on a labeled task.
 
-python launch/finetune.py --config=configs/finetune.py:cola --data_dir=DIR --pretrained=DIR
+python launch/finetune.py --config=configs/finetune.py:cola --data=DIR --checkpoint=DIR
   --workdir=DIR [--seeds=3 | --folds=5]
 """
 
@@ -9,21 +9,21 @@ from absl import flags
 import command_line
 
 CONFIG = command_line.define_config()
-DATA_DIR = flags.DEFINE_string(
-  "data_dir",
+DATA = flags.DEFINE_string(
+  "data",
   None,
   "folder of the task's official files (with glue/ or race/ in it), or tfds:DIR",
   required=True,
 )
-PRETRAINED = flags.DEFINE_string(
-  "pretrained",
+CHECKPOINT = flags.DEFINE_string(
+  "checkpoint",
   None,
-  "workdir of a run, WORKDIR/best, one checkpoint, an export, OpenAI's or transformers' folder; "
-  "or none",
+  "what to start from: the workdir of a run, WORKDIR/best, one checkpoint, an export, OpenAI's or "
+  "transformers' folder; or none",
   required=True,
 )
 TOKENIZER = flags.DEFINE_string(
-  "tokenizer", "", "folder of a vocabulary; only with --pretrained=none"
+  "tokenizer", "", "folder of a vocabulary; only with --checkpoint=none"
 )
 SEEDS = flags.DEFINE_integer(
   "seeds", 1, "number of runs, each with its own seed and folder", lower_bound=1
@@ -43,8 +43,8 @@ def main():
 
   finetune.run(
     CONFIG.value,
-    DATA_DIR.value,
-    PRETRAINED.value,
+    DATA.value,
+    CHECKPOINT.value,
     WORKDIR.value,
     seeds=SEEDS.value,
     folds=FOLDS.value,
@@ -55,8 +55,8 @@ def main():
   best = f"{WORKDIR.value}{seed_folder}/best"
   command_line.print_closing(
     f"the best checkpoint is {best}" + (", and so on for each seed" if several else ""),
-    ("evaluate", {"checkpoint": best, "data": DATA_DIR.value}),
-    ("predict", {"checkpoint": best, "input": "FILE", "output": "FILE"}),
+    ("evaluate", {"checkpoint": best, "data": DATA.value}),
+    ("predict", {"checkpoint": best, "input": "FILE", "out": "FILE"}),
     ("visualize", {"checkpoint": best, "text": "TEXT", "out": "page.html"}),
   )
 

@@ -19,7 +19,7 @@ from gpt_jax.errors import InputError
 DEFAULTS = command_line.defaults("generate")
 CHECKPOINT = command_line.define_checkpoint()
 PROMPT = flags.DEFINE_multi_string("prompt", [], "text to continue")
-FILE = flags.DEFINE_string("prompts_file", None, "text file with one prompt per line; - for stdin")
+INPUT = flags.DEFINE_string("input", None, "text file with one prompt per line; - for stdin")
 MAX_TOKENS = flags.DEFINE_integer(
   "max_tokens", DEFAULTS["max_tokens"], "number of tokens to add to each prompt"
 )
@@ -38,7 +38,7 @@ SEED = flags.DEFINE_integer(
 
 
 def main():
-  prompts = PROMPT.value + (_read_lines(FILE.value) if FILE.value else [])
+  prompts = PROMPT.value + (_read_lines(INPUT.value) if INPUT.value else [])
   from gpt_jax.programs import generate
 
   texts = generate.run(
@@ -63,7 +63,7 @@ def _read_lines(path: str) -> list[str]:
     with open(path, encoding="utf-8-sig") as file:
       return file.read().splitlines()
   except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"--prompts_file={path}: cannot be read ({error})") from error
+    raise InputError(f"--input={path}: cannot be read ({error})") from error
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Prints the distribution of predictions in each file.
 
-python launch/glue.py --checkpoints=DIR,DIR --data_dir=DIR --out=FILE.zip
+python launch/glue.py --checkpoint=DIR --checkpoint=DIR … --data=DIR --out=FILE.zip
 python launch/glue.py --check=FILE.zip
 """
 
@@ -11,12 +11,10 @@ from absl import flags
 import command_line
 from gpt_jax.errors import InputError
 
-CHECKPOINTS = flags.DEFINE_list(
-  "checkpoints", None, "fine-tuned models, one per task: WORKDIR,WORKDIR/best,…"
+CHECKPOINT = flags.DEFINE_multi_string(
+  "checkpoint", None, "fine-tuned models, one per task: WORKDIR, WORKDIR/best, …"
 )
-DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "folder that contains glue/ with the official files"
-)
+DATA = flags.DEFINE_string("data", None, "folder that contains glue/ with the official files")
 OUT = flags.DEFINE_string("out", None, "zip file to create")
 CHECK = flags.DEFINE_string("check", None, "submission to check; no other flag is needed")
 
@@ -25,8 +23,8 @@ def main():
   from gpt_jax.paper.glue import check
   from gpt_jax.programs import glue
 
-  checkpoints, data_dir, out = CHECKPOINTS.value, DATA_DIR.value, OUT.value
-  making = {"--checkpoints": checkpoints, "--data_dir": data_dir, "--out": out}
+  checkpoints, data_dir, out = CHECKPOINT.value, DATA.value, OUT.value
+  making = {"--checkpoint": checkpoints, "--data": data_dir, "--out": out}
   missing = [name for name, value in making.items() if value is None]
   sources = {}
   if CHECK.value is not None:

@@ -39,7 +39,7 @@ def main():
     precision=PRECISION.value,
     seed=SEED.value,
   )
-  arguments = {"checkpoint": result["checkpoint"], "input": "FILE", "output": "FILE"}
+  arguments = {"checkpoint": result["checkpoint"], "input": "FILE", "out": "FILE"}
   if "precision" in result["threshold"]:
     arguments["precision"] = f"{result['threshold']['precision']:g}"
   command_line.print_closing(f"read {WORKDIR.value}/report.html", ("predict", arguments))

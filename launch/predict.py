@@ -1,8 +1,8 @@
 """Predicts labels with a fine-tuned checkpoint, for rows of text or a split of its task.
 
-python launch/predict.py --checkpoint=DIR --input=FILE [--output=FILE]
-python launch/predict.py --checkpoint=DIR --data_dir=DIR [--split=train|dev|test] [--output=FILE]
-python launch/predict.py --checkpoint=DIR --input=FILE --output=FILE --keep=id,text --precision=0.95
+python launch/predict.py --checkpoint=DIR --input=FILE [--out=FILE]
+python launch/predict.py --checkpoint=DIR --data=DIR [--split=train|dev|test] [--out=FILE]
+python launch/predict.py --checkpoint=DIR --input=FILE --out=FILE --keep=id,text --precision=0.95
 """
 
 from absl import flags
@@ -10,18 +10,20 @@ from absl import flags
 import command_line
 
 DEFAULTS = command_line.defaults("predict")
-CHECKPOINT = command_line.define_checkpoints()
+CHECKPOINT = command_line.define_checkpoints(
+  "several, or the WORKDIR of several seeds, are averaged"
+)
 INPUT = flags.DEFINE_string(
   "input", DEFAULTS["source"], "TSV, CSV or JSONL file with the task's text columns; - for stdin"
 )
-DATA_DIR = flags.DEFINE_string(
-  "data_dir", DEFAULTS["data_dir"], "instead of --input: folder of the task's official files"
+DATA = flags.DEFINE_string(
+  "data", DEFAULTS["data_dir"], "instead of --input: folder of the task's official files"
 )
 SPLIT = flags.DEFINE_string(
-  "split", DEFAULTS["split"], "split of --data_dir: train, dev or test (default test)"
+  "split", DEFAULTS["split"], "split of --data: train, dev or test (default test)"
 )
-OUTPUT = flags.DEFINE_string(
-  "output", DEFAULTS["output"], "file to write: .tsv, .csv or .jsonl; - for TSV on stdout"
+OUT = flags.DEFINE_string(
+  "out", DEFAULTS["output"], "file to write: .tsv, .csv or .jsonl; - for TSV on stdout"
 )
 OVERWRITE = command_line.define_overwrite()
 KEEP = flags.DEFINE_list(
@@ -49,8 +51,8 @@ def main():
   predict.run(
     CHECKPOINT.value,
     INPUT.value,
-    OUTPUT.value,
-    data_dir=DATA_DIR.value,
+    OUT.value,
+    data_dir=DATA.value,
     split=SPLIT.value,
     overwrite=OVERWRITE.value,
     keep=KEEP.value,

@@ -1,7 +1,7 @@
 """Pre-trains a language model on prepared text (launch/prepare.py).
 
 python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR --workdir=DIR
-  [--pretrained=CHECKPOINT] [--config.trunk.layers=2 …]
+  [--checkpoint=DIR] [--config.trunk.layers=2 …]
 """
 
 from absl import flags
@@ -11,8 +11,8 @@ import command_line
 DEFAULTS = command_line.defaults("pretrain")
 CONFIG = command_line.define_config()
 DATA = flags.DEFINE_string("data", None, "folder that launch/prepare.py wrote", required=True)
-PRETRAINED = flags.DEFINE_string(
-  "pretrained",
+CHECKPOINT = flags.DEFINE_string(
+  "checkpoint",
   DEFAULTS["pretrained"],
   "checkpoint whose trunk and vocabulary to start from: a run, an export, or a folder of OpenAI's "
   "or transformers' files",
@@ -25,9 +25,9 @@ def main():
   from gpt_jax.programs import pretrain
 
   config, data, workdir = CONFIG.value, DATA.value, WORKDIR.value
-  pretrain.run(config, data, workdir, pretrained=PRETRAINED.value)
+  pretrain.run(config, data, workdir, pretrained=CHECKPOINT.value)
   commands = [("evaluate", {"checkpoint": workdir, "data": data})]
-  finetuning = {"config": "configs/finetune.py:TASK", "data_dir": "DIR", "pretrained": workdir}
+  finetuning = {"config": "configs/finetune.py:TASK", "data": "DIR", "checkpoint": workdir}
   if config.objective.attention == "causal":
     commands.append(("generate", {"checkpoint": workdir, "prompt": "TEXT"}))
   else:  # has no next token, see configs/finetune.py

@@ -2,7 +2,7 @@
 
 Makes the missing runs, skips finished ones, and compares the results with the paper's.
 
-python launch/reproduce.py --table=5 --figure=2 --checkpoint=DIR --data_dir=DIR --workdir=DIR
+python launch/reproduce.py --table=5 --figure=2 --checkpoint=DIR --data=DIR --workdir=DIR
 """
 
 from absl import flags
@@ -18,9 +18,7 @@ CHECKPOINT = command_line.define_checkpoint()
 LSTM = flags.DEFINE_string(
   "lstm", DEFAULTS["lstm"], "workdir of a pre-trained LSTM, for table 5's last row and figure 2"
 )
-DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "folder of the tasks' official files", required=True
-)
+DATA = flags.DEFINE_string("data", None, "folder of the tasks' official files", required=True)
 TASKS = flags.DEFINE_list(
   "tasks", DEFAULTS["tasks"], "only these; by default all, for figure 2 (left) race and mnli"
 )
@@ -40,7 +38,7 @@ def main():
   reproduce.run(
     WORKDIR.value,
     CHECKPOINT.value,
-    DATA_DIR.value,
+    DATA.value,
     lstm=LSTM.value,
     table=TABLE.value,
     figure=FIGURE.value,

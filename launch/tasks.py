@@ -1,8 +1,8 @@
 """Lists the tasks with their transformation, labels, metrics, the paper's result and TFDS names.
 
-With --data_dir it also counts the examples in a folder and reports what is missing or broken.
+With --data it also counts the examples in a folder and reports what is missing or broken.
 
-python launch/tasks.py [--data_dir=DIR]
+python launch/tasks.py [--data=DIR]
 """
 
 from absl import flags
@@ -10,15 +10,15 @@ from absl import flags
 import command_line
 
 DEFAULTS = command_line.defaults("list_tasks")
-DATA_DIR = flags.DEFINE_string(
-  "data_dir", DEFAULTS["data_dir"], "folder of the official files, or tfds:DIR, to check"
+DATA = flags.DEFINE_string(
+  "data", DEFAULTS["data_dir"], "folder of the official files, or tfds:DIR, to check"
 )
 
 
 def main():
   from gpt_jax.programs import list_tasks
 
-  entries = list_tasks.run(DATA_DIR.value)
+  entries = list_tasks.run(DATA.value)
   cells = {entry.task: _cells(entry) for entry in list_tasks.run()}
   header = ("task", "transform", "labels", "metrics", "paper", "TFDS")
   widths = [max(map(len, column)) for column in zip(header, *cells.values(), strict=True)]
@@ -28,7 +28,7 @@ def main():
     columns += [size.rjust(7) for size in sizes]
     print("  ".join([*columns, "; ".join(remarks)]).rstrip())
 
-  show(header, ("train", "dev", "test") if DATA_DIR.value is not None else ())
+  show(header, ("train", "dev", "test") if DATA.value is not None else ())
   for entry in entries:
     sizes = ["-" if size is None else f"{size:,}" for size in entry.sizes.values()]
     show(cells[entry.task], sizes, entry.remarks)

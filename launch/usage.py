@@ -11,10 +11,10 @@ from absl import flags
 # A flag has the same meaning in every program; one that is not here is in the group "how".
 GROUPS = {
   "what to read": (
-    *("config", "checkpoint", "checkpoints", "pretrained", "lstm", "a", "b", "path", "check"),
-    *("data", "data_dir", "source", "input", "prompt", "prompts_file", "text", "tokenizer"),
+    *("config", "checkpoint", "lstm", "check"),
+    *("data", "source", "input", "prompt", "text", "tokenizer"),
   ),
-  "what to write": ("workdir", "out", "output", "json", "overwrite"),
+  "what to write": ("workdir", "out", "overwrite"),
   "how": (),
   "several processes": ("distributed", "coordinator", "num_processes", "process_id"),
 }

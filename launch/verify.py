@@ -2,7 +2,7 @@
 
 Exits with 0 if they are equal, else with 1.
 
-python launch/verify.py --a=PATH --b=PATH --text=TEXT [--text=TEXT …] [--tolerance=1e-4]
+python launch/verify.py --checkpoint=A --checkpoint=B --text=TEXT [--text=TEXT …] [--tolerance=1e-4]
 """
 
 import sys
@@ -10,11 +10,10 @@ import sys
 from absl import flags
 
 import command_line
+from gpt_jax.errors import InputError
 
 DEFAULTS = command_line.defaults("verify")
-HELP = "checkpoint, exported folder, or a folder of OpenAI's or transformers' files"
-A = flags.DEFINE_string("a", None, HELP, required=True)
-B = flags.DEFINE_string("b", None, HELP, required=True)
+CHECKPOINT = command_line.define_checkpoints("give two")
 TEXT = flags.DEFINE_multi_string("text", [], "text for both models")
 TOLERANCE = flags.DEFINE_float(
   "tolerance", DEFAULTS["tolerance"], "largest difference between equal logits or parameters"
@@ -24,7 +23,10 @@ TOLERANCE = flags.DEFINE_float(
 def main():
   from gpt_jax.programs import verify
 
-  if not verify.run(A.value, B.value, TEXT.value, TOLERANCE.value)["equal"]:
+  if len(CHECKPOINT.value) != 2:
+    raise InputError("two models are compared: --checkpoint=A --checkpoint=B")
+  first, second = CHECKPOINT.value
+  if not verify.run(first, second, TEXT.value, TOLERANCE.value)["equal"]:
     sys.exit(1)
 
 

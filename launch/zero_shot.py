@@ -2,7 +2,7 @@
 
 The tasks: CoLA, SST-2, RACE, definite pronouns (DPRD) and Winograd schemas (WSC273).
 
-python launch/zero_shot.py --checkpoint=DIR --data_dir=DIR [--tasks=cola,dprd] [--history]
+python launch/zero_shot.py --checkpoint=DIR --data=DIR [--tasks=cola,dprd] [--history]
 """
 
 from absl import flags
@@ -11,8 +11,8 @@ import command_line
 
 DEFAULTS = command_line.defaults("zero_shot")
 CHECKPOINT = command_line.define_checkpoint()
-DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "folder that contains glue/, race/ and winograd/", required=True
+DATA = flags.DEFINE_string(
+  "data", None, "folder that contains glue/, race/ and winograd/", required=True
 )
 TASKS = flags.DEFINE_list(
   "tasks",
@@ -27,7 +27,7 @@ HISTORY = flags.DEFINE_boolean(
 EXAMPLES = flags.DEFINE_integer(
   "examples", DEFAULTS["examples"], "at most this many per task and split; 0: all", lower_bound=0
 )
-OUT = flags.DEFINE_string("json", DEFAULTS["out"], "JSON file for the results")
+OUT = flags.DEFINE_string("out", DEFAULTS["out"], "JSON file for the results")
 OVERWRITE = command_line.define_overwrite()
 
 
@@ -36,7 +36,7 @@ def main():
 
   zero_shot.run(
     CHECKPOINT.value,
-    DATA_DIR.value,
+    DATA.value,
     TASKS.value,
     history=HISTORY.value,
     examples=EXAMPLES.value,

@@ -193,7 +193,7 @@ def contents(folder):
 PRETRAIN = "pretrain --config=tiny.py --workdir=new --data=prepared"
 TABLE = "--config={launched}/configs/finetune.py:table --workdir=new --config.batch_size=8"
 FINETUNE = "finetune --config={{launched}}/configs/finetune.py:{} --workdir=new"
-OFFICIAL = f"{FINETUNE} --data_dir=official --pretrained={{{{pretrained}}}}"
+OFFICIAL = f"{FINETUNE} --data=official --checkpoint={{{{pretrained}}}}"
 CASES = [
   # Files.
   ("prepare --source=nothing.txt --out=new", "nothing.txt: no such file"),
@@ -251,9 +251,11 @@ CASES = [
   (f"{PRETRAIN} --workdir=/proc/new", "--workdir=/proc/new: cannot be written"),
   (f"{PRETRAIN} --workdir=prepared", "no config.json: not a run's folder"),
   (f"{PRETRAIN} --workdir=run --config.train.seed=3", "another config (train.seed: 0 != 3)"),
-  (f"{PRETRAIN} --pretrained=nothing", "no checkpoint in"),
-  (f"{PRETRAIN} --pretrained={{pretrained}}", "its vocabulary is not that of the prepared text"),
+  (f"{PRETRAIN} --checkpoint=nothing", "no checkpoint in"),
+  (f"{PRETRAIN} --checkpoint={{pretrained}}", "its vocabulary is not that of the prepared text"),
   (f"{PRETRAIN} --workdir=wider", "is of another model: "),
+  (f"{PRETRAIN} --pretrained=run", "--pretrained is now --checkpoint"),
+  (f"{PRETRAIN} --json=run", "unknown flag --json (--help"),
   (f"{PRETRAIN} --steps=3", "unknown flag --steps; did you mean --config.train.steps? (--help"),
   (
     "prepare novels",
@@ -270,67 +272,65 @@ CASES = [
   ),
   ("pretrain --config=tiny.py", "missing --data, --workdir"),
   # Fine-tuning.
-  (f"finetune {TABLE} --data_dir=labels --pretrained=nothing", "no checkpoint in"),
-  (f"finetune {TABLE} --data_dir=labels --pretrained=prepared", "no checkpoint in"),
-  (f"finetune {TABLE} --data_dir=labels --pretrained=text.txt", "no checkpoint in"),
-  (f"finetune {TABLE} --data_dir=labels --pretrained=damaged", "no undamaged checkpoint in"),
+  (f"finetune {TABLE} --data=labels --checkpoint=nothing", "no checkpoint in"),
+  (f"finetune {TABLE} --data=labels --checkpoint=prepared", "no checkpoint in"),
+  (f"finetune {TABLE} --data=labels --checkpoint=text.txt", "no checkpoint in"),
+  (f"finetune {TABLE} --data=labels --checkpoint=damaged", "no undamaged checkpoint in"),
   (
-    f"finetune {TABLE} --data_dir=labels --pretrained=none",
-    "--pretrained=none needs --tokenizer=DIR",
+    f"finetune {TABLE} --data=labels --checkpoint=none",
+    "--checkpoint=none needs --tokenizer=DIR",
   ),
   (
-    f"finetune {TABLE} --data_dir=labels --pretrained=none --tokenizer=prepared",
+    f"finetune {TABLE} --data=labels --checkpoint=none --tokenizer=prepared",
     "prepared: no tokenizer here",
   ),
   (
-    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}}"
-    " --tokenizer=prepared/tokenizer",
-    "--tokenizer is for --pretrained=none",
+    f"finetune {TABLE} --data=labels --checkpoint={{pretrained}} --tokenizer=prepared/tokenizer",
+    "--tokenizer is for --checkpoint=none",
   ),
   (
-    f"finetune {TABLE} --data_dir=labels --pretrained={{pretrained}}"
-    " --config.task.labels=barks,meows",
+    f"finetune {TABLE} --data=labels --checkpoint={{pretrained}} --config.task.labels=barks,meows",
     "labels/train.tsv:3: label 'moos': should be one of barks, meows",
   ),
   (
-    f"finetune {TABLE} --data_dir=columns --pretrained={{pretrained}}",
+    f"finetune {TABLE} --data=columns --checkpoint={{pretrained}}",
     "columns/train.tsv:3: 1 columns",
   ),
   (
-    f"finetune {TABLE} --data_dir=nothing --pretrained={{pretrained}}",
+    f"finetune {TABLE} --data=nothing --checkpoint={{pretrained}}",
     "nothing/train.tsv: No such file",
   ),
   (
-    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.batch_size=12",
+    f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --config.batch_size=12",
     "must be a multiple of 8",
   ),
   (
-    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --workdir={{finetuned}}",
+    f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --workdir={{finetuned}}",
     "holds a run with another config (",
   ),
   (
-    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --workdir=run",
+    f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --workdir=run",
     "holds a run of a PretrainConfig",
   ),
   (
-    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.transfer_layers=2",
+    f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --config.transfer_layers=2",
     "transfer_layers=2: the checkpoint has 1 blocks",
   ),
   (
-    f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.trunk.layers=2",
-    "config.trunk is for --pretrained=none",
+    f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --config.trunk.layers=2",
+    "config.trunk is for --checkpoint=none",
   ),
   (
-    "finetune --config={launched}/configs/finetune.py --data_dir=x --pretrained=x --workdir=new",
+    "finetune --config={launched}/configs/finetune.py --data=x --checkpoint=x --workdir=new",
     "finetune.py:NAME",
   ),
   (
-    FINETUNE.format("colla") + " --data_dir=x --pretrained={pretrained}",
+    FINETUNE.format("colla") + " --data=x --checkpoint={pretrained}",
     "no task 'colla'; the tasks are",
   ),
   (
-    FINETUNE.format("cola") + " --data_dir=labels --pretrained={pretrained}",
-    "--data_dir=labels: no folder 'glue/CoLA' here",
+    FINETUNE.format("cola") + " --data=labels --checkpoint={pretrained}",
+    "--data=labels: no folder 'glue/CoLA' here",
   ),
   (OFFICIAL.format("rte"), "glue/RTE/dev.tsv: No such file"),
   (OFFICIAL.format("cola"), "glue/CoLA/train.tsv:1: 3 columns; should be 4"),
@@ -342,48 +342,49 @@ CASES = [
   (OFFICIAL.format("stsb"), "glue/STS-B/train.tsv:2: not UTF-8 (byte 0xe9)"),
   (OFFICIAL.format("wnli"), "glue/WNLI/train.tsv:2: no column 'sentence1'; the columns are"),
   (
-    "finetune --config=tiny.py --data_dir=labels --pretrained={pretrained} --workdir=new",
+    "finetune --config=tiny.py --data=labels --checkpoint={pretrained} --workdir=new",
     "--config: a PretrainConfig; fine-tuning takes that of configs/finetune.py:TASK",
   ),
   # Use.
-  ("tasks --data_dir=nothing", "--data_dir=nothing: no such folder"),
+  ("tasks --data_dir=labels", "--data_dir is now --data"),
+  ("tasks --data=nothing", "--data=nothing: no such folder"),
   ("predict --checkpoint={pretrained} --input=rows.tsv", "a language model without a head"),
   ("predict --checkpoint={finetuned} --input=nothing.tsv", "nothing.tsv: No such file"),
   (
-    "predict --checkpoint={finetuned} --input=latin.txt --output=new.tsv",
+    "predict --checkpoint={finetuned} --input=latin.txt --out=new.tsv",
     "latin.txt:1: not UTF-8 (byte",
   ),
   ("predict --checkpoint={finetuned} --input=empty.txt", "empty.txt: empty"),
   ("predict --checkpoint={finetuned} --input=latin.txt", "latin.txt:1: not UTF-8"),
-  ("predict --checkpoint={finetuned} --input=rows.tsv --output=rows.tsv", "is the input"),
+  ("predict --checkpoint={finetuned} --input=rows.tsv --out=rows.tsv", "is the input"),
   ("predict --checkpoint=damaged --input=rows.tsv", "no undamaged checkpoint in"),
-  ("predict --checkpoint={finetuned}", "give either --input, a file of rows, or --data_dir"),
-  ("predict --checkpoint={finetuned} --input=rows.tsv --data_dir=labels", "give either --input"),
+  ("predict --checkpoint={finetuned}", "give either --input, a file of rows, or --data"),
+  ("predict --checkpoint={finetuned} --input=rows.tsv --data=labels", "give either --input"),
   (
     "predict --checkpoint={finetuned} --input=rows.tsv --split=dev",
-    "--split=dev needs --data_dir",
+    "--split=dev needs --data",
   ),
   (
-    "predict --checkpoint={finetuned} --data_dir=labels",
+    "predict --checkpoint={finetuned} --data=labels",
     "TableTask.test: no file is named; --config.task.test=FILE",
   ),
   (
-    "predict --checkpoint={finetuned} --data_dir=labels --split=valid",
+    "predict --checkpoint={finetuned} --data=labels --split=valid",
     "should be one of train, dev, test",
   ),
   (
-    "predict --checkpoint={finetuned} --data_dir=labels --split=train",
+    "predict --checkpoint={finetuned} --data=labels --split=train",
     "labels/train.tsv:3: label 'moos'",
   ),
   (
-    "predict --checkpoint={finetuned} --data_dir=labels --split=dev --output=labels/dev.tsv",
-    "is a file of --data_dir",
+    "predict --checkpoint={finetuned} --data=labels --split=dev --out=labels/dev.tsv",
+    "is a file of --data",
   ),
-  ("glue", "missing --checkpoints, --data_dir, --out; or --check alone"),
-  ("glue --data_dir=labels --out=new.zip", "missing --checkpoints; or --check alone"),
+  ("glue", "missing --checkpoint, --data, --out; or --check alone"),
+  ("glue --data=labels --out=new.zip", "missing --checkpoint; or --check alone"),
   (
-    "predict --checkpoint={finetuned} --input=rows.tsv --output=new.xlsx",
-    "--output=new.xlsx: Excel workbooks are not written; name a file in .tsv, .csv or .jsonl",
+    "predict --checkpoint={finetuned} --input=rows.tsv --out=new.xlsx",
+    "--out=new.xlsx: Excel workbooks are not written; name a file in .tsv, .csv or .jsonl",
   ),
   (
     "predict --checkpoint={finetuned} --input=rows.tsv --threshold=2",
@@ -402,31 +403,31 @@ CASES = [
     "--keep=id: rows.tsv has no such",
   ),
   (
-    "glue --checkpoints= --data_dir=labels --out=new.zip",
-    "--checkpoints is empty; give one or more",
+    "glue --checkpoint= --data=labels --out=new.zip",
+    "--checkpoint is empty; give one or more",
   ),
-  ("glue --checkpoints=prepared --data_dir=labels --out=new.zip", "no checkpoint in"),
+  ("glue --checkpoint=prepared --data=labels --out=new.zip", "no checkpoint in"),
   (
-    "glue --checkpoints={pretrained} --data_dir=labels --out=new.zip",
+    "glue --checkpoint={pretrained} --data=labels --out=new.zip",
     "is a language model without a head",
   ),
   (
-    "glue --checkpoints={finetuned} --data_dir=labels --out=new.zip",
+    "glue --checkpoint={finetuned} --data=labels --out=new.zip",
     "is fine-tuned on table, not on a task of GLUE; these are cola, ",
   ),
   (
-    "glue --checkpoints={finetuned} --data_dir=labels --out=text.txt",
+    "glue --checkpoint={finetuned} --data=labels --out=text.txt",
     "--out=text.txt already exists",
   ),
   (
-    "glue --checkpoints={finetuned} --data_dir=labels --out=",
+    "glue --checkpoint={finetuned} --data=labels --out=",
     "--out=: name the zip file to create",
   ),
   (
-    "glue --checkpoints={finetuned} --data_dir=tfds:labels --out=new.zip",
+    "glue --checkpoint={finetuned} --data=tfds:labels --out=new.zip",
     "TFDS shuffles the rows",
   ),
-  ("glue --check=text.txt --out=new.zip", "--check cannot be combined with --checkpoints"),
+  ("glue --check=text.txt --out=new.zip", "--check cannot be combined with --checkpoint"),
   ("glue --check=text.txt", "text.txt: not an intact zip file"),
   ("glue --check=nothing.zip", "nothing.zip: No such file"),
   ("glue --check=prepared", "prepared: Is a directory"),
@@ -437,43 +438,43 @@ CASES = [
   ),
   ("evaluate --checkpoint={pretrained} --data=prepared", "another vocabulary"),
   (
-    "reproduce --checkpoint={pretrained} --data_dir=labels --workdir=new",
+    "reproduce --checkpoint={pretrained} --data=labels --workdir=new",
     "nothing to reproduce: give --table",
   ),
   (
-    "reproduce --checkpoint={pretrained} --data_dir=labels --workdir=new --table=1",
+    "reproduce --checkpoint={pretrained} --data=labels --workdir=new --table=1",
     "--table=1: must be among 2, 3",
   ),
   (
-    "reproduce --checkpoint={pretrained} --data_dir=labels --workdir=run --table=5",
+    "reproduce --checkpoint={pretrained} --data=labels --workdir=run --table=5",
     "holds 'config.json' and no results",
   ),
-  ("reproduce --checkpoint=nothing --data_dir=labels --workdir=new --table=5", "no checkpoint in"),
+  ("reproduce --checkpoint=nothing --data=labels --workdir=new --table=5", "no checkpoint in"),
   (
-    "reproduce --checkpoint={finetuned} --data_dir=labels --workdir=new --table=5",
+    "reproduce --checkpoint={finetuned} --data=labels --workdir=new --table=5",
     "is fine-tuned; give a pre-trained",
   ),
   (
-    "zero_shot --checkpoint={pretrained} --data_dir=labels",
-    "--data_dir=labels: no task can be evaluated; the tasks are cola, ",
+    "zero_shot --checkpoint={pretrained} --data=labels",
+    "--data=labels: no task can be evaluated; the tasks are cola, ",
   ),
   (
-    "zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=cola",
+    "zero_shot --checkpoint={pretrained} --data=labels --tasks=cola",
     "no folder 'glue/CoLA' here",
   ),
-  ("zero_shot --checkpoint={pretrained} --data_dir=nothing", "--data_dir=nothing: no such folder"),
+  ("zero_shot --checkpoint={pretrained} --data=nothing", "--data=nothing: no such folder"),
   (
-    "zero_shot --checkpoint={pretrained} --data_dir=labels --tasks=rte",
+    "zero_shot --checkpoint={pretrained} --data=labels --tasks=rte",
     "--tasks=rte: must be among cola, sst2",
   ),
   (
-    "zero_shot --checkpoint=prepared --data_dir=labels --history",
+    "zero_shot --checkpoint=prepared --data=labels --history",
     "no checkpoints/ here; give the workdir of a run",
   ),
-  ("predict --checkpoint={finetuned} --input=rows.tsv --output=text.txt", "already exists; name"),
-  ("zero_shot --checkpoint={pretrained} --data_dir=labels --json=text.txt", "already exists; name"),
+  ("predict --checkpoint={finetuned} --input=rows.tsv --out=text.txt", "already exists; name"),
+  ("zero_shot --checkpoint={pretrained} --data=labels --out=text.txt", "already exists; name"),
   (
-    "zero_shot --checkpoint={pretrained} --data_dir=labels --json=nothing/a.json",
+    "zero_shot --checkpoint={pretrained} --data=labels --out=nothing/a.json",
     "nothing/a.json: no such folder",
   ),
   ("generate --checkpoint={pretrained}", "prompt"),
@@ -483,8 +484,8 @@ CASES = [
     "--config: a FinetuneConfig; what is measured",
   ),
   (
-    "benchmark --config=tiny.py --json=nothing/here.json",
-    "--json=nothing/here.json: no such folder",
+    "benchmark --config=tiny.py --out=nothing/here.json",
+    "--out=nothing/here.json: no such folder",
   ),
   ("report", "missing --workdir"),
   ("report --workdir=nothing", "--workdir=nothing: no such folder; name the folder of a run"),
@@ -555,74 +556,77 @@ CASES = [
     "export --checkpoint=release --out=run --format=hf",
     "run is there already; choose another place",
   ),
-  ("import_weights --path=release --out=new", "missing --format"),
+  ("import_weights --checkpoint=release --out=new", "missing --format"),
   (
-    "import_weights --format= --path=release --out=new",
+    "import_weights --format= --checkpoint=release --out=new",
     "--format=: must be one of hf, npz, onnx, openai, safetensors",
   ),
   (
-    "import_weights --format=torch --path=release --out=new",
+    "import_weights --format=torch --checkpoint=release --out=new",
     "--format=torch: must be one of hf, npz, onnx, o",
   ),
   (
-    "import_weights --format=openai --path=nothing --out=new",
+    "import_weights --format=openai --checkpoint=nothing --out=new",
     "nothing/encoder_bpe_40000.json: missing",
   ),
   (
-    "import_weights --format=openai --path=text.txt --out=new",
+    "import_weights --format=openai --checkpoint=text.txt --out=new",
     "text.txt/encoder_bpe_40000.json: cannot be read",
   ),
   (
-    "import_weights --format=openai --path=foreign --out=new",
+    "import_weights --format=openai --checkpoint=foreign --out=new",
     "foreign/vocab.bpe:2: makes 'aa</w>'",
   ),
   (
-    "import_weights --format=openai --path=release --out=run",
+    "import_weights --format=openai --checkpoint=release --out=run",
     "run is there already; choose another place",
   ),
   (
-    "import_weights --format=openai --path=release --out=text.txt",
+    "import_weights --format=openai --checkpoint=release --out=text.txt",
     "text.txt is there already; choose another place",
   ),
-  ("import_weights --format=openai --path=release --out=/proc/new", "cannot write /proc/new: "),
   (
-    "import_weights --format=openai --path=released_half --out=new",
+    "import_weights --format=openai --checkpoint=release --out=/proc/new",
+    "cannot write /proc/new: ",
+  ),
+  (
+    "import_weights --format=openai --checkpoint=released_half --out=new",
     "params_4.npy: not a piece of a release",
   ),
   (
-    "import_weights --format=openai --path=released_nine --out=new",
+    "import_weights --format=openai --checkpoint=released_nine --out=new",
     "params_9.npy: missing; a release has params_0",
   ),
   (
-    "import_weights --format=openai --path=released_pickle --out=new",
+    "import_weights --format=openai --checkpoint=released_pickle --out=new",
     "params_4.npy: not a piece of a release",
   ),
   (
-    "import_weights --format=openai --path=released_words --out=new",
+    "import_weights --format=openai --checkpoint=released_words --out=new",
     "61 rows of tokens, and the vocabulary has 60",
   ),
   (
-    "import_weights --format=openai --path=released_shapes --out=new",
+    "import_weights --format=openai --checkpoint=released_shapes --out=new",
     "array 3 has the shape [71]: should be [72]",
   ),
   (
-    "import_weights --format=hf --path=nothing --out=new",
+    "import_weights --format=hf --checkpoint=nothing --out=new",
     "nothing: no model.safetensors or pytorch_model.bin here",
   ),
   (
-    "import_weights --format=hf --path=release --out=new",
+    "import_weights --format=hf --checkpoint=release --out=new",
     "release: no model.safetensors or pytorch_model.bin here",
   ),
   (
-    "import_weights --format=hf --path=hf_bert --out=new",
+    "import_weights --format=hf --checkpoint=hf_bert --out=new",
     "hf_bert/config.json: model_type 'bert': should be one of",
   ),
   (
-    "import_weights --format=hf --path=hf --out=new",
+    "import_weights --format=hf --checkpoint=hf --out=new",
     "hf/model.safetensors: not a safetensors file (",
   ),
   (
-    "import_weights --format=npz --path=release --out=new",
+    "import_weights --format=npz --checkpoint=release --out=new",
     "release: not a complete exported model (",
   ),
   ("serve --checkpoint=nothing --port=0", "no checkpoint in"),
@@ -630,19 +634,26 @@ CASES = [
   ("serve --checkpoint={pretrained} --port=http", "--port=http: "),
   ("serve --checkpoint={pretrained} --host=1.2.3.4 --port=0", "--host=1.2.3.4 --port=0: Cannot"),
   ("serve --checkpoint={pretrained} --host=a..b", "--host=a..b: not an address of this machine"),
-  ("verify --a={pretrained} --b=nothing --text=the", "no checkpoint in"),
-  ("verify --a={pretrained} --b=hf_bert --text=the", "hf_bert/config.json: model_type 'bert'"),
+  ("verify --checkpoint={pretrained} --checkpoint=nothing --text=the", "no checkpoint in"),
   (
-    "verify --a=released_half --b={pretrained} --text=the",
+    "verify --checkpoint={pretrained} --checkpoint=hf_bert --text=the",
+    "hf_bert/config.json: model_type 'bert'",
+  ),
+  (
+    "verify --checkpoint=released_half --checkpoint={pretrained} --text=the",
     "params_4.npy: not a piece of a release",
   ),
-  ("verify --a={pretrained} --b={pretrained}", "no text: give one with --text=TEXT"),
-  ("verify --a={pretrained} --b={pretrained} --text=", "no text of two tokens"),
   (
-    "verify --a={pretrained} --b={pretrained} --text=the --tolerance=-1",
+    "verify --checkpoint={pretrained} --checkpoint={pretrained}",
+    "no text: give one with --text=TEXT",
+  ),
+  ("verify --checkpoint={pretrained} --checkpoint={pretrained} --text=", "no text of two tokens"),
+  (
+    "verify --checkpoint={pretrained} --checkpoint={pretrained} --text=the --tolerance=-1",
     "--tolerance=-1.0: must be at least 0",
   ),
-  ("verify --a={pretrained} --text=the", "missing --b"),
+  ("verify --checkpoint={pretrained} --text=the", "two models are compared: --checkpoint=A --ch"),
+  ("verify --a={pretrained} --b={pretrained} --text=the", "--a is now --checkpoint"),
   ("harness --checkpoint={pretrained}", "missing --tasks"),
   ("harness --checkpoint={pretrained} --tasks=cola --limit=-1", "--limit=-1: "),
 ]
@@ -704,7 +715,10 @@ def test_the_exit_code_of_verify_is_its_result(
   loaded.params["trunk"]["positions"][0] += difference
   npz.save(str(tmp_path / "other"), loaded.params, loaded.meta, loaded.step, loaded.tokenizer)
   returned, out, err = launch(
-    "verify", f"--a={world.paths['pretrained']}", f"--b={tmp_path / 'other'}", "--text=the cat"
+    "verify",
+    f"--checkpoint={world.paths['pretrained']}",
+    f"--checkpoint={tmp_path / 'other'}",
+    "--text=the cat",
   )
   assert (returned, err) == (code, "")
   assert out.endswith("not equal within 0.0001\n" if code else "\nequal within 0.0001\n")
@@ -738,7 +752,7 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
 def test_weights_are_imported_and_exported(world, launch, spacy_there, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   for command in (
-    f"import_weights --format=openai --path={world.folder}/release --out=run",
+    f"import_weights --format=openai --checkpoint={world.folder}/release --out=run",
     "export --checkpoint=run --format=openai --out=again",
   ):
     assert launch(*command.split())[::2] == (0, "")
@@ -775,14 +789,14 @@ def test_programs_end_with_commands_that_work(world, launch, monkeypatch, tmp_pa
   assert "newest checkpoint is run, that with the lowest valid_loss run/best" in closing
   assert launch("evaluate", *commands["evaluate"])[0] == 0
   assert launch("generate", *filled(commands["generate"], prompt="the", max_tokens="2"))[0] == 0
-  task = filled(commands["finetune"], data_dir=task, workdir="labels", config="table.py")
+  task = filled(commands["finetune"], data=task, workdir="labels", config="table.py")
   Path("table.py").write_text(
     (ROOT / "configs/finetune.py").read_text().replace("task: str", "task='table'")
   )
   closing, commands = follow("finetune", *task, "--config.batch_size=16", "--config.train.epochs=1")
   assert closing.endswith("the best checkpoint is labels/best")
   assert launch("evaluate", *commands["evaluate"])[0] == 0
-  rows = {"input": f"{here}/rows.tsv", "output": "labels.tsv"}
+  rows = {"input": f"{here}/rows.tsv", "out": "labels.tsv"}
   assert launch("predict", *filled(commands["predict"], **rows))[0] == 0
   assert launch("visualize", *filled(commands["visualize"], text="the cat"))[0] == 0
   assert {"labels.tsv", "page.html"} <= set(os.listdir())

@@ -138,7 +138,7 @@ def prepare(
       print(f"left out: {name} ({error})", file=sys.stderr)
   if not prepared:
     raise InputError(
-      f"--data_dir={data_dir}: no task can be evaluated; the tasks are {', '.join(TASKS)}"
+      f"--data={data_dir}: no task can be evaluated; the tasks are {', '.join(TASKS)}"
     )
   return prepared
 

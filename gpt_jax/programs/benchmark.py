@@ -125,8 +125,7 @@ def _parts(
     parts["finetuning"] = functools.partial(finetuning, data_dir=data_dir, tokenizer=tokenizer)
   elif data_dir or tokenizer or "finetuning" in only:
     raise InputError(
-      "finetuning needs both --data_dir, with glue/ in it, and --tokenizer, "
-      "the folder of a vocabulary"
+      "finetuning needs both --data, with glue/ in it, and --tokenizer, the folder of a vocabulary"
     )
   for part in only:
     if part not in parts:
@@ -137,9 +136,9 @@ def _parts(
 def _check_output(path: str) -> None:
   """Raises InputError unless a file can be written there; "" is no output."""
   if os.path.isdir(path):
-    raise InputError(f"--json={path}: a folder; name a file")
+    raise InputError(f"--out={path}: a folder; name a file")
   if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-    raise InputError(f"--json={path}: no such folder; name a file")
+    raise InputError(f"--out={path}: no such folder; name a file")
 
 
 def step(config: PretrainConfig) -> Measured:

@@ -114,7 +114,7 @@ class FinetuneConfig:
     0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
   )
   trunk: Any = option(
-    TransformerConfig(), "the trunk for --pretrained=none; a checkpoint brings its own"
+    TransformerConfig(), "the trunk for --checkpoint=none; a checkpoint brings its own"
   )
   optim: OptimConfig = option(
     OptimConfig(learning_rate=None, schedule="linear", warmup_steps=0, warmup_share=None),
@@ -266,20 +266,20 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     return _start_from_scratch(config, tokenizer)
   if tokenizer:
     raise InputError(
-      "--tokenizer is for --pretrained=none; a checkpoint brings its own: leave it out"
+      "--tokenizer is for --checkpoint=none; a checkpoint brings its own: leave it out"
     )
   loaded = load_model(pretrained)
   trunk = loaded.spec.trunk
   format = loaded.meta.get("sequence_format", to_json(GPTFormat()))
   if format != to_json(GPTFormat()):
     raise InputError(
-      f"--pretrained={pretrained}: fine-tuned on sequences of {format.get('type')!r}; this program "
+      f"--checkpoint={pretrained}: fine-tuned on sequences of {format.get('type')!r}; this program "
       "writes GPT's, with which its special tokens do not mix"
     )
   trunk_is_set = config.trunk != FinetuneConfig.trunk
   if trunk_is_set and config.trunk != trunk:
     raise InputError(
-      "config.trunk is for --pretrained=none; a checkpoint brings its own: leave these settings out"
+      "config.trunk is for --checkpoint=none; a checkpoint brings its own: leave these settings out"
     )
   blocks = getattr(trunk, "layers", 1)
   if (config.transfer_layers or 0) > blocks:
@@ -300,7 +300,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
 def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
   if not tokenizer:
     raise InputError(
-      "--pretrained=none needs --tokenizer=DIR, the folder of a vocabulary "
+      "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "
       "(DIR/tokenizer of prepare)"
     )
   vocabulary = load_tokenizer(tokenizer)

@@ -38,10 +38,10 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
     InputError: an existing `out`; two models of one task, or a model of none of GLUE's; a missing
       test file, or one whose number of rows is not GLUE's.
   """
-  if not checkpoints:
-    raise InputError("--checkpoints is empty; give one or more fine-tuned on tasks of GLUE")
+  if not any(checkpoints):
+    raise InputError("--checkpoint is empty; give one or more fine-tuned on tasks of GLUE")
   if data_dir.startswith("tfds:"):
-    raise InputError(f"--data_dir={data_dir}: TFDS shuffles the rows; use GLUE's official files")
+    raise InputError(f"--data={data_dir}: TFDS shuffles the rows; use GLUE's official files")
   _check_out(out)
   encoded = _encode_all(checkpoints, data_dir)
   sources = _sources(encoded, data_dir)
@@ -71,7 +71,7 @@ def _encode_all(checkpoints: Sequence[str], data_dir: str) -> dict[str, dict[Tes
     task = _task_of(loaded)
     if task in paths:
       raise InputError(
-        f"--checkpoints: {paths[task]} and {path} are both of {task}; give one of them"
+        f"--checkpoint: {paths[task]} and {path} are both of {task}; give one of them"
       )
     paths[task] = path
     encoded[path] = {}
@@ -104,7 +104,7 @@ def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str
     probabilities = predictor(examples, 32)
     if not np.isfinite(probabilities).all():
       raise InputError(
-        f"--checkpoints: {path} predicts nan for {test_set.task}; its training has diverged"
+        f"--checkpoint: {path} predicts nan for {test_set.task}; its training has diverged"
       )
     task = find(test_set.task)
     assert isinstance(task, Task)  # one label per example, as all of GLUE
@@ -116,13 +116,13 @@ def _task_of(loaded: LoadedModel) -> str:
   """The task that a checkpoint was trained on, e.g. "mnli"."""
   if loaded.task is None:
     raise InputError(
-      f"--checkpoints: {loaded.path} is a language model without a head; fine-tune it first"
+      f"--checkpoint: {loaded.path} is a language model without a head; fine-tune it first"
     )
   name = loaded.task.name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   if trained_on(name) not in tasks:
     raise InputError(
-      f"--checkpoints: {loaded.path} is fine-tuned on {name}, not on a task of GLUE; "
+      f"--checkpoint: {loaded.path} is fine-tuned on {name}, not on a task of GLUE; "
       f"these are {', '.join(tasks)}"
     )
   return trained_on(name)

@@ -110,11 +110,11 @@ def _check_source(
   source: str | None, data_dir: str | None, split: str | None, keep: Sequence[str]
 ) -> None:
   if (source is None) == (data_dir is None):
-    raise InputError("give either --input, a file of rows, or --data_dir, the folder of the task")
+    raise InputError("give either --input, a file of rows, or --data, the folder of the task")
   if split and data_dir is None:
-    raise InputError(f"--split={split} needs --data_dir; --input predicts all rows of its file")
+    raise InputError(f"--split={split} needs --data; --input predicts all rows of its file")
   if keep and source is None:
-    raise InputError(f"--keep={','.join(keep)} copies columns of --input; --data_dir has none")
+    raise InputError(f"--keep={','.join(keep)} copies columns of --input; --data has none")
 
 
 def _check_threshold(threshold: float | None, precision: float | None) -> None:
@@ -181,7 +181,7 @@ def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split
   if source is None:
     examples = task.examples(data_dir or "", split)
     if not examples:
-      raise InputError(f"--data_dir={data_dir}: no examples in the {split} split of {task.name}")
+      raise InputError(f"--data={data_dir}: no examples in the {split} split of {task.name}")
     return examples
   for row in read_rows(source, task):
     try:
@@ -338,18 +338,18 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   if output == "-":
     return
   if os.path.isdir(output):
-    raise InputError(f"--output={output} is a folder; name a file")
+    raise InputError(f"--out={output} is a folder; name a file")
   exists = os.path.exists(output)
   if exists and source and os.path.exists(source) and os.path.samefile(output, source):
-    raise InputError(f"--output={output} is the input; name another file")
+    raise InputError(f"--out={output} is the input; name another file")
   if exists and data_dir and Path(output).resolve().is_relative_to(Path(data_dir).resolve()):
-    raise InputError(f"--output={output} is a file of --data_dir; name another file")
-  refuse_existing(output, "--output", overwrite)
+    raise InputError(f"--out={output} is a file of --data; name another file")
+  refuse_existing(output, "--out", overwrite)
   if not output.endswith(_SUFFIXES):
     suffix = Path(output).suffix
     kind = "Excel workbooks are not written" if suffix == ".xlsx" else "the suffix is the format"
     raise InputError(
-      f"--output={output}: {kind}; name a file in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
+      f"--out={output}: {kind}; name a file in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
     )
 
 
@@ -363,4 +363,4 @@ def _open_output(output: str) -> Iterator[IO[str]]:
     with atomic_file(output) as file:
       yield file
   except OSError as error:
-    raise InputError(f"--output={output}: {error.strerror or error}") from error
+    raise InputError(f"--out={output}: {error.strerror or error}") from error

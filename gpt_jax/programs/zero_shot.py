@@ -56,7 +56,7 @@ def run(
 
 def _check_out(out: str, overwrite: bool) -> None:
   if os.path.isdir(out):
-    raise InputError(f"--json={out} is a folder; name a file")
+    raise InputError(f"--out={out} is a folder; name a file")
   if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-    raise InputError(f"--json={out}: no such folder; name a file in an existing one")
-  refuse_existing(out, "--json", overwrite)
+    raise InputError(f"--out={out}: no such folder; name a file in an existing one")
+  refuse_existing(out, "--out", overwrite)

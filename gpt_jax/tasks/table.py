@@ -33,7 +33,7 @@ _NUM_COLUMNS = {"classification": 1, "entailment": 2, "similarity": 2}
 @register("table_task")
 @dataclasses.dataclass(frozen=True)
 class TableTask:
-  """Files relative to --data_dir; .csv and .jsonl by their suffix, any other file is TSV."""
+  """Files relative to --data; .csv and .jsonl by their suffix, any other file is TSV."""
 
   train: str = option("train.tsv", "file of the training rows")
   dev: str = option("dev.tsv", "file of the rows to evaluate on")

@@ -270,7 +270,7 @@ class Task:
 
   def _read_tfds(self, data_dir: str, split: str) -> Iterator[Row]:
     if not self.tfds:
-      raise InputError(f"--data_dir=tfds:{data_dir}: task {self.name} is not in TFDS")
+      raise InputError(f"--data=tfds:{data_dir}: task {self.name} is not in TFDS")
     make_rows = self.tfds_rows or self._rows_by_column
     for data_set in self.tfds:
       total = dropped = 0

@@ -77,13 +77,13 @@ def load_warm_start(
   loaded = load_model(checkpoint)
   if loaded.tokenizer.hash != tokenizer.hash:
     raise InputError(
-      f"--pretrained={checkpoint}: its vocabulary is not that of the prepared text, "
+      f"--checkpoint={checkpoint}: its vocabulary is not that of the prepared text, "
       f"{loaded.tokenizer.difference(tokenizer.hash)}; prepare the text with --tokenizer=DIR, the "
       "folder of the checkpoint's tokenizer"
     )
   if loaded.spec.attention != attention:
     raise InputError(
-      f"--pretrained={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
+      f"--checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
       f"{attention}; use a config with the checkpoint's objective"
     )
   extended = loaded.tokenizer.with_special(*special)
@@ -109,7 +109,7 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
     if trunk == default:
       return loaded
     kinds = f"{type(trunk).__name__}, the checkpoint a {type(loaded).__name__}"
-    raise InputError(f"--pretrained={checkpoint}: the config's trunk is a {kinds}")
+    raise InputError(f"--checkpoint={checkpoint}: the config's trunk is a {kinds}")
   changes, differences = {}, []
   for field in dataclasses.fields(trunk):
     mine, theirs = getattr(trunk, field.name), getattr(loaded, field.name)
@@ -119,7 +119,7 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
       differences.append(f"trunk.{field.name}={mine}, the checkpoint's is {theirs}")
   if differences:
     raise InputError(
-      f"--pretrained={checkpoint} brings its own sizes: {'; '.join(differences)}; leave them out, "
+      f"--checkpoint={checkpoint} brings its own sizes: {'; '.join(differences)}; leave them out, "
       "as configs/gpt1.py does"
     )
   return dataclasses.replace(loaded, **changes)

@@ -191,8 +191,8 @@ def test_finetune(kill, start, finetuned, tmp_path, attempts):
   (tmp_path / "config.json").write_text(json.dumps(tree))
   flags = (
     f"--config={config}",
-    f"--data_dir={finetuned.data_dir}",
-    f"--pretrained={finetuned.pretrained}",
+    f"--data={finetuned.data_dir}",
+    f"--checkpoint={finetuned.pretrained}",
   )
 
   def results(workdir):

@@ -30,7 +30,7 @@ def programs(prepared, finetuned, tmp_path):
     f"  return from_json(json.load(open({str(tmp_path / 'config.json')!r})))\n"
   )
   run = f"--checkpoint={finetuned.workdir}/seed_0"
-  start = f"--data_dir={finetuned.data_dir}", f"--pretrained={finetuned.pretrained}"
+  start = f"--data={finetuned.data_dir}", f"--checkpoint={finetuned.pretrained}"
   small = "trunk.layers=1", "trunk.width=16", "trunk.heads=2", "trunk.context=16"
   small += "data.length=16", "data.batch_size=8", "train.steps=6", "train.log_every=1"
   return {
@@ -43,7 +43,7 @@ def programs(prepared, finetuned, tmp_path):
     ),
     "finetune": (f"--config={config}", *start, "--workdir="),
     "export": (run, "--format=npz", "--out="),
-    "predict": (run, f"--input={finetuned.data_dir}/dev.tsv", "--output="),
+    "predict": (run, f"--input={finetuned.data_dir}/dev.tsv", "--out="),
     "evaluate": (run, f"--data={finetuned.data_dir}", "--split="),
     "generate": (f"--checkpoint={finetuned.pretrained}", "--prompt=the cat", "--max_tokens="),
   }

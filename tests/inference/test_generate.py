@@ -166,7 +166,7 @@ def test_the_command_line(run):
     "--temperature=0",
     "--prompt=The cat, on\nthe mat",
   ]
-  done = launch(*flags, "--prompts_file=-", input="the dog\n")
+  done = launch(*flags, "--input=-", input="the dog\n")
   assert (done.returncode, done.stderr) == (0, "")
   first, second = generate.run(
     run, ["the cat, on\nthe mat", "the dog"], max_tokens=4, temperature=0
@@ -175,9 +175,9 @@ def test_the_command_line(run):
 
 
 def test_a_missing_prompts_file_is_one_line(run):
-  done = launch(f"--checkpoint={run}", "--prompts_file=nowhere.txt")
+  done = launch(f"--checkpoint={run}", "--input=nowhere.txt")
   assert done.returncode == 2
   assert (
-    done.stderr.startswith("error: --prompts_file=nowhere.txt: cannot be read")
+    done.stderr.startswith("error: --input=nowhere.txt: cannot be read")
     and done.stderr.count("\n") == 1
   )

@@ -282,7 +282,7 @@ def test_a_submission_of_full_size(model_of, tmp_path):
   write_test_file(tmp_path, "CoLA.tsv", 1063)
   model, out = model_of("cola"), tmp_path / "submission.zip"
   command = [sys.executable, ROOT / "launch" / "glue.py"]
-  making = [*command, f"--checkpoints={model}", f"--data_dir={tmp_path}", f"--out={out}"]
+  making = [*command, f"--checkpoint={model}", f"--data={tmp_path}", f"--out={out}"]
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
   made = subprocess.run(making, capture_output=True, text=True, env=environment)
   assert made.returncode == 0, made.stderr

@@ -95,7 +95,7 @@ def test_padding_changes_no_example(config, glue, make_run, tiny_tokenizer):
 
 @pytest.mark.parametrize("given", [{}, {"data_dir": "x"}, {"tokenizer": "x"}])
 def test_finetuning_needs_its_data(config, given):
-  with pytest.raises(InputError, match="finetuning needs both --data_dir"):
+  with pytest.raises(InputError, match="finetuning needs both --data"):
     benchmark.run(config, ("finetuning",), **given)
 
 

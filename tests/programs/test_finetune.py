@@ -423,7 +423,7 @@ def test_a_head_alone_does_not_mean_that_special_rows_are_trained(
 def test_from_scratch(finetuned, first_state, tmp_path):
   trunk = TransformerConfig(context=32, layers=1, width=16, heads=2)
   config = dataclasses.replace(finetuned.config, trunk=trunk)
-  with pytest.raises(InputError, match="--pretrained=none needs --tokenizer"):
+  with pytest.raises(InputError, match="--checkpoint=none needs --tokenizer"):
     finetune.run(config, finetuned.data_dir, "none", str(tmp_path / "run"))
   tokenizer = f"{finetuned.pretrained}/tokenizer"
   params = first_state(config, finetuned.data_dir, "none", tokenizer=tokenizer).params
@@ -531,7 +531,7 @@ def test_other_transforms(finetuned, tmp_path, transform, columns, outputs):
 
 def test_a_checkpoint_brings_its_own_trunk(finetuned, tmp_path):
   config = dataclasses.replace(finetuned.config, trunk=TransformerConfig(layers=3))
-  with pytest.raises(InputError, match="config.trunk is for --pretrained=none"):
+  with pytest.raises(InputError, match="config.trunk is for --checkpoint=none"):
     finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
 
 

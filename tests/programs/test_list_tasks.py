@@ -135,7 +135,7 @@ def test_a_task_with_another_kind_of_labels_is_listed(monkeypatch, tmp_path):
 
 
 def test_a_data_dir_that_is_no_folder_is_refused(tmp_path):
-  with pytest.raises(InputError, match=r"^--data_dir=.*nowhere: no such folder$"):
+  with pytest.raises(InputError, match=r"^--data=.*nowhere: no such folder$"):
     list_tasks.run(str(tmp_path / "nowhere"))
 
 
@@ -148,7 +148,7 @@ def launch(*arguments, **kwargs):
 
 def test_the_command_prints_a_table(files):
   data_dir = files({"glue/CoLA/train.tsv": COLA * 1200, "glue/CoLA/dev.tsv": DEV})
-  process = launch(f"--data_dir={data_dir}")
+  process = launch(f"--data={data_dir}")
   out, err = process.communicate()
   assert (process.returncode, err) == (0, "")
   header, *rows, note = out.splitlines()

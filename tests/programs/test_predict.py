@@ -259,7 +259,7 @@ def test_an_interrupted_run_keeps_the_old_output(checkpoint, tmp_path, monkeypat
 def test_an_unwritable_output_is_refused(checkpoint, tmp_path, monkeypatch, output, message):
   monkeypatch.setattr(LoadedModel, "predictor", lambda self: pytest.fail)  # refused earlier
   source = write(tmp_path, "in.txt", "the cat\n")
-  with pytest.raises(InputError, match=f"--output=.*{message}"):
+  with pytest.raises(InputError, match=f"--out=.*{message}"):
     predict.run(checkpoint, source, str(tmp_path / output))
   assert open(source, encoding="utf-8").read() == "the cat\n"
 
@@ -297,7 +297,7 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
   dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
   (tmp_path / "link").symlink_to(tmp_path / "data")
   for folder in ("data", "link"):
-    with pytest.raises(InputError, match="--output=.* is a file of --data_dir; name another file"):
+    with pytest.raises(InputError, match="--out=.* is a file of --data; name another file"):
       predict.run(
         checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev", overwrite=True
       )
@@ -307,7 +307,7 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
   "given", [{}, {"source": "x", "data_dir": "y"}, {"source": "x", "data_dir": ""}]
 )
 def test_either_a_file_or_a_split(checkpoint, given):
-  with pytest.raises(InputError, match="give either --input, a file of rows, or --data_dir"):
+  with pytest.raises(InputError, match="give either --input, a file of rows, or --data"):
     predict.run(checkpoint, **given)
 
 
@@ -315,7 +315,7 @@ def test_an_existing_output_is_replaced_only_on_request(checkpoint, tmp_path, mo
   source, output = write(tmp_path, "in.txt", "the cat\n"), write(tmp_path, "out.tsv", "mine")
   with monkeypatch.context() as patch:
     patch.setattr(predict, "load_ensemble", lambda *_: pytest.fail())  # refused before any work
-    with pytest.raises(InputError, match="--output=.*out.tsv already exists; .*--overwrite"):
+    with pytest.raises(InputError, match="--out=.*out.tsv already exists; .*--overwrite"):
       predict.run(checkpoint, source, output)
   assert open(output, encoding="utf-8").read() == "mine"
   predict.run(checkpoint, source, output, overwrite=True)
@@ -468,8 +468,8 @@ def test_a_damaged_dev_set_is_noticed(large_dev_set, texts, name, change, messag
     ({"threshold": float("nan")}, "--threshold=nan: must be a probability, from 0 to 1"),
     ({"threshold": -0.1}, "--threshold=-0.1: must be a probability"),
     ({"precision": 1.0}, "--precision=1.0: must be between 0 and 1, for example 0.95"),
-    ({"output": "labels.xlsx"}, "--output=labels.xlsx: Excel workbooks are not written; name a"),
-    ({"output": "labels"}, "--output=labels: the suffix is the format; name a file in .tsv, .csv"),
+    ({"output": "labels.xlsx"}, "--out=labels.xlsx: Excel workbooks are not written; name a"),
+    ({"output": "labels"}, "--out=labels: the suffix is the format; name a file in .tsv, .csv"),
     ({"keep": ["id"]}, "--keep=id: .*in.txt has no such column; it has 'text'"),
   ],
 )
@@ -477,7 +477,7 @@ def test_flags_that_do_not_fit(checkpoint, texts, arguments, message):
   with pytest.raises(InputError, match=message):
     predict.run(checkpoint, texts, **arguments)
   if "keep" in arguments:
-    with pytest.raises(InputError, match="--keep=id copies columns of --input; --data_dir has"):
+    with pytest.raises(InputError, match="--keep=id copies columns of --input; --data has"):
       predict.run(checkpoint, data_dir=".", **arguments)
 
 

@@ -262,7 +262,7 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
     f"| **ours** | {100 * value['full/mnli']:.1f} | 90.0 |  |  |  | {100 * value['full/rte']:.1f} |"
     in report
   )
-  assert "- wnli: --data_dir" in report and "- snli: --data_dir" in report
+  assert "- wnli: --data" in report and "- snli: --data" in report
 
 
 def test_figure_2_leaves_out_tasks_without_data(world, files, made_up, tmp_path, monkeypatch):
@@ -389,14 +389,12 @@ def test_figures_have_error_bars_over_seeds(tmp_path):
 
 
 def test_nothing_to_run_is_an_error(world, tmp_path):
-  with pytest.raises(
-    InputError, match="nothing to run with --data_dir=.*no folder 'glue/MNLI' here"
-  ):
+  with pytest.raises(InputError, match="nothing to run with --data=.*no folder 'glue/MNLI' here"):
     reproduce.run(
       str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], budget="small"
     )
   with pytest.raises(
-    InputError, match="nothing to run with --data_dir=.*: no such task is in these tables"
+    InputError, match="nothing to run with --data=.*: no such task is in these tables"
   ):
     reproduce.run(
       str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], tasks=["cola"]
@@ -413,7 +411,7 @@ def test_nothing_to_run_is_an_error(world, tmp_path):
     "no folder 'glue/MNLI' here; it should contain the official files; no folder 'snli_1.0' here"
   )
   assert reasons in str(error.value) and "SciTail" not in str(error.value)
-  with pytest.raises(InputError, match="--data_dir=nothing: no such folder"):
+  with pytest.raises(InputError, match="--data=nothing: no such folder"):
     reproduce.run(str(tmp_path / "out"), world.paths["transformer"], "nothing", table=["2"])
   assert not (tmp_path / "out").exists()
 
