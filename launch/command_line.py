@@ -124,8 +124,10 @@ def defaults(program: str) -> dict[str, Any]:
   return {argument.arg: ast.literal_eval(node) for argument, node in pairs if node is not None}
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[[], None], positional: str | None = None) -> None:
   """Parses the flags, sets the process up and calls main().
+
+  `positional` is a flag whose value may also be given without its name, as in label.py my.csv.
 
   Modules that import JAX are imported within main(), so that --help and flag errors are immediate.
   User errors (InputError, a full disk) print one line to standard error and exit with code 2; all
@@ -137,7 +139,8 @@ def run(main: Callable[[], None]) -> None:
     completion.answer(_own_flags())
   _catch_interrupts()
   try:
-    if _parse(sys.argv, main.__globals__["__doc__"]):
+    argv = _name_value(sys.argv, positional) if positional else sys.argv
+    if _parse(argv, main.__globals__["__doc__"]):
       _tune_malloc()
       _set_up_jax()
       warnings.formatwarning = _format_warning
@@ -280,6 +283,15 @@ def _take_changes(argv: list[str]) -> list[str]:
         raise InputError(f"--config.{name} needs a value: --config.{name}=VALUE")
     _changes.append((name, value))
   return left
+
+
+def _name_value(argv: list[str], name: str) -> list[str]:
+  """Puts --name= before the only argument that is no flag, unless the flag is there already."""
+  words = _stray_words(argv)
+  if len(words) != 1 or any(re.match(rf"--?{name}(=|$)", argument) for argument in argv):
+    return argv
+  index = argv.index(words[0], 1)
+  return [*argv[:index], f"--{name}={words[0]}", *argv[index + 1 :]]
 
 
 def _stray_words(argv: list[str]) -> list[str]:

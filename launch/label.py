@@ -1,8 +1,7 @@
 """Makes a classifier of one table of labeled texts, and says what it can be trusted with.
 
-python launch/label.py --input=my.csv --checkpoint=runs/small --workdir=runs/my [--precision=0.95]
-python launch/label.py --input=my.csv --text=subject --text=body --label=team --checkpoint=DIR
-  --workdir=DIR
+python launch/label.py my.csv --checkpoint=runs/small --workdir=runs/my [--precision=0.95]
+python launch/label.py my.csv --text=subject --text=body --label=team --checkpoint=DIR --workdir=DIR
 """
 
 from absl import flags
@@ -46,4 +45,4 @@ def main():
 
 
 if __name__ == "__main__":
-  command_line.run(main)
+  command_line.run(main, positional="input")

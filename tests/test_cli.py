@@ -346,6 +346,12 @@ CASES = [
     "--config: a PretrainConfig; fine-tuning takes that of configs/finetune.py:TASK",
   ),
   # Use.
+  ("label nothing.csv --checkpoint={pretrained} --workdir=new", "nothing.csv: No such file"),
+  (
+    "label rows.tsv --input=rows.tsv --checkpoint={pretrained} --workdir=new",
+    "unexpected argument 'rows.tsv'",
+  ),
+  ("label a.csv b.csv --checkpoint={pretrained} --workdir=new", "unexpected argument 'a.csv'"),
   ("tasks --data_dir=labels", "--data_dir is now --data"),
   ("tasks --data=nothing", "--data=nothing: no such folder"),
   ("predict --checkpoint={pretrained} --input=rows.tsv", "a language model without a head"),
