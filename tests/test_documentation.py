@@ -69,7 +69,8 @@ def test_a_missing_path_is_reported(tmp_path, text, fault):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_and_config_field_exists(page):
   for _, script, *arguments in commands(text_of(page)):
-    options = [argument.removeprefix("--").partition("=") for argument in arguments]
+    flagged = [argument for argument in arguments if argument.startswith("--")]
+    options = [argument.removeprefix("--").partition("=") for argument in flagged]
     changes = []
     for flag, _, value in options:
       if flag.startswith("config."):

@@ -18,6 +18,7 @@ from gpt_jax.parallel.processes import is_main_process
 # Fields that do not affect the result, and so may change when a run resumes.
 RESUMABLE_FIELDS = (
   "mesh.",
+  "train.remat",
   "train.log_every",
   "train.checkpoint_every",
   "train.keep_checkpoints",

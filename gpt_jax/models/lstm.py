@@ -66,9 +66,11 @@ class LSTMConfig:
     """R, the rows of the embedding table."""
     return padded_rows(self.vocab_size, self.special_tokens)
 
-  def build(self, attention: str = "causal") -> "LSTM":
+  def build(self, attention: str = "causal", remat: str = "none") -> "LSTM":
     if attention != "causal":
       raise InputError(f"trunk: an LSTM reads from left to right; {attention} needs a Transformer")
+    if remat != "none":
+      raise InputError(f"train.remat={remat}: an LSTM has no blocks to compute anew; use none")
     return LSTM(self)
 
   def parameter_count(self) -> int:

@@ -48,8 +48,9 @@ class ModelConfig:
     special = self.trunk.special_tokens if self.head else 0
     return self.trunk.vocab_size + special
 
-  def build(self) -> "Model":
-    return Model(self)
+  def build(self, remat: str = "none") -> "Model":
+    """remat: what the blocks keep for the backward pass, see models.remat."""
+    return Model(self, remat)
 
 
 def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -105,9 +106,10 @@ class Model(nn.Module):
   """A trunk, and heads that read its hidden states."""
 
   config: ModelConfig
+  remat: str = "none"
 
   def setup(self):
-    self.trunk = self.config.trunk.build(self.config.attention)
+    self.trunk = self.config.trunk.build(self.config.attention, self.remat)
     for head in self.config.heads:
       setattr(self, head.scope, head.build(self.config.trunk))
 

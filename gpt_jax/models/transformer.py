@@ -18,6 +18,7 @@ from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import INIT, NUM_SPECIAL, LayerNorm, Projection, padded_rows
+from gpt_jax.models.remat import rematerialized
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
 from gpt_jax.ops.attention_plain import attend_allowed
@@ -88,8 +89,8 @@ class TransformerConfig:
     """
     return (2 * self.layers) ** -0.5 if self.norm == "pre" else 1.0
 
-  def build(self, attention: str = "causal") -> "Transformer":
-    return Transformer(self, attention)
+  def build(self, attention: str = "causal", remat: str = "none") -> "Transformer":
+    return Transformer(self, attention, remat)
 
   def parameter_count(self) -> int:
     """Without padding rows: 116,534,784 at the paper's sizes and 40,478 ids."""
@@ -122,6 +123,7 @@ class Transformer(nn.Module):
 
   config: TransformerConfig
   attention: str = "causal"
+  remat: str = "none"
 
   def setup(self):
     c = self.config
@@ -130,7 +132,8 @@ class Transformer(nn.Module):
       self.positions = self.param("positions", INIT, (c.context, c.width))
     if c.attention_bias is not None:
       self.bias = c.attention_bias.build(c.heads)
-    self.blocks = [Block(c, name=f"block_{i}") for i in range(c.layers)]
+    block = rematerialized(Block, self.remat)
+    self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
     self.last_norm = LayerNorm(c.dtype) if c.norm == "pre" else lambda x: x
 
   def __call__(self, rows: Rows, key: Key | None = None) -> States:

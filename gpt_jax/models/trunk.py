@@ -93,8 +93,8 @@ class TrunkConfig(Protocol):
     """Path rules for the mesh axis `model`, see parallel.partition."""
     ...
 
-  def build(self, attention: str = "causal") -> Any:
-    """The Trunk. Raises InputError where it has no such attention."""
+  def build(self, attention: str = "causal", remat: str = "none") -> Any:
+    """The Trunk. Raises InputError where it has no such attention or rematerialization."""
     ...
 
   def parameter_count(self) -> int:

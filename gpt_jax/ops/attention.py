@@ -6,9 +6,11 @@ Backend. All backends are equal in value and gradient.
 Letters: B rows, H heads, T queries, S keys, K width of a head.
 """
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import jax
@@ -20,7 +22,9 @@ from gpt_jax.ops.dropout import Key
 _PREFIX = "attention_"
 
 
-class AttentionMask(NamedTuple):
+@partial(jax.tree_util.register_dataclass, meta_fields=["kind"], data_fields=["segments", "prefix"])
+@dataclasses.dataclass(frozen=True)
+class AttentionMask:
   """Which keys a query may attend to.
 
   Attributes:

@@ -397,7 +397,8 @@ def make_trainer(
   config: FinetuneConfig, spec: ModelConfig, train_set: Encoded, mesh: Mesh
 ) -> Trainer:
   """The trainer of a fine-tuning run, for every seed."""
-  model = (without_trunk_dropout(spec) if is_probe(config) else spec).build()
+  trained = without_trunk_dropout(spec) if is_probe(config) else spec
+  model = trained.build(config.train.remat)
   batches = make_batches(config, train_set, mesh)
   frozen, layerwise = trained_layers(
     parameter_shapes(spec),

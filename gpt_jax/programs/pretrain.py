@@ -201,7 +201,7 @@ def make_trainer(
   config: PretrainConfig, spec: ModelConfig, objective: Bound, mesh: Mesh, total_steps: int
 ) -> Trainer:
   """The trainer of a pre-training run; the config's trunk has its vocabulary size."""
-  model = spec.build()
+  model = spec.build(config.train.remat)
   ids = np.zeros((1, config.data.length + 1), np.int32)
   return Trainer.build(
     model,

@@ -14,6 +14,7 @@ from jax.experimental import multihost_utils
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
+from gpt_jax.models.remat import POLICIES
 from gpt_jax.training.hooks import Hook, StepContext
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.step import TrainState
@@ -29,6 +30,12 @@ class TrainConfig:
   seed: int = option(0, "of initialization, batches and dropout", low=0, high=2**32 - 1)
   microbatches: int = option(
     1, "parts of a batch whose gradients are accumulated, to save memory", low=1
+  )
+  remat: str = option(
+    "none",
+    "what the backward pass computes anew to save memory: none; dots: all but matrix products; "
+    "full: each block",
+    choices=POLICIES,
   )
   log_every: int = option(20, "between progress reports", unit="steps", low=1)
   evaluate_every: int = option(0, "between evaluations; 0: at the end only", unit="steps", low=0)
