@@ -489,7 +489,7 @@ CASES = [
   ("report", "missing --workdir"),
   ("report --workdir=nothing", "--workdir=nothing: no such folder; name the folder of a run"),
   ("report --workdir={pretrained} --workdir={finetuned}", "name the page with --out=FILE.html"),
-  ("report --workdir={pretrained} --out=new.pdf", "--out=new.pdf: a report is an HTML page"),
+  ("report --workdir={pretrained} --out=new.pdf", "--out=new.pdf: the page is HTML"),
   ("plot --workdir=nothing --out=new.png", "--workdir=nothing: no such folder"),
   ("plot --workdir={pretrained} --out=new.jpg", "the name of a picture ends in .png, .svg, .pdf"),
   ("visualize --checkpoint={pretrained} --out=new.html", "no text: give one with --text=TEXT"),

@@ -41,7 +41,7 @@ from gpt_jax.paper.seeds import format_summary, summarize
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.parallel.processes import is_main_process
-from gpt_jax.programs.report import write_report
+from gpt_jax.programs.report import report_at_end
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
@@ -197,10 +197,11 @@ def run(
   for seed in range(config.train.seed, config.train.seed + seeds):
     seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
     folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
-    results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
+    claim(folder, seeded, start.tokenizer, data_identity(data, start))
+    with report_at_end(workdir):
+      results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
   if seeds > 1:
     write_summary(results, workdir)
-  write_report(workdir)
   return results
 
 
@@ -508,8 +509,7 @@ def run_seed(
   report: Callable[[Any, int, str], None],
   workdir: str,
 ) -> dict[str, Any]:
-  """Fine-tunes with config.train.seed; returns the content of result.json."""
-  claim(workdir, config, start.tokenizer, data_identity(data, start))
+  """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
   finished = os.path.join(workdir, "result.json")
   if (result := read_result(finished)) is not None:
     log(f"{finished}: finished already")

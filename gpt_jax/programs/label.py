@@ -292,10 +292,10 @@ def _predict(folder: str, data_dir: str) -> dict[str, np.ndarray]:
 
 def _suspects(table: Labeled, predicted: dict[str, dict[str, np.ndarray]]) -> list[Suspect]:
   """All rows, those first whose label is least likely to two models that have not seen it."""
-  each = [predicted[name]["out_of_fold"] for name in ("tfidf", "probe")]
-  probabilities = np.mean(each, axis=0)
+  by_model = [predicted[name]["out_of_fold"] for name in ("tfidf", "probe")]
+  probabilities = np.mean(by_model, axis=0)
   margin, other = margins(probabilities, table.classes)
-  doubtful = np.all([margins(one, table.classes)[0] < 0 for one in each], axis=0)
+  doubtful = np.all([margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
   suspects = []
   for number in np.argsort(margin, kind="stable"):
     row = table.rows[number]

@@ -17,6 +17,8 @@ from gpt_jax.reports import chart
 from gpt_jax.reports.answers import Answer, answers, confusions, format_metric
 from gpt_jax.reports.chart import Drawn, Level, Line, short
 from gpt_jax.reports.record import Labels, Record
+from gpt_jax.reports.samples import samples_view
+from gpt_jax.reports.status import ending, status
 
 _MOST_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MOST_PAIRS = 10
@@ -104,7 +106,8 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
   return {
     "name": name,
     "about": _about(run),
-    "status": _status(run),
+    "status": status(run),
+    "ending": ending(run),
     "answers": answers(run),
     "facts": _facts(run),
     "charts": [drawn for drawn in _charts(run) if drawn],
@@ -113,6 +116,7 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "wrong": [_wrong_view(run, row, out) for row in run.wrong],
     "n_wrong": run.n_wrong,
     "samples": samples,
+    "along": samples_view(run),
     "data": _data_facts(run),
     "changed": changed,
     "settings": run.settings,
@@ -136,17 +140,6 @@ def _about(run: Record) -> str:
     ]
     parts += [f"{value:,} {what}" for value, what in sizes if value]
   return ", ".join(parts)
-
-
-def _status(run: Record) -> str:
-  total, done = run.total_steps, run.steps_done
-  if total is None:
-    return f"{done:,} steps"
-  if done >= total:
-    return f"finished, {total:,} steps"
-  if run.result:
-    return f"stopped early, at step {done:,} of {total:,}"
-  return f"stopped or still running at step {done:,} of {total:,} ({done / total:.0%})"
 
 
 def _facts(run: Record) -> list[tuple[str, str, str]]:

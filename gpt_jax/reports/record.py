@@ -17,6 +17,7 @@ from gpt_jax.checkpoints.store import best_evaluation
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import open_regular, parse_json, read_bytes, read_json
+from gpt_jax.inference.samples import Sample, read_samples
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.history import read_metrics, read_plan, series
 
@@ -107,6 +108,7 @@ class Record:
     result: result.json of a finished fine-tuning run, {} without.
     best: the metrics of the best checkpoint and its "step", {} without.
     checkpoints: the steps that were kept.
+    samples: what the model wrote at its evaluations.
     task: of a fine-tuning run.
     labels, wrong, n_wrong: of a classification task: its report, the most confident errors, and how
       many errors there are; None, [] and 0 if the run wrote none.
@@ -124,6 +126,7 @@ class Record:
   result: dict[str, Any]
   best: dict[str, Any]
   checkpoints: list[int]
+  samples: list[Sample]
   task: LabeledTask | None
   labels: Labels | None
   wrong: list[WrongRow]
@@ -246,6 +249,7 @@ def read_run(workdir: str) -> Record:
     result=result,
     best=best or {},
     checkpoints=sorted(map(int, _step_names(workdir))),
+    samples=_read_samples(workdir, notes),
     task=task,
     labels=labels,
     wrong=wrong,
@@ -301,6 +305,14 @@ def _read_entries(workdir: str) -> list[dict[str, Any]]:
     return read_metrics(workdir)
   except InputError:
     return []  # killed before its first report
+
+
+def _read_samples(workdir: str, notes: list[str]) -> list[Sample]:
+  try:
+    return read_samples(workdir)
+  except (OSError, ValueError) as error:
+    notes.append(f"samples.jsonl: {error}"[:300])
+    return []
 
 
 def _read_object(path: str, notes: list[str]) -> dict[str, Any]:

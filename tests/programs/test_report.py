@@ -390,15 +390,15 @@ def test_mistakes_are_one_line(pretrained, tmp_path):
     (([str(tmp_path / "none")],), "none: no such folder"),
     (([str(tmp_path)],), "config.json: missing; .* is not the folder of a run"),
     (([str(pretrained)] * 2,), "name the page with --out=FILE.html"),
-    (([str(pretrained)], "page.pdf"), "--out=page.pdf: a report is an HTML page"),
-    (([str(pretrained)], str(tmp_path / "x" / "page.html")), "there is no folder"),
+    (([str(pretrained)], "page.pdf"), "--out=page.pdf: the page is HTML; name it page.html"),
+    (([str(pretrained)], str(tmp_path / "x" / "page.html")), "page.html: No such file"),
     (([str(pretrained)], "gs://bucket/page.html"), "gs:// is not supported"),
   ):
     with pytest.raises(InputError, match=message):
       report.run(*arguments)
   other = tmp_path / "mine.html"
   other.write_text("<!doctype html><title>mine</title>")
-  with pytest.raises(InputError, match="mine.html already exists and is not a report"):
+  with pytest.raises(InputError, match="mine.html already exists and is not a page of this program"):
     report.run([str(pretrained)], str(other))
   assert other.read_text() == "<!doctype html><title>mine</title>"
 
