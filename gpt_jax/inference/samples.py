@@ -106,9 +106,7 @@ def make_writer(
   # Every process gets the whole text, whatever the layout of the parameters. LLVM's optimizations
   # would take longer than they save.
   fast = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-  complete = jax.jit(
-    complete, out_shardings=NamedSharding(mesh, P()), compiler_options=fast
-  )
+  complete = jax.jit(complete, out_shardings=NamedSharding(mesh, P()), compiler_options=fast)
 
   def write(params) -> list[tuple[str, str]]:
     pairs = []
@@ -144,9 +142,10 @@ def _complete(model: Model, params: Any, rows: np.ndarray, lengths: np.ndarray, 
     ids, state = carry
     position, given = inputs
     positions = jnp.full((batch, 1), position)
-    hidden, table, state = model.apply(
+    outputs: Any = model.apply(
       {"params": params}, ids[:, None], positions, valid, state, method="extend"
     )
+    hidden, table, state = outputs
     scores = logits(hidden[:, 0], table, vocab_size)[:, :vocab_size]
     gumbel = jax.random.gumbel(jax.random.fold_in(jax.random.key(0), position), scores.shape)
     chosen = jnp.argmax(scores + temperature * gumbel, axis=-1).astype(jnp.int32)

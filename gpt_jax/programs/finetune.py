@@ -17,7 +17,7 @@ from gpt_jax.checkpoints.run_folder import checksum, claim
 from gpt_jax.checkpoints.store import Checkpoints, best_evaluation, restore_params
 from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import (
   REPORT,
@@ -285,7 +285,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
   blocks = getattr(trunk, "layers", 1)
   if (config.transfer_layers or 0) > blocks:
     raise InputError(
-      f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; "
+      f"transfer_layers={config.transfer_layers}: the checkpoint has {counted(blocks, 'block')}; "
       "none takes all"
     )
   return Start(
@@ -544,7 +544,9 @@ def run_seed(
         )
       except StoppedEarly as stop:
         steps, evaluation = stop.step, stop.evaluation
-        reporter.say(f"step {steps:,}: no better {primary} in {config.patience} evaluations")
+        reporter.say(
+          f"step {steps:,}: no better {primary} in {counted(config.patience, 'evaluation')}"
+        )
   evaluation = evaluation or measure(state.params)
   report(state.params, steps, workdir)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}

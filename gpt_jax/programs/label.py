@@ -93,7 +93,9 @@ def run(
   write_splits(table, splits, os.path.join(workdir, "data"))
   repeated = len(groups) - len(np.unique(groups))
   counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
-  log(f"{counts} rows; {repeated:,} nearly repeat earlier ones, and are in the same split")
+  log(
+    f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
+  )
 
   # 2. Three models.
   truth = {name: table.classes[numbers] for name, numbers in splits.items()}

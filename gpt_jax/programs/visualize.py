@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
@@ -59,7 +59,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")
-  with open_page(out, "visualize") as file:  # before computing, so that an unwritable path fails early
+  with open_page(
+    out, "visualize"
+  ) as file:  # before computing, so that an unwritable path fails early
     contents = _describe_texts(loaded, rows) if task is None else _describe_rows(loaded, task, rows)
     page = {"model": _describe_model(loaded, checkpoint, task), "texts": contents}
     file.write(_render(page))
@@ -76,8 +78,8 @@ def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
     cells = tuple(text.split("\t")) if task else (text,)
     if task and len(cells) != len(task.columns):
       raise InputError(
-        f"text {number}: {len(cells)} columns; the task {task.name} reads {len(task.columns)}, "
-        f"separated by tabs: {', '.join(task.columns)}"
+        f"text {number}: {counted(len(cells), 'column')}; the task {task.name} reads "
+        f"{len(task.columns)}, separated by tabs: {', '.join(task.columns)}"
       )
     yield Row(cells, None, f"text {number}")
 

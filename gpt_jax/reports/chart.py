@@ -24,7 +24,7 @@ class Line:
     label: the legend's text.
     x, y: its points; a y that is None or not finite is a gap.
     color: number in the palette.
-    style: "line", "thin", "dots" (line and dots) or "points".
+    style: "line", "thin", "dots" (line and dots), "points", or "reference" (thin and dashed).
   """
 
   label: str

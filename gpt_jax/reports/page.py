@@ -17,6 +17,7 @@ from gpt_jax.reports import chart
 from gpt_jax.reports.answers import Answer, answers, confusions, format_metric
 from gpt_jax.reports.chart import Drawn, Level, Line, short
 from gpt_jax.reports.record import Labels, Record
+from gpt_jax.reports.reference import reference_lines
 from gpt_jax.reports.samples import samples_view
 from gpt_jax.reports.status import ending, status
 
@@ -207,7 +208,7 @@ def _examples(identity: Any) -> int:
 
 def _charts(run: Record) -> list[Drawn | None]:
   """The run's curves."""
-  lines = []
+  lines = reference_lines(run)
   if run.points("loss"):
     lines.append(Line("training loss", *run.series("loss"), color=0, style="thin"))
   if run.task is not None:
