@@ -136,7 +136,7 @@ def short(value: float | None) -> str:
       return f"{value / factor:.3g}{letter}" if size < 1000 * limit else f"{value:.2e}"
   if size >= 1000:
     return f"{value:,.0f}"
-  if size and size < 1e-3:
+  if size and size < 0.1:
     return f"{value:.3g}"
   return f"{value:.4g}" if size >= 10 else f"{value:.3f}".rstrip("0").rstrip(".")
 
