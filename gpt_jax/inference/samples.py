@@ -1,7 +1,8 @@
 """Samples along a pre-training run: a few words that the model writes at each evaluation.
 
-The first lines show noise, the later ones words, phrases, sense. A compiled program writes them; it
-reads the prompts token by token, which compiles in half the time of generate.py's two programs.
+The first lines show noise, the later ones words, phrases, sense; most of that happens early, so
+there are samples after 100, 200, 400, … steps too. A compiled program writes them; it reads the
+prompts token by token, which compiles in half the time of generate.py's two programs.
 """
 
 import json
@@ -29,9 +30,9 @@ SAMPLES = "samples.jsonl"
 # Of a run. On two cores compiling and writing take 1 % of the quickstart's pre-training, which has
 # 1,700 steps and takes a minute; of a shorter run they would take more.
 LEAST_STEPS = 1000
+FIRST_SAMPLE = 100  # steps; see hooks.powers_of_two_times
 _TOKENS = 48  # of a sample, with its prompt
 _PROMPT = 8
-_TEMPERATURE = 0.8
 _LARGEST = 64 << 20  # bytes of samples.jsonl that are read
 
 

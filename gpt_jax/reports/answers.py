@@ -275,8 +275,8 @@ def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
   if stopped.verdict == "Not yet":
     return Answer(question, "Train longer", "More train.epochs, in a new folder.", "plain")
   if stopped.tone == "bad" or "overfits" in stopped.text:
-    text = "Fewer train.epochs or config.patience end training in time. Better: more labeled rows, "
-    text += "or a trunk that has been pre-trained on more text."
+    text = "Fewer train.epochs or --config.patience=3 end training in time. Better: more labeled "
+    text += "rows, or a trunk that has been pre-trained on more text."
     if run.config is not None and run.data.get("pretrained") == "none":
       text += " This run began without a pre-trained one."
     return Answer(question, "Stop earlier, label more", text, "plain")

@@ -12,7 +12,7 @@ _LONGEST = 400  # characters
 
 def samples_view(run: Record) -> list[dict[str, Any]]:
   """For each prompt: {"prompt", "rows", "total"}; a row is {"step", "loss", "text"}."""
-  losses = dict(run.points("valid_loss"))
+  losses = dict(run.points("loss")) | dict(run.points("valid_loss"))
   by_prompt: dict[str, list[dict[str, Any]]] = {}
   for sample in run.samples:
     loss = losses.get(sample.step)

@@ -173,6 +173,7 @@ def test_pretraining_ends_with_a_report(pretrained, prepared):
     "Did it learn?",
     "When did it stop improving?",
     "What does it get wrong?",
+    "What to do next?",
   ]
 
 
@@ -421,23 +422,34 @@ def losses(values, unigram=4.0, held_out=True):
 
 
 @pytest.mark.parametrize(
-  "log, learned, stopped",
+  "log, learned, stopped, following",
   [
-    (losses([(20, 5), (40, 3), (60, 2.2), (80, 2.0), (100, 1.999)]), "Yes", "Step 80"),
-    (losses([(25, 5), (50, 3), (75, 2.5), (100, 1.5)]), "Yes", "Not yet"),
-    (losses([(25, 3), (50, 2), (75, 2.5), (100, 3.0)]), "Yes", "Step 50"),
-    (losses([(50, 4.3), (100, 4.1)]), "No", "Not yet"),
-    (losses([(10, 5.5), (20, 5.1)]), "Not yet", "Not yet"),
-    (losses([(50, 500.0), (100, 900.0)]), "No, it diverged", "By step 50"),
-    (losses([(50, None), (100, None)]), "No", "Not known"),
-    (losses([]), "Not known", "Not known"),
-    (losses([(n, 5 - 0.04 * n) for n in (25, 50, 75, 100)], 4.0, False), "Yes", "Not yet"),
+    (losses([(20, 5), (40, 3), (60, 2.2), (80, 2.0), (100, 1.999)]), "Yes", "Step 80", "Use it"),
+    (losses([(25, 5), (50, 3), (75, 2.5), (100, 1.5)]), "Yes", "Not yet", "Train longer"),
+    (losses([(25, 3), (50, 2), (75, 2.5), (100, 3.0)]), "Yes", "Step 50", "More text"),
+    (losses([(50, 4.3), (100, 4.1)]), "No", "Not yet", "Change the learning rate"),
+    (losses([(10, 5.5), (20, 5.1)]), "Not yet", "Not yet", "Let it go on"),
+    (
+      losses([(50, 500.0), (100, 900.0)]),
+      "No, it diverged",
+      "By step 50",
+      "Change the learning rate",
+    ),
+    (losses([(50, None), (100, None)]), "No", "Not known", "Change the learning rate"),
+    (losses([]), "Not known", "Not known", "Let it go on"),
+    (
+      losses([(n, 5 - 0.04 * n) for n in (25, 50, 75, 100)], 4.0, False),
+      "Yes",
+      "Not yet",
+      "Train longer",
+    ),
   ],
 )
-def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped):
+def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped, following):
   run = read_run(str(make_folder("run", **log)))
-  first, second, _ = answers(run)
-  assert (first.verdict, second.verdict) == (learned, stopped), (first.text, second.text)
+  given = answers(run)
+  verdicts = given[0].verdict, given[1].verdict, given[3].verdict
+  assert verdicts == (learned, stopped, following), given
 
 
 def test_a_classifier_at_the_majority_has_not_learned(seed):
@@ -446,6 +458,28 @@ def test_a_classifier_at_the_majority_has_not_learned(seed):
   rows = [(f"{n}", ("barks", "meows")[n % 3 == 0], (0.8, 0.2)) for n in range(90)]
   write_labels(seed, ["barks", "meows"], rows)
   assert answers(read_run(str(seed)))[0].verdict == "No"
+
+
+def test_a_label_that_looks_wrong_is_named_after_scaling(seed):
+  write_labels(seed, ["barks", "meows"], ROWS)  # with a temperature of 1.5
+  run = read_run(str(seed))
+  scaled = np.array([0.97, 0.03]) ** (1 / 1.5)
+  assert run.wrong[0].confidence == pytest.approx(scaled[0] / scaled.sum())
+  assert "No label looks wrong: the model gives each at least 9%" in answers(run)[2].text
+  write_labels(seed, ["barks", "meows"], [*ROWS, ("woof", "meows", (0.999, 0.001))])
+  assert "1 label looks wrong" in answers(read_run(str(seed)))[2].text
+
+
+def test_a_dev_loss_that_rises_is_named(seed):
+  rows = [(f"{n}", ("barks", "meows")[n % 2], ((0.9, 0.1), (0.1, 0.9))[n % 2]) for n in range(40)]
+  write_labels(seed, ["barks", "meows"], [*rows, *ROWS])
+  values = [(10, 0.6, 0.7), (20, 0.75, 0.5), (30, 0.78, 0.6), (48, 0.8, 0.9)]
+  entries = [{"step": n, "dev_accuracy": a, "dev_loss": loss} for n, a, loss in values]
+  (seed / "metrics.jsonl").write_text("\n".join(map(json.dumps, entries)))
+  _, stopped, _, following = answers(read_run(str(seed)))
+  assert stopped.verdict == "Step 20"  # later gains are within a standard error
+  assert "lowest at step 20 and has risen from 0.50 to 0.90" in stopped.text
+  assert following.verdict == "Stop earlier, label more"
 
 
 def test_refused_updates_are_counted_and_marked(make_folder):
