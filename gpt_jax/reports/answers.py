@@ -80,7 +80,9 @@ def _learned_text(run: Record) -> tuple[str, str, str]:
     return "No", text + ".", "bad"
   text = f"{reached}, {gain:.3f} below the {unigram:.3f} of word frequencies alone "
   text += "(the unigram entropy)."
-  return ("Yes", text, "good") if gain > 0.05 * unigram else ("Hardly", text, "plain")
+  if gain > 0.05 * unigram:
+    return "Yes", text, "good"
+  return "Hardly" if _is_finished(run) else "A little so far", text, "plain"
 
 
 def _learned_labels(run: Record) -> tuple[str, str, str]:
