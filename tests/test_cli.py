@@ -294,7 +294,7 @@ CASES = [
   ),
   (
     f"finetune {TABLE} --data_dir=columns --pretrained={{pretrained}}",
-    "columns/train.tsv:3: 1 columns",
+    "columns/train.tsv:3: 1 column",
   ),
   (
     f"finetune {TABLE} --data_dir=nothing --pretrained={{pretrained}}",
@@ -314,7 +314,7 @@ CASES = [
   ),
   (
     f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.transfer_layers=2",
-    "transfer_layers=2: the checkpoint has 1 blocks",
+    "transfer_layers=2: the checkpoint has 1 block",
   ),
   (
     f"finetune {TABLE} --data_dir={{task}} --pretrained={{pretrained}} --config.trunk.layers=2",
@@ -507,7 +507,7 @@ CASES = [
   ),
   (
     "visualize --checkpoint={finetuned} --input=broken.tsv --out=new.html",
-    "broken.tsv:3: 1 columns",
+    "broken.tsv:3: 1 column",
   ),
   (
     f"visualize --checkpoint={{pretrained}} --text=cat --text={'the,' * 70} --out=new.html",

@@ -245,7 +245,7 @@ def test_a_task_truncates_as_in_fine_tuning_and_warns(model_of, tmp_path):
 
 def test_a_wrong_number_of_columns_is_refused(model_of, tmp_path):
   with pytest.raises(
-    InputError, match="text 2: 1 columns; the task stsb reads 2, separated by tabs: sentence1, sen"
+    InputError, match="text 2: 1 column; the task stsb reads 2, separated by tabs: sentence1, sen"
   ):
     visualize.run(model_of("stsb"), str(tmp_path / "page.html"), ["the cat\tthe dog", "the cat"])
 
