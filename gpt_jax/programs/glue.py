@@ -138,8 +138,8 @@ def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:
   if len(examples) != test_set.rows:
     file = examples[0].location.rpartition(":")[0]
     raise InputError(
-      f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official file "
-      "again"
+      f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official "
+      "file again"
     )
   return task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
 
