@@ -60,6 +60,7 @@ setup(
     "gpt_jax.programs": ["*.html", "*.js"],
     "gpt_jax.programs.serving": ["*.html"],
     "gpt_jax.reports": ["*.html"],
+    "gpt_jax.configs": ["reference/*.json"],
   },
   entry_points={
     "console_scripts": [

@@ -1,4 +1,6 @@
-"""Errors in a user's input: launch/ prints their single line and exits with code 2."""
+"""Errors in a user's input: launch/ prints their single line and exits with code 2; counts in
+messages.
+"""
 
 import re
 
@@ -23,3 +25,8 @@ class InputError(ValueError):
 
 class MissingInput(InputError):
   """A missing file or folder; the caller may try another."""
+
+
+def counted(number: int, noun: str) -> str:
+  """The number and its noun: "1 column", "1,200 columns"."""
+  return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

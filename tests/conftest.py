@@ -4,6 +4,7 @@ warnings as errors.
 
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 from importlib.metadata import version
@@ -119,6 +120,16 @@ def data_root() -> Path:
   if not root.is_dir():
     pytest.skip(f"no real data: set GPT_JAX_DATA to its folder ({root} is none)")
   return root
+
+
+@pytest.fixture(scope="session")
+def browser() -> str:
+  """The path of a browser that runs without a screen."""
+  names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+  path = next(filter(None, map(shutil.which, names)), None)
+  if path is None:
+    pytest.skip(f"no browser: none of {', '.join(names)} is installed")
+  return path
 
 
 @pytest.fixture(scope="session")

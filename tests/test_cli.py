@@ -294,7 +294,7 @@ CASES = [
   ),
   (
     f"finetune {TABLE} --data=columns --checkpoint={{pretrained}}",
-    "columns/train.tsv:3: 1 columns",
+    "columns/train.tsv:3: 1 column",
   ),
   (
     f"finetune {TABLE} --data=nothing --checkpoint={{pretrained}}",
@@ -314,7 +314,7 @@ CASES = [
   ),
   (
     f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --config.transfer_layers=2",
-    "transfer_layers=2: the checkpoint has 1 blocks",
+    "transfer_layers=2: the checkpoint has 1 block",
   ),
   (
     f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --config.trunk.layers=2",
@@ -496,7 +496,7 @@ CASES = [
   ("report", "missing --workdir"),
   ("report --workdir=nothing", "--workdir=nothing: no such folder; name the folder of a run"),
   ("report --workdir={pretrained} --workdir={finetuned}", "name the page with --out=FILE.html"),
-  ("report --workdir={pretrained} --out=new.pdf", "--out=new.pdf: a report is an HTML page"),
+  ("report --workdir={pretrained} --out=new.pdf", "--out=new.pdf: the page is HTML"),
   ("plot --workdir=nothing --out=new.png", "--workdir=nothing: no such folder"),
   ("plot --workdir={pretrained} --out=new.jpg", "the name of a picture ends in .png, .svg, .pdf"),
   ("visualize --checkpoint={pretrained} --out=new.html", "no text: give one with --text=TEXT"),
@@ -514,7 +514,7 @@ CASES = [
   ),
   (
     "visualize --checkpoint={finetuned} --input=broken.tsv --out=new.html",
-    "broken.tsv:3: 1 columns",
+    "broken.tsv:3: 1 column",
   ),
   (
     f"visualize --checkpoint={{pretrained}} --text=cat --text={'the,' * 70} --out=new.html",

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+from gpt_jax.errors import counted
+
 FIRST_LINE, LINES = 10.0, 60.0  # seconds until the first line in a log, and between the next ones
 
 
@@ -51,7 +53,7 @@ def _bar_adder(bar) -> Callable[[int, int], None]:
   def add(characters: int, more: int) -> None:
     nonlocal documents
     documents += more
-    bar.set_postfix_str(f"{documents:,} documents", refresh=False)
+    bar.set_postfix_str(counted(documents, "document"), refresh=False)
     bar.update(characters)
 
   return add
@@ -81,7 +83,7 @@ class _Log:
       done = f"{self._characters / 1e6:,.1f} of {self._total / 1e6:,.1f} MB"
       rest = f", {(self._total - self._characters) / rate:,.0f} s left"
     self._print(
-      f"{self._label}: {self._documents:,} documents, {done}, {rate / 1e6:.1f} MB/s{rest}"
+      f"{self._label}: {counted(self._documents, 'document')}, {done}, {rate / 1e6:.1f} MB/s{rest}"
     )
 
   def _print(self, line: str) -> None:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import read_dev_set
 from gpt_jax.inference.generate import continuations
@@ -151,7 +151,7 @@ class Model:
         _check_text(cell, f"text {number}")
       if len(cells) != len(task.columns):
         columns = f"{task.name} reads {len(task.columns)}: {', '.join(task.columns)}"
-        raise InputError(f"text {number}: {len(cells)} columns; {columns}")
+        raise InputError(f"text {number}: {counted(len(cells), 'column')}; {columns}")
       examples.append(task.example(Row(cells, None, f"text {number}")))
     if not examples:
       return []

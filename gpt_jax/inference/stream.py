@@ -195,12 +195,12 @@ def check_fits(model: Model, prompt_tokens: int, max_tokens: int) -> None:
 
 
 def _settings(texts: Sequence[Text | None]) -> _Settings:
-  each = [text.sampling if text else Sampling() for text in texts]
+  settings = [text.sampling if text else Sampling() for text in texts]
   return _Settings(
-    np.array([s.temperature for s in each], np.float32),
-    np.array([s.top_k for s in each], np.int32),
-    np.array([s.top_p for s in each], np.float32),
-    np.array([s.seed for s in each], np.uint32),
+    np.array([s.temperature for s in settings], np.float32),
+    np.array([s.top_k for s in settings], np.int32),
+    np.array([s.top_p for s in settings], np.float32),
+    np.array([s.seed for s in settings], np.uint32),
   )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 
 HEADER = "index\tprediction"
 
@@ -165,7 +165,9 @@ def _check_rows(name: str, content: bytes, test_set: TestSet) -> Counter[str]:
   for row, line in enumerate(lines[1:]):
     cells = line.split("\t")
     if len(cells) != 2:
-      raise InputError(f"{name}:{row + 2}: {len(cells)} columns; should be 2, separated by a tab")
+      raise InputError(
+        f"{name}:{row + 2}: {counted(len(cells), 'column')}; should be 2, separated by a tab"
+      )
     if cells[0] != str(row):
       raise InputError(
         f"{name}:{row + 2}: index {cells[0]!r}; should be {row}: every row, in order"

@@ -17,7 +17,7 @@ from gpt_jax.checkpoints.run_folder import checksum, claim
 from gpt_jax.checkpoints.store import Checkpoints, best_evaluation, restore_params
 from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import (
   REPORT,
@@ -41,7 +41,7 @@ from gpt_jax.paper.seeds import format_summary, summarize
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.parallel.processes import is_main_process
-from gpt_jax.programs.report import write_report
+from gpt_jax.programs.report import report_at_end
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
@@ -197,10 +197,11 @@ def run(
   for seed in range(config.train.seed, config.train.seed + seeds):
     seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
     folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
-    results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
+    claim(folder, seeded, start.tokenizer, data_identity(data, start))
+    with report_at_end(workdir):
+      results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
   if seeds > 1:
     write_summary(results, workdir)
-  write_report(workdir)
   return results
 
 
@@ -284,7 +285,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
   blocks = getattr(trunk, "layers", 1)
   if (config.transfer_layers or 0) > blocks:
     raise InputError(
-      f"transfer_layers={config.transfer_layers}: the checkpoint has {blocks} blocks; "
+      f"transfer_layers={config.transfer_layers}: the checkpoint has {counted(blocks, 'block')}; "
       "none takes all"
     )
   return Start(
@@ -509,8 +510,7 @@ def run_seed(
   report: Callable[[Any, int, str], None],
   workdir: str,
 ) -> dict[str, Any]:
-  """Fine-tunes with config.train.seed; returns the content of result.json."""
-  claim(workdir, config, start.tokenizer, data_identity(data, start))
+  """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
   finished = os.path.join(workdir, "result.json")
   if (result := read_result(finished)) is not None:
     log(f"{finished}: finished already")
@@ -545,7 +545,9 @@ def run_seed(
         )
       except StoppedEarly as stop:
         steps, evaluation = stop.step, stop.evaluation
-        reporter.say(f"step {steps:,}: no better {primary} in {config.patience} evaluations")
+        reporter.say(
+          f"step {steps:,}: no better {primary} in {counted(config.patience, 'evaluation')}"
+        )
   evaluation = evaluation or measure(state.params)
   report(state.params, steps, workdir)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}

@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 from gpt_jax.paper.glue import HEADER, OPTIONAL, TEST_SETS, TestSet, check, trained_on
 from gpt_jax.tasks.encoding import Encoded
@@ -138,7 +138,8 @@ def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:
   if len(examples) != test_set.rows:
     file = examples[0].location.rpartition(":")[0]
     raise InputError(
-      f"{file}: {len(examples)} rows; GLUE's has {test_set.rows}: copy the official file again"
+      f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official "
+      "file again"
     )
   return task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.files import refuse_existing, write_json
 from gpt_jax.inference import harness
 
@@ -127,7 +127,7 @@ def _table(results: dict[str, Any]) -> list[str]:
   rows = []
   for task, metrics in results["results"].items():
     documents = results["n-samples"].get(task, {}).get("effective")
-    count = f"{documents:,} documents" if documents else ""
+    count = counted(documents, "document") if documents else ""
     for key, value in metrics.items():
       metric, _, filter = key.partition(",")
       if not filter or metric.endswith("_stderr"):  # without a filter it is the task's name

@@ -93,7 +93,9 @@ def run(
   write_splits(table, splits, os.path.join(workdir, "data"))
   repeated = len(groups) - len(np.unique(groups))
   counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
-  log(f"{counts} rows; {repeated:,} nearly repeat earlier ones, and are in the same split")
+  log(
+    f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
+  )
 
   # 2. Three models.
   truth = {name: table.classes[numbers] for name, numbers in splits.items()}
@@ -292,10 +294,10 @@ def _predict(folder: str, data_dir: str) -> dict[str, np.ndarray]:
 
 def _suspects(table: Labeled, predicted: dict[str, dict[str, np.ndarray]]) -> list[Suspect]:
   """All rows, those first whose label is least likely to two models that have not seen it."""
-  each = [predicted[name]["out_of_fold"] for name in ("tfidf", "probe")]
-  probabilities = np.mean(each, axis=0)
+  by_model = [predicted[name]["out_of_fold"] for name in ("tfidf", "probe")]
+  probabilities = np.mean(by_model, axis=0)
   margin, other = margins(probabilities, table.classes)
-  doubtful = np.all([margins(one, table.classes)[0] < 0 for one in each], axis=0)
+  doubtful = np.all([margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
   suspects = []
   for number in np.argsort(margin, kind="stable"):
     row = table.rows[number]

@@ -92,7 +92,8 @@ def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tupl
         if split == "train":
           training = examples
         elif repeated := count_repeated(examples, training):
-          remarks.append(f"{repeated:,} {split} rows have the texts of a training row")
+          rows = f"{split} row has" if repeated == 1 else f"{split} rows have"
+          remarks.append(f"{repeated:,} {rows} the texts of a training row")
       except InputError as error:
         remarks.append(str(error))
       except Exception as error:  # one broken folder must not end the list

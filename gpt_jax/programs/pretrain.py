@@ -18,6 +18,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_text_measure
+from gpt_jax.inference.samples import FIRST_SAMPLE, LEAST_STEPS, make_writer, write_samples
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
@@ -120,6 +121,12 @@ def run(
         warn_when_stuck(config, text, total_steps),
         *make_hooks(config, reporter, measure, checkpoints, meta),
       ]
+      if spec.attention == "causal" and total_steps >= LEAST_STEPS:
+        write = make_writer(spec.build(), tokenizer, held_out, mesh)
+        due = hooks.any_of(
+          hooks.every(config.train.evaluate_every), hooks.powers_of_two_times(FIRST_SAMPLE)
+        )
+        run_hooks.append(write_samples(workdir, first, reporter, write, due))
       state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, run_hooks)
   return evaluation or measure(state.params)
 

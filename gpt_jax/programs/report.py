@@ -2,25 +2,26 @@
 
 import contextlib
 import os
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, refuse_url
+from gpt_jax.files import refuse_url
 from gpt_jax.inference.generate import continuations
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs import visualize
+from gpt_jax.programs.pages import open_page
 from gpt_jax.reports.page import Sample, environment, render
 from gpt_jax.reports.record import Record, find_runs, read_run
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.reporter import log
 
 NAME = "report.html"
-_MARKER = b'<meta name="generator" content="gpt_jax report">'  # near the top of page.html
 _PROMPTS = ("The", "I", "One day")
 _ERRORS_PAGE = "errors.html"
+_PATIENCE = 5.0  # seconds that the report of an interrupted run may take
 
 
 def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str:
@@ -47,28 +48,31 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
     out = os.path.join(workdirs[0], NAME)
   folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
   environment()  # fail before the expensive part
-  _check_out(out)
-  runs = [read_run(folder) for folder in folders]
-  texts: dict[str, list[Sample]] = {}
-  if samples:
-    texts = {record.folder: _samples(record) for record in runs}
-    runs = [read_run(folder) for folder in folders]  # with links to the new pages
-  page = render(runs, out, texts)
-  try:
-    with atomic_file(out) as file:
-      file.write(page)
-  except OSError as error:
-    raise InputError(f"--out={out}: {error.strerror or error}") from error
+  with open_page(out, "report") as file:
+    runs = [read_run(folder) for folder in folders]
+    texts: dict[str, list[Sample]] = {}
+    if samples:
+      texts = {record.folder: _samples(record) for record in runs}
+      runs = [read_run(folder) for folder in folders]  # with links to the new pages
+    file.write(render(runs, out, texts))
   return out
 
 
 @contextlib.contextmanager
 def report_at_end(workdir: str) -> Iterator[None]:
-  """Writes the report of a run when the block ends, also by an error or a signal."""
+  """Writes the report of a run when the block ends, also by an error or a signal.
+
+  After these the program ends soon, whatever happens to the report: a slow disk keeps it for a few
+  seconds at most.
+  """
   try:
     yield
-  finally:
-    write_report(workdir)
+  except BaseException:
+    writing = threading.Thread(target=write_report, args=(workdir,), daemon=True)
+    writing.start()
+    writing.join(_PATIENCE)
+    raise
+  write_report(workdir)
 
 
 def write_report(workdir: str) -> None:
@@ -81,26 +85,6 @@ def write_report(workdir: str) -> None:
     log(f"no report: {error}")
   except Exception as error:  # a report must not fail a run that has been trained
     log(f"no report: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
-
-
-def _check_out(out: str) -> None:
-  """Raises InputError if the page cannot be written, or would replace something else."""
-  refuse_url(out)
-  if not out.endswith((".html", ".htm")):
-    raise InputError(f"--out={out}: a report is an HTML page; name it FILE.html")
-  if os.path.isdir(out):
-    raise InputError(f"--out={out} is a folder; name the page to write")
-  folder = os.path.dirname(os.path.abspath(out))
-  if not os.path.isdir(folder):
-    raise InputError(f"--out={out}: there is no folder {folder}")
-  if not os.path.lexists(out):
-    return
-  try:
-    is_report = os.path.isfile(out) and _MARKER in Path(out).read_bytes()[:500]
-  except OSError as error:
-    raise InputError(f"--out={out}: {error.strerror}") from error
-  if not is_report:
-    raise InputError(f"--out={out} already exists and is not a report; name another file")
 
 
 def _samples(run: Record) -> list[Sample]:

@@ -1,7 +1,6 @@
 """Writes an HTML page with token probabilities, attention, and a fine-tuned model's labels."""
 
 import base64
-import contextlib
 import dataclasses
 import functools
 import json
@@ -10,7 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +17,17 @@ import numpy as np
 
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file
+from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.programs.pages import open_page
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row, has_header, read_lines, read_table
 from gpt_jax.tasks.task import Task
 
 TOP_CANDIDATES = 5
-_MARKER = b'<meta name="generator" content="gpt_jax visualize">'  # near the top of visualize.html
 
 
 def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") -> dict[str, Any]:
@@ -61,7 +59,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")
-  with _open_page(out) as file:  # before computing, so that an unwritable path fails early
+  with open_page(
+    out, "visualize"
+  ) as file:  # before computing, so that an unwritable path fails early
     contents = _describe_texts(loaded, rows) if task is None else _describe_rows(loaded, task, rows)
     page = {"model": _describe_model(loaded, checkpoint, task), "texts": contents}
     file.write(_render(page))
@@ -78,8 +78,8 @@ def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
     cells = tuple(text.split("\t")) if task else (text,)
     if task and len(cells) != len(task.columns):
       raise InputError(
-        f"text {number}: {len(cells)} columns; the task {task.name} reads {len(task.columns)}, "
-        f"separated by tabs: {', '.join(task.columns)}"
+        f"text {number}: {counted(len(cells), 'column')}; the task {task.name} reads "
+        f"{len(task.columns)}, separated by tabs: {', '.join(task.columns)}"
       )
     yield Row(cells, None, f"text {number}")
 
@@ -261,22 +261,3 @@ def _render(page: dict[str, Any]) -> str:
   html = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
   script = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
   return html.replace("{{script}}", script).replace("{{data}}", data)
-
-
-@contextlib.contextmanager
-def _open_page(out: str) -> Iterator[IO[str]]:
-  """Opens the page; a file appears only when it is complete."""
-  try:
-    if not out.endswith((".html", ".htm")) and not os.path.lexists(out):
-      raise InputError(f"--out={out}: the page is HTML; name it {out}.html")
-    if os.path.isdir(out):
-      raise InputError(f"--out={out} is a folder; name the page to write")
-    is_page = os.path.isfile(out) and _MARKER in Path(out).read_bytes()[:500]
-    if os.path.lexists(out) and not is_page:
-      raise InputError(
-        f"--out={out} already exists and is not a page of this program; name another file"
-      )
-    with atomic_file(out) as file:
-      yield file
-  except OSError as error:
-    raise InputError(f"--out={out}: {error.strerror or error}") from error

@@ -1,10 +1,11 @@
-"""Three sentences on a run: did it learn, when did it stop improving, what does it get wrong."""
+"""Answers on a run: did it learn, when did it stop improving, what does it get wrong, what next."""
 
 import math
 from typing import NamedTuple
 
+from gpt_jax.errors import counted
 from gpt_jax.reports.chart import short
-from gpt_jax.reports.record import Labels, Record
+from gpt_jax.reports.record import DOUBTFUL, Labels, Record
 
 _NOTICEABLE = 0.01  # relative change of an evaluation that counts as one
 _STANDARD_ERRORS = 2.0
@@ -29,7 +30,8 @@ class Answer(NamedTuple):
 
 def answers(run: Record) -> list[Answer]:
   """The answers, each from the numbers that the run has."""
-  return [_learned(run), _stopped_improving(run), _gets_wrong(run)]
+  learned, stopped, wrong = _learned(run), _stopped_improving(run), _gets_wrong(run)
+  return [learned, stopped, wrong, _next(run, learned, stopped)]
 
 
 # ------------------------------------------------------------------------------------ Did it learn
@@ -78,7 +80,9 @@ def _learned_text(run: Record) -> tuple[str, str, str]:
     return "No", text + ".", "bad"
   text = f"{reached}, {gain:.3f} below the {unigram:.3f} of word frequencies alone "
   text += "(the unigram entropy)."
-  return ("Yes", text, "good") if gain > 0.05 * unigram else ("Hardly", text, "plain")
+  if gain > 0.05 * unigram:
+    return "Yes", text, "good"
+  return "Hardly" if _is_finished(run) else "A little so far", text, "plain"
 
 
 def _learned_labels(run: Record) -> tuple[str, str, str]:
@@ -123,8 +127,13 @@ def _stopped_improving(run: Record) -> Answer:
   best_step, best = max(points, key=lambda point: sign * point[1])
   first, (last_step, last) = points[0][1], points[-1]
   gained = sign * (best - first)
-  # A gain within a hundredth of all that was gained does not count as one.
+  # A gain within two hundredths of all that was gained, or a standard error, does not count as one.
   close = max(0.02 * abs(gained), 1e-9)
+  chance = ""
+  if run.labels is not None and metric == "dev_accuracy":
+    error = math.sqrt(max(best * (1 - best), 0.0) / max(run.labels.n, 1))
+    if error > close:
+      close, chance = error, f" (within a standard error of {100 * error:.1f} points)"
   near_step = next(step for step, value in points if sign * (best - value) <= close)
   shown = format_metric(metric, best)
   if best_step == points[0][0]:
@@ -139,7 +148,8 @@ def _stopped_improving(run: Record) -> Answer:
     return Answer(question, "Not yet", text, "plain")
   text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
   if near_step < best_step:
-    text += f", and nearly as good from step {near_step:,} on"
+    text += f", and nearly as good from step {near_step:,} on{chance}"
+  text += _rising_loss(run)
   loss = sign * (best - last)
   if loss > max(_NOTICEABLE * abs(best), close):
     text += (
@@ -148,6 +158,20 @@ def _stopped_improving(run: Record) -> Answer:
     text += "the best checkpoint is better than the last."
     return Answer(question, f"Step {best_step:,}", text, "bad")
   return Answer(question, f"Step {near_step:,}", text + ".", "plain")
+
+
+def _rising_loss(run: Record) -> str:
+  """Of a classifier whose dev loss rises while its metric does not fall."""
+  points = run.points("dev_loss")
+  if len(points) < 3 or run.task is None:
+    return ""
+  step, lowest = min(points, key=lambda point: point[1])
+  if points[-1][1] < 1.1 * lowest:
+    return ""
+  return (
+    f"; the dev loss was lowest at step {step:,} and has risen from {lowest:.2f} to "
+    f"{points[-1][1]:.2f} since: the model overfits, and is too sure of its errors"
+  )
 
 
 def _by_training_loss(run: Record, question: str) -> Answer:
@@ -194,7 +218,7 @@ def _gets_wrong(run: Record) -> Answer:
     text += f" Held-out loss is {gap:.2f} nats above the training loss: it has memorized some of "
     return Answer(question, "Unseen text", text + "the training text.", "bad")
   text += f" Held-out and training loss are {abs(gap):.2f} nats apart: it does not memorize."
-  return Answer(question, "Nothing special", text, "plain")
+  return Answer(question, f"One of {perplexity} choices a token", text, "plain")
 
 
 def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
@@ -213,7 +237,72 @@ def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
   if run.wrong and run.wrong[0].confidence > 0.9:
     worst = run.wrong[0]
     text += f" Its most confident error is {_clip(worst.where)}, at {worst.confidence:.0%}."
+  text += f" {mislabeled(run)}" if run.wrong else ""
   return f"{errors:,} of {labels.n:,} examples", text, "plain"
+
+
+def mislabeled(run: Record) -> str:
+  """Whether labels look wrong, by the calibrated probability that the model gives them."""
+  if run.n_doubtful:
+    rows = "label looks" if run.n_doubtful == 1 else "labels look"
+    return (
+      f"{run.n_doubtful:,} {rows} wrong: the model gives each less than {DOUBTFUL:.0%}. Read these "
+      "rows first."
+    )
+  if not run.wrong:
+    return ""
+  lowest = min(row.chance for row in run.wrong)
+  return (
+    f"No label looks wrong: the model gives each at least {lowest:.0%}, so its errors are more "
+    "likely its own."
+  )
+
+
+# -------------------------------------------------------------------------------------- What next
+
+
+def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
+  """The first step that the numbers suggest."""
+  question = "What to do next?"
+  if not _is_finished(run) and not run.result:
+    if learned.tone == "bad" and run.refused:
+      text = "Lower optim.learning_rate, in a new folder: this run cannot recover by itself."
+      return Answer(question, "Start again", text, "plain")
+    return Answer(question, "Let it go on", "The same command goes on with this run.", "plain")
+  if learned.tone == "bad":
+    text = "Another optim.learning_rate (a third, or three times this one) or a longer warm-up."
+    return Answer(question, "Change the learning rate", text, "plain")
+  if run.task is None:
+    return _next_of_text(run, question, stopped)
+  if stopped.verdict == "Not yet":
+    return Answer(question, "Train longer", "More train.epochs, in a new folder.", "plain")
+  if stopped.tone == "bad" or "overfits" in stopped.text:
+    text = "Fewer train.epochs or --config.patience=3 end training in time. Better: more labeled "
+    text += "rows, or a trunk that has been pre-trained on more text."
+    if run.config is not None and run.data.get("pretrained") == "none":
+      text += " This run began without a pre-trained one."
+    return Answer(question, "Stop earlier, label more", text, "plain")
+  if run.n_doubtful:
+    text = f"{counted(run.n_doubtful, 'label')} may be wrong; the list below has the worst. "
+    text += "launch/label.py looks through the training rows too."
+    return Answer(question, "Check the labels", text, "plain")
+  text = "Read the errors below, then label more rows of the kinds that are confused. predict "
+  text += "--precision=0.95 answers only where it can promise so much."
+  return Answer(question, "Read the errors", text, "plain")
+
+
+def _next_of_text(run: Record, question: str, stopped: Answer) -> Answer:
+  if stopped.verdict == "Not yet":
+    text = "A higher train.steps goes on with this run."
+    return Answer(question, "Train longer", text, "plain")
+  if stopped.tone == "bad":
+    text = "More text, a smaller model or more dropout; the best checkpoint is kept in best/."
+    return Answer(question, "More text", text, "plain")
+  text = (
+    "launch/finetune.py makes a classifier of it, launch/generate.py writes. For a lower loss: "
+  )
+  text += "a larger model, more text, or both; more steps of this run will not do."
+  return Answer(question, "Use it", text, "plain")
 
 
 def confusions(labels: Labels) -> list[tuple[int, str, str]]:

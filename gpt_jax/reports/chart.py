@@ -24,7 +24,7 @@ class Line:
     label: the legend's text.
     x, y: its points; a y that is None or not finite is a gap.
     color: number in the palette.
-    style: "line", "thin", "dots" (line and dots) or "points".
+    style: "line", "thin", "dots" (line and dots), "points", or "reference" (thin and dashed).
   """
 
   label: str
@@ -136,7 +136,7 @@ def short(value: float | None) -> str:
       return f"{value / factor:.3g}{letter}" if size < 1000 * limit else f"{value:.2e}"
   if size >= 1000:
     return f"{value:,.0f}"
-  if size and size < 1e-3:
+  if size and size < 0.1:
     return f"{value:.3g}"
   return f"{value:.4g}" if size >= 10 else f"{value:.3f}".rstrip("0").rstrip(".")
 

@@ -14,9 +14,12 @@ from typing import Any
 from gpt_jax.errors import InputError
 from gpt_jax.paper import tables
 from gpt_jax.reports import chart
-from gpt_jax.reports.answers import Answer, answers, confusions, format_metric
+from gpt_jax.reports.answers import Answer, answers, confusions, format_metric, mislabeled
 from gpt_jax.reports.chart import Drawn, Level, Line, short
 from gpt_jax.reports.record import Labels, Record
+from gpt_jax.reports.reference import reference_lines
+from gpt_jax.reports.samples import samples_view
+from gpt_jax.reports.status import ending, status
 
 _MOST_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MOST_PAIRS = 10
@@ -104,15 +107,19 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
   return {
     "name": name,
     "about": _about(run),
-    "status": _status(run),
+    "status": status(run),
+    "ending": ending(run),
     "answers": answers(run),
     "facts": _facts(run),
     "charts": [drawn for drawn in _charts(run) if drawn],
+    "traces": [drawn for drawn in _traces(run) if drawn],
     "results": _results(run),
     "labels": _label_view(run.labels) if run.labels else None,
     "wrong": [_wrong_view(run, row, out) for row in run.wrong],
     "n_wrong": run.n_wrong,
+    "mislabeled": mislabeled(run),
     "samples": samples,
+    "along": samples_view(run),
     "data": _data_facts(run),
     "changed": changed,
     "settings": run.settings,
@@ -129,24 +136,14 @@ def _about(run: Record) -> str:
   trunk = getattr(run.config, "trunk", None)
   if trunk is not None:
     parts.append(f"{short(trunk.parameter_count())} parameters")
+    layers = getattr(trunk, "layers", None)
     sizes = [
-      (getattr(trunk, "layers", None), "layers"),
+      (layers, "layer" if layers == 1 else "layers"),
       (getattr(trunk, "width", None), "wide"),
       (getattr(trunk, "context", None), "tokens of context"),
     ]
     parts += [f"{value:,} {what}" for value, what in sizes if value]
   return ", ".join(parts)
-
-
-def _status(run: Record) -> str:
-  total, done = run.total_steps, run.steps_done
-  if total is None:
-    return f"{done:,} steps"
-  if done >= total:
-    return f"finished, {total:,} steps"
-  if run.result:
-    return f"stopped early, at step {done:,} of {total:,}"
-  return f"stopped or still running at step {done:,} of {total:,} ({done / total:.0%})"
 
 
 def _facts(run: Record) -> list[tuple[str, str, str]]:
@@ -213,8 +210,8 @@ def _examples(identity: Any) -> int:
 
 
 def _charts(run: Record) -> list[Drawn | None]:
-  """The run's curves."""
-  lines = []
+  """Losses, and the task's metrics."""
+  lines = reference_lines(run)
   if run.points("loss"):
     lines.append(Line("training loss", *run.series("loss"), color=0, style="thin"))
   if run.task is not None:
@@ -233,8 +230,12 @@ def _charts(run: Record) -> list[Drawn | None]:
   unigram = run.unigram_entropy
   levels = [Level(f"unigram entropy {unigram:.2f}", unigram)] if unigram else []
   loss = chart.draw("Loss", "nats", lines, levels, may_be_log=True)
-  charts = [_with_refusals(run, loss)]
-  charts.append(_metric_chart(run))
+  return [_with_refusals(run, loss), _metric_chart(run)]
+
+
+def _traces(run: Record) -> list[Drawn | None]:
+  """Curves for those who look for the cause of something."""
+  charts = []
   for name, title, unit, may_be_log in _TRACES:
     if len(run.points(name)) > 1:
       line = Line(title.lower(), *run.series(name), color=0)

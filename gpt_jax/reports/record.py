@@ -17,9 +17,11 @@ from gpt_jax.checkpoints.store import best_evaluation
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import open_regular, parse_json, read_bytes, read_json
+from gpt_jax.inference.samples import Sample, read_samples
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.history import read_metrics, read_plan, series
 
+DOUBTFUL = 0.05  # a label with a smaller probability may be wrong
 _WORST_ROWS = 12
 _LARGEST_PAGE = 32 << 20  # bytes of an inspection page
 _INSPECTION = b'<meta name="generator" content="gpt_jax visualize">'
@@ -72,8 +74,8 @@ class WrongRow:
   Attributes:
     where: file and line.
     text: its columns, separated by tabs.
-    confidence: the probability of the predicted label.
-    chance: the probability of the true one.
+    confidence: the probability of the predicted label, after temperature scaling.
+    chance: the probability of the true one, likewise.
     link: the row in an inspection page beside the report, if there is one.
   """
 
@@ -107,9 +109,11 @@ class Record:
     result: result.json of a finished fine-tuning run, {} without.
     best: the metrics of the best checkpoint and its "step", {} without.
     checkpoints: the steps that were kept.
+    samples: what the model wrote at its evaluations.
     task: of a fine-tuning run.
     labels, wrong, n_wrong: of a classification task: its report, the most confident errors, and how
       many errors there are; None, [] and 0 if the run wrote none.
+    n_doubtful: errors of which the label has a probability below DOUBTFUL.
     notes: files that could not be read.
   """
 
@@ -124,10 +128,12 @@ class Record:
   result: dict[str, Any]
   best: dict[str, Any]
   checkpoints: list[int]
+  samples: list[Sample]
   task: LabeledTask | None
   labels: Labels | None
   wrong: list[WrongRow]
   n_wrong: int
+  n_doubtful: int
   notes: list[str]
 
   def series(self, name: str) -> tuple[list[int], list[float | None]]:
@@ -225,7 +231,7 @@ def read_run(workdir: str) -> Record:
   notes: list[str] = []
   config, task = _read_objects(saved["config"], notes)
   labels = _read_labels(workdir, notes)
-  wrong, n_wrong = _read_wrong(workdir, labels, notes)
+  wrong, n_wrong, n_doubtful = _read_wrong(workdir, labels, notes)
   result = _read_object(os.path.join(workdir, "result.json"), notes)
   best = result.get("best")
   if not isinstance(best, dict):
@@ -246,10 +252,12 @@ def read_run(workdir: str) -> Record:
     result=result,
     best=best or {},
     checkpoints=sorted(map(int, _step_names(workdir))),
+    samples=_read_samples(workdir, notes),
     task=task,
     labels=labels,
     wrong=wrong,
     n_wrong=n_wrong,
+    n_doubtful=n_doubtful,
     notes=notes,
   )
 
@@ -301,6 +309,14 @@ def _read_entries(workdir: str) -> list[dict[str, Any]]:
     return read_metrics(workdir)
   except InputError:
     return []  # killed before its first report
+
+
+def _read_samples(workdir: str, notes: list[str]) -> list[Sample]:
+  try:
+    return read_samples(workdir)
+  except (OSError, ValueError) as error:
+    notes.append(f"samples.jsonl: {error}"[:300])
+    return []
 
 
 def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
@@ -369,32 +385,36 @@ def _calibration(value: Any) -> dict[str, Any]:
 
 def _read_wrong(
   workdir: str, labels: Labels | None, notes: list[str]
-) -> tuple[list[WrongRow], int]:
-  """The most confident errors of dev_predictions.jsonl, and how many errors it has."""
+) -> tuple[list[WrongRow], int, int]:
+  """The most confident errors of dev_predictions.jsonl, how many errors it has, and how many of
+  them have a doubtful label.
+  """
   if labels is None:
-    return [], 0
+    return [], 0, 0
   worst: list[tuple[float, int, WrongRow]] = []
-  count = 0
+  count = doubtful = 0
+  temperature = labels.calibration.get("temperature", 1.0)
   try:
     with open_regular(os.path.join(workdir, "dev_predictions.jsonl")) as file:
       for number, line in enumerate(file):
-        row = _wrong_row(line, labels.names)
+        row = _wrong_row(line, labels.names, temperature)
         if row is None:
           continue
         count += 1
+        doubtful += row.chance < DOUBTFUL
         heapq.heappush(worst, (row.confidence, -number, row))
         if len(worst) > _WORST_ROWS:
           heapq.heappop(worst)
   except FileNotFoundError:
-    return [], 0
-  except (OSError, ValueError, KeyError, TypeError) as error:
+    return [], 0, 0
+  except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
     notes.append(f"dev_predictions.jsonl: not as fine-tuning writes it ({error!r})"[:300])
   rows = [row for _, _, row in sorted(worst, key=lambda entry: entry[:2], reverse=True)]
   links = _inspected_texts(workdir) if rows else {}
-  return [dataclasses.replace(row, link=links.get(row.shown, "")) for row in rows], count
+  return [dataclasses.replace(row, link=links.get(row.shown, "")) for row in rows], count, doubtful
 
 
-def _wrong_row(line: bytes, names: list[str]) -> WrongRow | None:
+def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | None:
   """The row of a line; None if its prediction is right."""
   entry = parse_json(line)
   probabilities = [float(p) for p in entry["probabilities"]]
@@ -402,6 +422,9 @@ def _wrong_row(line: bytes, names: list[str]) -> WrongRow | None:
   label = str(entry["label"])
   if names[predicted] == label:
     return None
+  probabilities = [max(p, 1e-30) ** (1 / temperature) for p in probabilities]
+  total = sum(probabilities)
+  probabilities = [p / total for p in probabilities]
   chance = probabilities[names.index(label)] if label in names else 0.0
   text, where = str(entry["text"]), str(entry["where"])
   return WrongRow(where, text, label, names[predicted], probabilities[predicted], chance)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, counted
 from gpt_jax.files import describe_binary, parse_json
 
 
@@ -389,7 +389,7 @@ def _rows_of(
       yield location, BlankRow(f"{location}: empty row")
     elif len(cells) != len(columns):
       names = ", ".join(columns)
-      problem = f"{len(cells)} columns, but {expected} {len(columns)}: {names}"
+      problem = f"{counted(len(cells), 'column')}, but {expected} {len(columns)}: {names}"
       yield location, InputError(f"{location}: {problem}")
     else:
       yield location, dict(zip(columns, cells, strict=True))

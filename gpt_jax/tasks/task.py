@@ -22,7 +22,7 @@ import numpy as np
 from gpt_jax import tasks
 from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
 from gpt_jax.tasks.formats import each_half
 from gpt_jax.tasks.metrics import Metric
@@ -313,7 +313,7 @@ def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> Inp
     parts.append(f"and {len(problems) - _LISTED:,} more")
   if can_skip:
     parts.append("--config.task.skip_bad_rows=true leaves them out")
-  return InputError(f"{file}: {len(problems):,} rows cannot be used: {'; '.join(parts)}")
+  return InputError(f"{file}: {counted(len(problems), 'row')} cannot be used: {'; '.join(parts)}")
 
 
 @register("builtin_task")

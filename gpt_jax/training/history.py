@@ -1,19 +1,39 @@
 """What the log of a run says afterwards: metrics.jsonl and plan.json, read leniently."""
 
 import contextlib
+import json
 import os
+import shlex
+import sys
 import time
 from typing import Any
 
 import jax
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import parse_json, read_json, write_json
+from gpt_jax.files import atomic_file, parse_json, read_json, write_json
 
 METRICS = "metrics.jsonl"
 _PLAN = "plan.json"
 _LARGEST_PLAN = 1 << 20  # bytes
+_PROGRAMS = ("pretrain", "pretrain.py", "finetune", "finetune.py")  # resume when given again
 _MOST_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
+
+
+def cut_back(path: str, step: int) -> None:
+  """Removes the entries after a step, and a line cut off by a kill; atomic.
+
+  Args:
+    path: of JSON lines, each with its "step"; nothing happens if there is no such file.
+    step: the last one that is kept; 0 removes all.
+  """
+  if not os.path.exists(path):
+    return
+  with open(path, encoding="utf-8", errors="replace") as file, atomic_file(path) as kept:
+    for line in file:
+      with contextlib.suppress(ValueError):
+        if step and line.endswith("\n") and json.loads(line)["step"] <= step:
+          kept.write(line)
 
 
 def read_metrics(workdir: str) -> list[dict[str, Any]]:
@@ -76,6 +96,7 @@ def write_plan(
   starts.append({"step": start_step, "time": round(time.time(), 3)})
   kinds = sorted({device.device_kind for device in jax.devices()})
   plan = {
+    "command": _command(),
     "total_steps": total_steps,
     "unigram_entropy": unigram_entropy,
     "devices": f"{jax.device_count()} x {', '.join(kinds)}",
@@ -84,6 +105,33 @@ def write_plan(
     "starts": starts[:1] + starts[1:][1 - _MOST_STARTS :],
   }
   write_json(os.path.join(workdir, _PLAN), plan)
+
+
+def write_end(workdir: str, error: BaseException | None) -> None:
+  """Adds to plan.json how this start of the run ended: "ended", and "error" after an error.
+
+  Args:
+    workdir: of the run.
+    error: what ended it; None at its end.
+  """
+  plan = read_plan(workdir)
+  if isinstance(error, (KeyboardInterrupt, SystemExit)):
+    plan["ended"] = "interrupted"
+  elif error is not None:
+    plan["ended"], plan["error"] = "error", f"{error}"[:500]
+  else:
+    plan["ended"] = "done"
+  write_json(os.path.join(workdir, _PLAN), plan)
+
+
+def _command() -> str:
+  """The command that runs this process; "" if it is no program of ours, as in a notebook."""
+  script = os.path.basename(sys.argv[0])
+  program = script.removeprefix("gpt-jax-") if script.startswith("gpt-jax-") else script
+  if program not in _PROGRAMS:
+    return ""
+  interpreter = ["python"] if script.endswith(".py") else []
+  return shlex.join([*interpreter, *sys.argv])
 
 
 def read_plan(workdir: str) -> dict[str, Any]:

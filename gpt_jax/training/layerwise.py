@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.models.trunk import TrunkConfig
 
 
@@ -64,8 +64,8 @@ def trained_layers(
   blocks = max(map(below, paths)) - 1
   if train_layers is not None and train_layers > blocks:
     raise InputError(
-      f"train_layers={train_layers}: the checkpoint has {blocks} blocks; none trains all, with "
-      "the embeddings"
+      f"train_layers={train_layers}: the checkpoint has {counted(blocks, 'block')}; none trains "
+      "all, with the embeddings"
     )
   scale = (lambda path: decay ** below(path)) if decay < 1 else None
   if steps_per_layer is not None:

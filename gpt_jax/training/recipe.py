@@ -7,6 +7,7 @@ at the majority class: its rate is too low and its updates are too few.
 import dataclasses
 from typing import NamedTuple
 
+from gpt_jax.errors import counted
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -75,7 +76,7 @@ def with_recipe(
     optim = dataclasses.replace(optim, warmup_share=share)
   if not train.steps and not train.epochs:
     lines.append(
-      f"{chosen.epochs} epochs of {steps_per_epoch:,} updates ({model}; "
+      f"{counted(chosen.epochs, 'epoch')} of {counted(steps_per_epoch, 'update')} ({model}; "
       "--config.train.epochs sets them)"
     )
     train = dataclasses.replace(train, epochs=chosen.epochs)

@@ -13,10 +13,9 @@ from typing import TextIO
 
 import jax
 
-from gpt_jax.files import atomic_file
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
-from gpt_jax.training.history import METRICS, write_plan
+from gpt_jax.training.history import METRICS, cut_back, write_end, write_plan
 
 
 def log(text: str) -> None:
@@ -49,7 +48,7 @@ class Reporter:
     flops_per_token: float = 0.0,
     stream: TextIO | None = None,
   ):
-    self._writes = is_main_process()
+    self._writes, self._workdir = is_main_process(), workdir
     self._total, self._step, self._unigram_entropy = total_steps, start_step, unigram_entropy
     self._flops_per_token = flops_per_token
     self._bar, self._stream = None, stream or sys.stderr
@@ -59,7 +58,7 @@ class Reporter:
       return
     os.makedirs(workdir, exist_ok=True)
     path = os.path.join(workdir, METRICS)
-    _cut_back(path, start_step)
+    cut_back(path, start_step)
     write_plan(workdir, total_steps, start_step, unigram_entropy)
     self._file = open(path, "a", encoding="utf-8")
     self._tensorboard = _tensorboard(workdir, start_step)
@@ -132,8 +131,11 @@ class Reporter:
   def __enter__(self):
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, kind, error, traceback):
     self.close()
+    if self._writes:
+      with contextlib.suppress(OSError):  # as of a full disk; the report says less then
+        write_end(self._workdir, error)
 
   def _format_metrics(
     self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
@@ -180,17 +182,6 @@ def _peak_memory() -> int:
   """The largest amount of memory in use so far on a device of this process; 0 if unknown."""
   stats = [device.memory_stats() or {} for device in jax.local_devices()]
   return max(device.get("peak_bytes_in_use", 0) for device in stats)
-
-
-def _cut_back(path: str, step: int) -> None:
-  """Removes the entries after a step, and a line cut off by a kill; atomic."""
-  if not os.path.exists(path):
-    return
-  with open(path, encoding="utf-8", errors="replace") as file, atomic_file(path) as kept:
-    for line in file:
-      with contextlib.suppress(ValueError):
-        if step and line.endswith("\n") and json.loads(line)["step"] <= step:
-          kept.write(line)
 
 
 def _tensorboard(workdir: str, start_step: int):

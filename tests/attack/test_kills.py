@@ -45,7 +45,7 @@ def kill(tmp_path, random, ledger):
   """
 
   def attack(what, make, contents, attempts, die=None, codes=(0,)):
-    duration = seconds(make(tmp_path / "whole"), (0,))
+    duration = seconds(make(tmp_path / "whole"))
     expected = contents(tmp_path / "whole")
     outcomes = []
     for number in range(3 * attempts):  # a run may end before it is killed
@@ -80,11 +80,11 @@ def kill(tmp_path, random, ledger):
   return attack
 
 
-def seconds(processes, codes):
+def seconds(processes):
   """How long they run."""
   began = time.monotonic()
   for process in processes:
-    complete(process, codes)
+    complete(process)
   return time.monotonic() - began
 
 

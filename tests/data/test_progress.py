@@ -36,7 +36,7 @@ def test_without_a_known_size_no_time_is_promised(clock):
   with progress.progress("reading", None, log) as add:
     clock(20)
     add(1_000_000, 1)
-  assert log.getvalue() == "reading: …\nreading: 1 documents, 1.0 MB, 0.1 MB/s\n"
+  assert log.getvalue() == "reading: …\nreading: 1 document, 1.0 MB, 0.1 MB/s\n"
 
 
 def test_a_terminal_gets_a_bar_from_the_start():

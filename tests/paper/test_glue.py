@@ -203,7 +203,7 @@ def test_the_official_test_sets_have_these_many_rows(data_root, file):
     (
       ["rte", "cola"],
       ("CoLA/test.tsv", "index\tsentence\n0\tcat\n"),
-      r"CoLA/test\.tsv: 1 rows; GLUE's has 5: copy",
+      r"CoLA/test\.tsv: 1 row; GLUE's has 5: copy",
     ),
     (["cola", "rte"], ("RTE/test.tsv", None), r"RTE/test\.tsv: No such file"),
     (["mnli"], ("MNLI/test_mismatched.tsv", None), r"MNLI/test_mismatched\.tsv: No such file"),
@@ -389,8 +389,8 @@ BAD = [
   ("QQP.tsv", "1\t1\n", "01\t1\n", "QQP.tsv:3: index '01'; should be 1"),
   ("MRPC.tsv", "6\t0\n", "", "MRPC.tsv:7: ends after 6 rows; should have 7"),
   ("MRPC.tsv", "6\t0\n", "6\t0\n7\t0\n", "MRPC.tsv:9: ends after 8 rows; should have 7"),
-  ("MRPC.tsv", "6\t0\n", "6\t0\n\n", "MRPC.tsv:9: 1 columns; should be 2"),
-  ("MRPC.tsv", "3\t1\n", "3 1\n", "MRPC.tsv:5: 1 columns; should be 2, separated by a tab"),
+  ("MRPC.tsv", "6\t0\n", "6\t0\n\n", "MRPC.tsv:9: 1 column; should be 2"),
+  ("MRPC.tsv", "3\t1\n", "3 1\n", "MRPC.tsv:5: 1 column; should be 2, separated by a tab"),
   ("MRPC.tsv", "3\t1\n", "3\t1\t0.9\n", "MRPC.tsv:5: 3 columns; should be 2"),
   ("SST-2.tsv", "index\tprediction\n", "", "SST-2.tsv:1: '0.t0'; should be index and prediction"),
   (

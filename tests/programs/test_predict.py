@@ -149,7 +149,7 @@ def test_multiple_choice(model_of, tmp_path):
       "cat\tx\ndog\ty\n",
       "in.txt:1: 2 columns, but without a header line there should be 1: text",
     ),
-    ("in.tsv", "id\ttext\n1\n2\n", "in.tsv:2: 1 columns, but the header names 2"),
+    ("in.tsv", "id\ttext\n1\n2\n", "in.tsv:2: 1 column, but the header names 2"),
     ("in.tsv", "text\ttext\na\tb\n", "in.tsv:1: two columns named 'text'; rename one of them"),
     ("in.csv", "id,words\n1,cat\n", "in.csv:2: no column 'text'; the columns are 'id', 'words'"),
     ("in.jsonl", '{"txt": "cat"}\n{"txt": "dog"}\n', "in.jsonl:1: no column 'text'"),

@@ -1,6 +1,7 @@
 """The report: values against the files of real runs, hostile and damaged files, and a browser."""
 
 import builtins
+import dataclasses
 import html
 import html.parser
 import json
@@ -8,27 +9,32 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from gpt_jax.config import from_json, load_config
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import plot, pretrain, report
-from gpt_jax.reports import chart
+from gpt_jax.programs import finetune, plot, pretrain, report
+from gpt_jax.reports import chart, reference
 from gpt_jax.reports.answers import answers
 from gpt_jax.reports.record import read_run
 from gpt_jax.training.history import curve
+from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
 
 HOSTILE = (
   """</script><script>alert("1")</script> {{ 7 * 7 }} '"> <img src=x onerror=alert(2)> \u202e🙂"""
 )
+ROOT = Path(__file__).parents[2]
 SIZES = {"context": 32, "layers": 1, "width": 16, "heads": 2}
 
 
@@ -167,6 +173,7 @@ def test_pretraining_ends_with_a_report(pretrained, prepared):
     "Did it learn?",
     "When did it stop improving?",
     "What does it get wrong?",
+    "What to do next?",
   ]
 
 
@@ -247,6 +254,161 @@ def test_samples_are_texts_of_the_newest_checkpoint(pretrained, tmp_path):
   assert text.count("step 6, greedy") == text.count("step 6, temperature 0.8") == 3
 
 
+def test_samples_along_the_run_stand_in_order(make_folder):
+  folder = make_folder("run", [(5, {"valid_loss": 3.25}), (10, {"valid_loss": 2.5})])
+  entries = [
+    {"step": step, "prompt": prompt, "text": f"<{prompt}{step}>"}
+    for step in (5, 10)
+    for prompt in ("The sea", "")
+  ]
+  (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, entries)) + '\n{"step": 15')
+  text = Page(Path(report.run([str(folder)]))).text
+  first, second = text.split("A new line, without a prompt")
+  assert re.search(
+    "step 5, loss 3.25 The sea<The sea5> step 10, loss 2.50 The sea<The sea10>", first
+  )
+  assert re.search("step 5, loss 3.25 <5> step 10, loss 2.50 <10>", second)
+
+
+def test_many_samples_are_thinned(make_folder):
+  folder = make_folder("run", [(1, {"loss": 3.0})])
+  lines = [json.dumps({"step": n, "prompt": "", "text": f"word{n}."}) for n in range(1, 96)]
+  (folder / "samples.jsonl").write_text("\n".join(lines))
+  text = Page(Path(report.run([str(folder)]))).text
+  shown = [int(number) for number in re.findall(r"word(\d+)\.", text)]
+  assert (shown[0], shown[-1], len(shown)) == (1, 95, 10) and shown == sorted(shown)
+  assert "10 of 95" in text
+
+
+# Interrupted runs.
+
+
+@pytest.fixture
+def interrupted(prepared, tmp_path, monkeypatch):
+  """interrupted(error): a run of 6 steps that an error ends after 4, from the command line."""
+
+  def make(error):
+    workdir = tmp_path / "run"
+    monkeypatch.setattr(sys, "argv", ["launch/pretrain.py", f"--workdir={workdir}", "--a=b c"])
+
+    def stop(moment):
+      raise error
+
+    real = pretrain.make_hooks
+    last = Hook(stop, lambda step: step == 4)
+    monkeypatch.setattr(pretrain, "make_hooks", lambda *rest: [*real(*rest), last])
+    config = pretrain.PretrainConfig(
+      TransformerConfig(**SIZES),
+      data=WindowsConfig(batch_size=8, length=16),
+      train=TrainConfig(steps=6, log_every=1, checkpoint_every=2),
+    )
+    with pytest.raises(type(error)) as raised:
+      pretrain.run(config, prepared, str(workdir))
+    assert raised.value is error
+    monkeypatch.setattr(pretrain, "make_hooks", real)
+    return workdir, config
+
+  return make
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupted_run_says_so_and_how_it_goes_on(interrupted, error, prepared):
+  workdir, config = interrupted(error)
+  page = Page(workdir / "report.html")
+  assert "Interrupted at step 4 of 6 (67%)" in page.text.partition("Did it learn?")[0]
+  assert "Its state is saved at step 4." in page.text
+  command = f"python launch/pretrain.py --workdir={workdir} '--a=b c'"
+  assert command in page.paragraphs
+  pretrain.run(config, prepared, str(workdir))  # goes on
+  text = Page(workdir / "report.html").text
+  assert "nterrupted" not in text and "--a=b c" not in text and "finished, 6 steps" in text
+
+
+def test_a_run_that_an_error_ends_names_it(interrupted):
+  workdir, _ = interrupted(InputError("ten updates in a row"))
+  text = Page(workdir / "report.html").text
+  assert "Ended by an error at step 4 of 6 (67%). ten updates in a row" in text
+
+
+def test_a_killed_run_shows_its_command(make_folder):
+  command = "python launch/pretrain.py --workdir=x"
+  folder = make_folder("run", [(40, {"loss": 3.0})], command=command)
+  page = Page(Path(report.run([str(folder)])))
+  assert "Stopped or still running at step 40 of 100 (40%)" in page.text
+  assert "No state is saved" in page.text and command in page.paragraphs
+
+
+def test_finetuning_that_is_interrupted_has_a_report(finetuned, tmp_path, monkeypatch):
+  def stop(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(finetune, "make_measure", lambda *_: stop)
+  workdir = tmp_path / "run"
+  with pytest.raises(KeyboardInterrupt):
+    finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, str(workdir), seeds=2)
+  text = Page(workdir / "report.html").text
+  assert "Interrupted at step 8 of 48 (17%). No state is saved" in text
+  assert "the same call of run(…)" in text  # this is no program
+
+
+def test_an_interruption_does_not_wait_for_the_report(pretrained, monkeypatch, capsys):
+  blocked = threading.Event()
+  finished = threading.Event()
+
+  def hang(*_):
+    blocked.wait(20)
+    finished.set()
+
+  monkeypatch.setattr(report, "run", hang)
+  monkeypatch.setattr(report, "_PATIENCE", 0.01)
+  with pytest.raises(SystemExit), report.report_at_end(str(pretrained)):
+    raise SystemExit(143)
+  assert not finished.is_set()
+  blocked.set()
+
+
+# Reference curves.
+
+
+def test_a_comparable_run_has_the_reference_behind_it(
+  pretrained, make_folder, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(reference, "shipped_folder", lambda _: str(tmp_path / "configs"))
+  folder = str(tmp_path / "configs" / "reference")
+  reference.write(str(pretrained), "tiny", "cats", "1 abacus", folder)
+  page = Page(Path(report.run([str(pretrained)], str(tmp_path / "page.html"))))
+  for name in ("training", "held-out"):
+    assert f"{name} loss of configs/tiny.py, for reference (1 abacus)" in page.paragraphs
+  values = [f"{value:.4f}" for value in curve(str(pretrained), "loss")[1]]
+  written = json.loads((tmp_path / "configs" / "reference" / "tiny.json").read_text())
+  assert [f"{value:.4f}" for _, value in written["metrics"]["loss"]] == values
+  assert str(tmp_path) not in json.dumps(written)
+  # Another model or other text has other losses.
+  for field, value in (("width", 18), ("train_digest", "0")):
+    other = shutil.copytree(
+      pretrained, tmp_path / field, ignore=shutil.ignore_patterns("checkpoints", "*.html")
+    )
+    saved = json.loads((other / "config.json").read_text())
+    part = saved["data"] if field in saved["data"] else saved["config"]["trunk"]
+    part[field] = value
+    (other / "config.json").write_text(json.dumps(saved))
+    assert "for reference" not in Page(Path(report.run([str(other)]))).text
+
+
+@pytest.mark.parametrize(
+  "path", sorted(ROOT.glob("configs/reference/*.json")), ids=lambda p: p.stem
+)
+def test_shipped_references_are_of_their_configs(path):
+  shipped = json.loads(path.read_text())
+  config = load_config(str(ROOT / "configs" / f"{path.stem}.py"))
+  trunk = from_json(shipped["config"]["trunk"])
+  assert dataclasses.replace(config.trunk, vocab_size=trunk.vocab_size) == trunk
+  assert from_json(shipped["config"]["data"]) == config.data
+  assert from_json(shipped["config"]["objective"]) == config.objective
+  steps = [step for step, _ in shipped["metrics"]["loss"]]
+  assert steps == sorted(steps) and shipped["steps"][1] == config.train.steps
+
+
 # The three answers.
 
 
@@ -260,23 +422,34 @@ def losses(values, unigram=4.0, held_out=True):
 
 
 @pytest.mark.parametrize(
-  "log, learned, stopped",
+  "log, learned, stopped, following",
   [
-    (losses([(20, 5), (40, 3), (60, 2.2), (80, 2.0), (100, 1.999)]), "Yes", "Step 80"),
-    (losses([(25, 5), (50, 3), (75, 2.5), (100, 1.5)]), "Yes", "Not yet"),
-    (losses([(25, 3), (50, 2), (75, 2.5), (100, 3.0)]), "Yes", "Step 50"),
-    (losses([(50, 4.3), (100, 4.1)]), "No", "Not yet"),
-    (losses([(10, 5.5), (20, 5.1)]), "Not yet", "Not yet"),
-    (losses([(50, 500.0), (100, 900.0)]), "No, it diverged", "By step 50"),
-    (losses([(50, None), (100, None)]), "No", "Not known"),
-    (losses([]), "Not known", "Not known"),
-    (losses([(n, 5 - 0.04 * n) for n in (25, 50, 75, 100)], 4.0, False), "Yes", "Not yet"),
+    (losses([(20, 5), (40, 3), (60, 2.2), (80, 2.0), (100, 1.999)]), "Yes", "Step 80", "Use it"),
+    (losses([(25, 5), (50, 3), (75, 2.5), (100, 1.5)]), "Yes", "Not yet", "Train longer"),
+    (losses([(25, 3), (50, 2), (75, 2.5), (100, 3.0)]), "Yes", "Step 50", "More text"),
+    (losses([(50, 4.3), (100, 4.1)]), "No", "Not yet", "Change the learning rate"),
+    (losses([(10, 5.5), (20, 5.1)]), "Not yet", "Not yet", "Let it go on"),
+    (
+      losses([(50, 500.0), (100, 900.0)]),
+      "No, it diverged",
+      "By step 50",
+      "Change the learning rate",
+    ),
+    (losses([(50, None), (100, None)]), "No", "Not known", "Change the learning rate"),
+    (losses([]), "Not known", "Not known", "Let it go on"),
+    (
+      losses([(n, 5 - 0.04 * n) for n in (25, 50, 75, 100)], 4.0, False),
+      "Yes",
+      "Not yet",
+      "Train longer",
+    ),
   ],
 )
-def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped):
+def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped, following):
   run = read_run(str(make_folder("run", **log)))
-  first, second, _ = answers(run)
-  assert (first.verdict, second.verdict) == (learned, stopped), (first.text, second.text)
+  given = answers(run)
+  verdicts = given[0].verdict, given[1].verdict, given[3].verdict
+  assert verdicts == (learned, stopped, following), given
 
 
 def test_a_classifier_at_the_majority_has_not_learned(seed):
@@ -285,6 +458,28 @@ def test_a_classifier_at_the_majority_has_not_learned(seed):
   rows = [(f"{n}", ("barks", "meows")[n % 3 == 0], (0.8, 0.2)) for n in range(90)]
   write_labels(seed, ["barks", "meows"], rows)
   assert answers(read_run(str(seed)))[0].verdict == "No"
+
+
+def test_a_label_that_looks_wrong_is_named_after_scaling(seed):
+  write_labels(seed, ["barks", "meows"], ROWS)  # with a temperature of 1.5
+  run = read_run(str(seed))
+  scaled = np.array([0.97, 0.03]) ** (1 / 1.5)
+  assert run.wrong[0].confidence == pytest.approx(scaled[0] / scaled.sum())
+  assert "No label looks wrong: the model gives each at least 9%" in answers(run)[2].text
+  write_labels(seed, ["barks", "meows"], [*ROWS, ("woof", "meows", (0.999, 0.001))])
+  assert "1 label looks wrong" in answers(read_run(str(seed)))[2].text
+
+
+def test_a_dev_loss_that_rises_is_named(seed):
+  rows = [(f"{n}", ("barks", "meows")[n % 2], ((0.9, 0.1), (0.1, 0.9))[n % 2]) for n in range(40)]
+  write_labels(seed, ["barks", "meows"], [*rows, *ROWS])
+  values = [(10, 0.6, 0.7), (20, 0.75, 0.5), (30, 0.78, 0.6), (48, 0.8, 0.9)]
+  entries = [{"step": n, "dev_accuracy": a, "dev_loss": loss} for n, a, loss in values]
+  (seed / "metrics.jsonl").write_text("\n".join(map(json.dumps, entries)))
+  _, stopped, _, following = answers(read_run(str(seed)))
+  assert stopped.verdict == "Step 20"  # later gains are within a standard error
+  assert "lowest at step 20 and has risen from 0.50 to 0.90" in stopped.text
+  assert following.verdict == "Stop earlier, label more"
 
 
 def test_refused_updates_are_counted_and_marked(make_folder):
@@ -390,15 +585,15 @@ def test_mistakes_are_one_line(pretrained, tmp_path):
     (([str(tmp_path / "none")],), "none: no such folder"),
     (([str(tmp_path)],), "config.json: missing; .* is not the folder of a run"),
     (([str(pretrained)] * 2,), "name the page with --out=FILE.html"),
-    (([str(pretrained)], "page.pdf"), "--out=page.pdf: a report is an HTML page"),
-    (([str(pretrained)], str(tmp_path / "x" / "page.html")), "there is no folder"),
+    (([str(pretrained)], "page.pdf"), "--out=page.pdf: the page is HTML; name it page.html"),
+    (([str(pretrained)], str(tmp_path / "x" / "page.html")), "page.html: No such file"),
     (([str(pretrained)], "gs://bucket/page.html"), "gs:// is not supported"),
   ):
     with pytest.raises(InputError, match=message):
       report.run(*arguments)
   other = tmp_path / "mine.html"
   other.write_text("<!doctype html><title>mine</title>")
-  with pytest.raises(InputError, match="mine.html already exists and is not a report"):
+  with pytest.raises(InputError, match="mine.html already exists and is not a page of this"):
     report.run([str(pretrained)], str(other))
   assert other.read_text() == "<!doctype html><title>mine</title>"
 
@@ -481,12 +676,8 @@ def test_a_plot_of_nothing_is_refused(make_folder, pretrained, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def browse(tmp_path_factory):
+def browse(tmp_path_factory, browser):
   """browse(page, width) -> what a script in the page measures; console errors fail the test."""
-  browsers = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-  browser = next(filter(None, map(shutil.which, browsers)), None)
-  if not browser:
-    pytest.skip(f"no browser: none of {', '.join(browsers)} is installed")
   folder = tmp_path_factory.mktemp("browser")
   measure = """<script>
     for (const details of document.querySelectorAll("details")) details.open = true;

@@ -6,7 +6,6 @@ import html.parser
 import json
 import os
 import re
-import shutil
 import subprocess
 
 import numpy as np
@@ -246,7 +245,7 @@ def test_a_task_truncates_as_in_fine_tuning_and_warns(model_of, tmp_path):
 
 def test_a_wrong_number_of_columns_is_refused(model_of, tmp_path):
   with pytest.raises(
-    InputError, match="text 2: 1 columns; the task stsb reads 2, separated by tabs: sentence1, sen"
+    InputError, match="text 2: 1 column; the task stsb reads 2, separated by tabs: sentence1, sen"
   ):
     visualize.run(model_of("stsb"), str(tmp_path / "page.html"), ["the cat\tthe dog", "the cat"])
 
@@ -314,12 +313,8 @@ def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def render(tmp_path_factory):
+def render(tmp_path_factory, browser):
   """render(page, fragment="") -> the page in a browser, after its script has run without error."""
-  browsers = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-  browser = next(filter(None, map(shutil.which, browsers)), None)
-  if not browser:
-    pytest.skip(f"no browser: none of {', '.join(browsers)} is installed")
   profile = tmp_path_factory.mktemp("profile")
 
   def show(page, fragment="", dark=False):

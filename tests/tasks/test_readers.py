@@ -76,9 +76,9 @@ def test_numeric_labels_are_given_their_names(tmp_path):
     (
       "a.tsv",
       "text\tlabel\na\tyes\nb\n",
-      r"a\.tsv:3: 1 columns, but the header names 2: text, label",
+      r"a\.tsv:3: 1 column, but the header names 2: text, label",
     ),
-    ("a.csv", 'text,label\n"a\nb",yes\nc\n', r"a\.csv:4: 1 columns, but the header names 2"),
+    ("a.csv", 'text,label\n"a\nb",yes\nc\n', r"a\.csv:4: 1 column, but the header names 2"),
     ("a.csv", 'text,label\na,"b" c\n', r"a\.csv:2: not CSV"),
     (
       "a.tsv",

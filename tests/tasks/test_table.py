@@ -271,7 +271,7 @@ def test_all_bad_rows_are_listed_at_once(tmp_path):
     task.examples(str(tmp_path), "train")
   assert str(error.value) == (
     f"{tmp_path}/train.csv: 4 rows cannot be used: column 'text' is empty; fill it in or remove "
-    "the row (line 3, 6); 1 columns, but the header names 2: text, label (line 5); label '': "
+    "the row (line 3, 6); 1 column, but the header names 2: text, label (line 5); label '': "
     "should be one of x, y (line 7); --config.task.skip_bad_rows=true leaves them out"
   )
 

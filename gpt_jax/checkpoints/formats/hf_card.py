@@ -12,6 +12,7 @@ from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
+from gpt_jax.errors import counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.task import Task
 
@@ -153,8 +154,8 @@ def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | N
   """Scores and recipe, as far as the checkpoint knows them."""
   trunk = spec.trunk
   lines = [
-    f"- {trunk.parameter_count():,} parameters, {trunk.layers} layers, context {trunk.context}, "
-    f"{step:,} updates"
+    f"- {trunk.parameter_count():,} parameters, {counted(trunk.layers, 'layer')}, "
+    f"context {trunk.context}, {counted(step, 'update')}"
   ]
   for name, value in _scores(meta, task).items():
     lines.append(f"- {name}{' on dev' if task else ''}: {value:.4g}")

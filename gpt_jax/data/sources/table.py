@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator
 
 from gpt_jax.data.sources.utf8 import decode, open_bytes
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 
 USAGE = "tables (.csv, .tsv)"
 FOLDER_SUFFIXES = ()  # folders of text have tables of other things, such as the authors
@@ -26,7 +26,9 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
   index = header.index(field)
   for line, cells in rows:
     if len(cells) != len(header):
-      raise InputError(f"{name}:{line}: {len(cells)} columns, but the header names {len(header)}")
+      raise InputError(
+        f"{name}:{line}: {counted(len(cells), 'column')}, but the header names {len(header)}"
+      )
     yield [cells[index]]
 
 

@@ -119,9 +119,8 @@ def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
   if pooling == "mean":
     assert batch.rows.segments is not None
     segments = batch.rows.segments.reshape(-1)
-    inside = (segments[anchors][..., None] == segments[None, None]).astype(
-      jnp.float32
-    )  # [N, C, B * T]
+    same_segment = segments[anchors][..., None] == segments[None, None]  # [N, C, B * T]
+    inside = same_segment.astype(jnp.float32)
     x = inside @ flat / inside.sum(-1, keepdims=True)
   else:
     x = flat[anchors]

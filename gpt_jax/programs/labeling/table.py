@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 from gpt_jax.tasks.readers import Row, read_usable
 from gpt_jax.tasks.table import TableTask
@@ -53,7 +53,8 @@ class Labeled:
   @property
   def summary(self) -> str:
     columns = ", ".join(self.columns)
-    return f"{len(self.rows):,} rows; text in {columns}, {len(self.labels)} labels in {self.label}"
+    labels = counted(len(self.labels), "label")
+    return f"{len(self.rows):,} rows; text in {columns}, {labels} in {self.label}"
 
   @property
   def checksum(self) -> str:
@@ -100,7 +101,7 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
   rare = {name: count for name, count in counts.items() if count < FEWEST_OF_LABEL}
   if problems:
     more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
-    log(f"{len(problems):,} rows cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
+    log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
   if rare:
     shown = ", ".join(f"{name[:50]!r} ({count})" for name, count in sorted(rare.items())[:_SHOWN])
     more = f" and {len(rare) - _SHOWN:,} more" if len(rare) > _SHOWN else ""

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt_jax.errors import counted
 from gpt_jax.programs.serving.completions import (
   Choice,
   Request,
@@ -235,7 +236,7 @@ def _read_rows(fields: Fields, columns: int) -> list[Any]:
   for number, row in enumerate(rows):
     place, cells = f"texts[{number}]", row if isinstance(row, list) else [row]
     if len(cells) != columns:
-      message = f"{len(cells)} columns; a text of this task is a list of {columns}"
+      message = f"{counted(len(cells), 'column')}; a text of this task is a list of {columns}"
       raise Refusal(f"{place}: {message}", param="texts")
     for cell in cells:
       check_text(cell, place, "texts")

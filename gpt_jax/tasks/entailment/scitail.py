@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
@@ -18,7 +18,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     cells = line.split("\t")
     if len(cells) != 3:
       raise InputError(
-        f"{path}:{number}: {len(cells)} columns; should be 3: premise, hypothesis, label"
+        f"{path}:{number}: {counted(len(cells), 'column')}; should be 3: premise, hypothesis, label"
       )
     premise, hypothesis, label = cells
     yield Row((premise, hypothesis), label, f"{path}:{number}")

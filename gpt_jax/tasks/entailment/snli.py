@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
@@ -35,7 +35,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     cells = line.split("\t")
     if len(cells) <= max(indices):
       raise InputError(
-        f"{path}:{number}: {len(cells)} columns; should be at least {max(indices) + 1}"
+        f"{path}:{number}: {counted(len(cells), 'column')}; should be at least {max(indices) + 1}"
       )
     label, premise, hypothesis = (cells[index] for index in indices)
     if label == NO_GOLD_LABEL:

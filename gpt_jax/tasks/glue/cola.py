@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table, with_label_name
 from gpt_jax.tasks.task import Task
@@ -21,7 +21,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     cells = line.split("\t")
     if len(cells) != 4:
       raise InputError(
-        f"{path}:{number}: {len(cells)} columns; "
+        f"{path}:{number}: {counted(len(cells), 'column')}; "
         "should be 4: source, label, the author's mark, sentence"
       )
     _, label, _, sentence = cells

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, counted
 from gpt_jax.tasks.readers import find_folder, read_lines
 
 FILES = {"dprd": "test.c.txt", "wsc273": "wsc273.txt"}
@@ -61,7 +61,8 @@ def _read_blocks(path: str) -> Iterator[Pronoun]:
     block = [" ".join(line.split()) for _, line in lines[i : i + 4]]
     if len(block) < 4:
       raise InputError(
-        f"{location}: {len(block)} lines; there should be sentence, pronoun, candidates and answer"
+        f"{location}: {counted(len(block), 'line')}; there should be sentence, pronoun, candidates "
+        "and answer"
       )
     sentence, pronoun, pair, answer = block
     candidates = [candidate.strip() for candidate in pair.split(",")]

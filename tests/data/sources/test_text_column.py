@@ -37,7 +37,7 @@ def test_the_text_column_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
   "content, fault",
   [
-    ("text,id\nfine,1\nbroken\n", ":3: 1 columns, but the header names 2"),
+    ("text,id\nfine,1\nbroken\n", ":3: 1 column, but the header names 2"),
     ('text,id\nfine,1\n"open,2\n', ":3: not a table"),
     ("text,text\na,b\n", ": more than one column 'text'"),
     ("", r": no column 'text' \(its columns: \)"),

@@ -1,0 +1,57 @@
+"""How far a run is, and how an unfinished one goes on."""
+
+from typing import NamedTuple
+
+from gpt_jax.reports.record import Record
+
+
+class Ending(NamedTuple):
+  """What stands above the report of an unfinished run.
+
+  Attributes:
+    title: such as "Interrupted at step 300 of 1,000 (30%)".
+    text: what is kept, and what to do.
+    command: resumes the run; "" if it is not known.
+  """
+
+  title: str
+  text: str
+  command: str
+
+
+def status(run: Record) -> str:
+  """One clause: finished, stopped early, interrupted, …"""
+  total, done = run.total_steps, run.steps_done
+  if total is None:
+    return f"{done:,} {'step' if done == 1 else 'steps'}"
+  if done >= total:
+    return f"finished, {total:,} {'step' if total == 1 else 'steps'}"
+  if run.result:
+    return f"stopped early, at step {done:,} of {total:,}"
+  how = {"interrupted": "interrupted", "error": "ended by an error"}
+  begin = how.get(str(run.plan.get("ended")), "stopped or still running")
+  return f"{begin} at step {done:,} of {total:,} ({done / total:.0%})"
+
+
+def ending(run: Record) -> Ending | None:
+  """None for a run that has nothing left to do, or of which the plan is not known."""
+  total, done = run.total_steps, run.steps_done
+  if total is None or done >= total or run.result or not run.plan:
+    return None
+  title = status(run)
+  command = run.plan.get("command")
+  command = command if isinstance(command, str) else ""
+  ended = run.plan.get("ended")
+  text = f"{run.plan.get('error') or 'No message.'} " if ended == "error" else ""
+  if run.checkpoints:
+    text += f"Its state is saved at step {run.checkpoints[-1]:,}. "
+  else:
+    text += "No state is saved, so it begins anew. "
+  if ended == "interrupted":
+    text += "It goes on with the same command"
+  elif ended == "error":
+    text += "When the cause is mended, it goes on with the same command"
+  else:
+    text += "If it was stopped, it goes on with the same command"
+  text += ":" if command else ", or the same call of run(…)."
+  return Ending(title[0].upper() + title[1:], text, command)

@@ -1,0 +1,102 @@
+"""Samples along a run: equal to generate's, on any layout, once a step whatever interrupts."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.inference import samples
+from gpt_jax.inference.generate import sample
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.partition import partition
+from gpt_jax.programs import pretrain
+from gpt_jax.training.loop import TrainConfig
+
+SIZES = {"context": 32, "layers": 1, "width": 16, "heads": 2}
+
+
+@pytest.fixture
+def held_out(prepared):
+  return TokenFile(prepared, "valid")
+
+
+def config_of(**train):
+  return pretrain.PretrainConfig(
+    TransformerConfig(**SIZES),
+    data=WindowsConfig(batch_size=8, length=16),
+    train=TrainConfig(log_every=1, **train),
+  )
+
+
+@pytest.mark.parametrize("trunk", [TransformerConfig, LSTMConfig])
+def test_greedy_samples_are_those_of_generate(trunk, make_run, held_out, tiny_tokenizer):
+  sizes = {name: SIZES[name] for name in SIZES if hasattr(trunk(), name)}
+  spec = ModelConfig(trunk(tiny_tokenizer.vocab_size, **sizes))
+  params, mesh = make_run.params_of(spec, 3), make_mesh(MeshConfig())
+  pairs = samples.make_writer(spec.build(), tiny_tokenizer, held_out, mesh, 0.0)(params)
+  assert len(pairs) == (1 if tiny_tokenizer.line_id is None else 2)
+  prompt, text = pairs[0]
+  ids = tiny_tokenizer.encode(prompt).tolist()
+  assert 0 < len(ids) <= 8
+  (added,) = sample(spec.build(), params, [ids], [0], 32 - len(ids), temperature=0.0)
+  assert f"{prompt}{text}" == tiny_tokenizer.decode([*ids, *added])
+
+
+def test_the_prompt_is_held_out_text(held_out, make_run, prepared, tiny_tokenizer):
+  spec = ModelConfig(TransformerConfig(tiny_tokenizer.vocab_size, **SIZES))
+  writer = samples.make_writer(spec.build(), tiny_tokenizer, held_out, make_mesh(MeshConfig()))
+  (prompt, _), *_ = writer(make_run.params_of(spec, 3))
+  starts = [held_out.read(int(begin), 8).tolist() for begin in held_out.offsets[:-1]]
+  assert tiny_tokenizer.encode(prompt).tolist() in starts
+
+
+def test_sharded_parameters_write_the_same(make_run, held_out, tiny_tokenizer):
+  spec = ModelConfig(TransformerConfig(tiny_tokenizer.vocab_size, **SIZES))
+  params = make_run.params_of(spec, 3)
+  mesh = make_mesh(MeshConfig(fsdp=True))
+  specs = partition(params, (), mesh, fsdp=True)
+  sharded = jax.tree.map(jax.device_put, params, specs)
+  assert any(not x.sharding.is_fully_replicated for x in jax.tree.leaves(sharded))
+  write = samples.make_writer(spec.build(), tiny_tokenizer, held_out, mesh)
+  assert write(sharded) == write(params)
+
+
+def test_a_run_samples_at_each_evaluation_once(prepared, tmp_path, monkeypatch):
+  monkeypatch.setattr(samples, "LEAST_STEPS", 1)
+  monkeypatch.setattr(pretrain, "LEAST_STEPS", 1)
+  workdir = str(tmp_path / "run")
+  pretrain.run(config_of(steps=4, evaluate_every=2), prepared, workdir)
+  path = tmp_path / "run" / "samples.jsonl"
+  first = path.read_text()
+  # As if the run had gone on after its last checkpoint, and been killed while it wrote.
+  later = [line.replace('"step": 4', '"step": 5') for line in first.splitlines() if ": 4" in line]
+  path.write_text(first + "\n".join([*later, '{"step": 6, "pro']))
+  pretrain.run(config_of(steps=6, evaluate_every=2), prepared, workdir)
+  assert path.read_text().startswith(first)
+  written = samples.read_samples(workdir)
+  prompts = {entry.prompt for entry in written}
+  assert [entry.step for entry in written] == sorted([2, 4, 6] * len(prompts))
+  assert all(entry.text for entry in written)
+
+
+def test_short_and_bidirectional_runs_write_none(prepared, tmp_path, monkeypatch):
+  pretrain.run(config_of(steps=2), prepared, str(tmp_path / "short"))
+  monkeypatch.setattr(pretrain, "LEAST_STEPS", 1)
+  masked = dataclasses.replace(config_of(steps=2), objective=Masked())
+  pretrain.run(masked, prepared, str(tmp_path / "masked"))
+  for name in ("short", "masked"):
+    assert samples.read_samples(str(tmp_path / name)) == []
+    assert not (tmp_path / name / "samples.jsonl").exists()
+
+
+def test_lines_that_are_no_sample_are_left_out(tmp_path):
+  good = '{"step": 3, "prompt": "a", "text": "b"}'
+  bad = ('{"step": 3}', "[]", '{"step": "3", "prompt": "a", "text": "b"}', '{"step": 3, "pro')
+  (tmp_path / "samples.jsonl").write_text("\n".join([bad[0], good, *bad[1:]]))
+  assert samples.read_samples(str(tmp_path)) == [samples.Sample(3, "a", "b")]
