@@ -52,7 +52,7 @@ class Labels:
     accuracy, macro_f1, majority: shares; majority is that of the commonest label.
     per_class: label -> precision, recall, f1, support.
     confusion: rows are true labels, columns predicted ones.
-    calibration: temperature, ece_before, ece_after, bins; {} if there is none.
+    calibration: temperature, ece_before, ece_after, ece_chance, bins; {} if there is none.
   """
 
   names: list[str]
@@ -363,8 +363,8 @@ def _calibration(value: Any) -> dict[str, Any]:
     for row in value["bins"]
     if row["count"]  # an empty bin has neither
   ]
-  scalars = {name: float(value[name]) for name in ("temperature", "ece_before", "ece_after")}
-  return {**scalars, "bins": bins}
+  names = ("temperature", "ece_before", "ece_after", "ece_chance")
+  return {**{name: float(value.get(name, 0)) for name in names}, "bins": bins}
 
 
 def _read_wrong(
