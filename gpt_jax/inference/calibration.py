@@ -1,6 +1,6 @@
 """Calibration of class probabilities: expected calibration error and temperature scaling.
 
-Guo et al. 2017, On Calibration of Modern Neural Networks; the temperature is that of Clarte et al.
+Guo et al. 2017, On Calibration of Modern Neural Networks; the temperature is that of Clarté et al.
 2023, Expectation consistency for calibration of neural networks. Letters: N examples, K classes.
 """
 

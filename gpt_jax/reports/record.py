@@ -363,8 +363,9 @@ def _calibration(value: Any) -> dict[str, Any]:
     for row in value["bins"]
     if row["count"]  # an empty bin has neither
   ]
-  names = ("temperature", "ece_before", "ece_after", "ece_chance")
-  return {**{name: float(value.get(name, 0)) for name in names}, "bins": bins}
+  scalars = {name: float(value[name]) for name in ("temperature", "ece_before", "ece_after")}
+  chance = float(value.get("ece_chance", 0))  # of earlier runs: not known
+  return {**scalars, "ece_chance": chance, "bins": bins}
 
 
 def _read_wrong(
