@@ -301,6 +301,22 @@ def make_run(tiny_tokenizer):
 
 
 @pytest.fixture(scope="session")
+def tempered(finetuned, tmp_path_factory):
+  """The best checkpoint of a copy of a fine-tuned run whose temperature is 1.7."""
+  import shutil
+
+  from gpt_jax.files import read_json, with_checksum, write_json
+
+  folder = str(tmp_path_factory.mktemp("tempered") / "run")
+  shutil.copytree(f"{finetuned.workdir}/seed_1", folder)
+  report = read_json(f"{folder}/dev_report.json")
+  del report["checksum"]
+  report["calibration"]["temperature"] = 1.7
+  write_json(f"{folder}/dev_report.json", with_checksum(report))
+  return f"{folder}/best"
+
+
+@pytest.fixture(scope="session")
 def model_of(make_run, finetuned, tmp_path_factory):
   """model_of(task name): a checkpoint of a task of this package, with random parameters."""
   from gpt_jax.checkpoints.load import load_model

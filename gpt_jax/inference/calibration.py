@@ -1,6 +1,7 @@
 """Calibration of class probabilities: expected calibration error and temperature scaling.
 
-Guo et al. 2017, On Calibration of Modern Neural Networks. Letters: N examples, K classes.
+Guo et al. 2017, On Calibration of Modern Neural Networks; the temperature is that of Clarté et al.
+2023, Expectation consistency for calibration of neural networks. Letters: N examples, K classes.
 """
 
 from typing import Any
@@ -12,6 +13,8 @@ from gpt_jax.errors import InputError
 BINS = 15  # as in Guo et al. 2017
 _SMALLEST = 1e-30  # of a probability in a logarithm
 _TEMPERATURES = (0.01, 100.0)  # the range of the search
+_FOLDS = 5
+_SAMPLES = 300  # drawn by chance_error
 
 
 def scale(probabilities: np.ndarray, temperature: float) -> np.ndarray:
@@ -29,10 +32,14 @@ def scale(probabilities: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def fit_temperature(probabilities: np.ndarray, classes: np.ndarray) -> float:
-  """The temperature with the lowest mean negative log-likelihood of the true classes.
+  """The temperature at which the mean confidence is the accuracy, or 1 if it is not surely better.
 
-  The likelihood alone would make a model certain that was right N times out of N. Each true class
-  therefore counts (N + 1) / (N + 2), as in Platt 1999, section 2.2, and the others the rest.
+  Better means a lower Brier score on rows that a temperature was not fitted on, by more than its
+  standard error. The lowest negative log-likelihood, the usual choice, depends on the most
+  confident errors: where a few labels are wrong it makes all other predictions too unsure.
+
+  A model that was right N times out of N is not made certain: the accuracy is that of two more
+  examples, one of them wrong.
 
   Args:
     probabilities: [N, K], of examples that were not trained on.
@@ -41,19 +48,55 @@ def fit_temperature(probabilities: np.ndarray, classes: np.ndarray) -> float:
   Raises:
     InputError: scipy is not installed.
   """
-  logs = _log(probabilities)
-  count, num_classes = logs.shape
-  targets = np.full_like(logs, 1 / (count + 2) / max(num_classes - 1, 1))
-  targets[np.arange(count), classes] = (count + 1) / (count + 2)
+  optimize = _scipy_optimize()
+  if len(classes) < 2 * _FOLDS:
+    return 1.0
+  scaled = scale_held_out(probabilities, classes)
+  gain = _brier(probabilities, classes) - _brier(scaled, classes)
+  if gain.mean() <= gain.std() / np.sqrt(len(gain)):
+    return 1.0
+  return _match_accuracy(optimize, probabilities, classes)
 
-  def loss(log_temperature: float) -> float:
-    logits = logs / np.exp(log_temperature)
-    highest = logits.max(axis=-1, keepdims=True)
-    log_sums = highest + np.log(np.exp(logits - highest).sum(axis=-1, keepdims=True))
-    return float((targets * (log_sums - logits)).sum(axis=-1).mean())
 
-  bounds = tuple(np.log(_TEMPERATURES))
-  return float(np.exp(_scipy_optimize().minimize_scalar(loss, bounds=bounds, method="bounded").x))
+def scale_held_out(probabilities: np.ndarray, classes: np.ndarray) -> np.ndarray:
+  """Each fifth of the examples scaled by the temperature of the others: [N, K].
+
+  What a temperature does to unseen examples, where `scale` would flatter the ones it was fitted on.
+  """
+  optimize = _scipy_optimize()
+  fold = np.random.default_rng(0).permutation(len(classes)) % _FOLDS
+  scaled = np.array(probabilities, np.float64)
+  for number in range(_FOLDS):
+    others, held_out = fold != number, fold == number
+    temperature = _match_accuracy(optimize, probabilities[others], classes[others])
+    scaled[held_out] = scale(probabilities[held_out], temperature)
+  return scaled
+
+
+def measure_calibration(probabilities: np.ndarray, classes: np.ndarray) -> dict[str, Any]:
+  """The temperature, and what it does to examples it was not fitted on.
+
+  Args:
+    probabilities: [N, K], of examples that were not trained on.
+    classes: int [N], the true ones.
+
+  Returns:
+    "temperature"; "ece_before" and "ece_after", the calibration errors without and with it;
+    "ece_chance", see `chance_error`; "bins", of `reliability`, with it.
+
+  Raises:
+    InputError: scipy is not installed.
+  """
+  temperature = fit_temperature(probabilities, classes)
+  scaled = probabilities if temperature == 1.0 else scale_held_out(probabilities, classes)
+  bins = reliability(scaled, classes)
+  return {
+    "temperature": temperature,
+    "ece_before": expected_calibration_error(reliability(probabilities, classes)),
+    "ece_after": expected_calibration_error(bins),
+    "ece_chance": chance_error(scaled),
+    "bins": bins,
+  }
 
 
 def reliability(probabilities: np.ndarray, classes: np.ndarray) -> list[dict[str, float]]:
@@ -69,7 +112,7 @@ def reliability(probabilities: np.ndarray, classes: np.ndarray) -> list[dict[str
   """
   confidence = probabilities.max(axis=-1).astype(np.float64)
   correct = probabilities.argmax(axis=-1) == classes
-  bin_of = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+  bin_of = _bin_of(confidence)
   bins = []
   for number in np.unique(bin_of):
     inside = bin_of == number
@@ -90,6 +133,49 @@ def expected_calibration_error(bins: list[dict[str, float]]) -> float:
   total = sum(entry["count"] for entry in bins)
   gaps = (entry["count"] * abs(entry["confidence"] - entry["accuracy"]) for entry in bins)
   return sum(gaps) / total
+
+
+def chance_error(probabilities: np.ndarray) -> float:
+  """The expected calibration error that a perfectly calibrated model stays below in 95 % of samples
+  of this size, with these confidences. Errors below it are within what N examples can show.
+
+  Args:
+    probabilities: [N, K].
+  """
+  confidence = probabilities.max(axis=-1).astype(np.float64)
+  bin_of, rng = _bin_of(confidence), np.random.default_rng(0)
+  errors = []
+  for _ in range(_SAMPLES):
+    correct = rng.random(len(confidence)) < confidence
+    gaps = np.bincount(bin_of, confidence - correct, BINS)
+    errors.append(np.abs(gaps).sum() / len(confidence))
+  return float(np.quantile(errors, 0.95))
+
+
+def _bin_of(confidence: np.ndarray) -> np.ndarray:
+  return np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+
+
+def _match_accuracy(optimize: Any, probabilities: np.ndarray, classes: np.ndarray) -> float:
+  """The temperature at which the mean confidence is the accuracy."""
+  correct = int((probabilities.argmax(axis=-1) == classes).sum())
+  accuracy = (correct + 1) / (len(classes) + 2)
+
+  def gap(log_temperature: float) -> float:  # falls as the temperature rises
+    scaled = scale(probabilities, float(np.exp(log_temperature)))
+    return float(scaled.max(axis=-1).mean()) - accuracy
+
+  low, high = np.log(_TEMPERATURES)
+  if gap(low) <= 0:
+    return _TEMPERATURES[0]
+  if gap(high) >= 0:
+    return _TEMPERATURES[1]
+  return float(np.exp(optimize.brentq(gap, low, high, xtol=1e-6)))
+
+
+def _brier(probabilities: np.ndarray, classes: np.ndarray) -> np.ndarray:
+  """The squared distance of each example's probabilities from its true class: [N]."""
+  return ((probabilities - np.eye(probabilities.shape[-1])[classes]) ** 2).sum(axis=-1)
 
 
 def _log(probabilities: np.ndarray) -> np.ndarray:

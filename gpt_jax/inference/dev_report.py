@@ -24,12 +24,7 @@ from gpt_jax.files import (
   with_checksum,
   write_json,
 )
-from gpt_jax.inference.calibration import (
-  expected_calibration_error,
-  fit_temperature,
-  reliability,
-  scale,
-)
+from gpt_jax.inference.calibration import measure_calibration
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.metrics import macro_f1
 from gpt_jax.tasks.task import LabeledTask, Task, most_likely
@@ -127,11 +122,17 @@ def format_classes(report: dict[str, Any]) -> str:
 
 def format_calibration(report: dict[str, Any]) -> str:
   """One line about a dev_report.json."""
-  calibration = report["calibration"]
-  return (
-    f"macro F1 {report['macro_f1']:.4f}, calibration error {calibration['ece_before']:.4f}, "
-    f"with temperature {calibration['temperature']:.2f} {calibration['ece_after']:.4f}"
-  )
+  calibration, rows = report["calibration"], report["n"]
+  text = f"macro F1 {report['macro_f1']:.4f}, calibration error {calibration['ece_before']:.4f}"
+  if calibration["temperature"] == 1.0:
+    text += "; no temperature is surely better"
+  else:
+    text += f", {calibration['ece_after']:.4f} on held-out rows with temperature "
+    text += f"{calibration['temperature']:.2f}"
+  if calibration["ece_after"] <= calibration["ece_chance"]:
+    text += f" (within what {rows:,} rows can show: a calibrated model has up to "
+    text += f"{calibration['ece_chance']:.4f})"
+  return text
 
 
 def write_dev_report(
@@ -164,15 +165,7 @@ def write_dev_report(
   written = [[float(f"{p:.9g}") for p in row] for row in probabilities]
   probabilities = np.array(written)
   report = class_report(task.labels, probabilities, classes)
-  temperature = fit_temperature(probabilities, classes)
-  before = reliability(probabilities, classes)
-  after = reliability(scale(probabilities, temperature), classes)
-  report["calibration"] = {
-    "temperature": temperature,
-    "ece_before": expected_calibration_error(before),
-    "ece_after": expected_calibration_error(after),
-    "bins": after,
-  }
+  report["calibration"] = measure_calibration(probabilities, classes)
   lines = []
   for n, location in enumerate(encoded.locations):
     entry = {

@@ -4,16 +4,31 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.inference.calibration import fit_temperature
+from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set
+from gpt_jax.inference.temperature import META, find_temperature
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import LabeledTask
+
+
+class Calibration(NamedTuple):
+  """The temperature of a classifier.
+
+  Attributes:
+    temperature: divides the logits; see calibration.scale.
+    source: what it was found on, for the log.
+    of_members: whether it is of each member, before their mean, and not of the mean.
+  """
+
+  temperature: float
+  source: str
+  of_members: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +57,11 @@ class Ensemble:
     return [encoded[key] for key in keys]
 
   def predict(
-    self, encoded: Sequence[Encoded], batch_size: int, done: Callable[[int], None]
+    self,
+    encoded: Sequence[Encoded],
+    batch_size: int,
+    done: Callable[[int], None],
+    calibration: Calibration | None = None,
   ) -> Any:
     """The predictions of make_predictor, averaged over the members.
 
@@ -50,13 +69,40 @@ class Ensemble:
       encoded: from `encode`.
       batch_size: examples per batch.
       done: is called with the number of examples after every batch; it counts those of each member.
+      calibration: of probabilities; None leaves them as the models give them.
     """
     predictions: list[Any] = []
     for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
       before = number * len(examples)
       predict = member.predictor()
-      predictions.append(predict(examples, batch_size, done=lambda n, k=before: done(k + n)))
-    return predictions[0] if len(predictions) == 1 else np.mean(predictions, axis=0)
+      predicted = predict(examples, batch_size, done=lambda n, k=before: done(k + n))
+      if calibration and calibration.of_members:
+        predicted = scale(predicted, calibration.temperature)
+      predictions.append(predicted)
+    mean = predictions[0] if len(predictions) == 1 else np.mean(predictions, axis=0)
+    if calibration and not calibration.of_members:
+      mean = scale(mean, calibration.temperature)
+    return mean
+
+  def calibration(self) -> Calibration:
+    """The temperature of the mean; for the models of several folds, which have no dev set in
+    common, that of each, found on the rows that the others were trained on.
+
+    Raises:
+      MissingInput: a member has no dev set, or it shares some rows of it with others but not all.
+      InputError: damaged files, or scipy is missing.
+    """
+    if len(self.members) == 1 and META in self.members[0].meta:
+      return Calibration(find_temperature(self.members[0]), "the dev rows of the run")
+    sets = [read_dev_set(member.folder, self.task.labels, member.step) for member in self.members]
+    rows = sum(len(each.where) for each in sets)
+    if len(sets) > 1 and len({place for each in sets for place in each.where}) == rows:
+      probabilities = np.concatenate([each.probabilities for each in sets])
+      classes = np.concatenate([each.classes for each in sets])
+      source = f"the {rows:,} dev rows of {len(sets)} folds, for each model"
+      return Calibration(fit_temperature(probabilities, classes), source, of_members=True)
+    dev = self.dev_set()
+    return Calibration(dev.temperature, f"{len(dev.classes):,} dev rows")
 
   def dev_set(self) -> DevSet:
     """The ensemble's predictions for the dev set, and the temperature that calibrates them.

@@ -14,9 +14,9 @@ import numpy as np
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
-from gpt_jax.inference.dev_report import read_dev_set
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, mean_hidden, text_log_probs
+from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row
 
@@ -127,19 +127,18 @@ class Model:
     return embedded[0] if isinstance(texts, str) else embedded
 
   def classify(
-    self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = False
+    self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = True
   ) -> dict[str, float] | list[dict[str, float]]:
-    """The probability of every label, for a text or a list of texts.
+    """The probability of every label, for a text or a list of texts, as launch/predict.py gives it.
 
     A text of a task with several columns is a tuple of their values.
 
     Args:
-      calibrated: scale the probabilities by the temperature that fine-tuning found on the dev set,
-        as launch/predict.py does.
+      calibrated: scale the probabilities by `temperature`.
 
     Raises:
       InputError: a language model, a task that labels words, a wrong number of columns, an empty
-        text, one that is not a string, or a checkpoint without a temperature.
+        text, one that is not a string, or a damaged dev_report.json.
     """
     task = self.loaded.label_task()
     if task is None:
@@ -158,9 +157,14 @@ class Model:
     encoded = task.encode(examples, self.loaded.tokenizer, self.loaded.spec.trunk.context)
     probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
     if calibrated:
-      probabilities = scale(probabilities, self._temperature)
+      probabilities = scale(probabilities, self.temperature)
     labeled = [dict(zip(task.labels, map(float, row), strict=True)) for row in probabilities]
     return labeled[0] if isinstance(texts, str) else labeled
+
+  @functools.cached_property
+  def temperature(self) -> float:
+    """What divides the logits of `classify`: found on the dev set by fine-tuning, else 1."""
+    return temperature_of(self.loaded)
 
   def warm_up(self) -> None:
     """Compiles what `classify` needs for one text of any length, and for a few.
@@ -191,10 +195,6 @@ class Model:
   @functools.cached_property
   def _predictor(self) -> Callable[..., np.ndarray]:
     return self.loaded.predictor()
-
-  @functools.cached_property
-  def _temperature(self) -> float:
-    return read_dev_set(self.loaded.folder, self.labels, self.loaded.step).temperature
 
   @property
   def _trunk(self) -> dict[str, Any]:

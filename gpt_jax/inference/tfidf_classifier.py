@@ -17,8 +17,9 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, parse_json
+from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set, write_dev_report
-from gpt_jax.inference.ensemble import Ensemble
+from gpt_jax.inference.ensemble import Calibration, Ensemble
 from gpt_jax.inference.linear_classifier import Linear, Tfidf
 from gpt_jax.tasks.encoding import Encoded, Example
 from gpt_jax.tasks.table import TableTask
@@ -46,13 +47,21 @@ class TfidfClassifier(Ensemble):
     return [_without_tokens(list(examples))]
 
   def predict(
-    self, encoded: Sequence[Encoded], batch_size: int, done: Callable[[int], None]
+    self,
+    encoded: Sequence[Encoded],
+    batch_size: int,
+    done: Callable[[int], None],
+    calibration: Calibration | None = None,
   ) -> Any:
     del batch_size
     (examples,) = encoded
     probabilities = self.linear(self.tfidf(list(examples.strings)))
     done(len(examples))
-    return probabilities
+    return scale(probabilities, calibration.temperature) if calibration else probabilities
+
+  def calibration(self) -> Calibration:
+    dev = self.dev_set()
+    return Calibration(dev.temperature, f"{len(dev.classes):,} dev rows")
 
   def dev_set(self) -> DevSet:
     return read_dev_set(self.folder, self.task.labels, _STEP)

@@ -3,10 +3,16 @@
 from gpt_jax.checkpoints.formats import find_format
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import saved_metrics
+from gpt_jax.errors import MissingInput
+from gpt_jax.inference.dev_report import is_classification
+from gpt_jax.inference.temperature import META, find_temperature
+from gpt_jax.training.reporter import log
 
 
 def run(checkpoint: str, out: str, format: str = "npz") -> None:
   """Writes the checkpoint's parameters, config and vocabulary to a folder.
+
+  A classifier's temperature goes with it, so that the export gives the probabilities of predict.
 
   Args:
     checkpoint: see load_model.
@@ -23,6 +29,11 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   meta = loaded.meta
   if metrics := saved_metrics(checkpoint, loaded.step):
     meta = {**meta, "metrics": metrics}  # for the model card
+  if loaded.task is not None and is_classification(loaded.task):
+    try:
+      meta = {**meta, META: find_temperature(loaded)}
+    except MissingInput as reason:
+      log(f"probabilities are not calibrated: {reason}")
   target.save(out, loaded.params, meta, loaded.step, loaded.tokenizer)
   parameters = loaded.spec.trunk.parameter_count()
   print(f"wrote {out}: step {loaded.step:,} of {checkpoint}, {parameters:,} parameters")

@@ -16,8 +16,8 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file, refuse_existing
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
-from gpt_jax.inference.dev_report import DevSet, is_classification
-from gpt_jax.inference.ensemble import Ensemble, load_ensemble
+from gpt_jax.inference.dev_report import is_classification
+from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import BlankRow, Row, has_header, read_cells, read_every_row
@@ -61,7 +61,8 @@ def run(
     overwrite: whether an existing output may be replaced.
     keep: columns of the source to copy into the output; ("all",) copies all of them.
     calibrate: whether to scale the probabilities of a classifier by the temperature that
-      fine-tuning found on the dev set, where there is one.
+      fine-tuning found on the dev set, where there is one. An export has brought it; the models of
+      several folds have that of all rows they have held out.
     threshold: give only predictions whose (scaled) probability is at least this.
     precision: choose the threshold on the dev set, so that this share of the predictions is right;
       see choose_threshold.
@@ -83,13 +84,11 @@ def run(
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
-  temperature, threshold = _calibration(ensemble, calibrate, threshold, precision)
+  calibration, threshold = _calibration(ensemble, calibrate, threshold, precision)
   rows, encoded = _encode(ensemble, rows)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
     with _progress(len(encoded[0]) * len(encoded)) as done:
-      predictions = ensemble.predict(encoded, batch_size, done)
-    if is_classification(task):
-      predictions = scale(predictions, temperature)
+      predictions = ensemble.predict(encoded, batch_size, done, calibration)
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
     if threshold is not None:
       _withhold(predicted, threshold)
@@ -128,37 +127,36 @@ def _check_threshold(threshold: float | None, precision: float | None) -> None:
 
 def _calibration(
   ensemble: Ensemble, calibrate: bool, threshold: float | None, precision: float | None
-) -> tuple[float, float | None]:
-  """The temperature, and the threshold if there is one; logs what they are from."""
+) -> tuple[Calibration | None, float | None]:
+  """The temperature, and the threshold, if there is one; logs what they are from."""
   if not is_classification(ensemble.task):
     if threshold is not None or precision is not None:
       name = "threshold" if precision is None else "precision"
       raise InputError(f"--{name}: {ensemble.task.name} does not give each row one of its labels")
-    return 1.0, None
-  dev: DevSet | None = None
-  if calibrate or precision is not None:
+    return None, None
+  calibration = None
+  if calibrate:
+    try:
+      calibration = ensemble.calibration()
+      log(
+        f"probabilities are scaled by the temperature {calibration.temperature:.3f}, found on "
+        f"{calibration.source} (--nocalibrate leaves them as they are)"
+      )
+    except MissingInput as reason:
+      log(f"probabilities are not calibrated: {reason}")
+  if precision is not None:
     try:
       dev = ensemble.dev_set()
     except MissingInput as reason:
-      if precision is not None:
-        raise InputError(f"--precision={precision} needs the dev set: {reason}") from reason
-      log(f"probabilities are not calibrated: {reason}")
-  temperature = 1.0
-  if calibrate and dev is not None:
-    temperature = dev.temperature
-    log(
-      f"probabilities are scaled by the temperature {temperature:.3f}, found on "
-      f"{len(dev.classes):,} dev rows (--nocalibrate leaves them as they are)"
-    )
-  if precision is not None and dev is not None:
-    scaled = scale(dev.probabilities, temperature)
+      raise InputError(f"--precision={precision} needs the dev set: {reason}") from reason
+    scaled = scale(dev.probabilities, calibration.temperature if calibration else 1.0)
     chosen = choose_threshold(scaled.max(axis=-1), scaled.argmax(axis=-1) == dev.classes, precision)
     threshold = chosen.value
     log(
       f"threshold {threshold:.4f}: {chosen.correct:,} of {chosen.given:,} dev rows above it are "
       f"right; of new rows of this kind at least {chosen.promised:.1%}, with 95% confidence"
     )
-  return temperature, threshold
+  return calibration, threshold
 
 
 def _withhold(predicted: list[dict[str, Any]], threshold: float) -> None:

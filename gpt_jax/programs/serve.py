@@ -39,6 +39,8 @@ def run(checkpoint: str, port: int = 8000, host: str = "127.0.0.1") -> None:
   with _bind(host, port) as listener:  # before the model is loaded: that may take minutes
     engine = Engine(load(checkpoint))
     print(f"{engine.model!r}: compiling", flush=True)
+    if not engine.classifies:
+      print(f"/classify: temperature {engine.model.temperature:.3f}", flush=True)
     engine.warm_up()
     engine.start()
     name = os.path.basename(os.path.abspath(checkpoint))

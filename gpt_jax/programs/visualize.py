@@ -19,7 +19,9 @@ from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.attention_maps import attention_maps
+from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.scoring import bucket
+from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs.pages import open_page
@@ -224,7 +226,7 @@ def quantize(attention: np.ndarray) -> str:
 def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
   """Label probabilities after 1, 2, … tokens of the last column, or of all options."""
   prefixes, counts = _prefixes(task, encoded)
-  probabilities = loaded.predictor()(prefixes, 32)
+  probabilities = scale(loaded.predictor()(prefixes, 32), temperature_of(loaded))
   by_text = np.split(probabilities, np.cumsum(counts)[:-1])
   classes = []
   for n, (count, values) in enumerate(zip(counts, by_text, strict=True)):

@@ -360,6 +360,7 @@ def _label_view(labels: Labels) -> dict[str, Any]:
   per_class.sort(key=lambda entry: entry[3])
   calibration = labels.calibration
   return {
+    "n": labels.n,
     "per_class": per_class,
     "confusion": confusion_matrix(labels.names, labels.confusion),
     "pairs": confusions(labels)[:_MOST_PAIRS],

@@ -54,7 +54,7 @@ class Labels:
     accuracy, macro_f1, majority: shares; majority is that of the commonest label.
     per_class: label -> precision, recall, f1, support.
     confusion: rows are true labels, columns predicted ones.
-    calibration: temperature, ece_before, ece_after, bins; {} if there is none.
+    calibration: temperature, ece_before, ece_after, ece_chance, bins; {} if there is none.
   """
 
   names: list[str]
@@ -380,7 +380,8 @@ def _calibration(value: Any) -> dict[str, Any]:
     if row["count"]  # an empty bin has neither
   ]
   scalars = {name: float(value[name]) for name in ("temperature", "ece_before", "ece_after")}
-  return {**scalars, "bins": bins}
+  chance = float(value.get("ece_chance", 0))  # of earlier runs: not known
+  return {**scalars, "ece_chance": chance, "bins": bins}
 
 
 def _read_wrong(

@@ -8,10 +8,13 @@ import scipy.stats
 from gpt_jax.errors import InputError
 from gpt_jax.inference.abstention import choose_threshold, precision_bound
 from gpt_jax.inference.calibration import (
+  chance_error,
   expected_calibration_error,
   fit_temperature,
+  measure_calibration,
   reliability,
   scale,
+  scale_held_out,
 )
 
 
@@ -67,17 +70,74 @@ def test_the_temperature_undoes_over_confidence(truth, num_classes):
     assert ece(fresh, of_fresh) > 0.05
 
 
-def test_the_temperature_is_that_of_another_optimizer():
+def test_confidence_and_accuracy_agree():
+  """By the softmax of scipy, with two more examples of which one is wrong."""
   probabilities, classes = draw(300, 4, 2.5, seed=0)
+  fitted = fit_temperature(probabilities, classes)
+  confidence = scipy.special.softmax(np.log(probabilities) / fitted, axis=-1).max(axis=-1)
+  correct = (probabilities.argmax(axis=-1) == classes).sum()
+  assert fitted > 2 and confidence.mean() == pytest.approx((correct + 1) / 302, abs=1e-6)
 
-  def loss(inverse):
-    logs = np.log(scipy.special.softmax(inverse[0] * np.log(probabilities), axis=-1))
-    one_hot = np.eye(4)[classes]
-    right = 301 / 302
-    return -(logs * (one_hot * right + (1 - one_hot) * (1 - right) / 3)).sum()
 
-  inverse = scipy.optimize.minimize(loss, [1.0], method="Nelder-Mead", options={"xatol": 1e-8}).x[0]
-  assert fit_temperature(probabilities, classes) == pytest.approx(1 / inverse, rel=1e-4)
+def test_a_calibrated_model_is_mostly_left_alone():
+  """And where it is not, the temperature is near 1."""
+  fitted = [fit_temperature(*draw(300, 3, 1.0, seed)) for seed in range(40)]
+  assert np.mean(np.array(fitted) == 1.0) > 0.6 and max(np.abs(np.log(fitted))) < 0.4
+
+
+def with_wrong_labels(count, seed):
+  """A calibrated model of 6 classes, and labels of which 6 % are drawn at random."""
+  probabilities, classes = draw(count, 6, 1.0, seed, spread=6.0)
+  rng = np.random.default_rng(seed + 100)
+  return probabilities, np.where(rng.random(count) < 0.06, rng.integers(0, 6, count), classes)
+
+
+def test_a_few_wrong_labels_do_not_spoil_the_other_probabilities():
+  """The lowest likelihood, the usual choice, makes everything too unsure because of them."""
+  fresh = with_wrong_labels(20_000, 99)
+
+  def likelihood(probabilities, classes):
+    rows = np.arange(len(classes))
+
+    def loss(log):
+      return -np.log(scale(probabilities, np.exp(log))[rows, classes]).mean()
+
+    return np.exp(scipy.optimize.minimize_scalar(loss, bounds=(-3, 3), method="bounded").x)
+
+  errors = {"ours": [], "likelihood": []}
+  for seed in range(5):
+    labeled = with_wrong_labels(430, seed)
+    for name, temperature in (("ours", fit_temperature), ("likelihood", likelihood)):
+      errors[name].append(ece(scale(fresh[0], temperature(*labeled)), fresh[1]))
+  assert np.mean(errors["ours"]) < ece(*fresh) + 0.003
+  assert np.mean(errors["likelihood"]) > ece(*fresh) + 0.02
+
+
+def test_rows_are_scaled_by_the_temperature_of_others():
+  probabilities, classes = draw(400, 3, 3.0, seed=0)
+  scaled = scale_held_out(probabilities, classes)
+  used = np.log(probabilities).std(axis=-1) / np.log(scaled).std(axis=-1)
+  temperatures, counts = np.unique(used.round(6), return_counts=True)
+  assert set(counts) == {80} and len(temperatures) == 5
+  changed = classes.copy()
+  changed[0] = (classes[0] + 1) % 3
+  again = scale_held_out(probabilities, changed)
+  np.testing.assert_array_equal(again[0], scaled[0])  # its own label does not matter
+  measured = measure_calibration(probabilities, classes)
+  assert measured["temperature"] == fit_temperature(probabilities, classes)
+  assert measured["ece_before"] == ece(probabilities, classes)
+  assert measured["ece_after"] == ece(scaled, classes)
+  assert measured["bins"] == reliability(scaled, classes)
+
+
+@pytest.mark.parametrize("count", [50, 400])
+def test_a_calibrated_model_stays_below_the_error_of_chance(count):
+  """In 95 % of samples, by labels drawn from its own probabilities."""
+  probabilities, _ = draw(count, 4, 1.0, seed=0)
+  limit, rng = chance_error(probabilities), np.random.default_rng(1)
+  sums = probabilities.cumsum(axis=-1)
+  errors = [ece(probabilities, (sums > rng.random((count, 1))).argmax(axis=-1)) for _ in range(400)]
+  assert 0.9 < np.mean(np.array(errors) <= limit) < 0.98
 
 
 @pytest.mark.parametrize("temperature", [0.02, 0.5, 1.0, 7.0, 90.0])

@@ -14,13 +14,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import gpt_jax
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, with_checksum, write_json
 from gpt_jax.inference.abstention import choose_threshold
-from gpt_jax.inference.calibration import scale
+from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -331,24 +330,45 @@ def texts(tmp_path_factory):
   return write(tmp_path_factory.mktemp("texts"), "in.txt", FORMS["lines.txt"])
 
 
-def test_probabilities_are_scaled_by_the_temperature_of_the_run(finetuned, texts, tmp_path, capsys):
-  best = f"{finetuned.workdir}/seed_1/best"
-  results = predict.run(best, texts, str(tmp_path / "scaled.tsv"))
-  temperature = read_json(f"{finetuned.workdir}/seed_1/dev_report.json")["calibration"][
-    "temperature"
-  ]
-  assert f"scaled by the temperature {temperature:.3f}, found on 30 dev" in capsys.readouterr().err
-  raw = predict.run(best, texts, str(tmp_path / "raw.tsv"), calibrate=False)
+def test_probabilities_are_scaled_by_the_temperature_of_the_run(tempered, texts, tmp_path, capsys):
+  results = predict.run(tempered, texts, str(tmp_path / "scaled.tsv"))
+  assert "scaled by the temperature 1.700, found on 30 dev" in capsys.readouterr().err
+  raw = predict.run(tempered, texts, str(tmp_path / "raw.tsv"), calibrate=False)
   assert "temperature" not in capsys.readouterr().err
-  expected = scale(probabilities_of(raw), temperature)
+  expected = scale(probabilities_of(raw), 1.7)
   assert np.abs(expected - probabilities_of(raw)).max() > 1e-3
   np.testing.assert_allclose(probabilities_of(results), expected, atol=1e-6)
-  model = gpt_jax.load(best)
-  for calibrated, predicted in ((True, results), (False, raw)):
-    classified = model.classify(TEXTS, calibrated=calibrated)
-    np.testing.assert_allclose(
-      [list(each.values()) for each in classified], probabilities_of(predicted), atol=1e-6
+
+
+def test_the_models_of_folds_are_scaled_by_the_rows_they_held_out(
+  finetuned, texts, tmp_path, capsys
+):
+  """Each by the temperature of all of these rows, before their mean."""
+  workdir, rng = tmp_path / "folds", np.random.default_rng(0)
+  every, classes, raw = [], [], []
+  for fold in range(2):
+    folder = f"{workdir}/fold_{fold}"
+    shutil.copytree(f"{finetuned.workdir}/seed_{fold}", folder)
+    confidence = np.full(300, 0.95)  # too much: 70 % are right
+    right = rng.random(300) < 0.7
+    every.append(np.stack([confidence, 1 - confidence], axis=-1))
+    classes.append(np.where(right, 0, 1))
+    write_dev_set(folder, confidence, right, 1.0, f"fold {fold} row")
+    raw.append(
+      probabilities_of(
+        predict.run(f"{folder}/best", texts, str(tmp_path / f"{fold}.tsv"), calibrate=False)
+      )
     )
+  temperature = fit_temperature(np.concatenate(every), np.concatenate(classes))
+  assert temperature > 2
+  capsys.readouterr()
+  results = predict.run(str(workdir), texts, str(tmp_path / "out.tsv"))
+  said = f"temperature {temperature:.3f}, found on the 600 dev rows of 2 folds, for each model"
+  assert said in capsys.readouterr().err
+  expected = np.mean([scale(each, temperature) for each in raw], axis=0)
+  np.testing.assert_allclose(probabilities_of(results), expected, atol=1e-6)
+  with pytest.raises(InputError, match="--precision=0.9 needs the dev set: .* has another dev set"):
+    predict.run(str(workdir), texts, precision=0.9)
 
 
 def test_the_temperature_of_another_step_is_not_used(
@@ -410,6 +430,21 @@ def test_predictions_below_the_threshold_are_withheld(finetuned, texts, tmp_path
   assert predict.run(best, texts, str(tmp_path / "all.jsonl"), threshold=0.0) == plain
 
 
+def write_dev_set(folder, confidence, right, temperature, where="x"):
+  """Replaces the dev set of a run by one of these confidences, right or not."""
+  lines = []
+  for number, (p, correct) in enumerate(zip(confidence, right, strict=True)):
+    entry = {"where": f"{where} {number}", "text": "x", "label": "barks" if correct else "meows"}
+    lines.append(json.dumps(entry | {"probabilities": [p, 1 - p]}) + "\n")
+  content = "".join(lines)
+  Path(folder, "dev_predictions.jsonl").write_text(content)
+  report = read_json(f"{folder}/dev_report.json")
+  del report["checksum"]
+  report["calibration"]["temperature"] = temperature
+  report["predictions_crc32"] = zlib.crc32(content.encode())
+  write_json(f"{folder}/dev_report.json", with_checksum(report))
+
+
 @pytest.fixture
 def large_dev_set(finetuned, tmp_path):
   """A copy of a run whose dev set has 400 rows, right where the model is confident; its folder."""
@@ -418,17 +453,7 @@ def large_dev_set(finetuned, tmp_path):
   rng = np.random.default_rng(0)
   confidence = rng.uniform(0.5, 1, 400)
   right = rng.random(400) < np.where(confidence > 0.7, 0.995, 0.6)
-  lines = []
-  for p, correct in zip(confidence, right, strict=True):
-    entry = {"where": "x", "text": "x", "label": "barks" if correct else "meows"}
-    lines.append(json.dumps(entry | {"probabilities": [p, 1 - p]}) + "\n")
-  content = "".join(lines)
-  (folder / "dev_predictions.jsonl").write_text(content)
-  report = read_json(f"{folder}/dev_report.json")
-  del report["checksum"]
-  report["calibration"]["temperature"] = 2.0
-  report["predictions_crc32"] = zlib.crc32(content.encode())
-  write_json(f"{folder}/dev_report.json", with_checksum(report))
+  write_dev_set(folder, confidence, right, 2.0)
   confidence = scale(np.stack([confidence, 1 - confidence], axis=-1), 2.0).max(axis=-1)
   return str(folder), confidence, right
 

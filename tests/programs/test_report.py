@@ -21,6 +21,7 @@ from gpt_jax.config import from_json, load_config
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.files import with_checksum
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, plot, pretrain, report
@@ -131,7 +132,7 @@ def write_labels(folder, labels, rows):
     "confusion": confusion.tolist(),
     "calibration": calibration,
   }
-  (folder / "dev_report.json").write_text(json.dumps(content))
+  (folder / "dev_report.json").write_text(json.dumps(with_checksum(content)))
   lines = [
     json.dumps({"where": f"dev.tsv:{n}", "text": text, "label": label, "probabilities": list(p)})
     for n, (text, label, p) in enumerate(rows, 2)

@@ -60,11 +60,14 @@ def save_function(
   """
   spec = from_json(meta["model"])
   task = from_json(meta["task"]).build("") if "task" in meta else None
-  function = make_function(name, spec, params, tokenizer, task)
+  temperature = meta.get("temperature", 1.0)
+  function = make_function(name, spec, params, tokenizer, task, temperature)
   context = spec.trunk.context
   with atomic_folder(folder) as partial:
     write(os.path.join(partial, f"model.{name}"), function, context)
     description = _describe(f"model.{name}", function, context, tokenizer, task)
+    if "temperature" in meta:
+      description["temperature"] = temperature
     write_json(os.path.join(partial, DESCRIPTION), {**description, "step": step})
     tokenizer.save(os.path.join(partial, TOKENIZER))
     write_tokenizer(partial, tokenizer, context, bool(spec.head))
@@ -72,9 +75,16 @@ def save_function(
 
 
 def make_function(
-  name: str, spec: ModelConfig, params: Any, tokenizer: Tokenizer, task: Task | None
+  name: str,
+  spec: ModelConfig,
+  params: Any,
+  tokenizer: Tokenizer,
+  task: Task | None,
+  temperature: float = 1.0,
 ) -> Function:
   """The classifier, or the language model of a checkpoint without a labeled head.
+
+  A classifier's logits are divided by the temperature.
 
   Raises:
     InputError: a head that reads every token, or a model that generates no text.
@@ -102,7 +112,7 @@ def make_function(
     sequences = spec.head.num_classes
   classifier = ModelConfig(trunk, (spec.head,), spec.attention).build()
   params = {scope: params[scope] for scope in ("trunk", spec.head.scope)}
-  call = _classifier(classifier, params, tokenizer.special.extract, sequences)
+  call = _classifier(classifier, params, tokenizer.special.extract, sequences, temperature)
   shape = ("N", "T") if sequences == 1 else ("N", sequences, "T")
   return Function(call, shape, ("N", spec.head.num_classes))
 
@@ -129,7 +139,7 @@ def _language_model(model: Model, params: Any) -> Callable[[jax.Array], jax.Arra
 
 
 def _classifier(
-  model: Model, params: Any, extract: int, sequences: int
+  model: Model, params: Any, extract: int, sequences: int, temperature: float
 ) -> Callable[[jax.Array], jax.Array]:
   def call(ids):  # [N, T] or [N, C, T] -> [N, K]
     length = ids.shape[-1]
@@ -139,7 +149,7 @@ def _classifier(
     first = jax.lax.broadcasted_iota(jnp.int32, columns.shape, 0) * length
     anchors = (first + columns).reshape(-1, sequences)
     batch = Batch(_rows(rows), labels=Labels(anchors, None, None))
-    return cast(Outputs, model.apply({"params": params}, batch)).heads[0]
+    return cast(Outputs, model.apply({"params": params}, batch)).heads[0] / temperature
 
   return call
 
@@ -174,6 +184,7 @@ def _describe(
     "use": (
       "A sequence is the start token, its texts, with the delimiter token before the last of "
       "several, and the extract token; put padding behind it, with any id but these. The softmax "
-      "of the logits gives the probabilities of the labels."
+      "of the logits, which are divided by the temperature already, gives the probabilities of the "
+      "labels."
     ),
   }

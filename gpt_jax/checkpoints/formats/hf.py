@@ -154,7 +154,7 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   arrays["trunk/tokens"] = table
   if spec.head and spec.head.pooling == "sum":
     arrays["head/bias"] = np.zeros(spec.head.num_classes, np.float32)
-  _unfold(arrays, weights)
+  _unfold(arrays, weights, meta)
   return unflatten_dict(arrays, sep="/"), meta, meta.pop("step"), tokenizer
 
 
@@ -387,10 +387,16 @@ def _open_torch(path: str) -> _Weights:
   return _Weights(path, shapes, read, {})
 
 
-def _unfold(arrays: dict[str, np.ndarray], weights: _Weights) -> None:
-  """Restores the arrays that `_fold` changed, from the notes in the file."""
+def _unfold(arrays: dict[str, np.ndarray], weights: _Weights, meta: dict) -> None:
+  """Restores the arrays that `save` changed, and the temperature, from the notes in the file.
+
+  They are in this file and not in config.json: software that trains the weights on drops them.
+  """
   try:
-    for name, values in json.loads(weights.notes.get("gpt_jax", "{}")).items():
+    notes = json.loads(weights.notes.get("gpt_jax", "{}"))
+    if "temperature" in notes:
+      meta["temperature"] = float(notes.pop("temperature"))
+    for name, values in notes.items():
       arrays[name] = np.array(values, np.float32).reshape(arrays[name].shape)
   except (ValueError, TypeError, KeyError, AttributeError) as error:
     raise InputError(
@@ -406,7 +412,8 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
   A "per_choice" head becomes that of a DoubleHeadsModel, any other head that of a
   ForSequenceClassification. The latter has no bias, so the bias of W_y is folded into the bias of
-  the norm before it; `load` undoes this.
+  the norm before it. The head is divided by the temperature, since transformers knows none and its
+  pipeline should give calibrated probabilities. `load` undoes both.
 
   Raises:
     InputError: the folder exists, or the model is not a causal Transformer.
@@ -423,11 +430,20 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   orders = len(task.transform(*task.columns)) if task and task.pooling == "sum" else 1
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
   arrays["trunk/tokens"] = arrays["trunk/tokens"][:rows]
-  notes, folded = {"format": "pt"}, {}
+  meta = dict(meta)
+  temperature = meta.pop("temperature", None)
+  before, folded = {}, {}
+  if temperature not in (None, 1.0):
+    before = {name: arrays[name] for name in ("head/kernel", "head/bias")}
+    arrays |= {name: (x / temperature).astype(np.float32) for name, x in before.items()}
   if spec.head and spec.head.pooling == "sum":
     folded = _fold(arrays, spec.trunk, orders)
-  if folded:
-    notes["gpt_jax"] = json.dumps({name: x.tolist() for name, x in folded.items()})
+  ours: dict[str, Any] = {name: x.tolist() for name, x in (folded | before).items()}
+  if temperature is not None:
+    ours["temperature"] = temperature
+  notes = {"format": "pt"}
+  if ours:
+    notes["gpt_jax"] = json.dumps(ours)
   tensors = {}
   for array in _arrays(spec, family, family.tokens, rows):
     prefix = "" if _HEADS.fullmatch(array.theirs) else _PREFIX
@@ -441,7 +457,15 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
       file.write(
         write_card(
-          config["architectures"][0], spec, meta, step, tokenizer, task, orders, bool(folded)
+          config["architectures"][0],
+          spec,
+          meta,
+          step,
+          tokenizer,
+          task,
+          orders,
+          bool(folded),
+          temperature,
         )
       )
     write_sums(partial)

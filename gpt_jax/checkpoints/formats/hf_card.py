@@ -29,6 +29,7 @@ def write_card(
   task: Task | None,
   orders: int,
   folded: bool,
+  temperature: float | None,
 ) -> str:
   """The text of README.md.
 
@@ -37,6 +38,7 @@ def write_card(
     meta: of the checkpoint; "metrics" are those at its step, if they are known.
     orders: sequences per example whose logits are added.
     folded: whether the head's bias was moved into the last norm.
+    temperature: by which the head was divided; None for a model that is not calibrated.
   """
   pipeline = pipeline_tag(spec, task, orders)
   paragraphs = [
@@ -53,6 +55,11 @@ def write_card(
       "`score` has no bias: the bias of W_y is folded into the bias of the last norm. The logits "
       "of this class are therefore exact, but those of a language model made from this folder "
       "are not; gpt_jax undoes the change and reads both exactly."
+    )
+  if temperature is not None:
+    paragraphs.append(
+      f"The head is divided by the temperature {temperature:.4g}, found on the dev set, so the "
+      "softmax of the logits gives calibrated probabilities."
     )
   paragraphs += _training(spec, meta, step, task)
   paragraphs.append(_limits(spec, task))

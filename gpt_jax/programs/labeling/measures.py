@@ -8,6 +8,7 @@ import numpy as np
 from gpt_jax.errors import InputError
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import (
+  chance_error,
   expected_calibration_error,
   fit_temperature,
   reliability,
@@ -42,6 +43,7 @@ def measure(
   measures["test"]["macro_f1_interval"] = bootstrap_macro_f1(confusion)
   for when, values in (("before", probabilities["test"]), ("after", scaled)):
     measures[f"ece_{when}"] = expected_calibration_error(reliability(values, truth["test"]))
+  measures["ece_chance"] = chance_error(scaled)
   return measures
 
 

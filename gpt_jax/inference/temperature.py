@@ -1,0 +1,42 @@
+"""The temperature of a loaded classifier, by which all programs give one probability."""
+
+import math
+
+from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.inference.dev_report import is_classification, read_dev_set
+from gpt_jax.training.reporter import log
+
+META = "temperature"  # its name in the metadata of an export
+
+
+def find_temperature(loaded: LoadedModel) -> float:
+  """What an export brings, else what fine-tuning found on the dev set of the checkpoint's run.
+
+  Raises:
+    MissingInput: neither is there.
+    InputError: a damaged dev_report.json, or a model that gives no probabilities of classes.
+  """
+  if loaded.task is None or not is_classification(loaded.task):
+    raise InputError(f"{loaded.path}: gives no probabilities of classes")
+  if META not in loaded.meta:
+    return read_dev_set(loaded.folder, loaded.task.labels, loaded.step).temperature
+  temperature = loaded.meta[META]
+  if not (isinstance(temperature, float) and math.isfinite(temperature) and temperature > 0):
+    raise InputError(f"{loaded.path}: temperature {temperature!r}: should be a number above 0")
+  return temperature
+
+
+def temperature_of(loaded: LoadedModel) -> float:
+  """The temperature by which to divide a model's logits; 1 for a model without, which is logged.
+
+  Raises:
+    InputError: a damaged dev_report.json.
+  """
+  if loaded.task is None or not is_classification(loaded.task):
+    return 1.0
+  try:
+    return find_temperature(loaded)
+  except MissingInput as reason:
+    log(f"probabilities are not calibrated: {reason}")
+    return 1.0
