@@ -13,7 +13,10 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.inference.calibration import fit_temperature
 from gpt_jax.inference.dev_report import DevSet, read_dev_set
 from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import LabeledTask
+
+_SHARED = ("name", "labels", "columns", "head")  # by all tasks of an ensemble
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,10 @@ class Ensemble:
     for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
       before = number * len(examples)
       predict = member.predictor()
-      predictions.append(predict(examples, batch_size, done=lambda n, k=before: done(k + n)))
+      predicted = predict(examples, batch_size, done=lambda n, k=before: done(k + n))
+      if isinstance(self.task, RegressionTask) and isinstance(member.task, RegressionTask):
+        predicted = self.task.rescaled(predicted, member.task.scale)  # folds have their own
+      predictions.append(predicted)
     return predictions[0] if len(predictions) == 1 else np.mean(predictions, axis=0)
 
   def dev_set(self) -> DevSet:
@@ -102,7 +108,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
     tasks.append(member.task)
   first = tasks[0]
   for member, task in zip(members, tasks, strict=True):
-    if (task.name, task.labels, task.columns) != (first.name, first.labels, first.columns):
+    if any(getattr(task, name) != getattr(first, name) for name in _SHARED):
       raise InputError(
         f"--checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
         f"{_describe(first)}; an ensemble needs models of one task"
@@ -123,5 +129,5 @@ def _expand(checkpoint: str) -> list[str]:
 
 
 def _describe(task: LabeledTask) -> str:
-  columns, labels = ", ".join(task.columns), ", ".join(task.labels)
-  return f"{task.name} (columns {columns}; labels {labels})"
+  columns, labels = ", ".join(task.columns), ", ".join(task.labels) or "none"
+  return f"{task.name} ({task.kind}; columns {columns}; labels {labels})"

@@ -14,7 +14,7 @@ import numpy as np
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.calibration import scale
-from gpt_jax.inference.dev_report import read_dev_set
+from gpt_jax.inference.dev_report import is_classification, read_dev_set
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, mean_hidden, text_log_probs
 from gpt_jax.tasks.encoding import Encoded
@@ -126,12 +126,11 @@ class Model:
     embedded = np.concatenate(vectors)
     return embedded[0] if isinstance(texts, str) else embedded
 
-  def classify(
-    self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = False
-  ) -> dict[str, float] | list[dict[str, float]]:
-    """The probability of every label, for a text or a list of texts.
+  def classify(self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = False) -> Any:
+    """The probability of every label, for a text or a list of texts: {label: probability}.
 
-    A text of a task with several columns is a tuple of their values.
+    Where a task gives several labels, each has a probability of its own. Of a regression task it is
+    the number instead. A text of a task with several columns is a tuple of their values.
 
     Args:
       calibrated: scale the probabilities by the temperature that fine-tuning found on the dev set,
@@ -139,11 +138,17 @@ class Model:
 
     Raises:
       InputError: a language model, a task that labels words, a wrong number of columns, an empty
-        text, one that is not a string, or a checkpoint without a temperature.
+        text, one that is not a string, or a checkpoint without a temperature, as those of
+        multi-label and regression tasks are.
     """
     task = self.loaded.label_task()
     if task is None:
       raise InputError(f"{self.loaded.path}: a language model without a head; fine-tune it first")
+    if calibrated and not is_classification(task):
+      raise InputError(
+        f"calibrated=True: {task.name} ({task.kind}) does not give each text one of its labels, so "
+        "it has no temperature; leave it out"
+      )
     examples = []
     for number, text in enumerate(_as_list(texts), start=1):
       cells = tuple(text) if isinstance(text, tuple | list) else (text,)
@@ -159,7 +164,7 @@ class Model:
     probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
     if calibrated:
       probabilities = scale(probabilities, self._temperature)
-    labeled = [dict(zip(task.labels, map(float, row), strict=True)) for row in probabilities]
+    labeled = [task.answer(row) for row in probabilities]
     return labeled[0] if isinstance(texts, str) else labeled
 
   def warm_up(self) -> None:

@@ -39,8 +39,11 @@ from gpt_jax.data.tokenizers.base import (
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, MergesTokenizer, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.tasks.multi_label import MultiLabelTask
+from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 HELP = "a transformers folder, openai-gpt or gpt2"
@@ -406,7 +409,8 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
   A "per_choice" head becomes that of a DoubleHeadsModel, any other head that of a
   ForSequenceClassification. The latter has no bias, so the bias of W_y is folded into the bias of
-  the norm before it; `load` undoes this.
+  the norm before it. Of a regression task its logits are numbers in the task's units. `load` undoes
+  both.
 
   Raises:
     InputError: the folder exists, or the model is not a causal Transformer.
@@ -423,11 +427,17 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   orders = len(task.transform(*task.columns)) if task and task.pooling == "sum" else 1
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
   arrays["trunk/tokens"] = arrays["trunk/tokens"][:rows]
-  notes, folded = {"format": "pt"}, {}
+  notes, folded, standardized = {"format": "pt"}, {}, {}
+  if isinstance(task, RegressionTask):
+    standardized = {name: arrays[name] for name in ("head/kernel", "head/bias")}
+    scaled = in_units(
+      {name[5:]: x.astype(np.float64) for name, x in standardized.items()}, *task.scale
+    )
+    arrays |= {f"head/{name}": x.astype(np.float32) for name, x in scaled.items()}
   if spec.head and spec.head.pooling == "sum":
     folded = _fold(arrays, spec.trunk, orders)
-  if folded:
-    notes["gpt_jax"] = json.dumps({name: x.tolist() for name, x in folded.items()})
+  if changed := folded | standardized:
+    notes["gpt_jax"] = json.dumps({name: x.tolist() for name, x in changed.items()})
   tensors = {}
   for array in _arrays(spec, family, family.tokens, rows):
     prefix = "" if _HEADS.fullmatch(array.theirs) else _PREFIX
@@ -471,7 +481,8 @@ def _fold(
     return {}
   change = np.linalg.lstsq(kernel.T, bias, rcond=None)[0]
   arrays[norm] = (arrays[norm] + change).astype(np.float32)
-  if np.abs((arrays[norm] - before[norm]) @ kernel - bias).max() > 1e-5:
+  error = np.abs((arrays[norm] - before[norm]) @ kernel - bias)
+  if (error > 1e-5 * np.maximum(1, np.abs(bias))).any():
     raise InputError(
       "--format=hf: cannot hold this head's bias, since its kernel has not full rank; npz can"
     )
@@ -509,7 +520,11 @@ def _their_config(
     "eos_token_id": end,
   }
   if head and head.pooling == "sum":
-    labels = task.labels if task else [str(i) for i in range(head.num_classes)]
+    labels = task.labels if task else tuple(str(i) for i in range(head.num_classes))
+    if isinstance(task, RegressionTask):
+      labels, config["problem_type"] = ("value",), "regression"
+    elif isinstance(task, MultiLabelTask):
+      config["problem_type"] = "multi_label_classification"
     config["id2label"] = {str(i): label for i, label in enumerate(labels)}
     config["label2id"] = {label: i for i, label in enumerate(labels)}
     # The class refuses batches without it, and reads the last token that is another.
