@@ -32,9 +32,8 @@ def main():
   classes, labels = metrics.pop("classes", None), metrics.pop("labels", None)
   width = max(13, *map(len, metrics))
   for name, value in metrics.items():
-    print(
-      f"{name:{width}} {value:,.4f}" if isinstance(value, float) else f"{name:{width}} {value:,}"
-    )
+    number = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+    print(f"{name:{width}} {number}")
   if classes:
     print(f"\n{format_classes(classes)}")
   if labels:

@@ -46,7 +46,7 @@ from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask, LabeledTask
+from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
@@ -379,8 +379,11 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
 
 def check_metrics(task: LabeledTask) -> None:
   """Computes each metric once. Raises InputError early if a package that it needs is missing."""
+  values = np.arange(2)
+  if isinstance(task, Task):
+    values = task.value(np.eye(max(2, task.num_classes)))
   for metric in task.metrics.values():
-    metric(np.arange(2), np.arange(2))
+    metric(values, values)
 
 
 def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:

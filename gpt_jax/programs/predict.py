@@ -69,8 +69,8 @@ def run(
 
   Returns:
     For every row {"prediction": label, list of labels or number, "probabilities":
-    {label: probability}}, after its kept columns. The prediction is None, and "problem" has the reason, where it is withheld, and
-    for a row that cannot be used, without probabilities.
+    {label: probability}}, after its kept columns. The prediction is None, and "problem" has the
+    reason, where it is withheld, and for a row that cannot be used, without probabilities.
 
   Raises:
     InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; an

@@ -61,8 +61,8 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   task = loaded.label_task()
   if isinstance(task, RegressionTask):
     raise InputError(
-      f"{checkpoint}: a regression model gives numbers, and the page shows probabilities of labels; "
-      "give the model that it was fine-tuned from"
+      f"{checkpoint}: a regression model gives numbers, and the page shows probabilities of "
+      "labels; give the model that it was fine-tuned from"
     )
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:

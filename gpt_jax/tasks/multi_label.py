@@ -89,7 +89,7 @@ class MultiLabelTask(Task):
 
   def chosen(self, probabilities: dict[str, float]) -> list[str]:
     """The predicted labels of an answer."""
-    return [name for name, p in probabilities.items() if is_present(np.float64(p))]
+    return [name for name, p in probabilities.items() if p >= 0.5]
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The list of predicted labels, and the probability of every label."""

@@ -18,8 +18,9 @@ def warn_of_majority(
   optim: OptimConfig,
   train: TrainConfig,
 ) -> None:
-  """Logs a warning, and what to try, if the best accuracy does not exceed the share of the commonest
-  label by more than its standard error, or another metric is not better than its baseline.
+  """Logs a warning, and what to try, if the best model is no better than a constant answer: its
+  accuracy does not exceed the share of the commonest label by more than its standard error, or
+  another metric is not better than its baseline.
 
   Args:
     best: the best evaluation of the run: dev_loss, and dev_accuracy, dev_baseline_<metric> or

@@ -430,10 +430,9 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   notes, folded, standardized = {"format": "pt"}, {}, {}
   if isinstance(task, RegressionTask):
     standardized = {name: arrays[name] for name in ("head/kernel", "head/bias")}
-    scaled = in_units(
-      {name[5:]: x.astype(np.float64) for name, x in standardized.items()}, *task.scale
-    )
-    arrays |= {f"head/{name}": x.astype(np.float32) for name, x in scaled.items()}
+    head = {name: arrays[f"head/{name}"].astype(np.float64) for name in ("kernel", "bias")}
+    for name, x in in_units(head, *task.scale).items():
+      arrays[f"head/{name}"] = x.astype(np.float32)
   if spec.head and spec.head.pooling == "sum":
     folded = _fold(arrays, spec.trunk, orders)
   if changed := folded | standardized:
