@@ -53,11 +53,14 @@ def main():
   several = SEEDS.value > 1
   seed_folder = f"/seed_{CONFIG.value.train.seed}" if several else ""
   best = f"{WORKDIR.value}{seed_folder}/best"
-  command_line.print_closing(
-    f"the best checkpoint is {best}" + (", and so on for each seed" if several else ""),
+  following = [
     ("evaluate", {"checkpoint": best, "data": DATA_DIR.value}),
     ("predict", {"checkpoint": best, "input": "FILE", "output": "FILE"}),
-    ("visualize", {"checkpoint": best, "text": "TEXT", "out": "page.html"}),
+  ]
+  if getattr(CONFIG.value.task, "kind", "") != "regression":
+    following.append(("visualize", {"checkpoint": best, "text": "TEXT", "out": "page.html"}))
+  command_line.print_closing(
+    f"the best checkpoint is {best}" + (", and so on for each seed" if several else ""), *following
   )
 
 

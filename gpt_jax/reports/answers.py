@@ -91,9 +91,12 @@ def _learned_labels(run: Record) -> tuple[str, str, str]:
     text = f"Its best {name} is {format_metric(run.metric, value)}"
     if run.best.get("dev_degenerate"):
       return "No", f"{text}, with the same prediction for every example.", "bad"
-    if (compared := _learned_more_than_constant(run)) is not None:
-      learned, comparison = compared
-      return ("Yes" if learned else "No"), f"{text}. {comparison}", ("good" if learned else "bad")
+    if (compared := _gain_over_constant(run)) is not None:
+      gain, comparison = compared
+      if gain <= 0:
+        return "No", f"{text}. {comparison}", "bad"
+      verdict, tone = ("Yes", "good") if gain > 0.05 else ("Hardly", "plain")
+      return verdict, f"{text}. {comparison}", tone
     text += ". The folder has no dev_report.json, so the share of the commonest label is not known."
     return "Not known", text, "plain"
   error = math.sqrt(max(labels.majority * (1 - labels.majority), 1e-9) / max(labels.n, 1))
@@ -111,20 +114,20 @@ def _learned_labels(run: Record) -> tuple[str, str, str]:
   return "No", text + advice, "bad"
 
 
-def _learned_more_than_constant(run: Record) -> tuple[bool, str] | None:
-  """Whether the best model beats a constant answer, and the comparison; None for tasks that do not
-  report one.
+def _gain_over_constant(run: Record) -> tuple[float, str] | None:
+  """How much better than a constant answer the best model is, as a share of its error or of 1, and
+  the comparison; None for tasks that do not report one.
   """
   found, constant = run.best.get("dev_rmse"), run.best.get("dev_baseline_rmse")
   if isinstance(found, (int, float)) and isinstance(constant, (int, float)):
     text = (
       f"Its root mean squared error is {short(found)}; always answering the mean of the training "
     )
-    return found < constant, text + f"set gives {short(constant)}."
+    return 1 - found / max(constant, 1e-300), text + f"set gives {short(constant)}."
   found, constant = run.best.get("dev_micro_f1"), run.best.get("dev_baseline_micro_f1")
   if isinstance(found, (int, float)) and isinstance(constant, (int, float)):
     text = f"Its micro-F1 is {found:.2f}; giving each example the same commonest labels has "
-    return found > constant, text + f"{constant:.2f}."
+    return found - constant, text + f"{constant:.2f}."
   return None
 
 

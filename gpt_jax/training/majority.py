@@ -49,10 +49,10 @@ def warn_of_majority(
 def _problem(task: LabeledTask, shares: np.ndarray, count: int, best: dict[str, float]) -> str:
   """What is wrong with the best evaluation; "" if nothing is."""
   commonest, share = int(shares.argmax()), float(shares.max())
-  if "dev_baseline_rmse" in best and best["dev_rmse"] >= best["dev_baseline_rmse"]:
+  if "dev_baseline_rmse" in best and best["dev_rmse"] > 0.98 * best["dev_baseline_rmse"]:
     return (
-      f"the best model's root mean squared error on dev, {best['dev_rmse']:.4g}, is not below that "
-      f"of always answering the mean of the training set, {best['dev_baseline_rmse']:.4g}"
+      f"the best model's root mean squared error on dev, {best['dev_rmse']:.4g}, is not 2 % below "
+      f"that of always answering the mean of the training set, {best['dev_baseline_rmse']:.4g}"
     )
   if "dev_baseline_micro_f1" in best and best["dev_micro_f1"] <= best["dev_baseline_micro_f1"]:
     return (
