@@ -20,6 +20,9 @@ embedded story world. With `:table`, files of your own; in one of two columns th
     --checkpoint=DIR --workdir=DIR --config.task.columns=question,answer \
     --config.task.label=verdict --config.task.transform=entailment
 
+A table's labels are one of a fixed set; with --config.task.kind=regression they are numbers, with
+--config.task.kind=multi_label several labels in a cell (--config.task.separator=,).
+
 After configs/masked_small.py add --config.lm_weight=0: a bidirectional model has no next token.
 From scratch, with the checkpoint's vocabulary and sizes: --config.transfer_layers=-1.
 

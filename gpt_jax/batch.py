@@ -54,7 +54,8 @@ class Labels(NamedTuple):
   Attributes:
     anchors: int32 [N, C]; where each sequence is read (GPT's extract token, BERT's [CLS]), as
       row * T + column.
-    distributions: float32 [N, K]; over the K classes.
+    distributions: float32 [N, K]; over the K classes. For a multi-label task 0 or 1 of each label,
+      for regression the standardized number (K = 1).
     weights: float32 [N]; 0 for an example that only fills the batch.
   """
 

@@ -25,15 +25,19 @@ TASK = flags.DEFINE_string(
 
 
 def main():
-  from gpt_jax.inference.dev_report import format_classes
+  from gpt_jax.inference.dev_report import format_classes, format_labels
   from gpt_jax.programs import evaluate
 
   metrics = evaluate.run(CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value)
-  classes = metrics.pop("classes", None)
+  classes, labels = metrics.pop("classes", None), metrics.pop("labels", None)
+  width = max(13, *map(len, metrics))
   for name, value in metrics.items():
-    print(f"{name:13} {value:,.4f}" if isinstance(value, float) else f"{name:13} {value:,}")
+    number = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+    print(f"{name:{width}} {number}")
   if classes:
     print(f"\n{format_classes(classes)}")
+  if labels:
+    print(f"\n{format_labels(labels)}")
 
 
 if __name__ == "__main__":

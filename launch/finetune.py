@@ -50,15 +50,20 @@ def main():
     folds=FOLDS.value,
     tokenizer=TOKENIZER.value,
   )
-  several = SEEDS.value > 1
-  seed_folder = f"/seed_{CONFIG.value.train.seed}" if several else ""
-  best = f"{WORKDIR.value}{seed_folder}/best"
-  command_line.print_closing(
-    f"the best checkpoint is {best}" + (", and so on for each seed" if several else ""),
+  folder, others = WORKDIR.value, ""
+  if SEEDS.value > 1:
+    folder, others = f"{folder}/seed_{CONFIG.value.train.seed}", ", and so on for each seed"
+  elif FOLDS.value > 1:
+    folder, others = f"{folder}/fold_0", ", and so on for each fold; predict averages them"
+  best = f"{folder}/best"
+  all_of_them = WORKDIR.value if FOLDS.value > 1 else best
+  following = [
     ("evaluate", {"checkpoint": best, "data": DATA.value}),
-    ("predict", {"checkpoint": best, "input": "FILE", "out": "FILE"}),
-    ("visualize", {"checkpoint": best, "text": "TEXT", "out": "page.html"}),
-  )
+    ("predict", {"checkpoint": all_of_them, "input": "FILE", "out": "FILE"}),
+  ]
+  if getattr(CONFIG.value.task, "kind", "") != "regression":
+    following.append(("visualize", {"checkpoint": best, "text": "TEXT", "out": "page.html"}))
+  command_line.print_closing(f"the best checkpoint is {best}{others}", *following)
 
 
 if __name__ == "__main__":

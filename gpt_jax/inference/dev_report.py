@@ -51,7 +51,7 @@ class DevSet(NamedTuple):
 
 
 def is_classification(task: LabeledTask) -> bool:
-  """Whether each example has one of the task's labels, and not a score or tags."""
+  """Whether each example has one of the task's labels, and not a score, several labels or tags."""
   return isinstance(task, Task) and task.value is most_likely
 
 
@@ -117,6 +117,23 @@ def format_classes(report: dict[str, Any]) -> str:
   lines.append(f"{'macro average':{width}}  {'':9}  {'':6}  {report['macro_f1']:5.3f}")
   lines.append(f"accuracy {report['accuracy']:.4f}; always {_cut(commonest)!r}: ")
   lines[-1] += f"{report['majority']:.4f}"
+  return "\n".join(lines)
+
+
+def format_labels(report: dict[str, dict[str, float]]) -> str:
+  """MultiLabelTask.report as a table for the console: at most 20 labels, those of the lowest F1 if
+  there are more.
+  """
+  rows = list(report.items())
+  if len(rows) > _MOST_CLASSES:
+    rows = sorted(rows, key=lambda row: row[1]["f1"])[:_MOST_CLASSES]
+  width = max(len(_cut(label)) for label, _ in rows)
+  lines = [f"{'':{width}}  precision  recall     f1  support"]
+  for label, values in rows:
+    numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
+    lines.append(f"{_cut(label):{width}}  {numbers}  {values['support']:7,.0f}")
+  if hidden := len(report) - len(rows):
+    lines.append(f"({hidden:,} more labels have a higher F1)")
   return "\n".join(lines)
 
 

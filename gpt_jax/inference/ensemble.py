@@ -14,7 +14,10 @@ from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set
 from gpt_jax.inference.temperature import META, find_temperature
 from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import LabeledTask
+
+_SHARED = ("name", "labels", "columns", "head")  # by all tasks of an ensemble
 
 
 class Calibration(NamedTuple):
@@ -76,6 +79,8 @@ class Ensemble:
       before = number * len(examples)
       predict = member.predictor()
       predicted = predict(examples, batch_size, done=lambda n, k=before: done(k + n))
+      if isinstance(self.task, RegressionTask) and isinstance(member.task, RegressionTask):
+        predicted = self.task.rescaled(predicted, member.task.scale)  # folds have their own
       if calibration and calibration.of_members:
         predicted = scale(predicted, calibration.temperature)
       predictions.append(predicted)
@@ -148,7 +153,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
     tasks.append(member.task)
   first = tasks[0]
   for member, task in zip(members, tasks, strict=True):
-    if (task.name, task.labels, task.columns) != (first.name, first.labels, first.columns):
+    if any(getattr(task, name) != getattr(first, name) for name in _SHARED):
       raise InputError(
         f"--checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
         f"{_describe(first)}; an ensemble needs models of one task"
@@ -169,5 +174,5 @@ def _expand(checkpoint: str) -> list[str]:
 
 
 def _describe(task: LabeledTask) -> str:
-  columns, labels = ", ".join(task.columns), ", ".join(task.labels)
-  return f"{task.name} (columns {columns}; labels {labels})"
+  columns, labels = ", ".join(task.columns), ", ".join(task.labels) or "none"
+  return f"{task.name} ({task.kind}; columns {columns}; labels {labels})"

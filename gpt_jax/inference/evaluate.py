@@ -52,20 +52,13 @@ def make_text_measure(
 
 
 def task_measures(task: LabeledTask, predictions: Any, truth: Any) -> dict[str, float]:
-  """The mean cross-entropy in nats, and the task's metrics.
+  """The task's mean loss (cross-entropy in nats, or the squared error), and its metrics.
 
   Args:
     predictions: from make_predictor.
     truth: Encoded.truth.
   """
-  if isinstance(truth, list):  # tags
-    probabilities = np.concatenate(predictions)
-    tags = np.concatenate(truth)
-    of_truth = np.take_along_axis(probabilities, np.maximum(tags, 0)[:, None], axis=1)[tags >= 0]
-    loss = -np.log(np.maximum(of_truth, 1e-30)).mean()
-  else:
-    loss = -(truth * np.log(np.maximum(predictions, 1e-30))).sum(-1).mean()
-  return {"loss": float(loss), **task.score(predictions, truth)}
+  return {"loss": task.loss(predictions, truth), **task.score(predictions, truth)}
 
 
 def text_measures(loss: Mean, n_tokens: int, n_bytes: int, attention: str) -> dict[str, float]:

@@ -126,12 +126,12 @@ class Model:
     embedded = np.concatenate(vectors)
     return embedded[0] if isinstance(texts, str) else embedded
 
-  def classify(
-    self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = True
-  ) -> dict[str, float] | list[dict[str, float]]:
-    """The probability of every label, for a text or a list of texts, as launch/predict.py gives it.
+  def classify(self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = True) -> Any:
+    """The probability of every label, for a text or a list of texts, as launch/predict.py gives it:
+    {label: probability}.
 
-    A text of a task with several columns is a tuple of their values.
+    Where a task gives several labels, each has a probability of its own. Of a regression task it is
+    the number instead. A text of a task with several columns is a tuple of their values.
 
     Args:
       calibrated: scale the probabilities by `temperature`.
@@ -158,7 +158,7 @@ class Model:
     probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
     if calibrated:
       probabilities = scale(probabilities, self.temperature)
-    labeled = [dict(zip(task.labels, map(float, row), strict=True)) for row in probabilities]
+    labeled = [task.answer(row) for row in probabilities]
     return labeled[0] if isinstance(texts, str) else labeled
 
   @functools.cached_property

@@ -12,6 +12,7 @@ from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
+from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import find
 
 
@@ -29,7 +30,8 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
     byte, in windows of the training length. Task: the number of examples, loss in nats, the
-    task's metrics, and for a classification task "classes", a class_report.
+    task's metrics, for a classification task "classes", a class_report, and for a multi-label task
+    "labels", the metrics of each label.
 
   Raises:
     InputError: a missing checkpoint or data, data of another vocabulary, or unlabeled examples.
@@ -64,6 +66,8 @@ def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[
   if is_classification(task):
     classes = encoded.labels.argmax(axis=-1)
     measures["classes"] = class_report(task.labels, predictions, classes)
+  elif isinstance(task, MultiLabelTask):
+    measures["labels"] = task.report(predictions, encoded.truth)
   return measures
 
 

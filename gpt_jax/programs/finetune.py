@@ -46,7 +46,7 @@ from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask, LabeledTask
+from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
@@ -179,6 +179,7 @@ def run(
     log(f"text columns: {columns}; label column: {task_config.label}")
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = task_config.build(data_dir)
+  check_options(config, task)
   data = load_examples(config, task, data_dir, start)
   check_metrics(task)
   config = complete(config, task, data["train"])
@@ -320,7 +321,8 @@ def load_examples(
   for split, count in (("train", config.train_examples), ("dev", config.dev_examples)):
     examples = evenly(all_examples[split], count)
     data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
-    report = data[split].report(task.labels).replace("\n", "\n  ")
+    balance = task.describe_labels(data[split].labels)
+    report = data[split].report(balance).replace("\n", "\n  ")
     log(f"{task.name} {split}: {report}")
   return data
 
@@ -357,26 +359,32 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
 
 
 def head_of(config: FinetuneConfig, task: LabeledTask) -> dict[str, Any]:
-  """The task's head as a JSON config, with the settings of this run.
-
-  Raises:
-    InputError: class weights or label smoothing for a head that has no such thing.
-  """
+  """The task's head as a JSON config, with the settings of this run."""
   head = {**task.head, "dropout": config.head_dropout}
   if not config.class_weights and not config.label_smoothing:
     return head
-  if head["type"] != "classify" or head["pooling"] == "per_choice":
-    raise InputError(
-      f"class_weights and label_smoothing are for tasks with classes, not for {task.name}"
-    )
   weights = list(parse_weights(config.class_weights, task.labels))
   return {**head, "class_weights": weights, "label_smoothing": config.label_smoothing}
 
 
+def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
+  """Raises InputError for class weights or label smoothing of a head that has no such thing."""
+  for name in ("class_weights", "label_smoothing"):
+    head = task.head
+    if getattr(config, name) and (head["type"] != "classify" or head["pooling"] == "per_choice"):
+      raise InputError(
+        f"{name}: for tasks that give each example one class, not for {task.name} ({task.kind}); "
+        "leave it out"
+      )
+
+
 def check_metrics(task: LabeledTask) -> None:
   """Computes each metric once. Raises InputError early if a package that it needs is missing."""
+  values = np.arange(2)
+  if isinstance(task, Task):
+    values = task.value(np.eye(max(2, task.num_classes)))
   for metric in task.metrics.values():
-    metric(np.arange(2), np.arange(2))
+    metric(values, values)
 
 
 def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:

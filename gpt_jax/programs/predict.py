@@ -20,6 +20,7 @@ from gpt_jax.inference.dev_report import is_classification
 from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
 from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.readers import BlankRow, Row, has_header, read_cells, read_every_row
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.reporter import log
@@ -68,9 +69,9 @@ def run(
       see choose_threshold.
 
   Returns:
-    For every row {"prediction": label or value, "probabilities": {label: probability}}, after its
-    kept columns. The prediction is None, and "problem" has the reason, where it is withheld, and
-    for a row that cannot be used, without probabilities.
+    For every row {"prediction": label, list of labels or number, "probabilities":
+    {label: probability}}, after its kept columns. The prediction is None, and "problem" has the
+    reason, where it is withheld, and for a row that cannot be used, without probabilities.
 
   Raises:
     InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; an
@@ -94,7 +95,8 @@ def run(
       _withhold(predicted, threshold)
     results = _merge_problems(rows, predicted)
     results = [cells | result for cells, result in zip(kept, results, strict=True)]
-    _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None)
+    separator = task.separator if isinstance(task, MultiLabelTask) else ""
+    _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None, separator)
   return results
 
 
@@ -132,7 +134,8 @@ def _calibration(
   if not is_classification(ensemble.task):
     if threshold is not None or precision is not None:
       name = "threshold" if precision is None else "precision"
-      raise InputError(f"--{name}: {ensemble.task.name} does not give each row one of its labels")
+      task = f"{ensemble.task.name} ({ensemble.task.kind})"
+      raise InputError(f"--{name}: {task} does not give each row one of its labels")
     return None, None
   calibration = None
   if calibrate:
@@ -278,13 +281,19 @@ def _merge_problems(rows: list, predicted: list[dict[str, Any]]) -> list[dict[st
 
 
 def _write(
-  file: IO[str], results: Sequence[dict[str, Any]], suffix: str, kept: list[str], withholds: bool
+  file: IO[str],
+  results: Sequence[dict[str, Any]],
+  suffix: str,
+  kept: list[str],
+  withholds: bool,
+  separator: str,
 ) -> None:
   """Writes JSON lines for .jsonl, CSV for .csv, else TSV.
 
   Args:
     kept: the columns that come before the prediction.
     withholds: whether there is a column of problems even if no row has one.
+    separator: between the labels of a prediction that is a list; JSON lines have the list.
   """
   if suffix == ".jsonl":
     for result in results:
@@ -300,7 +309,10 @@ def _write(
     cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
     if problems:
       cells.append(result.get("problem", ""))
-    writer.writerow([*(_cell(result[name]) for name in kept), result["prediction"], *cells])
+    prediction = result["prediction"]
+    if isinstance(prediction, list):
+      prediction = separator.join(prediction)
+    writer.writerow([*(_cell(result[name]) for name in kept), prediction, *cells])
 
 
 def _cell(value: Any) -> str:

@@ -27,6 +27,7 @@ from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs.pages import open_page
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row, has_header, read_lines, read_table
+from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 TOP_CANDIDATES = 5
@@ -58,6 +59,11 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   loaded = load_model(checkpoint)
   loaded.language_model()  # fail before the expensive part
   task = loaded.label_task()
+  if isinstance(task, RegressionTask):
+    raise InputError(
+      f"{checkpoint}: a regression model gives numbers, and the page shows probabilities of "
+      "labels; give the model that it was fine-tuned from"
+    )
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")

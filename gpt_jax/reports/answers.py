@@ -95,6 +95,12 @@ def _learned_labels(run: Record) -> tuple[str, str, str]:
     text = f"Its best {name} is {format_metric(run.metric, value)}"
     if run.best.get("dev_degenerate"):
       return "No", f"{text}, with the same prediction for every example.", "bad"
+    if (compared := _gain_over_constant(run)) is not None:
+      gain, comparison = compared
+      if gain <= 0:
+        return "No", f"{text}. {comparison}", "bad"
+      verdict, tone = ("Yes", "good") if gain > 0.05 else ("Hardly", "plain")
+      return verdict, f"{text}. {comparison}", tone
     text += ". The folder has no dev_report.json, so the share of the commonest label is not known."
     return "Not known", text, "plain"
   error = math.sqrt(max(labels.majority * (1 - labels.majority), 1e-9) / max(labels.n, 1))
@@ -110,6 +116,23 @@ def _learned_labels(run: Record) -> tuple[str, str, str]:
     return "Not clearly", text, "plain"
   advice = " Try a larger optim.learning_rate or more train.epochs."
   return "No", text + advice, "bad"
+
+
+def _gain_over_constant(run: Record) -> tuple[float, str] | None:
+  """How much better than a constant answer the best model is, as a share of its error or of 1, and
+  the comparison; None for tasks that do not report one.
+  """
+  found, constant = run.best.get("dev_rmse"), run.best.get("dev_baseline_rmse")
+  if isinstance(found, (int, float)) and isinstance(constant, (int, float)):
+    text = (
+      f"Its root mean squared error is {short(found)}; always answering the mean of the training "
+    )
+    return 1 - found / max(constant, 1e-300), text + f"set gives {short(constant)}."
+  found, constant = run.best.get("dev_micro_f1"), run.best.get("dev_baseline_micro_f1")
+  if isinstance(found, (int, float)) and isinstance(constant, (int, float)):
+    text = f"Its micro-F1 is {found:.2f}; giving each example the same commonest labels has "
+    return found - constant, text + f"{constant:.2f}."
+  return None
 
 
 # ---------------------------------------------------------------------- When did it stop improving
@@ -197,6 +220,13 @@ def _gets_wrong(run: Record) -> Answer:
   question = "What does it get wrong?"
   if run.labels is not None:
     return Answer(question, *_wrong_labels(run, run.labels))
+  if "dev_baseline_micro_f1" in run.best:
+    text = "launch/evaluate.py prints the precision and recall of each label."
+    return Answer(question, "Not in this page", text, "plain")
+  if "dev_baseline_rmse" in run.best:
+    error = short(run.best.get("dev_mae", math.nan))
+    text = f"Its numbers are wrong by {error} on average. launch/predict.py gives each."
+    return Answer(question, f"By {error} on average", text, "plain")
   if run.task is not None:
     text = "The folder has no dev_report.json, which fine-tuning of a classification task writes; "
     return Answer(question, "Not known", text + "older runs and other tasks have none.", "plain")
@@ -319,9 +349,14 @@ def format_metric(name: str, value: float) -> str:
   """A value as its metric is printed: shares in percent, losses with three decimals."""
   if name.endswith(("loss", "_bits_per_byte")):
     return f"{value:.3f}" if abs(value) < 1000 else short(value)
-  if name.startswith("dev_") and abs(value) <= 1:
+  if name.startswith("dev_") and abs(value) <= 1 and not is_error(name):
     return f"{value:.1%}"
   return short(value)
+
+
+def is_error(metric: str) -> bool:
+  """Whether a metric is in the units of a regression task, and no share."""
+  return metric.endswith(("_rmse", "_mae"))
 
 
 def _is_finished(run: Record) -> bool:

@@ -14,7 +14,14 @@ from typing import Any
 from gpt_jax.errors import InputError
 from gpt_jax.paper import tables
 from gpt_jax.reports import chart
-from gpt_jax.reports.answers import Answer, answers, confusions, format_metric, mislabeled
+from gpt_jax.reports.answers import (
+  Answer,
+  answers,
+  confusions,
+  format_metric,
+  is_error,
+  mislabeled,
+)
 from gpt_jax.reports.chart import Drawn, Level, Line, short
 from gpt_jax.reports.record import Labels, Record
 from gpt_jax.reports.reference import reference_lines
@@ -262,7 +269,8 @@ def _metric_chart(run: Record) -> Drawn | None:
   if run.task is None:
     return None
   names = [name for entry in run.entries for name in entry if name.startswith("dev_")]
-  names = [n for n in dict.fromkeys(names) if n not in ("dev_loss", "dev_degenerate")]
+  left_out = ("dev_loss", "dev_degenerate", "dev_baseline_micro_f1")
+  names = [n for n in dict.fromkeys(names) if n not in left_out and not is_error(n)]
   lines = []
   for color, name in enumerate(names[:6]):
     steps, values = run.series(name)
@@ -272,6 +280,8 @@ def _metric_chart(run: Record) -> Drawn | None:
   if run.labels is not None:
     majority = 100 * run.labels.majority
     levels.append(Level(f"always the commonest label {majority:.1f}", majority))
+  if isinstance(constant := run.best.get("dev_baseline_micro_f1"), float):
+    levels.append(Level(f"always the commonest labels {100 * constant:.1f}", 100 * constant))
   return chart.draw("Dev set", "%", lines, levels, y_range=_percent_range(lines, levels))
 
 

@@ -106,11 +106,11 @@ class Encoded:
     fields = zip(self.fields[n, c], self.kept[n, c], strict=True)
     return [values[text][:count] for text, count in fields]
 
-  def report(self, labels: tuple[str, ...] = ()) -> str:
+  def report(self, balance: str = "") -> str:
     """What to check before training: counts, lengths, label balance, unknown ids, truncation.
 
     Args:
-      labels: the names of the classes.
+      balance: the line on the labels; empty: none.
     """
     text_lengths = np.array([len(text) for text in self.texts])[self.fields]  # [N, C, F]
     lengths, truncated = self.lengths, self.kept < text_lengths
@@ -119,10 +119,8 @@ class Encoded:
       f"{len(self)} examples{sequences}, in tokens: median {np.median(lengths):.0f}, "
       f"longest {lengths.max()}"
     ]
-    if labeled := self.labels.sum():
-      names = labels or range(self.labels.shape[1])
-      shares = zip(names, self.labels.sum(axis=0) / labeled, strict=True)
-      lines.append("labels: " + ", ".join(f"{name} {share:.1%}" for name, share in shares))
+    if balance:
+      lines.append(balance)
     lines.append(f"unknown or byte-fallback tokens: {self.unknown_share:.2%}")
     for f in range(self.fields.shape[-1]):
       if truncated[..., f].any():

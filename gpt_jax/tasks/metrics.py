@@ -2,6 +2,7 @@
 
 To add a metric, write a function (truth [N], predicted [N]) -> float below. Task files name it in
 `metrics={"f1": f1, ...}`; add it to CLASS_METRICS to allow `--config.task.metric=NAME` for tables.
+Multi-label metrics compare indicators, bool [N, K]; those of regression numbers, [N].
 """
 
 import types
@@ -36,6 +37,45 @@ def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
   return _sklearn().matthews_corrcoef(truth, predicted)
 
 
+def micro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
+  """F1 over all pairs of example and label; 0 where nothing is true and nothing predicted."""
+  return _sklearn().f1_score(truth, predicted, average="micro", zero_division=0)
+
+
+def label_macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
+  """Mean F1 of the labels that occur in either array, each with the same weight; 0 without any."""
+  f1_score = _sklearn().f1_score
+  occurs = (np.any(truth, axis=0) | np.any(predicted, axis=0)).nonzero()[0]
+  if not len(occurs):
+    return 0.0
+  scores = f1_score(truth, predicted, average=None, zero_division=0)
+  return float(np.mean(np.asarray(scores)[occurs]))
+
+
+def exact_match(truth: np.ndarray, predicted: np.ndarray) -> float:
+  """Share of the examples whose labels are all predicted and no others."""
+  return _sklearn().accuracy_score(truth, predicted)
+
+
+def r2(truth: np.ndarray, predicted: np.ndarray) -> float:
+  """The share of the variance that is predicted, 1 at most and 0 for the mean of `truth`; 0, not
+  nan, if that is constant.
+  """
+  if _is_constant(truth):
+    return 0.0
+  return _sklearn().r2_score(truth, predicted)
+
+
+def rmse(truth: np.ndarray, predicted: np.ndarray) -> float:
+  """Root of the mean squared error, in the units of the numbers."""
+  return _sklearn().root_mean_squared_error(truth, predicted)
+
+
+def mae(truth: np.ndarray, predicted: np.ndarray) -> float:
+  """Mean absolute error, in the units of the numbers."""
+  return _sklearn().mean_absolute_error(truth, predicted)
+
+
 def pearson(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Pearson correlation; 0, not nan, if either array is constant."""
   if _is_constant(truth) or _is_constant(predicted):
@@ -57,6 +97,14 @@ CLASS_METRICS: dict[str, Metric] = {
   "macro_f1": macro_f1,
   "matthews": matthews,
 }
+MULTI_LABEL_METRICS: dict[str, Metric] = {
+  "micro_f1": micro_f1,
+  "macro_f1": label_macro_f1,
+  "exact_match": exact_match,
+}
+# Of numbers; a higher value is better. The errors, in units, are beside them.
+REGRESSION_METRICS: dict[str, Metric] = {"r2": r2, "pearson": pearson, "spearman": spearman}
+REGRESSION_ERRORS: dict[str, Metric] = {"rmse": rmse, "mae": mae}
 
 
 def _is_constant(values: np.ndarray) -> bool:

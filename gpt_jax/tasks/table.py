@@ -1,17 +1,28 @@
 """A task on the user's own files: TSV, CSV or JSONL, described by --config.task options."""
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.formats import each_half, first_field
-from gpt_jax.tasks.metrics import CLASS_METRICS, accuracy
+from gpt_jax.tasks.metrics import (
+  CLASS_METRICS,
+  MULTI_LABEL_METRICS,
+  REGRESSION_ERRORS,
+  REGRESSION_METRICS,
+  Metric,
+  accuracy,
+)
+from gpt_jax.tasks.multi_label import MultiLabelTask, is_present, split_labels
 from gpt_jax.tasks.readers import Row, column_names, read_usable
+from gpt_jax.tasks.regression import RegressionTask, Scale, is_number, parse_number
 from gpt_jax.tasks.task import Task, unusable_rows
 from gpt_jax.tasks.transforms import (
   Transform,
@@ -28,6 +39,13 @@ _TRANSFORMS: dict[str, Transform] = {
   "multiple_choice": multiple_choice,
 }
 _NUM_COLUMNS = {"classification": 1, "entailment": 2, "similarity": 2}
+# What may select the best checkpoint; the first is the default.
+_METRICS: dict[str, dict[str, Metric]] = {
+  "one_label": CLASS_METRICS,
+  "multi_label": MULTI_LABEL_METRICS,
+  "regression": REGRESSION_METRICS,
+}
+_MANY_NUMBERS = 50  # different labels, all of them numbers, that look like regression
 
 
 @register("table_task")
@@ -50,16 +68,30 @@ class TableTask:
     "label column; for multiple_choice it holds the column name of the right option; empty: label, "
     "or of two columns the one with fewer values",
   )
+  kind: str = option(
+    "one_label",
+    "what the label column holds: one_label of a fixed set, multi_label (any number of them), or "
+    "regression (a number)",
+    choices=tuple(_METRICS),
+  )
+  separator: str = option(",", "between the labels in a cell of a multi_label table")
   labels: tuple[str, ...] = option(
     (), "allowed labels, in order; empty: those of the training file, sorted"
+  )
+  mean: float | None = option(
+    None, "of the numbers of a regression table, set from its training rows"
+  )
+  deviation: float | None = option(
+    None, "standard deviation of the numbers, set from the training rows", low=0.0
   )
   transform: str = option(
     "classification", "the paper's input transformation", choices=tuple(_TRANSFORMS)
   )
   metric: str = option(
-    "accuracy",
-    "selects the best checkpoint; f1 is of the second label, macro_f1 the mean over all labels",
-    choices=tuple(CLASS_METRICS),
+    "",
+    "selects the best checkpoint; f1 is of the second label, macro_f1 the mean over all labels; "
+    "empty: accuracy, micro_f1 of multi_label, r2 of regression",
+    choices=("", *dict.fromkeys(name for names in _METRICS.values() for name in names)),
   )
   dev_share: float = option(
     0.0,
@@ -77,6 +109,7 @@ class TableTask:
   def __post_init__(self):
     validate(self)
     self._check_columns()
+    self._check_kind()
     if self.folds and self.dev_share:
       raise InputError(
         f"TableTask: folds={self.folds} and dev_share={self.dev_share}; set one of them"
@@ -88,61 +121,155 @@ class TableTask:
       )
 
   def with_labels(self, data_dir: str) -> "TableTask":
-    """Fills in columns and labels, so that a checkpoint's config does not need the training file.
+    """Fills in columns, metric, labels and scale, so that a checkpoint's config does not need the
+    training file.
 
-    Warns of labels that differ only by case or spaces.
+    Warns of labels that differ only by case or spaces, and of many labels that are numbers.
 
     Raises:
-      InputError: the training file cannot be read, its columns are not clear, or it has fewer than
-        two labels.
+      InputError: the training file cannot be read, its columns are not clear, it has fewer than two
+        labels, or the labels are numbers with decimals in a table that is not for regression.
     """
     table = self._with_columns(data_dir)
+    table = dataclasses.replace(table, metric=table.metric or next(iter(_METRICS[table.kind])))
+    if table.kind == "regression":
+      return table._with_scale(data_dir)
+    path = table._path(data_dir, "train")
     if table.labels:
       labels = table.labels
     elif table.transform == "multiple_choice":
       labels = table.columns[1:]
     else:
-      rows = list(read_usable(table._path(data_dir, "train"), table.columns, table.label))
-      labels = tuple(sorted({row.label for row in rows if isinstance(row, Row) and row.label}))
-      _warn_of_similar(labels, table._path(data_dir, "train"))
+      rows = list(read_usable(path, table.columns, table.label))
+      labels = table._find_labels([row for row in rows if isinstance(row, Row)])
+      _warn_of_similar(labels, path)
       problems = [row for row in rows if isinstance(row, InputError)]
       if len(labels) < 2 and problems and not self.skip_bad_rows:
         raise unusable_rows(problems, can_skip=True)
+      if table.kind == "one_label":
+        _check_for_numbers(labels, f"{path}: column {table.label!r}")
     if len(labels) < 2:
-      path = table._path(data_dir, "train")
       raise InputError(
         f"{path}: column {table.label!r} has the labels {labels}; two or more are needed"
       )
+    if table.kind == "multi_label":
+      table._check_separator(labels)
     return dataclasses.replace(table, labels=labels)
 
   def build(self, data_dir: str) -> Task:
-    """The task, with the labels of the training file if none are set.
+    """The task, with the labels or the scale of the training file if none are set.
 
     Raises:
       InputError: labels that do not fit the transformation or the metric; see also with_labels.
     """
     table = self.with_labels(data_dir)
-    labels = table.labels
+    labels, metric = table.labels, table.metric
     is_choice = self.transform == "multiple_choice"
     if is_choice and labels != table.columns[1:]:
       raise InputError(
         f"TableTask.labels: should be the options' columns {table.columns[1:]}, not {labels}"
       )
-    if self.metric == "f1" and len(labels) != 2:
+    if metric == "f1" and len(labels) != 2:
       raise InputError(
         f"TableTask.metric: f1 needs two labels, not {', '.join(labels)}; macro_f1 takes any number"
       )
-    return Task(
-      name="table",
-      labels=labels,
-      columns=table.columns,
-      transform=_TRANSFORMS[self.transform],
-      read=table._read,
-      metrics={self.metric: CLASS_METRICS[self.metric], "accuracy": accuracy},
-      pooling="per_choice" if is_choice else "sum",
-      truncate=first_field if is_choice else each_half,
-      skip_bad_rows=self.skip_bad_rows,
-    )
+    fields: dict[str, Any] = {
+      "name": "table",
+      "labels": labels,
+      "columns": table.columns,
+      "transform": _TRANSFORMS[self.transform],
+      "read": table._read,
+      "pooling": "per_choice" if is_choice else "sum",
+      "truncate": first_field if is_choice else each_half,
+      "skip_bad_rows": self.skip_bad_rows,
+    }
+    named = _METRICS[self.kind]
+    primary = {metric: named[metric]}
+    if self.kind == "multi_label":
+      return MultiLabelTask(
+        **fields,
+        metrics={**primary, **named},
+        target=table._indicators,
+        value=is_present,
+        separator=self.separator,
+      )
+    if self.kind == "regression":
+      assert table.mean is not None and table.deviation is not None
+      scale = Scale(table.mean, table.deviation)
+      return RegressionTask(
+        **fields,
+        metrics={**primary, **named, **REGRESSION_ERRORS},
+        target=scale.standardize,
+        value=scale.values,
+        scale=scale,
+      )
+    return Task(**fields, metrics={**primary, "accuracy": accuracy})
+
+  def _find_labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
+    """The different labels of the rows, sorted; those that cannot be read are left out."""
+    if self.kind == "one_label":
+      return tuple(sorted({row.label for row in rows if row.label}))
+    names: set[str] = set()
+    for row in rows:
+      with contextlib.suppress(ValueError):  # the row is reported when it is read as an example
+        names.update(split_labels(row.label or "", self.separator))
+    return tuple(sorted(names))
+
+  def _indicators(self, label: str) -> tuple[float, ...]:
+    """0 or 1 for each label. Raises ValueError saying what the cell should hold."""
+    names = split_labels(label, self.separator)
+    for name in names:
+      if name not in self.labels:
+        raise ValueError(f"{name!r} should be one of {', '.join(self.labels)}")
+    return tuple(float(name in names) for name in self.labels)
+
+  def _with_scale(self, data_dir: str) -> "TableTask":
+    """With mean and deviation of the training rows, without those that are held out."""
+    if self.mean is not None and self.deviation is not None:
+      return self
+    path = self._path(data_dir, "train")
+    numbers = []
+    for row in self._read(data_dir, "train"):
+      with contextlib.suppress(ValueError):  # reported when it is read as an example
+        if isinstance(row, Row) and row.label:
+          numbers.append(parse_number(row.label))
+    if not numbers:
+      raise InputError(
+        f"{path}: column {self.label!r} has no numbers; --config.task.kind=regression needs them"
+      )
+    try:
+      scale = Scale.of(numbers)
+    except ValueError as error:
+      raise InputError(f"{path}: column {self.label!r} has {error}") from error
+    return dataclasses.replace(self, mean=scale.mean, deviation=scale.deviation)
+
+  def _check_kind(self) -> None:
+    allowed = _METRICS[self.kind]
+    if self.metric and self.metric not in allowed:
+      raise InputError(
+        f"TableTask.metric: {self.metric} is not for kind={self.kind}, which has "
+        f"{', '.join(allowed)}"
+      )
+    if self.kind != "one_label" and self.transform == "multiple_choice":
+      raise InputError(
+        f"TableTask.kind: {self.kind}, but the label of multiple_choice is the column of the right "
+        "option; leave kind out"
+      )
+    if self.kind == "regression" and self.labels:
+      raise InputError("TableTask.labels: a regression table has numbers, no labels; leave it out")
+    if self.kind == "multi_label" and not self.separator:
+      raise InputError("TableTask.separator: empty; should be what is between two labels")
+    if self.deviation is not None and self.deviation <= 0:
+      raise InputError(f"TableTask.deviation: {self.deviation}; should be above 0")
+
+  def _check_separator(self, labels: Sequence[str]) -> None:
+    """Raises InputError for a label that holds the separator: files could not be read back."""
+    for label in labels:
+      if self.separator in label:
+        raise InputError(
+          f"TableTask.separator: {self.separator!r} is in the label {label!r}; "
+          "--config.task.separator=TEXT names another"
+        )
 
   def _with_columns(self, data_dir: str) -> "TableTask":
     """With the names of text and label columns, from the training file where they are not set."""
@@ -175,6 +302,9 @@ class TableTask:
     if not self.columns and len(names) == 2:
       rows = [row for row in read_usable(path, names) if isinstance(row, Row)]
       values = [{row.texts[i] for row in rows} for i in (0, 1)]
+      numeric = [i for i in (0, 1) if all(map(is_number, values[i]))]
+      if self.kind == "regression" and len(numeric) == 1:
+        return names[numeric[0]]
       if len(values[0]) != len(values[1]):
         i = 0 if len(values[0]) < len(values[1]) else 1
         if names[i] in values[i]:
@@ -253,6 +383,23 @@ def _hash(texts: Sequence[str]) -> float:
 
 def _normalized(text: str) -> str:
   return " ".join(text.split()).casefold()
+
+
+def _check_for_numbers(labels: Sequence[str], column: str) -> None:
+  """Raises InputError for many labels that are numbers with decimals; warns of many integers."""
+  if len(labels) <= _MANY_NUMBERS or not all(map(is_number, labels)):
+    return
+  advice = "--config.task.kind=regression predicts a number"
+  if all(parse_number(label).is_integer() for label in labels):
+    warnings.warn(
+      f"{column} has {len(labels):,} different numbers, each of which counts as a label; {advice}",
+      stacklevel=3,
+    )
+    return
+  raise InputError(
+    f"{column} has {len(labels):,} different numbers, such as {labels[0]}, and not labels of a "
+    f"fixed set; {advice}"
+  )
 
 
 def _warn_of_similar(labels: Sequence[str], path: str) -> None:

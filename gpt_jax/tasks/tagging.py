@@ -97,6 +97,16 @@ class TagTask:
       format=format,
     )
 
+  def describe_labels(self, labels: np.ndarray) -> str:
+    del labels
+    return ""
+
+  def loss(self, predictions: Any, truth: Any) -> float:
+    """The mean cross-entropy of the tagged tokens in nats; the arguments are those of `score`."""
+    probabilities, tags = np.concatenate(predictions), np.concatenate(truth)
+    of_truth = np.take_along_axis(probabilities, np.maximum(tags, 0)[:, None], axis=1)[tags >= 0]
+    return float(-np.log(np.maximum(of_truth, 1e-30)).mean())
+
   def score(self, predictions: Any, truth: Any) -> dict[str, float]:
     """The metrics over all tagged words; see Task.score for "degenerate".
 

@@ -91,6 +91,14 @@ class LabeledTask(Protocol[ExampleT]):
 
   def encode(self, examples: list[ExampleT], tokenizer: Tokenizer, context: int) -> Encoded: ...
 
+  def describe_labels(self, labels: np.ndarray) -> str:
+    """A line on the labels of a data set, Encoded.labels, for the log; empty: none."""
+    ...
+
+  def loss(self, predictions: Any, truth: Any) -> float:
+    """The mean loss of the model's predictions; truth is Encoded.truth."""
+    ...
+
   def score(self, predictions: Any, truth: Any) -> dict[str, float]:
     """All metrics of the model's predictions; truth is Encoded.truth."""
     ...
@@ -107,7 +115,7 @@ def most_likely(distributions: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task with one label per example.
+  """A task with one label per example. Other answers are subclasses: multi_label.py, regression.py.
 
   Attributes:
     name: e.g. "race-middle".
@@ -161,6 +169,11 @@ class Task:
     return next(iter(self.metrics))
 
   @property
+  def wanted(self) -> str:
+    """What a labeled row needs, for messages."""
+    return f"one of {', '.join(self.labels)}"
+
+  @property
   def kind(self) -> str:
     """The column of figure 1 that the task belongs to."""
     if self.pooling == "per_choice":
@@ -205,8 +218,7 @@ class Task:
       raise row
     example = self.example(row)
     if example.label is None and split != "test":
-      labels = ", ".join(self.labels)
-      raise InputError(f"{example.location}: no label; {split} rows need one of {labels}")
+      raise InputError(f"{example.location}: no label; {split} rows need {self.wanted}")
     return example
 
   def example(self, row: Row) -> Example:
@@ -227,6 +239,21 @@ class Task:
     """Encodes examples as token ids, truncated to the context by this task's rule."""
     return encode(examples, tokenizer, context, self.truncate, self.num_classes)
 
+  def describe_labels(self, labels: np.ndarray) -> str:
+    if not labels.any():
+      return ""
+    shares = zip(self.labels, labels.sum(axis=0) / labels.sum(), strict=True)
+    return "labels: " + ", ".join(f"{name} {share:.1%}" for name, share in shares)
+
+  def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:
+    """The mean cross-entropy in nats; the arguments are those of `score`."""
+    return float(-(truth * np.log(np.maximum(predictions, 1e-30))).sum(-1).mean())
+
+  def baselines(self, truth: np.ndarray) -> dict[str, float]:
+    """baseline_<metric> of the best constant prediction, for tasks that report it."""
+    del truth
+    return {}
+
   def score(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Computes the task's metrics, the primary one first.
 
@@ -235,14 +262,22 @@ class Task:
       truth: [N, K], the labels' distributions.
 
     Returns:
-      name -> value, with "degenerate": 1 added if all predictions are the same.
+      name -> value, the baselines, and "degenerate": 1 if all predictions are the same.
     """
     expected, predicted = self.value(np.asarray(truth)), self.value(np.asarray(predictions))
     scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
-    # Not 0: equal predictions differ in their last bits with their position in the batch.
-    if np.ptp(predicted) <= 1e-3:
+    scores |= self.baselines(truth)
+    if self._is_degenerate(predictions):
       scores["degenerate"] = 1.0
     return scores
+
+  def _is_degenerate(self, predictions: np.ndarray) -> bool:
+    # Not 0: equal predictions differ in their last bits with their position in the batch.
+    return np.ptp(self.value(np.asarray(predictions))) <= 1e-3
+
+  def answer(self, prediction: np.ndarray) -> Any:
+    """What `classify` gives for one example: the probability of every label."""
+    return dict(zip(self.labels, map(float, prediction), strict=True))
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The most likely label or the task's own value (STS-B's score), and all probabilities.
@@ -252,7 +287,7 @@ class Task:
       truth: not used.
     """
     del truth
-    probabilities = dict(zip(self.labels, map(float, prediction), strict=True))
+    probabilities = self.answer(prediction)
     value = self.value(prediction[None])[0]
     if self.value is most_likely:
       return {"prediction": self.labels[int(value)], "probabilities": probabilities}

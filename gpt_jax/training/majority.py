@@ -1,4 +1,4 @@
-"""A fine-tuned model that has learned nothing but the commonest label: noticed, with advice."""
+"""A fine-tuned model that is no better than a constant answer: noticed, with advice."""
 
 import math
 
@@ -18,11 +18,13 @@ def warn_of_majority(
   optim: OptimConfig,
   train: TrainConfig,
 ) -> None:
-  """Logs a warning if the best accuracy does not exceed the share of the commonest label by more
-  than its standard error, and what to try.
+  """Logs a warning, and what to try, if the best model is no better than a constant answer: its
+  accuracy does not exceed the share of the commonest label by more than its standard error, or
+  another metric is not better than its baseline.
 
   Args:
-    best: the best evaluation of the run: dev_loss and dev_accuracy or dev_degenerate.
+    best: the best evaluation of the run: dev_loss, and dev_accuracy, dev_baseline_<metric> or
+      dev_degenerate.
     optim, train: of the run.
   """
   if dev_set.tags is not None or not len(dev_set):
@@ -31,9 +33,9 @@ def warn_of_majority(
   problem = _problem(task, shares, len(dev_set), best)
   if not problem:
     return
-  entropy = -float((shares * np.log(np.maximum(shares, 1e-30))).sum())
   # Steps that are too large leave a loss far above that of predicting the labels' shares.
-  too_high = best.get("dev_loss", 0.0) > 1.5 * entropy
+  constant = task.loss(np.broadcast_to(shares, dev_set.labels.shape), dev_set.labels)
+  too_high = best.get("dev_loss", 0.0) > 1.5 * constant
   rate = (optim.learning_rate or 0.0) * (0.3 if too_high else 3)
   change = "lower" if too_high else "higher"
   length = "epochs" if train.epochs else "steps"
@@ -47,6 +49,16 @@ def warn_of_majority(
 def _problem(task: LabeledTask, shares: np.ndarray, count: int, best: dict[str, float]) -> str:
   """What is wrong with the best evaluation; "" if nothing is."""
   commonest, share = int(shares.argmax()), float(shares.max())
+  if "dev_baseline_rmse" in best and best["dev_rmse"] > 0.98 * best["dev_baseline_rmse"]:
+    return (
+      f"the best model's root mean squared error on dev, {best['dev_rmse']:.4g}, is not 2 % below "
+      f"that of always answering the mean of the training set, {best['dev_baseline_rmse']:.4g}"
+    )
+  if "dev_baseline_micro_f1" in best and best["dev_micro_f1"] <= best["dev_baseline_micro_f1"]:
+    return (
+      f"the best model's micro-F1 on dev, {best['dev_micro_f1']:.3f}, is not above that of giving "
+      f"each row the same commonest labels, {best['dev_baseline_micro_f1']:.3f}"
+    )
   accuracy = best.get("dev_accuracy")
   if accuracy is None:
     return "the best model predicts the same for every dev row" if "dev_degenerate" in best else ""

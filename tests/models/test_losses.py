@@ -11,8 +11,11 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from gpt_jax.batch import Batch, Labels
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.heads.multi_label import MultiLabelHead
+from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
@@ -228,3 +231,40 @@ def test_task_loss(pooling, c, k, lm_weight):
   np.testing.assert_allclose(total, np.mean(task) + lm_weight * np.mean(text), rtol=1e-5)
   if lm_weight:
     np.testing.assert_allclose(metrics["lm_loss"].value, np.mean(text), rtol=1e-5)
+
+
+def direct_multi_label(scores, truth, weights):
+  """The mean over examples of the summed binary cross-entropies, without a stable formula."""
+  p = 1 / (1 + jnp.exp(-scores))
+  each = -(truth * jnp.log(p) + (1 - truth) * jnp.log(1 - p)).sum(1)
+  return (each * weights).sum() / weights.sum()
+
+
+def direct_regression(scores, truth, weights):
+  return ((scores[:, 0] - truth[:, 0]) ** 2 * weights).sum() / weights.sum()
+
+
+@pytest.mark.parametrize(
+  "head, direct, truth",
+  [
+    (MultiLabelHead(3), direct_multi_label, [[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]),
+    (RegressHead(), direct_regression, [[0.5], [-2.0], [1.25], [9.0]]),
+  ],
+)
+def test_answer_heads_against_the_direct_formula(head, direct, truth):
+  """Values and gradients; the last example only fills the batch."""
+  truth, weights = np.array(truth, np.float32), np.array([1, 1, 1, 0], np.float32)
+  batch = Batch(None, labels=Labels(np.zeros((4, 1), np.int32), truth, weights))
+
+  def ours(scores):
+    mean = head.loss(scores, None, batch, 0)
+    return mean.total / mean.weight
+
+  scores = jax.random.normal(jax.random.key(1), truth.shape)
+  value, gradient = jax.value_and_grad(ours)(scores)
+  expected, of_direct = jax.value_and_grad(direct)(scores, truth, weights)
+  np.testing.assert_allclose(value, expected, rtol=1e-5)
+  np.testing.assert_allclose(gradient, of_direct, atol=1e-6)
+  assert not np.asarray(gradient[3]).any() and np.asarray(gradient[:3]).all()
+  # Scores at which a sigmoid is 0 or 1 in float32.
+  assert np.isfinite(ours(300 * scores)) and np.isfinite(jax.grad(ours)(300 * scores)).all()

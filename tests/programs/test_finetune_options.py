@@ -195,8 +195,8 @@ def test_weights_of_some_labels(finetuned):
   config = changed(finetuned, class_weights=("meows=3",), label_smoothing=0.1)
   head = finetune.head_of(config, task)
   assert (head["class_weights"], head["label_smoothing"]) == ([1.0, 3.0], 0.1)
-  with pytest.raises(InputError, match="are for tasks with classes, not for story-next"):
-    finetune.head_of(config, BuiltinTask("story-next").build(""))
+  with pytest.raises(InputError, match="give each example one class, not for story-next"):
+    finetune.check_options(config, BuiltinTask("story-next").build(""))
 
 
 @pytest.mark.parametrize("weights", ["meow=3", "meows", "meows=-1", "meows=inf", "meows=x"])

@@ -401,7 +401,7 @@ def test_an_ensemble_is_the_mean_of_its_seeds(finetuned, texts, tmp_path, capsys
 def test_models_that_do_not_fit_together(finetuned, model_of, texts):
   best = f"{finetuned.workdir}/seed_0/best"
   with pytest.raises(
-    InputError, match="fine-tuned on rte .*; .*seed_0/best on table .columns text"
+    InputError, match="fine-tuned on rte .*; .*seed_0/best on table .classification; columns text"
   ):
     predict.run([best, model_of("rte")], texts)
   with pytest.raises(InputError, match="a language model without a head"):
@@ -509,7 +509,7 @@ def test_flags_that_do_not_fit(checkpoint, texts, arguments, message):
 def test_a_score_has_no_threshold(model_of, tmp_path):
   source = write(tmp_path, "pairs.txt", "the cat\tthe dog\n")
   for name in ("threshold", "precision"):
-    with pytest.raises(InputError, match=f"--{name}: stsb does not give each row one of its lab"):
+    with pytest.raises(InputError, match=rf"--{name}: stsb \(similarity\) does not give each"):
       predict.run(model_of("stsb"), source, **{name: 0.5})
 
 

@@ -18,9 +18,12 @@ from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.tasks.multi_label import MultiLabelTask
+from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 DESCRIPTION = "model.json"
@@ -112,6 +115,8 @@ def make_function(
     sequences = spec.head.num_classes
   classifier = ModelConfig(trunk, (spec.head,), spec.attention).build()
   params = {scope: params[scope] for scope in ("trunk", spec.head.scope)}
+  if isinstance(task, RegressionTask):
+    params[spec.head.scope] = in_units(params[spec.head.scope], *task.scale)
   call = _classifier(classifier, params, tokenizer.special.extract, sequences, temperature)
   shape = ("N", "T") if sequences == 1 else ("N", sequences, "T")
   return Function(call, shape, ("N", spec.head.num_classes))
@@ -183,8 +188,19 @@ def _describe(
     "sequences": task.transform(*(f"{{{column}}}" for column in task.columns)),
     "use": (
       "A sequence is the start token, its texts, with the delimiter token before the last of "
-      "several, and the extract token; put padding behind it, with any id but these. The softmax "
-      "of the logits, which are divided by the temperature already, gives the probabilities of the "
-      "labels."
+      "several, and the extract token; put padding behind it, with any id but these. "
+      + _meaning(task)
     ),
   }
+
+
+def _meaning(task: Task) -> str:
+  """What the logits are."""
+  if isinstance(task, RegressionTask):
+    return "The logit is the number, in the units of the training data."
+  if isinstance(task, MultiLabelTask):
+    return "The sigmoid of a logit gives the probability of its label."
+  return (
+    "The softmax of the logits, which are divided by the temperature already, gives the "
+    "probabilities of the labels."
+  )

@@ -39,8 +39,11 @@ from gpt_jax.data.tokenizers.base import (
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, MergesTokenizer, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.tasks.multi_label import MultiLabelTask
+from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 HELP = "a transformers folder, openai-gpt or gpt2"
@@ -413,7 +416,8 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   A "per_choice" head becomes that of a DoubleHeadsModel, any other head that of a
   ForSequenceClassification. The latter has no bias, so the bias of W_y is folded into the bias of
   the norm before it. The head is divided by the temperature, since transformers knows none and its
-  pipeline should give calibrated probabilities. `load` undoes both.
+  pipeline should give calibrated probabilities. Of a regression task its logits are numbers in the
+  task's units. `load` undoes all of it.
 
   Raises:
     InputError: the folder exists, or the model is not a causal Transformer.
@@ -432,10 +436,8 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   arrays["trunk/tokens"] = arrays["trunk/tokens"][:rows]
   meta = dict(meta)
   temperature = meta.pop("temperature", None)
-  before, folded = {}, {}
-  if temperature not in (None, 1.0):
-    before = {name: arrays[name] for name in ("head/kernel", "head/bias")}
-    arrays |= {name: (x / temperature).astype(np.float32) for name, x in before.items()}
+  before = _adapt_head(arrays, task, temperature)
+  folded = {}
   if spec.head and spec.head.pooling == "sum":
     folded = _fold(arrays, spec.trunk, orders)
   ours: dict[str, Any] = {name: x.tolist() for name, x in (folded | before).items()}
@@ -475,6 +477,25 @@ def _to_theirs(array: layout.Array, values: np.ndarray) -> np.ndarray:
   return values.T if array.ours == "head/kernel" else values.reshape(array.shape)
 
 
+def _adapt_head(
+  arrays: dict[str, np.ndarray], task: Task | None, temperature: float | None
+) -> dict[str, np.ndarray]:
+  """Changes the head so that transformers can use its logits; returns the arrays as they were.
+
+  Those of a classifier are divided by its temperature; that of a regression gets the task's units.
+  """
+  if isinstance(task, RegressionTask):
+    head = {name: arrays[f"head/{name}"].astype(np.float64) for name in ("kernel", "bias")}
+    adapted = in_units(head, *task.scale)
+  elif temperature not in (None, 1.0):
+    adapted = {name: arrays[f"head/{name}"] / temperature for name in ("kernel", "bias")}
+  else:
+    return {}
+  before = {f"head/{name}": arrays[f"head/{name}"] for name in adapted}
+  arrays |= {f"head/{name}": x.astype(np.float32) for name, x in adapted.items()}
+  return before
+
+
 def _fold(
   arrays: dict[str, np.ndarray], trunk: TransformerConfig, orders: int
 ) -> dict[str, np.ndarray]:
@@ -495,7 +516,8 @@ def _fold(
     return {}
   change = np.linalg.lstsq(kernel.T, bias, rcond=None)[0]
   arrays[norm] = (arrays[norm] + change).astype(np.float32)
-  if np.abs((arrays[norm] - before[norm]) @ kernel - bias).max() > 1e-5:
+  error = np.abs((arrays[norm] - before[norm]) @ kernel - bias)
+  if (error > 1e-5 * np.maximum(1, np.abs(bias))).any():
     raise InputError(
       "--format=hf: cannot hold this head's bias, since its kernel has not full rank; npz can"
     )
@@ -533,7 +555,11 @@ def _their_config(
     "eos_token_id": end,
   }
   if head and head.pooling == "sum":
-    labels = task.labels if task else [str(i) for i in range(head.num_classes)]
+    labels = task.labels if task else tuple(str(i) for i in range(head.num_classes))
+    if isinstance(task, RegressionTask):
+      labels, config["problem_type"] = ("value",), "regression"
+    elif isinstance(task, MultiLabelTask):
+      config["problem_type"] = "multi_label_classification"
     config["id2label"] = {str(i): label for i, label in enumerate(labels)}
     config["label2id"] = {label: i for i, label in enumerate(labels)}
     # The class refuses batches without it, and reads the last token that is another.

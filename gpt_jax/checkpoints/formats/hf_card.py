@@ -14,10 +14,18 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
 from gpt_jax.errors import counted
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.tasks.multi_label import MultiLabelTask
+from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 _EQUAL_IDS = (SentencePieceTokenizer, GPT2Tokenizer, HuggingFaceTokenizer)
 _UNITS = ("loss", "perplexity", "bits_per_byte")  # metrics of a language model
+
+_KNOWS: dict[type, str] = {
+  Task: "It knows the labels above only, and gives one of them to any text.",
+  MultiLabelTask: "It knows the labels above only.",
+  RegressionTask: "It gives a number to any text.",
+}
 
 
 def write_card(
@@ -139,7 +147,7 @@ def _ids(tokenizer: Tokenizer) -> str:
 def _sequences(tokenizer: Tokenizer, task: Task, orders: int) -> list[str]:
   special = tokenizer.special
   paragraphs = [
-    f"Fine-tuned on {task.name}: {', '.join(task.labels)}. A sequence is {special.start}, the "
+    f"Fine-tuned on {task.name}: {_answers(task)}. A sequence is {special.start}, the "
     f"ids of its texts, {special.extract}; {special.delimiter} separates the last text from "
     "those before it. The tokenizer adds these to a text, or to a text and its `text_pair`. The "
     f"score is read at {special.extract}; pad behind it, with `pad_token_id`."
@@ -155,6 +163,15 @@ def _sequences(tokenizer: Tokenizer, task: Task, orders: int) -> list[str]:
       "and so does not give this model's answers."
     )
   return paragraphs
+
+
+def _answers(task: Task) -> str:
+  labels = ", ".join(task.labels)
+  if isinstance(task, RegressionTask):
+    return "a number; the logit is in the units of the training data"
+  if isinstance(task, MultiLabelTask):
+    return f"any number of {labels}, each with a probability of its own, the sigmoid of its logit"
+  return labels
 
 
 def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | None) -> list[str]:
@@ -186,7 +203,7 @@ def _limits(spec: ModelConfig, task: Task | None) -> str:
     )
   else:
     limit = (
-      f"It knows the labels above only, and gives one of them to any text. Give `truncation=True` "
-      f"for texts above {context} tokens; of two texts gpt_jax keeps half of that each."
+      f"{_KNOWS.get(type(task), _KNOWS[Task])} Give `truncation=True` for texts above {context} "
+      "tokens; of two texts gpt_jax keeps half of that each."
     )
   return f"## Limits\n\n{limit} Nobody has examined it for biases of its training data."

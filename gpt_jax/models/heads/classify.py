@@ -49,7 +49,7 @@ class ClassifyHead:
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
-    return Classifier(self)
+    return Classifier(self.num_classes, self.dropout, self.pooling)
 
   def denominator(self, batch: Batch) -> jax.Array:
     return self._example_weights(batch).sum()
@@ -83,28 +83,35 @@ class ClassifyHead:
 
 
 class Classifier(nn.Module):
-  """W_y, with the bias of OpenAI's code (openai/train.py:155-161)."""
+  """W_y, with the bias of OpenAI's code (openai/train.py:155-161).
 
-  config: ClassifyHead
+  Attributes:
+    outputs: K, scores per example.
+    dropout: on the input.
+    pooling: see ClassifyHead.
+  """
+
+  outputs: int
+  dropout: float
+  pooling: str = "sum"
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
-    """Scores [N, K] before the softmax."""
-    c = self.config
+    """Scores [N, K], float32."""
     assert batch.labels is not None
-    x = pool(states.hidden, batch, c.pooling)
-    if c.pooling == "per_choice":
+    x = pool(states.hidden, batch, self.pooling)
+    if self.pooling == "per_choice":
       # One mask for all choices of an example: with several, the choices would be compared on
       # different features (openai/train.py:185).
-      mask = dropout(jnp.ones_like(x[:, :1]), c.dropout, key)
+      mask = dropout(jnp.ones_like(x[:, :1]), self.dropout, key)
       x = x * mask
     else:
-      x = dropout(x, c.dropout, key)
-    scores_per_anchor = 1 if c.pooling == "per_choice" else c.num_classes
+      x = dropout(x, self.dropout, key)
+    scores_per_anchor = 1 if self.pooling == "per_choice" else self.outputs
     kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], scores_per_anchor))
     bias = self.param("bias", nn.initializers.zeros, (scores_per_anchor,))
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
-    return scores[..., 0] if c.pooling == "per_choice" else scores
+    return scores[..., 0] if self.pooling == "per_choice" else scores
 
 
 def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:

@@ -21,6 +21,8 @@ from gpt_jax.programs.serving.completions import (
 from gpt_jax.programs.serving.counters import Counters
 from gpt_jax.programs.serving.engine import Engine, Job
 from gpt_jax.programs.serving.fields import Fields, Refusal, check_text
+from gpt_jax.tasks.multi_label import MultiLabelTask
+from gpt_jax.tasks.regression import RegressionTask
 
 if TYPE_CHECKING:
   from starlette.applications import Starlette
@@ -138,10 +140,18 @@ class _Api:
       raise Refusal(f"{self.engine.classifies}; use /v1/completions or /embed")
     texts = _read_rows(fields, len(self.about["columns"]))
     results = []
-    for probabilities in await self._ask("classify", texts):
-      label = max(probabilities, key=probabilities.get)
-      results.append({"label": label, "probabilities": probabilities})
+    for answer in await self._ask("classify", texts):
+      results.append(self._describe(answer))
     return {"model": self.name, "results": results}
+
+  def _describe(self, answer: Any) -> dict[str, Any]:
+    """An answer of Model.classify as the JSON of one result."""
+    task = self.engine.model.loaded.task
+    if isinstance(task, RegressionTask):
+      return {"value": answer}
+    if isinstance(task, MultiLabelTask):
+      return {"labels": task.chosen(answer), "probabilities": answer}
+    return {"label": max(answer, key=answer.get), "probabilities": answer}
 
   async def embed(self, fields: Fields) -> dict[str, Any]:
     texts = fields.strings("texts", MOST_TEXTS)

@@ -1,0 +1,113 @@
+"""Multi-label classification: each example has any number of the labels, possibly none."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.tasks.metrics import micro_f1
+from gpt_jax.tasks.task import Task
+
+_SMALLEST = 2.0**-25  # half of what float32 resolves below 1
+
+
+def split_labels(text: str, separator: str) -> list[str]:
+  """The labels in a cell, without spaces around them: a JSON list, as JSONL rows have, or names
+  between separators.
+
+  Raises:
+    ValueError: a list of anything but text or numbers; the message says what it should be.
+  """
+  items: Sequence[Any] = text.split(separator)
+  if text.startswith("["):
+    try:
+      items = json.loads(text)
+    except ValueError:  # a name that begins with a bracket
+      pass
+  names = []
+  for item in items:
+    if isinstance(item, bool) or not isinstance(item, str | int | float):
+      raise ValueError("should be a list of label names")
+    names.append(str(item).strip())
+  return [name for name in dict.fromkeys(names) if name]
+
+
+def is_present(probabilities: np.ndarray) -> np.ndarray:
+  """Which labels are predicted, bool [N, K]: those of a probability of 0.5 or more."""
+  return np.asarray(probabilities) >= 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelTask(Task):
+  """A task with several labels per example, or none; a LabeledTask.
+
+  Its predictions are a probability of each label, [N, K], and its truth is 0 or 1 for each.
+
+  Attributes:
+    separator: between the labels in a cell.
+  """
+
+  separator: str = ","
+
+  kind = "multi-label"
+
+  @property
+  def wanted(self) -> str:
+    return f"labels among {', '.join(self.labels)}, or an empty list"
+
+  @property
+  def head(self) -> dict[str, Any]:
+    return {"type": "multi_label", "num_classes": self.num_classes}
+
+  def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:
+    """The mean over examples of the binary cross-entropy, summed over the labels."""
+    p = np.asarray(predictions, np.float64)
+    present, absent = np.maximum(p, 1e-30), np.maximum(1 - p, _SMALLEST)
+    return float(-(truth * np.log(present) + (1 - truth) * np.log(absent)).sum(-1).mean())
+
+  def baselines(self, truth: np.ndarray) -> dict[str, float]:
+    """The highest micro-F1 of giving every example the same labels: the commonest ones."""
+    expected = self.value(truth)
+    order = np.argsort(-expected.sum(axis=0), kind="stable")
+    constants = []
+    for count in range(1, len(order) + 1):
+      always = np.zeros_like(expected)
+      always[:, order[:count]] = True
+      constants.append(micro_f1(expected, always))
+    return {"baseline_micro_f1": float(max(constants))}
+
+  def describe_labels(self, labels: np.ndarray) -> str:
+    shares = zip(self.labels, labels.mean(axis=0), strict=True)
+    counts = labels.sum(axis=1)
+    return (
+      "labels: "
+      + ", ".join(f"{name} {share:.1%}" for name, share in shares)
+      + f" of the examples; {counts.mean():.2f} per example, none in {np.mean(counts == 0):.1%}"
+    )
+
+  def chosen(self, probabilities: dict[str, float]) -> list[str]:
+    """The predicted labels of an answer."""
+    return [name for name, p in probabilities.items() if p >= 0.5]
+
+  def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """The list of predicted labels, and the probability of every label."""
+    del truth
+    probabilities = self.answer(prediction)
+    return {"prediction": self.chosen(probabilities), "probabilities": probabilities}
+
+  def report(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, dict[str, float]]:
+    """Precision, recall, F1 and support of each label, by scikit-learn."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    names = ("precision", "recall", "f1", "support")
+    columns = precision_recall_fscore_support(
+      self.value(truth), self.value(predictions), zero_division=0
+    )
+    rows = zip(self.labels, np.transpose(columns).tolist(), strict=True)
+    return {label: dict(zip(names, values, strict=True)) for label, values in rows}
+
+  def _is_degenerate(self, predictions: np.ndarray) -> bool:
+    present = self.value(predictions)
+    return bool((present == present[0]).all())
