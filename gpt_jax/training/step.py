@@ -28,6 +28,28 @@ class TrainState(NamedTuple):
 Step = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Any]]]
 
 
+class JitStep(NamedTuple):
+  """A Step on a mesh.
+
+  Attributes:
+    compiled: the jitted function.
+    mesh: its devices, which need not be there for `lower`.
+  """
+
+  compiled: Any
+  mesh: Mesh
+
+  def __call__(self, state: TrainState, batch: Any, seed: Any) -> tuple[TrainState, dict[str, Any]]:
+    with jax.set_mesh(self.mesh):
+      return self.compiled(state, batch, np.uint32(seed))
+
+  def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
+    """The step's program for jax.ShapeDtypeStructs of a state and a batch; see jax.stages."""
+    seed = jax.ShapeDtypeStruct((), np.uint32)
+    with jax.set_mesh(self.mesh):
+      return self.compiled.lower(state, batch, seed)
+
+
 def make_init(
   init: Callable[[jax.Array], Any],
   optimizer: optax.GradientTransformation,
@@ -157,12 +179,7 @@ def _with_jit(step: Callable, mesh: Mesh, state_shardings: Any) -> Step:
     out_shardings=(state_shardings, replicated),
     donate_argnums=0,
   )
-
-  def step_on_mesh(state, batch, seed):
-    with jax.set_mesh(mesh):
-      return compiled(state, batch, np.uint32(seed))
-
-  return step_on_mesh
+  return JitStep(compiled, mesh)
 
 
 def _with_pmap(step: Callable, mesh: Mesh, axis: str) -> Step:

@@ -7,16 +7,18 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss
 from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import fit
 from gpt_jax.training.optimizer import Optimizer
-from gpt_jax.training.step import TrainState, make_init, make_step
+from gpt_jax.training.step import JitStep, TrainState, make_init, make_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,14 +97,34 @@ class Trainer:
     """The newest checkpoint's state or, if there is none, the first; and its step."""
     if not checkpoints.steps():
       return self.init(seed), 0
-    shapes = jax.eval_shape(self.make_state, np.uint32(seed))
-    abstract = jax.tree.map(
-      lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-      shapes,
-      self.shardings,
-    )
-    state, _, step = checkpoints.restore(abstract)
+    state, _, step = checkpoints.restore(self.abstract_state())
     return state, step
+
+  def abstract_state(self) -> TrainState:
+    """The shapes and shardings of a state, as jax.ShapeDtypeStructs."""
+
+    def shape(x, sharding):
+      return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    return jax.tree.map(shape, jax.eval_shape(self.make_state, np.uint32(0)), self.shardings)
+
+  def compile(self, batch: Any) -> jax.stages.Compiled:
+    """The step's program for a global host batch, whose values are ignored; nothing is run.
+
+    The devices of the mesh need not be there (jax.experimental.topologies).
+
+    Raises:
+      InputError: the backend is pmap, which compiles for devices that are there only.
+    """
+    if not isinstance(self.step, JitStep):
+      raise InputError(f"mesh.backend={self.backend}: only jit compiles ahead of time")
+    sharding = NamedSharding(self.mesh, P(None, "data"))
+
+    def shape(x):
+      parts = (self.microbatches, len(x) // self.microbatches, *np.shape(x)[1:])
+      return jax.ShapeDtypeStruct(parts, np.asarray(x).dtype, sharding=sharding)
+
+    return self.step.lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
 
   def local_part(self, batch: Any) -> Any:
     """The rows of a global host batch that this process provides."""

@@ -1,0 +1,277 @@
+"""What a pre-training would need, before it runs: memory, traffic between devices, time.
+
+For TPUs, and for the devices of this machine, the real training step is compiled and asked. GPUs
+that are not here have no compiler here; their memory is estimated by a formula.
+"""
+
+import dataclasses
+import datetime
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh
+
+from gpt_jax.config import override_all
+from gpt_jax.data.windows import Windows
+from gpt_jax.errors import InputError
+from gpt_jax.files import write_json
+from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.objectives.objective import Draw
+from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
+from gpt_jax.parallel.collectives import bytes_moved
+from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.parallel.placement import check_batch
+from gpt_jax.programs.benchmark import PAPER_VOCABULARY
+from gpt_jax.programs.pretrain import PretrainConfig, load_text, make_trainer
+from gpt_jax.training.chips import Chip, find_chip, gpu_kind
+
+TOTAL_STEPS = 10_000  # of the schedule; the program is the same for every length
+
+
+class Plan(NamedTuple):
+  """One way to run a config.
+
+  Attributes:
+    changes: (field, value) that it changes.
+    devices: how many.
+    memory: bytes that a step needs on each device, the state included.
+    capacity: bytes of each device; 0: unknown.
+    collectives: operation -> bytes on each device per step; {} for a formula.
+    bounds: seconds that a step takes at least for its "arithmetic", "memory" (traffic) and
+      "network"; {} if the chip is not known.
+    tokens: of a step.
+    steps: of the run; 0: unknown.
+    compiled: whether the compiler said so, or a formula.
+  """
+
+  changes: tuple[tuple[str, str], ...]
+  devices: int
+  memory: float
+  capacity: float
+  collectives: dict[str, int]
+  bounds: dict[str, float]
+  tokens: int
+  steps: int
+  compiled: bool
+
+  @property
+  def fits(self) -> bool:
+    return not self.capacity or self.memory <= self.capacity
+
+  @property
+  def step_time(self) -> float:
+    """Seconds, at least: nothing waits for anything else. 0: unknown."""
+    return max(self.bounds.values(), default=0.0)
+
+
+def run(
+  config: PretrainConfig,
+  topology: str = "",
+  vary: Sequence[str] = (),
+  data: str = "",
+  price: float = 0.0,
+  out: str = "",
+) -> list[Plan]:
+  """Prints a table of plans and recommends one.
+
+  Args:
+    config: what is to be trained; without a vocabulary size and data it gets the paper's 40,478.
+    topology: devices that need not be there, such as v5e:4x4 or h100:8; "": those of this machine.
+    vary: FIELD=VALUE,VALUE,…; a plan is made for every combination.
+    data: folder that prepare wrote, for the vocabulary and the number of steps; may be "".
+    price: of one device for an hour, in any currency.
+    out: JSON file for the same numbers.
+
+  Raises:
+    InputError: an unknown topology or field, or a batch or model that the devices do not divide.
+  """
+  if not isinstance(config, PretrainConfig):
+    raise InputError(
+      f"--config: a {type(config).__name__}; what is planned is a pre-training, as in "
+      "configs/gpt1.py"
+    )
+  config, steps_per_epoch = _with_data(config, data)
+  devices, kind = find_devices(topology)
+  chip = find_chip(kind)
+  print(f"{topology or 'this machine'}: {len(devices)} x {kind}", flush=True)
+  plans = []
+  for changes in _combinations(vary):
+    plan = make_plan(override_all(config, changes), devices, chip, steps_per_epoch)
+    plans.append(plan._replace(changes=changes))
+    print(describe(plans[-1], price), flush=True)
+  fitting = [plan for plan in plans if plan.fits and plan.step_time]
+  if len(plans) > 1 and fitting:
+    best = max(fitting, key=lambda plan: plan.tokens / plan.step_time)
+    print("recommended:", " ".join(f"--config.{name}={value}" for name, value in best.changes))
+  if out:
+    write_json(out, {"topology": topology, "plans": [plan._asdict() for plan in plans]})
+  return plans
+
+
+def make_plan(
+  config: PretrainConfig, devices: Sequence[Any], chip: Chip | None, steps_per_epoch: int = 0
+) -> Plan:
+  """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None."""
+  compiled = devices[0] is not None
+  memory, traffic, collectives = (_compiled if compiled else _estimated)(config, devices)
+  capacity = chip.memory if chip else _memory_here(devices)
+  tokens = config.data.batch_size * config.data.length
+  flops = tokens * config.trunk.flops_per_token(config.data.length) / len(devices)
+  bounds = {}
+  if chip is not None and chip.flops:
+    # An all-reduce sends every byte twice.
+    sent = sum(collectives.values()) + collectives.get("all-reduce", 0)
+    bounds = {
+      "arithmetic": flops / chip.flops,
+      "memory": traffic / chip.bandwidth,
+      "network": sent / chip.interconnect,
+    }
+  steps = config.train.steps or config.train.epochs * steps_per_epoch
+  count = len(devices)
+  return Plan((), count, memory, capacity, collectives, bounds, tokens, steps, compiled)
+
+
+def find_devices(topology: str) -> tuple[list[Any], str]:
+  """The devices of a topology, and JAX's name of their kind. Devices of a formula are None.
+
+  Raises:
+    InputError: an unknown topology; a TPU without libtpu.
+  """
+  if not topology:
+    return jax.devices(), jax.devices()[0].device_kind
+  name, _, shape = topology.partition(":")
+  kind = gpu_kind(name)
+  if kind is not None:
+    if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
+      raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
+    return [None] * int(shape), kind
+  from jax.experimental import topologies
+
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # this machine is not asked what TPU it is
+  try:
+    described = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+  except Exception as error:  # of libtpu, in its own words
+    reason = str(error).splitlines()[0]
+    if "libtpu" in reason:
+      reason = "needs libtpu: pip install 'gpt_jax[tpu]'"
+    raise InputError(
+      f"--topology={topology}: {reason} (examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8)"
+    ) from error
+  return list(described.devices), described.devices[0].device_kind
+
+
+def describe(plan: Plan, price: float = 0.0) -> str:
+  """The plan in lines for the console."""
+  settings = " ".join(f"{name}={value}" for name, value in plan.changes) or "as configured"
+  verdict = "" if plan.fits else ": DOES NOT FIT"
+  capacity = f" of {plan.capacity / 1e9:.1f}" if plan.capacity else ""
+  source = "" if plan.compiled else ", by a formula"
+  lines = [settings, f"  memory   {plan.memory / 1e9:.2f}{capacity} GB a device{source}{verdict}"]
+  moved = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in plan.collectives.items())
+  if moved:
+    lines.append(f"  traffic  {moved} MB a device and step")
+  if plan.bounds:
+    bound = max(plan.bounds, key=plan.bounds.__getitem__)
+    parts = ", ".join(f"{name} {1000 * time:.1f}" for name, time in plan.bounds.items() if time)
+    speed = plan.tokens / plan.step_time
+    lines.append(f"  step     at least {1000 * plan.step_time:.1f} ms ({bound}; ms: {parts})")
+    lines.append(f"  speed    at most {speed:,.0f} tokens/s")
+    if plan.steps:
+      duration = datetime.timedelta(seconds=round(plan.steps * plan.step_time))
+      cost = price * plan.devices * duration.total_seconds() / 3600
+      charged = f", {cost:,.2f} at {price:g} a device and hour" if price else ""
+      lines.append(f"  run      {plan.steps:,} steps, at least {duration}{charged}")
+  return "\n".join(lines)
+
+
+def _with_data(config: PretrainConfig, data: str) -> tuple[PretrainConfig, int]:
+  """The config with a vocabulary size, and the steps of an epoch; 0: unknown."""
+  if not data:
+    size = config.trunk.vocab_size or PAPER_VOCABULARY
+    trunk = dataclasses.replace(config.trunk, vocab_size=size)
+    return dataclasses.replace(config, trunk=trunk), 0
+  text, _, tokenizer = load_text(config, data)
+  config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
+  return config, Windows(text, config.data, config.train.seed).steps_per_epoch
+
+
+def _combinations(vary: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
+  axes = []
+  for setting in vary:
+    name, equals, values = setting.partition("=")
+    if not equals or not name or not values:
+      raise InputError(f"--vary={setting}: must be FIELD=VALUE,VALUE,…")
+    axes.append([(name.removeprefix("config."), value) for value in values.split(",")])
+  return list(itertools.product(*axes))
+
+
+def _compiled(
+  config: PretrainConfig, devices: Sequence[Any]
+) -> tuple[float, float, dict[str, int]]:
+  """Bytes of memory, bytes read and written, and bytes between devices, as compiled."""
+  mesh = make_mesh(config.mesh, devices)
+  size, microbatches = config.data.batch_size, config.train.microbatches
+  check_batch(size, mesh, microbatches)
+  # A batch has the same shapes whatever the tokenizer is.
+  objective = config.objective.bind(None, config.data.length)
+  spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
+  trainer = make_trainer(config, spec, objective, mesh, TOTAL_STEPS)
+  ids = np.zeros((size, config.data.length + 1), np.int32)
+  compiled = trainer.compile(objective(ids, Draw(0, 0, np.arange(size))))
+  memory = compiled.memory_analysis()
+  # Results are written over arguments, but for what cannot be (`alias`).
+  results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+  needed = memory.argument_size_in_bytes + results + memory.temp_size_in_bytes
+  traffic = compiled.cost_analysis().get("bytes accessed", 0.0)
+  return needed, traffic, bytes_moved(compiled.as_text())
+
+
+def _estimated(
+  config: PretrainConfig, devices: Sequence[Any]
+) -> tuple[float, float, dict[str, int]]:
+  """The same by a formula; traffic between memory and cores is not known.
+
+  Parameters, two moments and the gradient in float32; activations by Korthikanti et al. 2022,
+  Reducing Activation Recomputation in Large Transformer Models, equations 1 and 2.
+  """
+  trunk, mesh = config.trunk, config.mesh
+  if not isinstance(trunk, TransformerConfig):
+    raise InputError("--topology: only Transformers have a formula; name a TPU or nothing")
+  data = mesh.data or len(devices) // mesh.model
+  if data * mesh.model != len(devices):
+    raise InputError(f"mesh.data={data} and mesh.model={mesh.model}: there are {len(devices)} GPUs")
+  abstract: Any = AbstractMesh((data, mesh.model), ("data", "model"))
+  check_batch(config.data.batch_size, abstract, config.train.microbatches)
+  parameters = trunk.parameter_count()
+  width = 2 if trunk.dtype == "bfloat16" else 4
+  rows = config.data.batch_size // data // config.train.microbatches
+  features = rows * config.data.length * trunk.width  # s b h, elements
+  scores = rows * trunk.heads * config.data.length**2  # a s s b
+  # Bytes of a block at 16 bits: 34 s b h + 5 a s s b; the matrix products alone: 20 s b h.
+  block = (34 * features + 5 * scores) * width / 2
+  kept = {"none": block, "dots": 10 * features * width, "full": features * width}
+  activations = trunk.layers * kept[config.train.remat] / mesh.model
+  if config.train.remat != "none":
+    activations += block / mesh.model  # that which is being computed anew
+  logits = 3 * 4 * min(CHUNK_ELEMENTS, rows * config.data.length * trunk.rows / mesh.model)
+  state = 16 * parameters / mesh.model / (data if mesh.fsdp else 1)
+  copy = width * parameters / mesh.model if width == 2 else 0
+  collectives = {"all-reduce": width * parameters // mesh.model} if data > 1 else {}
+  return state + copy + activations + logits, 0.0, collectives
+
+
+def _memory_here(devices: Sequence[Any]) -> float:
+  """Bytes of a device of this machine; 0: unknown."""
+  device = devices[0]
+  if device is None or device.platform == "tpu":
+    return 0.0
+  if device.platform == "cpu":
+    return math.prod(map(os.sysconf, ("SC_PAGE_SIZE", "SC_PHYS_PAGES"))) / len(devices)
+  return float((device.memory_stats() or {}).get("bytes_limit", 0))
