@@ -196,6 +196,15 @@ def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
     raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")
 
 
+def check_out(out: str, overwrite: bool) -> None:
+  """Raises InputError unless the file --out can be written and, if it exists, replaced."""
+  if os.path.isdir(out):
+    raise InputError(f"--out={out} is a folder; name a file")
+  if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+    raise InputError(f"--out={out}: no such folder; name a file in an existing one")
+  refuse_existing(out, "--out", overwrite)
+
+
 def abandoned(path: str) -> list[str]:
   """The temporary files or folders for a path that killed processes left beside it."""
   parent, name = os.path.split(os.path.abspath(path))

@@ -19,6 +19,7 @@ ONLY = flags.DEFINE_list("only", [], "parts to measure; default: all")
 DATA = flags.DEFINE_string("data", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")
 OUT = flags.DEFINE_string("out", "", "file for the numbers")
+OVERWRITE = command_line.define_overwrite()
 
 
 def main():
@@ -34,7 +35,12 @@ def main():
     size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
   benchmark.run(
-    config, tuple(ONLY.value), OUT.value, data_dir=DATA.value, tokenizer=TOKENIZER.value
+    config,
+    tuple(ONLY.value),
+    OUT.value,
+    data_dir=DATA.value,
+    tokenizer=TOKENIZER.value,
+    overwrite=OVERWRITE.value,
   )
 
 

@@ -26,12 +26,21 @@ DATA = flags.DEFINE_string(
 )
 PRICE = flags.DEFINE_float("price", DEFAULTS["price"], "of one device for an hour", lower_bound=0)
 OUT = flags.DEFINE_string("out", DEFAULTS["out"], "JSON file for the numbers")
+OVERWRITE = command_line.define_overwrite()
 
 
 def main():
   from gpt_jax.programs import plan
 
-  plan.run(CONFIG.value, TOPOLOGY.value, VARY.value, DATA.value, PRICE.value, OUT.value)
+  plan.run(
+    CONFIG.value,
+    TOPOLOGY.value,
+    VARY.value,
+    DATA.value,
+    price=PRICE.value,
+    out=OUT.value,
+    overwrite=OVERWRITE.value,
+  )
 
 
 if __name__ == "__main__":

@@ -489,6 +489,12 @@ CASES = [
     "benchmark --config={launched}/configs/finetune.py:cola",
     "--config: a FinetuneConfig; what is measured",
   ),
+  ("plan --config=tiny.py --topology=h100", "name the number of GPUs, such as h100:8"),
+  ("plan --config={launched}/configs/finetune.py:cola", "a FinetuneConfig; what is planned is a"),
+  (
+    "plan --config=tiny.py --topology=h100:8 --out=nothing/here.json",
+    "nothing/here.json",
+  ),
   (
     "benchmark --config=tiny.py --out=nothing/here.json",
     "--out=nothing/here.json: no such folder",

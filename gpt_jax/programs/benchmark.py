@@ -28,7 +28,7 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import check_out, write_json
 from gpt_jax.inference import generate
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
@@ -72,6 +72,7 @@ def run(
   *,
   data_dir: str = "",
   tokenizer: str = "",
+  overwrite: bool = False,
 ) -> list[Row]:
   """Measures and prints a table.
 
@@ -81,16 +82,18 @@ def run(
     out: JSON file for the same numbers.
     data_dir: for "finetuning", folder of CoLA's and MRPC's official files.
     tokenizer: for "finetuning", folder of a vocabulary.
+    overwrite: whether an existing `out` is replaced.
 
   Raises:
-    InputError: an unknown part, or "finetuning" without its data.
+    InputError: an unknown part, "finetuning" without its data, or an existing `out`.
   """
   if not isinstance(config, PretrainConfig):
     raise InputError(
       f"--config: a {type(config).__name__}; what is measured is a pre-training, "
       "as in configs/gpt1.py"
     )
-  _check_output(out)
+  if out:
+    check_out(out, overwrite)
   parts = _parts(only, data_dir, tokenizer)
   vocab_size = config.trunk.vocab_size or PAPER_VOCABULARY
   config = dataclasses.replace(
@@ -131,14 +134,6 @@ def _parts(
     if part not in parts:
       raise InputError(f"--only={part}: must be among {', '.join([*PARTS, 'finetuning'])}")
   return {part: parts[part] for part in only or parts}
-
-
-def _check_output(path: str) -> None:
-  """Raises InputError unless a file can be written there; "" is no output."""
-  if os.path.isdir(path):
-    raise InputError(f"--out={path}: a folder; name a file")
-  if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-    raise InputError(f"--out={path}: no such folder; name a file")
 
 
 def step(config: PretrainConfig) -> Measured:

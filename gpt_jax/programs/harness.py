@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import refuse_existing, write_json
+from gpt_jax.files import check_out, write_json
 from gpt_jax.inference import harness
 
 _BOOTSTRAP = 1000  # resamples for the standard errors of perplexity, F1 and the like
@@ -50,7 +50,7 @@ def run(
   if not tasks:
     raise InputError("--tasks: name one or more, such as --tasks=lambada_openai")
   if out:
-    _check_out(out, overwrite)
+    check_out(out, overwrite)
   # Standard errors are bootstrapped in processes that would be forked beside JAX's threads.
   os.environ.setdefault("DISABLE_MULTIPROC", "1")
   import lm_eval
@@ -76,14 +76,6 @@ def run(
     summary |= {"checkpoint": checkpoint, "lm_eval": version("lm_eval")}
     write_json(out, _plain(summary, handle_non_serializable))
   return results["results"]
-
-
-def _check_out(out: str, overwrite: bool) -> None:
-  if os.path.isdir(out):
-    raise InputError(f"--out={out} is a folder; name a file")
-  if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-    raise InputError(f"--out={out}: no such folder; name a file in an existing one")
-  refuse_existing(out, "--out", overwrite)
 
 
 def _task_manager(tasks: Sequence[str], include_path: str) -> Any:

@@ -23,8 +23,6 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
       another file; after it, if writing failed.
   """
   refuse_url(out)
-  if not out.endswith((".html", ".htm")):
-    raise InputError(f"--out={out}: the page is HTML; name it {os.path.splitext(out)[0]}.html")
   if os.path.isdir(out):
     raise InputError(f"--out={out} is a folder; name the page to write")
   marker = f'<meta name="generator" content="gpt_jax {program}">'.encode()
@@ -34,6 +32,8 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
       raise InputError(
         f"--out={out} already exists and is not a page of this program; name another file"
       )
+    if not out.endswith((".html", ".htm")):
+      raise InputError(f"--out={out}: the page is HTML; name it {os.path.splitext(out)[0]}.html")
     with atomic_file(out) as file:
       yield file
   except OSError as error:

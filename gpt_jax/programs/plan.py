@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh
 from gpt_jax.config import override_all
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import check_out, write_json
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
@@ -32,6 +32,7 @@ from gpt_jax.programs.benchmark import PAPER_VOCABULARY
 from gpt_jax.programs.pretrain import PretrainConfig, load_text, make_trainer
 from gpt_jax.training.chips import Chip, find_chip, gpu_kind
 
+EXAMPLES = "examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8"
 TOTAL_STEPS = 10_000  # of the schedule; the program is the same for every length
 
 
@@ -76,8 +77,10 @@ def run(
   topology: str = "",
   vary: Sequence[str] = (),
   data: str = "",
+  *,
   price: float = 0.0,
   out: str = "",
+  overwrite: bool = False,
 ) -> list[Plan]:
   """Prints a table of plans and recommends one.
 
@@ -88,15 +91,19 @@ def run(
     data: folder that prepare wrote, for the vocabulary and the number of steps; may be "".
     price: of one device for an hour, in any currency.
     out: JSON file for the same numbers.
+    overwrite: whether an existing `out` is replaced.
 
   Raises:
-    InputError: an unknown topology or field, or a batch or model that the devices do not divide.
+    InputError: an existing `out`, an unknown topology or field, or a batch or model that the
+      devices do not divide.
   """
   if not isinstance(config, PretrainConfig):
     raise InputError(
       f"--config: a {type(config).__name__}; what is planned is a pre-training, as in "
       "configs/gpt1.py"
     )
+  if out:
+    check_out(out, overwrite)
   config, steps_per_epoch = _with_data(config, data)
   devices, kind = find_devices(topology)
   chip = find_chip(kind)
@@ -152,18 +159,21 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
       raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
     return [None] * int(shape), kind
+  try:
+    import libtpu  # noqa: F401  # the extra tpu
+  except ImportError as error:
+    raise InputError(f"--topology={topology}: needs libtpu: pip install 'gpt_jax[tpu]'") from error
   from jax.experimental import topologies
 
-  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # this machine is not asked what TPU it is
+  # This machine is not asked what TPU it is, or there are 10 lines of complaints.
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+  os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")
+  os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
   try:
-    described = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    described: Any = topologies.get_topology_desc(platform="tpu", topology_name=topology)
   except Exception as error:  # of libtpu, in its own words
     reason = str(error).splitlines()[0]
-    if "libtpu" in reason:
-      reason = "needs libtpu: pip install 'gpt_jax[tpu]'"
-    raise InputError(
-      f"--topology={topology}: {reason} (examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8)"
-    ) from error
+    raise InputError(f"--topology={topology}: {reason} ({EXAMPLES})") from error
   return list(described.devices), described.devices[0].device_kind
 
 
@@ -224,7 +234,7 @@ def _compiled(
   spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
   trainer = make_trainer(config, spec, objective, mesh, TOTAL_STEPS)
   ids = np.zeros((size, config.data.length + 1), np.int32)
-  compiled = trainer.compile(objective(ids, Draw(0, 0, np.arange(size))))
+  compiled: Any = trainer.compile(objective(ids, Draw(0, 0, np.arange(size))))
   memory = compiled.memory_analysis()
   # Results are written over arguments, but for what cannot be (`alias`).
   results = memory.output_size_in_bytes - memory.alias_size_in_bytes

@@ -1,11 +1,9 @@
 """Zero-shot evaluation of one checkpoint, or of every checkpoint of a run (section 5)."""
 
-import os
 from collections.abc import Sequence
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.errors import InputError
-from gpt_jax.files import refuse_existing, write_json
+from gpt_jax.files import check_out, write_json
 from gpt_jax.paper.zero_shot import Result, checkpoints, make_scorer, measure, prepare
 from gpt_jax.tasks.readers import check_data_dir
 
@@ -38,7 +36,7 @@ def run(
       the model's context, or an `out` that exists already.
   """
   if out:
-    _check_out(out, overwrite)
+    check_out(out, overwrite)
   check_data_dir(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   loaded = load_model(paths[0])
@@ -52,11 +50,3 @@ def run(
     if out:
       write_json(out, [result._asdict() for result in results])
   return results
-
-
-def _check_out(out: str, overwrite: bool) -> None:
-  if os.path.isdir(out):
-    raise InputError(f"--out={out} is a folder; name a file")
-  if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-    raise InputError(f"--out={out}: no such folder; name a file in an existing one")
-  refuse_existing(out, "--out", overwrite)

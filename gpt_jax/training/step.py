@@ -1,5 +1,6 @@
 """One training step: gradient, update, refusal of non-finite updates; jit on a mesh, or pmap."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,7 +29,8 @@ class TrainState(NamedTuple):
 Step = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Any]]]
 
 
-class JitStep(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class JitStep:
   """A Step on a mesh.
 
   Attributes:
