@@ -389,7 +389,7 @@ def _check_for_numbers(labels: Sequence[str], column: str) -> None:
   """Raises InputError for many labels that are numbers with decimals; warns of many integers."""
   if len(labels) <= _MANY_NUMBERS or not all(map(is_number, labels)):
     return
-  advice = "--config.task.kind=regression predicts a number"
+  advice = "launch/finetune.py --config.task.kind=regression predicts a number"
   if all(parse_number(label).is_integer() for label in labels):
     warnings.warn(
       f"{column} has {len(labels):,} different numbers, each of which counts as a label; {advice}",

@@ -180,6 +180,7 @@ def test_other_rows_in_the_same_workdir_are_refused(labeled, tickets, pretrained
     label.run(str(other), pretrained, labeled.workdir, label="team")
 
 
+@pytest.mark.filterwarnings("ignore:.* different numbers")  # of the ids
 @pytest.mark.parametrize(
   "change, message",
   [

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.task import all_tasks, find
 
 
@@ -239,7 +239,7 @@ def test_a_truncated_row_is_refused(tmp_path, file):
     ):
       assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
   else:
-    check_refused(file, tmp_path, rf":{file.line}: {len(file.row) - 1} columns")
+    check_refused(file, tmp_path, rf":{file.line}: {counted(len(file.row) - 1, 'column')}\\b")
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.label is not None], ids=identity)
