@@ -239,7 +239,7 @@ def test_a_truncated_row_is_refused(tmp_path, file):
     ):
       assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
   else:
-    check_refused(file, tmp_path, rf":{file.line}: {counted(len(file.row) - 1, 'column')}\\b")
+    check_refused(file, tmp_path, rf":{file.line}: {counted(len(file.row) - 1, 'column')}\b")
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.label is not None], ids=identity)
