@@ -484,11 +484,16 @@ def _locate(path: str) -> list[str]:
   workdir = parent if best else path
   folders = _step_folders(os.path.join(workdir, "checkpoints"))
   if not folders:
-    seeds = sorted(name for name in _names(workdir) if name.startswith("seed_"))
+    names = _names(workdir)
+    if "classifier.npz" in names:
+      raise InputError(
+        f"{workdir}: a TF-IDF classifier of launch/label.py; only launch/predict.py reads it"
+      )
+    runs = sorted(name for name in names if name.startswith(("seed_", "fold_")))
     hint = "a workdir, <workdir>/best or <workdir>/checkpoints/<step>"
-    if seeds:  # a run of several seeds, each with a workdir of its own
-      example = os.path.join(workdir, seeds[0], *(["best"] if best else []))
-      hint = f"one of its seeds, such as {example}"
+    if runs:  # of several seeds or folds, each with a workdir of its own
+      example = os.path.join(workdir, runs[0], *(["best"] if best else []))
+      hint = f"one of its runs, such as {example}"
     raise InputError(f"no checkpoint in {workdir}: give {hint}")
   return _best_folder(os.path.join(workdir, "checkpoints")) if best else folders
 

@@ -129,7 +129,7 @@ def test_nothing_there(tmp_path, place):
 def test_a_run_of_several_seeds_names_one(tmp_path, place):
   (tmp_path / "seed_0").mkdir()
   with pytest.raises(
-    InputError, match=f"no checkpoint in .*: give one of its seeds, such as .*/seed_0{place}$"
+    InputError, match=f"no checkpoint in .*: give one of its runs, such as .*/seed_0{place}$"
   ):
     load_model(str(tmp_path) + place)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+import gpt_jax
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
@@ -238,3 +239,8 @@ def test_a_damaged_classifier_is_one_line(labeled, tickets, tmp_path):
   (folder / "classifier.npz").write_bytes(content)
   with pytest.raises(InputError, match="classifier.npz: damaged"):
     predict.run(str(folder), tickets.path, str(tmp_path / "labels.csv"))
+
+
+def test_other_programs_say_what_a_tfidf_classifier_is(labeled):
+  with pytest.raises(InputError, match="tfidf: a TF-IDF classifier .*; only launch/predict.py"):
+    gpt_jax.load(f"{labeled.workdir}/tfidf")
