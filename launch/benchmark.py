@@ -2,7 +2,7 @@
 checkpoints, packed fine-tuning.
 
 python launch/benchmark.py [--config=configs/gpt1.py]
-  [--only=step,data,generation,start,checkpoint] [--json=FILE]
+  [--only=step,data,generation,start,checkpoint] [--peers] [--json=FILE]
 python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning
   --data_dir=DIR --tokenizer=DIR
 """
@@ -20,6 +20,9 @@ DATA_DIR = flags.DEFINE_string(
   "data_dir", "", "for finetuning: folder with glue/CoLA and glue/MRPC"
 )
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")
+PEERS = flags.DEFINE_boolean(
+  "peers", False, "for generation: measure transformers' GPT-2 in turns with ours"
+)
 JSON = flags.DEFINE_string("json", "", "file for the numbers")
 
 
@@ -36,7 +39,12 @@ def main():
     size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=size))
   benchmark.run(
-    config, tuple(ONLY.value), JSON.value, data_dir=DATA_DIR.value, tokenizer=TOKENIZER.value
+    config,
+    tuple(ONLY.value),
+    JSON.value,
+    data_dir=DATA_DIR.value,
+    tokenizer=TOKENIZER.value,
+    peers=PEERS.value,
   )
 
 

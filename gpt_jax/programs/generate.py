@@ -1,9 +1,10 @@
 """Continues prompts with a checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.inference.generate import continuations
+from gpt_jax.inference.generate import continuations, write
 
 
 def run(
@@ -14,6 +15,7 @@ def run(
   top_k: int = 0,
   top_p: float = 1.0,
   seed: int = 0,
+  num_samples: int = 1,
 ) -> list[str]:
   """Returns each prompt with its continuation.
 
@@ -24,10 +26,23 @@ def run(
     temperature: 1 samples from the model, below 1 favors likely tokens, 0 takes the most likely.
     top_k: sample from the k most likely tokens; 0: from all.
     top_p: sample from the fewest tokens whose probabilities add up to this.
-    seed: prompt i, from 0, uses seed + i, independent of the other prompts.
+    seed: text i, from 0, uses seed + i, independent of the other texts.
+    num_samples: continuations of each prompt, one after the other.
 
   Raises:
     InputError: not a language model, an empty prompt, or a value out of range.
   """
   loaded = load_model(checkpoint)
-  return continuations(loaded, prompts, max_tokens, temperature, top_k, top_p, seed)
+  return continuations(loaded, prompts, max_tokens, temperature, top_k, top_p, seed, num_samples)
+
+
+def stream(checkpoint: str, prompts: Sequence[str], **options: Any) -> Iterator[tuple[int, str]]:
+  """The texts of `run` in pieces, as they are written: the number of a text, and a piece of it.
+
+  Args:
+    checkpoint, prompts, options: as in `run`.
+
+  Raises:
+    InputError: as run, before the first piece.
+  """
+  return write(load_model(checkpoint), prompts, **options)
