@@ -40,6 +40,12 @@ SEED = flags.DEFINE_integer(
 NUM_SAMPLES = flags.DEFINE_integer(
   "num_samples", DEFAULTS["num_samples"], "continuations of each prompt"
 )
+BEAMS = flags.DEFINE_integer(
+  "beams", DEFAULTS["beams"], "above 1: beam search for a likely text, instead of sampling"
+)
+LENGTH_PENALTY = flags.DEFINE_float(
+  "length_penalty", DEFAULTS["length_penalty"], "of beam search; above 0 favors long texts"
+)
 STREAM = flags.DEFINE_boolean(
   "stream", None, "print words as they are written; default: on a terminal"
 )
@@ -58,7 +64,10 @@ def main():
     "num_samples": NUM_SAMPLES.value,
   }
   pieces: Iterable[tuple[int, str]]
-  if sys.stdout.isatty() if STREAM.value is None else STREAM.value:
+  if BEAMS.value != 1:
+    options |= {"beams": BEAMS.value, "length_penalty": LENGTH_PENALTY.value}
+    pieces = enumerate(generate.run(CHECKPOINT.value, prompts, **options))
+  elif sys.stdout.isatty() if STREAM.value is None else STREAM.value:
     pieces = generate.stream(CHECKPOINT.value, prompts, **options)
   else:
     pieces = enumerate(generate.run(CHECKPOINT.value, prompts, **options))

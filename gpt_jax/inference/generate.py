@@ -9,10 +9,13 @@ import jax
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
 from gpt_jax.errors import InputError
+from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
 from gpt_jax.models.model import Model
 
+_MOST_BEAMS = 256
 # With the space before it; of a script without spaces, the last characters.
 _LAST_WORD = re.compile(r"\s*\S{0,20}\Z")
 
@@ -92,6 +95,36 @@ def write(
   return pieces()
 
 
+def search(
+  loaded: LoadedModel,
+  prompts: Sequence[str],
+  max_tokens: int = 100,
+  beams: int = 4,
+  length_penalty: float = 1.0,
+) -> list[str]:
+  """Each prompt with the most likely continuation that beam search finds; see inference.beam.
+
+  Released GPT-2 vocabularies have a token that ends a text; without it all texts have max_tokens.
+
+  Raises:
+    InputError: an empty prompt, a value that is not allowed, a prompt that with max_tokens does not
+      fit into the context, or a model that is not causal.
+  """
+  _check(prompts, max_tokens, 0.0, 0, 1.0, 0, 1)
+  if not 1 <= beams <= _MOST_BEAMS:
+    raise InputError(f"--beams={beams}: must be from 1 to {_MOST_BEAMS}")
+  if not abs(length_penalty) < float("inf"):
+    raise InputError(f"--length_penalty={length_penalty}: must be a number")
+  pieces = getattr(loaded.tokenizer, "pieces", ())
+  end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
+  model, params = loaded.language_model(), jax.device_put(loaded.params)
+  found = []
+  for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
+    ids = beam_search(model, params, text.prompt, beams, max_tokens, length_penalty, end)[0].ids
+    found.append(loaded.tokenizer.decode([*text.prompt, *(i for i in ids if i != end)]))
+  return found
+
+
 def _begin(
   loaded: LoadedModel, prompts: Sequence[str], settings: Sampling, num_samples: int
 ) -> list[Text]:
@@ -120,7 +153,7 @@ class Writer:
     whole = self._tokenizer.decode(text.ids)
     if not text.done:
       # The last word may go on, and its last character may lack bytes.
-      whole = whole[: len(whole) - len(_LAST_WORD.search(whole)[0])]
+      whole = _LAST_WORD.sub("", whole)
     new = whole[self._written :]
     self._written = max(self._written, len(whole))
     return new

@@ -4,7 +4,7 @@ Letters: B rows, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,10 @@ class Settings(NamedTuple):
     seed: uint32.
   """
 
-  temperature: jax.Array
-  top_k: jax.Array
-  top_p: jax.Array
-  seed: jax.Array
+  temperature: Any
+  top_k: Any
+  top_p: Any
+  seed: Any
 
 
 def choose(scores: jax.Array, settings: Settings, numbers: jax.Array) -> jax.Array:

@@ -211,11 +211,12 @@ class Stream:
       np.int32(count),
     )
     chosen = jax.tree.map(np.asarray, chosen)
-    for row, text in enumerate(self._rows):
-      if text is not None:
-        _append(text, chosen, row, count)
-        if text.done:
-          self.remove(text)
+    for row, continued in enumerate(self._rows):
+      if continued is not None:
+        _append(continued, chosen, row, count)
+    for text in texts:
+      if text.done:
+        self.remove(text)
     return texts
 
   def _slots_for(self, texts: Sequence[Text]) -> int:
@@ -344,7 +345,7 @@ def _report(scores, ids, with_log_probs, with_best):
 def _read(model, params, ids, lengths, *, length):
   """The state, of `length` slots, after prompts [B, P] of lengths [B]."""
   valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-  *_, state = model.apply({"params": params}, ids, valid, method="read")
+  *_, state = model.apply({"params": params}, ids, valid, method="read_prompt")
   empty = model.apply({"params": params}, len(ids), length, method="start")
   return jax.tree.map(_write_first, empty, state)
 

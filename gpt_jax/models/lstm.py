@@ -122,7 +122,7 @@ class LSTM(nn.Module):
     zeros = jnp.zeros((batch_size, self.config.units), self.config.dtype)
     return State(zeros, zeros)
 
-  def read(self, inputs, valid):
+  def read_prompt(self, inputs, valid):
     """Reads the first T tokens of each row; see trunk.Trunk."""
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
     return self.extend(inputs, positions, valid, self.start(len(inputs)))

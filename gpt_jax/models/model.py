@@ -130,9 +130,9 @@ class Model(nn.Module):
     """See trunk.Trunk."""
     return self.trunk.start(batch_size, length)
 
-  def read(self, inputs, valid):
+  def read_prompt(self, inputs, valid):
     """See trunk.Trunk."""
-    return self.trunk.read(inputs, valid)
+    return self.trunk.read_prompt(inputs, valid)
 
   def extend(self, inputs, positions, valid, state):
     """See trunk.Trunk."""

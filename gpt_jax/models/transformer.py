@@ -156,7 +156,7 @@ class Transformer(nn.Module):
     empty = (jnp.zeros(shape, c.dtype),) * c.layers
     return Cache(empty, empty)
 
-  def read(self, inputs, valid):
+  def read_prompt(self, inputs, valid):
     """Reads the first T tokens of each row; see trunk.Trunk. The cache has T slots.
 
     `valid` is ignored: causal attention hides what follows a shorter prompt, and its slots are

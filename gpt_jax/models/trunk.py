@@ -46,7 +46,7 @@ class Trunk(Protocol):
     """
     ...
 
-  def read(self, inputs: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
+  def read_prompt(self, inputs: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
     """Reads the first T tokens of each row in one pass, evaluating.
 
     Args and results are those of `extend`. The state has room for T tokens; written to the

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.inference.generate import continuations, write
+from gpt_jax.errors import InputError
+from gpt_jax.inference.generate import continuations, search, write
 
 
 def run(
@@ -16,6 +17,8 @@ def run(
   top_p: float = 1.0,
   seed: int = 0,
   num_samples: int = 1,
+  beams: int = 1,
+  length_penalty: float = 1.0,
 ) -> list[str]:
   """Returns each prompt with its continuation.
 
@@ -28,11 +31,19 @@ def run(
     top_p: sample from the fewest tokens whose probabilities add up to this.
     seed: text i, from 0, uses seed + i, independent of the other texts.
     num_samples: continuations of each prompt, one after the other.
+    beams: above 1: search for a likely continuation with so many candidates, instead of sampling.
+    length_penalty: of the search; matters where texts can end, with GPT-2's released vocabulary.
 
   Raises:
     InputError: not a language model, an empty prompt, or a value out of range.
   """
   loaded = load_model(checkpoint)
+  if beams != 1:
+    if top_k or top_p < 1 or num_samples > 1:
+      raise InputError(
+        f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p, num_samples"
+      )
+    return search(loaded, prompts, max_tokens, beams, length_penalty)
   return continuations(loaded, prompts, max_tokens, temperature, top_k, top_p, seed, num_samples)
 
 

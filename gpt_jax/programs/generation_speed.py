@@ -64,10 +64,8 @@ def generation(trunk: Any, params: Any, rounds: int, peers: bool = False) -> Mea
     if isinstance(trunk, TransformerConfig):
       width = jnp.dtype(trunk.dtype).itemsize * trunk.width
       cache = 2 * trunk.layers * batch * (prompt + new // 2) * width
-    pairs = zip(times[""], bandwidths, strict=True)
-    share = statistics.median(
-      (weights + cache) * (new - 1) / rest / bandwidth for (_, rest), bandwidth in pairs
-    )
+    rates = [(weights + cache) * (new - 1) / rest for _, rest in times[""]]
+    share = statistics.median(a / b for a, b in zip(rates, bandwidths, strict=True))
     yield f"batch {batch}, share of the memory's bandwidth", 100 * share, "%"
 
 
