@@ -181,7 +181,7 @@ def test_a_stream_has_the_same_words(run):
     written[number] += piece
     numbers.append(number)
   assert written == texts
-  assert numbers == sorted(numbers) and len(numbers) > 6
+  assert numbers == sorted(numbers) and len(numbers) > 4
 
 
 def test_words_are_held_back_until_they_are_whole():
@@ -199,8 +199,8 @@ def test_words_are_held_back_until_they_are_whole():
     text.added.append(Token(id, 0.0, []))
     pieces.append(writer.update())
   assert "".join(pieces) == wanted and "\ufffd" not in wanted
-  assert [piece for piece in pieces[:18] if piece] == ["ein", " schöner"]
-  assert sum(map(bool, pieces)) > 10
+  assert [piece for piece in pieces[:18] if piece] == ["ein", " schöner", " Tag,"]
+  assert sum(map(bool, pieces)) >= 10
 
 
 def test_beam_search(run):

@@ -1,11 +1,15 @@
 """Generation a few tokens at a time gives what generation at once gives."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 
 import gpt_jax
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import sample
+from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Sampling, Stream, Text, check_fits
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
@@ -28,7 +32,9 @@ def model(request, tmp_path_factory, make_run, tiny_tokenizer):
     "lstm": LSTMConfig(size, context=48, width=16, units=24),
   }
   spec = ModelConfig(trunks[request.param])
-  return gpt_jax.load(make_run(tmp_path_factory.mktemp("stream"), spec))
+  loaded = gpt_jax.load(make_run(tmp_path_factory.mktemp("stream"), spec)).loaded
+  # Larger parameters, so that a token depends on more than the one before it.
+  return Model(dataclasses.replace(loaded, params=jax.tree.map(lambda x: 6 * x, loaded.params)))
 
 
 @pytest.fixture(params=[False, True], ids=["fitting shapes", "few shapes"])
