@@ -2,7 +2,7 @@
 checkpoints, packed fine-tuning.
 
 python launch/benchmark.py [--config=configs/gpt1.py]
-  [--only=step,data,generation,start,checkpoint] [--out=FILE]
+  [--only=step,data,generation,start,checkpoint] [--peers] [--out=FILE]
 python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning
   --data=DIR --tokenizer=DIR
 """
@@ -18,6 +18,9 @@ BATCH_SIZE = flags.DEFINE_integer(
 ONLY = flags.DEFINE_list("only", [], "parts to measure; default: all")
 DATA = flags.DEFINE_string("data", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")
+PEERS = flags.DEFINE_boolean(
+  "peers", False, "for generation: measure transformers' GPT-2 in turns with ours"
+)
 OUT = flags.DEFINE_string("out", "", "file for the numbers")
 OVERWRITE = command_line.define_overwrite()
 
@@ -40,6 +43,7 @@ def main():
     OUT.value,
     data_dir=DATA.value,
     tokenizer=TOKENIZER.value,
+    peers=PEERS.value,
     overwrite=OVERWRITE.value,
   )
 

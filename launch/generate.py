@@ -10,6 +10,8 @@ python launch/generate.py --checkpoint=DIR --prompt=$'bonjour = hello\nmerci =' 
 """
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 from absl import flags
 
@@ -33,7 +35,19 @@ TOP_P = flags.DEFINE_float(
   "top_p", DEFAULTS["top_p"], "sample from the fewest tokens with this total probability"
 )
 SEED = flags.DEFINE_integer(
-  "seed", DEFAULTS["seed"], "random seed of the first prompt; prompt i uses seed + i"
+  "seed", DEFAULTS["seed"], "random seed of the first text; text i uses seed + i"
+)
+NUM_SAMPLES = flags.DEFINE_integer(
+  "num_samples", DEFAULTS["num_samples"], "continuations of each prompt"
+)
+BEAMS = flags.DEFINE_integer(
+  "beams", DEFAULTS["beams"], "above 1: beam search for a likely text, instead of sampling"
+)
+LENGTH_PENALTY = flags.DEFINE_float(
+  "length_penalty", DEFAULTS["length_penalty"], "of beam search; above 0 favors long texts"
+)
+STREAM = flags.DEFINE_boolean(
+  "stream", None, "print words as they are written; default: on a terminal"
 )
 
 
@@ -41,19 +55,37 @@ def main():
   prompts = PROMPT.value + (_read_lines(INPUT.value) if INPUT.value else [])
   from gpt_jax.programs import generate
 
-  texts = generate.run(
-    CHECKPOINT.value,
-    prompts,
-    max_tokens=MAX_TOKENS.value,
-    temperature=TEMPERATURE.value,
-    top_k=TOP_K.value,
-    top_p=TOP_P.value,
-    seed=SEED.value,
-  )
-  for number, text in enumerate(texts, 1):
-    if len(texts) > 1:
-      print(f"=== {number} of {len(texts)} ===")
-    print(text)
+  options: dict[str, Any] = {
+    "max_tokens": MAX_TOKENS.value,
+    "temperature": TEMPERATURE.value,
+    "top_k": TOP_K.value,
+    "top_p": TOP_P.value,
+    "seed": SEED.value,
+    "num_samples": NUM_SAMPLES.value,
+  }
+  pieces: Iterable[tuple[int, str]]
+  if BEAMS.value != 1:
+    options |= {"beams": BEAMS.value, "length_penalty": LENGTH_PENALTY.value}
+    pieces = enumerate(generate.run(CHECKPOINT.value, prompts, **options))
+  elif sys.stdout.isatty() if STREAM.value is None else STREAM.value:
+    pieces = generate.stream(CHECKPOINT.value, prompts, **options)
+  else:
+    pieces = enumerate(generate.run(CHECKPOINT.value, prompts, **options))
+  _print(pieces, len(prompts) * NUM_SAMPLES.value)
+
+
+def _print(pieces: Iterable[tuple[int, str]], count: int) -> None:
+  """Prints texts, whose pieces come one text after the other."""
+  current = -1
+  for number, piece in pieces:
+    if number != current:
+      if current >= 0:
+        print()
+      if count > 1:
+        print(f"=== {number + 1} of {count} ===")
+      current = number
+    print(piece, end="", flush=True)
+  print()
 
 
 def _read_lines(path: str) -> list[str]:

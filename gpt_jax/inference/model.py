@@ -81,17 +81,20 @@ class Model:
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
+    num_samples: int = 1,
   ) -> str | list[str]:
     """The prompt with its continuation: a text for a text, a list for a list.
 
-    The arguments are those of inference.generate.continuations.
+    The arguments are those of inference.generate.continuations. With several samples a text, too,
+    has a list.
 
     Raises:
       InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
     """
     batch = _text_list(prompts, "prompt")
-    texts = continuations(self.loaded, batch, max_tokens, temperature, top_k, top_p, seed)
-    return texts[0] if isinstance(prompts, str) else texts
+    options = (max_tokens, temperature, top_k, top_p, seed, num_samples)
+    texts = continuations(self.loaded, batch, *options)
+    return texts[0] if isinstance(prompts, str) and num_samples == 1 else texts
 
   def log_probs(self, texts: str | Sequence[str]) -> Scored | list[Scored]:
     """The log-probability of every token given those before it, for a text or a list of texts.

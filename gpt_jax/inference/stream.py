@@ -1,12 +1,12 @@
-"""Generation a few tokens at a time, for texts that come and go and have settings of their own.
+"""Generation: texts that a model continues together, a few tokens at a time.
 
-generate.py continues a fixed list of prompts with the same settings; both give the same tokens.
-Letters: B rows of the cache, P tokens of a prompt, V vocabulary.
+Texts come and go, and have settings of their own. generate.py and the server are built on it.
+Letters: B rows of the cache, S its slots, P tokens of a prompt, V vocabulary.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,12 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.errors import InputError
+from gpt_jax.inference.sampling import Settings, choose
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
-from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
-_STEPS = 4  # tokens per call of `advance`
+MOST_STEPS = 32  # tokens per call of `advance`
 _SIZES = (1, 4, 16)  # rows of the cache, so that few shapes need compiling
+# Slots of the cache: at most a third is not needed, or a few sizes for all texts.
+_MANY_SLOTS = tuple(sorted(size for n in range(4, 28) for size in (2**n, 3 * 2**n)))
+_FEW_SLOTS = (256, 2**30)
+_EMPTY = "the prompt is empty: the model needs a token to begin with; give a word"
 BEST = 5  # alternatives that come with a token
 
 
@@ -33,18 +38,14 @@ class Sampling:
   top_p: float = 1.0
   seed: int = 0
 
-  @property
-  def filtered(self) -> bool:
-    """Whether less likely tokens are left out."""
-    return self.top_k > 0 or self.top_p < 1
-
 
 class Token(NamedTuple):
   """A token that was added.
 
   Attributes:
     id: the token.
-    log_prob: of the model, in nats, before temperature, top_k and top_p.
+    log_prob: of the model, in nats, before temperature, top_k and top_p; 0 if the text did not ask
+      for it.
     best: (id, log_prob) of the most likely tokens; empty if the text did not ask for them.
   """
 
@@ -56,10 +57,28 @@ class Token(NamedTuple):
 class Text:
   """A text that is continued. `added` grows with each `advance`, up to sampling.max_tokens."""
 
-  def __init__(self, prompt: Sequence[int], sampling: Sampling, best: bool = False):
-    """best: whether to report the most likely tokens."""
-    self.prompt, self.sampling, self.best = list(prompt), sampling, best
+  def __init__(
+    self, prompt: Sequence[int], sampling: Sampling, log_probs: bool = False, best: bool = False
+  ):
+    """log_probs: whether to report those of the tokens; best: also the most likely tokens."""
+    self.prompt, self.sampling, self.best = list(map(int, prompt)), sampling, best
+    self.log_probs = log_probs or best
     self.added: list[Token] = []
+    self._begin = 0  # of the tokens that the model attends to
+
+  @property
+  def ids(self) -> list[int]:
+    """The prompt and what was added."""
+    return [*self.prompt, *(token.id for token in self.added)]
+
+  @property
+  def missing(self) -> int:
+    """Tokens to add."""
+    return self.sampling.max_tokens - len(self.added)
+
+  @property
+  def done(self) -> bool:
+    return self.missing <= 0
 
   @property
   def last(self) -> int:
@@ -67,21 +86,27 @@ class Text:
     return self.added[-1].id if self.added else self.prompt[-1]
 
   @property
-  def done(self) -> bool:
-    return len(self.added) >= self.sampling.max_tokens
+  def length(self) -> int:
+    """Tokens that the model attends to, with the newest."""
+    return len(self.prompt) + len(self.added) - self._begin
 
+  def slide(self, context: int) -> bool:
+    """Keeps the second half of a full context; whether it was full."""
+    full = self.length >= context
+    if full:
+      self._begin += self.length - context // 2
+    return full
 
-class _Settings(NamedTuple):
-  """The settings of each row: arrays [B]."""
-
-  temperature: Any
-  top_k: Any
-  top_p: Any
-  seed: Any
+  def to_read(self) -> list[int]:
+    """The tokens that the model attends to, but for the newest."""
+    return self.ids[self._begin : -1]
 
 
 class Stream:
   """Texts that a model continues together.
+
+  When the context is full, its second half is read again from position 0; so is a prompt that is
+  too long. A text does not depend on the others.
 
   Attributes:
     texts: those that are being continued, at most `capacity`.
@@ -89,104 +114,181 @@ class Stream:
 
   capacity = _SIZES[-1]
 
-  def __init__(self, model: Model, params: Any):
-    """model: from LoadedModel.language_model; params: on the device."""
+  def __init__(self, model: Model, params: Any, few_shapes: bool = False):
+    """few_shapes: run few programs, which `warm_up` compiles, instead of one of a fitting size.
+
+    Args:
+      model: from LoadedModel.language_model.
+      params: on the device.
+    """
     self._model, self._params = model, {"trunk": params["trunk"]}
-    self._slots: list[Text | None] = []
+    self._context: int = model.config.trunk.context
+    self._few_shapes = few_shapes
+    self._rows: list[Text | None] = []
+    self._slots = 0
     self._state: Any = None
 
   @property
   def texts(self) -> list[Text]:
-    return [text for text in self._slots if text is not None]
+    return [text for text in self._rows if text is not None]
 
-  def add(self, text: Text) -> None:
-    """Reads the prompt, but for its last token.
+  def add(self, *texts: Text) -> None:
+    """Reads the prompts, but for their last tokens, in one pass.
 
     Raises:
-      InputError: an empty prompt, or one that leaves no room for max_tokens in the context.
+      InputError: an empty prompt.
     """
-    check_fits(self._model, len(text.prompt), text.sampling.max_tokens)
-    count = len(text.prompt) - 1
-    ids = np.zeros((1, bucket(count, self._model.config.trunk.context)), np.int32)
-    ids[0, :count] = text.prompt[:-1]
-    state = _read(self._model, self._params, ids, np.array([count], np.int32))
-    slot = self._free_slot()
-    self._slots[slot] = text
-    self._state = _place(self._state, state, slot)
+    if len(self.texts) + len(texts) > self.capacity:
+      raise ValueError(f"more than {self.capacity} texts at a time")
+    for text in texts:
+      if not text.prompt:
+        raise InputError(_EMPTY)
+    if not texts:
+      return
+    for text in texts:
+      text.slide(self._context)
+    every = [*self.texts, *texts]
+    self._resize(_fit(len(every), _SIZES), self._slots_for(every))
+    rows = [row for row, text in enumerate(self._rows) if text is None][: len(texts)]
+    for row, text in zip(rows, texts, strict=True):
+      self._rows[row] = text
+    self._read(rows)
 
   def warm_up(self) -> None:
-    """Compiles all that any text needs."""
-    context, length = self._model.config.trunk.context, 16
+    """Compiles all that a text needs; made for few shapes."""
+    length = 16
     while True:
-      text = Text([0] * min(length + 1, context - 1), Sampling(max_tokens=1))
-      self.add(text)
-      self.remove(text)
-      if length >= context:
+      self.add(Text([0] * min(length + 1, self._context - 1), Sampling(max_tokens=1)))
+      self.remove(self.texts[0])
+      if length >= self._context:
         break
       length *= 2
-    for size in _SIZES:
-      for top_p in (1.0, 0.5):
-        for _ in range(size):
-          self.add(Text([0], Sampling(max_tokens=1, top_p=top_p)))
+    for slots in _FEW_SLOTS:
+      for size in _SIZES:
+        texts = [Text([0], Sampling(min(slots, self._context) - 1)) for _ in range(size)]
+        for text in texts:
+          self.add(text)
         self.advance()
+        for text in texts:
+          self.remove(text)
 
   def remove(self, text: Text) -> None:
     """Forgets a text, done or not."""
-    self._slots = [None if other is text else other for other in self._slots]
+    self._rows = [None if other is text else other for other in self._rows]
     if not self.texts:
-      self._slots, self._state = [], None
+      self._rows, self._slots, self._state = [], 0, None
 
-  def advance(self) -> list[Text]:
-    """Adds up to four tokens to each text, and returns the texts; those that are done leave."""
+  def advance(self, steps: int = 4) -> list[Text]:
+    """Adds up to `steps` tokens, at most 32, to each text; texts that are done leave.
+
+    Returns:
+      The texts, all with the same number of new tokens: fewer than steps where one of them is done
+      or its context is full before.
+    """
     texts = self.texts
     if not texts:
       return []
-    self._resize(next(size for size in _SIZES if size >= len(texts)))
-    missing = [text.sampling.max_tokens - len(text.added) if text else 0 for text in self._slots]
+    size = _fit(len(texts), _SIZES)
+    if self._few_shapes and size < len(self._rows):
+      self._resize(size, self._slots_for(texts))
+    full = [row for row, text in enumerate(self._rows) if text and text.slide(self._context)]
+    if full:
+      self._read(full)
+    count = min(steps, MOST_STEPS)
+    for text in texts:
+      count = min(count, text.missing, self._context - text.length)
     self._state, chosen = _extend(
       self._model,
       self._params,
       self._state,
-      np.array([text.last if text else 0 for text in self._slots], np.int32),
-      np.array([len(text.prompt) + len(text.added) if text else 1 for text in self._slots]),
-      np.array([len(text.added) if text else 0 for text in self._slots]),
-      np.array(missing),
-      _settings(self._slots),
-      filtered=any(text.sampling.filtered for text in texts),
+      np.array([text.last if text else 0 for text in self._rows], np.int32),
+      np.array([text.length if text else 1 for text in self._rows], np.int32),
+      np.array([len(text.added) if text else 0 for text in self._rows], np.int32),
+      np.array([text is not None for text in self._rows]),
+      _settings(self._rows),
+      any(text.log_probs for text in texts),
+      any(text.best for text in texts),
+      np.int32(count),
     )
     chosen = jax.tree.map(np.asarray, chosen)
-    for row, text in enumerate(self._slots):
-      if text is not None:
-        _append(text, chosen, row, min(_STEPS, missing[row]))
-        if text.done:
-          self.remove(text)
+    for row, continued in enumerate(self._rows):
+      if continued is not None:
+        _append(continued, chosen, row, count)
+    for text in texts:
+      if text.done:
+        self.remove(text)
     return texts
 
-  def _free_slot(self) -> int:
-    count = len(self.texts)
-    if count == self.capacity:
-      raise ValueError(f"more than {self.capacity} texts at a time")
-    if None not in self._slots:
-      self._resize(next(size for size in _SIZES if size > count))
-    return self._slots.index(None)
+  def _slots_for(self, texts: Sequence[Text]) -> int:
+    """Slots of a cache for these texts, so that few shapes need compiling."""
+    needed = max(text.length + text.missing for text in texts)
+    read = bucket(max(text.length - 1 for text in texts), self._context)
+    sizes = _FEW_SLOTS if self._few_shapes else _MANY_SLOTS
+    return min(self._context, _fit(max(needed, read), sizes))
 
-  def _resize(self, size: int) -> None:
-    """Moves the texts to a cache of `size` rows."""
-    if size == len(self._slots):
+  def _read(self, rows: Sequence[int]) -> None:
+    """Reads what the model attends to of the texts in these rows."""
+    groups = [[row] for row in rows] if self._few_shapes else [rows]
+    for group in groups:
+      windows = [text.to_read() for row in group if (text := self._rows[row])]
+      lengths = np.zeros(_fit(len(windows), _SIZES), np.int32)
+      lengths[: len(windows)] = [len(ids) for ids in windows]
+      ids = np.zeros((len(lengths), bucket(int(lengths.max()), self._context)), np.int32)
+      for row_ids, window in zip(ids, windows, strict=False):
+        row_ids[: len(window)] = window
+      part = _read(self._model, self._params, ids, lengths, length=self._part_slots)
+      for number, row in enumerate(group):
+        self._state = _place(self._state, part, row, number, len(self._rows), len(ids))
+
+  def _resize(self, size: int, slots: int) -> None:
+    """Moves the texts to a cache of at least `size` rows and `slots` slots.
+
+    With few shapes it may also become smaller; otherwise that would compile more programs.
+    """
+    if not self._few_shapes:
+      size, slots = max(size, len(self._rows)), max(slots, self._slots)
+    if (size, slots) == (len(self._rows), self._slots):
       return
-    rows = [row for row, text in enumerate(self._slots) if text is not None]
-    if rows:
-      self._state = _take(self._state, np.array(rows + [0] * (size - len(rows)), np.int32))
-    else:
-      self._state = _start(self._model, self._params, size)
-    self._slots = [*self.texts, *[None] * (size - len(rows))]
+    texts, rows, state = self.texts, self._rows, self._state
+    self._rows, self._slots = [*texts, *[None] * (size - len(texts))], slots
+    self._state = _start(self._model, self._params, size, slots)
+    for number, row in enumerate(row for row, text in enumerate(rows) if text is not None):
+      part = _take(self._model, self._params, state, row, len(rows), self._part_slots)
+      self._state = _place(self._state, part, number, 0, size, 1)
+
+  @property
+  def _part_slots(self) -> int:
+    """Slots of what `_read` and `_take` give."""
+    return self._context if self._few_shapes else self._slots
+
+
+def continue_texts(
+  model: Model, params: Any, texts: Sequence[Text], steps: int = MOST_STEPS
+) -> Iterator[list[Text]]:
+  """Continues texts, in their order, until all are done; put those of similar lengths together.
+
+  Yields:
+    After each call of Stream.advance with `steps`: the texts that have new tokens.
+  """
+  stream = Stream(model, params)
+  waiting = list(texts)
+  while waiting or stream.texts:
+    room = stream.capacity - len(stream.texts)
+    stream.add(*waiting[:room])
+    waiting = waiting[room:]
+    yield stream.advance(steps)
+
+
+def by_length(texts: Sequence[Text]) -> list[Text]:
+  """Those of similar lengths together, so that a batch has little padding."""
+  return sorted(texts, key=lambda text: (len(text.prompt), text.sampling.max_tokens))
 
 
 def check_fits(model: Model, prompt_tokens: int, max_tokens: int) -> None:
   """Raises InputError if a prompt is empty or leaves no room for max_tokens in the context."""
   context = model.config.trunk.context
   if not prompt_tokens:
-    raise InputError("the prompt is empty: the model needs a token to begin with; give a word")
+    raise InputError(_EMPTY)
   if prompt_tokens + max_tokens > context:
     raise InputError(
       f"{prompt_tokens} tokens of the prompt and max_tokens={max_tokens} are more than the model's "
@@ -194,9 +296,15 @@ def check_fits(model: Model, prompt_tokens: int, max_tokens: int) -> None:
     )
 
 
-def _settings(texts: Sequence[Text | None]) -> _Settings:
-  settings = [text.sampling if text else Sampling() for text in texts]
-  return _Settings(
+def _fit(number: int, sizes: Sequence[int]) -> int:
+  """The smallest of ascending sizes that is large enough; the largest if none is."""
+  return next((size for size in sizes if size >= number), sizes[-1])
+
+
+def _settings(texts: Sequence[Text | None]) -> Settings:
+  greedy = Sampling(temperature=0.0)
+  settings = [text.sampling if text else greedy for text in texts]
+  return Settings(
     np.array([s.temperature for s in settings], np.float32),
     np.array([s.top_k for s in settings], np.int32),
     np.array([s.top_p for s in settings], np.float32),
@@ -214,70 +322,56 @@ def _append(text: Text, chosen: Any, row: int, count: int) -> None:
     text.added.append(Token(int(ids[step, row]), float(log_probs[step, row]), pairs))
 
 
-def _choose(hidden, table, vocab_size, numbers, settings, filtered):
-  """The next token of each row: hidden [B, D] -> ids [B], log_probs [B], and the best [B, 5]."""
-  scores = logits(hidden, table, vocab_size)[:, :vocab_size]
-  log_probs = jax.nn.log_softmax(scores)
+def _report(scores, ids, with_log_probs, with_best):
+  """Log-probabilities [B] of ids [B], and the best ids and log-probabilities [B, 5]; or zeros."""
+  batch, size = len(ids), min(BEST, scores.shape[1])
+  none = jnp.zeros((batch, size), jnp.int32), jnp.zeros((batch, size), jnp.float32)
 
-  def noise(seed, number):
-    # That of generate.sample: a text is the same in both.
-    return jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), number), (vocab_size,))
+  def log_probs():
+    chosen = token_log_probs(scores, ids)
+    return chosen, jax.nn.logsumexp(scores, axis=-1)
 
-  gumbel = jax.vmap(noise)(settings.seed, numbers)
-  kept = _keep_likely(scores, settings) if filtered else scores
-  ids = jnp.argmax(kept + settings.temperature[:, None] * gumbel, axis=-1).astype(jnp.int32)
-  of_ids = jnp.take_along_axis(log_probs, ids[:, None], axis=-1)[:, 0]
-  best_log_probs, best_ids = jax.lax.top_k(log_probs, min(BEST, vocab_size))
-  return ids, of_ids, best_ids, best_log_probs
+  zeros = jnp.zeros(batch, jnp.float32)
+  chosen, log_sum = jax.lax.cond(with_log_probs, log_probs, lambda: (zeros, zeros))
 
+  def best():
+    values, indices = jax.lax.top_k(scores, size)
+    return indices, values - log_sum[:, None]
 
-def _keep_likely(scores: jax.Array, settings: _Settings) -> jax.Array:
-  """generate.keep_likely with top_k and top_p of each row."""
-  vocab_size = scores.shape[-1]
-  best = jnp.sort(scores, axis=-1, descending=True)
-  limit = jnp.where(settings.top_k > 0, settings.top_k, vocab_size)[:, None]
-  best = jnp.where(jnp.arange(vocab_size)[None] < limit, best, -jnp.inf)
-  temperature = jnp.maximum(settings.temperature, 1e-6)[:, None]
-  probabilities = jax.nn.softmax(best / temperature)
-  before = jnp.cumsum(probabilities, -1) - probabilities
-  top_p = settings.top_p[:, None]
-  in_nucleus = (before < top_p) | (top_p >= 1)  # rounding must not cut a row that asks for all
-  threshold = jnp.where(in_nucleus & (best > -jnp.inf), best, jnp.inf).min(-1, keepdims=True)
-  return jnp.where(scores >= threshold, scores, -jnp.inf)
+  return chosen, *jax.lax.cond(with_best, best, lambda: none)
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _read(model, params, ids, lengths):
-  """The state after prompts [B, P] of lengths [B]."""
-  positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-  state = model.apply({"params": params}, len(ids), method="start")
-  valid = positions < lengths[:, None]
-  *_, state = model.apply({"params": params}, ids, positions, valid, state, method="extend")
-  return state
+@functools.partial(jax.jit, static_argnames=("model", "length"))
+def _read(model, params, ids, lengths, *, length):
+  """The state, of `length` slots, after prompts [B, P] of lengths [B]."""
+  valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
+  *_, state = model.apply({"params": params}, ids, valid, method="read_prompt")
+  empty = model.apply({"params": params}, len(ids), length, method="start")
+  return jax.tree.map(_write_first, empty, state)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "filtered"), donate_argnames=("state",))
-def _extend(model, params, state, last, lengths, numbers, missing, settings, *, filtered):
-  """Adds up to _STEPS tokens to each row: the state, and arrays [_STEPS, B, …] of the tokens.
-
-  Rows that lack fewer tokens keep running beside the others; their output is discarded.
+@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
+def _extend(model, params, state, last, lengths, numbers, active, settings, log_probs, best, count):
+  """Adds `count` tokens to each row: the state, and arrays [32, B, …] of the tokens.
 
   Args:
     last: int32 [B], the newest token of each text, which the state does not have.
     lengths: int32 [B], tokens of each text with its newest.
     numbers: int32 [B], how many of them were added.
-    missing: int32 [B], tokens to add; 0: an unused row.
+    active: bool [B]; elsewhere the row is not in use and its output is discarded.
+    log_probs, best: whether a text asks for them.
   """
-  context = model.config.trunk.context
+  vocab_size = model.num_tokens
 
   def step(number, ids, state):
-    positions = jnp.minimum(lengths + number - 1, context - 1)[:, None]
-    valid = (number < missing)[:, None]
+    positions = (lengths + number - 1)[:, None]
+    positions = jnp.minimum(positions, model.config.trunk.context - 1)  # of rows not in use
     hidden, table, state = model.apply(
-      {"params": params}, ids[:, None], positions, valid, state, method="extend"
+      {"params": params}, ids[:, None], positions, active[:, None], state, method="extend"
     )
-    chosen = _choose(hidden[:, 0], table, model.num_tokens, numbers + number, settings, filtered)
-    return chosen, state
+    scores = logits(hidden[:, 0], table, vocab_size)[:, :vocab_size]
+    ids = choose(scores, settings, numbers + number)
+    return (ids, *_report(scores, ids, log_probs, best)), state
 
   def add(carry):
     number, ids, state, added = carry
@@ -286,24 +380,43 @@ def _extend(model, params, state, last, lengths, numbers, missing, settings, *, 
     return number + 1, chosen[0], state, added
 
   shapes, _ = jax.eval_shape(step, jnp.int32(0), last, state)
-  empty = jax.tree.map(lambda x: jnp.zeros((_STEPS, *x.shape), x.dtype), shapes)
-  count = jnp.minimum(missing.max(), _STEPS)
-  carry = jnp.int32(0), last, state, empty
+  empty = jax.tree.map(lambda x: jnp.zeros((MOST_STEPS, *x.shape), x.dtype), shapes)
+  carry = jnp.int32(0), jnp.asarray(last), state, empty
   *_, state, added = jax.lax.while_loop(lambda carry: carry[0] < count, add, carry)
   return state, added
 
 
-@functools.partial(jax.jit, static_argnames=("model", "size"))
-def _start(model, params, size):
-  return model.apply({"params": params}, size, method="start")
+@functools.partial(jax.jit, static_argnames=("model", "size", "slots"))
+def _start(model, params, size, slots):
+  return model.apply({"params": params}, size, slots, method="start")
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def _place(state, one, slot):
-  """The state [B, …] with row `slot` replaced by that of `one`, [1, …]."""
-  return jax.tree.map(lambda rows, row: rows.at[slot].set(row[0]), state, one)
+@functools.partial(jax.jit, static_argnums=(4, 5), donate_argnums=0)
+def _place(state, part, row, number, rows, part_rows):
+  """The state of `rows` rows with `row` replaced by that of `number` of the `part_rows` of part."""
+
+  def place(x, y):
+    per_row = len(x) // rows
+    y = jax.lax.dynamic_slice_in_dim(y, number * per_row, per_row)
+    y = y[tuple(slice(0, size) for size in (per_row, *x.shape[1:]))]
+    return jax.lax.dynamic_update_slice(x, y, (row * per_row, *[0] * (x.ndim - 1)))
+
+  return jax.tree.map(place, state, part)
 
 
-@jax.jit
-def _take(state, rows):
-  return jax.tree.map(lambda x: x[rows], state)
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def _take(model, params, state, row, rows, length):
+  """One row of a state of `rows` rows, as a state of `length` slots."""
+
+  def take(empty, x):
+    per_row = len(x) // rows
+    x = jax.lax.dynamic_slice_in_dim(x, row * per_row, per_row)
+    return _write_first(empty, x[tuple(slice(0, size) for size in empty.shape)])
+
+  empty = model.apply({"params": params}, 1, length, method="start")
+  return jax.tree.map(take, empty, state)
+
+
+def _write_first(x, first):
+  """x with `first` at the beginning of its axes."""
+  return jax.lax.dynamic_update_slice(x, first, (0,) * x.ndim)

@@ -118,10 +118,16 @@ class LSTM(nn.Module):
     hidden = dropout(hidden, c.residual_dropout, key and key.fold(1))
     return States(hidden, table.astype(c.dtype))
 
-  def start(self, batch_size: int) -> State:
-    """The state before the first token."""
+  def start(self, batch_size: int, length: int | None = None) -> State:
+    """The state before the first token; its size does not depend on the length of the text."""
+    del length
     zeros = jnp.zeros((batch_size, self.config.units), self.config.dtype)
     return State(zeros, zeros)
+
+  def read_prompt(self, inputs, valid):
+    """Reads the first T tokens of each row; see trunk.Trunk."""
+    positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
+    return self.extend(inputs, positions, valid, self.start(len(inputs)))
 
   def extend(self, inputs, positions, valid, state: State):
     """Reads T more tokens per row; positions that are not valid leave the state unchanged."""

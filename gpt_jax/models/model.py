@@ -128,9 +128,13 @@ class Model(nn.Module):
     """The trunk alone."""
     return self.trunk(rows, key)
 
-  def start(self, batch_size: int):
+  def start(self, batch_size: int, length: int | None = None):
     """See trunk.Trunk."""
-    return self.trunk.start(batch_size)
+    return self.trunk.start(batch_size, length)
+
+  def read_prompt(self, inputs, valid):
+    """See trunk.Trunk."""
+    return self.trunk.read_prompt(inputs, valid)
 
   def extend(self, inputs, positions, valid, state):
     """See trunk.Trunk."""

@@ -21,7 +21,6 @@ from gpt_jax.models.layers import INIT, NUM_SPECIAL, LayerNorm, Projection, padd
 from gpt_jax.models.remat import rematerialized
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
-from gpt_jax.ops.attention_plain import attend_allowed
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.parallel.partition import constrain
 
@@ -112,7 +111,11 @@ class TransformerConfig:
 
 
 class Cache(NamedTuple):
-  """Keys and values of the tokens read so far, one of each per block: [B, H, context, K]."""
+  """Keys and values of the tokens read so far, one of each per block: [B H, S, K].
+
+  S, the slots, is at most the context; the token at position p of a row is in slot p. With B and H
+  as one axis, which the products want, a CPU writes new tokens in place.
+  """
 
   keys: tuple[jax.Array, ...]
   values: tuple[jax.Array, ...]
@@ -149,11 +152,29 @@ class Transformer(nn.Module):
       x = block(x, mask, bias, key and key.fold(i))
     return States(self.last_norm(x), table)
 
-  def start(self, batch_size: int) -> Cache:
-    """The cache before the first token."""
+  def start(self, batch_size: int, length: int | None = None) -> Cache:
+    """The cache before the first token, with room for `length` tokens; None: for the context."""
     c = self.config
-    empty = (jnp.zeros((batch_size, c.heads, c.context, c.width // c.heads), c.dtype),) * c.layers
+    shape = (batch_size * c.heads, length or c.context, c.width // c.heads)
+    empty = (jnp.zeros(shape, c.dtype),) * c.layers
     return Cache(empty, empty)
+
+  def read_prompt(self, inputs, valid):
+    """Reads the first T tokens of each row; see trunk.Trunk. The cache has T slots.
+
+    `valid` is ignored: causal attention hides what follows a shorter prompt, and its slots are
+    overwritten before any later token attends to them.
+    """
+    del valid
+    positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
+    x, table = self._embed(inputs, positions, None)
+    mask, bias = AttentionMask("causal"), self._bias(positions, positions)
+    keys, values = [], []
+    for block in self.blocks:
+      x, k, v = block.read(x, mask, bias)
+      keys.append(k.reshape(-1, *k.shape[2:]))
+      values.append(v.reshape(-1, *v.shape[2:]))
+    return self.last_norm(x), table, Cache(tuple(keys), tuple(values))
 
   def extend(self, inputs, positions, valid, cache: Cache):
     """Reads T more tokens per row, evaluating; see trunk.Trunk.
@@ -163,7 +184,7 @@ class Transformer(nn.Module):
     """
     del valid
     x, table = self._embed(inputs, positions, None)
-    key_positions = jnp.arange(self.config.context)[None]
+    key_positions = jnp.arange(cache.keys[0].shape[1])[None]
     bias = self._bias(positions, jnp.broadcast_to(key_positions, (len(inputs), key_positions.size)))
     keys, values = [], []
     for i, block in enumerate(self.blocks):
@@ -224,16 +245,27 @@ class Block(nn.Module):
       x = self.mlp_norm(x + dropout(self.mlp(x), rate, second_key))
     return constrain(x, "data")
 
+  def read(self, x, mask: AttentionMask, bias):
+    """As __call__, evaluating; also the keys and values [B, H, T, K]."""
+    update, keys, values = self.attention.read(self._attention_input(x), mask, bias)
+    return self._add(x, update), keys, values
+
   def extend(self, x, positions, bias, keys, values):
-    """As __call__ for T more tokens; keys and values [B, H, context, K] are the block's cache."""
+    """As __call__ for T more tokens; keys and values [B H, S, K] are the block's cache."""
+    normed = self._attention_input(x)
+    update, keys, values = self.attention.extend(normed, positions, bias, keys, values)
+    return self._add(x, update), keys, values
+
+  def _attention_input(self, x):
+    return self.attention_norm(x) if self.config.norm == "pre" else x
+
+  def _add(self, x, update):
+    """The block's output from its input and what attention adds to it."""
     if self.config.norm == "pre":
-      normed = self.attention_norm(x)
-      update, keys, values = self.attention.extend(normed, positions, bias, keys, values)
       x = x + update
-      return x + self.mlp(self.mlp_norm(x)), keys, values
-    update, keys, values = self.attention.extend(x, positions, bias, keys, values)
+      return x + self.mlp(self.mlp_norm(x))
     x = self.attention_norm(x + update)
-    return self.mlp_norm(x + self.mlp(x)), keys, values
+    return self.mlp_norm(x + self.mlp(x))
 
 
 class Attention(nn.Module):
@@ -256,15 +288,26 @@ class Attention(nn.Module):
     update = attention(q, k, v, mask, bias, rates, c.attention_backend, observe)
     return self.out(update.swapaxes(1, 2))
 
-  def extend(self, x, positions, bias, keys, values):
+  def read(self, x, mask: AttentionMask, bias):
     q, k, v = self._project(x)
-    row = jnp.arange(x.shape[0])[:, None]
-    keys = keys.at[row, :, positions].set(k.swapaxes(1, 2))
-    values = values.at[row, :, positions].set(v.swapaxes(1, 2))
-    slots = jnp.arange(keys.shape[2])[None, None, None]
-    allowed = positions[:, None, :, None] >= slots  # [B, 1, T, context]
-    update = attend_allowed(q, keys, values, allowed, bias)
-    return self.out(update.swapaxes(1, 2)), keys, values
+    update = attention(q, k, v, mask, bias, backend=self.config.attention_backend)
+    return self.out(update.swapaxes(1, 2)), k, v
+
+  def extend(self, x, positions, bias, keys, values):
+    qkv = constrain(self.qkv(x), "data", None, None, "model")  # [B, T, 3, H, K]
+    keys, values = _write(keys, qkv[:, :, 1], positions), _write(values, qkv[:, :, 2], positions)
+    batch, length, _, heads, width = qkv.shape
+    q = qkv[:, :, 0].swapaxes(1, 2).reshape(-1, length, width)
+    scores = jnp.einsum("ntk,nsk->nts", q, keys, preferred_element_type=jnp.float32)
+    scores = scores.reshape(batch, heads, length, -1) * width**-0.5
+    if bias is not None:
+      scores = scores + bias
+    slots = jnp.arange(keys.shape[1])[None, None, None]
+    scores = jnp.where(positions[:, None, :, None] >= slots, scores, -1e9)
+    probabilities = jax.nn.softmax(scores).astype(q.dtype).reshape(-1, length, keys.shape[1])
+    update = jnp.einsum("nts,nsk->ntk", probabilities, values)
+    update = update.reshape(batch, heads, length, width).swapaxes(1, 2)
+    return self.out(update), keys, values
 
   def _project(self, x):
     qkv = self.qkv(x)  # [B, T, 3, H, K]
@@ -273,6 +316,27 @@ class Attention(nn.Module):
 
   def _keep(self, probabilities):
     self.sow("intermediates", "probabilities", probabilities)
+
+
+def _write(cache, new, positions):
+  """The cache [B H, S, K] with `new` [B, T, H, K] at slots [B, T]."""
+  batch, length, heads, width = new.shape
+
+  def scatter(cache, new, positions):
+    row = jnp.arange(batch)[:, None]
+    split = cache.reshape(batch, heads, *cache.shape[1:])
+    return split.at[row, :, positions].set(new).reshape(cache.shape)
+
+  def slice_by_slice(cache, new, positions):
+    for row in range(batch):
+      update = new[row, 0][:, None]
+      cache = jax.lax.dynamic_update_slice(cache, update, (row * heads, positions[row, 0], 0))
+    return cache
+
+  if length > 1:
+    return scatter(cache, new, positions)
+  # On a CPU a scatter is a loop; slices are written in place.
+  return jax.lax.platform_dependent(cache, new, positions, cpu=slice_by_slice, default=scatter)
 
 
 class MLP(nn.Module):

@@ -38,8 +38,20 @@ class Trunk(Protocol):
     """
     ...
 
-  def start(self, batch_size: int) -> Any:
-    """The state of generation before the first token; only trunks that generate have it."""
+  def start(self, batch_size: int, length: int | None = None) -> Any:
+    """The state of generation before the first token; only trunks that generate have it.
+
+    A pytree of arrays [B n, ...], n of them a row, with room for `length` tokens; None: for the
+    context.
+    """
+    ...
+
+  def read_prompt(self, inputs: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
+    """Reads the first T tokens of each row in one pass, evaluating.
+
+    Args and results are those of `extend`. The state has room for T tokens; written to the
+    beginning of the arrays of a state with more room it is that one.
+    """
     ...
 
   def extend(

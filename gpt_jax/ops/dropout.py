@@ -57,14 +57,19 @@ def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
   row = jax.lax.broadcasted_iota(jnp.uint32, (shape[0],) + (1,) * (len(shape) - 1), 0)
   if sharded:
     row = row + key.shard * np.uint32(shape[0])
-  # Two words per row: with one, rows with nearby words would share most of their masks.
-  first = _finalize(key.word + row * _GOLDEN)
-  second = _finalize(first ^ _GOLDEN)
+  word = _finalize(key.word + row * _GOLDEN)
   index, stride = jnp.uint32(0), 1
   for axis in range(len(shape) - 1, 0, -1):
     index = index + jax.lax.broadcasted_iota(jnp.uint32, (1,) + shape[1:], axis) * np.uint32(stride)
     stride *= shape[axis]
-  x = index ^ first
+  return random_bits(index, word)
+
+
+def random_bits(index: jax.Array, word: jax.Array) -> jax.Array:
+  """Random uint32 of elements with an index, uint32, in rows with a mixed word; broadcast."""
+  # Two words per row: with one, rows with nearby words would share most of their masks.
+  second = _finalize(word ^ _GOLDEN)
+  x = index ^ word
   x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B) ^ second
   x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
   return x ^ (x >> 16)

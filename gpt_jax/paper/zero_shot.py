@@ -218,9 +218,11 @@ def _log_probs(model, params, contexts, lengths, options):
   last_index = jnp.maximum(lengths - 1, 0)[:, None, None]
   last = jnp.take_along_axis(hidden, last_index, axis=1)  # [Q, 1, D]
 
-  state, last, lengths = jax.tree.map(
-    lambda x: jnp.repeat(x, choices, axis=0), (state, last, lengths)
-  )
+  def repeat(x):  # each row's part, [Q n, ...] to [Q C n, ...]
+    rows = x.reshape(questions, -1, *x.shape[1:])
+    return jnp.repeat(rows, choices, axis=0).reshape(-1, *x.shape[1:])
+
+  state, last, lengths = jax.tree.map(repeat, (state, last, lengths))
   options = options.reshape(-1, width)  # [Q * C, T]
   # The last token of an option predicts nothing, so it is not fed. Padding is fed too: causal
   # attention hides it from the option, and its outputs are discarded.

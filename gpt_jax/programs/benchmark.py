@@ -29,15 +29,15 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
-from gpt_jax.inference import generate
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import ModelConfig, Outputs, language_model, make_heads
+from gpt_jax.models.model import ModelConfig, Outputs, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
+from gpt_jax.programs import generation_speed
 from gpt_jax.programs.pretrain import PretrainConfig, make_trainer
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
@@ -72,6 +72,7 @@ def run(
   *,
   data_dir: str = "",
   tokenizer: str = "",
+  peers: bool = False,
   overwrite: bool = False,
 ) -> list[Row]:
   """Measures and prints a table.
@@ -82,6 +83,7 @@ def run(
     out: JSON file for the same numbers.
     data_dir: for "finetuning", folder of CoLA's and MRPC's official files.
     tokenizer: for "finetuning", folder of a vocabulary.
+    peers: for "generation": also transformers', in turns with ours.
     overwrite: whether an existing `out` is replaced.
 
   Raises:
@@ -95,6 +97,8 @@ def run(
   if out:
     check_out(out, overwrite)
   parts = _parts(only, data_dir, tokenizer)
+  if peers and "generation" in parts:
+    parts["generation"] = functools.partial(generation, peers=True)
   vocab_size = config.trunk.vocab_size or PAPER_VOCABULARY
   config = dataclasses.replace(
     config, trunk=dataclasses.replace(config.trunk, vocab_size=vocab_size)
@@ -198,20 +202,10 @@ def data(config: PretrainConfig) -> Measured:
   yield "tokens", config.data.batch_size * config.data.length / duration, "tokens/s"
 
 
-def generation(config: PretrainConfig) -> Measured:
-  """Sampling 112 tokens, or as many as fit into the context, after prompts of 16."""
-  state = _trainer(config).init(config.train.seed)
-  model = language_model(config.trunk)
-  new = min(112, config.trunk.context - 16)
-  for batch in (1, 16):
-    prompts = [list(range(16))] * batch
-
-    def sample(prompts=prompts):
-      return generate.sample(model, state.params, prompts, range(len(prompts)), new)
-
-    sample()
-    duration = statistics.median(seconds(sample) for _ in range(3))
-    yield f"batch {batch}", batch * new / duration, "tokens/s"
+def generation(config: PretrainConfig, peers: bool = False) -> Measured:
+  """Greedy generation with random parameters; see generation_speed.generation."""
+  params = _trainer(config).init(config.train.seed).params
+  yield from generation_speed.generation(config.trunk, params, ROUNDS, peers)
 
 
 def start(config: PretrainConfig) -> Measured:

@@ -1,9 +1,11 @@
 """Continues prompts with a checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.inference.generate import continuations
+from gpt_jax.errors import InputError
+from gpt_jax.inference.generate import continuations, search, write
 
 
 def run(
@@ -14,6 +16,9 @@ def run(
   top_k: int = 0,
   top_p: float = 1.0,
   seed: int = 0,
+  num_samples: int = 1,
+  beams: int = 1,
+  length_penalty: float = 1.0,
 ) -> list[str]:
   """Returns each prompt with its continuation.
 
@@ -24,10 +29,31 @@ def run(
     temperature: 1 samples from the model, below 1 favors likely tokens, 0 takes the most likely.
     top_k: sample from the k most likely tokens; 0: from all.
     top_p: sample from the fewest tokens whose probabilities add up to this.
-    seed: prompt i, from 0, uses seed + i, independent of the other prompts.
+    seed: text i, from 0, uses seed + i, independent of the other texts.
+    num_samples: continuations of each prompt, one after the other.
+    beams: above 1: search for a likely continuation with so many candidates, instead of sampling.
+    length_penalty: of the search; matters where texts can end, with GPT-2's released vocabulary.
 
   Raises:
     InputError: not a language model, an empty prompt, or a value out of range.
   """
   loaded = load_model(checkpoint)
-  return continuations(loaded, prompts, max_tokens, temperature, top_k, top_p, seed)
+  if beams != 1:
+    if top_k or top_p < 1 or num_samples > 1:
+      raise InputError(
+        f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p, num_samples"
+      )
+    return search(loaded, prompts, max_tokens, beams, length_penalty)
+  return continuations(loaded, prompts, max_tokens, temperature, top_k, top_p, seed, num_samples)
+
+
+def stream(checkpoint: str, prompts: Sequence[str], **options: Any) -> Iterator[tuple[int, str]]:
+  """The texts of `run` in pieces, as they are written: the number of a text, and a piece of it.
+
+  Args:
+    checkpoint, prompts, options: as in `run`.
+
+  Raises:
+    InputError: as run, before the first piece.
+  """
+  return write(load_model(checkpoint), prompts, **options)

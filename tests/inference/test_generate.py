@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import gpt_jax
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
-from gpt_jax.inference.generate import keep_likely, sample
+from gpt_jax.inference.generate import Writer, sample
+from gpt_jax.inference.sampling import gumbel
+from gpt_jax.inference.stream import Sampling, Text, Token
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, language_model
@@ -41,7 +45,7 @@ def one_token(model, params, ids, places, last, seed, number, temperature):
   scores = logits(
     *model.apply({"params": params}, Rows(ids, places), method="states"), model.num_tokens
   )
-  noise = jax.random.gumbel(jax.random.fold_in(jax.random.key(seed), number), (60,))
+  (noise,) = gumbel(jnp.array([seed]), jnp.array([number]), 60)
   return (scores[0, last, :60] + temperature * noise).argmax()
 
 
@@ -102,20 +106,6 @@ def test_top_k_of_one_is_greedy(trained):
   assert sample(*trained, PROMPTS, SEEDS, 10, top_p=1e-6) == greedy
 
 
-@pytest.mark.parametrize(
-  "temperature, top_k, top_p", [(1.0, 5, 1.0), (0.7, 0, 0.6), (1.3, 8, 0.5), (1.0, 99, 0.9)]
-)
-def test_keep_likely(temperature, top_k, top_p):
-  scores = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32) * 2
-  kept = np.isfinite(keep_likely(scores, temperature, top_k, top_p))
-  for row, found in zip(scores, kept, strict=True):
-    order = np.argsort(-row)[: top_k or None]
-    shares = np.exp(row[order] / temperature)
-    shares /= shares.sum()
-    expected = order[: int(np.searchsorted(np.cumsum(shares), top_p)) + 1]
-    assert set(np.flatnonzero(found)) == set(expected)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, make_run, tiny_tokenizer):
   trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
@@ -145,6 +135,11 @@ def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_t
     ({"max_tokens": 0}, "--max_tokens=0"),
     ({"seed": -1}, "--seed=-1"),
     ({"prompts": []}, "no prompt"),
+    ({"num_samples": 0}, "--num_samples=0: must be at least 1"),
+    ({"beams": 0}, "--beams=0: must be from 1 to 256"),
+    ({"beams": 2, "top_k": 3}, "--beams=2: a search takes the most likely text"),
+    ({"beams": 2, "length_penalty": float("nan")}, "--length_penalty=nan"),
+    ({"beams": 2, "max_tokens": 16}, "context of 16"),
     ({"prompts": ["the cat", " "]}, "prompt 2 is empty"),
   ],
 )
@@ -172,6 +167,52 @@ def test_the_command_line(run):
     run, ["the cat, on\nthe mat", "the dog"], max_tokens=4, temperature=0
   )
   assert done.stdout == f"=== 1 of 2 ===\n{first}\n=== 2 of 2 ===\n{second}\n"
+  streamed = launch(*flags, "--input=-", "--stream", input="the dog\n")
+  assert streamed.stdout == done.stdout
+
+
+def test_a_stream_has_the_same_words(run):
+  prompts, options = ["the cat", "the dog ran to"], {"max_tokens": 11, "seed": 3, "num_samples": 2}
+  texts = generate.run(run, prompts, **options)
+  assert generate.run(run, ["the dog ran to"], max_tokens=11, seed=5) == texts[2:3]
+  written, numbers = [""] * 4, []
+  for number, piece in generate.stream(run, prompts, **options):
+    assert piece and written[number] + piece == texts[number][: len(written[number] + piece)]
+    written[number] += piece
+    numbers.append(number)
+  assert written == texts
+  assert numbers == sorted(numbers) and len(numbers) > 4
+
+
+def test_words_are_held_back_until_they_are_whole():
+  """With characters of several bytes, and no space."""
+
+  class Bytes:
+    def decode(self, ids):
+      return bytes(ids).decode("utf-8", errors="replace")
+
+  wanted = "ein schöner Tag, 漢字かな交じり文はとても長くて空白がありませんから。"
+  ids = list(wanted.encode())
+  text = Text(ids[:1], Sampling(len(ids) - 1))
+  writer, pieces = Writer(Bytes(), text), []
+  for id in ids[1:]:
+    text.added.append(Token(id, 0.0, []))
+    pieces.append(writer.update())
+  assert "".join(pieces) == wanted and "\ufffd" not in wanted
+  assert [piece for piece in pieces[:18] if piece] == ["ein", " schöner", " Tag,"]
+  assert sum(map(bool, pieces)) >= 10
+
+
+def test_beam_search(run):
+  greedy = generate.run(run, ["the cat"], max_tokens=6, temperature=0)
+  assert generate.run(run, ["the cat"], max_tokens=6, beams=1, temperature=0) == greedy
+  (text,) = generate.run(run, ["the cat"], max_tokens=6, beams=8)
+  model = gpt_jax.load(run)
+  assert text.startswith("the cat")
+  assert (
+    np.nansum(model.log_probs(text).log_probs)
+    >= np.nansum(model.log_probs(greedy[0]).log_probs) - 1e-4
+  )
 
 
 def test_a_missing_prompts_file_is_one_line(run):

@@ -1,12 +1,16 @@
 """Generation a few tokens at a time gives what generation at once gives."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 
 import gpt_jax
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import sample
-from gpt_jax.inference.stream import Sampling, Stream, Text
+from gpt_jax.inference.model import Model
+from gpt_jax.inference.stream import Sampling, Stream, Text, check_fits
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -28,18 +32,21 @@ def model(request, tmp_path_factory, make_run, tiny_tokenizer):
     "lstm": LSTMConfig(size, context=48, width=16, units=24),
   }
   spec = ModelConfig(trunks[request.param])
-  return gpt_jax.load(make_run(tmp_path_factory.mktemp("stream"), spec))
+  loaded = gpt_jax.load(make_run(tmp_path_factory.mktemp("stream"), spec)).loaded
+  # Larger parameters, so that a token depends on more than the one before it.
+  return Model(dataclasses.replace(loaded, params=jax.tree.map(lambda x: 6 * x, loaded.params)))
 
 
-def stream_of(model):
-  return Stream(model.loaded.language_model(), model.loaded.params)
+@pytest.fixture(params=[False, True], ids=["fitting shapes", "few shapes"])
+def stream(request, model):
+  return Stream(model.loaded.language_model(), model.loaded.params, request.param)
 
 
 def texts_of(model, count):
   texts = []
   for i in range(count):
     ids = model.loaded.tokenizer.encode(PROMPTS[i % 4]).tolist()
-    texts.append(Text(ids, SETTINGS[(i * 3) % 4], best=i % 2 == 0))
+    texts.append(Text(ids, SETTINGS[(i * 3) % 4], log_probs=True, best=i % 2 == 0))
   return texts
 
 
@@ -52,8 +59,8 @@ def alone(model, text):
   return sample(language, model.loaded.params, prompt, seeds, s.max_tokens, **options)[0]
 
 
-def test_texts_that_come_and_go_are_continued_as_alone(model):
-  stream, texts = stream_of(model), texts_of(model, 8)
+def test_texts_that_come_and_go_are_continued_as_alone(model, stream):
+  texts = texts_of(model, 8)
   for number, text in enumerate(texts):
     stream.add(text)
     if number % 3:
@@ -64,22 +71,22 @@ def test_texts_that_come_and_go_are_continued_as_alone(model):
     assert [token.id for token in text.added] == alone(model, text)
 
 
-def test_a_text_that_is_removed_leaves_the_others_as_they_are(model):
-  stream, texts = stream_of(model), texts_of(model, 6)
+def test_a_text_that_is_removed_leaves_the_others_as_they_are(model, stream):
+  texts = texts_of(model, 6)
   for text in texts:
     stream.add(text)
   stream.advance()
+  added = len(texts[0].added)
   stream.remove(texts[0])
   while stream.advance():
     pass
-  assert len(texts[0].added) == 4 < texts[0].sampling.max_tokens
+  assert len(texts[0].added) == added < texts[0].sampling.max_tokens
   for text in texts[1:]:
     assert [token.id for token in text.added] == alone(model, text)
 
 
-def test_log_probs_are_those_of_the_text(model):
+def test_log_probs_are_those_of_the_text(model, stream):
   text = texts_of(model, 1)[0]
-  stream = stream_of(model)
   stream.add(text)
   while stream.advance():
     pass
@@ -97,10 +104,23 @@ def test_log_probs_are_those_of_the_text(model):
     assert dict(token.best).get(token.id, token.log_prob) == token.log_prob
 
 
-def test_what_does_not_fit_is_refused(model):
-  stream = stream_of(model)
+def test_a_full_context_goes_on_from_its_second_half(model, stream):
+  """Beside a short text that comes and goes."""
+  texts = [Text([5, 6, 7] * 20, Sampling(40, seed=1)), Text([4, 9], Sampling(70, seed=2))]
+  stream.add(*texts, *texts_of(model, 2))
+  while stream.advance(7):
+    pass
+  for text in texts:
+    assert [token.id for token in text.added] == alone(model, text)
+
+
+def test_what_does_not_fit_is_refused(model, stream):
   with pytest.raises(InputError, match="40 tokens of the prompt and max_tokens=9 are more than th"):
-    stream.add(Text([3] * 40, Sampling(9)))
-  with pytest.raises(InputError, match="the prompt is empty"):
-    stream.add(Text([], Sampling(9)))
+    check_fits(model.loaded.model, 40, 9)
+  for refuse in (
+    lambda: check_fits(model.loaded.model, 0, 9),
+    lambda: stream.add(Text([], Sampling(9))),
+  ):
+    with pytest.raises(InputError, match="the prompt is empty"):
+      refuse()
   assert not stream.texts

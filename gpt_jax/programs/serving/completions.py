@@ -242,6 +242,6 @@ def make_choices(request: Request, tokenizer: Tokenizer) -> list[Choice]:
   choices: list[Choice] = []
   for prompt, samplings in zip(request.prompts, request.samplings, strict=True):
     for sampling in samplings:
-      text = Text(prompt, sampling, best=request.logprobs > 0)
+      text = Text(prompt, sampling, request.logprobs >= 0, best=request.logprobs > 0)
       choices.append(Choice(len(choices), text, tokenizer, request))
   return choices

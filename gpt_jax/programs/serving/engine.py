@@ -62,7 +62,7 @@ class Engine:
     self.observe: Callable[[str, int], None] = lambda kind, count: None
     self._stream: Stream | None = None
     if not self.generates:
-      self._stream = Stream(model.loaded.language_model(), model.loaded.params)
+      self._stream = Stream(model.loaded.language_model(), model.loaded.params, few_shapes=True)
     self._waiting: collections.deque[Job] = collections.deque()
     self._running: list[Job] = []  # texts that are being continued
     self._changed = threading.Condition()

@@ -1,0 +1,140 @@
+"""Beam search: the most likely continuation that a search over several candidates finds.
+
+Letters: K beams, V vocabulary.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.inference.scoring import bucket
+from gpt_jax.inference.stream import check_fits
+from gpt_jax.models.model import Model
+from gpt_jax.ops.cross_entropy import logits
+
+
+class Hypothesis(NamedTuple):
+  """A continuation.
+
+  Attributes:
+    ids: its tokens, with the end token if it has one.
+    log_prob: of all of them, in nats.
+    score: log_prob / number of tokens ^ length penalty.
+  """
+
+  ids: list[int]
+  log_prob: float
+  score: float
+
+
+def beam_search(
+  model: Model,
+  params: Any,
+  prompt: Sequence[int],
+  beams: int,
+  max_tokens: int,
+  length_penalty: float = 1.0,
+  end: int | None = None,
+) -> list[Hypothesis]:
+  """The best continuations of a prompt that were found, at most `beams`, the best first.
+
+  Every step keeps the `beams` likeliest continuations that have not ended.
+
+  Args:
+    model: from LoadedModel.language_model.
+    params: on the device.
+    prompt: token ids.
+    max_tokens: tokens to add, fewer where a continuation ends.
+    length_penalty: above 0 favors long continuations, 0 compares their probabilities. Without an
+      end token all have the same length.
+    end: token after which a continuation ends; None: there is none.
+
+  Raises:
+    InputError: an empty prompt, or one that leaves no room for max_tokens in the context.
+  """
+  check_fits(model, len(prompt), max_tokens)
+  params = {"trunk": params["trunk"]}
+  slots = bucket(len(prompt) + max_tokens, model.config.trunk.context)
+  read = np.zeros((1, bucket(len(prompt) - 1, slots)), np.int32)
+  read[0, : len(prompt) - 1] = prompt[:-1]
+  state = _begin(model, params, read, np.array([len(prompt) - 1]), beams, slots)
+
+  def hypothesis(ids: list[int], log_prob: float) -> Hypothesis:
+    return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)
+
+  ended: list[Hypothesis] = []
+  running: list[list[int]] = [[] for _ in range(beams)]
+  # All beams are equal before the first token: one of them is enough.
+  totals = np.array([0.0] + [-np.inf] * (beams - 1), np.float32)
+  parents, last = np.arange(beams), np.full(beams, prompt[-1], np.int32)
+  for number in range(max_tokens):
+    position = np.int32(len(prompt) - 1 + number)
+    state, best = _step(model, params, state, parents, last, position, totals)
+    values, origins, ids = (x.tolist() for x in jax.device_get(best))
+    kept: list[tuple[float, int, int]] = []
+    for value, parent, token in zip(values, origins, ids, strict=True):
+      if value == -np.inf:
+        continue
+      if token == end:
+        ended.append(hypothesis([*running[parent], token], value))
+      elif len(kept) < beams:
+        kept.append((value, parent, token))
+    if not kept:
+      return _best(ended, beams)
+    alive = len(kept)
+    kept += [(-np.inf, *kept[0][1:])] * (beams - alive)
+    running = [[*running[parent], token] for _, parent, token in kept]
+    totals = np.array([value for value, _, _ in kept], np.float32)
+    parents = np.array([parent for _, parent, _ in kept])
+    last = np.array([token for _, _, token in kept], np.int32)
+  pairs = zip(running[:alive], totals[:alive].tolist(), strict=True)
+  return _best([*ended, *(hypothesis(ids, total) for ids, total in pairs)], beams)
+
+
+def _best(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:
+  return sorted(hypotheses, key=lambda found: -found.score)[:count]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def _begin(model, params, ids, lengths, beams, slots):
+  """The state of `beams` equal rows after a prompt [1, P]."""
+  valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
+  *_, state = model.apply({"params": params}, ids, valid, method="read_prompt")
+  empty = model.apply({"params": params}, beams, slots, method="start")
+
+  def repeat(empty, x):
+    x = jnp.concatenate([x] * beams)
+    return jax.lax.dynamic_update_slice(empty, x, (0,) * x.ndim)
+
+  return jax.tree.map(repeat, empty, state)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _step(model, params, state, parents, last, position, totals):
+  """The state of beams that continue `parents` [K] with `last` [K], and the next candidates.
+
+  Candidates are the 2 K best, so that K go on even if K end: total log-probability, beam and token.
+  """
+  beams = len(parents)
+
+  def take(x):
+    rows = x.reshape(beams, -1, *x.shape[1:])
+    return rows[parents].reshape(x.shape)
+
+  positions = jnp.broadcast_to(position, (beams, 1))
+  hidden, table, state = model.apply(
+    {"params": params},
+    last[:, None],
+    positions,
+    jnp.ones((beams, 1), bool),
+    jax.tree.map(take, state),
+    method="extend",
+  )
+  scores = logits(hidden[:, 0], table, model.num_tokens)[:, : model.num_tokens]
+  sums = totals[:, None] + jax.nn.log_softmax(scores)
+  values, indices = jax.lax.top_k(sums.reshape(-1), min(2 * beams, sums.size))
+  return state, (values, indices // model.num_tokens, indices % model.num_tokens)
