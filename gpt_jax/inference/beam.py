@@ -96,7 +96,7 @@ def beam_search(
 
 
 def _best(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:
-  return sorted(hypotheses, key=lambda found: -found.score)[:count]
+  return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:count]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))

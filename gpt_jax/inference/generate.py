@@ -118,11 +118,11 @@ def search(
   pieces = getattr(loaded.tokenizer, "pieces", ())
   end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
   model, params = loaded.language_model(), jax.device_put(loaded.params)
-  found = []
+  texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
     ids = beam_search(model, params, text.prompt, beams, max_tokens, length_penalty, end)[0].ids
-    found.append(loaded.tokenizer.decode([*text.prompt, *(i for i in ids if i != end)]))
-  return found
+    texts.append(loaded.tokenizer.decode([*text.prompt, *(i for i in ids if i != end)]))
+  return texts
 
 
 def _begin(

@@ -173,10 +173,7 @@ def run(
   start = load_start(config, pretrained, tokenizer)
 
   # 2. Task and examples.
-  task_config = config.task.with_labels(data_dir)
-  if isinstance(task_config, TableTask) and task_config.columns != config.task.columns:
-    columns = ", ".join(task_config.columns)
-    log(f"text columns: {columns}; label column: {task_config.label}")
+  task_config = complete_task(config.task, data_dir)
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = task_config.build(data_dir)
   check_options(config, task)
@@ -204,6 +201,14 @@ def run(
   if seeds > 1:
     write_summary(results, workdir)
   return results
+
+
+def complete_task(task: Any, data_dir: str) -> Any:
+  """The task's config with the labels of its files; logs columns that it had not named."""
+  completed = task.with_labels(data_dir)
+  if isinstance(completed, TableTask) and completed.columns != task.columns:
+    log(f"text columns: {', '.join(completed.columns)}; label column: {completed.label}")
+  return completed
 
 
 def cross_validate(

@@ -89,13 +89,8 @@ def run(
 
   # 1. Splits, with near-duplicates on one side.
   groups = work("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
-  splits = split_by_group(table.classes, groups, seed)
-  write_splits(table, splits, os.path.join(workdir, "data"))
   repeated = len(groups) - len(np.unique(groups))
-  counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
-  log(
-    f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
-  )
+  splits = _split(table, groups, repeated, seed, workdir)
 
   # 2. Three models.
   truth = {name: table.classes[numbers] for name, numbers in splits.items()}
@@ -120,6 +115,19 @@ def run(
   _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
+
+
+def _split(
+  table: Labeled, groups: np.ndarray, repeated: int, seed: int, workdir: str
+) -> dict[str, np.ndarray]:
+  """Writes data/, and returns the rows of each split."""
+  splits = split_by_group(table.classes, groups, seed)
+  write_splits(table, splits, os.path.join(workdir, "data"))
+  counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
+  log(
+    f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
+  )
+  return splits
 
 
 def _check(workdir: str, precision: float) -> None:

@@ -122,16 +122,16 @@ def _gain_over_constant(run: Record) -> tuple[float, str] | None:
   """How much better than a constant answer the best model is, as a share of its error or of 1, and
   the comparison; None for tasks that do not report one.
   """
-  found, constant = run.best.get("dev_rmse"), run.best.get("dev_baseline_rmse")
-  if isinstance(found, (int, float)) and isinstance(constant, (int, float)):
+  value, constant = run.best.get("dev_rmse"), run.best.get("dev_baseline_rmse")
+  if isinstance(value, (int, float)) and isinstance(constant, (int, float)):
     text = (
-      f"Its root mean squared error is {short(found)}; always answering the mean of the training "
+      f"Its root mean squared error is {short(value)}; always answering the mean of the training "
     )
-    return 1 - found / max(constant, 1e-300), text + f"set gives {short(constant)}."
-  found, constant = run.best.get("dev_micro_f1"), run.best.get("dev_baseline_micro_f1")
-  if isinstance(found, (int, float)) and isinstance(constant, (int, float)):
-    text = f"Its micro-F1 is {found:.2f}; giving each example the same commonest labels has "
-    return found - constant, text + f"{constant:.2f}."
+    return 1 - value / max(constant, 1e-300), text + f"set gives {short(constant)}."
+  value, constant = run.best.get("dev_micro_f1"), run.best.get("dev_baseline_micro_f1")
+  if isinstance(value, (int, float)) and isinstance(constant, (int, float)):
+    text = f"Its micro-F1 is {value:.2f}; giving each example the same commonest labels has "
+    return value - constant, text + f"{constant:.2f}."
   return None
 
 

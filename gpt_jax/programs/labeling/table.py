@@ -143,11 +143,11 @@ def _find_columns(source: str, texts: tuple[str, ...], label: str) -> tuple[tupl
   if texts and label:
     return texts, label
   try:
-    found = task.with_labels(folder)
+    task = task.with_labels(folder)
   except InputError as error:
     message = str(error).replace("--config.task.columns=NAME,…", "--text=NAME")
     raise InputError(message.replace("--config.task.label", "--label")) from error
-  return found.columns, found.label
+  return task.columns, task.label
 
 
 def _problem(row: Row, columns: Sequence[str], label: str) -> str:
