@@ -144,10 +144,11 @@ def _call_get_config(name: str, path: str, source: str, arguments: tuple[str, ..
   try:
     signature.bind(*arguments)
   except TypeError as error:
-    problem = f"needs an argument: {name}:NAME"
+    names = ", ".join(signature.parameters)
+    problem = f"needs the name of its {names}: {name}:{names.upper()}"
     if arguments:
       problem = f"takes no argument, {arguments[0]!r} was given"
-    raise InputError(f"get_config{signature} {problem}") from error
+    raise InputError(f"get_config {problem}") from error
   return get_config(*arguments)
 
 

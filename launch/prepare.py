@@ -30,9 +30,11 @@ def main():
   from gpt_jax.programs import prepare
 
   prepare.run(PrepareConfig(**{option.name: option.value for option in OPTIONS}), out=OUT.value)
+  source = next(option.value for option in OPTIONS if option.name == "source")
+  config = "configs/story.py" if source == "embedded" else "configs/gpt1_small.py"
   command_line.print_closing(
     f"vocabulary and token files are in {OUT.value}",
-    ("pretrain", {"config": "configs/gpt1_small.py", "data": OUT.value, "workdir": "DIR"}),
+    ("pretrain", {"config": config, "data": OUT.value, "workdir": "DIR"}),
   )
 
 

@@ -322,7 +322,7 @@ CASES = [
   ),
   (
     "finetune --config={launched}/configs/finetune.py --data=x --checkpoint=x --workdir=new",
-    "finetune.py:NAME",
+    "finetune.py:TASK",
   ),
   (
     FINETUNE.format("colla") + " --data=x --checkpoint={pretrained}",

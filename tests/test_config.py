@@ -430,12 +430,12 @@ def test_load(tmp_path):
     (
       "def get_config(task): return Run()",
       "",
-      r"get_config\(task\) needs an argument: .*some\.py:NAME",
+      r"get_config needs the name of its task: .*some\.py:TASK",
     ),
     (
       "def get_config(): return Run()",
       ":cola",
-      r"get_config\(\) takes no argument, 'cola' was given",
+      r"get_config takes no argument, 'cola' was given",
     ),
   ],
 )

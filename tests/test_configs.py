@@ -54,7 +54,7 @@ def test_is_known_by_name_in_every_folder(name, tmp_path, monkeypatch):
 
 
 def test_a_name_without_its_argument():
-  with pytest.raises(InputError, match=r"get_config\(task: .* needs an argument: finetune:NAME"):
+  with pytest.raises(InputError, match=r"get_config needs the name of its task: finetune:TASK"):
     load_config("finetune")
 
 

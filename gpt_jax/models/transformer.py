@@ -312,7 +312,9 @@ class Attention(nn.Module):
   def _project(self, x):
     qkv = self.qkv(x)  # [B, T, 3, H, K]
     qkv = constrain(qkv, "data", None, None, "model")
-    return jnp.moveaxis(qkv, (2, 3), (0, 2))  # three of [B, H, T, K]
+    qkv = jnp.moveaxis(qkv, (2, 3), (0, 2))
+    # Not unpacked, which jax2onnx cannot export under jax 0.11.
+    return qkv[0], qkv[1], qkv[2]  # [B, H, T, K] each
 
   def _keep(self, probabilities):
     self.sow("intermediates", "probabilities", probabilities)

@@ -9,6 +9,7 @@ import datetime
 import itertools
 import math
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.benchmark import PAPER_VOCABULARY
 from gpt_jax.programs.pretrain import PretrainConfig, load_text, make_trainer
-from gpt_jax.training.chips import Chip, find_chip, gpu_kind
+from gpt_jax.training.chips import Chip, find_chip, gpu_kind, gpu_names
 
 EXAMPLES = "examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8"
 TOTAL_STEPS = 10_000  # of the schedule; the program is the same for every length
@@ -107,7 +108,10 @@ def run(
   config, steps_per_epoch = _with_data(config, data)
   devices, kind = find_devices(topology)
   chip = find_chip(kind)
-  print(f"{topology or 'this machine'}: {len(devices)} x {kind}", flush=True)
+  size = f"{config.trunk.parameter_count() / 1e6:,.1f}M parameters"
+  print(f"{topology or 'this machine'}: {len(devices)} x {kind}; {size}", flush=True)
+  if chip is None:
+    print("no time can be said: the speed of this device is not known")
   plans = []
   for changes in _combinations(vary):
     plan = make_plan(override_all(config, changes), devices, chip, steps_per_epoch)
@@ -115,8 +119,9 @@ def run(
     print(describe(plans[-1], price), flush=True)
   fitting = [plan for plan in plans if plan.fits and plan.step_time]
   if len(plans) > 1 and fitting:
-    best = max(fitting, key=lambda plan: plan.tokens / plan.step_time)
-    print("recommended:", " ".join(f"--config.{name}={value}" for name, value in best.changes))
+    best = max(fitting, key=lambda plan: (plan.tokens / plan.step_time, -plan.memory))
+    settings = " ".join(f"--config.{name}={value}" for name, value in best.changes)
+    print("recommended, as the fastest that fits, then that with the least memory:", settings)
   if out:
     write_json(out, {"topology": topology, "plans": [plan._asdict() for plan in plans]})
   return plans
@@ -159,6 +164,10 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
       raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
     return [None] * int(shape), kind
+  if not re.fullmatch(r"(v|tpu)\d\w*", name):
+    raise InputError(
+      f"--topology={topology}: {name} is not known; GPUs are {', '.join(gpu_names())} ({EXAMPLES})"
+    )
   try:
     import libtpu  # noqa: F401  # the extra tpu
   except ImportError as error:
@@ -189,9 +198,9 @@ def describe(plan: Plan, price: float = 0.0) -> str:
     lines.append(f"  traffic  {moved} MB a device and step")
   if plan.bounds:
     bound = max(plan.bounds, key=plan.bounds.__getitem__)
-    parts = ", ".join(f"{name} {1000 * time:.1f}" for name, time in plan.bounds.items() if time)
+    parts = ", ".join(f"{name} {1000 * time:.1f} ms" for name, time in plan.bounds.items() if time)
     speed = plan.tokens / plan.step_time
-    lines.append(f"  step     at least {1000 * plan.step_time:.1f} ms ({bound}; ms: {parts})")
+    lines.append(f"  step     at least {1000 * plan.step_time:.1f} ms, bound by {bound} ({parts})")
     lines.append(f"  speed    at most {speed:,.0f} tokens/s")
     if plan.steps:
       duration = datetime.timedelta(seconds=round(plan.steps * plan.step_time))

@@ -141,10 +141,13 @@ def _calibration(
   if calibrate:
     try:
       calibration = ensemble.calibration()
-      log(
-        f"probabilities are scaled by the temperature {calibration.temperature:.3f}, found on "
-        f"{calibration.source} (--nocalibrate leaves them as they are)"
-      )
+      if calibration.temperature == 1:
+        log(f"probabilities are not scaled: no temperature was better on {calibration.source}")
+      else:
+        log(
+          f"probabilities are scaled by the temperature {calibration.temperature:.3f}, found on "
+          f"{calibration.source} (--nocalibrate leaves them as they are)"
+        )
     except MissingInput as reason:
       log(f"probabilities are not calibrated: {reason}")
   if precision is not None:

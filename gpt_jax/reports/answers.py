@@ -130,8 +130,8 @@ def _gain_over_constant(run: Record) -> tuple[float, str] | None:
     return 1 - value / max(constant, 1e-300), text + f"set gives {short(constant)}."
   value, constant = run.best.get("dev_micro_f1"), run.best.get("dev_baseline_micro_f1")
   if isinstance(value, (int, float)) and isinstance(constant, (int, float)):
-    text = f"Its micro-F1 is {value:.2f}; giving each example the same commonest labels has "
-    return value - constant, text + f"{constant:.2f}."
+    text = "Giving each example the same commonest labels has a micro f1 of "
+    return value - constant, text + f"{constant:.1%}."
   return None
 
 
@@ -248,7 +248,7 @@ def _gets_wrong(run: Record) -> Answer:
     text += f" Held-out loss is {gap:.2f} nats above the training loss: it has memorized some of "
     return Answer(question, "Unseen text", text + "the training text.", "bad")
   text += f" Held-out and training loss are {abs(gap):.2f} nats apart: it does not memorize."
-  return Answer(question, f"One of {perplexity} choices a token", text, "plain")
+  return Answer(question, f"As unsure as among {perplexity} tokens", text, "plain")
 
 
 def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
@@ -276,14 +276,14 @@ def mislabeled(run: Record) -> str:
   if run.n_doubtful:
     rows = "label looks" if run.n_doubtful == 1 else "labels look"
     return (
-      f"{run.n_doubtful:,} {rows} wrong: the model gives each less than {DOUBTFUL:.0%}. Read these "
-      "rows first."
+      f"{run.n_doubtful:,} {rows} wrong, if the model is not too sure of itself: it gives each "
+      f"less than {DOUBTFUL:.0%}. Read these rows first."
     )
   if not run.wrong:
     return ""
   lowest = min(row.chance for row in run.wrong)
   return (
-    f"No label looks wrong: the model gives each at least {lowest:.0%}, so its errors are more "
+    f"No label looks wrong: the model gives each at least {lowest:.1%}, so its errors are more "
     "likely its own."
   )
 
@@ -347,7 +347,7 @@ def confusions(labels: Labels) -> list[tuple[int, str, str]]:
 
 def format_metric(name: str, value: float) -> str:
   """A value as its metric is printed: shares in percent, losses with three decimals."""
-  if name.endswith(("loss", "_bits_per_byte")):
+  if name.endswith(("loss", "_bits_per_byte", "_r2", "_pearson", "_spearman")):
     return f"{value:.3f}" if abs(value) < 1000 else short(value)
   if name.startswith("dev_") and abs(value) <= 1 and not is_error(name):
     return f"{value:.1%}"

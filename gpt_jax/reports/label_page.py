@@ -4,6 +4,8 @@ As in page.py, autoescape is on and nothing is marked as safe.
 """
 
 import dataclasses
+import os
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +70,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
       matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
       curve=_curve(result["curve"]),
       suspects=[_view(suspect) for suspect in suspects],
+      checkpoint=shlex.quote(os.path.abspath(result["checkpoint"])),
     )
   )
   # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
@@ -79,8 +82,8 @@ def about_choice(result: dict[str, Any]) -> str:
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
   if result["chosen"] == "tfidf":
     about += (
-      " For this table the simple model is better than the checkpoint; one that has been "
-      "pre-trained on more text, or with a longer context, may change that."
+      " A checkpoint that has been pre-trained on more text, or with a longer context, may change "
+      "that; the table below shows whether the difference is more than chance."
     )
   return about
 

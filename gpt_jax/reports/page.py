@@ -236,7 +236,9 @@ def _charts(run: Record) -> list[Drawn | None]:
       lines.append(Line(label, *run.series(name), color=1, style="dots"))
   unigram = run.unigram_entropy
   levels = [Level(f"unigram entropy {unigram:.2f}", unigram)] if unigram else []
-  loss = chart.draw("Loss", "nats", lines, levels, may_be_log=True)
+  # The loss of a regression task is a squared error.
+  unit = "" if "dev_baseline_rmse" in run.best else "nats"
+  loss = chart.draw("Loss", unit, lines, levels, may_be_log=True)
   return [_with_refusals(run, loss), _metric_chart(run)]
 
 

@@ -56,5 +56,13 @@ def find_chip(device_kind: str) -> Chip | None:
 
 def gpu_kind(name: str) -> str | None:
   """JAX's name of a GPU, from a short one such as h100; None if it is not known."""
-  kinds = {kind.split()[-1].lower(): kind for kind in _GPUS}
-  return kinds.get(name.lower())
+  return _by_short_name().get(name.lower())
+
+
+def gpu_names() -> list[str]:
+  """The short names that gpu_kind knows."""
+  return sorted(_by_short_name())
+
+
+def _by_short_name() -> dict[str, str]:
+  return {kind.split()[-1].lower(): kind for kind in _GPUS}

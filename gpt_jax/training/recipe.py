@@ -65,14 +65,12 @@ def with_recipe(
   model = f"for a model of {format_size(parameters)} parameters"
   lines = []
   if optim.learning_rate is None:
-    lines.append(
-      f"learning rate {chosen.learning_rate:g} ({model}; --config.optim.learning_rate sets it)"
-    )
+    lines.append(f"learning rate {chosen.learning_rate:g} ({model}; optim.learning_rate sets it)")
     optim = dataclasses.replace(optim, learning_rate=chosen.learning_rate)
   if optim.warmup_share is None:
     share = 0.0 if optim.warmup_steps else chosen.warmup_share
     if share:
-      lines.append(f"warm-up {share:.1%} of the run ({model}; --config.optim.warmup_share sets it)")
+      lines.append(f"warm-up {share:.1%} of the run ({model}; optim.warmup_share sets it)")
     optim = dataclasses.replace(optim, warmup_share=share)
   if not train.steps and not train.epochs:
     lines.append(

@@ -66,7 +66,7 @@ def test_plans_side_by_side(tmp_path, capsys):
   assert [dict(made.changes)["data.batch_size"] for made in plans] == ["64", "64", "128", "128"]
   text = capsys.readouterr().out
   assert "h100:8: 8 x NVIDIA H100" in text and "by a formula" in text
-  assert "recommended: --config.data.batch_size=" in text
+  assert "least memory: --config.data.batch_size=128 --config.train.remat=full" in text
   # 8 devices at 3.6 an hour: 0.008 a second.
   seconds = 1000 * plans[0].step_time
   assert f"{0.008 * round(seconds):,.2f} at 3.6 a device and hour" in text
@@ -104,6 +104,7 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
   [
     ({"topology": "h100"}, "--topology=h100: name the number of GPUs, such as h100:8"),
     ({"topology": "h100:0"}, "name the number of GPUs"),
+    ({"topology": "h900:8"}, "h900 is not known; GPUs are a100, b200, h100, h200, l4, t4, v100 "),
     ({"topology": "v5e:4x4"}, r"--topology=v5e:4x4: needs libtpu: pip install 'gpt_jax\[tpu\]'"),
     ({"vary": ["nothing"]}, "--vary=nothing: must be FIELD=VALUE,VALUE,…"),
     ({"vary": ["data.nothing=1"]}, "nothing"),

@@ -392,7 +392,7 @@ def test_an_ensemble_is_the_mean_of_its_seeds(finetuned, texts, tmp_path, capsys
   capsys.readouterr()
   scaled = predict.run(finetuned.workdir, texts, str(tmp_path / "workdir.tsv"))
   assert predict.run(seeds, texts, str(tmp_path / "seeds.tsv")) == scaled
-  assert "scaled by the temperature" in capsys.readouterr().err
+  assert "on 30 dev rows" in capsys.readouterr().err
   np.testing.assert_array_equal(
     probabilities_of(scaled).argmax(-1), probabilities_of(mean).argmax(-1)
   )

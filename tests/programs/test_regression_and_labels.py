@@ -310,7 +310,7 @@ def test_the_report_compares_with_the_baseline(trained):
   pytest.importorskip("jinja2")
   for run, words in (
     (trained.prices, "always answering the mean of the training set"),
-    (trained.topics, "giving each example the same commonest labels"),
+    (trained.topics, "Giving each example the same commonest labels"),
   ):
     write_report(run.workdir)
     with open(f"{run.workdir}/report.html", encoding="utf-8") as file:

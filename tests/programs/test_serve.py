@@ -579,7 +579,9 @@ def test_signals_end_the_server_while_it_works(finetuned, number, code):
 
     answers = asyncio.run(interrupt())
     assert process.wait(30) == code
-    assert any(b"the server is stopping" in answer for answer in answers)
+    # What runs may end; the rest is told.
+    for answer in answers:
+      assert b"[DONE]" in answer or b"the server is stopping" in answer
     errors = process.stderr.read()
     assert errors == ("interrupted\n" if number == signal.SIGINT else "")
 
