@@ -75,7 +75,7 @@ def with_recipe(
   if not train.steps and not train.epochs:
     lines.append(
       f"{counted(chosen.epochs, 'epoch')} of {counted(steps_per_epoch, 'update')} ({model}; "
-      "--config.train.epochs sets them)"
+      "train.epochs sets them)"
     )
     train = dataclasses.replace(train, epochs=chosen.epochs)
   return optim, train, lines

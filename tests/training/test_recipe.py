@@ -35,9 +35,8 @@ def test_what_is_open_is_set_and_told():
   assert (optim.learning_rate, optim.warmup_share, train.epochs, train.steps) == (1e-3, 0.1, 14, 0)
   assert lines == [
     "learning rate 0.001 (for a model of 2.5M parameters; optim.learning_rate sets it)",
-    "warm-up 10.0% of the run (for a model of 2.5M parameters; --config.optim.warmup_share sets "
-    "it)",
-    "14 epochs of 75 updates (for a model of 2.5M parameters; --config.train.epochs sets them)",
+    "warm-up 10.0% of the run (for a model of 2.5M parameters; optim.warmup_share sets it)",
+    "14 epochs of 75 updates (for a model of 2.5M parameters; train.epochs sets them)",
   ]
 
 
