@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import pathlib
+import re
 import sys
 import threading
 import time
@@ -31,6 +32,9 @@ from jax.experimental import multihost_utils
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified, with_checksum
 from gpt_jax.parallel.processes import is_main_process
+
+# Workdirs in the workdir of several seeds or folds, or of launch/label.py.
+_WORKDIR_INSIDE = re.compile(r"(seed|fold)_\d+|finetuned|probe")
 
 
 class Damaged(Exception):
@@ -489,9 +493,9 @@ def _locate(path: str) -> list[str]:
       raise InputError(
         f"{workdir}: a TF-IDF classifier of launch/label.py; only launch/predict.py reads it"
       )
-    runs = sorted(name for name in names if name.startswith(("seed_", "fold_")))
-    hint = "a workdir, <workdir>/best or <workdir>/checkpoints/<step>"
-    if runs:  # of several seeds or folds, each with a workdir of its own
+    runs = sorted(name for name in names if _WORKDIR_INSIDE.fullmatch(name))
+    hint = "a workdir, WORKDIR/best or WORKDIR/checkpoints/STEP"
+    if runs:  # each is a workdir of its own
       example = os.path.join(workdir, runs[0], *(["best"] if best else []))
       hint = f"one of its runs, such as {example}"
     raise InputError(f"no checkpoint in {workdir}: give {hint}")

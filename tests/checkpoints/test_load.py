@@ -121,15 +121,16 @@ def test_a_checkpoint_taken_out_of_its_run(copy, tmp_path):
 
 @pytest.mark.parametrize("place", ["", "/best", "/checkpoints/3"])
 def test_nothing_there(tmp_path, place):
-  with pytest.raises(InputError, match="no checkpoint in .*: give a workdir, <workdir>/best or"):
+  with pytest.raises(InputError, match="no checkpoint in .*: give a workdir, WORKDIR/best or"):
     load_model(str(tmp_path / "run") + place)
 
 
 @pytest.mark.parametrize("place", ["", "/best"])
-def test_a_run_of_several_seeds_names_one(tmp_path, place):
-  (tmp_path / "seed_0").mkdir()
+@pytest.mark.parametrize("folder", ["seed_0", "fold_0", "finetuned"])
+def test_a_folder_of_runs_names_one(tmp_path, place, folder):
+  (tmp_path / folder).mkdir()
   with pytest.raises(
-    InputError, match=f"no checkpoint in .*: give one of its runs, such as .*/seed_0{place}$"
+    InputError, match=f"no checkpoint in .*: give one of its runs, such as .*/{folder}{place}$"
   ):
     load_model(str(tmp_path) + place)
 
