@@ -65,7 +65,7 @@ def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, capsys):
   )
   results = run(finetuned, config, tmp_path / "run")
   log = capsys.readouterr().err
-  assert "learning rate 0.001 (for a model of 0.0M parameters; --config.optim.learning_rate" in log
+  assert "learning rate 0.001 (for a model of 0.0M parameters; optim.learning_rate sets it" in log
   assert "epochs" not in log  # train.steps is set
   optim = saved_config(tmp_path / "run")["optim"]
   assert (optim["learning_rate"], optim["warmup_share"]) == (1e-3, 0.1)
