@@ -114,8 +114,7 @@ def _learned_labels(run: Record) -> tuple[str, str, str]:
   if gain > 0:
     text += f" The difference is within two standard errors ({200 * error:.1f} points)."
     return "Not clearly", text, "plain"
-  advice = " Try a larger optim.learning_rate or more train.epochs."
-  return "No", text + advice, "bad"
+  return "No", text, "bad"
 
 
 def _gain_over_constant(run: Record) -> tuple[float, str] | None:
@@ -300,7 +299,8 @@ def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
       return Answer(question, "Start again", text, "plain")
     return Answer(question, "Let it go on", "The same command goes on with this run.", "plain")
   if learned.tone == "bad":
-    text = "Another optim.learning_rate (a third, or three times this one) or a longer warm-up."
+    text = "Another optim.learning_rate (a third, or three times this one) or a longer warm-up"
+    text += "; then a checkpoint that was pre-trained for longer." if run.task else "."
     return Answer(question, "Change the learning rate", text, "plain")
   if run.task is None:
     return _next_of_text(run, question, stopped)

@@ -95,11 +95,13 @@ def about_threshold(threshold: dict[str, Any]) -> str:
     return f"A precision of {asked:.0%} cannot be promised, and no lower one from 50 %."
   dev, test = threshold["dev"], threshold["test"]
   share = f"{test['correct'] / test['given']:.1%}" if test["given"] else "–"
+  above = f"With a probability of {threshold['value']:.3f} or more"
+  if dev["given"] == dev["rows"]:
+    above = "Without a threshold"
   about = (
-    f"With a probability of {threshold['value']:.3f} or more, {dev['correct']:,} of "
-    f"{dev['given']:,} dev rows are right, which promises {threshold['precision']:.1%} on new rows "
-    f"like these. On the test set {test['given']:,} of {test['rows']:,} rows are above, and "
-    f"{share} of them are right."
+    f"{above}, {dev['correct']:,} of {dev['given']:,} dev rows are right, which promises "
+    f"{threshold['precision']:.1%} on new rows like these. On the test set {test['given']:,} of "
+    f"{test['rows']:,} rows are above, and {share} of them are right."
   )
   if "problem" in threshold:
     about = f"{asked:.1%} cannot be promised with so few dev rows, or so many errors. {about}"
