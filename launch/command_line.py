@@ -139,7 +139,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     completion.answer(_own_flags())
   _catch_interrupts()
   try:
-    argv = _name_value(sys.argv, positional) if positional else sys.argv
+    argv = _with_flag_name(sys.argv, positional) if positional else sys.argv
     if _parse(argv, main.__globals__["__doc__"]):
       _tune_malloc()
       _set_up_jax()
@@ -285,7 +285,7 @@ def _take_changes(argv: list[str]) -> list[str]:
   return left
 
 
-def _name_value(argv: list[str], name: str) -> list[str]:
+def _with_flag_name(argv: list[str], name: str) -> list[str]:
   """Puts --name= before the only argument that is no flag, unless the flag is there already."""
   words = _stray_words(argv)
   if len(words) != 1 or any(re.match(rf"--?{name}(=|$)", argument) for argument in argv):

@@ -33,6 +33,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified, with_checksum
 from gpt_jax.parallel.processes import is_main_process
 
+TFIDF_FILE = "classifier.npz"  # in a folder that launch/label.py wrote; see inference/
 # Workdirs in the workdir of several seeds or folds, or of launch/label.py.
 _WORKDIR_INSIDE = re.compile(r"(seed|fold)_\d+|finetuned|probe")
 
@@ -489,7 +490,7 @@ def _locate(path: str) -> list[str]:
   folders = _step_folders(os.path.join(workdir, "checkpoints"))
   if not folders:
     names = _names(workdir)
-    if "classifier.npz" in names:
+    if TFIDF_FILE in names:
       raise InputError(
         f"{workdir}: a TF-IDF classifier of launch/label.py; only launch/predict.py reads it"
       )

@@ -99,12 +99,15 @@ class Ensemble:
     """
     if len(self.members) == 1 and META in self.members[0].meta:
       return Calibration(find_temperature(self.members[0]), "the dev rows of the run")
-    sets = [read_dev_set(member.folder, self.task.labels, member.step) for member in self.members]
-    rows = sum(len(each.where) for each in sets)
-    if len(sets) > 1 and len({place for each in sets for place in each.where}) == rows:
-      probabilities = np.concatenate([each.probabilities for each in sets])
-      classes = np.concatenate([each.classes for each in sets])
-      source = f"the {rows:,} dev rows of {len(sets)} folds, for each model"
+    dev_sets = [
+      read_dev_set(member.folder, self.task.labels, member.step) for member in self.members
+    ]
+    rows = [place for dev_set in dev_sets for place in dev_set.where]
+    held_out_once = len(set(rows)) == len(rows)
+    if len(dev_sets) > 1 and held_out_once:
+      probabilities = np.concatenate([dev_set.probabilities for dev_set in dev_sets])
+      classes = np.concatenate([dev_set.classes for dev_set in dev_sets])
+      source = f"the {len(rows):,} dev rows of {len(dev_sets)} folds, for each model"
       return Calibration(fit_temperature(probabilities, classes), source, of_members=True)
     dev = self.dev_set()
     return Calibration(dev.temperature, f"{len(dev.classes):,} dev rows")

@@ -45,7 +45,6 @@ def continuations(
   Raises:
     InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
   """
-  _check(prompts, max_tokens, temperature, top_k, top_p, seed, num_samples)
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
   model, params = loaded.language_model(), jax.device_put(loaded.params)
@@ -76,7 +75,6 @@ def write(
   Raises:
     InputError: as continuations, before the first piece.
   """
-  _check(prompts, max_tokens, temperature, top_k, top_p, seed, num_samples)
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
   model, params = loaded.language_model(), jax.device_put(loaded.params)
@@ -110,7 +108,6 @@ def search(
     InputError: an empty prompt, a value that is not allowed, a prompt that with max_tokens does not
       fit into the context, or a model that is not causal.
   """
-  _check(prompts, max_tokens, 0.0, 0, 1.0, 0, 1)
   if not 1 <= beams <= _MOST_BEAMS:
     raise InputError(f"--beams={beams}: must be from 1 to {_MOST_BEAMS}")
   if not abs(length_penalty) < float("inf"):
@@ -128,7 +125,12 @@ def search(
 def _begin(
   loaded: LoadedModel, prompts: Sequence[str], settings: Sampling, num_samples: int
 ) -> list[Text]:
-  """The texts to continue; number i has the seed of the settings + i."""
+  """The texts to continue; number i has the seed of the settings + i.
+
+  Raises:
+    InputError: no prompt, or a value that is not allowed.
+  """
+  _check(prompts, settings, num_samples)
   texts: list[Text] = []
   for number, ids in enumerate(loaded.tokenizer.encode_many(list(prompts)), 1):
     if not len(ids):
@@ -159,21 +161,14 @@ class Writer:
     return new
 
 
-def _check(
-  prompts: Sequence[str],
-  max_tokens: int,
-  temperature: float,
-  top_k: int,
-  top_p: float,
-  seed: int,
-  num_samples: int,
-) -> None:
+def _check(prompts: Sequence[str], settings: Sampling, num_samples: int) -> None:
+  s = settings
   for name, value, allowed, wanted in (
-    ("max_tokens", max_tokens, max_tokens >= 1, "at least 1"),
-    ("temperature", temperature, 0 <= temperature < float("inf"), "at least 0"),
-    ("top_k", top_k, top_k >= 0, "at least 0"),
-    ("top_p", top_p, 0 < top_p <= 1, "above 0 and at most 1"),
-    ("seed", seed, 0 <= seed < 2**31, "from 0 to 2^31 - 1"),
+    ("max_tokens", s.max_tokens, s.max_tokens >= 1, "at least 1"),
+    ("temperature", s.temperature, 0 <= s.temperature < float("inf"), "at least 0"),
+    ("top_k", s.top_k, s.top_k >= 0, "at least 0"),
+    ("top_p", s.top_p, 0 < s.top_p <= 1, "above 0 and at most 1"),
+    ("seed", s.seed, 0 <= s.seed < 2**31, "from 0 to 2^31 - 1"),
     ("num_samples", num_samples, num_samples >= 1, "at least 1"),
   ):
     if not allowed:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.formats import npz
+from gpt_jax.checkpoints.store import TFIDF_FILE
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
@@ -24,7 +25,6 @@ from gpt_jax.inference.linear_classifier import Linear, Tfidf
 from gpt_jax.tasks.encoding import Encoded, Example
 from gpt_jax.tasks.table import TableTask
 
-FILE = "classifier.npz"
 _STEP = 0  # of dev_report
 
 
@@ -69,7 +69,7 @@ class TfidfClassifier(Ensemble):
 
 def is_tfidf(checkpoint: str) -> bool:
   """Whether this is a folder that save_tfidf wrote; WORKDIR/best means the folder itself."""
-  return os.path.isfile(os.path.join(checkpoint, FILE))
+  return os.path.isfile(os.path.join(checkpoint, TFIDF_FILE))
 
 
 def save_tfidf(
@@ -90,7 +90,7 @@ def save_tfidf(
   for name, (terms, weights) in tfidf.terms.items():
     arrays |= {f"{name}/terms": _to_bytes("\n".join(terms)), f"{name}/idf": weights}
   arrays |= {"kernel": linear.kernel, "bias": linear.bias}
-  with atomic_file(os.path.join(folder, FILE), "wb") as file:
+  with atomic_file(os.path.join(folder, TFIDF_FILE), "wb") as file:
     np.savez(file, **arrays)
   classifier = load_tfidf(folder)
   encoded = classifier.encode(dev)
@@ -100,7 +100,7 @@ def save_tfidf(
 
 def load_tfidf(folder: str) -> TfidfClassifier:
   """Reads the classifier. Raises InputError if the file is damaged, or without scikit-learn."""
-  path = os.path.join(folder, FILE)
+  path = os.path.join(folder, TFIDF_FILE)
   try:
     npz.describe(path)
     with np.load(path, allow_pickle=False) as file:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from gpt_jax.errors import counted
 from gpt_jax.reports.record import Record
 
 
@@ -23,9 +24,9 @@ def status(run: Record) -> str:
   """One clause: finished, stopped early, interrupted, …"""
   total, done = run.total_steps, run.steps_done
   if total is None:
-    return f"{done:,} {'step' if done == 1 else 'steps'}"
+    return counted(done, "step")
   if done >= total:
-    return f"finished, {total:,} {'step' if total == 1 else 'steps'}"
+    return f"finished, {counted(total, 'step')}"
   if run.result:
     return f"stopped early, at step {done:,} of {total:,}"
   how = {"interrupted": "interrupted", "error": "ended by an error"}
