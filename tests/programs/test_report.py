@@ -451,6 +451,8 @@ def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped, fol
   given = answers(run)
   verdicts = given[0].verdict, given[1].verdict, given[3].verdict
   assert verdicts == (learned, stopped, following), given
+  if stopped == "Step 80":  # and not "best at" another step
+    assert "hardly improved after step 80; its best value, 1.999, is of step 100" in given[1].text
 
 
 def test_a_classifier_at_the_majority_has_not_learned(seed):
@@ -507,6 +509,12 @@ def test_a_chart_has_its_points_where_their_values_are():
   assert drawn.paths[0]["d"] == "M0.0 250.0L500.0 750.0L1000.0 500.0"
   assert drawn.rows == [["0", "3"], ["50", "1"], ["100", "2"]]
   assert all(0 <= place <= 100 for place, _ in [*drawn.x_ticks, *drawn.y_ticks])
+
+
+@pytest.mark.parametrize("style", ["thin", "dots"])
+def test_a_single_point_is_a_dot(style):
+  drawn = chart.draw("Loss", "nats", [chart.Line("loss", [5], [3.0], style=style)])
+  assert [path["d"] for path in drawn.paths if path["style"] == "points"] == ["M1000.0 500.0h0"]
 
 
 def test_a_gap_interrupts_a_line():
