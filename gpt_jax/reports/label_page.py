@@ -79,7 +79,12 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
 
 def about_choice(result: dict[str, Any]) -> str:
   """Which model predicts, and why."""
+  accuracies = [model["dev"]["accuracy"] for model in result["models"]]
+  equals = accuracies.count(max(accuracies)) > 1
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
+  if equals:
+    about = f"The {TITLES[result['chosen']]} predicts: no model has a higher dev accuracy, and of "
+    about += "equals the one with the higher macro F1 is taken, then the simpler one."
   if result["chosen"] == "tfidf":
     about += (
       " A checkpoint that has been pre-trained on more text, or with a longer context, may change "

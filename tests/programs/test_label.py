@@ -138,7 +138,11 @@ def test_the_choice_of_tfidf_is_neither_praised_nor_blamed(labeled):
   page = render(result | {"chosen": "tfidf"}, [], "run")
   card = page[page.index("Is it better than TF-IDF?") - 100 :][:600]
   assert 'class="answer plain"' in card and "no, so TF-IDF predicts" in card
-  assert "TF-IDF is right in 90.0%, the fine-tuned checkpoint in 80.0%." in card
+  assert "TF-IDF is right in 90.0%, the fine-tuned checkpoint in 80.0%. The TF-IDF" in card
+  assert "has the highest dev accuracy" in card
+  result["models"][1]["dev"]["accuracy"] = 0.9
+  page = render(result | {"chosen": "tfidf"}, [], "run")
+  assert "no model has a higher dev accuracy" in page and "has the highest" not in page
 
 
 @pytest.mark.parametrize("name", ["tfidf", "probe/best", "finetuned/best"])

@@ -28,7 +28,8 @@ from gpt_jax.programs import finetune, plot, pretrain, report
 from gpt_jax.reports import chart, reference
 from gpt_jax.reports.answers import answers
 from gpt_jax.reports.record import read_run
-from gpt_jax.training.history import curve
+from gpt_jax.reports.status import ending
+from gpt_jax.training.history import curve, write_plan
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
 
@@ -337,6 +338,17 @@ def test_a_killed_run_shows_its_command(make_folder):
   page = Page(Path(report.run([str(folder)])))
   assert "Stopped or still running at step 40 of 100 (40%)" in page.text
   assert "No state is saved" in page.text and command in page.paragraphs
+
+
+def test_a_run_within_label_goes_on_with_the_command_of_label(make_folder, monkeypatch):
+  folder = make_folder("finetuned", [(4, {"loss": 3.0})])
+  monkeypatch.setattr(sys, "argv", ["launch/label.py", "my own.csv", "--workdir=runs/my"])
+  write_plan(str(folder), 10, 0, None)
+  shown = ending(read_run(str(folder)))
+  assert shown.command == "python launch/label.py 'my own.csv' --workdir=runs/my"
+  monkeypatch.setattr(sys, "argv", ["my_script.py"])
+  write_plan(str(folder), 10, 0, None)
+  assert ending(read_run(str(folder))).command == ""
 
 
 def test_finetuning_that_is_interrupted_has_a_report(finetuned, tmp_path, monkeypatch):
