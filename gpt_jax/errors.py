@@ -1,8 +1,10 @@
-"""Errors in a user's input: launch/ prints their single line and exits with code 2; counts in
-messages.
+"""Errors in a user's input: launch/ prints their single line and exits with code 2; the nearest
+valid names and counts in messages.
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _LONGEST_WORD, _LONGEST = 200, 1000  # characters
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
@@ -25,6 +27,25 @@ class InputError(ValueError):
 
 class MissingInput(InputError):
   """A missing file or folder; the caller may try another."""
+
+
+def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 3) -> str:
+  """For the end of a message about an unknown name: "; did you mean NAME or NAME?", of the nearest
+  valid names in any case, or "" if none is near.
+
+  Args:
+    name: what was given.
+    valid: what could have been.
+    prefix: written before each name, such as "--".
+    most: names in the answer.
+  """
+  by_folded: dict[str, str] = {}
+  for word in valid:
+    by_folded.setdefault(word.casefold(), word)
+  near = difflib.get_close_matches(name.casefold(), by_folded, n=most)
+  if not near:
+    return ""
+  return f"; did you mean {' or '.join(prefix + by_folded[word] for word in near)}?"
 
 
 def counted(number: int, noun: str) -> str:

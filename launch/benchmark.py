@@ -11,7 +11,7 @@ from absl import flags
 
 import command_line
 
-CONFIG = command_line.define_config(default="gpt1")
+CONFIG = command_line.define_config(default="gpt1", takes="PretrainConfig")
 BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", 0, "rows per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
 )

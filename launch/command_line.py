@@ -5,7 +5,6 @@ import ast
 import contextlib
 import ctypes
 import datetime
-import difflib
 import errno
 import importlib.util
 import itertools
@@ -24,7 +23,7 @@ from absl import flags
 
 import usage
 from gpt_jax.config import describe_config, fields_of, load_config, named_configs, override_all
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import refuse_url
 
 # Flags defined by functions of this file belong to the script that calls them.
@@ -49,6 +48,7 @@ _CHECKPOINT = (
 _default_format = warnings.formatwarning
 _began = time.monotonic()
 _at_end: list[Callable[[bool], None]] = []  # called with whether the program ends as it should
+_config_names: list[str] = []  # of configs/, which the program takes
 _changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
 
 
@@ -62,16 +62,34 @@ class _Config:
     return override_all(load_config(FLAGS.config), _changes)
 
 
-def define_config(default: str | None = None) -> _Config:
-  """Defines --config, --config.NAME=VALUE and --print_config."""
+def define_config(default: str | None = None, takes: str = "") -> _Config:
+  """Defines --config, --config.NAME=VALUE and --print_config.
+
+  Args:
+    default: of --config; None: it is required.
+    takes: the class of the configs that the program takes; "": of any.
+  """
+  _config_names.extend(_configs_of(takes))
   help = (
-    f"{', '.join(named_configs())}, or a Python file with get_config(); plus :ARGUMENT if it takes "
+    f"{', '.join(_config_names)}, or a Python file with get_config(); plus :ARGUMENT if it takes "
     "one; --config.NAME=VALUE changes a field"
   )
   flags.DEFINE_string("config", default, help, required=default is None)
   listing = "list every field of the config, with the default and the file's value if they differ"
   flags.DEFINE_boolean("print_config", False, listing)
   return _Config()
+
+
+def _configs_of(takes: str) -> list[str]:
+  """Names of the files in configs/ whose source has the name of a class: running all of them would
+  import JAX.
+  """
+  names = []
+  for name, path in named_configs().items():
+    with open(path, encoding="utf-8") as file:
+      if takes in file.read():
+        names.append(name)
+  return names
 
 
 def define_workdir() -> flags.FlagHolder[str]:
@@ -136,11 +154,11 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
     import completion
 
-    completion.answer(_own_flags())
+    completion.answer(_own_flags(), _config_names)
   _catch_interrupts()
   try:
     argv = _with_flag_name(sys.argv, positional) if positional else sys.argv
-    if _parse(argv, main.__globals__["__doc__"]):
+    if _parse(argv, main.__globals__["__doc__"], positional):
       _tune_malloc()
       _set_up_jax()
       warnings.formatwarning = _format_warning
@@ -227,10 +245,10 @@ def _out_of_memory(error: str) -> str:
   return f"{message}; use {', '.join(fields)}, or a smaller config.trunk"
 
 
-def _parse(argv: list[str], doc: str) -> bool:
+def _parse(argv: list[str], doc: str, positional: str | None) -> bool:
   """Parses the flags; False if --help or --print_config was answered instead."""
   if {"help", "h", "helpfull"} & {word.lstrip("-") for word in argv[1:] if word.startswith("-")}:
-    print(usage.describe(doc, _own_flags()))
+    print(usage.describe(doc, _own_flags(), positional))
     return False
   argv = _take_changes(argv)
   missing: list[str] = []
@@ -242,7 +260,7 @@ def _parse(argv: list[str], doc: str) -> bool:
     missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
     rest = _stray_words(argv)
     if not missing:
-      raise InputError(re.sub(r"^flag (--\w+)=(.*?): ", r"\1=\2: ", str(error))) from error
+      raise InputError(_illegal_value(str(error))) from error
   except flags.Error as error:
     raise InputError(str(error)) from error
   if rest:
@@ -262,6 +280,21 @@ def _parse(argv: list[str], doc: str) -> bool:
       f"missing {', '.join('--' + name for name in missing)} (--help describes the flags)"
     )
   return True
+
+
+def _illegal_value(message: str) -> str:
+  """absl's message about the value of a flag, with Python's about a number in our words."""
+  message = re.sub(r"^flag (--\w+)=(.*?): ", r"\1=\2: ", message, flags=re.DOTALL)
+  for words, wanted in (
+    ("invalid literal for int()", "an integer"),
+    ("could not convert string to float", "a number"),
+    ("Non-boolean argument to boolean flag", "true or false"),
+  ):
+    given, found, _ = message.partition(f": {words}")
+    given, also_found, _ = given.partition(f": ('{words}")  # a tuple, for booleans
+    if found or also_found:
+      return f"{given}: should be {wanted}"
+  return message
 
 
 def _take_changes(argv: list[str]) -> list[str]:
@@ -314,14 +347,16 @@ def _unknown(name: str) -> str:
   names = [flag.name for flag in _own_flags()]
   if _RENAMED.get(name) in names:
     return f"--{name} is now --{_RENAMED[name]}"
-  near = difflib.get_close_matches(name, names, n=2)
+  guess = did_you_mean(name, names, prefix="--", most=2)
+  fields: list[str] = []
   if "." in name and "config" in names:
-    near = [f"config.{name}"]
-  elif not near and "config" in names and FLAGS["config"].value:
+    fields = [name]
+  elif not guess and "config" in names and FLAGS["config"].value:
     with contextlib.suppress(InputError):  # of a file that cannot be read
-      fields = [field for field, *_ in fields_of(load_config(FLAGS["config"].value))]
-      near = [f"config.{field}" for field in fields if field.rpartition(".")[2] == name]
-  guess = f"; did you mean {' or '.join('--' + word for word in near)}?" if near else ""
+      paths = [path for path, *_ in fields_of(load_config(FLAGS["config"].value))]
+      fields = [path for path in paths if path.rpartition(".")[2] == name]
+  if fields:
+    guess = f"; did you mean {' or '.join(f'--config.{field}' for field in fields)}?"
   return f"unknown flag --{name}{guess} (--help lists the flags)"
 
 

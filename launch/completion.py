@@ -1,18 +1,24 @@
 """Completion of flags, config names and config fields in the shell, by the package argcomplete."""
 
 import argparse
+import functools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from gpt_jax.config import fields_of, load_config, named_configs
+from gpt_jax.config import fields_of, load_config
 from gpt_jax.errors import InputError
 
 
-def answer(own_flags: Iterable[flags.Flag]) -> None:
-  """Writes the completions of the line in $COMP_LINE to the shell, and exits."""
+def answer(own_flags: Iterable[flags.Flag], configs: Sequence[str]) -> None:
+  """Writes the completions of the line in $COMP_LINE to the shell, and exits.
+
+  Args:
+    own_flags: of the program.
+    configs: names that --config takes, beside files.
+  """
   try:
     import argcomplete
   except ImportError:  # the shell's own argcomplete asks, but this environment has none
@@ -22,15 +28,16 @@ def answer(own_flags: Iterable[flags.Flag]) -> None:
     action = "store_true" if flag.boolean else "store"
     option = parser.add_argument(f"--{flag.name}", action=action, help=flag.help)
     if flag.name == "config":
-      option.completer = _config_files  # type: ignore[attr-defined]  # argcomplete's interface
+      completer = functools.partial(_config_files, configs)
+      option.completer = completer  # type: ignore[attr-defined]  # argcomplete's interface
       _add_fields(parser, flag.default)
   argcomplete.autocomplete(parser, always_complete_options="long")
 
 
-def _config_files(prefix: str, **_) -> list[str]:
+def _config_files(configs: Sequence[str], prefix: str, **_) -> list[str]:
   from argcomplete.completers import FilesCompleter
 
-  names = [name for name in named_configs() if name.startswith(prefix)]
+  names = [name for name in configs if name.startswith(prefix)]
   return names + FilesCompleter(("py",))(prefix)
 
 

@@ -8,7 +8,7 @@ from absl import flags
 
 import command_line
 
-CONFIG = command_line.define_config()
+CONFIG = command_line.define_config(takes="FinetuneConfig")
 DATA = flags.DEFINE_string(
   "data",
   None,

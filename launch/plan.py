@@ -11,7 +11,7 @@ from absl import flags
 import command_line
 
 DEFAULTS = command_line.defaults("plan")
-CONFIG = command_line.define_config(default="gpt1")
+CONFIG = command_line.define_config(default="gpt1", takes="PretrainConfig")
 TOPOLOGY = flags.DEFINE_string(
   "topology",
   DEFAULTS["topology"],

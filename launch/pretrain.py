@@ -9,7 +9,7 @@ from absl import flags
 import command_line
 
 DEFAULTS = command_line.defaults("pretrain")
-CONFIG = command_line.define_config()
+CONFIG = command_line.define_config(takes="PretrainConfig")
 DATA = flags.DEFINE_string("data", None, "folder that launch/prepare.py wrote", required=True)
 CHECKPOINT = flags.DEFINE_string(
   "checkpoint",

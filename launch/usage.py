@@ -12,7 +12,7 @@ from absl import flags
 GROUPS = {
   "what to read": (
     *("config", "checkpoint", "lstm", "check"),
-    *("data", "source", "input", "prompt", "text", "tokenizer"),
+    *("data", "source", "input", "prompt", "text", "label", "tokenizer"),
   ),
   "what to write": ("workdir", "out", "overwrite"),
   "how": (),
@@ -20,8 +20,14 @@ GROUPS = {
 }
 
 
-def describe(doc: str, own_flags: Sequence[flags.Flag]) -> str:
-  """A program's docstring and its flags in groups, those that are required first."""
+def describe(doc: str, own_flags: Sequence[flags.Flag], positional: str | None = None) -> str:
+  """A program's docstring and its flags in groups, those that are required first.
+
+  Args:
+    doc: the docstring.
+    own_flags: of the program.
+    positional: the flag whose value may be given without its name.
+  """
   columns = min(100, max(60, shutil.get_terminal_size((100, 24)).columns))
   group_of = {name: group for group, names in GROUPS.items() for name in names}
   width = max((len(flag.name) for flag in own_flags), default=0)
@@ -32,7 +38,7 @@ def describe(doc: str, own_flags: Sequence[flags.Flag]) -> str:
       lines += ["", f"{group}:"]
     for flag in sorted(members, key=is_required, reverse=True):
       lines += textwrap.wrap(
-        f"--{flag.name:{width}}  {_about(flag)}",
+        f"--{flag.name:{width}}  {_about(flag, positional)}",
         columns,
         initial_indent="  ",
         subsequent_indent=" " * (width + 6),
@@ -63,8 +69,10 @@ def _is_installed() -> bool:
   return "gpt_jax.programs.installed" in sys.modules
 
 
-def _about(flag: flags.Flag) -> str:
+def _about(flag: flags.Flag, positional: str | None) -> str:
   text = re.sub(r";\s+repeat this option.*", "; may be repeated", flag.help)  # absl's suffix
+  if flag.name == positional:
+    return f"{text} (required; --{flag.name}= may be left out)"
   if is_required(flag):
     return f"{text} (required)"
   return f"{text} (default {flag.default})" if flag.default else text

@@ -326,7 +326,7 @@ CASES = [
   ),
   (
     FINETUNE.format("colla") + " --data=x --checkpoint={pretrained}",
-    "no task 'colla'; the tasks are",
+    "no task 'colla'; did you mean cola? (the tasks are",
   ),
   (
     FINETUNE.format("cola") + " --data=labels --checkpoint={pretrained}",
@@ -340,7 +340,7 @@ CASES = [
     "glue/QNLI/train.tsv:2: column 'sentence' is empty; fill it in or remove the row",
   ),
   (OFFICIAL.format("stsb"), "glue/STS-B/train.tsv:2: not UTF-8 (byte 0xe9)"),
-  (OFFICIAL.format("wnli"), "glue/WNLI/train.tsv:2: no column 'sentence1'; the columns are"),
+  (OFFICIAL.format("wnli"), "glue/WNLI/train.tsv: no column 'sentence1'"),
   (
     "finetune --config=tiny.py --data=labels --checkpoint={pretrained} --workdir=new",
     "--config: a PretrainConfig; fine-tuning takes that of configs/finetune.py:TASK",

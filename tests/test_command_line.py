@@ -264,7 +264,8 @@ def test_completion(toy, monkeypatch, tmp_path, line, completions):
     ),
     ([*GOOD, "--config.clip=x"], "clip = 'x': must be a number"),
     ([*GOOD, "--config.clip"], "--config.clip needs a value: --config.clip=VALUE"),
-    ([*GOOD, "--process_id=x"], "--process_id=x: invalid literal for int() with base 10: 'x'"),
+    ([*GOOD, "--process_id=x"], "--process_id=x: should be an integer"),
+    ([*GOOD, "--distributed=maybe"], "--distributed=maybe: should be true or false"),
     ([*GOOD, "--process_id=1"], "--process_id needs --distributed"),
     (
       [*GOOD, "--distributed", "--process_id=1"],
@@ -317,6 +318,32 @@ def test_other_ends(toy):
 )
 def test_freed_memory_is_kept(toy):
   assert toy(*GOOD, "--fail=memory")[1].splitlines()[-1] == "True"
+
+
+def test_help_has_the_configs_that_a_program_takes():
+  for program, takes, refuses in (
+    ("finetune", "finetune, or", "gpt1"),
+    ("pretrain", "gpt1, gpt1_small, gpt2, lstm", "finetune, "),
+    ("plan", "masked_small, story", "finetune, "),
+  ):
+    command = [sys.executable, ROOT / "launch" / f"{program}.py", "--help"]
+    help = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    about = " ".join(help[help.index("  --config") : help.index("get_config()")].split())
+    assert takes in about and refuses not in about
+
+
+def test_help_says_that_the_flag_of_the_argument_may_be_left_out(monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  import usage
+
+  values = flags.FlagValues()
+  flags.DEFINE_string("seed", "1", "a seed", flag_values=values)
+  flags.DEFINE_string("label", None, "its column", flag_values=values)
+  flags.DEFINE_string("input", None, "a file", required=True, flag_values=values)
+  own = [flag for module in values.flags_by_module_dict().values() for flag in module]
+  text = usage.describe("Doc.", own, "input")
+  assert "--input  a file (required; --input= may be left out)" in text
+  assert text.index("--label") < text.index("how:") < text.index("--seed")
 
 
 def test_every_program_has_help():

@@ -1,8 +1,8 @@
 """The dev set under a classifier's best checkpoint: dev_report.json and dev_predictions.jsonl.
 
 Fine-tuning writes both into the run's folder. dev_predictions.jsonl has a line for each example
-with the model's own probabilities; dev_report.json the metrics of each class and the temperature
-that calibrates the probabilities.
+with the model's own probabilities; dev_report.json the metrics of each class and, if an example has
+one class, the temperature that calibrates the probabilities.
 """
 
 import json
@@ -26,10 +26,12 @@ from gpt_jax.files import (
 )
 from gpt_jax.inference.calibration import measure_calibration
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.metrics import macro_f1
+from gpt_jax.tasks.metrics import macro_f1, micro_f1
+from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import LabeledTask, Task, most_likely
 
 REPORT, PREDICTIONS = "dev_report.json", "dev_predictions.jsonl"
+MULTI_LABEL = "multi_label"  # "kind" in the report of a task with several labels per example
 _LARGEST_PREDICTIONS = 32 * LARGEST_JSON
 _MOST_CLASSES = 20  # in a table for the console
 
@@ -142,10 +144,10 @@ def format_calibration(report: dict[str, Any]) -> str:
   calibration, rows = report["calibration"], report["n"]
   text = f"macro F1 {report['macro_f1']:.4f}, calibration error {calibration['ece_before']:.4f}"
   if calibration["temperature"] == 1.0:
-    text += "; no temperature is surely better"
+    text += "; confidence and accuracy agree but for chance"
   else:
-    text += f", {calibration['ece_after']:.4f} on held-out rows with temperature "
-    text += f"{calibration['temperature']:.2f}"
+    text += f", {calibration['ece_after']:.4f} with temperature "
+    text += f"{calibration['temperature']:.2f}, on dev rows that it was not fitted on"
   if calibration["ece_after"] <= calibration["ece_chance"]:
     text += f" (within what {rows:,} rows can show: a calibrated model has up to "
     text += f"{calibration['ece_chance']:.4f})"
@@ -183,16 +185,69 @@ def write_dev_report(
   probabilities = np.array(written)
   report = class_report(task.labels, probabilities, classes)
   report["calibration"] = measure_calibration(probabilities, classes)
-  lines = []
-  for n, location in enumerate(encoded.locations):
-    entry = {
-      "where": location.removeprefix(os.path.join(data_dir, "")) if data_dir else location,
+  labels = [{"label": task.labels[number]} for number in classes]
+  return _write(workdir, report, _entries(task, encoded, labels, written, data_dir), step)
+
+
+def write_multi_label_report(
+  workdir: str,
+  task: MultiLabelTask,
+  encoded: Encoded,
+  probabilities: np.ndarray,
+  step: int,
+  data_dir: str = "",
+) -> dict[str, Any]:
+  """As write_dev_report, for a task with several labels per example: without a calibration, and
+  with a list of labels in each line of dev_predictions.jsonl.
+
+  Raises:
+    InputError: scikit-learn is not installed.
+    OSError: a file cannot be written.
+  """
+  truth = task.value(encoded.labels)
+  written = [[float(f"{p:.9g}") for p in row] for row in probabilities]
+  probabilities = np.array(written)
+  micro = float(micro_f1(truth, task.value(probabilities)))  # raises where scikit-learn is missing
+  report = {
+    "kind": MULTI_LABEL,
+    "labels": list(task.labels),
+    "n": len(truth),
+    "micro_f1": micro,
+    "per_class": task.report(probabilities, encoded.labels),
+  }
+  labels = []
+  for row in truth:
+    labels.append(
+      {"labels": [name for name, present in zip(task.labels, row, strict=True) if present]}
+    )
+  return _write(workdir, report, _entries(task, encoded, labels, written, data_dir), step)
+
+
+def _entries(
+  task: LabeledTask,
+  encoded: Encoded,
+  labels: list[dict[str, Any]],
+  probabilities: list[list[float]],
+  data_dir: str,
+) -> list[dict[str, Any]]:
+  """The lines of dev_predictions.jsonl."""
+  prefix = os.path.join(data_dir, "") if data_dir else ""
+  return [
+    {
+      "where": location.removeprefix(prefix),
       "text": _text(task, encoded, n),
-      "label": task.labels[classes[n]],
-      "probabilities": written[n],
+      **labels[n],
+      "probabilities": probabilities[n],
     }
-    lines.append(json.dumps(entry) + "\n")
-  content = "".join(lines).encode()
+    for n, location in enumerate(encoded.locations)
+  ]
+
+
+def _write(
+  workdir: str, report: dict[str, Any], entries: list[dict[str, Any]], step: int
+) -> dict[str, Any]:
+  """Writes both files, and returns the content of dev_report.json."""
+  content = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
   with atomic_file(os.path.join(workdir, PREDICTIONS), "wb") as file:
     file.write(content)
   report |= {"step": step, "predictions_crc32": zlib.crc32(content)}

@@ -23,7 +23,7 @@ def curve_of(
   inverse_penalty: float,
   seed: int,
 ) -> list[float]:
-  """Accuracy on held-out rows of logistic regressions on ever more training rows.
+  """Accuracy on dev and test rows of logistic regressions on ever more training rows.
 
   Each subset contains those before it.
 

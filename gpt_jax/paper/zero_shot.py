@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
@@ -126,7 +126,8 @@ def prepare(
   accuracy(np.zeros(1), np.zeros(1))  # fail now if scikit-learn is missing
   for name in tasks:
     if name not in TASKS:
-      raise InputError(f"--tasks={name}: must be among {', '.join(TASKS)}")
+      names = ", ".join(TASKS)
+      raise InputError(f"--tasks={name}: must be among {names}{did_you_mean(name, TASKS)}")
   prepared = {}
   for name in tasks or TASKS:
     try:

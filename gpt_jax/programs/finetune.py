@@ -22,8 +22,10 @@ from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import (
   REPORT,
   format_calibration,
+  format_labels,
   is_classification,
   write_dev_report,
+  write_multi_label_report,
 )
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.heads.language import LanguageHead
@@ -44,6 +46,7 @@ from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
 from gpt_jax.tasks.formats import GPTFormat
+from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
@@ -500,13 +503,20 @@ def make_report(
         shapes = jax.tree.map(_abstract, params)
         params, _, step = restore_params(os.path.join(workdir, "best"), shapes)
       probabilities = predict(params, dev_set, config.batch_size)
-      if is_main_process():
-        written = write_dev_report(workdir, task, dev_set, probabilities, step, data_dir)
-        log(f"{task.name} dev, best checkpoint (step {step}): {format_calibration(written)}")
+      if not is_main_process():
+        return
+      name = f"{task.name} dev, best checkpoint (step {step}):"
+      files = dev_set, probabilities, step, data_dir
+      if isinstance(task, MultiLabelTask):
+        classes = write_multi_label_report(workdir, task, *files)["per_class"]
+        log(f"{name}\n{format_labels(classes)}")
+      else:
+        log(f"{name} {format_calibration(write_dev_report(workdir, task, *files))}")
     except InputError as error:  # scikit-learn is missing; the run's result does not depend on it
       log(f"no {REPORT}: {error}")
 
-  return report if is_classification(task) else lambda *_: None
+  has_labels = is_classification(task) or isinstance(task, MultiLabelTask)
+  return report if has_labels else lambda *_: None
 
 
 def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:

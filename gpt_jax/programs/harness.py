@@ -1,14 +1,13 @@
 """Evaluates a language model on tasks of EleutherAI's lm-evaluation-harness, or in its format."""
 
 import contextlib
-import difflib
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.files import check_out, write_json
 from gpt_jax.inference import harness
 
@@ -92,8 +91,7 @@ def _task_manager(tasks: Sequence[str], include_path: str) -> Any:
   manager = TaskManager(include_path=paths)
   for name in tasks:
     if name not in manager.all_tasks and not name.endswith(".yaml"):
-      near = difflib.get_close_matches(name, manager.all_tasks, n=3)
-      guess = f"; did you mean {' or '.join(near)}?" if near else ""
+      guess = did_you_mean(name, manager.all_tasks)
       raise InputError(f"--tasks={name}: no such task{guess} (`lm-eval ls tasks` lists them)")
   return manager
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.files import atomic_file, refuse_existing
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
@@ -234,7 +234,8 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
   for name in named:
     if name not in names:
       raise InputError(
-        f"--keep={name}: {source} has no such column; it has {', '.join(map(repr, names))}"
+        f"--keep={name}: {source} has no such column{did_you_mean(name, names)} "
+        f"(the columns are {', '.join(map(repr, names))})"
       )
   wanted = list(names if everything else dict.fromkeys(named))
   own = {"prediction", "probabilities", "problem", *(f"p({label})" for label in task.labels)}

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gpt_jax.errors import counted
 from gpt_jax.reports.chart import short
+from gpt_jax.reports.multi_label import MultiLabels
 from gpt_jax.reports.record import DOUBTFUL, Labels, Record
 
 _NOTICEABLE = 0.01  # relative change of an evaluation that counts as one
@@ -168,9 +169,11 @@ def _stopped_improving(run: Record) -> Answer:
     more = "more steps should help." if _is_finished(run) else "let it go on."
     text = f"The {name} was still improving at the end, {change}{last_step:,}: {more}"
     return Answer(question, "Not yet", text, "plain")
-  text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
   if near_step < best_step:
-    text += f", and nearly as good from step {near_step:,} on{chance}"
+    text = f"The {name} has hardly improved after step {near_step:,}{chance}; its best value, "
+    text += f"{shown}, is of step {best_step:,} of {last_step:,}"
+  else:
+    text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
   text += _rising_loss(run)
   loss = sign * (best - last)
   if loss > max(_NOTICEABLE * abs(best), close):
@@ -219,6 +222,8 @@ def _gets_wrong(run: Record) -> Answer:
   question = "What does it get wrong?"
   if run.labels is not None:
     return Answer(question, *_wrong_labels(run, run.labels))
+  if run.multi is not None and run.multi.errors:
+    return Answer(question, *_wrong_multi_labels(run.multi))
   if "dev_baseline_micro_f1" in run.best:
     text = "launch/evaluate.py prints the precision and recall of each label."
     return Answer(question, "Not in this page", text, "plain")
@@ -268,6 +273,24 @@ def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
     text += f" Its most confident error is {_clip(worst.where)}, at {worst.confidence:.0%}."
   text += f" {mislabeled(run)}" if run.wrong else ""
   return f"{errors:,} of {labels.n:,} examples", text, "plain"
+
+
+def _wrong_multi_labels(labels: MultiLabels) -> tuple[str, str, str]:
+  missed = {name: errors.missed for name, errors in labels.errors.items()}
+  given = {name: errors.given for name, errors in labels.errors.items()}
+  total = sum(missed.values()) + sum(given.values())
+  if not total:
+    return "Nothing", f"All {labels.n:,} dev examples have just the labels they should.", "good"
+  texts = []
+  for counts, what in ((missed, "missed"), (given, "given wrongly")):
+    most = max(counts, key=lambda name: counts[name])
+    if count := counts[most]:
+      texts.append(f"“{_clip(most)}” is {what} most often ({count:,} {_plural('time', count)})")
+  weakest = min(labels.per_class, key=lambda name: labels.per_class[name]["f1"])
+  row = labels.per_class[weakest]
+  text = f"{'; '.join(texts)}. The lowest F1 is that of “{_clip(weakest)}”: {row['f1']:.2f}, with "
+  text += f"{row['support']:,.0f} {_plural('example', row['support'])}."
+  return f"{counted(total, 'label')} in {counted(labels.n, 'example')}", text, "plain"
 
 
 def mislabeled(run: Record) -> str:

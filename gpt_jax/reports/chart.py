@@ -104,11 +104,11 @@ def draw(
     look = {"style": "level", "color": level.color}
     paths.append({"d": f"M0 {y:.1f}H{_UNITS}", **look})
     legend.append({"label": level.label, **look})
-  for line, _ in finite:
+  for line, points in finite:
     look = {"style": line.style, "color": line.color}
     if line.style != "points":
       paths.append({"d": _path(line, x_axis, y_axis), **look})
-    if line.style in ("dots", "points"):
+    if line.style in ("dots", "points") or len(points) == 1:  # a line has no length then
       paths.append({"d": _dots(line, x_axis, y_axis), **look, "style": "points"})
     legend.append({"label": line.label, **look})
   head, rows = _table([line for line, _ in finite], x_name)

@@ -80,7 +80,7 @@ def _draw_group(axes: Any, group: Group, metric: str, number: int) -> None:
   axes.plot(
     steps,
     mean,
-    marker="o" if evaluated else None,
+    marker="o" if evaluated or np.isfinite(mean).sum() == 1 else None,
     markersize=4,
     linewidth=1.8 if evaluated else 1.2,
     linestyle=_LINES[number // len(OKABE_ITO) % len(_LINES)],

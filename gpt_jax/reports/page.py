@@ -23,6 +23,7 @@ from gpt_jax.reports.answers import (
   mislabeled,
 )
 from gpt_jax.reports.chart import Drawn, Level, Line, short
+from gpt_jax.reports.multi_label import MultiLabels
 from gpt_jax.reports.record import Labels, Record
 from gpt_jax.reports.reference import reference_lines
 from gpt_jax.reports.samples import samples_view
@@ -122,6 +123,7 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "traces": [drawn for drawn in _traces(run) if drawn],
     "results": _results(run),
     "labels": _label_view(run.labels) if run.labels else None,
+    "multi": _multi_view(run.multi) if run.multi else None,
     "wrong": [_wrong_view(run, row, out) for row in run.wrong],
     "n_wrong": run.n_wrong,
     "mislabeled": mislabeled(run),
@@ -361,24 +363,45 @@ def _paper(run: Record) -> dict[str, Any] | None:
 
 def _label_view(labels: Labels) -> dict[str, Any]:
   """Confusion matrix, classes and reliability diagram."""
-  per_class = []
-  for name in labels.names:
-    row = labels.per_class[name]
-    shares = [
-      (f"{row[key]:.2f}", round(100 * min(1.0, max(0.0, row[key]))))
-      for key in ("precision", "recall", "f1")
-    ]
-    per_class.append((name, shares, f"{row['support']:,.0f}", row["f1"]))
-  per_class.sort(key=lambda entry: entry[3])
   calibration = labels.calibration
   return {
     "n": labels.n,
-    "per_class": per_class,
+    "per_class": _class_rows({name: labels.per_class[name] for name in labels.names}),
     "confusion": confusion_matrix(labels.names, labels.confusion),
     "pairs": confusions(labels)[:_MOST_PAIRS],
     "calibration": calibration,
     "reliability": _reliability(calibration) if calibration.get("bins") else None,
   }
+
+
+def _class_rows(per_class: dict[str, dict[str, float]]) -> list[tuple]:
+  """(label, (value, percent) of precision, recall and F1, support, F1), the lowest F1 first."""
+  rows = []
+  for name, row in per_class.items():
+    shares = [
+      (f"{row[key]:.2f}", round(100 * min(1.0, max(0.0, row[key]))))
+      for key in ("precision", "recall", "f1")
+    ]
+    rows.append((name, shares, f"{row['support']:,.0f}", row["f1"]))
+  return sorted(rows, key=lambda entry: entry[3])
+
+
+def _multi_view(labels: MultiLabels) -> dict[str, Any]:
+  """Classes and worst errors of a multi-label run."""
+  errors = []
+  for name, of_label in labels.shown_errors().items():
+    rows = []
+    for error in of_label.worst:
+      rows.append(
+        {
+          "where": error.where,
+          "text": _clipped(error.text.replace("\t", " | "), _LONGEST_TEXT),
+          "given": error.given,
+          "probability": f"{error.probability:.0%}",
+        }
+      )
+    errors.append((name, f"{of_label.missed:,}", f"{of_label.given:,}", rows))
+  return {"per_class": _class_rows(labels.per_class), "errors": errors}
 
 
 def confusion_matrix(

@@ -18,6 +18,7 @@ from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import open_regular, parse_json, read_bytes, read_json
 from gpt_jax.inference.samples import Sample, read_samples
+from gpt_jax.reports.multi_label import MultiLabels, is_multi_label, read_multi_labels
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.history import read_metrics, read_plan, series
 
@@ -114,6 +115,7 @@ class Record:
     labels, wrong, n_wrong: of a classification task: its report, the most confident errors, and how
       many errors there are; None, [] and 0 if the run wrote none.
     n_doubtful: errors of which the label has a probability below DOUBTFUL.
+    multi: of a multi-label task: the metrics and errors of its labels.
     notes: files that could not be read.
   """
 
@@ -134,6 +136,7 @@ class Record:
   wrong: list[WrongRow]
   n_wrong: int
   n_doubtful: int
+  multi: MultiLabels | None
   notes: list[str]
 
   def series(self, name: str) -> tuple[list[int], list[float | None]]:
@@ -258,6 +261,7 @@ def read_run(workdir: str) -> Record:
     wrong=wrong,
     n_wrong=n_wrong,
     n_doubtful=n_doubtful,
+    multi=read_multi_labels(workdir, notes),
     notes=notes,
   )
 
@@ -341,7 +345,7 @@ def _step_names(workdir: str) -> list[str]:
 
 def _read_labels(workdir: str, notes: list[str]) -> Labels | None:
   value = _read_object(os.path.join(workdir, "dev_report.json"), notes)
-  if not value:
+  if not value or is_multi_label(value):
     return None
   try:
     labels = Labels(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.errors import InputError, MissingInput, counted
+from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean
 from gpt_jax.files import describe_binary, parse_json
 
 
@@ -158,9 +158,9 @@ def read_usable(
       yield record
       continue
     try:
-      texts = _texts(location, record, columns)
+      texts = _texts(path, location, record, columns)
       if label is not None and not unlabeled:
-        _check_column(location, record, label)
+        _check_column(path, location, record, label)
     except NoColumn as error:
       if has_one_header:  # no row has it
         raise
@@ -203,7 +203,7 @@ def read_every_row(
       yield record
       continue
     try:
-      yield Row(_texts(location, record, columns), None, location)
+      yield Row(_texts(path, location, record, columns), None, location)
     except InputError as error:
       yield error
 
@@ -230,19 +230,24 @@ def has_header(path: str, columns: Sequence[str]) -> bool:
   return not set(columns).isdisjoint(lines[0][1].split("\t"))
 
 
-def _texts(location: str, record: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+def _texts(
+  path: str, location: str, record: dict[str, Any], columns: Sequence[str]
+) -> tuple[str, ...]:
   for column in columns:
-    _check_column(location, record, column)
+    _check_column(path, location, record, column)
     if not isinstance(record[column], str):
       shown = json.dumps(record[column])
       raise InputError(f"{location}: column {column!r} should be text, not {shown}")
   return tuple(record[column] for column in columns)
 
 
-def _check_column(location: str, record: dict[str, Any], column: str) -> None:
-  if column not in record:
-    names = ", ".join(map(repr, record))
-    raise NoColumn(f"{location}: no column {column!r}; the columns are {names}")
+def _check_column(path: str, location: str, record: dict[str, Any], column: str) -> None:
+  if column in record:
+    return
+  where = location if _is_json(path) else path  # the header lacks it, not the row
+  names = ", ".join(map(repr, record))
+  guess = did_you_mean(column, record)
+  raise NoColumn(f"{where}: no column {column!r}{guess} (the columns are {names})")
 
 
 def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:

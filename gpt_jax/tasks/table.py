@@ -140,7 +140,10 @@ class TableTask:
     elif table.transform == "multiple_choice":
       labels = table.columns[1:]
     else:
-      rows = list(read_usable(path, table.columns, table.label))
+      try:
+        rows = list(read_usable(path, table.columns, table.label))
+      except MissingInput as error:
+        raise _naming_tables(error, path, "train") from error
       labels = table._find_labels([row for row in rows if isinstance(row, Row)])
       _warn_of_similar(labels, path)
       problems = [row for row in rows if isinstance(row, InputError)]
@@ -276,7 +279,10 @@ class TableTask:
     if self.columns and self.label:
       return self
     path = self._path(data_dir, "train")
-    names = column_names(path)
+    try:
+      names = column_names(path)
+    except MissingInput as error:
+      raise _naming_tables(error, path, "train") from error
     label = self.label or self._find_label(path, [n for n in names if n not in self.columns])
     texts = [name for name in names if name != label]
     count = _NUM_COLUMNS.get(self.transform)
@@ -350,8 +356,9 @@ class TableTask:
       try:
         yield from read_usable(path, self.columns, self.label, unlabeled=split == "test")
       except MissingInput as error:
+        error = _naming_tables(error, path, split)
         if split != "dev":
-          raise
+          raise error from None
         raise MissingInput(
           f"{error}; --config.task.dev_share=0.1 holds out a tenth of the training rows instead, "
           "--folds=5 a fifth in each of five runs"
@@ -372,6 +379,30 @@ class TableTask:
     if self.folds:
       return int(position * self.folds) == self.fold
     return position < self.dev_share
+
+
+def _naming_tables(error: MissingInput, path: str, split: str) -> MissingInput:
+  """The error of a missing file with the tables that may be meant instead."""
+  others = _tables_beside(path)
+  if not others:
+    return error
+  shown = f"{', '.join(others[:5])} (--config.task.{split}={others[0]})"
+  return MissingInput(f"{error}; there: {shown}")
+
+
+def _tables_beside(path: str) -> list[str]:
+  """Names of the tables in a missing file's folder that differ from it by their suffix alone; for
+  train.tsv, which is the default, of all tables there if there are none of those.
+  """
+  folder, name = os.path.split(path)
+  try:
+    names = sorted(os.listdir(folder or os.curdir))
+  except OSError:
+    return []
+  tables = [other for other in names if other.endswith((".csv", ".tsv", ".jsonl"))]
+  stem = os.path.splitext(name)[0]
+  same = [other for other in tables if os.path.splitext(other)[0] == stem]
+  return same or (tables if name == "train.tsv" else [])
 
 
 def _hash(texts: Sequence[str]) -> float:

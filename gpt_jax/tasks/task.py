@@ -22,7 +22,7 @@ import numpy as np
 from gpt_jax import tasks
 from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
 from gpt_jax.tasks.formats import each_half
 from gpt_jax.tasks.metrics import Metric
@@ -381,8 +381,11 @@ def find(name: str) -> LabeledTask:
   modules = [module for module in _modules() if _stem(module) == name.partition("-")[0]]
   task = _by_name(modules).get(name) or _by_name(_modules()).get(name)
   if task is None:
-    names = ", ".join(task.name for task in all_tasks())
-    raise InputError(f"no task {name!r}; the tasks are {names}, and table for files of your own")
+    names = [task.name for task in all_tasks()]
+    guess = did_you_mean(name, [*names, "table"])
+    raise InputError(
+      f"no task {name!r}{guess} (the tasks are {', '.join(names)}, and table for files of your own)"
+    )
   return task
 
 

@@ -16,7 +16,8 @@ from gpt_jax.files import atomic_file, parse_json, read_json, write_json
 METRICS = "metrics.jsonl"
 _PLAN = "plan.json"
 _LARGEST_PLAN = 1 << 20  # bytes
-_PROGRAMS = ("pretrain", "pretrain.py", "finetune", "finetune.py")  # resume when given again
+# Their command resumes the run when it is given again.
+_PROGRAMS = ("pretrain", "finetune", "label", "reproduce")
 _MOST_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
 
 
@@ -127,7 +128,7 @@ def write_end(workdir: str, error: BaseException | None) -> None:
 def _command() -> str:
   """The command that runs this process; "" if it is no program of ours, as in a notebook."""
   script = os.path.basename(sys.argv[0])
-  program = script.removeprefix("gpt-jax-") if script.startswith("gpt-jax-") else script
+  program = script.removeprefix("gpt-jax-").removesuffix(".py")
   if program not in _PROGRAMS:
     return ""
   interpreter = ["python"] if script.endswith(".py") else []

@@ -70,13 +70,36 @@ def test_the_temperature_undoes_over_confidence(truth, num_classes):
     assert ece(fresh, of_fresh) > 0.05
 
 
-def test_confidence_and_accuracy_agree():
-  """By the softmax of scipy, with two more examples of which one is wrong."""
-  probabilities, classes = draw(300, 4, 2.5, seed=0)
+def test_confidence_and_accuracy_agree_but_for_the_shrinkage():
+  """By the softmax, search and t statistic of scipy; with two more examples, one of them wrong."""
+  probabilities, classes = draw(300, 4, 1.4, seed=0)
+  logits, correct = np.log(probabilities), probabilities.argmax(axis=-1) == classes
+
+  def gap(temperature):
+    confidence = scipy.special.softmax(logits / temperature, axis=-1).max(axis=-1)
+    return confidence.mean() - (correct.sum() + 1) / 302
+
+  equal = scipy.optimize.brentq(gap, 0.1, 10)
+  # Its standard error is of N - 1, ours of N.
+  z = (
+    scipy.stats.ttest_1samp(probabilities.max(axis=-1) - correct, 0).statistic * (300 / 299) ** 0.5
+  )
+  assert equal > 1.3 and 2 < z < 6
   fitted = fit_temperature(probabilities, classes)
-  confidence = scipy.special.softmax(np.log(probabilities) / fitted, axis=-1).max(axis=-1)
-  correct = (probabilities.argmax(axis=-1) == classes).sum()
-  assert fitted > 2 and confidence.mean() == pytest.approx((correct + 1) / 302, abs=1e-6)
+  assert np.log(fitted) == pytest.approx((1 - 2 / z**2) * np.log(equal), abs=1e-5)
+
+
+def test_what_may_be_chance_hardly_changes_the_probabilities():
+  """A rise of the calibration error of a calibrated model is small at 430 examples, and most of it
+  is left out by the shrinkage.
+  """
+  fresh = draw(20_000, 2, 1.0, seed=99, spread=1.0)
+  before = ece(*fresh)
+  rises = [
+    ece(scale(fresh[0], fit_temperature(*draw(430, 2, 1.0, seed, spread=1.0))), fresh[1]) - before
+    for seed in range(40)
+  ]
+  assert np.mean(rises) < 0.005
 
 
 def test_a_calibrated_model_is_mostly_left_alone():

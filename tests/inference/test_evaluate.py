@@ -109,7 +109,7 @@ def test_a_fine_tuned_model_on_its_task(finetuned, tmp_path):
 
 def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
   (tmp_path / "dev.tsv").write_text("text\nthe cat\n")
-  with pytest.raises(InputError, match=r"dev\.tsv:2: no column 'label'"):
+  with pytest.raises(InputError, match=r"dev\.tsv: no column 'label'"):
     evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path))
   task = finetuned.config.task.build(finetuned.data_dir)
   unlabeled = dataclasses.replace(task, read=lambda *_: [Row(("the cat",), None, "test.tsv:2")])

@@ -538,7 +538,7 @@ def test_a_checkpoint_brings_its_own_trunk(finetuned, tmp_path):
     ),
     (
       {"task": TableTask(columns=("txt",))},
-      "train.tsv:2: no column 'txt'; the columns are 'text', 'label'",
+      r"train.tsv: no column 'txt'; did you mean text\? \(the columns are 'text', 'label'\)",
     ),
   ],
 )

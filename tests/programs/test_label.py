@@ -1,5 +1,6 @@
 """launch/label.py: from one table to a classifier, what it can promise, and its doubtful labels."""
 
+import copy
 import csv
 import random
 import shutil
@@ -17,6 +18,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, label, predict
+from gpt_jax.reports.label_page import render
 
 SENTENCES = {
   "billing": (0.4, ("the red barn was sold twice for {n}", "the barn has a wrong price of {n}")),
@@ -127,6 +129,20 @@ def test_the_page_has_every_section(labeled):
     assert f"<h2>{section}</h2>" in page
   assert f"--checkpoint={labeled.result['checkpoint']}" in page
   assert "<script" not in page and "//" not in page.replace(labeled.workdir, "")
+
+
+def test_the_choice_of_tfidf_is_neither_praised_nor_blamed(labeled):
+  result = copy.deepcopy(labeled.result)
+  for model, right in zip(result["models"], (0.9, 0.7, 0.8), strict=True):
+    model["dev"]["accuracy"] = right
+  page = render(result | {"chosen": "tfidf"}, [], "run")
+  card = page[page.index("Is it better than TF-IDF?") - 100 :][:600]
+  assert 'class="answer plain"' in card and "no, so TF-IDF predicts" in card
+  assert "TF-IDF is right in 90.0%, the fine-tuned checkpoint in 80.0%. The TF-IDF" in card
+  assert "has the highest dev accuracy" in card
+  result["models"][1]["dev"]["accuracy"] = 0.9
+  page = render(result | {"chosen": "tfidf"}, [], "run")
+  assert "no model has a higher dev accuracy" in page and "has the highest" not in page
 
 
 @pytest.mark.parametrize("name", ["tfidf", "probe/best", "finetuned/best"])

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import json
 import random
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -15,15 +17,18 @@ import gpt_jax
 from gpt_jax.checkpoints import load
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
+from gpt_jax.inference.dev_report import PREDICTIONS
 from gpt_jax.inference.ensemble import Ensemble
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.programs import evaluate, export, finetune, predict, visualize
+from gpt_jax.programs import evaluate, export, finetune, predict, report, visualize
 from gpt_jax.programs.report import write_report
 from gpt_jax.programs.serving.app import make_app
 from gpt_jax.programs.serving.engine import Engine
+from gpt_jax.reports.answers import answers
+from gpt_jax.reports.record import read_run
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority
@@ -137,6 +142,44 @@ def test_several_labels_are_learned(trained):
   assert gpt_jax.load(run.best).classify("the and") == pytest.approx(
     dict.fromkeys(names, 0), abs=0.5
   )
+
+
+def test_the_report_has_the_metrics_and_the_worst_errors_of_each_label(trained, tmp_path):
+  pytest.importorskip("jinja2")
+  run = trained.topics
+  ignore = shutil.ignore_patterns("checkpoints", "tensorboard", "best")
+  folder = shutil.copytree(run.workdir, tmp_path / "run", ignore=ignore)
+  expected = evaluate.run(run.best, run.data_dir)["labels"]
+  record = read_run(str(folder))
+  for label, values in record.multi.per_class.items():
+    assert values == pytest.approx(expected[label], abs=1e-6)
+  lines = [json.loads(line) for line in (folder / PREDICTIONS).read_text().splitlines()]
+  wanted = [cell.split("; ") if cell else [] for cell in column(run.data_dir, "topics")]
+  assert [line["labels"] for line in lines] == wanted
+  for line in lines:  # an all but perfect model: pets is the second most doubtful in one line
+    line["probabilities"] = [float(name in line["labels"]) for name in expected]
+  lines[3] |= {"text": "a <b>cat</b>", "labels": ["pets"], "probabilities": [0.9, 0.0, 0.2]}
+  lines[5] |= {"labels": ["farm"], "probabilities": [0.6, 0.0, 0.99]}
+  lines[7] |= {"labels": ["pets"], "probabilities": [0.0, 0.0, 0.4]}
+  (folder / PREDICTIONS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+  errors = read_run(str(folder)).multi.errors
+  assert [(errors[name].missed, errors[name].given) for name in expected] == [
+    (0, 1),
+    (0, 0),
+    (2, 1),
+  ]
+  assert [error.probability for error in errors["pets"].worst] == [0.99, 0.2, 0.4]
+  wrong = answers(read_run(str(folder)))[2]
+  assert wrong.verdict == f"4 labels in {len(lines)} examples"
+  assert "“pets” is missed most often (2 times)" in wrong.text
+  page = Path(report.run([str(folder)])).read_text()
+  assert (
+    "given wrongly, 99%" in page and "missed, 20%" in page and "a &lt;b&gt;cat&lt;/b&gt;" in page
+  )
+  assert page.index("<h3>pets</h3>") and "<h3>home</h3>" not in page
+  (folder / PREDICTIONS).write_text("{}\n")
+  damaged = read_run(str(folder))
+  assert damaged.multi.errors == {} and "dev_predictions.jsonl" in damaged.notes[0]
 
 
 def test_predictions_are_written_as_they_were_read(trained, tmp_path):

@@ -28,7 +28,8 @@ from gpt_jax.programs import finetune, plot, pretrain, report
 from gpt_jax.reports import chart, reference
 from gpt_jax.reports.answers import answers
 from gpt_jax.reports.record import read_run
-from gpt_jax.training.history import curve
+from gpt_jax.reports.status import ending
+from gpt_jax.training.history import curve, write_plan
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
 
@@ -339,6 +340,17 @@ def test_a_killed_run_shows_its_command(make_folder):
   assert "No state is saved" in page.text and command in page.paragraphs
 
 
+def test_a_run_within_label_goes_on_with_the_command_of_label(make_folder, monkeypatch):
+  folder = make_folder("finetuned", [(4, {"loss": 3.0})])
+  monkeypatch.setattr(sys, "argv", ["launch/label.py", "my own.csv", "--workdir=runs/my"])
+  write_plan(str(folder), 10, 0, None)
+  shown = ending(read_run(str(folder)))
+  assert shown.command == "python launch/label.py 'my own.csv' --workdir=runs/my"
+  monkeypatch.setattr(sys, "argv", ["my_script.py"])
+  write_plan(str(folder), 10, 0, None)
+  assert ending(read_run(str(folder))).command == ""
+
+
 def test_finetuning_that_is_interrupted_has_a_report(finetuned, tmp_path, monkeypatch):
   def stop(*_):
     raise KeyboardInterrupt
@@ -451,6 +463,8 @@ def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped, fol
   given = answers(run)
   verdicts = given[0].verdict, given[1].verdict, given[3].verdict
   assert verdicts == (learned, stopped, following), given
+  if stopped == "Step 80":  # and not "best at" another step
+    assert "hardly improved after step 80; its best value, 1.999, is of step 100" in given[1].text
 
 
 def test_a_classifier_at_the_majority_has_not_learned(seed):
@@ -507,6 +521,12 @@ def test_a_chart_has_its_points_where_their_values_are():
   assert drawn.paths[0]["d"] == "M0.0 250.0L500.0 750.0L1000.0 500.0"
   assert drawn.rows == [["0", "3"], ["50", "1"], ["100", "2"]]
   assert all(0 <= place <= 100 for place, _ in [*drawn.x_ticks, *drawn.y_ticks])
+
+
+@pytest.mark.parametrize("style", ["thin", "dots"])
+def test_a_single_point_is_a_dot(style):
+  drawn = chart.draw("Loss", "nats", [chart.Line("loss", [5], [3.0], style=style)])
+  assert [path["d"] for path in drawn.paths if path["style"] == "points"] == ["M1000.0 500.0h0"]
 
 
 def test_a_gap_interrupts_a_line():

@@ -83,12 +83,17 @@ def test_numeric_labels_are_given_their_names(tmp_path):
     (
       "a.tsv",
       "sentence\tlabel\na\tyes\n",
-      r"a\.tsv:2: no column 'text'; the columns are 'sentence', 'label'",
+      r"a\.tsv: no column 'text' \(the columns are 'sentence', 'label'\)",
     ),
     (
       "a.tsv",
       "text\tgold\na\tyes\n",
-      r"a\.tsv:2: no column 'label'; the columns are 'text', 'gold'",
+      r"a\.tsv: no column 'label' \(the columns are 'text', 'gold'\)",
+    ),
+    (
+      "a.csv",
+      "\nText,LABLE\na,yes\n",
+      r"a\.csv: no column 'text'; did you mean Text\? \(the columns are 'Text', 'LABLE'\)",
     ),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"label": 0}\n', r"a\.jsonl:2: no column 'text'"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"a\.jsonl:2: not JSON"),

@@ -115,13 +115,24 @@ def test_wrong_configs_are_refused(fields, message):
   "fields, split, message",
   [
     ({"labels": ("pos", "ok")}, "train", r"train\.csv:3: label 'neg': should be one of pos, ok"),
-    ({"label": "grade"}, "train", r"train\.csv:2: no column 'grade'"),
+    ({"label": "grade"}, "train", r"train\.csv: no column 'grade'"),
     (
       {"columns": ("text",)},
       "train",
-      r"train\.csv:2: no column 'text'; the columns are 'review', 'stars'",
+      r"train\.csv: no column 'text' \(the columns are 'review', 'stars'\)",
     ),
-    ({"train": "none.csv"}, "train", r"none\.csv: No such file"),
+    ({"train": "none.csv"}, "train", r"none\.csv: No such file or directory$"),
+    (
+      {"train": "train.tsv"},
+      "train",
+      r"train\.tsv: No such file or directory; there: train\.csv .--config.task.train=train\.csv\)",
+    ),
+    (
+      {"train": "train.tsv", "label": "", "columns": ()},
+      "train",
+      r"; there: train\.csv \(--config\.task\.train=train\.csv\)",
+    ),
+    ({"dev": "train.tsv"}, "dev", r"; there: train\.csv \(--config\.task\.dev=train\.csv\); "),
     (
       {"train": "blank.jsonl"},
       "train",
@@ -133,7 +144,7 @@ def test_wrong_configs_are_refused(fields, message):
       r"unlabeled\.tsv:4: label '': should be one of neg, pos",
     ),
     ({"dev": ""}, "dev", "TableTask.dev: no file is named"),
-    ({"dev": "test.tsv"}, "dev", r"test\.tsv:2: no column 'stars'"),
+    ({"dev": "test.tsv"}, "dev", r"test\.tsv: no column 'stars'"),
     (
       {"train": "choices.tsv", "columns": ("story",), "label": "right"},
       "train",

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator
 
 from gpt_jax.data.sources.utf8 import decode, open_bytes
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError, counted, did_you_mean
 
 USAGE = "tables (.csv, .tsv)"
 FOLDER_SUFFIXES = ()  # folders of text have tables of other things, such as the authors
@@ -19,9 +19,10 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
   _, header = next(rows, (1, []))
   if header.count(field) != 1:
     fault = "no" if field not in header else "more than one"
+    guess = did_you_mean(field, header) if fault == "no" else ""
     raise InputError(
-      f"{name}: {fault} column {field!r} (its columns: {', '.join(map(repr, header))}); name the "
-      "one that holds the text with --text_column"
+      f"{name}: {fault} column {field!r}{guess} (its columns: {', '.join(map(repr, header))}); "
+      "name the one that holds the text with --text_column"
     )
   index = header.index(field)
   for line, cells in rows:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
@@ -26,7 +26,8 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   for column in COLUMNS:
     if column not in names:
       raise InputError(
-        f"{path}:1: no column {column!r}; the columns are {', '.join(map(repr, names))}"
+        f"{path}: no column {column!r}{did_you_mean(column, names)} "
+        f"(the columns are {', '.join(map(repr, names))})"
       )
   indices = [names.index(column) for column in COLUMNS]
   dropped = 0

@@ -1,0 +1,117 @@
+"""Reads what a multi-label run says of its dev set: metrics and worst errors of each label."""
+
+import dataclasses
+import heapq
+import os
+from typing import Any
+
+from gpt_jax.files import open_regular, parse_json, read_json
+from gpt_jax.inference.dev_report import MULTI_LABEL, PREDICTIONS, REPORT
+
+_MOST_LABELS = 12  # whose errors are shown
+_WORST = 3  # errors of a label
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelError:
+  """A label that an example should not have been given, or that it should have.
+
+  Attributes:
+    where: file and line.
+    text: its columns, separated by tabs.
+    given: whether the model gave the label.
+    probability: of the label.
+  """
+
+  where: str
+  text: str
+  given: bool
+  probability: float
+
+
+@dataclasses.dataclass
+class LabelErrors:
+  """The errors of a label: how many examples miss it, how many have it wrongly, and the worst."""
+
+  missed: int = 0
+  given: int = 0
+  worst: list[LabelError] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabels:
+  """dev_report.json and dev_predictions.jsonl of a multi-label run.
+
+  Attributes:
+    n: examples.
+    per_class: label -> precision, recall, f1, support.
+    errors: of each label; {} if they cannot be read.
+  """
+
+  n: int
+  per_class: dict[str, dict[str, float]]
+  errors: dict[str, LabelErrors]
+
+  def shown_errors(self) -> dict[str, LabelErrors]:
+    """Those of the labels of the lowest F1 that have any."""
+    wrong = [name for name, errors in self.errors.items() if errors.worst]
+    wrong.sort(key=lambda name: self.per_class[name]["f1"])
+    return {name: self.errors[name] for name in wrong[:_MOST_LABELS]}
+
+
+def is_multi_label(report: dict[str, Any]) -> bool:
+  """Whether the content of a dev_report.json is of a multi-label run."""
+  return report.get("kind") == MULTI_LABEL
+
+
+def read_multi_labels(workdir: str, notes: list[str]) -> MultiLabels | None:
+  """Both files; None if they are not there, or not of a multi-label run.
+
+  Adds to the notes what cannot be read.
+  """
+  try:
+    report = read_json(os.path.join(workdir, REPORT))
+    if not isinstance(report, dict) or not is_multi_label(report):
+      return None
+    names = ("precision", "recall", "f1", "support")
+    per_class = {
+      str(label): {name: float(report["per_class"][label][name]) for name in names}
+      for label in report["labels"]
+    }
+    count = int(report["n"])
+  except (OSError, ValueError):
+    return None  # noted where a report of classes is read
+  except (KeyError, TypeError, OverflowError) as error:
+    notes.append(f"{REPORT}: not as fine-tuning writes it ({error!r})"[:300])
+    return None
+  return MultiLabels(count, per_class, _read_errors(workdir, list(per_class), notes))
+
+
+def _read_errors(workdir: str, labels: list[str], notes: list[str]) -> dict[str, LabelErrors]:
+  errors = {label: LabelErrors() for label in labels}
+  worst: dict[str, list[tuple[float, int, LabelError]]] = {label: [] for label in labels}
+  try:
+    with open_regular(os.path.join(workdir, PREDICTIONS)) as file:
+      for number, line in enumerate(file):
+        entry = parse_json(line)
+        where, text = str(entry["where"]), str(entry["text"])
+        for label, probability in zip(labels, map(float, entry["probabilities"]), strict=True):
+          given = probability >= 0.5
+          if given == (label in entry["labels"]):
+            continue
+          errors[label].given += given
+          errors[label].missed += not given
+          distance = abs(probability - 0.5)
+          error = LabelError(where, text, given, probability)
+          heapq.heappush(worst[label], (distance, -number, error))
+          if len(worst[label]) > _WORST:
+            heapq.heappop(worst[label])
+  except FileNotFoundError:
+    return {}
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    notes.append(f"{PREDICTIONS}: not as fine-tuning writes it ({error!r})"[:300])
+    return {}
+  for label, entries in worst.items():
+    ordered = sorted(entries, key=lambda entry: entry[:2], reverse=True)
+    errors[label].worst = [error for _, _, error in ordered]
+  return errors
