@@ -17,6 +17,8 @@ from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
 from gpt_jax.training.history import METRICS, cut_back, write_end, write_plan
 
+_NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
+
 
 def log(text: str) -> None:
   """Prints to standard error on process 0."""
@@ -89,6 +91,9 @@ class Reporter:
     memory = {"peak_memory_bytes": peak} if (peak := _peak_memory()) else {}
     self._record(step, {**values, **speed, **memory})
     metrics = self._format_metrics(values, **speed)
+    waited = values.get("input_wait", 0.0) / latest
+    if waited >= _NOTABLE_WAIT:
+      metrics.append(f"input wait {waited:.0%}")
     if self._bar is not None:
       self._bar.set_postfix_str("  ".join(metrics), refresh=False)
       self._bar.update(step - self._bar.n)
