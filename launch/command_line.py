@@ -22,6 +22,7 @@ from typing import Any
 
 from absl import flags
 
+import compilation_cache
 import usage
 from gpt_jax.config import describe_config, fields_of, load_config, named_configs, override_all
 from gpt_jax.errors import InputError
@@ -75,7 +76,7 @@ def define_config(default: str | None = None) -> _Config:
 
 
 def define_workdir() -> flags.FlagHolder[str]:
-  """Defines --workdir, which also gets the compilation cache."""
+  """Defines --workdir, the folder of a run."""
   help = "folder for config, metrics and checkpoints; repeating the command resumes the run"
   return flags.DEFINE_string("workdir", None, help, required=True)
 
@@ -142,8 +143,8 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     argv = _with_flag_name(sys.argv, positional) if positional else sys.argv
     if _parse(argv, main.__globals__["__doc__"]):
       _tune_malloc()
-      _set_up_jax()
       warnings.formatwarning = _format_warning
+      _set_up_jax()
       main()
     sys.stdout.flush()  # so that a closed pipe is noticed inside this try
     _tell_others(True)
@@ -379,10 +380,7 @@ def _tune_malloc() -> None:
 
 def _set_up_jax() -> None:
   """Sets the environment variables that JAX reads on import, and joins a multi-process run."""
-  if "workdir" in FLAGS and isinstance(FLAGS.workdir, str):  # report and plot read several
-    cache = os.path.join(FLAGS.workdir, "compilation_cache")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
-  os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+  compilation_cache.set_up()
   if "distributed" in FLAGS:
     _join_processes()
 
