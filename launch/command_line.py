@@ -97,6 +97,12 @@ def define_overwrite() -> flags.FlagHolder[bool]:
   return flags.DEFINE_boolean("overwrite", False, "replace the output file if it exists")
 
 
+def define_profile() -> flags.FlagHolder[str]:
+  """Defines --profile, the steps of which a trace is written."""
+  help = "START:STOP: write a trace of the steps after update START, up to STOP, to WORKDIR/profile"
+  return flags.DEFINE_string("profile", "", help)
+
+
 def define_distributed() -> None:
   """Defines the flags of a multi-process run; run() joins the processes."""
   help = "join the other processes of the run, found by the cluster or the next three flags"
@@ -381,6 +387,10 @@ def _tune_malloc() -> None:
 def _set_up_jax() -> None:
   """Sets the environment variables that JAX reads on import, and joins a multi-process run."""
   compilation_cache.set_up()
+  if "profile" in FLAGS and FLAGS.profile:
+    # Programs that differ in nothing but the names of their parts share an entry of the cache. A
+    # trace shows the names.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY", "true")
   if "distributed" in FLAGS:
     _join_processes()
 

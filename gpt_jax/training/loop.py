@@ -100,7 +100,8 @@ def fit(
   with Termination() as termination, Prefetch(batch_at, first, total_steps) as batches:
     for number in range(first + 1, total_steps + 1):
       batch, waited = batches.take(pending)
-      state, metrics = step(state, batch)
+      with jax.profiler.StepTraceAnnotation("train", step_num=number):
+        state, metrics = step(state, batch)
       if pending:
         interval.add(*pending)
       pending = number, {**metrics, "input_wait": waited}
