@@ -168,7 +168,6 @@ def run(
     raise InputError(
       f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
     )
-
   if folds > 1:
     return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, tokenizer, profile)
 

@@ -119,16 +119,16 @@ def run(
     flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
     with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
-      meta = make_meta(config, spec, tokenizer, start)
       run_hooks = [
         warn_when_stuck(config, text, total_steps),
-        *make_hooks(config, reporter, measure, checkpoints, meta),
+        *make_hooks(
+          config, reporter, measure, checkpoints, make_meta(config, spec, tokenizer, start)
+        ),
       ]
       if spec.attention == "causal" and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
-        due = hooks.any_of(
-          hooks.every(config.train.evaluate_every), hooks.powers_of_two_times(FIRST_SAMPLE)
-        )
+        evaluating = hooks.every(config.train.evaluate_every)
+        due = hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
         run_hooks.append(write_samples(workdir, first, reporter, write, due))
       with traced(run_hooks, span, reporter, workdir, first) as all_hooks:
         state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, all_hooks)

@@ -191,12 +191,26 @@ def _peak_memory() -> int:
 
 def _tensorboard(workdir: str, start_step: int):
   try:
-    from tensorboardX import SummaryWriter
+    with _not_importing("torch"):  # takes seconds; only pictures of networks need it
+      from tensorboardX import SummaryWriter
   except ImportError:  # optional: metrics.jsonl has the same numbers
     return None
   return SummaryWriter(
     os.path.join(workdir, "tensorboard"), purge_step=start_step + 1 if start_step else 0
   )
+
+
+@contextlib.contextmanager
+def _not_importing(package: str) -> Iterator[None]:
+  """Makes the imports of a package within the block fail, unless it is imported already."""
+  if package in sys.modules:
+    yield
+    return
+  sys.modules[package] = None  # type: ignore[assignment]  # what importlib documents for this
+  try:
+    yield
+  finally:
+    del sys.modules[package]
 
 
 def _bar(total_steps: int, start_step: int):
