@@ -156,8 +156,7 @@ def run(
     workdir: folder of the run; with several seeds or folds each has a folder `seed_<n>` or
       `fold_<n>` in it.
     seeds: number of runs, from config.train.seed on; finished ones are skipped.
-    folds: for a table, the number of runs that each hold out another part of the training file as
-      dev set.
+    folds: for a table, runs that each hold out another part of the training file as dev set.
     tokenizer: folder of a vocabulary; only if pretrained is "none".
     profile: START:STOP, the steps of each run of which a trace is written; "": none.
 

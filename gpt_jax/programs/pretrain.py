@@ -119,12 +119,9 @@ def run(
     flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
     with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
-      run_hooks = [
-        warn_when_stuck(config, text, total_steps),
-        *make_hooks(
-          config, reporter, measure, checkpoints, make_meta(config, spec, tokenizer, start)
-        ),
-      ]
+      meta = make_meta(config, spec, tokenizer, start)
+      run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
+      run_hooks.insert(0, warn_when_stuck(config, text, total_steps))
       if spec.attention == "causal" and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
         evaluating = hooks.every(config.train.evaluate_every)
