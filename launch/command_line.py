@@ -21,6 +21,7 @@ from typing import Any
 
 from absl import flags
 
+import compilation_cache
 import usage
 from gpt_jax.config import describe_config, fields_of, load_config, named_configs, override_all
 from gpt_jax.errors import InputError, did_you_mean
@@ -93,7 +94,7 @@ def _configs_of(takes: str) -> list[str]:
 
 
 def define_workdir() -> flags.FlagHolder[str]:
-  """Defines --workdir, which also gets the compilation cache."""
+  """Defines --workdir, the folder of a run."""
   help = "folder for config, metrics and checkpoints; repeating the command resumes the run"
   return flags.DEFINE_string("workdir", None, help, required=True)
 
@@ -112,6 +113,12 @@ def define_checkpoints(several: str) -> flags.FlagHolder[list[str]]:
 def define_overwrite() -> flags.FlagHolder[bool]:
   """Defines --overwrite, for programs that write a single file."""
   return flags.DEFINE_boolean("overwrite", False, "replace the output file if it exists")
+
+
+def define_profile() -> flags.FlagHolder[str]:
+  """Defines --profile, the steps of which a trace is written."""
+  help = "START:STOP: write a trace of the steps after update START, up to STOP, to WORKDIR/profile"
+  return flags.DEFINE_string("profile", "", help)
 
 
 def define_distributed() -> None:
@@ -160,8 +167,8 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     argv = _with_flag_name(sys.argv, positional) if positional else sys.argv
     if _parse(argv, main.__globals__["__doc__"], positional):
       _tune_malloc()
-      _set_up_jax()
       warnings.formatwarning = _format_warning
+      _set_up_jax()
       main()
     sys.stdout.flush()  # so that a closed pipe is noticed inside this try
     _tell_others(True)
@@ -414,10 +421,11 @@ def _tune_malloc() -> None:
 
 def _set_up_jax() -> None:
   """Sets the environment variables that JAX reads on import, and joins a multi-process run."""
-  if "workdir" in FLAGS and isinstance(FLAGS.workdir, str):  # report and plot read several
-    cache = os.path.join(FLAGS.workdir, "compilation_cache")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
-  os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+  compilation_cache.set_up()
+  if "profile" in FLAGS and FLAGS.profile:
+    # Programs that differ in nothing but the names of their parts share an entry of the cache. A
+    # trace shows the names.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY", "true")
   if "distributed" in FLAGS:
     _join_processes()
 

@@ -35,6 +35,7 @@ FOLDS = flags.DEFINE_integer(
   lower_bound=1,
 )
 WORKDIR = command_line.define_workdir()
+PROFILE = command_line.define_profile()
 command_line.define_distributed()
 
 
@@ -49,6 +50,7 @@ def main():
     seeds=SEEDS.value,
     folds=FOLDS.value,
     tokenizer=TOKENIZER.value,
+    profile=PROFILE.value,
   )
   folder, others = WORKDIR.value, ""
   if SEEDS.value > 1:

@@ -18,6 +18,7 @@ CHECKPOINT = flags.DEFINE_string(
   "or transformers' files",
 )
 WORKDIR = command_line.define_workdir()
+PROFILE = command_line.define_profile()
 command_line.define_distributed()
 
 
@@ -25,7 +26,7 @@ def main():
   from gpt_jax.programs import pretrain
 
   config, data, workdir = CONFIG.value, DATA.value, WORKDIR.value
-  pretrain.run(config, data, workdir, pretrained=CHECKPOINT.value)
+  pretrain.run(config, data, workdir, pretrained=CHECKPOINT.value, profile=PROFILE.value)
   commands = [("evaluate", {"checkpoint": workdir, "data": data})]
   finetuning = {"config": "configs/finetune.py:TASK", "data": "DIR", "checkpoint": workdir}
   if config.objective.attention == "causal":

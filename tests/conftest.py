@@ -27,6 +27,7 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 # devices for ever.
 os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax")
+os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "home")  # of programs that ignore the above
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 

@@ -24,7 +24,7 @@ RESUMABLE_FIELDS = (
   "train.keep_checkpoints",
   "train.milestone",
 )
-_FILES_BEFORE_CONFIG = {"compilation_cache", "tokenizer"}  # can exist without config.json
+_BEFORE_CONFIG = "tokenizer"  # can exist without config.json
 
 
 def claim(
@@ -126,7 +126,7 @@ def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
       raise InputError(f"--workdir={workdir} holds runs of several {kind}; use another folder")
   for name in names:
     unfinished = name.startswith("config.json.")
-    if name not in _FILES_BEFORE_CONFIG and not unfinished:
+    if name != _BEFORE_CONFIG and not unfinished:
       raise InputError(
         f"--workdir={workdir} holds {name!r} but no config.json: not a run's folder; use another"
       )

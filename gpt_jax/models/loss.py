@@ -56,7 +56,8 @@ class _ModelLoss:
     states, outputs = self._model.apply({"params": params}, batch, key)
     total, metrics = jnp.float32(0), {}
     for head, output in zip(self._heads, outputs, strict=True):
-      mean = head.loss(output, states, batch, self._model.num_tokens)
+      with jax.named_scope("loss"), jax.named_scope(head.scope):
+        mean = head.loss(output, states, batch, self._model.num_tokens)
       metrics[head.metric] = mean
       # A term without anything to predict is 0.
       denominator = jnp.where(denominators[head.scope] > 0, denominators[head.scope], 1)

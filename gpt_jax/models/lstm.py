@@ -135,9 +135,9 @@ class LSTM(nn.Module):
     return hidden, self.tokens.astype(self.config.dtype), state
 
   def _run(self, inputs, positions, valid, state, table):
-    gates = constrain(
-      self.read(table.astype(self.config.dtype)[inputs]), "data", None, None, "model"
-    )
+    with jax.named_scope("embedding"):
+      x = table.astype(self.config.dtype)[inputs]
+    gates = constrain(self.read(x), "data", None, None, "model")
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
     state, outputs = recur(self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state)
     return self.out(outputs.swapaxes(0, 1)), state

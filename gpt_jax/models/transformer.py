@@ -199,6 +199,7 @@ class Transformer(nn.Module):
       return None
     return self.bias(query_positions, key_positions)
 
+  @jax.named_scope("embedding")
   def _embed(self, inputs, positions, key):
     """[B, T, D] and the table [R, D]."""
     c = self.config

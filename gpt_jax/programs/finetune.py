@@ -57,6 +57,7 @@ from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.profile import Span, parse_span, traced
 from gpt_jax.training.recipe import with_recipe
 from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.step import TrainState
@@ -144,6 +145,7 @@ def run(
   seeds: int = 1,
   folds: int = 1,
   tokenizer: str = "",
+  profile: str = "",
 ) -> list[dict[str, Any]]:
   """Fine-tunes one model per seed or fold, and evaluates on the dev set as OpenAI's code does.
 
@@ -157,9 +159,9 @@ def run(
     workdir: folder of the run; with several seeds or folds each has a folder `seed_<n>` or
       `fold_<n>` in it.
     seeds: number of runs, from config.train.seed on; finished ones are skipped.
-    folds: for a table, the number of runs that each hold out another part of the training file as
-      dev set.
+    folds: for a table, runs that each hold out another part of the training file as dev set.
     tokenizer: folder of a vocabulary; only if pretrained is "none".
+    profile: START:STOP, the steps of each run of which a trace is written; "": none.
 
   Returns:
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
@@ -168,9 +170,8 @@ def run(
     raise InputError(
       f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
     )
-
   if folds > 1:
-    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, tokenizer)
+    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, tokenizer, profile)
 
   # 1. Checkpoint and vocabulary.
   start = load_start(config, pretrained, tokenizer)
@@ -183,6 +184,7 @@ def run(
   data = load_examples(config, task, data_dir, start)
   check_metrics(task)
   config = complete(config, task, data["train"])
+  span = parse_span(profile, total_steps(config, data["train"]))
 
   # 3. Model and trainer, compiled once for all seeds.
   mesh = make_mesh(config.mesh)
@@ -200,7 +202,7 @@ def run(
     folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
     claim(folder, seeded, start.tokenizer, data_identity(data, start))
     with report_at_end(workdir):
-      results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
+      results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder, span))
   if seeds > 1:
     write_summary(results, workdir)
   return results
@@ -222,6 +224,7 @@ def cross_validate(
   folds: int,
   seeds: int,
   tokenizer: str,
+  profile: str,
 ) -> list[dict[str, Any]]:
   """One run for each part of a table's training file that is held out; see run.
 
@@ -238,7 +241,12 @@ def cross_validate(
     task = dataclasses.replace(config.task, folds=folds, fold=fold)
     folder = os.path.join(workdir, f"fold_{fold}")
     (result,) = run(
-      dataclasses.replace(config, task=task), data_dir, pretrained, folder, tokenizer=tokenizer
+      dataclasses.replace(config, task=task),
+      data_dir,
+      pretrained,
+      folder,
+      tokenizer=tokenizer,
+      profile=profile,
     )
     results.append({**result, "fold": fold})
   write_summary(results, workdir)
@@ -532,6 +540,7 @@ def run_seed(
   measure: Callable[[Any], dict[str, float]],
   report: Callable[[Any, int, str], None],
   workdir: str,
+  profile: Span | None = None,
 ) -> dict[str, Any]:
   """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
   finished = os.path.join(workdir, "result.json")
@@ -563,9 +572,10 @@ def run_seed(
         if is_exhausted(evaluations(workdir, primary, first), config.patience):
           steps = first  # it was ended between its last evaluation and its result
       try:
-        state, evaluation = trainer.fit(
-          state, lambda step: trainer.local_part(batches(step)), steps, seed, run_hooks
-        )
+        with traced(run_hooks, profile, reporter, workdir, first) as all_hooks:
+          state, evaluation = trainer.fit(
+            state, lambda step: trainer.local_part(batches(step)), steps, seed, all_hooks
+          )
       except StoppedEarly as stop:
         steps, evaluation = stop.step, stop.evaluation
         reporter.say(

@@ -31,6 +31,7 @@ from gpt_jax.programs.report import report_at_end
 from gpt_jax.training import hooks
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.profile import parse_span, traced
 from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.warm_start import WarmStart, load_warm_start
@@ -62,7 +63,7 @@ class PretrainConfig:
 
 
 def run(
-  config: PretrainConfig, data: str, workdir: str, *, pretrained: str = ""
+  config: PretrainConfig, data: str, workdir: str, *, pretrained: str = "", profile: str = ""
 ) -> dict[str, float]:
   """Trains to the end, resuming from the newest checkpoint; returns the last evaluation.
 
@@ -71,6 +72,7 @@ def run(
     data: folder that prepare wrote.
     workdir: folder of the run.
     pretrained: checkpoint whose trunk and vocabulary the run starts from; "": random weights.
+    profile: START:STOP, the steps of which a trace is written; "": none.
 
   Raises:
     InputError: user errors, before training; later only if ten updates in a row are not finite.
@@ -89,6 +91,7 @@ def run(
   config = dataclasses.replace(config, trunk=trunk)
   windows = Windows(text, config.data, config.train.seed)
   total_steps = config.train.total_steps(windows.steps_per_epoch)
+  span = parse_span(profile, total_steps)
 
   # 2. Devices, and the rows of each batch that this process provides.
   mesh = make_mesh(config.mesh)
@@ -117,17 +120,15 @@ def run(
     after.enter_context(report_at_end(workdir))
     with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
-      run_hooks = [
-        warn_when_stuck(config, text, total_steps),
-        *make_hooks(config, reporter, measure, checkpoints, meta),
-      ]
+      run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
+      run_hooks.insert(0, warn_when_stuck(config, text, total_steps))
       if spec.attention == "causal" and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
-        due = hooks.any_of(
-          hooks.every(config.train.evaluate_every), hooks.powers_of_two_times(FIRST_SAMPLE)
-        )
+        evaluating = hooks.every(config.train.evaluate_every)
+        due = hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
         run_hooks.append(write_samples(workdir, first, reporter, write, due))
-      state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, run_hooks)
+      with traced(run_hooks, span, reporter, workdir, first) as all_hooks:
+        state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, all_hooks)
   return evaluation or measure(state.params)
 
 

@@ -171,7 +171,7 @@ def _check(
   figures.pyplot()
   check_data_dir(data_dir)
   names = set(listing(workdir))
-  known = {"runs", "compilation_cache", "lock"}
+  known = {"runs", "lock"}
   foreign = [name for name in sorted(names - known) if not name.startswith("results.json.partial")]
   if foreign and "results.json" not in names:
     raise InputError(

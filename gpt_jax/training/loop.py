@@ -17,6 +17,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.remat import POLICIES
 from gpt_jax.training.hooks import Hook, StepContext
 from gpt_jax.training.interval import Interval
+from gpt_jax.training.prefetch import Prefetch
 from gpt_jax.training.step import TrainState
 
 
@@ -74,13 +75,14 @@ def fit(
 ) -> tuple[TrainState, dict[str, float]]:
   """Trains from the state's step to `total_steps`.
 
-  Metrics are fetched one step late, to keep the device busy. Before a hook runs they are fetched at
-  once, so that no hook sees an unchecked state.
+  Metrics are fetched one step late and batches are built ahead, to keep the device busy. Before a
+  hook runs metrics are fetched at once, so that no hook sees an unchecked state. `input_wait`, the
+  seconds that the device waited for the batch, is added to the metrics of each step.
 
   Args:
     state: the first state; its memory is reused.
     step: (state, device batch) -> (state, metrics).
-    batch_at: step -> device batch, a pure function.
+    batch_at: step -> device batch, a pure function; called by a thread, ahead of its step.
     total_steps: length of the run.
     hooks: called in this order after the steps at which they are due.
 
@@ -94,12 +96,15 @@ def fit(
   """
   interval, pending = Interval(), None
   evaluation: dict[str, float] = {}
-  with Termination() as termination:
-    for number in range(int(state.step) + 1, total_steps + 1):
-      state, metrics = step(state, batch_at(number - 1))
+  first = int(state.step)
+  with Termination() as termination, Prefetch(batch_at, first, total_steps) as batches:
+    for number in range(first + 1, total_steps + 1):
+      batch, waited = batches.take(pending)
+      with jax.profiler.StepTraceAnnotation("train", step_num=number):
+        state, metrics = step(state, batch)
       if pending:
         interval.add(*pending)
-      pending = number, metrics
+      pending = number, {**metrics, "input_wait": waited}
       stopping = termination.requested(number)
       hooks_due = [hook for hook in hooks if hook.is_due(number, total_steps, stopping)]
       if hooks_due:

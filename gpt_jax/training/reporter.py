@@ -17,6 +17,8 @@ from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
 from gpt_jax.training.history import METRICS, cut_back, write_end, write_plan
 
+_NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
+
 
 def log(text: str) -> None:
   """Prints to standard error on process 0."""
@@ -89,6 +91,9 @@ class Reporter:
     memory = {"peak_memory_bytes": peak} if (peak := _peak_memory()) else {}
     self._record(step, {**values, **speed, **memory})
     metrics = self._format_metrics(values, **speed)
+    waited = values.get("input_wait", 0.0) / latest
+    if waited >= _NOTABLE_WAIT:
+      metrics.append(f"input wait {waited:.0%}")
     if self._bar is not None:
       self._bar.set_postfix_str("  ".join(metrics), refresh=False)
       self._bar.update(step - self._bar.n)
@@ -186,12 +191,26 @@ def _peak_memory() -> int:
 
 def _tensorboard(workdir: str, start_step: int):
   try:
-    from tensorboardX import SummaryWriter
+    with _not_importing("torch"):  # takes seconds; only pictures of networks need it
+      from tensorboardX import SummaryWriter
   except ImportError:  # optional: metrics.jsonl has the same numbers
     return None
   return SummaryWriter(
     os.path.join(workdir, "tensorboard"), purge_step=start_step + 1 if start_step else 0
   )
+
+
+@contextlib.contextmanager
+def _not_importing(package: str) -> Iterator[None]:
+  """Makes the imports of a package within the block fail, unless it is imported already."""
+  if package in sys.modules:
+    yield
+    return
+  sys.modules[package] = None  # type: ignore[assignment]  # what importlib documents for this
+  try:
+    yield
+  finally:
+    del sys.modules[package]
 
 
 def _bar(total_steps: int, start_step: int):

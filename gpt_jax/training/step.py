@@ -107,7 +107,8 @@ def make_step(
     grads, metrics = gradient(state, batch, seed)
     completed_updates = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
     grads = gate(grads, completed_updates)
-    norm = optax.tree.norm(grads)
+    with jax.named_scope("gradient_norm"):
+      norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"].total)
     # A select of every leaf would copy the old moments first: 8 % of a step on a CPU.
     params, opt_state = jax.lax.cond(
@@ -166,6 +167,7 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
 
 
 def _apply(optimizer: optax.GradientTransformationExtraArgs):
+  @jax.named_scope("optimizer")
   def apply(grads, norm, params, opt_state):
     updates, opt_state = optimizer.update(grads, opt_state, params, norm=norm)
     return optax.apply_updates(params, updates), opt_state

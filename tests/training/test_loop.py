@@ -288,17 +288,18 @@ def test_hooks_run_when_they_are_due(scalar):
 
 
 def test_metrics_are_fetched_after_the_next_step_is_dispatched(scalar, monkeypatch):
-  _, trainer, batch = scalar
+  start, trainer, batch = scalar
   events, add = [], Interval.add
   monkeypatch.setattr(
     Interval, "add", lambda self, step, m: (events.append(("fetch", step)), add(self, step, m))
   )
 
-  def batch_at(i):
-    events.append(("dispatch", i + 1))
-    return batch(1.0)
+  def step(state, batch):
+    events.append(("dispatch", int(state.step) + 1))
+    return trainer.step(state, batch, 0)
 
-  fit(scalar, batch_at, 3, log_every=100, evaluate_every=0, save_every=0)
+  log = hooks.log_progress(Diary(), 10, hooks.every(100))
+  loop.fit(start(), step, lambda i: trainer.to_device(batch(1.0)), 3, [log])
   order = [("dispatch", 1), ("dispatch", 2), ("fetch", 1), ("dispatch", 3), ("fetch", 2)]
   assert events == [*order, ("fetch", 3)]
 
@@ -334,6 +335,11 @@ def kill(*_):
   return {"score": 1.0}
 
 
+def killed_after(step):
+  """A hook that sends SIGTERM between a step and the next one."""
+  return hooks.Hook(lambda _: kill() and None, lambda number: number == step)
+
+
 def test_terminated_in_the_last_evaluation_it_saves_and_no_other_run_follows(scalar):
   _, _, batch = scalar
   ended, entries = fit(scalar, lambda i: batch(1.0), 2, measure=kill)
@@ -343,7 +349,7 @@ def test_terminated_in_the_last_evaluation_it_saves_and_no_other_run_follows(sca
 
 def test_terminated_at_an_evaluation_it_is_made_and_saved(scalar):
   _, _, batch = scalar
-  ended, entries = fit(scalar, lambda i: batch(kill()["score"] if i == 3 else 1.0), 40)
+  ended, entries = fit(scalar, lambda i: batch(1.0), 40, more_hooks=[killed_after(3)])
   assert isinstance(ended, SystemExit) and ended.code == 143
   assert [entry[0] for entry in entries[-4:]] == ["progress", "results", "save", "say"]
   assert entries[-2] == ("save", 4, 4, {"score": 1.0})
@@ -408,7 +414,9 @@ def test_nothing_is_saved_while_updates_are_refused(scalar):
 
 def test_terminated_while_updates_are_refused_it_does_not_save(scalar):
   _, _, batch = scalar
-  error, entries = fit(scalar, lambda i: batch(kill()["score"] * np.nan if i == 6 else 1.0), 40)
+  error, entries = fit(
+    scalar, lambda i: batch(np.nan if i == 6 else 1.0), 40, more_hooks=[killed_after(6)]
+  )
   assert error.code == 143
   assert entries[-2:] == [
     ("say", "step 7: not saved, since its update was refused"),
@@ -420,7 +428,7 @@ def test_terminated_while_updates_are_refused_it_does_not_save(scalar):
 def test_sigterm_saves_and_exits_143(scalar):
   _, _, batch = scalar
   before = signal.getsignal(signal.SIGTERM)
-  error, entries = fit(scalar, lambda i: batch(kill()["score"] if i == 6 else 1.0), 40)
+  error, entries = fit(scalar, lambda i: batch(1.0), 40, more_hooks=[killed_after(6)])
   assert isinstance(error, SystemExit) and error.code == 143
   assert entries[-2:] == [
     ("save", 7, 7, {}),

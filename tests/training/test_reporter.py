@@ -3,6 +3,8 @@
 import builtins
 import io
 import json
+import os
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -198,3 +200,21 @@ def test_without_tensorboard(tmp_path, monkeypatch):
   monkeypatch.setattr(builtins, "__import__", without)
   write_run(tmp_path)
   assert not (tmp_path / "tensorboard").exists() and (tmp_path / "metrics.jsonl").exists()
+
+
+def test_tensorboard_does_not_import_torch(tmp_path):
+  """Which would take seconds at each start; in a process of its own, that has not imported it."""
+  pytest.importorskip("tensorboardX", reason="needs tensorboardX")
+  (tmp_path / "torch.py").write_text("print('imported')")
+  program = (
+    "import sys; from gpt_jax.training.reporter import Reporter; Reporter(sys.argv[1], 9).close(); "
+    "print('torch' in sys.modules, 'tensorboardX' in sys.modules); import torch"
+  )
+  path = os.pathsep.join([str(tmp_path), *sys.path])
+  done = subprocess.run(
+    [sys.executable, "-c", program, str(tmp_path / "run")],
+    env={**os.environ, "PYTHONPATH": path},
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout.splitlines() == ["False True", "imported"]

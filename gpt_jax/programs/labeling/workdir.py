@@ -19,7 +19,7 @@ _CLAIM = "label.json"
 def check_workdir(workdir: str) -> None:
   """Raises InputError if a folder exists and is none of this program."""
   refuse_url(workdir)
-  names = set(listing(workdir)) - {"compilation_cache"}
+  names = listing(workdir)
   if names and _CLAIM not in names:
     raise InputError(
       f"--workdir={workdir} holds {min(names)!r} but no {_CLAIM}: not a folder of this program; "

@@ -1,0 +1,128 @@
+"""Batches built ahead: order, errors, how far ahead, and threads that end."""
+
+import threading
+import time
+
+import jax.numpy as jnp
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.training import hooks
+from gpt_jax.training.loop import fit
+from gpt_jax.training.prefetch import AHEAD, Prefetch
+from gpt_jax.training.step import TrainState
+
+
+def wait_until(condition):
+  for _ in range(500):
+    if condition():
+      return
+    time.sleep(0.01)
+  raise AssertionError("waited for 5 s")
+
+
+def threads():
+  return [thread for thread in threading.enumerate() if thread.name == "batches"]
+
+
+def test_each_batch_once_in_order_and_none_beyond_the_end():
+  built = []
+  with Prefetch(lambda step: built.append(step) or step, 3, 20) as batches:
+    assert [batches.take(None)[0] for _ in range(3, 20)] == list(range(3, 20))
+  assert built == list(range(3, 20))
+  assert not threads()
+
+
+def test_a_few_batches_are_built_ahead_and_no_more():
+  built = []
+  with Prefetch(lambda step: built.append(step) or step, 0, 100) as batches:
+    wait_until(lambda: len(built) == AHEAD + 1)
+    batches.take(None)
+    wait_until(lambda: len(built) == AHEAD + 2)
+    time.sleep(0.1)
+    assert len(built) == AHEAD + 2
+  assert not threads()
+  assert len(built) <= AHEAD + 4
+
+
+def test_an_error_comes_after_the_batches_before_it():
+  error = InputError("a.bin: damaged")
+
+  def batch_at(step):
+    if step == 2:
+      raise error
+    return step
+
+  with pytest.raises(InputError) as raised, Prefetch(batch_at, 0, 10) as batches:
+    assert [batches.take(None)[0] for _ in range(2)] == [0, 1]
+    batches.take(None)
+  assert raised.value is error
+  assert not threads()
+
+
+def test_only_time_in_which_nothing_runs_is_a_wait():
+  """The second batch is not built before the running step has ended."""
+  ended, built = threading.Event(), []
+
+  class Running:
+    def block_until_ready(self):
+      ended.set()
+
+  def batch_at(step):
+    if step:
+      assert ended.wait(10)
+    built.append(step)
+    return step
+
+  with Prefetch(batch_at, 0, 2) as batches:
+    wait_until(lambda: not batches._built.empty())
+    assert batches.take(Running()) == (0, 0.0)
+    assert not ended.is_set()  # where the batch is there, the loop runs ahead of the device
+    batch, waited = batches.take(Running())
+    assert batch == 1 and waited > 0
+
+
+def run(batch_at, total_steps, run_hooks=()):
+  """The loop on a state that counts its steps."""
+
+  def step(state, batch):
+    return state._replace(step=state.step + 1), {"finite": True, "loss": batch}
+
+  return fit(TrainState(jnp.int32(0), {}, {}), step, batch_at, total_steps, run_hooks)
+
+
+def test_the_loop_raises_what_a_batch_raised():
+  def batch_at(step):
+    if step == 5:
+      raise InputError("a.bin: damaged")
+    return 1.0
+
+  with pytest.raises(InputError, match="a.bin: damaged"):
+    run(batch_at, 10)
+  assert not threads()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, InputError])
+def test_a_run_that_ends_early_leaves_no_thread(error):
+  def stop(_):
+    raise error
+
+  with pytest.raises(error):
+    run(lambda step: 1.0, 10**6, [hooks.Hook(stop, hooks.every(3))])
+  assert not threads()
+
+
+def test_the_wait_is_a_metric():
+  waits = []
+
+  def watch(moment):
+    waits.append(moment.interval.means()["input_wait"])
+    moment.interval.clear()
+
+  def batch_at(step):
+    time.sleep(0.05 if step == 3 else 0)
+    return 1.0
+
+  run(batch_at, 4, [hooks.Hook(watch, hooks.every(1))])
+  assert len(waits) == 4
+  assert all(0 <= wait < 5 for wait in waits)
