@@ -666,6 +666,15 @@ CASES = [
   ),
   ("verify --checkpoint={pretrained} --text=the", "two models are compared: --checkpoint=A --ch"),
   ("verify --a={pretrained} --b={pretrained} --text=the", "--a is now --checkpoint"),
+  (
+    "verify --checkpoint={pretrained} --replay=5 --data=x",
+    "has no checkpoint of this step, but of ",
+  ),
+  ("verify --checkpoint={pretrained} --replay=5 --text=the", "--replay=5 needs one --checkpoint"),
+  (
+    "verify --checkpoint={pretrained} --checkpoint={pretrained} --data=x --text=the",
+    "--data is for --replay=STEP",
+  ),
   ("harness --checkpoint={pretrained}", "missing --tasks"),
   ("harness --checkpoint={pretrained} --tasks=cola --limit=-1", "--limit=-1: "),
 ]

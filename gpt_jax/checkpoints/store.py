@@ -236,6 +236,41 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
   return tree["params"], record["meta"], record["step"]
 
 
+def saved_steps(workdir: str) -> list[int]:
+  """The steps of a run's complete checkpoints, oldest first. Raises InputError if it has none."""
+  return sorted(int(os.path.basename(folder)) for folder in _locate(workdir))
+
+
+def restore_step(workdir: str, step: int, abstract: Any) -> Any:
+  """Reads and verifies the whole state of one step; changes no file. See Checkpoints.restore."""
+  folder = _step_folder(workdir, step)
+  tree, _, _ = _load([folder], _as_dict(abstract), exact=True)
+  return tree if isinstance(abstract, dict) else type(abstract)(**tree)
+
+
+def saved_meta(workdir: str, step: int) -> dict:
+  """The meta saved with the checkpoint of a step. Raises InputError if it is missing or damaged."""
+  folder = _step_folder(workdir, step)
+  try:
+    return _read_record(folder)["meta"]
+  except (OSError, ValueError, KeyError) as error:
+    raise InputError(f"{folder}: damaged ({error})") from error
+
+
+def compare(a: Any, b: Any) -> dict[str, float]:
+  """By path the largest |difference| of each array that is not bit-identical in two states."""
+  left, right = describe(_as_dict(a)), describe(_as_dict(b))
+  leaves = zip(
+    jax.tree_util.tree_leaves_with_path(_as_dict(a)), jax.tree.leaves(_as_dict(b)), strict=True
+  )
+  differences = {}
+  for (path, x), y in leaves:
+    if left[_name(path)] != right[_name(path)]:
+      difference = np.asarray(x, np.float64) - np.asarray(y, np.float64)
+      differences[_name(path)] = float(np.abs(difference).max())
+  return differences
+
+
 def best_evaluation(workdir: str) -> dict[str, float] | None:
   """The step of the best checkpoint, as "step", and its metrics; None if no metric was a number."""
   folder = os.path.join(os.path.abspath(workdir), "checkpoints")
@@ -509,6 +544,10 @@ def _step_folders(folder: str) -> list[str]:
   return [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
 
 
+def _step_folder(workdir: str, step: int) -> str:
+  return os.path.join(os.path.abspath(workdir), "checkpoints", str(step))
+
+
 def _names(folder: str) -> list[str]:
   return os.listdir(folder) if os.path.isdir(folder) else []
 
@@ -549,7 +588,9 @@ def _score(record: dict) -> float | None:
 
 
 def _as_dict(state: Any) -> dict:
-  return state if isinstance(state, dict) else state._asdict()
+  """The state without the parts that are None."""
+  parts = state if isinstance(state, dict) else state._asdict()
+  return {name: part for name, part in parts.items() if part is not None}
 
 
 def _name(path: tuple) -> str:

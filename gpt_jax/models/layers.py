@@ -1,4 +1,4 @@
-"""Layers that several trunks share: affine maps and layer norm."""
+"""Layers that several trunks share: affine maps, layer norm, GELU."""
 
 import math
 
@@ -10,6 +10,7 @@ from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL
 from gpt_jax.parallel.mesh import axis_size
 
 NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
+DTYPES = ("float32", "bfloat16", "float16")  # of activations and matrix products
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INIT = nn.initializers.normal(STD)
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
@@ -33,7 +34,7 @@ class Projection(nn.Module):
   def __call__(self, x):
     init = nn.initializers.normal(self.scale * STD)
     kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
-    bias = self.param("bias", nn.initializers.zeros, self.outputs).astype(self.dtype)
+    bias = self.param("bias", nn.initializers.zeros, self.outputs)
     before = x.shape[: x.ndim - len(self.inputs)]
     if axis_size("model") == 1:
       # In two dimensions: with more, XLA transposes the kernel and its gradient at every step.
@@ -42,7 +43,9 @@ class Projection(nn.Module):
     else:  # a reshape would hide which axis of a kernel is sharded
       axes = tuple(range(len(before), x.ndim))
       y = jax.lax.dot_general(x, kernel, ((axes, tuple(range(len(axes)))), ((), ())))
-    return y + bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
+    # Added in float32, so that the bias's gradient is a sum in float32.
+    bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
+    return (y.astype(jnp.float32) + bias).astype(self.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -59,3 +62,9 @@ class LayerNorm(nn.Module):
     x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + _EPSILON)
     shape = (1,) * (x.ndim - 1) + scale.shape
     return (x * scale.reshape(shape) + bias.reshape(shape)).astype(self.dtype)
+
+
+def gelu(x: jax.Array, approximate: bool) -> jax.Array:
+  """jax.nn.gelu; of float16 in float32, since the cube of 41 is more than float16 holds."""
+  wide = x.astype(jnp.float32) if x.dtype == jnp.float16 else x
+  return jax.nn.gelu(wide, approximate=approximate).astype(x.dtype)

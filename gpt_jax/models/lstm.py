@@ -17,9 +17,10 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import INIT, NUM_SPECIAL, Projection, padded_rows
+from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection, padded_rows
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.mesh import axis_size
 from gpt_jax.parallel.partition import constrain
 
@@ -49,9 +50,7 @@ class LSTMConfig:
   units: int = option(2048, "size of the recurrent state, U", low=1, high=10**6)
   residual_dropout: float = option(0.1, "dropout on the projected state", low=0.0, high=0.99)
   embedding_dropout: float = option(0.1, "dropout on the embedding table", low=0.0, high=0.99)
-  dtype: str = option(
-    "float32", "of activations and matrix products", choices=("float32", "bfloat16")
-  )
+  dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
   special_tokens: int = option(
     NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
   )
@@ -89,7 +88,10 @@ class LSTMConfig:
 
 
 class State(NamedTuple):
-  """Output and memory of the cell: [B, U] each."""
+  """Output and memory of the cell: [B, U] each.
+
+  The memory is float32: it adds up over hundreds of positions.
+  """
 
   output: jax.Array
   memory: jax.Array
@@ -116,13 +118,13 @@ class LSTM(nn.Module):
     state = self.start(len(rows.inputs))
     hidden, _ = self._run(rows.inputs, rows.positions, None, state, table)
     hidden = dropout(hidden, c.residual_dropout, key and key.fold(1))
-    return States(hidden, table.astype(c.dtype))
+    return States(hidden, table)
 
   def start(self, batch_size: int, length: int | None = None) -> State:
     """The state before the first token; its size does not depend on the length of the text."""
     del length
     zeros = jnp.zeros((batch_size, self.config.units), self.config.dtype)
-    return State(zeros, zeros)
+    return State(zeros, zeros.astype(jnp.float32))
 
   def read_prompt(self, inputs, valid):
     """Reads the first T tokens of each row; see trunk.Trunk."""
@@ -132,11 +134,11 @@ class LSTM(nn.Module):
   def extend(self, inputs, positions, valid, state: State):
     """Reads T more tokens per row; positions that are not valid leave the state unchanged."""
     hidden, state = self._run(inputs, positions, valid, state, self.tokens)
-    return hidden, self.tokens.astype(self.config.dtype), state
+    return hidden, self.tokens, state
 
   def _run(self, inputs, positions, valid, state, table):
     with jax.named_scope("embedding"):
-      x = table.astype(self.config.dtype)[inputs]
+      x = lookup(table, inputs, self.config.dtype)
     gates = constrain(self.read(x), "data", None, None, "model")
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
     state, outputs = recur(self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state)
@@ -175,12 +177,12 @@ def _loop(kernel, gates, first, valid, state):
     old = state
     state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
     before = state.output
-    gates = gates + product(before)
+    gates = gates.astype(jnp.float32) + product(before).astype(jnp.float32)
     entry, forget, candidate, exit = (gates[:, i] for i in range(4))
     # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
     # token.
     memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
-    output = jax.nn.sigmoid(exit) * jnp.tanh(memory)
+    output = (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
     state = jax.tree.map(
       lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old
     )

@@ -14,6 +14,7 @@ from gpt_jax.config import from_json, option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.precision import for_devices
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.dropout import Key
 
@@ -109,9 +110,10 @@ class Model(nn.Module):
   remat: str = "none"
 
   def setup(self):
-    self.trunk = self.config.trunk.build(self.config.attention, self.remat)
+    trunk = for_devices(self.config.trunk)
+    self.trunk = trunk.build(self.config.attention, self.remat)
     for head in self.config.heads:
-      setattr(self, head.scope, head.build(self.config.trunk))
+      setattr(self, head.scope, head.build(trunk))
 
   def __call__(self, batch: Batch, key: Key | None = None) -> Outputs:
     """key: dropout key; None evaluates."""

@@ -17,11 +17,20 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import INIT, NUM_SPECIAL, LayerNorm, Projection, padded_rows
+from gpt_jax.models.layers import (
+  DTYPES,
+  INIT,
+  NUM_SPECIAL,
+  LayerNorm,
+  Projection,
+  gelu,
+  padded_rows,
+)
 from gpt_jax.models.remat import rematerialized
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
 from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.partition import constrain
 
 # Matched against the paths of parameters and optimizer moments (see parallel.partition).
@@ -57,9 +66,7 @@ class TransformerConfig:
     "sublayer, with a final norm, as GPT-2",
     choices=("post", "pre"),
   )
-  dtype: str = option(
-    "float32", "of activations and matrix products", choices=("float32", "bfloat16")
-  )
+  dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
   special_tokens: int = option(
     NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
   )
@@ -207,14 +214,14 @@ class Transformer(nn.Module):
     if key is not None:
       table = dropout(table, c.embedding_dropout, key.fold(c.layers), sharded=False)
     # Replicated along `data`: otherwise FSDP would gather the embedding gradients of every row.
-    table = constrain(table.astype(c.dtype), "model")
-    x = table[inputs]
+    table = constrain(table, "model")
+    x = lookup(table, inputs, c.dtype)
     if c.learned_positions:
       position_table = self.positions
       if key is not None:
         position_key = key.fold(c.layers + 1)
         position_table = dropout(position_table, c.embedding_dropout, position_key, sharded=False)
-      x = x + constrain(position_table.astype(c.dtype))[positions]
+      x = x + lookup(constrain(position_table), positions, c.dtype)
     return constrain(x, "data"), table
 
 
@@ -350,5 +357,5 @@ class MLP(nn.Module):
   @nn.compact
   def __call__(self, x):
     d, dtype = self.config.width, self.config.dtype
-    x = jax.nn.gelu(Projection((d,), (4 * d,), dtype, name="in")(x), approximate=True)
+    x = gelu(Projection((d,), (4 * d,), dtype, name="in")(x), approximate=True)
     return Projection((4 * d,), (d,), dtype, self.config.residual_scale, name="out")(x)

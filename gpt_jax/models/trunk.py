@@ -21,7 +21,7 @@ class States(NamedTuple):
 
   Attributes:
     hidden: [B, T, D], in the compute dtype.
-    table: [R, D], the output embedding, in the compute dtype.
+    table: float32 [R, D], the output embedding; products with it are in the compute dtype.
   """
 
   hidden: jax.Array

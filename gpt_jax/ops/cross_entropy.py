@@ -23,11 +23,12 @@ def cross_entropy(hidden, table, targets, weights, num_tokens: int) -> jax.Array
 
   Args:
     hidden: [B, T, D].
-    table: [R, D].
+    table: float32 [R, D], as its gradient; products with it have hidden's type.
     targets, weights: [B, T].
     num_tokens: rows of the table that are tokens; the logits of all others are masked.
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
+  table = table.astype(hidden.dtype)
   return _sum_over(lambda part: _chunk(part[0], part[1], part[2], table, num_tokens)[0], parts)
 
 
@@ -35,14 +36,15 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens):
   # One sum for each device along the batch: a single one would cost an all-reduce of the whole
   # table in every chunk.
   groups = axis_size("data")
+  low_table = table.astype(hidden.dtype)
 
   def of_chunk(part):
     h, t, w = part
-    total, scores, log_sum = _chunk(h, t, w, table, num_tokens)
+    total, scores, log_sum = _chunk(h, t, w, low_table, num_tokens)
     # softmax - one-hot, weighted. A masked row has probability 0 and no gradient.
     hot = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 2) == t[..., None]
     d_scores = ((jnp.exp(scores - log_sum[..., None]) - hot) * w[..., None]).astype(h.dtype)
-    d_hidden = jnp.einsum("btr,rd->btd", d_scores, table)
+    d_hidden = jnp.einsum("btr,rd->btd", d_scores, low_table)
     d_scores, h = (x.reshape(groups, -1, *x.shape[1:]) for x in (d_scores, h))
     d_table = jnp.einsum("gbtr,gbtd->grd", d_scores, h, preferred_element_type=jnp.float32)
     return (total, constrain(d_table, "data", "model")), d_hidden
@@ -112,7 +114,10 @@ def _chunks(hidden, targets, weights, rows):
 def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
   """Scores of all tokens, float32 [..., R]; -1e9 for rows of the table that are no token."""
   scores = jax.lax.dot_general(
-    hidden, table, (((hidden.ndim - 1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    hidden,
+    table.astype(hidden.dtype),
+    (((hidden.ndim - 1,), (1,)), ((), ())),
+    preferred_element_type=jnp.float32,
   )
   if num_tokens == table.shape[0]:
     return scores

@@ -63,6 +63,7 @@ from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer
+from gpt_jax.training.warm_start import RUNTIME_FIELDS
 
 FIRST_EVALUATION = 1000  # updates; see evaluation_due
 
@@ -118,7 +119,8 @@ class FinetuneConfig:
     0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
   )
   trunk: Any = option(
-    TransformerConfig(), "the trunk for --checkpoint=none; a checkpoint brings its own"
+    TransformerConfig(),
+    "the trunk for --checkpoint=none; a checkpoint brings its own, but for dtype",
   )
   optim: OptimConfig = option(
     OptimConfig(learning_rate=None, schedule="linear", warmup_steps=0, warmup_share=None),
@@ -287,15 +289,15 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
       "--tokenizer is for --checkpoint=none; a checkpoint brings its own: leave it out"
     )
   loaded = load_model(pretrained)
-  trunk = loaded.spec.trunk
+  trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
   format = loaded.meta.get("sequence_format", to_json(GPTFormat()))
   if format != to_json(GPTFormat()):
     raise InputError(
       f"--checkpoint={pretrained}: fine-tuned on sequences of {format.get('type')!r}; this program "
       "writes GPT's, with which its special tokens do not mix"
     )
-  trunk_is_set = config.trunk != FinetuneConfig.trunk
-  if trunk_is_set and config.trunk != trunk:
+  sizes_are_set = _with_runtime_fields(FinetuneConfig.trunk, config.trunk) != config.trunk
+  if sizes_are_set and config.trunk != trunk:
     raise InputError(
       "config.trunk is for --checkpoint=none; a checkpoint brings its own: leave these settings out"
     )
@@ -313,6 +315,17 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
   )
+
+
+def _with_runtime_fields(trunk: Any, config: Any) -> Any:
+  """The trunk with the settings of `config` that fit any parameters, where they are no default."""
+  changes = {}
+  for name in RUNTIME_FIELDS:
+    value = getattr(config, name, None)
+    default = getattr(FinetuneConfig.trunk, name)
+    if value not in (None, default) and hasattr(trunk, name):
+      changes[name] = value
+  return dataclasses.replace(trunk, **changes)
 
 
 def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
@@ -442,6 +455,7 @@ def make_trainer(
     fsdp=config.mesh.fsdp,
     backend=config.mesh.backend,
     microbatches=config.train.microbatches,
+    scales_loss=spec.trunk.dtype == "float16",
   )
 
 

@@ -268,7 +268,7 @@ def _estimated(
   abstract: Any = AbstractMesh((data, mesh.model), ("data", "model"))
   check_batch(config.data.batch_size, abstract, config.train.microbatches)
   parameters = trunk.parameter_count()
-  width = 2 if trunk.dtype == "bfloat16" else 4
+  width = 4 if trunk.dtype == "float32" else 2
   rows = config.data.batch_size // data // config.train.microbatches
   features = rows * config.data.length * trunk.width  # s b h, elements
   scores = rows * trunk.heads * config.data.length**2  # a s s b

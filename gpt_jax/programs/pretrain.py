@@ -221,6 +221,7 @@ def make_trainer(
     fsdp=config.mesh.fsdp,
     backend=config.mesh.backend,
     microbatches=config.train.microbatches,
+    scales_loss=config.trunk.dtype == "float16",
   )
 
 

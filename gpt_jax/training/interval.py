@@ -10,6 +10,7 @@ from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
 
 MAX_REFUSED_UPDATES = 10  # in a row, before a run gives up
+_LAST = ("learning_rate", "loss_scale")  # reported as they were at last, not as means
 
 
 class Interval:
@@ -18,7 +19,8 @@ class Interval:
   Attributes:
     steps: steps in the interval, refused ones included.
     refused: how many of them had their update refused.
-    refused_in_a_row: refused updates up to now; counted across intervals.
+    refused_in_a_row: refused updates up to now; counted across intervals. Those that a lower loss
+      scale may mend are not among them.
     sound_step: the last step whose parameters are known to give a finite loss and gradient: the
       step after it has tried them. None before the first.
   """
@@ -50,6 +52,8 @@ class Interval:
         self._values.setdefault(name, []).append(value)
       return
     self.refused += 1
+    if metrics.get("loss_scale", 1) > 1:
+      return  # the next step may be finite at half the scale
     self.refused_in_a_row += 1
     if self.refused_in_a_row == MAX_REFUSED_UPDATES:
       raise InputError(
@@ -65,8 +69,8 @@ class Interval:
     return f"the last sound step is {self.sound_step}; a checkpoint of a later one may be bad"
 
   def means(self) -> dict[str, float]:
-    """Exact means of Means, plain means of other numbers, the last learning rate, and the number
-    of refused updates where there are any.
+    """Exact means of Means, plain means of other numbers, the last learning rate and loss scale,
+    and the number of refused updates where there are any.
     """
     means = {name: _mean(name, values) for name, values in self._values.items()}
     if self.refused:
@@ -78,4 +82,4 @@ def _mean(name: str, values: list) -> float:
   if isinstance(values[0], Mean):
     exact = (Mean(*map(np.float64, value)) for value in values)
     return functools.reduce(Mean.__add__, exact).value
-  return float(values[-1] if name == "learning_rate" else np.mean(values))
+  return float(values[-1] if name in _LAST else np.mean(values))

@@ -15,14 +15,19 @@ from gpt_jax.models.loss import Loss
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
 from gpt_jax.parallel.partition import Rules, partition
+from gpt_jax.training.loss_scale import LossScale, adjusted, first_loss_scale, unscaled
 
 
 class TrainState(NamedTuple):
-  """All that a step changes; arrays only. `step` counts batches, skipped updates included."""
+  """All that a step changes; arrays only. `step` counts batches, skipped updates included.
+
+  loss_scale: of a model in float16, else None, which has no place in a checkpoint.
+  """
 
   step: jax.Array
   params: Any
   opt_state: Any
+  loss_scale: LossScale | None = None
 
 
 # (state, batch of [M, B / M, ...], seed) -> (state, metrics)
@@ -58,16 +63,19 @@ def make_init(
   mesh: Mesh,
   rules: Rules,
   fsdp: bool = False,
+  scales_loss: bool = False,
 ) -> tuple[Callable[[np.uint32], TrainState], TrainState]:
   """The compiled function from a seed to the first state, and the shardings of that state.
 
   The order: (1) parameters from key(seed); (2) the optimizer's moments from the parameters; (3)
-  step 0. As it is compiled with its shardings, no host ever holds more than its share.
+  step 0 and, if `scales_loss`, a loss scale, by which make_step scales. As it is compiled with its
+  shardings, no host ever holds more than its share.
   """
 
   def make_state(seed: jax.Array) -> TrainState:
     params = init(jax.random.key(seed))
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    scale = first_loss_scale() if scales_loss else None
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), scale)
 
   shardings = partition(jax.eval_shape(make_state, np.uint32(0)), rules, mesh, fsdp)
   return jax.jit(make_state, out_shardings=shardings), shardings
@@ -87,7 +95,7 @@ def make_step(
   """The compiled step. The memory of the state that it is given is reused for the new one.
 
   An update with an infinite or undefined loss or gradient is skipped: the state stays as it was but
-  for its step.
+  for its step and loss scale.
 
   Args:
     loss: of one microbatch; the gradient is exact for any split of the batch.
@@ -124,7 +132,11 @@ def make_step(
       "learning_rate": schedule(completed_updates),
       "finite": finite,
     }
-    return TrainState(state.step + 1, params, opt_state), metrics
+    loss_scale = state.loss_scale
+    if loss_scale is not None:
+      metrics["loss_scale"] = loss_scale.scale
+      loss_scale = adjusted(loss_scale, finite)
+    return TrainState(state.step + 1, params, opt_state, loss_scale), metrics
 
   if axis is not None:
     return _with_pmap(step, mesh, axis)
@@ -146,10 +158,12 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
 
     def microbatch_gradient(index, microbatch):
       key = step_key(seed, state.step, index * devices + device)
-      differentiate = jax.grad(
-        lambda params: loss(params, microbatch, key, denominators), has_aux=True
-      )
-      return differentiate(state.params)
+
+      def scaled_loss(params):
+        total, metrics = loss(params, microbatch, key, denominators)
+        return total if state.loss_scale is None else total * state.loss_scale.scale, metrics
+
+      return jax.grad(scaled_loss, has_aux=True)(state.params)
 
     sums = microbatch_gradient(0, jax.tree.map(lambda x: x[0], batch))
     if microbatches > 1:
@@ -161,6 +175,9 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
       sums, _ = jax.lax.scan(add, sums, rest)
     if axis is not None:
       sums = jax.lax.psum(sums, axis)
+    if state.loss_scale is not None:
+      grads, metrics = sums
+      sums = unscaled(grads, state.loss_scale), metrics
     return sums
 
   return step_gradient

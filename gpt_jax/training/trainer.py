@@ -54,6 +54,7 @@ class Trainer:
     fsdp: bool = False,
     backend: str = "jit",
     microbatches: int = 1,
+    scales_loss: bool = False,
   ) -> "Trainer":
     """Assembles a trainer; nothing is computed yet.
 
@@ -67,6 +68,7 @@ class Trainer:
       fsdp: whether parameters and moments are sharded along `data` too.
       backend: "jit" or "pmap".
       microbatches: parts of a batch whose gradients are accumulated.
+      scales_loss: see training/loss_scale.py; for models in float16.
 
     Raises:
       InputError: the mesh does not divide the parameters.
@@ -75,7 +77,9 @@ class Trainer:
     def init(key):
       return model.init(key, example)["params"]
 
-    make_state, shardings = make_init(init, optimizer.transformation, mesh, rules, fsdp)
+    make_state, shardings = make_init(
+      init, optimizer.transformation, mesh, rules, fsdp, scales_loss
+    )
     step = make_step(
       loss,
       optimizer.transformation,

@@ -11,6 +11,7 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.lookup import lookup
 
 
 @register("classify")
@@ -130,6 +131,6 @@ def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
     inside = same_segment.astype(jnp.float32)
     x = inside @ flat / inside.sum(-1, keepdims=True)
   else:
-    x = flat[anchors]
+    x = lookup(flat, anchors)
   # Similarity adds both orders (section 3.3); every other task has one sequence.
   return x if pooling == "per_choice" else x.sum(1)

@@ -11,6 +11,7 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.models.layers import LayerNorm, Projection
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
+from gpt_jax.ops.lookup import select
 
 
 @register("masked_head")
@@ -40,7 +41,7 @@ class MaskedHead:
     hidden, bias = outputs
     # The bias as one more column of the table, which meets a hidden feature of 1.
     hidden = jnp.concatenate([hidden, jnp.ones_like(hidden[..., :1])], axis=-1)
-    table = jnp.concatenate([states.table, bias[:, None].astype(states.table.dtype)], axis=-1)
+    table = jnp.concatenate([states.table, bias[:, None]], axis=-1)
     predictions = batch.predictions
     assert predictions is not None
     total = cross_entropy(hidden, table, predictions.targets, predictions.weights, num_tokens)
@@ -60,7 +61,8 @@ class _Transform(nn.Module):
   @nn.compact
   def __call__(self, states: States, batch: Batch, key=None):
     assert batch.predictions is not None and batch.predictions.at is not None
-    hidden = jnp.take_along_axis(states.hidden, batch.predictions.at[..., None], axis=1)
+    hidden = select(states.hidden, batch.predictions.at)
     hidden = Projection((self.width,), (self.width,), self.dtype, name="transform")(hidden)
-    hidden = LayerNorm(self.dtype, name="norm")(jax.nn.gelu(hidden, approximate=False))
+    hidden = jax.nn.gelu(hidden.astype(jnp.float32), approximate=False)
+    hidden = LayerNorm(self.dtype, name="norm")(hidden)
     return hidden, self.param("bias", nn.initializers.zeros, (self.rows,))

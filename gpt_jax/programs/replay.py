@@ -1,0 +1,161 @@
+"""Trains again from one checkpoint of a run to a later one, and compares the two states' bits."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+from gpt_jax.checkpoints.run_folder import read_config
+from gpt_jax.checkpoints.store import compare, restore_step, saved_meta, saved_steps
+from gpt_jax.config import from_json
+from gpt_jax.data.draws import Draw
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.windows import Windows
+from gpt_jax.errors import InputError, counted
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.parallel.placement import check_batch, local_rows
+from gpt_jax.programs import finetune, pretrain
+from gpt_jax.programs.finetune import FinetuneConfig, Start
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.encoding import evenly
+from gpt_jax.training.trainer import Trainer
+
+SHOWN = 10  # arrays that differ
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+  """A run as it can be trained again.
+
+  Attributes:
+    trainer: compiled for the devices of this machine.
+    batch_at: step -> this process's rows of the host batch.
+    seed: of dropout.
+    identity: what identifies the data that was given, as in config.json.
+  """
+
+  trainer: Trainer
+  batch_at: Callable[[int], Any]
+  seed: int
+  identity: dict[str, Any]
+
+
+def run(workdir: str, step: int, data: str) -> dict[str, Any]:
+  """Replays the steps between the newest checkpoint before `step` and `step`; changes no file.
+
+  Prints which arrays of parameters and optimizer differ from the checkpoint of `step`. On the
+  devices of the run there are none; on others sums are rounded in another order.
+
+  Args:
+    workdir: of a pre-training or fine-tuning, with both checkpoints.
+    step: of the later one.
+    data: the run's data: the folder that prepare wrote, or that of the task.
+
+  Returns:
+    start: the step of the earlier checkpoint; differences: see store.compare; equal: whether there
+    are none.
+
+  Raises:
+    InputError: a checkpoint is missing or damaged, or data that does not fit the run.
+  """
+  start = _start(workdir, step)
+  meta = saved_meta(workdir, step)
+  try:
+    config, spec = from_json(meta["config"]), from_json(meta["model"])
+  except KeyError as error:
+    raise InputError(f"{workdir}: no run wrote this checkpoint: it has no {error}") from error
+  noted = read_config(workdir)
+  _check_length(workdir, noted, start, step)
+  tokenizer = load_tokenizer(os.path.join(workdir, "tokenizer"))
+  prepare = _finetuning if isinstance(config, FinetuneConfig) else _pretraining
+  replay = prepare(config, spec, tokenizer, data)
+  for name, value in replay.identity.items():
+    if noted["data"].get(name) != value:
+      print(f"other data than the run's: {name} is {value}, not {noted['data'].get(name)}")
+  abstract = replay.trainer.abstract_state()
+  state = restore_step(workdir, start, abstract)
+  for number in range(start, step):
+    batch = replay.trainer.to_device(replay.batch_at(number))
+    state, _ = replay.trainer.step(state, batch, replay.seed)
+  differences = compare(state, restore_step(workdir, step, abstract))
+  _report(start, step, differences)
+  return {"start": start, "differences": differences, "equal": not differences}
+
+
+def _start(workdir: str, step: int) -> int:
+  """The newest step before `step` that has a checkpoint."""
+  steps = saved_steps(workdir)
+  there = ", ".join(map(str, steps))
+  if step not in steps:
+    raise InputError(f"--replay={step}: {workdir} has no checkpoint of this step, but of {there}")
+  earlier = [other for other in steps if other < step]
+  if not earlier:
+    raise InputError(
+      f"--replay={step}: {workdir} has no checkpoint before this step, only of {there}; "
+      "train.keep_checkpoints and train.milestone keep more"
+    )
+  return earlier[-1]
+
+
+def _check_length(workdir: str, noted: dict[str, Any], start: int, step: int) -> None:
+  """Raises InputError if the run got another number of steps, and so another schedule, between."""
+  for change in noted.get("changes", []):
+    if start < change["at_step"] < step:
+      raise InputError(
+        f"--replay={step}: the run in {workdir} was made longer at step {change['at_step']}, after "
+        f"the checkpoint of step {start} and under another schedule"
+      )
+
+
+def _pretraining(
+  config: PretrainConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str
+) -> Replay:
+  if not data:
+    raise InputError("--data is needed: the folder of the run's prepared text")
+  text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
+  text.check_vocabulary(tokenizer)
+  windows = Windows(text, config.data, config.train.seed)
+  mesh, size = make_mesh(config.mesh), config.data.batch_size
+  check_batch(size, mesh, config.train.microbatches)
+  rows = local_rows(size, mesh, config.train.microbatches)
+  objective = config.objective.bind(tokenizer, config.data.length)
+  total_steps = config.train.total_steps(windows.steps_per_epoch)
+  trainer = pretrain.make_trainer(config, spec, objective, mesh, total_steps)
+
+  def batch_at(step: int):
+    return objective(windows(step, rows), Draw(config.train.seed, step, rows))
+
+  return Replay(trainer, batch_at, config.train.seed, pretrain.data_identity(text, held_out))
+
+
+def _finetuning(
+  config: FinetuneConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str
+) -> Replay:
+  task = config.task.build(data)
+  examples = evenly(task.examples(data, "train"), config.train_examples)
+  train_set = task.encode(examples, tokenizer, config.trunk.context)
+  mesh = make_mesh(config.mesh)
+  check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
+  trainer = finetune.make_trainer(config, spec, train_set, mesh)
+  batches = finetune.make_batches(config, train_set, mesh)
+  start = Start(config.trunk, spec.attention, tokenizer)
+  identity = finetune.data_identity({"train": train_set}, start)
+  del identity["pretrained"]
+  return Replay(
+    trainer, lambda step: trainer.local_part(batches(step)), config.train.seed, identity
+  )
+
+
+def _report(start: int, step: int, differences: dict[str, float]) -> None:
+  print(f"step {step:,}, replayed from the checkpoint of step {start:,}")
+  if not differences:
+    print("equal: parameters and optimizer are bit-identical")
+    return
+  print(f"not equal: {counted(len(differences), 'array')} differ")
+  largest = sorted(differences, key=lambda name: -differences[name])
+  for name in largest[:SHOWN]:
+    print(f"  {name}, max |difference| {differences[name]:.3g}")
+  if len(largest) > SHOWN:
+    print(f"  … and {len(largest) - SHOWN:,} more, which differ less")

@@ -1,0 +1,114 @@
+"""verify --replay: the bits of a run that is trained again from one of its checkpoints."""
+
+import dataclasses
+import shutil
+
+import pytest
+
+from gpt_jax.data.token_file import TokenWriter
+from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import pretrain, replay
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+CONFIG = PretrainConfig(
+  trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
+  data=WindowsConfig(batch_size=16, length=16),
+  optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
+  train=TrainConfig(steps=9, log_every=9, checkpoint_every=3),
+)
+
+
+def with_train(**changes):
+  return dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, **changes))
+
+
+@pytest.fixture(scope="module")
+def trained(prepared, tmp_path_factory):
+  """A run, dropout on, with checkpoints at 3, 6 and 9."""
+  workdir = str(tmp_path_factory.mktemp("replay") / "run")
+  pretrain.run(CONFIG, prepared, workdir)
+  return workdir
+
+
+def test_a_run_is_equal_to_itself(trained, prepared, capsys):
+  result = replay.run(trained, 9, prepared)
+  assert result == {"start": 6, "differences": {}, "equal": True}
+  assert "step 9, replayed from the checkpoint of step 6\nequal" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_another_seed(trained, prepared, tmp_path, capsys):
+  """The nearest checkpoint before 6 is then 3, of the run itself."""
+  workdir, other = str(tmp_path / "run"), str(tmp_path / "other")
+  shutil.copytree(trained, workdir)
+  pretrain.run(with_train(seed=1), prepared, other)
+  shutil.rmtree(f"{workdir}/checkpoints/6")
+  shutil.copytree(f"{other}/checkpoints/6", f"{workdir}/checkpoints/6")
+  result = replay.run(workdir, 6, prepared)
+  assert result["start"] == 3 and not result["equal"]
+  assert result["differences"]["params/trunk/tokens"] > 1e-3
+  assert "step" not in result["differences"]
+  printed = capsys.readouterr().out
+  assert "not equal: " in printed and "max |difference|" in printed and " more, which" in printed
+
+
+def test_other_data(trained, prepared, tmp_path, capsys):
+  tokenizer = load_tokenizer(f"{prepared}/tokenizer")
+  shutil.copytree(f"{prepared}/tokenizer", tmp_path / "tokenizer")
+  for split in ("train", "valid"):
+    writer = TokenWriter(str(tmp_path), split, tokenizer.vocab_size)
+    for _ in range(60):
+      text = "the old red barn by the sea and the dog sat on the mat"
+      writer.add(tokenizer.encode(text), len(text), 13)
+    writer.close(tokenizer_hash=tokenizer.hash)
+  assert not replay.run(trained, 9, str(tmp_path))["equal"]
+  assert "other data than the run's: train_digest" in capsys.readouterr().out
+
+
+def test_fine_tuning(finetuned):
+  """Of the last update too, which an evaluation follows."""
+  workdir = f"{finetuned.workdir}/seed_1"
+  steps = replay.saved_steps(workdir)
+  assert len(steps) > 1
+  assert replay.run(workdir, steps[-1], finetuned.data_dir)["equal"]
+
+
+@pytest.mark.parametrize(
+  "step, match",
+  [
+    (8, r"--replay=8: .* has no checkpoint of this step, but of 3, 6, 9"),
+    (3, r"--replay=3: .* has no checkpoint before this step, only of 3, 6, 9; train.keep"),
+  ],
+)
+def test_missing_steps(trained, prepared, step, match):
+  with pytest.raises(InputError, match=match):
+    replay.run(trained, step, prepared)
+
+
+def test_missing_data(trained, tmp_path):
+  for data, match in (("", "--data is needed"), (str(tmp_path), "train")):
+    with pytest.raises(InputError, match=match):
+      replay.run(trained, 9, data)
+
+
+def test_a_run_that_was_made_longer_between(trained, prepared, tmp_path):
+  workdir = str(tmp_path / "run")
+  shutil.copytree(trained, workdir)
+  pretrain.run(with_train(steps=12), prepared, workdir)
+  assert replay.run(workdir, 12, prepared)["equal"]
+  shutil.rmtree(f"{workdir}/checkpoints/9")
+  with pytest.raises(InputError, match="was made longer at step 9, after the checkpoint of step 6"):
+    replay.run(workdir, 12, prepared)
+
+
+def test_damage_is_said_in_one_line(trained, prepared, tmp_path):
+  workdir = str(tmp_path / "run")
+  shutil.copytree(trained, workdir)
+  with open(f"{workdir}/checkpoints/9/meta/metadata", "w") as file:
+    file.write("{}")
+  with pytest.raises(InputError, match="checkpoints/9: damaged"):
+    replay.run(workdir, 9, prepared)
