@@ -50,6 +50,8 @@ from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
+from gpt_jax.training.fitting import check_fits, larger_counts, stricter_policies
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority
@@ -189,6 +191,7 @@ def run(
   predict = make_predictor(spec.build(), mesh)
   measure = make_measure(config, task, data["dev"], predict)
   report = make_report(config, task, data["dev"], predict, data_dir)
+  forecast = functools.cache(lambda: forecast_run(config, spec, data["train"], trainer))
 
   # 4. One run per seed.
   results = []
@@ -197,7 +200,9 @@ def run(
     folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
     claim(folder, seeded, start.tokenizer, data_identity(data, start))
     with report_at_end(workdir):
-      results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder))
+      results.append(
+        run_seed(seeded, task, data, start, trainer, measure, report, forecast, folder)
+      )
   if seeds > 1:
     write_summary(results, workdir)
   return results
@@ -434,6 +439,42 @@ def make_trainer(
   )
 
 
+def forecast_run(
+  config: FinetuneConfig,
+  spec: ModelConfig,
+  train_set: Encoded,
+  trainer: Trainer,
+  limit: float = 0.0,
+) -> Forecast:
+  """Compiles the step; says what the run takes, and what to change if it does not fit.
+
+  Args:
+    limit: bytes of memory that there are; 0: those of this machine.
+
+  Raises:
+    InputError: the step does not fit into a device; on CPUs that is a warning.
+  """
+
+  def peak(microbatches: int, remat: str) -> float:
+    train = dataclasses.replace(config.train, microbatches=microbatches, remat=remat)
+    changed = dataclasses.replace(config, train=train)
+    other = make_trainer(changed, spec, train_set, trainer.mesh)
+    return other.memory_with(other.compile(make_batches(changed, train_set, trainer.mesh)(0)))
+
+  batches = make_batches(config, train_set, trainer.mesh)
+  rows, length = batches.shape
+  forecast = trainer.forecast(batches(0), rows * length * spec.trunk.flops_per_token(length))
+  forecast = forecast._replace(limit=limit or forecast.limit)
+  check_fits(
+    forecast,
+    peak,
+    larger_counts(config.batch_size, trainer.mesh.shape["data"], config.train.microbatches),
+    stricter_policies(config.train.remat, jax.devices()[0].platform),
+    "a smaller --config.batch_size",
+  )
+  return forecast
+
+
 def is_probe(config: FinetuneConfig) -> bool:
   """Whether nothing but the head ever trains."""
   return config.train_layers == 0 and not config.unfreeze
@@ -521,6 +562,7 @@ def run_seed(
   trainer: Trainer,
   measure: Callable[[Any], dict[str, float]],
   report: Callable[[Any, int, str], None],
+  forecast: Callable[[], Forecast],
   workdir: str,
 ) -> dict[str, Any]:
   """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
@@ -537,13 +579,16 @@ def run_seed(
   meta = make_meta(config, task, start)
   newest = config.train.keep_checkpoints
   with Checkpoints(workdir, metric=primary, mode="max", newest=newest) as checkpoints:
+    finished_steps = max(checkpoints.steps(), default=0)
+    expected = forecast() if finished_steps < steps else Forecast()
     state, first = trainer.restore_or_init(seed, checkpoints)
     if first == 0:
       state = transfer_trunk(state, start, config.transfer_layers, trainer)
     flops = start.trunk.flops_per_token(batches.shape[1])
-    with Reporter(workdir, steps, first, flops_per_token=flops) as reporter:
+    with Reporter(workdir, steps, first, None, flops, expected) as reporter:
       tokens = batches.shape[0] * batches.shape[1]
       run_hooks = [
+        hooks.measure_pace(reporter, first, steps),
         hooks.log_progress(reporter, tokens, hooks.every(config.train.log_every)),
         hooks.evaluate(reporter, measure, evaluating),
         hooks.save(reporter, checkpoints, meta, saving),

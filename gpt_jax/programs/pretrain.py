@@ -29,6 +29,8 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch, local_rows
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.training import hooks
+from gpt_jax.training.fitting import check_fits, larger_counts, stricter_policies
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.reporter import Reporter, log
@@ -108,6 +110,9 @@ def run(
 
   # 5. Training, from the newest checkpoint if there is one.
   with contextlib.ExitStack() as after, open_checkpoints(config, workdir) as checkpoints:
+    forecast = Forecast()
+    if max(checkpoints.steps(), default=0) < total_steps:
+      forecast = forecast_run(config, spec, objective, trainer, total_steps)
     state, first = trainer.restore_or_init(config.train.seed, checkpoints)
     if start and not first:
       state = start.apply(state, trainer)
@@ -115,9 +120,11 @@ def run(
     change_length(config, workdir, windows.steps_per_epoch, first)
     flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
-    with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
+    entropy = text.unigram_entropy
+    with Reporter(workdir, total_steps, first, entropy, flops, forecast) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = [
+        hooks.measure_pace(reporter, first, total_steps),
         warn_when_stuck(config, text, total_steps),
         *make_hooks(config, reporter, measure, checkpoints, meta),
       ]
@@ -221,6 +228,44 @@ def make_trainer(
     backend=config.mesh.backend,
     microbatches=config.train.microbatches,
   )
+
+
+def forecast_run(
+  config: PretrainConfig,
+  spec: ModelConfig,
+  objective: Bound,
+  trainer: Trainer,
+  total_steps: int,
+  limit: float = 0.0,
+) -> Forecast:
+  """Compiles the step; says what the run takes, and what to change if it does not fit.
+
+  Args:
+    limit: bytes of memory that there are; 0: those of this machine.
+
+  Raises:
+    InputError: the step does not fit into a device; on CPUs that is a warning.
+  """
+  size, length = config.data.batch_size, config.data.length
+  ids = np.zeros((size, length + 1), np.int32)
+  example = objective(ids, Draw(0, 0, np.arange(size)))
+
+  def peak(microbatches: int, remat: str) -> float:
+    train = dataclasses.replace(config.train, microbatches=microbatches, remat=remat)
+    changed = dataclasses.replace(config, train=train)
+    other = make_trainer(changed, spec, objective, trainer.mesh, total_steps)
+    return other.memory_with(other.compile(example))
+
+  forecast = trainer.forecast(example, size * length * config.trunk.flops_per_token(length))
+  forecast = forecast._replace(limit=limit or forecast.limit)
+  check_fits(
+    forecast,
+    peak,
+    larger_counts(size, trainer.mesh.shape["data"], config.train.microbatches),
+    stricter_policies(config.train.remat, jax.devices()[0].platform),
+    "a smaller --config.data.batch_size or --config.data.length",
+  )
+  return forecast
 
 
 def make_meta(

@@ -1,0 +1,127 @@
+"""Settings with which a training step fits into memory, found by compiling them."""
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import jax
+
+from gpt_jax.errors import InputError
+from gpt_jax.models.remat import POLICIES
+from gpt_jax.training.forecast import Forecast, gigabytes
+
+
+class Peak(Protocol):
+  """Bytes at the peak with so many microbatches and a policy of rematerialization; compiles."""
+
+  def __call__(self, microbatches: int, remat: str) -> float: ...
+
+
+_MOST_COMPILATIONS = 4  # for a policy: minutes each for a large model
+
+
+def check_fits(
+  forecast: Forecast,
+  peak: Peak,
+  counts: Sequence[int],
+  policies: Sequence[str],
+  smaller: str,
+) -> None:
+  """Warns on CPUs, whose memory others may free, of a step that does not fit into it.
+
+  Args:
+    forecast: of the step as configured; its limit is what there is.
+    peak, counts, policies: see settings_that_fit.
+    smaller: the fields that help, too, when no setting does.
+
+  Raises:
+    InputError: the step does not fit into another device.
+  """
+  if forecast.fits:
+    return
+  on_cpu = jax.devices()[0].platform == "cpu"
+  owner = "this machine has" if on_cpu else "a device has"
+  line = (
+    f"a training step needs {gigabytes(forecast.memory)} of memory, and {owner} "
+    f"{gigabytes(forecast.limit)}"
+  )
+  found = None
+  # Processes that compile different programs would wait for each other.
+  if jax.process_count() == 1:
+    found = settings_that_fit(peak, forecast.memory, forecast.limit, counts, policies)
+  if found is not None:
+    fields, then = found
+    flags = " ".join(f"--config.{name}={value}" for name, value in fields.items())
+    line += f"; it fits with {flags}, which makes it {gigabytes(then)}"
+  else:
+    line += f"; use {smaller}, more microbatches or devices"
+  if not on_cpu:
+    raise InputError(line)
+  warnings.warn(line, stacklevel=2)
+
+
+def settings_that_fit(
+  peak: Peak, needed: float, limit: float, counts: Sequence[int], policies: Sequence[str]
+) -> tuple[dict[str, str], float] | None:
+  """The fields of a config that make its step fit, and its peak then; None if none do.
+
+  Microbatches alone come first, since they compute nothing twice; the fewest that fit, up to the
+  step of the search.
+
+  Args:
+    peak: compiles.
+    needed: the peak as configured, in bytes.
+    limit: bytes that there are.
+    counts: the configured number of microbatches, and the larger ones that divide the batch.
+    policies: the configured policy of rematerialization, and those that keep less.
+  """
+  for policy in policies:
+    if policy != policies[0]:
+      needed = peak(counts[0], policy)
+    found = _microbatches(functools.partial(peak, remat=policy), needed, limit, counts)
+    if found is not None:
+      count, bytes_then = found
+      fields = {}
+      if count != counts[0]:
+        fields["train.microbatches"] = str(count)
+      if policy != policies[0]:
+        fields["train.remat"] = policy
+      return fields, bytes_then
+  return None
+
+
+def larger_counts(size: int, devices: int, microbatches: int) -> list[int]:
+  """The number of microbatches, and the larger ones that divide a batch over the devices."""
+  rows = size // devices
+  return [count for count in range(microbatches, rows + 1) if rows % count == 0]
+
+
+def stricter_policies(remat: str, platform: str) -> list[str]:
+  """The policy of rematerialization, and those that keep less where the compiler honors them."""
+  if platform == "cpu":  # XLA's compiler for CPUs keeps everything all the same
+    return [remat]
+  return list(POLICIES[POLICIES.index(remat) :])
+
+
+def _microbatches(
+  peak: Callable[..., float], needed: float, limit: float, counts: Sequence[int]
+) -> tuple[int, float] | None:
+  """The first count that fits, by a fixed part and one in proportion to the microbatch's size."""
+  if needed <= limit:
+    return counts[0], needed
+  fixed, tried = 0.0, 0
+  for count in counts[1:]:
+    expected = fixed + (needed - fixed) * counts[0] / count
+    if expected > limit and count != counts[-1]:
+      continue
+    if tried == _MOST_COMPILATIONS - 1:
+      count = counts[-1]
+    bytes_then, tried = peak(microbatches=count), tried + 1
+    if bytes_then <= limit:
+      return count, bytes_then
+    if count == counts[-1]:
+      return None
+    share = counts[0] / count
+    fixed = max(0.0, (bytes_then - share * needed) / (1 - share))
+  return None
