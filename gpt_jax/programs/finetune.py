@@ -50,7 +50,7 @@ from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
-from gpt_jax.training.fitting import check_fits, larger_counts, stricter_policies
+from gpt_jax.training.fitting import check_fits, larger_counts
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
@@ -469,7 +469,7 @@ def forecast_run(
     forecast,
     peak,
     larger_counts(config.batch_size, trainer.mesh.shape["data"], config.train.microbatches),
-    stricter_policies(config.train.remat, jax.devices()[0].platform),
+    config.train.remat,
     "a smaller --config.batch_size",
   )
   return forecast

@@ -25,22 +25,26 @@ def check_fits(
   forecast: Forecast,
   peak: Peak,
   counts: Sequence[int],
-  policies: Sequence[str],
+  remat: str,
   smaller: str,
+  platform: str = "",
 ) -> None:
   """Warns on CPUs, whose memory others may free, of a step that does not fit into it.
 
   Args:
     forecast: of the step as configured; its limit is what there is.
-    peak, counts, policies: see settings_that_fit.
+    peak, counts: see settings_that_fit.
+    remat: the policy of rematerialization, as configured.
     smaller: the fields that help, too, when no setting does.
+    platform: of the devices; "": of those here.
 
   Raises:
     InputError: the step does not fit into another device.
   """
   if forecast.fits:
     return
-  on_cpu = jax.devices()[0].platform == "cpu"
+  platform = platform or jax.devices()[0].platform
+  on_cpu = platform == "cpu"
   owner = "this machine has" if on_cpu else "a device has"
   line = (
     f"a training step needs {gigabytes(forecast.memory)} of memory, and {owner} "
@@ -49,6 +53,7 @@ def check_fits(
   found = None
   # Processes that compile different programs would wait for each other.
   if jax.process_count() == 1:
+    policies = stricter_policies(remat, platform)
     found = settings_that_fit(peak, forecast.memory, forecast.limit, counts, policies)
   if found is not None:
     fields, then = found
