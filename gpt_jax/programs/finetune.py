@@ -191,7 +191,7 @@ def run(
   predict = make_predictor(spec.build(), mesh)
   measure = make_measure(config, task, data["dev"], predict)
   report = make_report(config, task, data["dev"], predict, data_dir)
-  forecast = functools.cache(lambda: forecast_run(config, spec, data["train"], trainer))
+  plan = functools.cache(lambda: forecast_run(config, spec, data["train"], trainer))
 
   # 4. One run per seed.
   results = []
@@ -200,9 +200,7 @@ def run(
     folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
     claim(folder, seeded, start.tokenizer, data_identity(data, start))
     with report_at_end(workdir):
-      results.append(
-        run_seed(seeded, task, data, start, trainer, measure, report, forecast, folder)
-      )
+      results.append(run_seed(seeded, task, data, start, trainer, measure, report, plan, folder))
   if seeds > 1:
     write_summary(results, workdir)
   return results
@@ -562,7 +560,7 @@ def run_seed(
   trainer: Trainer,
   measure: Callable[[Any], dict[str, float]],
   report: Callable[[Any, int, str], None],
-  forecast: Callable[[], Forecast],
+  plan: Callable[[], Forecast],
   workdir: str,
 ) -> dict[str, Any]:
   """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
@@ -579,16 +577,15 @@ def run_seed(
   meta = make_meta(config, task, start)
   newest = config.train.keep_checkpoints
   with Checkpoints(workdir, metric=primary, mode="max", newest=newest) as checkpoints:
-    finished_steps = max(checkpoints.steps(), default=0)
-    expected = forecast() if finished_steps < steps else Forecast()
+    forecast = plan() if max(checkpoints.steps(), default=0) < steps else Forecast()
     state, first = trainer.restore_or_init(seed, checkpoints)
     if first == 0:
       state = transfer_trunk(state, start, config.transfer_layers, trainer)
     flops = start.trunk.flops_per_token(batches.shape[1])
-    with Reporter(workdir, steps, first, None, flops, expected) as reporter:
+    with Reporter(workdir, steps, first, None, flops, forecast) as reporter:
       tokens = batches.shape[0] * batches.shape[1]
       run_hooks = [
-        hooks.measure_pace(reporter, first, steps),
+        hooks.measure_pace(reporter),
         hooks.log_progress(reporter, tokens, hooks.every(config.train.log_every)),
         hooks.evaluate(reporter, measure, evaluating),
         hooks.save(reporter, checkpoints, meta, saving),

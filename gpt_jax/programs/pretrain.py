@@ -110,9 +110,8 @@ def run(
 
   # 5. Training, from the newest checkpoint if there is one.
   with contextlib.ExitStack() as after, open_checkpoints(config, workdir) as checkpoints:
-    forecast = Forecast()
-    if max(checkpoints.steps(), default=0) < total_steps:
-      forecast = forecast_run(config, spec, objective, trainer, total_steps)
+    over = max(checkpoints.steps(), default=0) >= total_steps
+    forecast = Forecast() if over else forecast_run(config, spec, objective, trainer, total_steps)
     state, first = trainer.restore_or_init(config.train.seed, checkpoints)
     if start and not first:
       state = start.apply(state, trainer)
@@ -120,11 +119,9 @@ def run(
     change_length(config, workdir, windows.steps_per_epoch, first)
     flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
-    entropy = text.unigram_entropy
-    with Reporter(workdir, total_steps, first, entropy, flops, forecast) as reporter:
+    with Reporter(workdir, total_steps, first, text.unigram_entropy, flops, forecast) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = [
-        hooks.measure_pace(reporter, first, total_steps),
         warn_when_stuck(config, text, total_steps),
         *make_hooks(config, reporter, measure, checkpoints, meta),
       ]
@@ -306,6 +303,7 @@ def make_hooks(
     hooks.powers_of_two_times(config.train.milestone),
   )
   return [
+    hooks.measure_pace(reporter),
     hooks.log_progress(reporter, config.data.batch_size * config.data.length, logging),
     hooks.evaluate(reporter, measure, evaluating),
     hooks.save(reporter, checkpoints, meta, saving),

@@ -89,13 +89,13 @@ def log_progress(reporter: Reporter, tokens_per_step: float, due: Callable[[int]
   return Hook(run, due, on_stop=True)
 
 
-def measure_pace(reporter: Reporter, first: int, total_steps: int) -> Hook:
+def measure_pace(reporter: Reporter) -> Hook:
   """Measures the time of the first steps, for a forecast that does not know it.
 
   The very first are left out: memory that is new to the process makes them slow. A short run ends
   before a forecast would help.
   """
-  began = first + WARM_UP
+  began = reporter.start_step + WARM_UP
   ended = began + MEASURED
   start = 0.0
 
@@ -106,7 +106,7 @@ def measure_pace(reporter: Reporter, first: int, total_steps: int) -> Hook:
     else:
       reporter.measured((reporter.training_seconds - start) / MEASURED, MEASURED)
 
-  is_long = total_steps - first >= 2 * (WARM_UP + MEASURED)
+  is_long = reporter.steps_planned >= 2 * (WARM_UP + MEASURED)
   return Hook(run, lambda step: is_long and step in (began, ended), at_end=False)
 
 

@@ -68,7 +68,7 @@ class Reporter:
     self._in_place, self._line_is_open = self._stream.isatty(), False
     self._reports, self._seconds_per_step, self._since = 0, 0.0, 0.0
     self._began, self._paused = time.monotonic(), 0.0
-    self._start_step, self._forecast = start_step, forecast
+    self.start_step, self._forecast = start_step, forecast
     if not self._writes:
       return
     os.makedirs(workdir, exist_ok=True)
@@ -79,8 +79,13 @@ class Reporter:
     self._tensorboard = _tensorboard(workdir, start_step)
     if stream is None:
       self._bar = _bar(total_steps, start_step)
-    if line := format_forecast(forecast, self._steps_planned):
+    if line := format_forecast(forecast, self.steps_planned):
       self.say(line)
+
+  @property
+  def steps_planned(self) -> int:
+    """From the start to the end of the run."""
+    return self._total - self.start_step
 
   @property
   def training_seconds(self) -> float:
@@ -97,8 +102,8 @@ class Reporter:
     if self._forecast.step_time:
       return
     self._forecast = self._forecast._replace(step_time=step_time, source="measured")
-    planned = duration(self._steps_planned * step_time)
-    self.say(f"plan    {planned} for {self._steps_planned:,} steps, measured on {steps} of them")
+    planned = duration(self.steps_planned * step_time)
+    self.say(f"plan    {planned} for {self.steps_planned:,} steps, measured on {steps} of them")
     if self._writes:
       write_forecast(self._workdir, self._forecast)
 
@@ -172,18 +177,14 @@ class Reporter:
     outcome = self._outcome()
     planned = self._forecast.memory or self._forecast.step_time
     if planned and error is None and outcome.steps:
-      self.say(format_outcome(self._forecast, outcome, self._steps_planned))
+      self.say(format_outcome(self._forecast, outcome, self.steps_planned))
     self.close()
     if self._writes:
       with contextlib.suppress(OSError):  # as of a full disk; the report says less then
         write_end(self._workdir, error, outcome)
 
-  @property
-  def _steps_planned(self) -> int:
-    return self._total - self._start_step
-
   def _outcome(self) -> Outcome:
-    steps, peak = self._step - self._start_step, memory.peak(jax.local_devices())
+    steps, peak = self._step - self.start_step, memory.peak(jax.local_devices())
     return Outcome(steps, peak, self._since, self._paused)
 
   def _format_metrics(
