@@ -18,7 +18,7 @@ class Peak(Protocol):
   def __call__(self, microbatches: int, remat: str) -> float: ...
 
 
-_MOST_COMPILATIONS = 4  # for a policy: minutes each for a large model
+_MOST_COMPILATIONS = 6  # for a policy: minutes each for a large model
 
 
 def check_fits(
@@ -71,8 +71,7 @@ def settings_that_fit(
 ) -> tuple[dict[str, str], float] | None:
   """The fields of a config that make its step fit, and its peak then; None if none do.
 
-  Microbatches alone come first, since they compute nothing twice; the fewest that fit, up to the
-  step of the search.
+  Microbatches alone come first, since they compute nothing twice.
 
   Args:
     peak: compiles.
@@ -112,21 +111,18 @@ def stricter_policies(remat: str, platform: str) -> list[str]:
 def _microbatches(
   peak: Callable[..., float], needed: float, limit: float, counts: Sequence[int]
 ) -> tuple[int, float] | None:
-  """The first count that fits, by a fixed part and one in proportion to the microbatch's size."""
-  if needed <= limit:
-    return counts[0], needed
-  fixed, tried = 0.0, 0
-  for count in counts[1:]:
-    expected = fixed + (needed - fixed) * counts[0] / count
-    if expected > limit and count != counts[-1]:
-      continue
-    if tried == _MOST_COMPILATIONS - 1:
-      count = counts[-1]
-    bytes_then, tried = peak(microbatches=count), tried + 1
-    if bytes_then <= limit:
-      return count, bytes_then
-    if count == counts[-1]:
+  """A count that fits, and the peak with it; None if none was found.
+
+  Goes on from each count that does not fit to the next that would if all of its memory went down in
+  proportion to the size of a part, and at least to twice as many.
+  """
+  count = counts[0]
+  for _ in range(_MOST_COMPILATIONS):
+    if needed <= limit:
+      return count, needed
+    least = max(2 * count, count * needed / limit)
+    count = next((larger for larger in counts if larger >= least), 0)
+    if not count:
       return None
-    share = counts[0] / count
-    fixed = max(0.0, (bytes_then - share * needed) / (1 - share))
-  return None
+    needed = peak(microbatches=count)
+  return (count, needed) if needed <= limit else None
