@@ -139,7 +139,7 @@ class Trainer:
       batch: a global host batch, whose values are ignored.
       flops: of a step, on all devices.
     """
-    if self.backend == "pmap":
+    if not isinstance(self.step, JitStep):
       return Forecast()
     compiled: Any = self.compile(batch)
     chip = find_chip(jax.devices()[0].device_kind)
