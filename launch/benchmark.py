@@ -1,8 +1,8 @@
-"""Benchmarks a config on this machine: training step, data, generation, time to the first step,
-checkpoints, packed fine-tuning.
+"""Benchmarks a config on this machine: training step, memory, data, generation, time to the
+first step, checkpoints, packed fine-tuning.
 
 python launch/benchmark.py [--config=configs/gpt1.py]
-  [--only=step,data,generation,start,checkpoint] [--peers] [--out=FILE]
+  [--only=step,memory,data,generation,start,checkpoint] [--peers] [--out=FILE]
 python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning
   --data=DIR --tokenizer=DIR
 """

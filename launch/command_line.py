@@ -240,16 +240,38 @@ def _out_of_memory(error: str) -> str:
     size, unit = needed.groups()
     size = f"{float(size) / 1e9:.2f} GB" if unit == "bytes" else f"{size} {unit}"
     message = f"out of memory while allocating {size}"
+  message += _memory_there()
   if "config" not in FLAGS:
     flag = next((name for name in ("batch_size", "microbatches") if name in FLAGS), "")
     advice = {"batch_size": "a smaller --batch_size, ", "microbatches": "a larger --microbatches, "}
     return f"{message}; use {advice.get(flag, '')}a smaller model, or a machine with more memory"
   config = _Config().value
   batch = "config.data.batch_size" if hasattr(config, "data") else "config.batch_size"
-  fields = [f"a smaller --{batch}", "a larger --config.train.microbatches"]
+  fields = [_more_microbatches(config), f"a smaller --{batch}"]
   if hasattr(config, "data"):
     fields.append("a smaller --config.data.length")
   return f"{message}; use {', '.join(fields)}, or a smaller config.trunk"
+
+
+def _more_microbatches(config: Any) -> str:
+  """The flag for twice as many microbatches, if they divide the batch."""
+  rows = getattr(getattr(config, "data", config), "batch_size", 0)
+  count = config.train.microbatches if rows else 0
+  if not count or rows % (2 * count):
+    return "a larger --config.train.microbatches"
+  return f"--config.train.microbatches={2 * count} (the same updates, from smaller parts)"
+
+
+def _memory_there() -> str:
+  """ " of 16.9 GB", what a device has; "" before JAX is there."""
+  if "jax" not in sys.modules:
+    return ""
+  import jax
+
+  from gpt_jax.parallel import memory
+
+  there = memory.capacity(jax.local_devices())
+  return f" (a device has {there / 1e9:.1f} GB)" if there else ""
 
 
 def _parse(argv: list[str], doc: str, positional: str | None) -> bool:

@@ -308,7 +308,7 @@ def test_other_ends(toy):
   for cause, size in (("oom", "0.01 GB"), ("host", "")):
     code, _, err = toy(*GOOD, f"--fail={cause}")
     assert code == 2 and err.startswith("error: out of memory") and err.count("\n") == 1
-    assert size in err and "a smaller --config.batch_size, a larger --config.train.micro" in err
+    assert size in err and "a larger --config.train.microbatches, a smaller --config." in err
   code, _, err = toy(*GOOD, "--fail=bug")
   assert code == 1
   assert "Traceback" in err and err.endswith("ValueError: ours\n")

@@ -50,14 +50,16 @@ def claim(
   path = os.path.join(workdir, "config.json")
   data = {**data, "tokenizer_hash": tokenizer.hash}
   may_change = (*RESUMABLE_FIELDS, *may_change)
+  existed = os.path.exists(path)
   claimed = _is_claimed(workdir, config, data, tokenizer, may_change)
+  begins_anew = existed and not claimed
   multihost_utils.sync_global_devices("every process has checked the run folder")
   if claimed or not is_main_process():
     return
   try:
     os.makedirs(workdir, exist_ok=True)
     tokenizer.save(os.path.join(workdir, "tokenizer"))
-    write_json(path, {"config": to_json(config), "data": data}, overwrite=False)
+    write_json(path, {"config": to_json(config), "data": data}, overwrite=begins_anew)
   except FileExistsError:  # another run claimed it in the meantime
     _is_claimed(workdir, config, data, tokenizer, may_change)
   except OSError as error:
@@ -90,7 +92,10 @@ def _is_claimed(
   tokenizer: Tokenizer,
   may_change: tuple[str, ...],
 ) -> bool:
-  """Whether this run has claimed the folder before. Raises InputError if it is not free."""
+  """Whether this run has claimed the folder before, with the same microbatches or a checkpoint.
+
+  Raises InputError if the folder is not free.
+  """
   if not os.path.exists(os.path.join(workdir, "config.json")):
     _check_free(workdir, tokenizer)
     return False
@@ -108,13 +113,27 @@ def _is_claimed(
     raise InputError(f"--workdir={workdir} holds a run of a {kind}; use another folder")
   changes = difference(saved_config, config)
   changes = [change for change in changes if not change.startswith(may_change)]
+  # A run that has saved nothing yet, as when it did not fit into memory, may take smaller parts.
+  begins_anew = _only_microbatches(changes) and not _has_checkpoint(workdir)
+  changes = [] if begins_anew else changes
   changes += _data_difference(saved["data"], data, tokenizer)
   if changes:
     raise InputError(
       f"--workdir={workdir} holds a run with another config ({'; '.join(changes)}); "
       "use another folder, or the old settings"
     )
-  return True
+  return not begins_anew
+
+
+def _only_microbatches(changes: list[str]) -> bool:
+  return len(changes) == 1 and changes[0].startswith("train.microbatches")
+
+
+def _has_checkpoint(workdir: str) -> bool:
+  try:
+    return any(name.isdecimal() for name in os.listdir(os.path.join(workdir, "checkpoints")))
+  except FileNotFoundError:
+    return False
 
 
 def _check_free(workdir: str, tokenizer: Tokenizer) -> None:

@@ -1,5 +1,5 @@
-"""Benchmarks of one config on this machine: training step, data, generation, start, checkpoints and
-packed fine-tuning.
+"""Benchmarks of one config on this machine: training step, memory, data, generation, start,
+checkpoints and packed fine-tuning.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
-from gpt_jax.programs import generation_speed
+from gpt_jax.programs import generation_speed, memory_use
 from gpt_jax.programs.pretrain import PretrainConfig, make_trainer
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
@@ -356,6 +356,7 @@ def one_sequence_per_row(batch: Batch, length: int) -> Batch:
 
 PARTS = {
   "step": step,
+  "memory": memory_use.training,
   "data": data,
   "generation": generation,
   "start": start,

@@ -53,6 +53,8 @@ from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
+from gpt_jax.training.fitting import check_fits, larger_counts
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority
@@ -158,8 +160,7 @@ def run(
     config: see configs/finetune.py.
     data_dir: folder of the task's official files, or "tfds:DIR".
     pretrained: a checkpoint (see load_model), or "none".
-    workdir: folder of the run; with several seeds or folds each has a folder `seed_<n>` or
-      `fold_<n>` in it.
+    workdir: folder of the run, or of `seed_<n>` or `fold_<n>`, those of several.
     seeds: number of runs, from config.train.seed on; finished ones are skipped.
     folds: for a table, runs that each hold out another part of the training file as dev set.
     tokenizer: folder of a vocabulary; only if pretrained is "none".
@@ -190,12 +191,12 @@ def run(
 
   # 3. Model and trainer, compiled once for all seeds.
   mesh = make_mesh(config.mesh)
-  check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
   spec = model_config(config, task, start)
   trainer = make_trainer(config, spec, data["train"], mesh)
   predict = make_predictor(spec.build(), mesh)
   measure = make_measure(config, task, data["dev"], predict)
   report = make_report(config, task, data["dev"], predict, data_dir)
+  plan = functools.cache(lambda: forecast_run(config, spec, data["train"], trainer))
 
   # 4. One run per seed.
   results = []
@@ -204,7 +205,8 @@ def run(
     folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
     claim(folder, seeded, start.tokenizer, data_identity(data, start))
     with report_at_end(workdir):
-      results.append(run_seed(seeded, task, data, start, trainer, measure, report, folder, span))
+      done = run_seed(seeded, task, data, start, trainer, measure, report, plan, folder, span)
+      results.append(done)
   if seeds > 1:
     write_summary(results, workdir)
   return results
@@ -434,7 +436,12 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
 def make_trainer(
   config: FinetuneConfig, spec: ModelConfig, train_set: Encoded, mesh: Mesh
 ) -> Trainer:
-  """The trainer of a fine-tuning run, for every seed."""
+  """The trainer of a fine-tuning run, for every seed.
+
+  Raises:
+    InputError: the batch does not divide over devices and microbatches.
+  """
+  check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
   trained = without_trunk_dropout(spec) if is_probe(config) else spec
   model = trained.build(config.train.remat)
   batches = make_batches(config, train_set, mesh)
@@ -457,6 +464,42 @@ def make_trainer(
     microbatches=config.train.microbatches,
     scales_loss=spec.trunk.dtype == "float16",
   )
+
+
+def forecast_run(
+  config: FinetuneConfig,
+  spec: ModelConfig,
+  train_set: Encoded,
+  trainer: Trainer,
+  limit: float = 0.0,
+) -> Forecast:
+  """Compiles the step; says what the run takes, and what to change if it does not fit.
+
+  Args:
+    limit: bytes of memory that there are; 0: those of this machine.
+
+  Raises:
+    InputError: the step does not fit into a device; on CPUs that is a warning.
+  """
+
+  def peak(microbatches: int, remat: str) -> float:
+    train = dataclasses.replace(config.train, microbatches=microbatches, remat=remat)
+    changed = dataclasses.replace(config, train=train)
+    other = make_trainer(changed, spec, train_set, trainer.mesh)
+    return other.memory_with(other.compile(make_batches(changed, train_set, trainer.mesh)(0)))
+
+  batches = make_batches(config, train_set, trainer.mesh)
+  rows, length = batches.shape
+  forecast = trainer.forecast(batches(0), rows * length * spec.trunk.flops_per_token(length))
+  forecast = forecast._replace(limit=limit or forecast.limit)
+  check_fits(
+    forecast,
+    peak,
+    larger_counts(config.batch_size, trainer.mesh.shape["data"], config.train.microbatches),
+    config.train.remat,
+    "a smaller --config.batch_size",
+  )
+  return forecast
 
 
 def is_probe(config: FinetuneConfig) -> bool:
@@ -553,6 +596,7 @@ def run_seed(
   trainer: Trainer,
   measure: Callable[[Any], dict[str, float]],
   report: Callable[[Any, int, str], None],
+  plan: Callable[[], Forecast],
   workdir: str,
   profile: Span | None = None,
 ) -> dict[str, Any]:
@@ -570,13 +614,15 @@ def run_seed(
   meta = make_meta(config, task, start)
   newest = config.train.keep_checkpoints
   with Checkpoints(workdir, metric=primary, mode="max", newest=newest) as checkpoints:
+    forecast = plan() if max(checkpoints.steps(), default=0) < steps else Forecast()
     state, first = trainer.restore_or_init(seed, checkpoints)
     if first == 0:
       state = transfer_trunk(state, start, config.transfer_layers, trainer)
     flops = start.trunk.flops_per_token(batches.shape[1])
-    with Reporter(workdir, steps, first, flops_per_token=flops) as reporter:
+    with Reporter(workdir, steps, first, None, flops, forecast) as reporter:
       tokens = batches.shape[0] * batches.shape[1]
       run_hooks = [
+        hooks.measure_pace(reporter),
         hooks.log_progress(reporter, tokens, hooks.every(config.train.log_every)),
         hooks.evaluate(reporter, measure, evaluating),
         hooks.save(reporter, checkpoints, meta, saving),

@@ -7,7 +7,6 @@ that are not here have no compiler here; their memory is estimated by a formula.
 import dataclasses
 import datetime
 import itertools
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.objective import Draw
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.collectives import bytes_moved
+from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.benchmark import PAPER_VOCABULARY, TOTAL_STEPS
@@ -132,21 +132,15 @@ def make_plan(
   """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None."""
   compiled = devices[0] is not None
   memory, traffic, collectives = (_compiled if compiled else _estimated)(config, devices)
-  capacity = chip.memory if chip else _memory_here(devices)
+  there = chip.memory if chip else 0.0
+  if chip is None and compiled and devices[0].platform != "tpu":  # a TPU may not be here
+    there = capacity(devices)
   tokens = config.data.batch_size * config.data.length
   flops = tokens * config.trunk.flops_per_token(config.data.length) / len(devices)
-  bounds = {}
-  if chip is not None and chip.flops:
-    # An all-reduce sends every byte twice.
-    sent = sum(collectives.values()) + collectives.get("all-reduce", 0)
-    bounds = {
-      "arithmetic": flops / chip.flops,
-      "memory": traffic / chip.bandwidth,
-      "network": sent / chip.interconnect,
-    }
+  bounds = chip.bounds(flops, traffic, collectives) if chip else {}
   steps = config.train.steps or config.train.epochs * steps_per_epoch
   count = len(devices)
-  return Plan((), count, memory, capacity, collectives, bounds, tokens, steps, compiled)
+  return Plan((), count, memory, there, collectives, bounds, tokens, steps, compiled)
 
 
 def find_devices(topology: str) -> tuple[list[Any], str]:
@@ -243,12 +237,8 @@ def _compiled(
   trainer = make_trainer(config, spec, objective, mesh, TOTAL_STEPS)
   ids = np.zeros((size, config.data.length + 1), np.int32)
   compiled: Any = trainer.compile(objective(ids, Draw(0, 0, np.arange(size))))
-  memory = compiled.memory_analysis()
-  # Results are written over arguments, but for what cannot be (`alias`).
-  results = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  needed = memory.argument_size_in_bytes + results + memory.temp_size_in_bytes
   traffic = compiled.cost_analysis().get("bytes accessed", 0.0)
-  return needed, traffic, bytes_moved(compiled.as_text())
+  return bytes_needed(compiled), traffic, bytes_moved(compiled.as_text())
 
 
 def _estimated(
@@ -283,13 +273,3 @@ def _estimated(
   copy = width * parameters / mesh.model if width == 2 else 0
   collectives = {"all-reduce": width * parameters // mesh.model} if data > 1 else {}
   return state + copy + activations + logits, 0.0, collectives
-
-
-def _memory_here(devices: Sequence[Any]) -> float:
-  """Bytes of a device of this machine; 0: unknown."""
-  device = devices[0]
-  if device is None or device.platform == "tpu":
-    return 0.0
-  if device.platform == "cpu":
-    return math.prod(map(os.sysconf, ("SC_PAGE_SIZE", "SC_PHYS_PAGES"))) / len(devices)
-  return float((device.memory_stats() or {}).get("bytes_limit", 0))

@@ -29,6 +29,8 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch, local_rows
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.training import hooks
+from gpt_jax.training.fitting import check_fits, larger_counts
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.profile import parse_span, traced
@@ -111,6 +113,8 @@ def run(
 
   # 5. Training, from the newest checkpoint if there is one.
   with contextlib.ExitStack() as after, open_checkpoints(config, workdir) as checkpoints:
+    over = max(checkpoints.steps(), default=0) >= total_steps
+    forecast = Forecast() if over else forecast_run(config, spec, objective, trainer, total_steps)
     state, first = trainer.restore_or_init(config.train.seed, checkpoints)
     if start and not first:
       state = start.apply(state, trainer)
@@ -118,7 +122,7 @@ def run(
     change_length(config, workdir, windows.steps_per_epoch, first)
     flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
-    with Reporter(workdir, total_steps, first, text.unigram_entropy, flops) as reporter:
+    with Reporter(workdir, total_steps, first, text.unigram_entropy, flops, forecast) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
       run_hooks.insert(0, warn_when_stuck(config, text, total_steps))
@@ -225,6 +229,44 @@ def make_trainer(
   )
 
 
+def forecast_run(
+  config: PretrainConfig,
+  spec: ModelConfig,
+  objective: Bound,
+  trainer: Trainer,
+  total_steps: int,
+  limit: float = 0.0,
+) -> Forecast:
+  """Compiles the step; says what the run takes, and what to change if it does not fit.
+
+  Args:
+    limit: bytes of memory that there are; 0: those of this machine.
+
+  Raises:
+    InputError: the step does not fit into a device; on CPUs that is a warning.
+  """
+  size, length = config.data.batch_size, config.data.length
+  ids = np.zeros((size, length + 1), np.int32)
+  example = objective(ids, Draw(0, 0, np.arange(size)))
+
+  def peak(microbatches: int, remat: str) -> float:
+    train = dataclasses.replace(config.train, microbatches=microbatches, remat=remat)
+    changed = dataclasses.replace(config, train=train)
+    other = make_trainer(changed, spec, objective, trainer.mesh, total_steps)
+    return other.memory_with(other.compile(example))
+
+  forecast = trainer.forecast(example, size * length * config.trunk.flops_per_token(length))
+  forecast = forecast._replace(limit=limit or forecast.limit)
+  check_fits(
+    forecast,
+    peak,
+    larger_counts(size, trainer.mesh.shape["data"], config.train.microbatches),
+    config.train.remat,
+    "a smaller --config.data.batch_size or --config.data.length",
+  )
+  return forecast
+
+
 def make_meta(
   config: PretrainConfig,
   spec: ModelConfig,
@@ -263,6 +305,7 @@ def make_hooks(
     hooks.powers_of_two_times(config.train.milestone),
   )
   return [
+    hooks.measure_pace(reporter),
     hooks.log_progress(reporter, config.data.batch_size * config.data.length, logging),
     hooks.evaluate(reporter, measure, evaluating),
     hooks.save(reporter, checkpoints, meta, saving),

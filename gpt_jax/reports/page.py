@@ -28,6 +28,7 @@ from gpt_jax.reports.record import Labels, Record
 from gpt_jax.reports.reference import reference_lines
 from gpt_jax.reports.samples import samples_view
 from gpt_jax.reports.status import ending, status
+from gpt_jax.training.forecast import duration, gigabytes
 
 _MOST_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MOST_PAIRS = 10
@@ -158,15 +159,18 @@ def _about(run: Record) -> str:
 def _facts(run: Record) -> list[tuple[str, str, str]]:
   """(name, what happened, what was planned or a remark)."""
   facts = []
-  total, done = run.total_steps, run.steps_done
+  total, done, forecast = run.total_steps, run.steps_done, run.plan.get("forecast", {})
   facts.append(("Steps", f"{done:,}", f"of {total:,} planned" if total else ""))
   facts += _amounts(run)
   seconds = run.seconds
   if seconds is not None:
     remark = ""
     if total and 0 < done < total and not run.result:
-      remark = f"about {_duration(seconds * (total - done) / done)} more to the planned end"
-    facts.append(("Time", _duration(seconds), remark))
+      remark = f"about {duration(seconds * (total - done) / done)} more to the planned end"
+    elif total and forecast.get("step_time"):
+      least = "at least " if forecast.get("source") == "roofline" else ""
+      remark = f"{least}{duration(total * forecast['step_time'])} planned for the steps alone"
+    facts.append(("Time", duration(seconds), remark))
   starts = run.plan.get("starts", [])
   if len(starts) > 1:
     steps = ", ".join(f"{start['step']:,}" for start in starts[1:][-6:])
@@ -180,7 +184,8 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
     facts.append(("MFU", f"{statistics.median(utilization):.1%}", "median of the reports"))
   memory = [value for _, value in run.points("peak_memory_bytes")]
   if memory:
-    facts.append(("Memory", f"{max(memory) / 2**30:.2f} GiB", "peak of a device"))
+    planned = f", {gigabytes(forecast['memory'])} planned" if forecast.get("memory") else ""
+    facts.append(("Memory", gigabytes(max(memory)), f"peak{planned}"))
   refused = sum(count for _, count in run.refused)
   facts.append(("Refused updates", f"{refused:,.0f}", "loss or gradient not finite"))
   if run.checkpoints:
@@ -613,13 +618,3 @@ def _clipped(text: str, most: int) -> str:
 
 def _times(count: int) -> str:
   return "once" if count == 1 else f"{count:,} times"
-
-
-def _duration(seconds: float) -> str:
-  if seconds < 99.5:
-    return f"{seconds:.0f} s"
-  minutes = round(seconds / 60)
-  if minutes < 100:
-    return f"{minutes} min"
-  hours = minutes // 60
-  return f"{hours} h {minutes % 60:02} min" if hours < 100 else f"{hours / 24:.1f} days"

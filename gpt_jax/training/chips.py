@@ -1,5 +1,6 @@
 """What an accelerator offers: memory, bandwidths, arithmetic."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpt_jax.training.flops import peak_flops
@@ -38,6 +39,27 @@ class Chip(NamedTuple):
   bandwidth: float
   interconnect: float
   flops: float
+
+  def bounds(
+    self, flops: float, traffic: float, collectives: Mapping[str, float]
+  ) -> dict[str, float]:
+    """Seconds that a program takes at least for its "arithmetic", "memory" and "network"; {} if
+    the chip's FLOP/s are not known.
+
+    Args:
+      flops: of one device.
+      traffic: bytes between the memory and the cores of one device.
+      collectives: operation -> bytes on one device, see parallel.collectives.
+    """
+    if not self.flops:
+      return {}
+    # An all-reduce sends every byte twice.
+    sent = sum(collectives.values()) + collectives.get("all-reduce", 0)
+    return {
+      "arithmetic": flops / self.flops,
+      "memory": traffic / self.bandwidth,
+      "network": sent / self.interconnect,
+    }
 
 
 def find_chip(device_kind: str) -> Chip | None:

@@ -12,6 +12,7 @@ import jax
 
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, parse_json, read_json, write_json
+from gpt_jax.training.forecast import Forecast, Outcome
 
 METRICS = "metrics.jsonl"
 _PLAN = "plan.json"
@@ -84,7 +85,11 @@ def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
 
 
 def write_plan(
-  workdir: str, total_steps: int, start_step: int, unigram_entropy: float | None
+  workdir: str,
+  total_steps: int,
+  start_step: int,
+  unigram_entropy: float | None,
+  forecast: Forecast,
 ) -> None:
   """Writes plan.json, or adds another start to it: what the run sets out to do, and on what.
 
@@ -92,6 +97,7 @@ def write_plan(
     total_steps: length of the run.
     start_step: the step that this start goes on from; 0 forgets earlier starts.
     unigram_entropy: of the training text, in nats; None for labeled data.
+    forecast: what this start is expected to take.
   """
   starts = read_plan(workdir).get("starts", []) if start_step else []
   starts.append({"step": start_step, "time": round(time.time(), 3)})
@@ -104,18 +110,26 @@ def write_plan(
     "processes": jax.process_count(),
     "jax": jax.__version__,
     "starts": starts[:1] + starts[1:][1 - _MOST_STARTS :],
+    "forecast": forecast._asdict(),
   }
   write_json(os.path.join(workdir, _PLAN), plan)
 
 
-def write_end(workdir: str, error: BaseException | None) -> None:
+def write_forecast(workdir: str, forecast: Forecast) -> None:
+  """Replaces the forecast in plan.json by one that knows more."""
+  plan = read_plan(workdir) | {"forecast": forecast._asdict()}
+  write_json(os.path.join(workdir, _PLAN), plan)
+
+
+def write_end(workdir: str, error: BaseException | None, outcome: Outcome) -> None:
   """Adds to plan.json how this start of the run ended: "ended", and "error" after an error.
 
   Args:
     workdir: of the run.
     error: what ended it; None at its end.
+    outcome: what it took.
   """
-  plan = read_plan(workdir)
+  plan = read_plan(workdir) | {"outcome": outcome._asdict()}
   if isinstance(error, (KeyboardInterrupt, SystemExit)):
     plan["ended"] = "interrupted"
   elif error is not None:
@@ -145,6 +159,14 @@ def read_plan(workdir: str) -> dict[str, Any]:
     return {}
   starts = plan.get("starts")
   starts = starts if isinstance(starts, list) else []
+  for name in ("forecast", "outcome"):
+    figures = plan.get(name)
+    figures = figures if isinstance(figures, dict) else {}
+    plan[name] = {
+      key: value
+      for key, value in figures.items()
+      if _number(value) is not None or (key == "source" and isinstance(value, str))
+    }
   plan["starts"] = [
     start
     for start in starts

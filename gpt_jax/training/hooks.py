@@ -10,6 +10,8 @@ from gpt_jax.training.interval import Interval
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
 
+WARM_UP, MEASURED = 5, 20  # steps, see measure_pace
+
 
 class StepContext(NamedTuple):
   """The run after a step, as a hook sees it.
@@ -85,6 +87,27 @@ def log_progress(reporter: Reporter, tokens_per_step: float, due: Callable[[int]
     interval.clear()
 
   return Hook(run, due, on_stop=True)
+
+
+def measure_pace(reporter: Reporter) -> Hook:
+  """Measures the time of the first steps, for a forecast that does not know it.
+
+  The very first are left out: memory that is new to the process makes them slow. A short run ends
+  before a forecast would help.
+  """
+  began = reporter.start_step + WARM_UP
+  ended = began + MEASURED
+  start = 0.0
+
+  def run(moment: StepContext) -> None:
+    nonlocal start
+    if moment.step == began:
+      start = reporter.training_seconds
+    else:
+      reporter.measured((reporter.training_seconds - start) / MEASURED, MEASURED)
+
+  is_long = reporter.steps_planned >= 2 * (WARM_UP + MEASURED)
+  return Hook(run, lambda step: is_long and step in (began, ended), at_end=False)
 
 
 def evaluate(

@@ -13,9 +13,19 @@ from typing import TextIO
 
 import jax
 
+from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
-from gpt_jax.training.history import METRICS, cut_back, write_end, write_plan
+from gpt_jax.training.forecast import (
+  Forecast,
+  Outcome,
+  duration,
+  format_forecast,
+  format_outcome,
+)
+from gpt_jax.training.history import METRICS, cut_back, write_end, write_forecast, write_plan
+
+_NOTHING_KNOWN = Forecast()
 
 _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
 
@@ -37,6 +47,8 @@ class Reporter:
     unigram_entropy: in nats, shown beside the loss: a model that has learned only word frequencies
       stays there.
     flops_per_token: of a training step, for MFU; 0 if unknown.
+    forecast: what the run is expected to take; printed at its start, and at its end with what it
+      took.
     stream: for the progress, which is one line rewritten in place on a terminal, a line per report
       otherwise. Default: standard error, or a progress bar in a notebook with tqdm.
   """
@@ -48,6 +60,7 @@ class Reporter:
     start_step: int = 0,
     unigram_entropy: float | None = None,
     flops_per_token: float = 0.0,
+    forecast: Forecast = _NOTHING_KNOWN,
     stream: TextIO | None = None,
   ):
     self._writes, self._workdir = is_main_process(), workdir
@@ -55,17 +68,46 @@ class Reporter:
     self._flops_per_token = flops_per_token
     self._bar, self._stream = None, stream or sys.stderr
     self._in_place, self._line_is_open = self._stream.isatty(), False
-    self._reports, self._seconds_per_step, self._since = 0, 0.0, time.monotonic()
+    self._reports, self._seconds_per_step, self._since = 0, 0.0, 0.0
+    self._began, self._paused = time.monotonic(), 0.0
+    self.start_step, self._forecast = start_step, forecast
     if not self._writes:
       return
     os.makedirs(workdir, exist_ok=True)
     path = os.path.join(workdir, METRICS)
     cut_back(path, start_step)
-    write_plan(workdir, total_steps, start_step, unigram_entropy)
+    write_plan(workdir, total_steps, start_step, unigram_entropy, forecast)
     self._file = open(path, "a", encoding="utf-8")
     self._tensorboard = _tensorboard(workdir, start_step)
     if stream is None:
       self._bar = _bar(total_steps, start_step)
+    if line := format_forecast(forecast, self.steps_planned):
+      self.say(line)
+
+  @property
+  def steps_planned(self) -> int:
+    """From the start to the end of the run."""
+    return self._total - self.start_step
+
+  @property
+  def training_seconds(self) -> float:
+    """Since the start, without what is `paused`."""
+    return time.monotonic() - self._began - self._paused
+
+  def measured(self, step_time: float, steps: int) -> None:
+    """Completes a forecast that does not know the time, from so many steps of this run.
+
+    Args:
+      step_time: seconds.
+      steps: that it was measured on.
+    """
+    if self._forecast.step_time:
+      return
+    self._forecast = self._forecast._replace(step_time=step_time, source="measured")
+    planned = duration(self.steps_planned * step_time)
+    self.say(f"plan    {planned} for {self.steps_planned:,} steps, measured on {steps} of them")
+    if self._writes:
+      write_forecast(self._workdir, self._forecast)
 
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
     """Reports training metrics, the rate of tokens and the remaining time.
@@ -75,7 +117,7 @@ class Reporter:
       values: metrics of the steps since the last call.
       tokens: tokens trained on since the last call.
     """
-    now = time.monotonic()
+    now = self.training_seconds
     seconds, steps = max(now - self._since, 1e-9), max(step - self._step, 1)
     self._since, self._step, self._reports = now, step, self._reports + 1
     latest = seconds / steps
@@ -88,8 +130,8 @@ class Reporter:
     utilization = mfu(rate, self._flops_per_token)
     if utilization is not None:
       speed["mfu"] = utilization
-    memory = {"peak_memory_bytes": peak} if (peak := _peak_memory()) else {}
-    self._record(step, {**values, **speed, **memory})
+    peak = memory.peak(jax.local_devices())
+    self._record(step, {**values, **speed, **({"peak_memory_bytes": peak} if peak else {})})
     metrics = self._format_metrics(values, **speed)
     waited = values.get("input_wait", 0.0) / latest
     if waited >= _NOTABLE_WAIT:
@@ -98,7 +140,7 @@ class Reporter:
       self._bar.set_postfix_str("  ".join(metrics), refresh=False)
       self._bar.update(step - self._bar.n)
       return
-    left = _duration((self._total - step) * self._seconds_per_step)
+    left = duration((self._total - step) * self._seconds_per_step)
     line = "  ".join([f"step {step:,}/{self._total:,}", *metrics, f"{left} left"])
     self._show(line, stays=not self._in_place)
 
@@ -119,7 +161,7 @@ class Reporter:
     try:
       yield
     finally:
-      self._since += time.monotonic() - began
+      self._paused += time.monotonic() - began
 
   def close(self) -> None:
     if not self._writes:
@@ -137,10 +179,18 @@ class Reporter:
     return self
 
   def __exit__(self, kind, error, traceback):
+    outcome = self._outcome()
+    planned = self._forecast.memory or self._forecast.step_time
+    if planned and error is None and outcome.steps:
+      self.say(format_outcome(self._forecast, outcome, self.steps_planned))
     self.close()
     if self._writes:
       with contextlib.suppress(OSError):  # as of a full disk; the report says less then
-        write_end(self._workdir, error)
+        write_end(self._workdir, error, outcome)
+
+  def _outcome(self) -> Outcome:
+    steps, peak = self._step - self.start_step, memory.peak(jax.local_devices())
+    return Outcome(steps, peak, self._since, self._paused)
 
   def _format_metrics(
     self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
@@ -183,12 +233,6 @@ class Reporter:
     self._line_is_open = not stays
 
 
-def _peak_memory() -> int:
-  """The largest amount of memory in use so far on a device of this process; 0 if unknown."""
-  stats = [device.memory_stats() or {} for device in jax.local_devices()]
-  return max(device.get("peak_bytes_in_use", 0) for device in stats)
-
-
 def _tensorboard(workdir: str, start_step: int):
   try:
     with _not_importing("torch"):  # takes seconds; only pictures of networks need it
@@ -225,10 +269,3 @@ def _bar(total_steps: int, start_step: int):
   except ImportError:  # optional: progress is printed as lines
     return None
   return tqdm(total=total_steps, initial=start_step, unit="step")
-
-
-def _duration(seconds: float) -> str:
-  minutes = round(seconds / 60)
-  if seconds < 99.5:
-    return f"{seconds:.0f} s"
-  return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"

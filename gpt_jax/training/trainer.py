@@ -13,8 +13,12 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss
+from gpt_jax.parallel import memory
+from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import local_part, to_device
+from gpt_jax.training.chips import find_chip
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import fit
 from gpt_jax.training.optimizer import Optimizer
@@ -129,6 +133,37 @@ class Trainer:
       return jax.ShapeDtypeStruct(parts, np.asarray(x).dtype, sharding=sharding)
 
     return self.step.lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
+
+  def forecast(self, batch: Any, flops: float) -> Forecast:
+    """Compiles the step, and says what a run with it takes; the run does not compile it again.
+
+    Under pmap nothing is known before the first step.
+
+    Args:
+      batch: a global host batch, whose values are ignored.
+      flops: of a step, on all devices.
+    """
+    if not isinstance(self.step, JitStep):
+      return Forecast()
+    compiled: Any = self.compile(batch)
+    chip = find_chip(jax.devices()[0].device_kind)
+    bounds: dict[str, float] = {}
+    if chip is not None and chip.flops:
+      traffic = (compiled.cost_analysis() or {}).get("bytes accessed", 0.0)
+      moved = bytes_moved(compiled.as_text())
+      bounds = chip.bounds(flops / self.mesh.size, traffic, moved)
+    source = "roofline" if bounds else ""
+    needed, limit = self.memory_with(compiled), memory.limit(self.mesh.local_devices)
+    return Forecast(needed, limit, max(bounds.values(), default=0.0), source)
+
+  def memory_with(self, compiled: jax.stages.Compiled) -> float:
+    """Bytes at the peak of a program, with what is in use already; see Forecast.memory.
+
+    The state must not be on the devices yet, or it would count twice.
+    """
+    devices = self.mesh.local_devices
+    together = len(devices) if devices[0].platform == "cpu" else 1
+    return memory.in_use(devices) + together * memory.bytes_needed(compiled)
 
   def local_part(self, batch: Any) -> Any:
     """The rows of a global host batch that this process provides."""

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from gpt_jax.checkpoints import run_folder
-from gpt_jax.checkpoints.run_folder import claim, read_config
+from gpt_jax.checkpoints.run_folder import claim, claimed_config, read_config
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt1 import REGEX
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -70,6 +70,18 @@ def test_layout_and_rhythm_may_change(claimed, tiny_tokenizer):
     tiny_tokenizer,
     DATA,
   )
+
+
+def test_smaller_parts_of_a_batch_may_come_before_the_first_checkpoint(claimed, tiny_tokenizer):
+  smaller = dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, microbatches=2))
+  (claimed / "checkpoints").mkdir()
+  claim(str(claimed), smaller, tiny_tokenizer, DATA)
+  assert claimed_config(str(claimed)) == smaller
+  claim(str(claimed), smaller, tiny_tokenizer, DATA)
+  shorter = dataclasses.replace(CONFIG, train=TrainConfig(steps=3))
+  refused(claimed, "train.steps: ", shorter, tiny_tokenizer)
+  (claimed / "checkpoints" / "3").mkdir()
+  refused(claimed, "train.microbatches: 2 != 1", CONFIG, tiny_tokenizer)
 
 
 def test_folders_of_others(tmp_path, tiny_tokenizer):

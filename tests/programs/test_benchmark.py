@@ -3,6 +3,7 @@ step.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 
@@ -18,11 +19,12 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import benchmark
+from gpt_jax.programs import benchmark, memory_use
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import find
 from gpt_jax.training.flops import PEAK_FLOPS
+from gpt_jax.training.loop import TrainConfig
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def config(monkeypatch):
 
 
 def test_the_parts_measure(config, tmp_path, capsys):
-  parts = tuple(part for part in benchmark.PARTS if part != "start")
+  parts = tuple(part for part in benchmark.PARTS if part not in ("start", "memory"))
   rows = benchmark.run(config, parts, str(tmp_path / "out.json"))
   assert {row.part for row in rows} == set(parts)
   assert all(np.isfinite(row.value) and row.value > 0 for row in rows)
@@ -106,6 +108,19 @@ def test_the_time_to_the_first_step(config, monkeypatch):
   cold, warm = benchmark.run(config, ("start",))
   assert "cold" in cold.name and "warm" in warm.name
   assert min(cold.value, warm.value) > 0.5  # importing JAX takes longer
+
+
+def test_memory_is_measured_in_a_process_of_its_own(config):
+  data = dataclasses.replace(config.data, batch_size=16)
+  config = dataclasses.replace(config, data=data, train=TrainConfig(microbatches=2))
+  rows = {name: value for name, value, _ in itertools.islice(memory_use.training(config), 6)}
+  before = rows["pre-training, in use before the state is made"]
+  assert 0.05 < before < rows["pre-training, peak"] < 5
+  assert 0 < rows["pre-training, a step as compiled"] < 0.1
+  assert 50 < rows["pre-training, planned over peak"] <= 110
+  assert rows["pre-training, peak where freed memory is kept"] > 0.05
+  sizes = memory_use.measure(config, "fine-tuning")  # here, for the time that a process takes
+  assert 0 < sizes["step"] < sizes["before"] <= sizes["peak"]
 
 
 def test_rates_follow_from_times(config, monkeypatch):

@@ -155,9 +155,8 @@ def test_a_curve_has_every_measured_step(tmp_path):
     file.write('{"step": 4, "lo')  # killed
   assert curve(str(tmp_path), "loss") == ([0, 10, 20], [0, 10, 20])
   assert curve(str(tmp_path), "valid_loss") == ([30], [1.5])
-  with pytest.raises(
-    InputError, match=r"has no 'accuracy'; it has loss, tokens_per_second, valid_loss$"
-  ):
+  names = "loss, peak_memory_bytes, tokens_per_second, valid_loss"
+  with pytest.raises(InputError, match=f"has no 'accuracy'; it has {names}$"):
     curve(str(tmp_path), "accuracy")
   with pytest.raises(InputError, match="should be the folder of a run"):
     curve(str(tmp_path / "elsewhere"), "loss")

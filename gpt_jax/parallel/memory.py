@@ -1,0 +1,102 @@
+"""Memory: what a compiled program needs, what devices have, what is in use.
+
+A CPU's devices share the memory of the machine, and of its control group if a container or a
+cluster sets a limit; what is in use there is the resident memory of this process.
+"""
+
+import itertools
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+_GROUPS = (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"))
+
+
+def bytes_needed(compiled: Any) -> int:
+  """Bytes on each device for a run of a program: arguments, results, temporaries.
+
+  Args:
+    compiled: a jax.stages.Compiled.
+  """
+  memory = compiled.memory_analysis()
+  # Results are written over arguments, but for what cannot be (`alias`).
+  results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+  return memory.argument_size_in_bytes + results + memory.temp_size_in_bytes
+
+
+def capacity(devices: Sequence[jax.Device]) -> float:
+  """Bytes that each of this process's devices has; 0: unknown."""
+  if devices[0].platform == "cpu":
+    return _machine()[0] / len(devices)
+  return float(min(_stats(device).get("bytes_limit", 0) for device in devices))
+
+
+def in_use(devices: Sequence[jax.Device]) -> float:
+  """Bytes in use now, on the fullest device or, on CPUs, in this process; 0: unknown."""
+  if devices[0].platform == "cpu":
+    return _process("VmRSS")
+  return float(max(_stats(device).get("bytes_in_use", 0) for device in devices))
+
+
+def peak(devices: Sequence[jax.Device]) -> float:
+  """The largest in_use so far; 0: unknown."""
+  if devices[0].platform == "cpu":
+    return _process("VmHWM")
+  return float(max(_stats(device).get("peak_bytes_in_use", 0) for device in devices))
+
+
+def limit(devices: Sequence[jax.Device]) -> float:
+  """The largest in_use that is possible now; 0: unknown."""
+  if devices[0].platform == "cpu":
+    return _machine()[1]
+  return capacity(devices)
+
+
+def _stats(device: jax.Device) -> dict[str, int]:
+  return device.memory_stats() or {}
+
+
+def _process(name: str) -> float:
+  """A figure of this process; not from getrusage, whose peak a child inherits from its parent."""
+  return _field("/proc/self/status", name)
+
+
+def _machine() -> tuple[float, float]:
+  """Bytes of memory that there are, and bytes that this process can hold now; 0: unknown."""
+  total, available = (_field("/proc/meminfo", name) for name in ("MemTotal", "MemAvailable"))
+  if not total:  # not Linux
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), 0.0
+  allowed = min(_group_limits(), default=total)
+  return min(total, allowed), min(available + _process("VmRSS"), allowed)
+
+
+def _field(path: str, name: str) -> float:
+  """The bytes in a line of /proc such as "VmRSS:  1024 kB"; 0 without one."""
+  match = re.search(rf"^{name}:\s*(\d+) kB", _read(path), re.MULTILINE)
+  return 1024.0 * int(match[1]) if match else 0.0
+
+
+def _group_limits() -> list[float]:
+  """The limits of this process's control group and of those around it, of both versions."""
+  limits = []
+  for line in _read("/proc/self/cgroup").splitlines():
+    controllers, _, group = line.partition(":")[2].partition(":")
+    if controllers not in ("", "memory"):
+      continue
+    names = [name for name in group.split("/") if name]
+    folders = list(itertools.accumulate(names, os.path.join, initial=""))
+    for root, file in _GROUPS:
+      values = [_read(os.path.join(root, folder, file)).strip() for folder in folders]
+      limits += [float(value) for value in values if value.isdecimal()]
+  return limits
+
+
+def _read(path: str) -> str:
+  try:
+    with open(path, encoding="utf-8") as file:
+      return file.read()
+  except OSError:
+    return ""

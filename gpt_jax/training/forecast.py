@@ -1,0 +1,92 @@
+"""What a run is expected to take in memory and time, and what it took."""
+
+from typing import NamedTuple
+
+
+class Forecast(NamedTuple):
+  """What a run is expected to take.
+
+  Attributes:
+    memory: bytes at the peak: of the fullest device or, on CPUs, of this process with all that it
+      holds beside the training step; 0: unknown.
+    limit: bytes that there are for it now; 0: unknown.
+    step_time: seconds; 0: unknown.
+    source: of step_time: "roofline", which is a lower bound, or "measured" on the first steps.
+  """
+
+  memory: float = 0.0
+  limit: float = 0.0
+  step_time: float = 0.0
+  source: str = ""
+
+  @property
+  def fits(self) -> bool:
+    return not self.limit or self.memory <= self.limit
+
+
+class Outcome(NamedTuple):
+  """What a run took since its last start.
+
+  Attributes:
+    steps: that it made.
+    memory: see Forecast.
+    training: seconds of its steps.
+    other: seconds of evaluations, checkpoints and samples.
+  """
+
+  steps: int
+  memory: float
+  training: float
+  other: float
+
+
+def format_forecast(forecast: Forecast, steps: int) -> str:
+  """The line at the head of a run of so many steps; "" if nothing is known."""
+  parts = []
+  if forecast.memory:
+    there = f" of {gigabytes(forecast.limit)}" if forecast.limit else ""
+    parts.append(f"{gigabytes(forecast.memory)}{there}")
+  if forecast.step_time:
+    parts.append(_time(forecast, steps))
+  return f"plan    {', '.join(parts)}" if parts else ""
+
+
+def format_outcome(forecast: Forecast, outcome: Outcome, steps: int) -> str:
+  """The line at the end of a run that should have made so many steps."""
+  planned, came = [], []
+  if forecast.memory:
+    planned.append(gigabytes(forecast.memory))
+  if forecast.step_time:
+    planned.append(_time(forecast, steps))
+  if outcome.memory:
+    came.append(gigabytes(outcome.memory))
+  came.append(duration(outcome.training))
+  if outcome.steps != steps:
+    came[-1] += f" for {outcome.steps:,} of {steps:,} steps"
+  line = f"was {', '.join(came)}"
+  if planned:
+    line = f"planned {', '.join(planned)}; {line}"
+  if outcome.other >= 0.5:
+    line += f", and {duration(outcome.other)} for evaluations and checkpoints"
+  return line
+
+
+def _time(forecast: Forecast, steps: int) -> str:
+  least = "at least " if forecast.source == "roofline" else ""
+  return f"{least}{duration(steps * forecast.step_time)}"
+
+
+def gigabytes(size: float) -> str:
+  """Such as "0.25 GB" or "11.2 GB"; a GB has 10^9 bytes, as in launch/plan.py."""
+  return f"{size / 1e9:.{1 if size >= 9.995e9 else 2}f} GB"
+
+
+def duration(seconds: float) -> str:
+  """Such as "36 s", "36 min", "3 h 05 min" or "4.2 days"."""
+  if seconds < 99.5:
+    return f"{seconds:.0f} s"
+  minutes = round(seconds / 60)
+  if minutes < 100:
+    return f"{minutes} min"
+  hours = minutes // 60
+  return f"{hours} h {minutes % 60:02} min" if hours < 100 else f"{hours / 24:.1f} days"

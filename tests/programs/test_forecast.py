@@ -1,0 +1,206 @@
+"""What a run is expected to take: said at its head, compared at its end, and made to fit."""
+
+import dataclasses
+import json
+import logging
+import re
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.config import override_all
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.parallel import memory
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs import finetune, pretrain, report
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.training import fitting
+from gpt_jax.training.forecast import Forecast, Outcome, duration, format_outcome
+from gpt_jax.training.loop import TrainConfig
+
+TRUNK = TransformerConfig(vocab_size=125, context=16, layers=1, width=16, heads=2)
+CONFIG = PretrainConfig(
+  trunk=TRUNK,
+  data=WindowsConfig(batch_size=64, length=16),
+  train=TrainConfig(steps=60, log_every=20, checkpoint_every=0),
+)
+
+
+def compilations(caplog):
+  """How often the training step was compiled."""
+  lines = [record.getMessage() for record in caplog.records]
+  return len([line for line in lines if re.match(r"Finished XLA compilation of jit\(step\)", line)])
+
+
+def plan_of(workdir):
+  return json.loads((workdir / "plan.json").read_text())
+
+
+def build(config):
+  """(trainer, the other arguments of forecast_run) of a pre-training."""
+  mesh = make_mesh(config.mesh)
+  spec = ModelConfig(config.trunk)
+  return pretrain.make_trainer(config, spec, causal_batch_of, mesh, 60), spec
+
+
+def causal_batch_of(rows, draw):
+  return causal_batch(rows)
+
+
+def forecast_of(config, limit=0.0):
+  trainer, spec = build(config)
+  return pretrain.forecast_run(config, spec, causal_batch_of, trainer, 60, limit)
+
+
+def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, capsys, caplog):
+  config = dataclasses.replace(CONFIG, trunk=dataclasses.replace(TRUNK, vocab_size=0))
+  with jax.log_compiles(), caplog.at_level(logging.WARNING):
+    pretrain.run(config, prepared, str(tmp_path / "run"))
+  assert compilations(caplog) == 1  # the compiled step that was asked is the one that ran
+  lines = capsys.readouterr().err.splitlines()
+  head, pace = [line for line in lines if line.startswith("plan ")]
+  assert re.fullmatch(r"plan    [\d.]+ GB of [\d.]+ GB", head)
+  assert re.fullmatch(r"plan    \d+ s for 60 steps, measured on 20 of them", pace)
+  (end,) = [line for line in lines if line.startswith("planned ")]
+  assert re.match(r"planned [\d.]+ GB, \d+ s; was [\d.]+ GB, \d+ s", end)
+  assert lines.index(head) < lines.index(pace) < lines.index(end)
+
+  plan = plan_of(tmp_path / "run")
+  assert plan["forecast"]["source"] == "measured" and plan["forecast"]["memory"] > 0
+  assert plan["outcome"]["steps"] == 60
+  assert plan["outcome"]["memory"] == pytest.approx(memory.peak(jax.devices()), rel=0.1)
+  page = open(report.run([str(tmp_path / "run")]), encoding="utf-8").read()
+  assert "planned for the steps alone" in page and " GB planned" in page
+
+  # Nothing is left to do: nothing is compiled, and nothing is planned.
+  caplog.clear()
+  with jax.log_compiles(), caplog.at_level(logging.WARNING):
+    pretrain.run(config, prepared, str(tmp_path / "run"))
+  assert compilations(caplog) == 0
+  assert "plan" not in capsys.readouterr().err.replace("plan.json", "")
+
+
+def test_seeds_of_a_fine_tuning_share_one_compilation(make_run, tmp_path, capsys, caplog):
+  trunk = dataclasses.replace(TRUNK, context=64)
+  source = make_run(tmp_path / "source", ModelConfig(trunk))
+  config = finetune.FinetuneConfig(
+    task=BuiltinTask("story-ending"),
+    batch_size=16,
+    train_examples=32,
+    dev_examples=8,
+    train=TrainConfig(steps=2),
+  )
+  with jax.log_compiles(), caplog.at_level(logging.WARNING):
+    finetune.run(config, "", source, str(tmp_path / "run"), seeds=2)
+  assert compilations(caplog) == 1
+  lines = capsys.readouterr().err.splitlines()
+  assert len([line for line in lines if re.match(r"planned [\d.]+ GB; was [\d.]+ GB", line)]) == 2
+
+
+@pytest.mark.parametrize(
+  "mesh, microbatches",
+  [(MeshConfig(data=4, model=2, fsdp=True), 2), (MeshConfig(data=8), 1)],
+  ids=["4x2 fsdp", "8x1"],
+)
+def test_a_step_that_was_asked_does_not_compile_again(mesh, microbatches, caplog):
+  trunk = dataclasses.replace(TRUNK, vocab_size=126)  # compiled by no other test
+  config = dataclasses.replace(CONFIG, trunk=trunk, mesh=mesh)
+  config = override_all(config, [("train.microbatches", str(microbatches))])
+  trainer, _ = build(config)
+  batch = causal_batch(np.zeros((64, 17), np.int32))
+  with jax.log_compiles(), caplog.at_level(logging.WARNING):
+    assert trainer.forecast(batch, 1.0).memory > 0
+    state = trainer.init(0)
+    for _ in range(2):
+      state, _ = trainer.step(state, trainer.to_device(batch), 0)
+  assert compilations(caplog) == 1
+
+
+def test_pmap_runs_without_a_plan_of_memory():
+  trainer, _ = build(dataclasses.replace(CONFIG, mesh=MeshConfig(backend="pmap")))
+  assert trainer.forecast(None, 1.0) == Forecast()
+
+
+def advised(message):
+  """(NAME, VALUE) of each --config.NAME=VALUE in a line."""
+  return re.findall(r"--config\.([\w.]+)=([^\s,;]+)", message)
+
+
+def test_the_advice_makes_a_pre_training_fit():
+  config = dataclasses.replace(CONFIG, data=WindowsConfig(batch_size=4096, length=16))
+  whole = forecast_of(config)
+  assert whole.fits and whole.limit > whole.memory > memory.in_use(jax.devices()) - 1e8
+  least = forecast_of(override_all(config, [("train.microbatches", "16")]))
+  limit = (whole.memory + least.memory) / 2
+  assert limit < whole.memory
+  with pytest.warns(UserWarning, match=r"needs [\d.]+ GB of memory, and this machine has") as said:
+    forecast_of(config, limit)
+  changes = advised(str(said[0].message))
+  assert [name for name, _ in changes] == ["train.microbatches"]
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    assert forecast_of(override_all(config, changes), limit).fits
+
+
+def test_nothing_that_fits_is_said_too():
+  with pytest.warns(UserWarning, match="use a smaller --config.data.batch_size or") as said:
+    forecast_of(CONFIG, limit=1.0)
+  assert not advised(str(said[0].message))
+
+
+@pytest.mark.parametrize(
+  "state, each_row, advice",
+  [
+    (10.0, 1.0, {"train.microbatches": "2"}),  # 42 bytes or fewer fit
+    (40.0, 1.0, {"train.microbatches": "32"}),
+    (41.5, 1.0, {"train.microbatches": "64", "train.remat": "dots"}),
+    (45.0, 1.0, None),
+  ],
+)
+def test_the_advice_for_an_accelerator(state, each_row, advice):
+  compiled = []
+
+  def peak(microbatches, remat):
+    compiled.append((microbatches, remat))
+    kept = {"none": 1.0, "dots": 0.5, "full": 0.25}[remat]
+    return state + kept * 64 * each_row / microbatches
+
+  needed = peak(1, "none")
+  compiled.clear()
+  forecast = Forecast(memory=needed, limit=42.0)
+  counts = fitting.larger_counts(128, 2, 1)
+  assert counts == [1, 2, 4, 8, 16, 32, 64]
+  with pytest.raises(InputError, match="and a device has") as error:
+    fitting.check_fits(forecast, peak, counts, "none", "a smaller batch", platform="gpu")
+  changes = dict(advised(str(error.value)))
+  assert changes == (advice or {})
+  if advice:
+    count, remat = int(changes["train.microbatches"]), changes.get("train.remat", "none")
+    assert peak(count, remat) <= 42.0 and len(compiled) <= 14
+  else:
+    assert "use a smaller batch, more microbatches or devices" in str(error.value)
+
+
+def test_memory_in_use_follows_an_allocation():
+  before = memory.in_use(jax.devices())
+  held = np.ones(64 << 20, np.uint8)
+  assert memory.in_use(jax.devices()) - before > 0.9 * held.nbytes
+  assert memory.peak(jax.devices()) >= memory.in_use(jax.devices())
+  assert 0 < memory.limit(jax.devices()) <= 8 * memory.capacity(jax.devices())
+
+
+def test_the_outcome_says_what_differs():
+  planned = Forecast(11.2e9, 16e9, 0.1, "roofline")
+  took = Outcome(steps=900, memory=11.0e9, training=95.0, other=4.0)
+  assert format_outcome(planned, took, 1000) == (
+    "planned 11.2 GB, at least 2 min; was 11.0 GB, 95 s for 900 of 1,000 steps, and 4 s for "
+    "evaluations and checkpoints"
+  )
+  assert duration(11100) == "3 h 05 min"
