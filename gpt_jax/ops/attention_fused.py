@@ -17,7 +17,8 @@ from gpt_jax.ops import attention_plain, fused_kernel
 from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
 from gpt_jax.ops.fused_kernel import Inputs, Kind
 
-INTERPRET = False  # the kernels on a CPU too, as array operations: slow, for tests
+# A platform whose kernels run as array operations, on any device: slow, for tests.
+INTERPRETED = ""
 
 
 def attend(
@@ -56,7 +57,8 @@ def _forward(rate, q, k, v, mask, key):
 
   def fused(platform, q, k, v, mask, key):
     inputs = _inputs(q, k, v, mask, key)
-    return _on_mesh(partial(fused_kernel.forward, Kind(mask.kind, rate, platform)), inputs)
+    kind = Kind(mask.kind, rate, platform, interpret=bool(INTERPRETED))
+    return _on_mesh(partial(fused_kernel.forward, kind), inputs)
 
   arguments = (q, k, v, mask, key)
   output, log_sums = _by_platform(fused, plain, *arguments)
@@ -70,7 +72,7 @@ def _backward(rate, residuals, d_output):
 
   def fused(platform, q, k, v, mask, key, *rest):
     inputs = _inputs(q, k, v, mask, key)
-    kind = Kind(mask.kind, rate, platform)
+    kind = Kind(mask.kind, rate, platform, interpret=bool(INTERPRETED))
     return _on_mesh(partial(fused_kernel.backward, kind), inputs, *rest)
 
   return *_by_platform(fused, plain, *residuals, d_output), None, None
@@ -88,8 +90,8 @@ def _by_platform(fused: Callable, plain: Callable, *arguments: Any) -> Any:
 
   That need not be the default one, as when a step is planned for a TPU on a machine without one.
   """
-  if INTERPRET:
-    return fused("interpret", *arguments)
+  if INTERPRETED:
+    return fused(INTERPRETED, *arguments)
   platforms = {name: partial(fused, name) for name in fused_kernel.PLATFORMS}
   return jax.lax.platform_dependent(*arguments, **platforms, default=plain)
 

@@ -34,12 +34,14 @@ class Kind:
   Attributes:
     mask: kind of the AttentionMask.
     rate: of dropout.
-    platform: one of PLATFORMS, or "interpret": as array operations on any device, for tests.
+    platform: one of PLATFORMS.
+    interpret: run as array operations instead, on any device; for tests.
   """
 
   mask: str
   rate: float
   platform: str
+  interpret: bool = False
 
   def tile(self, length: int) -> int:
     """Positions of a tile. Not measured yet on either.
@@ -162,7 +164,7 @@ class _Call:
       grid=grid[::-1] if self.tile_axis == 0 else grid,
       in_specs=in_specs,
       out_specs=out_specs,
-      interpret=self.kind.platform == "interpret",
+      interpret=self.kind.interpret,
       compiler_params=_compiler_params(self.kind.platform),
       name=name,
     )
@@ -188,8 +190,6 @@ def _pad(x: jax.Array, after: tuple[int, ...]) -> jax.Array:
 
 
 def _compiler_params(platform: str) -> Any:
-  if platform == "interpret":
-    return None
   if platform == "cuda":
     from jax.experimental.pallas import triton
 
