@@ -73,6 +73,8 @@ class Inputs(NamedTuple):
   starts: Any = None
 
 
+# Compiled apart, so that they are traced once and not in each block of a model.
+@functools.partial(jax.jit, static_argnums=0)
 def forward(kind: Kind, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   """Attention [B, H, T, K], and the log-sum-exp of its scores, float32 [B, H, 1, T]."""
   call = _Call(kind, inputs.q.shape)
@@ -88,6 +90,7 @@ def forward(kind: Kind, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   return call.cut(output), log_sums[..., : call.length]
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def backward(
   kind: Kind, inputs: Inputs, output: jax.Array, log_sums: jax.Array, d_output: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
