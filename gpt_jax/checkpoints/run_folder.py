@@ -19,6 +19,7 @@ from gpt_jax.parallel.processes import is_main_process
 RESUMABLE_FIELDS = (
   "mesh.",
   "train.remat",
+  "trunk.attention_backend",
   "train.log_every",
   "train.checkpoint_every",
   "train.keep_checkpoints",

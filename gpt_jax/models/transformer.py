@@ -72,7 +72,9 @@ class TransformerConfig:
   )
   learned_positions: bool = option(True, "add a learned embedding of each position")
   attention_bias: Any = option(None, "config of a bias added to the attention scores, e.g. ALiBi")
-  attention_backend: str = option("plain", "file gpt_jax/ops/attention_<name>.py to attend with")
+  attention_backend: str = option(
+    "plain", "plain, or fused: kernels for TPU and GPU (file gpt_jax/ops/attention_<name>.py)"
+  )
 
   def __post_init__(self):
     validate(self)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
+from gpt_jax.ops.dropout import Key, row_words
 from gpt_jax.ops.dropout import dropout as drop
 
 _MASKED = -1e9  # what a masked score becomes
@@ -21,12 +22,7 @@ def attend(
 ) -> jax.Array:
   """See attention.Backend."""
   length = q.shape[2]
-  # Causal attention by blocks of queries, each over its own prefix of keys, skips most of the
-  # masked half of the scores.
-  blocks = 1
-  # jax.export traces with a length that is no number.
-  if mask.kind == "causal" and isinstance(length, int) and length % 4 == 0 and length >= 128:
-    blocks = 4
+  blocks = _blocks(mask.kind, length)
   outputs = []
   for i in range(blocks):
     queries = slice(i * length // blocks, (i + 1) * length // blocks)
@@ -48,6 +44,37 @@ def attend(
     )
     outputs.append(output)
   return jnp.concatenate(outputs, axis=2)
+
+
+def dropout_words(
+  kind: str, key: Key, rows: int, heads: int, length: int
+) -> tuple[jax.Array, np.ndarray]:
+  """Which random bits decide about each probability, for kernels that draw them themselves.
+
+  Returns:
+    words [B, T], starts [H, T], uint32: those of row b, head h, query t and key s are
+    random_bits(starts[h, t] + s, words[b, t]).
+  """
+  blocks = _blocks(kind, length)
+  size = length // blocks
+  words = [row_words((rows, 1), key.fold(i)) for i in range(blocks)]
+  block, query = np.divmod(np.arange(length, dtype=np.uint64), np.uint64(size))
+  head = np.arange(heads, dtype=np.uint64)[:, None]
+  # dropout() counts the elements of a block, [h, t, s], from 0; keys end with the block.
+  starts = (head * np.uint64(size) + query) * ((block + np.uint64(1)) * np.uint64(size))
+  return jnp.repeat(jnp.concatenate(words, axis=1), size, axis=1), starts.astype(np.uint32)
+
+
+def _blocks(kind: str, length: int) -> int:
+  """Blocks of queries that are attended one by one.
+
+  Causal attention by blocks of queries, each over its own prefix of keys, skips most of the masked
+  half of the scores.
+  """
+  # jax.export traces with a length that is no number.
+  if kind == "causal" and isinstance(length, int) and length % 4 == 0 and length >= 128:
+    return 4
+  return 1
 
 
 def attend_allowed(

@@ -54,15 +54,20 @@ def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True)
 
 def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
   """Random uint32 of the given shape."""
-  row = jax.lax.broadcasted_iota(jnp.uint32, (shape[0],) + (1,) * (len(shape) - 1), 0)
-  if sharded:
-    row = row + key.shard * np.uint32(shape[0])
-  word = _finalize(key.word + row * _GOLDEN)
+  word = row_words((shape[0],) + (1,) * (len(shape) - 1), key, sharded)
   index, stride = jnp.uint32(0), 1
   for axis in range(len(shape) - 1, 0, -1):
     index = index + jax.lax.broadcasted_iota(jnp.uint32, (1,) + shape[1:], axis) * np.uint32(stride)
     stride *= shape[axis]
   return random_bits(index, word)
+
+
+def row_words(shape: tuple[int, ...], key: Key, sharded: bool = True) -> jax.Array:
+  """The mixed words of rows, uint32 of a shape [rows, 1, …], for random_bits."""
+  row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
+  if sharded:
+    row = row + key.shard * np.uint32(shape[0])
+  return _finalize(key.word + row * _GOLDEN)
 
 
 def random_bits(index: jax.Array, word: jax.Array) -> jax.Array:

@@ -66,7 +66,12 @@ def test_layout_and_rhythm_may_change(claimed, tiny_tokenizer):
   train = TrainConfig(steps=10, log_every=1, checkpoint_every=2)
   claim(
     str(claimed),
-    dataclasses.replace(CONFIG, train=train, mesh=MeshConfig(model=2)),
+    dataclasses.replace(
+      CONFIG,
+      trunk=dataclasses.replace(CONFIG.trunk, attention_backend="fused"),
+      train=train,
+      mesh=MeshConfig(model=2),
+    ),
     tiny_tokenizer,
     DATA,
   )

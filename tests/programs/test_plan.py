@@ -58,6 +58,17 @@ def test_bounds_are_work_over_rate():
   assert "DOES NOT FIT" in plan.describe(made) and "1,000 steps" in plan.describe(made)
 
 
+def test_the_formula_counts_no_scores_of_fused_attention():
+  plain, fused = (
+    dataclasses.replace(CONFIG, trunk=dataclasses.replace(TRUNK, attention_backend=name))
+    for name in ("plain", "fused")
+  )
+  more = plan.make_plan(plain, [None], None).memory - plan.make_plan(fused, [None], None).memory
+  # 5 a s s b of each block at 16 bits; TRUNK is float32.
+  scores = CONFIG.data.batch_size * TRUNK.heads * CONFIG.data.length**2
+  assert more == 5 * TRUNK.layers * scores * 2
+
+
 def test_plans_side_by_side(tmp_path, capsys):
   out = str(tmp_path / "plans.json")
   vary = ["data.batch_size=64,128", "train.remat=none,full"]

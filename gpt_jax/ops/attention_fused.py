@@ -1,0 +1,131 @@
+"""Fused attention on TPUs and NVIDIA GPUs: the scores are never an array, nor are dropout masks.
+
+The kernels (fused_kernel.py) drop the same elements as plain attention. Elsewhere, as on a CPU,
+this is plain attention, whose probabilities the backward pass computes anew.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax.errors import InputError
+from gpt_jax.ops import attention_plain, fused_kernel
+from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
+from gpt_jax.ops.fused_kernel import Inputs, Kind
+
+# A platform whose kernels run as array operations, on any device: slow, for tests.
+INTERPRETED = ""
+
+
+def attend(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  mask: AttentionMask,
+  bias: jax.Array | None,
+  dropout: Dropout,
+  observe: Observer | None,
+) -> jax.Array:
+  """See attention.Backend. An observer gets the probabilities of plain attention.
+
+  Raises:
+    InputError: a bias, which as an array is as large as the scores.
+  """
+  if bias is not None:
+    raise InputError("trunk.attention_backend=fused: has no attention bias; use plain")
+  if observe is not None:
+    return attention_plain.attend(q, k, v, mask, bias, dropout, observe)
+  if dropout.key is None or dropout.rate == 0:
+    dropout = Dropout()
+  return _attention(dropout.rate, q, k, v, mask, dropout.key)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(rate, q, k, v, mask, key):
+  return _forward(rate, q, k, v, mask, key)[0]
+
+
+def _forward(rate, q, k, v, mask, key):
+  def plain(q, k, v, mask, key):
+    batch, heads, length, _ = q.shape
+    log_sums = jnp.zeros((batch, heads, 1, length), jnp.float32)  # not needed
+    return _plain(rate, mask, key)(q, k, v), log_sums
+
+  def fused(platform, q, k, v, mask, key):
+    inputs = _inputs(q, k, v, mask, key)
+    kind = Kind(mask.kind, rate, platform, interpret=bool(INTERPRETED))
+    return _on_mesh(partial(fused_kernel.forward, kind), inputs)
+
+  arguments = (q, k, v, mask, key)
+  output, log_sums = _by_platform(fused, plain, *arguments)
+  return output, (*arguments, output, log_sums)
+
+
+def _backward(rate, residuals, d_output):
+  def plain(q, k, v, mask, key, output, log_sums, d_output):
+    del output, log_sums
+    return jax.vjp(_plain(rate, mask, key), q, k, v)[1](d_output)
+
+  def fused(platform, q, k, v, mask, key, *rest):
+    inputs = _inputs(q, k, v, mask, key)
+    kind = Kind(mask.kind, rate, platform, interpret=bool(INTERPRETED))
+    return _on_mesh(partial(fused_kernel.backward, kind), inputs, *rest)
+
+  return *_by_platform(fused, plain, *residuals, d_output), None, None
+
+
+_attention.defvjp(_forward, _backward)
+
+
+def _plain(rate: float, mask: AttentionMask, key: Any) -> Callable[..., jax.Array]:
+  return lambda q, k, v: attention_plain.attend(q, k, v, mask, None, Dropout(rate, key), None)
+
+
+def _by_platform(fused: Callable, plain: Callable, *arguments: Any) -> Any:
+  """fused(platform, …) or plain(…), by the device that the program is compiled for.
+
+  That need not be the default one, as when a step is planned for a TPU on a machine without one.
+  """
+  if INTERPRETED:
+    return fused(INTERPRETED, *arguments)
+  platforms = {name: partial(fused, name) for name in fused_kernel.PLATFORMS}
+  return jax.lax.platform_dependent(*arguments, **platforms, default=plain)
+
+
+def _inputs(q, k, v, mask: AttentionMask, key: Any) -> Inputs:
+  words = starts = None
+  if key is not None:
+    batch, heads, length, _ = q.shape
+    words, starts = attention_plain.dropout_words(mask.kind, key, batch, heads, length)
+    words, starts = words[:, None], starts[:, None]
+  segments = None if mask.segments is None else mask.segments[:, None].astype(jnp.int32)
+  prefix = None
+  if mask.kind == "prefix" and mask.prefix is not None:
+    prefix = mask.prefix[:, None].astype(jnp.int32)
+  return Inputs(q, k, v, segments, prefix, words, starts)
+
+
+def _on_mesh(kernel: Callable, inputs: Inputs, *arrays: jax.Array) -> Any:
+  """kernel(inputs, *arrays), on each device of the mesh for its rows and heads.
+
+  XLA cannot partition a kernel. Rows and heads bring their words of the dropout hash with them, so
+  a kernel need not know where in the batch it is.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or "data" not in mesh.axis_names or mesh.size == 1:
+    return kernel(inputs, *arrays)
+  batch, heads = inputs.q.shape[:2]
+  # What an axis does not divide, such as the single row of an example, every device computes.
+  rows = "data" if batch % mesh.shape["data"] == 0 else None
+  columns = "model" if heads % mesh.shape["model"] == 0 else None
+  array = P(rows, columns)
+  specs = Inputs(array, array, array, P(rows), P(rows), P(rows), P(columns))
+  pairs = zip(specs, inputs, strict=True)
+  specs = Inputs(*(None if x is None else spec for spec, x in pairs))
+  return jax.shard_map(
+    kernel, in_specs=(specs, *(array for _ in arrays)), out_specs=array, check_vma=False
+  )(inputs, *arrays)

@@ -1,0 +1,248 @@
+"""Fused attention against plain attention: values, gradients and dropped elements, on every mesh.
+
+The kernels run as array operations on a CPU; that they compile is asked of the compilers' front
+ends.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, use_abstract_mesh
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax.batch import Rows
+from gpt_jax.errors import InputError
+from gpt_jax.models.alibi import Alibi
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops import attention_fused, attention_plain
+from gpt_jax.ops.attention import AttentionMask, Dropout, attention
+from gpt_jax.ops.dropout import _bits, random_bits, step_key
+from gpt_jax.parallel.mesh import PMAP_AXIS, MeshConfig, make_mesh
+
+LAYOUTS, H, K = 50, 2, 8
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+  """The kernels for TPUs run on a CPU; the list gets the shapes that they are called with."""
+  calls = []
+  forward = attention_fused.fused_kernel.forward
+
+  def spy(kind, inputs):
+    calls.append(inputs.q.shape)
+    return forward(kind, inputs)
+
+  monkeypatch.setattr(attention_fused, "INTERPRETED", "tpu")
+  monkeypatch.setattr(attention_fused.fused_kernel, "forward", spy)
+  return calls
+
+
+def arrays(rows, length, dtype=np.float32, heads=H):
+  """q, k, v and the gradient of the output."""
+  values = np.random.default_rng(0).normal(size=(4, rows, heads, length, K))
+  return tuple(jnp.asarray(x, dtype) for x in values)
+
+
+def layouts(rows, length):
+  """Segments of as many kinds as there are rows: few or many, sorted or not, with padding."""
+  rng = np.random.default_rng(1)
+  segments = rng.integers(rng.integers(1, 9, size=(rows, 1)), size=(rows, length))
+  in_order = rng.random(rows) < 0.7
+  segments[in_order] = np.sort(segments[in_order], axis=1) + 1
+  for row in range(0, rows, 3):  # what packing leaves at the end of a row
+    segments[row, rng.integers(1, length) :] = 0
+  segments[-1], segments[-2] = 1, np.arange(length)  # one segment; each position for itself
+  return jnp.asarray(segments, jnp.int32)
+
+
+def masks(kind, rows, length):
+  prefix = jnp.asarray(np.random.default_rng(2).random((rows, length)) < 0.3)
+  return AttentionMask(kind, layouts(rows, length), prefix)
+
+
+@pytest.fixture
+def compute():
+  """compute(backend, rate, mask, key, q, k, v, gradient of the output), compiled: the output and
+  the gradients of q, k and v.
+  """
+
+  def value_and_gradients(backend, rate, mask, key, q, k, v, d_output):
+    def attend(q, k, v):
+      return attention(q, k, v, mask, dropout=Dropout(rate, key), backend=backend)
+
+    output, pull = jax.vjp(attend, q, k, v)
+    return output, *pull(d_output)
+
+  return jax.jit(value_and_gradients, static_argnums=(0, 1))
+
+
+def assert_equal(found, expected, atol):
+  for name, a, b in zip(("output", "d_q", "d_k", "d_v"), found, expected, strict=True):
+    np.testing.assert_allclose(
+      np.asarray(a, np.float32), np.asarray(b, np.float32), atol=atol, err_msg=name
+    )
+
+
+@pytest.mark.parametrize(
+  "kind, length, platform",
+  [
+    ("causal", 20, "cuda"),  # less than a tile
+    ("causal", 192, "cuda"),  # several tiles, and four blocks of queries in plain attention
+    ("causal", 192, "tpu"),
+    ("bidirectional", 150, "cuda"),  # the last tile is cut off
+    ("prefix", 150, "cuda"),
+  ],
+)
+def test_fused_equals_plain(monkeypatch, compute, interpreted, kind, length, platform):
+  """50 layouts of segments, dropout on."""
+  monkeypatch.setattr(attention_fused, "INTERPRETED", platform)
+  mask = masks(kind, LAYOUTS, length)
+  key = step_key(3, 1).fold(2)
+  expected = compute("plain", 0.3, mask, key, *arrays(LAYOUTS, length))
+  found = compute("fused", 0.3, mask, key, *arrays(LAYOUTS, length))
+  assert interpreted
+  assert_equal(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["causal", "bidirectional"])
+def test_without_segments_and_dropout(compute, interpreted, kind):
+  mask = AttentionMask(kind)
+  expected = compute("plain", 0.3, mask, None, *arrays(2, 70))
+  assert_equal(compute("fused", 0.3, mask, None, *arrays(2, 70)), expected, atol=1e-5)
+  assert interpreted
+
+
+def test_bfloat16(compute, interpreted):
+  """Within three times the error of plain attention, whose probabilities a CPU does not round."""
+  mask, key = masks("causal", 8, 128), step_key(0, 0)
+  low = arrays(8, 128, jnp.bfloat16)
+  exact = compute("plain", 0.3, mask, key, *(x.astype(jnp.float32) for x in low))
+  found, plain = (compute(name, 0.3, mask, key, *low) for name in ("fused", "plain"))
+  for a, b, c in zip(found, plain, exact, strict=True):
+    assert a.dtype == jnp.bfloat16
+    errors = [np.abs(np.asarray(x, np.float32) - c).mean() for x in (a, b)]
+    assert 0 < errors[0] < 3 * errors[1]
+
+
+@pytest.mark.parametrize("length", [192, 126])
+def test_the_words_of_a_kernel_are_plain_attentions_bits(length):
+  """For every row, head, query and key; dropout() counts the elements of a block of queries."""
+  key, rows = step_key(5, 7, shard=3).fold(1), 3
+  words, starts = attention_plain.dropout_words("causal", key, rows, H, length)
+  keys = np.arange(length, dtype=np.uint32)
+  bits = random_bits(starts[None, :, :, None] + keys[None, None, None], words[:, None, :, None])
+  blocks = 4 if length == 192 else 1
+  for i in range(blocks):
+    stop = (i + 1) * length // blocks
+    queries = slice(i * length // blocks, stop)
+    expected = _bits((rows, H, length // blocks, stop), key.fold(i), True)
+    np.testing.assert_array_equal(bits[:, :, queries, :stop], expected)
+
+
+@pytest.mark.parametrize("data, model", [(1, 1), (8, 1), (2, 4)])
+def test_every_mesh(compute, interpreted, data, model):
+  """Sharded over rows and heads, each device runs the kernels on its part; the same is dropped."""
+  mask, key = masks("causal", 8, 128), step_key(3, 1).fold(2)
+  inputs = arrays(8, 128, heads=4)
+  expected = compute("plain", 0.3, mask, key, *inputs)
+  mesh = make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
+  placed = jax.device_put(inputs, NamedSharding(mesh, P("data", "model")))
+  with jax.set_mesh(mesh):
+    found = compute("fused", 0.3, mask, key, *placed)
+  assert set(interpreted) == {(8 // data, 4 // model, 128, K)}
+  assert_equal(found, expected, atol=1e-5)
+  if data * model > 1:
+    assert not any(x.sharding.is_fully_replicated for x in found)
+
+
+def test_rows_that_devices_do_not_divide(compute, interpreted):
+  mask, key = masks("causal", 3, 20), step_key(3, 1)
+  inputs = arrays(3, 20)
+  expected = compute("plain", 0.3, mask, key, *inputs)
+  with jax.set_mesh(make_mesh(MeshConfig(data=2, model=4))):
+    found = compute("fused", 0.3, mask, key, *inputs)
+  assert set(interpreted) == {(3, H, 20, K)}
+  assert_equal(found, expected, atol=1e-5)
+
+
+def test_pmap(compute, interpreted):
+  """Key.shard says which rows a device has."""
+  mask, inputs = masks("causal", 8, 128), arrays(8, 128)
+  expected = compute("plain", 0.3, mask, step_key(3, 1), *inputs)
+
+  def on_device(mask, *inputs):
+    key = step_key(3, 1, jax.lax.axis_index(PMAP_AXIS))
+    return compute("fused", 0.3, mask, key, *inputs)
+
+  parts = jax.tree.map(lambda x: x.reshape(8, 1, *x.shape[1:]), (mask, *inputs))
+  found = jax.pmap(on_device, axis_name=PMAP_AXIS)(*parts)
+  assert set(interpreted) == {(1, H, 128, K)}
+  assert_equal([x.reshape(8, *x.shape[2:]) for x in found], expected, atol=1e-5)
+
+
+def test_a_transformer_trains_as_with_plain(interpreted):
+  """Loss and gradient of a model with all dropout and rematerialization, on 2 x 4 devices."""
+  fused = TransformerConfig(
+    vocab_size=60, context=16, layers=1, width=32, heads=4, attention_backend="fused"
+  )
+  plain = dataclasses.replace(fused, attention_backend="plain")
+  ids = np.random.default_rng(0).integers(0, 60, (8, 16)).astype(np.int32)
+  rows = Rows(ids, np.broadcast_to(np.arange(16, dtype=np.int32), (8, 16)), layouts(8, 16))
+  params = jax.jit(plain.build().init)(jax.random.key(0), rows)
+
+  def gradient(trunk):
+    def loss(params):
+      return (trunk.build(remat="dots").apply(params, rows, step_key(0, 0)).hidden ** 3).mean()
+
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+  expected = gradient(plain)
+  with jax.set_mesh(make_mesh(MeshConfig(data=2, model=4))):
+    found = gradient(fused)
+  assert set(interpreted) == {(4, 1, 16, 8)}
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
+
+
+def test_on_a_cpu_it_is_plain_attention(compute):
+  """So that a checkpoint that was trained with it can be used anywhere."""
+  mask, key = masks("causal", 4, 20), step_key(3, 1)
+  found, expected = (compute(name, 0.3, mask, key, *arrays(4, 20)) for name in ("fused", "plain"))
+  assert_equal(found, expected, atol=1e-6)
+  program = compute.lower("fused", 0.3, mask, key, *arrays(4, 20)).as_text()
+  assert "custom_call" not in program and "while" not in program
+
+
+@pytest.mark.parametrize("length, width, dtype", [(20, 24, "float32"), (192, 64, "bfloat16")])
+@pytest.mark.parametrize("platform, calls", [("tpu", "tpu_custom_call"), ("cuda", "gpu.triton")])
+def test_the_kernels_lower(compute, platform, calls, length, width, dtype):
+  """To Mosaic and to Triton: three kernels, and no array of scores."""
+  x = jax.ShapeDtypeStruct((2, H, length, width), dtype)
+  mask, key = masks("prefix", 2, length), step_key(0, 0)
+  # jax 0.11 asks which GPU it is; a mesh without our axes says so.
+  gpu = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
+  with use_abstract_mesh(AbstractMesh((1,), ("devices",), abstract_device=gpu)):
+    traced = compute.trace("fused", 0.3, mask, key, x, x, x, x)
+    program = traced.lower(lowering_platforms=(platform,)).as_text()
+  assert program.count(calls) == 3
+  assert f"x{length}x{length}x" not in program
+
+
+def test_observers_see_the_probabilities_of_plain_attention(interpreted):
+  q, k, v, _ = arrays(2, 20)
+  seen = []
+  attention(q, k, v, AttentionMask("causal"), backend="fused", observe=seen.append)
+  assert seen[0].shape == (2, H, 20, 20) and not interpreted
+
+
+def test_a_bias_is_refused():
+  trunk = TransformerConfig(
+    vocab_size=60, context=16, layers=1, width=32, heads=4, attention_backend="fused"
+  )
+  message = "trunk.attention_backend=fused: has no attention bias; use plain"
+  with pytest.raises(InputError, match=message):
+    ids = np.zeros((1, 4), np.int32)
+    trunk = dataclasses.replace(trunk, attention_bias=Alibi())
+    trunk.build().init(jax.random.key(0), Rows(ids, ids))
