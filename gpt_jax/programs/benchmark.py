@@ -26,6 +26,7 @@ from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
 from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.programs.benchmarks.attention import attention_backends
 from gpt_jax.programs.benchmarks.finetuning import finetuning
 from gpt_jax.programs.benchmarks.generation import generation
 from gpt_jax.programs.benchmarks.growth import growth
@@ -60,7 +61,7 @@ def run(
 
   Args:
     config: what to measure; without a vocabulary size it gets the paper's 40,478.
-    only: the parts to measure, of PARTS, "growth" and "finetuning"; (): PARTS and, if its data is
+    only: the parts to measure, of PARTS, MORE and "finetuning"; (): PARTS and, if its data is
       given, "finetuning".
     out: JSON file for the same numbers.
     data_dir: for "finetuning", folder of CoLA's and MRPC's official files.
@@ -110,7 +111,7 @@ def _parts(
   only: tuple[str, ...], data_dir: str, tokenizer: str
 ) -> dict[str, Callable[..., Measured]]:
   """The parts to measure. Raises InputError for an unknown one, or one without its data."""
-  parts = PARTS | {"growth": growth}
+  parts = PARTS | MORE
   if data_dir and tokenizer:
     parts["finetuning"] = functools.partial(finetuning, data_dir=data_dir, tokenizer=tokenizer)
   elif data_dir or tokenizer or "finetuning" in only:
@@ -119,7 +120,7 @@ def _parts(
     )
   for part in only:
     if part not in parts:
-      known = ", ".join([*PARTS, "growth", "finetuning"])
+      known = ", ".join([*PARTS, *MORE, "finetuning"])
       raise InputError(f"--only={part}: must be among {known}")
   given = ["finetuning"] if data_dir else []
   return {part: parts[part] for part in only or [*PARTS, *given]}
@@ -208,6 +209,7 @@ PARTS: dict[str, Callable[..., Measured]] = {
   "start": start,
   "checkpoint": checkpoint,
 }
+MORE: dict[str, Callable[..., Measured]] = {"attention": attention_backends, "growth": growth}
 
 
 def _write_small_data(folder: str, length: int) -> None:

@@ -215,6 +215,16 @@ def test_peers_have_no_lstm(config):
     benchmark.run(config, ("step",), peers=True)
 
 
+def test_attention_is_measured_with_each_backend_and_with_and_without_dropout(config):
+  values = {row.name: row.value for row in benchmark.run(config, ("attention",))}
+  assert values["plain, dropout 0.1, forward and backward"] == 500  # milliseconds
+  # At least the probabilities: 8 rows x 2 heads x 16 x 16, of 4 bytes.
+  assert values["plain, dropout 0, temporary"] > 8 * 2 * 16 * 16 * 4 / 1e6
+  lstm = LSTMConfig(vocab_size=50, context=24, width=8, units=8)
+  with pytest.raises(InputError, match="--only=attention: this trunk has no attention"):
+    benchmark.run(PretrainConfig(lstm, data=config.data), ("attention",))
+
+
 def test_growth_measures_each_axis(config, monkeypatch):
   monkeypatch.setattr(growth, "LENGTHS", (16, 32))
   monkeypatch.setattr(growth, "CORPORA", (0.02, 0.04))
