@@ -98,6 +98,7 @@ setup(
       "ipykernel>=6.29",
     ],
     "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1"],
+    "peers": ["torch>=2.6", "transformers>=5,<6"],  # launch/benchmark.py --peers
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],
     "cuda": ["jax[cuda12]>=0.10.2,<0.12"],
   },

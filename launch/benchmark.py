@@ -1,10 +1,11 @@
-"""Benchmarks a config on this machine: training step, memory, data, generation, time to the
-first step, checkpoints, packed fine-tuning.
+"""Benchmarks a config on this machine: training step, evaluation, memory, data, generation, time to
+the first step, checkpoints; fine-tuning, and how the cost grows with each size.
 
 python launch/benchmark.py [--config=configs/gpt1.py]
-  [--only=step,memory,data,generation,start,checkpoint] [--peers] [--out=FILE]
+  [--only=step,evaluation,memory,data,generation,start,checkpoint] [--peers] [--out=FILE]
 python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning
-  --data=DIR --tokenizer=DIR
+  --data=DIR --tokenizer=DIR [--peers]
+python launch/benchmark.py --config=configs/gpt1_small.py --only=attention,growth
 """
 
 from absl import flags
@@ -15,11 +16,13 @@ CONFIG = command_line.define_config(default="gpt1", takes="PretrainConfig")
 BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", 0, "rows per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
 )
-ONLY = flags.DEFINE_list("only", [], "parts to measure; default: all")
+ONLY = flags.DEFINE_list(
+  "only", [], "parts to measure; default: all but attention, finetuning and growth"
+)
 DATA = flags.DEFINE_string("data", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")
 PEERS = flags.DEFINE_boolean(
-  "peers", False, "for generation: measure transformers' GPT-2 in turns with ours"
+  "peers", False, "let PyTorch and transformers train, fine-tune and generate in turns with ours"
 )
 OUT = flags.DEFINE_string("out", "", "file for the numbers")
 OVERWRITE = command_line.define_overwrite()

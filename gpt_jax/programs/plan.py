@@ -29,7 +29,8 @@ from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
-from gpt_jax.programs.benchmark import PAPER_VOCABULARY, TOTAL_STEPS
+from gpt_jax.programs.benchmark import PAPER_VOCABULARY
+from gpt_jax.programs.benchmarks.training import TOTAL_STEPS
 from gpt_jax.programs.pretrain import PretrainConfig, load_text, make_trainer
 from gpt_jax.training.chips import Chip, find_chip, gpu_kind, gpu_names
 

@@ -2,49 +2,52 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.errors import InputError
 from gpt_jax.inference.stream import MOST_STEPS, Sampling, Stream, Text
 from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.benchmarks import timing
+from gpt_jax.programs.benchmarks.peers.generation import generator
+from gpt_jax.programs.benchmarks.timing import Measured
+from gpt_jax.programs.benchmarks.training import benchmark_trainer
+from gpt_jax.programs.pretrain import PretrainConfig
 
 _PROMPT = 32  # tokens
 _NEW = 96  # tokens, or as many as fit into the context
 _READ = 2**26  # floats that are read to measure the bandwidth of the memory
 
-Measured = Iterator[tuple[str, float, str]]  # name, value, unit
 Generate = Callable[[int, int], Any]  # (batch, new tokens): greedy, from prompts of _PROMPT tokens
 
 
-def generation(trunk: Any, params: Any, rounds: int, peers: bool = False) -> Measured:
-  """Greedy generation at batch 1 and 16, all systems in turns.
+def generation(config: PretrainConfig, peers: bool = False) -> Measured:
+  """Greedy generation with random parameters at batch 1 and 16, all systems in turns.
 
   Args:
-    trunk: a trunk's config.
-    params: of a language model with it.
-    rounds: medians are of so many.
+    config: with a vocabulary size.
     peers: whether to measure transformers' GPT-2 of the same sizes, too.
 
   Raises:
     InputError: no transformers, or no Transformer.
   """
+  trunk = config.trunk
+  params = benchmark_trainer(config).init(config.train.seed).params
   prompt = min(_PROMPT, trunk.context // 2)
   new = min(_NEW, trunk.context - prompt)
   systems = {"": _ours(trunk, params, prompt)}
   if peers:
-    systems["transformers, "] = _transformers(trunk, prompt)
+    systems["transformers, "] = generator(trunk, prompt)
   weights = sum(x.nbytes for x in jax.tree.leaves(params["trunk"]))
   for batch in (1, 16):
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
     bandwidths = []
     for generate in systems.values():
       generate(batch, 1), generate(batch, new)  # compiles
-    for _ in range(rounds):
+    for _ in range(timing.ROUNDS):
       for name, generate in systems.items():
         first = _seconds(generate, batch, 1)
         rest = _seconds(generate, batch, new) - first
@@ -78,42 +81,6 @@ def _ours(trunk: Any, params: Any, prompt: int) -> Generate:
     stream.add(*[Text(range(i, i + prompt), settings) for i in range(batch)])
     while stream.advance(MOST_STEPS):
       pass
-
-  return generate
-
-
-def _transformers(trunk: Any, prompt: int) -> Generate:
-  """GPT-2 with random weights, in float32, with its key-value cache."""
-  if not isinstance(trunk, TransformerConfig):
-    raise InputError("--peers: transformers has no model like this trunk; use a Transformer")
-  try:
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-  except ImportError as error:
-    raise InputError("--peers needs transformers: pip install 'gpt_jax[parity]'") from error
-  sizes = GPT2Config(
-    vocab_size=trunk.vocab_size,
-    n_positions=trunk.context,
-    n_embd=trunk.width,
-    n_layer=trunk.layers,
-    n_head=trunk.heads,
-  )
-  model = GPT2LMHeadModel(sizes).eval()
-  if jax.default_backend() == "gpu":
-    model = model.cuda()
-
-  def generate(batch, new):
-    ids = torch.tensor([list(range(i, i + prompt)) for i in range(batch)], device=model.device)
-    with torch.inference_mode():
-      model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        min_new_tokens=new,
-        max_new_tokens=new,
-        pad_token_id=0,
-        use_cache=True,
-      ).cpu()
 
   return generate
 

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,9 +16,12 @@ from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.objectives.causal import causal_batch
-from gpt_jax.parallel import memory
+from gpt_jax.parallel.memory import bytes_needed, in_use
+from gpt_jax.parallel.memory import peak as peak_of
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
+from gpt_jax.programs.benchmarks.timing import Measured
+from gpt_jax.programs.benchmarks.training import TOTAL_STEPS
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.trainer import Trainer
@@ -30,12 +32,10 @@ _KEEP = {
   "GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:"
   "glibc.malloc.trim_threshold=18446744073709551615:glibc.malloc.top_pad=67108864"
 }
-_CHILD = "import sys; from gpt_jax.programs import memory_use; memory_use.report(*sys.argv[1:])"
-
-Measured = Iterator[tuple[str, float, str]]  # name, value, unit
+_CHILD = "import sys; from gpt_jax.programs.benchmarks import memory; memory.report(*sys.argv[1:])"
 
 
-def training(config: PretrainConfig) -> Measured:
+def memory(config: PretrainConfig) -> Measured:
   """Pre-training and fine-tuning at the config's shapes; its trunk has a vocabulary size.
 
   On CPUs in processes of their own, first with glibc as it is, then as launch/ sets it, so that it
@@ -46,7 +46,7 @@ def training(config: PretrainConfig) -> Measured:
   if jax.default_backend() != "cpu":
     yield from _rows("pre-training", measure(config, "pre-training"))
     return
-  if not memory.peak(jax.devices()):  # this system does not tell
+  if not peak_of(jax.devices()):  # this system does not tell
     return
   for kind in ("pre-training", "fine-tuning"):
     yield from _rows(kind, _in_a_process(config, kind, {}))
@@ -86,15 +86,15 @@ def report(path: str, kind: str) -> None:
 def measure(config: PretrainConfig, kind: str) -> dict[str, float]:
   """Bytes of a step as compiled, in use before the state is made, and at the peak of some steps."""
   trainer, batch = _trainer(config, kind)
-  step = memory.bytes_needed(trainer.compile(batch))
+  step = bytes_needed(trainer.compile(batch))
   devices = trainer.mesh.local_devices
-  before = memory.in_use(devices)
+  before = in_use(devices)
   state = trainer.init(0)
   for _ in range(STEPS):
     state, _ = trainer.step(state, trainer.to_device(batch), 0)
     jax.block_until_ready(state)
   together = len(devices) if devices[0].platform == "cpu" else 1
-  return {"step": together * step, "before": before, "peak": memory.peak(devices)}
+  return {"step": together * step, "before": before, "peak": peak_of(devices)}
 
 
 def _trainer(config: PretrainConfig, kind: str) -> tuple[Trainer, Batch]:
@@ -112,7 +112,7 @@ def _trainer(config: PretrainConfig, kind: str) -> tuple[Trainer, Batch]:
     model,
     model_loss(model),
     batch,
-    make_optimizer(config.optim, 10_000),
+    make_optimizer(config.optim, TOTAL_STEPS),
     mesh,
     rules=config.trunk.TENSOR_PARALLEL,
     fsdp=config.mesh.fsdp,

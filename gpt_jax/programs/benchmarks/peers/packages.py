@@ -1,0 +1,41 @@
+"""The packages of the peers, which are optional."""
+
+from typing import Any, NamedTuple
+
+from gpt_jax.errors import InputError
+from gpt_jax.models.transformer import TransformerConfig
+
+
+class Packages(NamedTuple):
+  """torch and transformers, as imported."""
+
+  torch: Any
+  transformers: Any
+
+
+def import_packages() -> Packages:
+  """Raises InputError if they are missing."""
+  try:
+    import torch
+    import transformers
+  except ImportError as error:
+    raise InputError(
+      f"--peers needs torch and transformers: pip install 'gpt_jax[peers]' ({error})"
+    ) from error
+  return Packages(torch, transformers)
+
+
+def check_trunk(trunk: Any) -> TransformerConfig:
+  """The trunk, if peers have a model like it; otherwise raises InputError."""
+  if (
+    not isinstance(trunk, TransformerConfig) or trunk.attention_bias or not trunk.learned_positions
+  ):
+    raise InputError(
+      "--peers: they have no model like this trunk; use a Transformer with learned positions"
+    )
+  return trunk
+
+
+def find_device(torch: Any) -> str:
+  """The device that torch computes on: that of JAX, if torch can use it."""
+  return "cuda" if torch.cuda.is_available() else "cpu"

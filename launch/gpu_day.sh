@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Everything that wants a GPU, in pieces of at most 8 minutes; what is done is not done again:
+#
+#   bash launch/gpu_day.sh OUT TOKENS [GLUE]
+#
+# OUT: folder for the results; keep it, and the same command goes on where it ended. TOKENS: folder that
+# launch/prepare.py wrote. GLUE: folder that contains glue/ with the official files, for fine-tuning. With ONLY="peers bits"
+# only these pieces run, after the first. The Python of .venv is used, or else that of PATH, with the extra `cuda` (`peers`: torch).
+set -uo pipefail
+[ $# -ge 2 ] || { sed -n '2,8p' "${BASH_SOURCE[0]}" | cut -c3- >&2; exit 2; }
+mkdir -p "$1"
+out="$(realpath "$1")" tokens="$(realpath "$2")" glue="${3:+$(realpath "$3")}"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=python3
+[ -x .venv/bin/python ] && python=.venv/bin/python
+export JAX_COMPILATION_CACHE_DIR="$out/compilation_cache"
+export XLA_PYTHON_CLIENT_PREALLOCATE=false  # PyTorch takes turns with JAX
+gpt1="--config=configs/gpt1.py --config.trunk.dtype=bfloat16"
+
+# piece NAME COMMAND…: runs it for at most 8 minutes, into $out/NAME.log; $out/NAME.done says that it ended well.
+piece() {
+  local name=$1 code=0
+  shift
+  [ -e "$out/$name.done" ] && return
+  [ -z "${ONLY:-}" ] || [[ " arithmetic $ONLY " == *" $name "* ]] || return
+  echo "$name: $*"
+  PYTHONPATH=$PWD timeout --signal=TERM --kill-after=20 480 "$@" >> "$out/$name.log" 2>&1 || code=$?
+  if [ $code = 0 ]; then touch "$out/$name.done"; else echo "$name: exit code $code, see $out/$name.log"; fi
+}
+
+benchmark() {  # benchmark NAME FLAGS…
+  local name=$1
+  shift
+  piece "$name" "$python" launch/benchmark.py --out="$out/$name.json" --overwrite "$@"
+}
+
+# jax#40633: some versions compute wrong values on some GPUs.
+piece arithmetic "$python" -c '
+import jax, jax.numpy as jnp, numpy as np
+assert jax.default_backend() == "gpu", f"no GPU: {jax.devices()}"
+assert (jnp.ones(4) + 1 == 2).all(), jnp.ones(4) + 1
+a, b = np.random.default_rng(0).standard_normal((2, 512, 512), np.float32)
+error = np.abs(jnp.matmul(a, b, precision="highest") - a @ b).max()
+assert error < 1e-3, error
+print(jax.devices(), jax.__version__, "adds and multiplies")'
+[ -e "$out/arithmetic.done" ] || { cat "$out/arithmetic.log" >&2; exit 1; }
+
+benchmark attention $gpt1 --only=attention --batch_size=64
+for batch in 8 64 256; do
+  benchmark "step-$batch" $gpt1 --only=step --batch_size=$batch
+done
+benchmark no-dropout $gpt1 --only=step --batch_size=64 --config.trunk.attention_dropout=0 \
+  --config.trunk.residual_dropout=0 --config.trunk.embedding_dropout=0
+XLA_FLAGS=--xla_gpu_deterministic_ops=true benchmark bits $gpt1 --only=step --batch_size=64
+benchmark peers $gpt1 --only=step --peers --batch_size=64
+benchmark generation --config=configs/gpt2.py:small --config.trunk.dtype=bfloat16 --only=generation --peers
+benchmark rest $gpt1 --only=evaluation,data,checkpoint --batch_size=64
+piece tests "$python" -m pytest -q tests/ops tests/models tests/training -p no:cacheprovider
+
+# The paper's model for as long as there is time: the same command resumes. Then the tasks, from its newest checkpoint.
+piece pretrain "$python" launch/pretrain.py $gpt1 --data="$tokens" --workdir="$out/gpt1" \
+  --config.train.epochs=0 --config.train.steps="${STEPS:-10000}" --config.train.evaluate_every=500 \
+  --config.train.checkpoint_every=250 --config.train.keep_checkpoints=1
+if [ -n "$glue" ]; then
+  for task in cola sst2 mrpc rte stsb; do
+    piece "finetune-$task" "$python" launch/finetune.py --config=configs/finetune.py:$task --data="$glue" \
+      --checkpoint="$out/gpt1" --workdir="$out/$task"
+  done
+fi
+ls "$out"
