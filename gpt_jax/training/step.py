@@ -165,14 +165,20 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
 
       return jax.grad(scaled_loss, has_aux=True)(state.params)
 
-    sums = microbatch_gradient(0, jax.tree.map(lambda x: x[0], batch))
-    if microbatches > 1:
+    if microbatches == 1:
+      sums = microbatch_gradient(0, jax.tree.map(lambda x: x[0], batch))
+    else:
 
       def add(sums, numbered):
         return jax.tree.map(jnp.add, sums, microbatch_gradient(*numbered)), None
 
-      rest = (jnp.arange(1, microbatches), jax.tree.map(lambda x: x[1:], batch))
-      sums, _ = jax.lax.scan(add, sums, rest)
+      # From zeros: with the first part outside the loop XLA unrolls what is left of two, and
+      # computes both parts at once.
+      numbered = (jnp.arange(microbatches), batch)
+      first = jax.tree.map(lambda x: x[0], numbered)
+      shapes = jax.eval_shape(lambda part: microbatch_gradient(*part), first)
+      zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+      sums, _ = jax.lax.scan(add, zeros, numbered)
     if axis is not None:
       sums = jax.lax.psum(sums, axis)
     if state.loss_scale is not None:

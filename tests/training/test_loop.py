@@ -127,6 +127,14 @@ def test_every_mesh_agrees(transformer, mesh, microbatches):
   )
 
 
+def test_two_microbatches_are_computed_one_after_the_other():
+  temporaries = []
+  for microbatches in (1, 2):
+    compiled = build(microbatches=microbatches).trainer.compile(causal_batch(rows_at(0)))
+    temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
+  assert temporaries[1] < 0.8 * temporaries[0]
+
+
 def test_lstm_on_two_meshes():
   expected, _ = losses_of(build(LSTM))
   losses, _ = losses_of(build(LSTM, FSDP))
