@@ -3,6 +3,7 @@
 A killed process is as dead as another, and writes nothing while it imports.
 """
 
+import contextlib
 import multiprocessing
 import os
 import runpy
@@ -37,7 +38,8 @@ class Forked:
 
   def send_signal(self, number):
     if self.poll() is None:
-      os.kill(self._process.pid, number)
+      with contextlib.suppress(ProcessLookupError):  # it ends at this moment
+        os.kill(self._process.pid, number)
 
   def communicate(self, timeout=None):
     self._process.join(timeout)

@@ -226,12 +226,12 @@ def test_terminated_at_the_last_step_it_has_a_result(finetuned, monkeypatch, tmp
   fit = Trainer.fit
 
   def killed_at_the_end(self, state, batch_at, total, *arguments):
-    def batches(number):
-      if number == total - 1:
+    def step(state, batch, seed):
+      if int(state.step) == total - 1:
         os.kill(os.getpid(), signal.SIGTERM)
-      return batch_at(number)
+      return self.step(state, batch, seed)
 
-    return fit(self, state, batches, total, *arguments)
+    return fit(dataclasses.replace(self, step=step), state, batch_at, total, *arguments)
 
   def run():
     return finetune.run(
