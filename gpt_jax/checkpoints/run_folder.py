@@ -1,8 +1,9 @@
 """Run folder: claim it for one config and data set, and refuse a different run."""
 
+import dataclasses
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -70,6 +71,32 @@ def claim(
 def claimed_config(workdir: str) -> Any:
   """The config that a claimed folder was last trained with."""
   return from_json(read_config(workdir)["config"])
+
+
+def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool]:
+  """The config with microbatches as set, or as a run in one of these folders has trained with.
+
+  Folders are not checked here; claim says what is wrong with one.
+
+  Returns:
+    The config, and whether the number is open: not set, and no folder has a checkpoint. It is 1
+    then.
+  """
+  if config.train.microbatches:
+    return config, False
+  for workdir in workdirs:
+    try:
+      saved: Any = claimed_config(workdir) if _has_checkpoint(workdir) else None
+    except (InputError, KeyError, TypeError, OSError):
+      continue
+    if type(saved) is type(config) and saved.train.microbatches:
+      return with_microbatches(config, saved.train.microbatches), False
+  return with_microbatches(config, 1), True
+
+
+def with_microbatches(config: Any, count: int) -> Any:
+  """The config of a run with another number of microbatches."""
+  return dataclasses.replace(config, train=dataclasses.replace(config.train, microbatches=count))
 
 
 def replace_config(workdir: str, config: Any, change: dict[str, Any]) -> None:
