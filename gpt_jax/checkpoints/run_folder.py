@@ -142,8 +142,10 @@ def _is_claimed(
   changes = difference(saved_config, config)
   changes = [change for change in changes if not change.startswith(may_change)]
   # A run that has saved nothing yet, as when it did not fit into memory, may take smaller parts.
-  begins_anew = _only_microbatches(changes) and not _has_checkpoint(workdir)
-  changes = [] if begins_anew else changes
+  begins_anew = False
+  if not _has_checkpoint(workdir):
+    others = [change for change in changes if not change.startswith("train.microbatches")]
+    begins_anew, changes = others != changes, others
   changes += _data_difference(saved["data"], data, tokenizer)
   if changes:
     raise InputError(
@@ -151,10 +153,6 @@ def _is_claimed(
       "use another folder, or the old settings"
     )
   return not begins_anew
-
-
-def _only_microbatches(changes: list[str]) -> bool:
-  return len(changes) == 1 and changes[0].startswith("train.microbatches")
 
 
 def _has_checkpoint(workdir: str) -> bool:

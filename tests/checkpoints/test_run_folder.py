@@ -92,8 +92,8 @@ def test_smaller_parts_of_a_batch_may_come_before_the_first_checkpoint(claimed, 
   claim(str(claimed), smaller, tiny_tokenizer, DATA)
   assert claimed_config(str(claimed)) == smaller
   claim(str(claimed), smaller, tiny_tokenizer, DATA)
-  shorter = dataclasses.replace(CONFIG, train=TrainConfig(steps=3, microbatches=2))
-  refused(claimed, "train.steps: ", shorter, tiny_tokenizer)
+  shorter = dataclasses.replace(CONFIG, train=TrainConfig(steps=3, microbatches=1))
+  refused(claimed, r"config \(train.steps: 10 != 3\); use", shorter, tiny_tokenizer)
   (claimed / "checkpoints" / "3").mkdir()
   refused(claimed, "train.microbatches: 2 != 1", CONFIG, tiny_tokenizer)
 
