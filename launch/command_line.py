@@ -256,10 +256,22 @@ def _out_of_memory(error: str) -> str:
 def _more_microbatches(config: Any) -> str:
   """The flag for twice as many microbatches, if they divide the batch."""
   rows = getattr(getattr(config, "data", config), "batch_size", 0)
-  count = config.train.microbatches if rows else 0
+  count = _microbatches(config) if rows else 0
   if not count or rows % (2 * count):
     return "a larger --config.train.microbatches"
   return f"--config.train.microbatches={2 * count} (the same updates, from smaller parts)"
+
+
+def _microbatches(config: Any) -> int:
+  """As set or, if the program chose them, as the run's folder has them; 0: unknown."""
+  if config.train.microbatches or "workdir" not in FLAGS:
+    return config.train.microbatches
+  from gpt_jax.checkpoints.run_folder import claimed_config
+
+  try:
+    return claimed_config(FLAGS.workdir).train.microbatches
+  except (InputError, KeyError, TypeError, AttributeError):
+    return 0
 
 
 def _memory_there() -> str:

@@ -27,7 +27,10 @@ BUDGET = flags.DEFINE_string(
   "budget", DEFAULTS["budget"], "paper, or small: parts of the data sets, for a CPU"
 )
 MICROBATCHES = flags.DEFINE_integer(
-  "microbatches", DEFAULTS["microbatches"], "split each batch to save memory", lower_bound=1
+  "microbatches",
+  DEFAULTS["microbatches"],
+  "parts of a batch, to save memory; 0: as few as fit into it",
+  lower_bound=0,
 )
 WORKDIR = command_line.define_workdir()
 

@@ -167,6 +167,7 @@ def world(tmp_path_factory, finetuned, release):
     load_config(str(here / "tiny.py")),
   )
   config = override(config, "trunk.vocab_size", str(tokenizer.vocab_size))
+  config = override(config, "train.microbatches", "1")
   text, held_out = (TokenFile(str(here / "prepared"), split) for split in ("train", "valid"))
   for name in ("run", "wider"):
     claim(str(here / name), config, tokenizer, data_identity(text, held_out))

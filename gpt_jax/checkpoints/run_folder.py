@@ -1,8 +1,9 @@
 """Run folder: claim it for one config and data set, and refuse a different run."""
 
+import dataclasses
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -72,6 +73,32 @@ def claimed_config(workdir: str) -> Any:
   return from_json(read_config(workdir)["config"])
 
 
+def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool]:
+  """The config with microbatches as set, or as a run in one of these folders has trained with.
+
+  Folders are not checked here; claim says what is wrong with one.
+
+  Returns:
+    The config, and whether the number is open: not set, and no folder has a checkpoint. It is 1
+    then.
+  """
+  if config.train.microbatches:
+    return config, False
+  for workdir in workdirs:
+    try:
+      saved: Any = claimed_config(workdir) if _has_checkpoint(workdir) else None
+    except (InputError, KeyError, TypeError, OSError):
+      continue
+    if type(saved) is type(config) and saved.train.microbatches:
+      return with_microbatches(config, saved.train.microbatches), False
+  return with_microbatches(config, 1), True
+
+
+def with_microbatches(config: Any, count: int) -> Any:
+  """The config of a run with another number of microbatches."""
+  return dataclasses.replace(config, train=dataclasses.replace(config.train, microbatches=count))
+
+
 def replace_config(workdir: str, config: Any, change: dict[str, Any]) -> None:
   """Replaces the config of a claimed folder; `change` is appended to its list of changes.
 
@@ -115,8 +142,10 @@ def _is_claimed(
   changes = difference(saved_config, config)
   changes = [change for change in changes if not change.startswith(may_change)]
   # A run that has saved nothing yet, as when it did not fit into memory, may take smaller parts.
-  begins_anew = _only_microbatches(changes) and not _has_checkpoint(workdir)
-  changes = [] if begins_anew else changes
+  begins_anew = False
+  if not _has_checkpoint(workdir):
+    others = [change for change in changes if not change.startswith("train.microbatches")]
+    begins_anew, changes = others != changes, others
   changes += _data_difference(saved["data"], data, tokenizer)
   if changes:
     raise InputError(
@@ -124,10 +153,6 @@ def _is_claimed(
       "use another folder, or the old settings"
     )
   return not begins_anew
-
-
-def _only_microbatches(changes: list[str]) -> bool:
-  return len(changes) == 1 and changes[0].startswith("train.microbatches")
 
 
 def _has_checkpoint(workdir: str) -> bool:

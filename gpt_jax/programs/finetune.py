@@ -13,7 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.run_folder import checksum, claim
+from gpt_jax.checkpoints.run_folder import (
+  checksum,
+  claim,
+  resume_microbatches,
+  with_microbatches,
+)
 from gpt_jax.checkpoints.store import Checkpoints, best_evaluation, restore_params
 from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
@@ -53,7 +58,7 @@ from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
-from gpt_jax.training.fitting import check_fits, larger_counts
+from gpt_jax.training.fitting import fit_into_memory, larger_counts
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
@@ -169,10 +174,7 @@ def run(
   Returns:
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
   """
-  if not isinstance(config, FinetuneConfig):
-    raise InputError(
-      f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
-    )
+  check_type(config)
   if folds > 1:
     return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, tokenizer, profile)
 
@@ -189,27 +191,45 @@ def run(
   config = complete(config, task, data["train"])
   span = parse_span(profile, total_steps(config, data["train"]))
 
-  # 3. Model and trainer, compiled once for all seeds.
+  # 3. Model and trainer, compiled once for all seeds, with the same microbatches.
   mesh = make_mesh(config.mesh)
+  folders = seed_folders(workdir, config.train.seed, seeds)
+  config, chooses = resume_microbatches(config, folders.values())
   spec = model_config(config, task, start)
   trainer = make_trainer(config, spec, data["train"], mesh)
-  predict = make_predictor(spec.build(), mesh)
-  measure = make_measure(config, task, data["dev"], predict)
-  report = make_report(config, task, data["dev"], predict, data_dir)
-  plan = functools.cache(lambda: forecast_run(config, spec, data["train"], trainer))
+  measure, report = make_evaluations(config, spec, task, data["dev"], mesh, data_dir)
+  plan = functools.cache(lambda: plan_run(config, spec, data["train"], trainer, chooses))
+  identity = data_identity(data, start)
+  if chooses:
+    claim(folders[config.train.seed], config, start.tokenizer, identity)  # before it compiles
+    trainer, _ = plan()
+    config = with_microbatches(config, trainer.microbatches)
 
   # 4. One run per seed.
   results = []
-  for seed in range(config.train.seed, config.train.seed + seeds):
+  for seed, folder in folders.items():
     seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
-    folder = workdir if seeds == 1 else os.path.join(workdir, f"seed_{seed}")
-    claim(folder, seeded, start.tokenizer, data_identity(data, start))
+    claim(folder, seeded, start.tokenizer, identity)
     with report_at_end(workdir):
-      done = run_seed(seeded, task, data, start, trainer, measure, report, plan, folder, span)
-      results.append(done)
+      results += [run_seed(seeded, task, data, start, trainer, measure, report, plan, folder, span)]
   if seeds > 1:
     write_summary(results, workdir)
   return results
+
+
+def check_type(config: Any) -> None:
+  """Raises InputError if it is the config of another program."""
+  if not isinstance(config, FinetuneConfig):
+    raise InputError(
+      f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
+    )
+
+
+def seed_folders(workdir: str, first: int, seeds: int) -> dict[int, str]:
+  """The folder of each seed's run."""
+  if seeds == 1:
+    return {first: workdir}
+  return {seed: os.path.join(workdir, f"seed_{seed}") for seed in range(first, first + seeds)}
 
 
 def complete_task(task: Any, data_dir: str) -> Any:
@@ -240,12 +260,13 @@ def cross_validate(
   if seeds > 1:
     raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")
   results = []
-  for fold in range(folds):
+  folders = [os.path.join(workdir, f"fold_{fold}") for fold in range(folds)]
+  for fold, folder in enumerate(folders):
     log(f"fold {fold + 1} of {folds}")
+    resumed, is_open = resume_microbatches(config, folders)  # as the first fold has chosen
     task = dataclasses.replace(config.task, folds=folds, fold=fold)
-    folder = os.path.join(workdir, f"fold_{fold}")
     (result,) = run(
-      dataclasses.replace(config, task=task),
+      dataclasses.replace(config if is_open else resumed, task=task),
       data_dir,
       pretrained,
       folder,
@@ -441,7 +462,7 @@ def make_trainer(
   Raises:
     InputError: the batch does not divide over devices and microbatches.
   """
-  check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
+  check_batch(config.batch_size, mesh, config.train.parts, "batch_size")
   trained = without_trunk_dropout(spec) if is_probe(config) else spec
   model = trained.build(config.train.remat)
   batches = make_batches(config, train_set, mesh)
@@ -461,45 +482,56 @@ def make_trainer(
     rules=spec.trunk.TENSOR_PARALLEL,
     fsdp=config.mesh.fsdp,
     backend=config.mesh.backend,
-    microbatches=config.train.microbatches,
+    microbatches=config.train.parts,
     scales_loss=spec.trunk.dtype == "float16",
   )
 
 
-def forecast_run(
+def plan_run(
   config: FinetuneConfig,
   spec: ModelConfig,
   train_set: Encoded,
   trainer: Trainer,
+  chooses: bool = False,
   limit: float = 0.0,
-) -> Forecast:
+) -> tuple[Trainer, Forecast]:
   """Compiles the step; says what the run takes, and what to change if it does not fit.
 
   Args:
+    trainer: of the config.
+    chooses: whether it may be replaced by one with more microbatches, with which a step fits.
     limit: bytes of memory that there are; 0: those of this machine.
+
+  Returns:
+    The trainer of the run, and what it takes.
 
   Raises:
     InputError: the step does not fit into a device; on CPUs that is a warning.
   """
+  trainers = {trainer.microbatches: trainer}  # with what they have compiled
 
+  @functools.cache
   def peak(microbatches: int, remat: str) -> float:
     train = dataclasses.replace(config.train, microbatches=microbatches, remat=remat)
     changed = dataclasses.replace(config, train=train)
     other = make_trainer(changed, spec, train_set, trainer.mesh)
+    if remat == config.train.remat:
+      trainers[microbatches] = other
     return other.memory_with(other.compile(make_batches(changed, train_set, trainer.mesh)(0)))
 
   batches = make_batches(config, train_set, trainer.mesh)
   rows, length = batches.shape
   forecast = trainer.forecast(batches(0), rows * length * spec.trunk.flops_per_token(length))
   forecast = forecast._replace(limit=limit or forecast.limit)
-  check_fits(
+  count, forecast = fit_into_memory(
     forecast,
     peak,
-    larger_counts(config.batch_size, trainer.mesh.shape["data"], config.train.microbatches),
+    larger_counts(config.batch_size, trainer.mesh.shape["data"], trainer.microbatches),
     config.train.remat,
     "a smaller --config.batch_size",
+    chooses,
   )
-  return forecast
+  return trainers[count], forecast
 
 
 def is_probe(config: FinetuneConfig) -> bool:
@@ -509,7 +541,7 @@ def is_probe(config: FinetuneConfig) -> bool:
 
 def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> PackedBatches:
   """The packed batches of a run, in the order of its seed."""
-  devices, microbatches = mesh.shape["data"], config.train.microbatches
+  devices, microbatches = mesh.shape["data"], config.train.parts
   steps_per_epoch = max(1, len(train_set) // config.batch_size)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
   # pmap also a device.
@@ -527,6 +559,20 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Pack
 def total_steps(config: FinetuneConfig, train_set: Encoded) -> int:
   """Updates of a run; the last partial batch of an epoch is dropped."""
   return config.train.total_steps(len(train_set) // config.batch_size)
+
+
+def make_evaluations(
+  config: FinetuneConfig,
+  spec: ModelConfig,
+  task: LabeledTask,
+  dev_set: Encoded,
+  mesh: Mesh,
+  data_dir: str,
+) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
+  """See make_measure and make_report; both predict by one compiled function."""
+  predict = make_predictor(spec.build(), mesh)
+  measure = make_measure(config, task, dev_set, predict)
+  return measure, make_report(config, task, dev_set, predict, data_dir)
 
 
 def make_measure(
@@ -596,7 +642,7 @@ def run_seed(
   trainer: Trainer,
   measure: Callable[[Any], dict[str, float]],
   report: Callable[[Any, int, str], None],
-  plan: Callable[[], Forecast],
+  plan: Callable[[], tuple[Trainer, Forecast]],
   workdir: str,
   profile: Span | None = None,
 ) -> dict[str, Any]:
@@ -614,7 +660,7 @@ def run_seed(
   meta = make_meta(config, task, start)
   newest = config.train.keep_checkpoints
   with Checkpoints(workdir, metric=primary, mode="max", newest=newest) as checkpoints:
-    forecast = plan() if max(checkpoints.steps(), default=0) < steps else Forecast()
+    forecast = plan()[1] if max(checkpoints.steps(), default=0) < steps else Forecast()
     state, first = trainer.restore_or_init(seed, checkpoints)
     if first == 0:
       state = transfer_trunk(state, start, config.transfer_layers, trainer)

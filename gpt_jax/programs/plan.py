@@ -230,7 +230,7 @@ def _compiled(
 ) -> tuple[float, float, dict[str, int]]:
   """Bytes of memory, bytes read and written, and bytes between devices, as compiled."""
   mesh = make_mesh(config.mesh, devices)
-  size, microbatches = config.data.batch_size, config.train.microbatches
+  size, microbatches = config.data.batch_size, config.train.parts
   check_batch(size, mesh, microbatches)
   # A batch has the same shapes whatever the tokenizer is.
   objective = config.objective.bind(None, config.data.length)
@@ -257,10 +257,10 @@ def _estimated(
   if data * mesh.model != len(devices):
     raise InputError(f"mesh.data={data} and mesh.model={mesh.model}: there are {len(devices)} GPUs")
   abstract: Any = AbstractMesh((data, mesh.model), ("data", "model"))
-  check_batch(config.data.batch_size, abstract, config.train.microbatches)
+  check_batch(config.data.batch_size, abstract, config.train.parts)
   parameters = trunk.parameter_count()
   width = 4 if trunk.dtype == "float32" else 2
-  rows = config.data.batch_size // data // config.train.microbatches
+  rows = config.data.batch_size // data // config.train.parts
   features = rows * config.data.length * trunk.width  # s b h, elements
   scores = rows * trunk.heads * config.data.length**2  # a s s b
   if trunk.attention_backend == "fused":

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.run_folder import claim, claimed_config, replace_config
+from gpt_jax.checkpoints.run_folder import (
+  claim,
+  claimed_config,
+  replace_config,
+  resume_microbatches,
+  with_microbatches,
+)
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import option, register, to_json, validate
 from gpt_jax.data.draws import Draw
@@ -29,7 +36,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch, local_rows
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.training import hooks
-from gpt_jax.training.fitting import check_fits, larger_counts
+from gpt_jax.training.fitting import fit_into_memory, larger_counts
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
@@ -79,11 +86,7 @@ def run(
   Raises:
     InputError: user errors, before training; later only if ten updates in a row are not finite.
   """
-  if not isinstance(config, PretrainConfig):
-    raise InputError(
-      f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, "
-      "as in configs/gpt1.py"
-    )
+  check_type(config)
 
   # 1. Text and start, and the settings that follow from them.
   text, held_out, tokenizer = load_text(config, data)
@@ -95,26 +98,28 @@ def run(
   total_steps = config.train.total_steps(windows.steps_per_epoch)
   span = parse_span(profile, total_steps)
 
-  # 2. Devices, and the rows of each batch that this process provides.
+  # 2. Devices, and the parts of a batch: a run that goes on keeps its own.
   mesh = make_mesh(config.mesh)
+  config, chooses = resume_microbatches(config, [workdir])
   check_batch(config.data.batch_size, mesh, config.train.microbatches)
-  rows = local_rows(config.data.batch_size, mesh, config.train.microbatches)
 
   # 3. Objective, model, trainer.
   objective = config.objective.bind(tokenizer, config.data.length)
   spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
   trainer = make_trainer(config, spec, objective, mesh, total_steps)
   measure = make_measure(config, spec, objective, held_out, mesh)
-  claim(workdir, config, tokenizer, data_identity(text, held_out, start), LENGTH_FIELDS)
+  identity = data_identity(text, held_out, start)
+  claim(workdir, config, tokenizer, identity, LENGTH_FIELDS)
 
-  # 4. Batches: a pure function of the step.
-  def batch_at(step: int):
-    return objective(windows(step, rows), Draw(config.train.seed, step, rows))
-
-  # 5. Training, from the newest checkpoint if there is one.
+  # 4. Training, from the newest checkpoint if there is one.
   with contextlib.ExitStack() as after, open_checkpoints(config, workdir) as checkpoints:
-    over = max(checkpoints.steps(), default=0) >= total_steps
-    forecast = Forecast() if over else forecast_run(config, spec, objective, trainer, total_steps)
+    forecast = Forecast()
+    if max(checkpoints.steps(), default=0) < total_steps:
+      trainer, forecast = plan_run(config, spec, objective, trainer, total_steps, chooses)
+      if trainer.microbatches != config.train.microbatches:
+        config = with_microbatches(config, trainer.microbatches)
+        claim(workdir, config, tokenizer, identity, LENGTH_FIELDS)
+    batch_at = make_batch_at(config, objective, windows, mesh)
     state, first = trainer.restore_or_init(config.train.seed, checkpoints)
     if start and not first:
       state = start.apply(state, trainer)
@@ -134,6 +139,15 @@ def run(
       with traced(run_hooks, span, reporter, workdir, first) as all_hooks:
         state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, all_hooks)
   return evaluation or measure(state.params)
+
+
+def check_type(config: Any) -> None:
+  """Raises InputError if it is the config of another program."""
+  if not isinstance(config, PretrainConfig):
+    raise InputError(
+      f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, "
+      "as in configs/gpt1.py"
+    )
 
 
 def load_text(config: PretrainConfig, data: str) -> tuple[TokenFile, TokenFile, Tokenizer]:
@@ -224,23 +238,37 @@ def make_trainer(
     rules=config.trunk.TENSOR_PARALLEL,
     fsdp=config.mesh.fsdp,
     backend=config.mesh.backend,
-    microbatches=config.train.microbatches,
+    microbatches=config.train.parts,
     scales_loss=config.trunk.dtype == "float16",
   )
 
 
-def forecast_run(
+def make_batch_at(
+  config: PretrainConfig, objective: Bound, windows: Windows, mesh: Mesh
+) -> Callable[[int], Any]:
+  """The function from a step to the rows of its batch that this process provides."""
+  rows = local_rows(config.data.batch_size, mesh, config.train.parts)
+  return lambda step: objective(windows(step, rows), Draw(config.train.seed, step, rows))
+
+
+def plan_run(
   config: PretrainConfig,
   spec: ModelConfig,
   objective: Bound,
   trainer: Trainer,
   total_steps: int,
+  chooses: bool = False,
   limit: float = 0.0,
-) -> Forecast:
+) -> tuple[Trainer, Forecast]:
   """Compiles the step; says what the run takes, and what to change if it does not fit.
 
   Args:
+    trainer: of the config.
+    chooses: whether it may be replaced by one with more microbatches, with which a step fits.
     limit: bytes of memory that there are; 0: those of this machine.
+
+  Returns:
+    The trainer of the run, and what it takes.
 
   Raises:
     InputError: the step does not fit into a device; on CPUs that is a warning.
@@ -249,22 +277,28 @@ def forecast_run(
   ids = np.zeros((size, length + 1), np.int32)
   example = objective(ids, Draw(0, 0, np.arange(size)))
 
+  trainers = {trainer.microbatches: trainer}  # with what they have compiled
+
+  @functools.cache
   def peak(microbatches: int, remat: str) -> float:
     train = dataclasses.replace(config.train, microbatches=microbatches, remat=remat)
     changed = dataclasses.replace(config, train=train)
     other = make_trainer(changed, spec, objective, trainer.mesh, total_steps)
+    if remat == config.train.remat:
+      trainers[microbatches] = other
     return other.memory_with(other.compile(example))
 
   forecast = trainer.forecast(example, size * length * config.trunk.flops_per_token(length))
   forecast = forecast._replace(limit=limit or forecast.limit)
-  check_fits(
+  count, forecast = fit_into_memory(
     forecast,
     peak,
-    larger_counts(size, trainer.mesh.shape["data"], config.train.microbatches),
+    larger_counts(size, trainer.mesh.shape["data"], trainer.microbatches),
     config.train.remat,
     "a smaller --config.data.batch_size or --config.data.length",
+    chooses,
   )
-  return forecast
+  return trainers[count], forecast
 
 
 def make_meta(

@@ -8,14 +8,13 @@ from typing import Any
 from gpt_jax.checkpoints.run_folder import read_config
 from gpt_jax.checkpoints.store import compare, restore_step, saved_meta, saved_steps
 from gpt_jax.config import from_json
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.parallel.placement import check_batch, local_rows
+from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig, Start
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -117,16 +116,12 @@ def _pretraining(
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
   text.check_vocabulary(tokenizer)
   windows = Windows(text, config.data, config.train.seed)
-  mesh, size = make_mesh(config.mesh), config.data.batch_size
-  check_batch(size, mesh, config.train.microbatches)
-  rows = local_rows(size, mesh, config.train.microbatches)
+  mesh = make_mesh(config.mesh)
+  check_batch(config.data.batch_size, mesh, config.train.parts)
   objective = config.objective.bind(tokenizer, config.data.length)
   total_steps = config.train.total_steps(windows.steps_per_epoch)
   trainer = pretrain.make_trainer(config, spec, objective, mesh, total_steps)
-
-  def batch_at(step: int):
-    return objective(windows(step, rows), Draw(config.train.seed, step, rows))
-
+  batch_at = pretrain.make_batch_at(config, objective, windows, mesh)
   return Replay(trainer, batch_at, config.train.seed, pretrain.data_identity(text, held_out))
 
 
@@ -137,7 +132,7 @@ def _finetuning(
   examples = evenly(task.examples(data, "train"), config.train_examples)
   train_set = task.encode(examples, tokenizer, config.trunk.context)
   mesh = make_mesh(config.mesh)
-  check_batch(config.batch_size, mesh, config.train.microbatches, "batch_size")
+  check_batch(config.batch_size, mesh, config.train.parts, "batch_size")
   trainer = finetune.make_trainer(config, spec, train_set, mesh)
   batches = finetune.make_batches(config, train_set, mesh)
   start = Start(config.trunk, spec.attention, tokenizer)

@@ -85,7 +85,7 @@ def run(
   tasks: Sequence[str] = (),
   seeds: int = 1,
   budget: str = "paper",
-  microbatches: int = 1,
+  microbatches: int = 0,
 ) -> dict[str, Any]:
   """Makes the runs that the tables and figures lack, and writes all results of the workdir.
 
@@ -101,7 +101,7 @@ def run(
     tasks: only these; by default all with data, and race and mnli in figure 2 (left).
     seeds: runs per setting and task.
     budget: "paper", or "small" for parts of the data sets and a recipe for small models.
-    microbatches: parts that a batch is split into to save memory.
+    microbatches: parts that a batch is split into to save memory; 0: as few as fit into it.
 
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.
@@ -402,7 +402,7 @@ def _zero_shot(
 
 
 def sized(
-  budget: Budget, name: str, data_dir: str, loaded: LoadedModel, microbatches: int = 1
+  budget: Budget, name: str, data_dir: str, loaded: LoadedModel, microbatches: int = 0
 ) -> tuple[FinetuneConfig, str]:
   """The budget's config for a task, and a note on how many of its examples are used."""
   train = dataclasses.replace(budget.config.train, microbatches=microbatches)

@@ -10,6 +10,7 @@ import jax
 from gpt_jax.errors import InputError
 from gpt_jax.models.remat import POLICIES
 from gpt_jax.training.forecast import Forecast, gigabytes
+from gpt_jax.training.reporter import log
 
 
 class Peak(Protocol):
@@ -19,6 +20,46 @@ class Peak(Protocol):
 
 
 _MOST_COMPILATIONS = 6  # for a policy: minutes each for a large model
+# Of a CPU's memory, for a step whose microbatches are chosen. The rest is for evaluations and
+# checkpoints, for what a step needs beyond its plan (4 to 8 %, configs/RESULTS.md), and for others.
+CPU_SHARE = 0.9
+
+
+def fit_into_memory(
+  forecast: Forecast,
+  peak: Peak,
+  counts: Sequence[int],
+  remat: str,
+  smaller: str,
+  chooses: bool = False,
+  platform: str = "",
+) -> tuple[int, Forecast]:
+  """The number of microbatches that a run trains with, and its forecast.
+
+  Several processes keep the number as configured: each has memory of its own, and all must compile
+  the same programs.
+
+  Args:
+    forecast, peak, counts, remat, smaller, platform: see check_fits.
+    chooses: whether the number may be larger than configured.
+
+  Raises:
+    InputError: see check_fits.
+  """
+  platform = platform or jax.devices()[0].platform
+  choice = None
+  if chooses and forecast.limit and jax.process_count() == 1:
+    choice = _with_reserve(functools.partial(peak, remat=remat), forecast, counts, platform)
+  if choice is None:
+    check_fits(forecast, peak, counts, remat, smaller, platform)
+    return counts[0], forecast
+  count, needed = choice
+  if count != counts[0]:
+    log(
+      f"microbatches {count}, so that a step needs {gigabytes(needed)}, not "
+      f"{gigabytes(forecast.memory)}; there are {gigabytes(forecast.limit)}"
+    )
+  return count, forecast._replace(memory=needed)
 
 
 def check_fits(
@@ -106,6 +147,17 @@ def stricter_policies(remat: str, platform: str) -> list[str]:
   if platform == "cpu":  # XLA's compiler for CPUs keeps everything all the same
     return [remat]
   return list(POLICIES[POLICIES.index(remat) :])
+
+
+def _with_reserve(
+  peak: Callable[..., float], forecast: Forecast, counts: Sequence[int], platform: str
+) -> tuple[int, float] | None:
+  """See _microbatches; on CPUs with the reserve or, if nothing leaves that, without."""
+  for share in (CPU_SHARE, 1.0) if platform == "cpu" else (1.0,):
+    choice = _microbatches(peak, forecast.memory, share * forecast.limit, counts)
+    if choice is not None:
+      return choice
+  return None
 
 
 def _microbatches(

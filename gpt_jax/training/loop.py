@@ -30,7 +30,9 @@ class TrainConfig:
   epochs: int = option(0, "passes over the data; 0 if steps is set", low=0)
   seed: int = option(0, "of initialization, batches and dropout", low=0, high=2**32 - 1)
   microbatches: int = option(
-    1, "parts of a batch whose gradients are accumulated, to save memory", low=1
+    0,
+    "parts of a batch whose gradients are accumulated, to save memory; 0: as few as fit into it",
+    low=0,
   )
   remat: str = option(
     "none",
@@ -55,6 +57,11 @@ class TrainConfig:
 
   def __post_init__(self):
     validate(self)
+
+  @property
+  def parts(self) -> int:
+    """Microbatches: the number that is set or, where a program chooses none, 1."""
+    return self.microbatches or 1
 
   def total_steps(self, steps_per_epoch: int) -> int:
     """Raises InputError unless exactly one of steps and epochs is given."""

@@ -2,11 +2,18 @@
 
 import dataclasses
 import os
+import shutil
 
 import pytest
 
 from gpt_jax.checkpoints import run_folder
-from gpt_jax.checkpoints.run_folder import claim, claimed_config, read_config
+from gpt_jax.checkpoints.run_folder import (
+  claim,
+  claimed_config,
+  read_config,
+  replace_config,
+  resume_microbatches,
+)
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt1 import REGEX
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -15,7 +22,7 @@ from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 
-CONFIG = PretrainConfig(train=TrainConfig(steps=10))
+CONFIG = PretrainConfig(train=TrainConfig(steps=10, microbatches=1))
 DATA = {"train_tokens": 100}
 
 
@@ -43,7 +50,9 @@ def test_a_claimed_folder_is_recognized(claimed, tiny_tokenizer):
 
 
 def test_differences_are_named(claimed, tiny_tokenizer):
-  config = dataclasses.replace(CONFIG, train=TrainConfig(steps=20), evaluation_batches=3)
+  config = dataclasses.replace(
+    CONFIG, train=TrainConfig(steps=20, microbatches=1), evaluation_batches=3
+  )
   refused(
     claimed,
     r"evaluation_batches: 0 != 3.*train.steps: 10 != 20|train.steps.*evaluation_b",
@@ -63,7 +72,7 @@ def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer):
 
 
 def test_layout_and_rhythm_may_change(claimed, tiny_tokenizer):
-  train = TrainConfig(steps=10, log_every=1, checkpoint_every=2)
+  train = dataclasses.replace(CONFIG.train, log_every=1, checkpoint_every=2)
   claim(
     str(claimed),
     dataclasses.replace(
@@ -83,10 +92,28 @@ def test_smaller_parts_of_a_batch_may_come_before_the_first_checkpoint(claimed, 
   claim(str(claimed), smaller, tiny_tokenizer, DATA)
   assert claimed_config(str(claimed)) == smaller
   claim(str(claimed), smaller, tiny_tokenizer, DATA)
-  shorter = dataclasses.replace(CONFIG, train=TrainConfig(steps=3))
-  refused(claimed, "train.steps: ", shorter, tiny_tokenizer)
+  shorter = dataclasses.replace(CONFIG, train=TrainConfig(steps=3, microbatches=1))
+  refused(claimed, r"config \(train.steps: 10 != 3\); use", shorter, tiny_tokenizer)
   (claimed / "checkpoints" / "3").mkdir()
   refused(claimed, "train.microbatches: 2 != 1", CONFIG, tiny_tokenizer)
+
+
+def test_microbatches_left_open_are_those_of_a_run_with_a_checkpoint(claimed, tmp_path):
+  trained = dataclasses.replace(CONFIG.train, microbatches=4)
+  unset = dataclasses.replace(CONFIG, train=dataclasses.replace(trained, microbatches=0))
+  other, folders = str(tmp_path / "other"), [str(tmp_path / "none"), str(claimed)]
+  assert resume_microbatches(unset, folders) == (CONFIG, True)
+  replace_config(str(claimed), dataclasses.replace(CONFIG, train=trained), {})
+  assert resume_microbatches(unset, folders) == (CONFIG, True)
+  (claimed / "checkpoints" / "3").mkdir(parents=True)
+  four = dataclasses.replace(CONFIG, train=trained)
+  assert resume_microbatches(unset, folders) == (four, False)
+  assert resume_microbatches(CONFIG, folders) == (CONFIG, False)
+  shutil.copytree(claimed, other)
+  for content in ("[]", "{", '{"config": 3}', "{}", '{"config": {"type": "train"}}'):
+    (tmp_path / "other" / "config.json").write_text(content)
+    assert resume_microbatches(unset, [other]) == (CONFIG, True)
+  assert resume_microbatches(unset, [other, str(claimed)]) == (four, False)
 
 
 def test_folders_of_others(tmp_path, tiny_tokenizer):

@@ -10,7 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.config import override_all
+from gpt_jax.checkpoints.run_folder import claimed_config
+from gpt_jax.checkpoints.store import restore_params, saved_meta, saved_steps
+from gpt_jax.config import from_json, override_all
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
@@ -18,12 +20,14 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.programs import finetune, pretrain, report
+from gpt_jax.programs import finetune, pretrain, replay, report
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training import fitting
 from gpt_jax.training.forecast import Forecast, Outcome, duration, format_outcome
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.trainer import Trainer
 
 TRUNK = TransformerConfig(vocab_size=125, context=16, layers=1, width=16, heads=2)
 CONFIG = PretrainConfig(
@@ -56,7 +60,7 @@ def causal_batch_of(rows, draw):
 
 def forecast_of(config, limit=0.0):
   trainer, spec = build(config)
-  return pretrain.forecast_run(config, spec, causal_batch_of, trainer, 60, limit)
+  return pretrain.plan_run(config, spec, causal_batch_of, trainer, 60, limit=limit)[1]
 
 
 def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, capsys, caplog):
@@ -186,6 +190,139 @@ def test_the_advice_for_an_accelerator(state, each_row, advice):
     assert peak(count, remat) <= 42.0 and len(compiled) <= 14
   else:
     assert "use a smaller batch, more microbatches or devices" in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "platform, state, limit, count",
+  [
+    ("cpu", 0.0, 64.0, 2),  # nine tenths of it are for the step
+    ("gpu", 0.0, 64.0, 1),
+    ("cpu", 40.0, 52.0, 16),
+    ("cpu", 40.0, 41.0, 64),  # nothing leaves a tenth
+    ("cpu", 0.0, 0.0, 1),  # unknown
+  ],
+)
+def test_the_number_of_microbatches_is_chosen(platform, state, limit, count, capsys):
+  def peak(microbatches, remat):
+    assert remat == "none"
+    return state + 64 / microbatches
+
+  forecast, counts = Forecast(peak(1, "none"), limit), fitting.larger_counts(64, 1, 1)
+  arguments = peak, counts, "none", "a smaller batch"
+  chosen, then = fitting.fit_into_memory(forecast, *arguments, chooses=True, platform=platform)
+  assert (chosen, then.memory) == (count, peak(count, "none"))
+  assert (f"microbatches {count}, so that" in capsys.readouterr().err) == (count > 1)
+  if not forecast.fits:  # a number that is set stays
+    with pytest.warns(UserWarning, match="it fits with --config.train.microbatches="):
+      assert fitting.fit_into_memory(forecast, *arguments, platform="cpu") == (1, forecast)
+
+
+def test_a_step_too_large_for_any_number_is_said():
+  forecast = Forecast(110.0, 100.0)
+  for platform, outcome in (
+    ("cpu", pytest.warns(UserWarning, match="use a smaller batch, more")),
+    ("gpu", pytest.raises(InputError, match="it fits with --config.train.remat=dots,")),
+  ):
+    with outcome:
+      fitting.fit_into_memory(
+        forecast,
+        lambda microbatches, remat: 110.0 if remat == "none" else 90.0,
+        [1, 2, 4],
+        "none",
+        "a smaller batch",
+        chooses=True,
+        platform=platform,
+      )
+
+
+def test_the_chosen_number_fits():
+  config = dataclasses.replace(CONFIG, data=WindowsConfig(batch_size=4096, length=16))
+  trainer, spec = build(config)
+  whole = forecast_of(config)
+  limit = whole.memory - 1e8
+  arguments = config, spec, causal_batch_of, trainer, 60
+  chosen, forecast = pretrain.plan_run(*arguments, chooses=True, limit=limit)
+  assert chosen.microbatches > 1 and forecast.memory <= limit
+  same, forecast = pretrain.plan_run(*arguments, chooses=True, limit=2 * whole.memory)
+  assert same is trainer and forecast.fits
+
+
+@pytest.fixture
+def has_memory_for(monkeypatch):
+  """has_memory_for(count): the machine has room for steps in at least so many microbatches."""
+
+  def set_limit(count):
+    monkeypatch.setattr(memory, "limit", lambda devices: 1.2e9 / count)
+
+  monkeypatch.setattr(Trainer, "memory_with", lambda trainer, _: 1e9 / trainer.microbatches)
+  return set_limit
+
+
+def microbatches_of(workdir):
+  """Those in config.json, in the checkpoint, and in the plan's memory."""
+  meta = saved_meta(str(workdir), max(saved_steps(str(workdir))))
+  saved = claimed_config(str(workdir)), from_json(meta["config"])
+  planned = 1e9 / plan_of(workdir)["forecast"]["memory"]
+  return *(config.train.microbatches for config in saved), planned
+
+
+def test_a_run_keeps_the_number_that_it_chose(prepared, tmp_path, has_memory_for, capsys, caplog):
+  def train(name, steps, count=0):
+    trunk = dataclasses.replace(TRUNK, vocab_size=0)
+    train = dataclasses.replace(CONFIG.train, steps=steps, microbatches=count)
+    config = dataclasses.replace(CONFIG, trunk=trunk, train=train)
+    pretrain.run(config, prepared, str(tmp_path / name))
+    return restore_params(str(tmp_path / name))[0]
+
+  has_memory_for(4)
+  with jax.log_compiles(), caplog.at_level(logging.WARNING):
+    train("chosen", 2)
+  assert compilations(caplog) == 2  # the one that did not fit, the one that ran
+  assert "microbatches 4, so that a step needs 0.25 GB, not 1.00 GB; there are 0.30 GB" in (
+    capsys.readouterr().err
+  )
+  assert microbatches_of(tmp_path / "chosen") == (4, 4, 4)
+  with pytest.raises(InputError, match="train.microbatches: 4 != 2"):
+    train("chosen", 4, count=2)
+
+  has_memory_for(1)
+  resumed = train("chosen", 4)
+  assert microbatches_of(tmp_path / "chosen") == (4, 4, 4)
+  assert "microbatches" not in capsys.readouterr().err
+  jax.tree.map(np.testing.assert_array_equal, resumed, train("set", 4, count=4))
+  assert replay.run(str(tmp_path / "chosen"), 4, prepared)["equal"]
+  has_memory_for(16)
+  with pytest.warns(UserWarning, match="needs 0.25 GB of memory, and this machine has 0.07 GB"):
+    assert train("chosen", 5) is not None  # also where it no longer fits
+  assert microbatches_of(tmp_path / "chosen") == (4, 4, 4)
+
+
+def test_all_seeds_and_folds_have_one_number(make_run, tmp_path, has_memory_for, capsys):
+  source = make_run(tmp_path / "source", ModelConfig(dataclasses.replace(TRUNK, context=64)))
+  config = finetune.FinetuneConfig(
+    task=BuiltinTask("story-ending"),
+    batch_size=32,
+    train_examples=64,
+    dev_examples=8,
+    mesh=MeshConfig(data=4, model=2),
+    train=TrainConfig(steps=2),
+  )
+  has_memory_for(4)
+  finetune.run(config, "", source, str(tmp_path / "seeds"), seeds=2)
+  has_memory_for(1)
+  finetune.run(config, "", source, str(tmp_path / "seeds"), seeds=3)
+  table = tmp_path / "table"
+  table.mkdir()
+  rows = "".join(f"{'cat' if n % 2 else 'dog'} number {n}\t{n % 2}\n" for n in range(96))
+  (table / "train.tsv").write_text(f"text\tlabel\n{rows}")
+  config = dataclasses.replace(config, task=TableTask(), train_examples=0)
+  has_memory_for(8)
+  finetune.run(config, str(table), source, str(tmp_path / "folds"), folds=2)
+  assert capsys.readouterr().err.count("so that a step needs") == 2
+  for folder, count in (("seeds", 4), ("folds", 8)):
+    runs = sorted((tmp_path / folder).glob("*_?"))
+    assert len(runs) == {"seeds": 3, "folds": 2}[folder]
+    assert [microbatches_of(run) for run in runs] == [(count, count, count)] * len(runs)
 
 
 def test_memory_in_use_follows_an_allocation():

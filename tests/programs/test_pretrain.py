@@ -373,7 +373,7 @@ def test_settings_that_may_change_on_resuming(uninterrupted, prepared, tmp_path)
 def test_a_checkpoint_of_another_size(uninterrupted, prepared, tmp_path):
   """The checkpoints of another run, copied into this one's folder."""
   workdir = tmp_path / "run"
-  pretrain_config = changed(trunk={"width": 32})
+  pretrain_config = changed(trunk={"width": 32}, train={"microbatches": 1})
   claim(
     str(workdir),
     dataclasses.replace(

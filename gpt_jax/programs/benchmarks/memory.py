@@ -42,7 +42,7 @@ def memory(config: PretrainConfig) -> Measured:
   keeps freed memory. Other devices belong to this process: there only pre-training is measured, and
   the peak is that of all parts up to here.
   """
-  check_batch(config.data.batch_size, make_mesh(config.mesh), config.train.microbatches)
+  check_batch(config.data.batch_size, make_mesh(config.mesh), config.train.parts)
   if jax.default_backend() != "cpu":
     yield from _rows("pre-training", measure(config, "pre-training"))
     return
@@ -104,7 +104,7 @@ def _trainer(config: PretrainConfig, kind: str) -> tuple[Trainer, Batch]:
   ids = rng.integers(config.trunk.vocab_size, size=(size, length + 1), dtype=np.int32)
   batch, spec = causal_batch(ids), ModelConfig(config.trunk)
   if kind == "fine-tuning":
-    batch = batch._replace(labels=_labels(size, length, config.train.microbatches))
+    batch = batch._replace(labels=_labels(size, length, config.train.parts))
     head: dict[str, Any] = {"type": "classify", "num_classes": 2}
     spec = ModelConfig(config.trunk, (LanguageHead(0.5), *make_heads([head])))
   model, mesh = spec.build(config.train.remat), make_mesh(config.mesh)
@@ -116,7 +116,7 @@ def _trainer(config: PretrainConfig, kind: str) -> tuple[Trainer, Batch]:
     mesh,
     rules=config.trunk.TENSOR_PARALLEL,
     fsdp=config.mesh.fsdp,
-    microbatches=config.train.microbatches,
+    microbatches=config.train.parts,
   )
   return trainer, batch
 

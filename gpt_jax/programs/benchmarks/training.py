@@ -155,5 +155,5 @@ def _multiplication(dtype: str, product: Product) -> Callable[[], jax.Array]:
 def benchmark_trainer(config: PretrainConfig) -> Trainer:
   """The config's trainer on its mesh."""
   mesh = make_mesh(config.mesh)
-  check_batch(config.data.batch_size, mesh, config.train.microbatches)
+  check_batch(config.data.batch_size, mesh, config.train.parts)
   return make_trainer(config, ModelConfig(config.trunk), causal_batch, mesh, TOTAL_STEPS)
