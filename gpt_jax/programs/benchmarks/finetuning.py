@@ -48,23 +48,15 @@ def finetuning(
     encoded = task.encode(task.examples(data_dir, "train"), vocabulary, trunk.context)
     ratio = encoded.lengths.max() / encoded.lengths.mean()
     yield f"{name}, longest sequence over the mean", ratio, "times"
-    yield from _packing(config, task, encoded, peers and name == "cola")
+    yield from _packing(config, task, encoded)
+    if peers and name == "cola":
+      yield from _beside_transformers(config, task, encoded)
 
 
-def _packing(config: PretrainConfig, task: LabeledTask, encoded: Encoded, peers: bool) -> Measured:
+def _packing(config: PretrainConfig, task: LabeledTask, encoded: Encoded) -> Measured:
   """Training with the auxiliary loss and evaluation of one batch, packed and padded in turns."""
-  mesh = make_mesh(config.mesh)
   model = ModelConfig(config.trunk, (LanguageHead(0.5), *make_heads([task.head]))).build()
-  packed = PackedBatches(encoded, FINETUNING_BATCH, seed=0, epochs=1, row_multiple=mesh.size)(0)
-  trainer = Trainer.build(
-    model,
-    model_loss(model),
-    packed,
-    make_optimizer(config.optim, TOTAL_STEPS),
-    mesh,
-    rules=config.trunk.TENSOR_PARALLEL,
-    fsdp=config.mesh.fsdp,
-  )
+  packed, trainer = _packed(config, encoded), _trainer(config, model, encoded)
   state = trainer.init(0)
   padded = one_sequence_per_row(packed, int(encoded.lengths.max()))
   batches = {"packed": trainer.to_device(packed), "padded": trainer.to_device(padded)}
@@ -84,8 +76,6 @@ def _packing(config: PretrainConfig, task: LabeledTask, encoded: Encoded, peers:
 
   for work in (training, evaluation):
     calls: dict[str, Any] = {layout: functools.partial(work, layout) for layout in batches}
-    if peers and work is training:
-      calls["transformers"] = finetuning_steps(config.trunk, encoded, FINETUNING_BATCH)
     times = timing.in_turns(calls)
     name = f"{task.name} {work.__name__}"
     for layout, batch in batches.items():
@@ -93,12 +83,53 @@ def _packing(config: PretrainConfig, task: LabeledTask, encoded: Encoded, peers:
       rate = FINETUNING_BATCH / statistics.median(times[layout])
       yield f"{name}, {layout} to {shape}", rate, "examples/s"
     yield f"{name}, packed", timing.ratio(times["padded"], times["packed"]), "times as fast"
-    if "transformers" in times:
-      theirs = [duration / BATCHES for duration in times["transformers"]]
-      rate = FINETUNING_BATCH / statistics.median(theirs)
-      yield f"{name}, transformers, batches by length", rate, "examples/s"
-      speed = timing.ratio(theirs, times["packed"])
-      yield f"{name}, packed, beside transformers", speed, "times as fast"
+
+
+def _beside_transformers(config: PretrainConfig, task: LabeledTask, encoded: Encoded) -> Measured:
+  """Training with the paper's auxiliary loss, and without it as transformers does, in turns."""
+  calls: dict[str, Any] = {}
+  for name, language in (("with", (LanguageHead(0.5),)), ("without", ())):
+    model = ModelConfig(config.trunk, (*language, *make_heads([task.head]))).build()
+    trainer = _trainer(config, model, encoded)
+    batch = trainer.to_device(_packed(config, encoded))
+    calls[name] = _Steps(trainer, batch)
+  calls["transformers"] = finetuning_steps(config.trunk, encoded, FINETUNING_BATCH)
+  times = timing.in_turns(calls)
+  theirs = [duration / BATCHES for duration in times.pop("transformers")]
+  rate = FINETUNING_BATCH / statistics.median(theirs)
+  yield f"{task.name} training, transformers, batches by length", rate, "examples/s"
+  for name, ours in times.items():
+    rate = FINETUNING_BATCH / statistics.median(ours)
+    yield f"{task.name} training, packed, {name} auxiliary loss", rate, "examples/s"
+    yield "beside transformers", timing.ratio(theirs, ours), "times as fast"
+
+
+class _Steps:
+  """Training steps on one batch; a call makes one, and gives its loss."""
+
+  def __init__(self, trainer: Trainer, batch: Any):
+    self._trainer, self._batch, self._state = trainer, batch, trainer.init(0)
+
+  def __call__(self) -> Any:
+    self._state, metrics = self._trainer.step(self._state, self._batch, 0)
+    return metrics["loss"]
+
+
+def _packed(config: PretrainConfig, encoded: Encoded) -> Batch:
+  row_multiple = make_mesh(config.mesh).size
+  return PackedBatches(encoded, FINETUNING_BATCH, seed=0, epochs=1, row_multiple=row_multiple)(0)
+
+
+def _trainer(config: PretrainConfig, model: Any, encoded: Encoded) -> Trainer:
+  return Trainer.build(
+    model,
+    model_loss(model),
+    _packed(config, encoded),
+    make_optimizer(config.optim, TOTAL_STEPS),
+    make_mesh(config.mesh),
+    rules=config.trunk.TENSOR_PARALLEL,
+    fsdp=config.mesh.fsdp,
+  )
 
 
 def one_sequence_per_row(batch: Batch, length: int) -> Batch:
