@@ -58,7 +58,7 @@ from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
-from gpt_jax.training.fitting import fit_into_memory, larger_counts
+from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
@@ -493,45 +493,26 @@ def plan_run(
   train_set: Encoded,
   trainer: Trainer,
   chooses: bool = False,
-  limit: float = 0.0,
 ) -> tuple[Trainer, Forecast]:
-  """Compiles the step; says what the run takes, and what to change if it does not fit.
-
-  Args:
-    trainer: of the config.
-    chooses: whether it may be replaced by one with more microbatches, with which a step fits.
-    limit: bytes of memory that there are; 0: those of this machine.
-
-  Returns:
-    The trainer of the run, and what it takes.
-
-  Raises:
-    InputError: the step does not fit into a device; on CPUs that is a warning.
-  """
-  trainers = {trainer.microbatches: trainer}  # with what they have compiled
-
-  @functools.cache
-  def peak(microbatches: int, remat: str) -> float:
-    train = dataclasses.replace(config.train, microbatches=microbatches, remat=remat)
-    changed = dataclasses.replace(config, train=train)
-    other = make_trainer(changed, spec, train_set, trainer.mesh)
-    if remat == config.train.remat:
-      trainers[microbatches] = other
-    return other.memory_with(other.compile(make_batches(changed, train_set, trainer.mesh)(0)))
-
+  """See fitting.plan_training; `trainer` is the config's."""
   batches = make_batches(config, train_set, trainer.mesh)
   rows, length = batches.shape
-  forecast = trainer.forecast(batches(0), rows * length * spec.trunk.flops_per_token(length))
-  forecast = forecast._replace(limit=limit or forecast.limit)
-  count, forecast = fit_into_memory(
-    forecast,
-    peak,
-    larger_counts(config.batch_size, trainer.mesh.shape["data"], trainer.microbatches),
-    config.train.remat,
+
+  def build(train: TrainConfig) -> tuple[Trainer, Any]:
+    changed = dataclasses.replace(config, train=train)
+    example = make_batches(changed, train_set, trainer.mesh)(0)
+    return make_trainer(changed, spec, train_set, trainer.mesh), example
+
+  return plan_training(
+    config.train,
+    trainer,
+    batches(0),
+    rows * length * spec.trunk.flops_per_token(length),
+    build,
+    config.batch_size,
     "a smaller --config.batch_size",
     chooses,
   )
-  return trainers[count], forecast
 
 
 def is_probe(config: FinetuneConfig) -> bool:

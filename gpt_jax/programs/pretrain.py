@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +35,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch, local_rows
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.training import hooks
-from gpt_jax.training.fitting import fit_into_memory, larger_counts
+from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
@@ -260,45 +259,26 @@ def plan_run(
   chooses: bool = False,
   limit: float = 0.0,
 ) -> tuple[Trainer, Forecast]:
-  """Compiles the step; says what the run takes, and what to change if it does not fit.
-
-  Args:
-    trainer: of the config.
-    chooses: whether it may be replaced by one with more microbatches, with which a step fits.
-    limit: bytes of memory that there are; 0: those of this machine.
-
-  Returns:
-    The trainer of the run, and what it takes.
-
-  Raises:
-    InputError: the step does not fit into a device; on CPUs that is a warning.
-  """
+  """See fitting.plan_training; `trainer` is the config's."""
   size, length = config.data.batch_size, config.data.length
   ids = np.zeros((size, length + 1), np.int32)
   example = objective(ids, Draw(0, 0, np.arange(size)))
 
-  trainers = {trainer.microbatches: trainer}  # with what they have compiled
-
-  @functools.cache
-  def peak(microbatches: int, remat: str) -> float:
-    train = dataclasses.replace(config.train, microbatches=microbatches, remat=remat)
+  def build(train: TrainConfig) -> tuple[Trainer, Any]:
     changed = dataclasses.replace(config, train=train)
-    other = make_trainer(changed, spec, objective, trainer.mesh, total_steps)
-    if remat == config.train.remat:
-      trainers[microbatches] = other
-    return other.memory_with(other.compile(example))
+    return make_trainer(changed, spec, objective, trainer.mesh, total_steps), example
 
-  forecast = trainer.forecast(example, size * length * config.trunk.flops_per_token(length))
-  forecast = forecast._replace(limit=limit or forecast.limit)
-  count, forecast = fit_into_memory(
-    forecast,
-    peak,
-    larger_counts(size, trainer.mesh.shape["data"], trainer.microbatches),
-    config.train.remat,
+  return plan_training(
+    config.train,
+    trainer,
+    example,
+    size * length * config.trunk.flops_per_token(length),
+    build,
+    size,
     "a smaller --config.data.batch_size or --config.data.length",
     chooses,
+    limit,
   )
-  return trainers[count], forecast
 
 
 def make_meta(

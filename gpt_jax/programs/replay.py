@@ -132,7 +132,6 @@ def _finetuning(
   examples = evenly(task.examples(data, "train"), config.train_examples)
   train_set = task.encode(examples, tokenizer, config.trunk.context)
   mesh = make_mesh(config.mesh)
-  check_batch(config.batch_size, mesh, config.train.parts, "batch_size")
   trainer = finetune.make_trainer(config, spec, train_set, mesh)
   batches = finetune.make_batches(config, train_set, mesh)
   start = Start(config.trunk, spec.attention, tokenizer)

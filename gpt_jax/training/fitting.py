@@ -1,16 +1,19 @@
 """Settings with which a training step fits into memory, found by compiling them."""
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 
 from gpt_jax.errors import InputError
 from gpt_jax.models.remat import POLICIES
 from gpt_jax.training.forecast import Forecast, gigabytes
+from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.reporter import log
+from gpt_jax.training.trainer import Trainer
 
 
 class Peak(Protocol):
@@ -23,6 +26,52 @@ _MOST_COMPILATIONS = 6  # for a policy: minutes each for a large model
 # Of a CPU's memory, for a step whose microbatches are chosen. The rest is for evaluations and
 # checkpoints, for what a step needs beyond its plan (4 to 8 %, configs/RESULTS.md), and for others.
 CPU_SHARE = 0.9
+
+
+def plan_training(
+  train: TrainConfig,
+  trainer: Trainer,
+  example: Any,
+  flops: float,
+  build: Callable[[TrainConfig], tuple[Trainer, Any]],
+  batch_size: int,
+  smaller: str,
+  chooses: bool = False,
+  limit: float = 0.0,
+) -> tuple[Trainer, Forecast]:
+  """Compiles the step; says what a run takes, and what to change if it does not fit.
+
+  Args:
+    train: of the run.
+    trainer: with these settings.
+    example: a global host batch, whose values are ignored.
+    flops: of a step, on all devices.
+    build: makes the trainer of other settings, and an example of its batch.
+    batch_size: what microbatches divide.
+    smaller: see check_fits.
+    chooses: whether a trainer with more microbatches, with which a step fits, may take its place.
+    limit: bytes of memory that there are; 0: those of this machine.
+
+  Returns:
+    The trainer of the run, and what it takes.
+
+  Raises:
+    InputError: the step does not fit into a device; on CPUs that is a warning.
+  """
+  trainers = {trainer.microbatches: trainer}  # with what they have compiled
+
+  @functools.cache
+  def peak(microbatches: int, remat: str) -> float:
+    other, batch = build(dataclasses.replace(train, microbatches=microbatches, remat=remat))
+    if remat == train.remat:
+      trainers[microbatches] = other
+    return other.memory_with(other.compile(batch))
+
+  forecast = trainer.forecast(example, flops)
+  forecast = forecast._replace(limit=limit or forecast.limit)
+  counts = larger_counts(batch_size, trainer.mesh.shape["data"], trainer.microbatches)
+  count, forecast = fit_into_memory(forecast, peak, counts, train.remat, smaller, chooses)
+  return trainers[count], forecast
 
 
 def fit_into_memory(
