@@ -180,13 +180,12 @@ def write_dev_report(
     OSError: a file cannot be written.
   """
   classes = encoded.labels.argmax(axis=-1)
-  # Nine digits give the float32 back. The report is of these numbers, as others read them.
-  written = [[float(f"{p:.9g}") for p in row] for row in probabilities]
-  probabilities = np.array(written)
+  probabilities = _as_written(probabilities)
   report = class_report(task.labels, probabilities, classes)
   report["calibration"] = measure_calibration(probabilities, classes)
   labels = [{"label": task.labels[number]} for number in classes]
-  return _write(workdir, report, _entries(task, encoded, labels, written, data_dir), step)
+  entries = _entries(task, encoded, labels, probabilities, data_dir)
+  return _write(workdir, report, entries, step)
 
 
 def write_multi_label_report(
@@ -205,8 +204,7 @@ def write_multi_label_report(
     OSError: a file cannot be written.
   """
   truth = task.value(encoded.labels)
-  written = [[float(f"{p:.9g}") for p in row] for row in probabilities]
-  probabilities = np.array(written)
+  probabilities = _as_written(probabilities)
   micro = float(micro_f1(truth, task.value(probabilities)))  # raises where scikit-learn is missing
   report = {
     "kind": MULTI_LABEL,
@@ -220,14 +218,20 @@ def write_multi_label_report(
     labels.append(
       {"labels": [name for name, present in zip(task.labels, row, strict=True) if present]}
     )
-  return _write(workdir, report, _entries(task, encoded, labels, written, data_dir), step)
+  entries = _entries(task, encoded, labels, probabilities, data_dir)
+  return _write(workdir, report, entries, step)
+
+
+def _as_written(probabilities: np.ndarray) -> np.ndarray:
+  """With nine digits, which give the float32 back. The report is of them, as others read them."""
+  return np.array([[float(f"{p:.9g}") for p in row] for row in probabilities])
 
 
 def _entries(
   task: LabeledTask,
   encoded: Encoded,
   labels: list[dict[str, Any]],
-  probabilities: list[list[float]],
+  probabilities: np.ndarray,
   data_dir: str,
 ) -> list[dict[str, Any]]:
   """The lines of dev_predictions.jsonl."""
@@ -237,7 +241,7 @@ def _entries(
       "where": location.removeprefix(prefix),
       "text": _text(task, encoded, n),
       **labels[n],
-      "probabilities": probabilities[n],
+      "probabilities": probabilities[n].tolist(),
     }
     for n, location in enumerate(encoded.locations)
   ]

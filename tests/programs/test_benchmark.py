@@ -221,7 +221,7 @@ def test_peers_take_turns(config, glue, monkeypatch):
     assert values["step", f"time of a step, beside {name}"] == 1
   # Eight batches of the peer in 0.5 s, one of ours.
   assert values["finetuning", "cola training, transformers, batches by length"] == 8 * 32 / 0.5
-  assert values["finetuning", "beside transformers"] == 1 / 8
+  assert values["finetuning", "with auxiliary loss, beside transformers"] == 1 / 8
 
 
 def test_peers_have_no_lstm(config):

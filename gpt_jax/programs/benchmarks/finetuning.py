@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import statistics
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -11,19 +12,16 @@ import numpy as np
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, Outputs, make_heads
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.benchmarks import timing
 from gpt_jax.programs.benchmarks.peers.finetuning import BATCHES, finetuning_steps
 from gpt_jax.programs.benchmarks.timing import Measured
-from gpt_jax.programs.benchmarks.training import TOTAL_STEPS
+from gpt_jax.programs.benchmarks.training import our_step, trainer_with
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import LabeledTask, find
-from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.trainer import Trainer
 
 FINETUNING_BATCH = 32  # examples
 
@@ -55,44 +53,36 @@ def finetuning(
 
 def _packing(config: PretrainConfig, task: LabeledTask, encoded: Encoded) -> Measured:
   """Training with the auxiliary loss and evaluation of one batch, packed and padded in turns."""
-  model = ModelConfig(config.trunk, (LanguageHead(0.5), *make_heads([task.head]))).build()
-  packed, trainer = _packed(config, encoded), _trainer(config, model, encoded)
-  state = trainer.init(0)
+  packed, heads = _packed(config, encoded), (LanguageHead(0.5), *make_heads([task.head]))
   padded = one_sequence_per_row(packed, int(encoded.lengths.max()))
-  batches = {"packed": trainer.to_device(packed), "padded": trainer.to_device(padded)}
+  batches = {"packed": packed, "padded": padded}
+  trainer = trainer_with(config, heads, packed)
+  model, params = ModelConfig(config.trunk, heads).build(), trainer.init(0).params
 
   @jax.jit
   def scores(params, batch):
-    outputs = model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))
-    return cast(Outputs, outputs).heads[1]
+    return cast(Outputs, model.apply({"params": params}, batch)).heads[1]
 
-  def training(layout):
-    nonlocal state
-    state, metrics = trainer.step(state, batches[layout], 0)
-    return metrics["loss"]
-
-  def evaluation(layout):
-    return scores(state.params, batches[layout])
-
-  for work in (training, evaluation):
-    calls: dict[str, Any] = {layout: functools.partial(work, layout) for layout in batches}
-    times = timing.in_turns(calls)
-    name = f"{task.name} {work.__name__}"
+  work: dict[str, Callable[[Batch], Callable[[], Any]]] = {
+    "training": functools.partial(our_step, trainer),
+    "evaluation": lambda batch: functools.partial(scores, params, jax.device_put(batch)),
+  }
+  for what, prepare in work.items():
+    times = timing.in_turns({layout: prepare(batch) for layout, batch in batches.items()})
     for layout, batch in batches.items():
-      shape = " x ".join(map(str, batch.rows.inputs.shape[1:]))
+      shape = " x ".join(map(str, batch.rows.inputs.shape))
       rate = FINETUNING_BATCH / statistics.median(times[layout])
-      yield f"{name}, {layout} to {shape}", rate, "examples/s"
-    yield f"{name}, packed", timing.ratio(times["padded"], times["packed"]), "times as fast"
+      yield f"{task.name} {what}, {layout} to {shape}", rate, "examples/s"
+    faster = timing.ratio(times["padded"], times["packed"])
+    yield f"{task.name} {what}, packed", faster, "times as fast"
 
 
 def _beside_transformers(config: PretrainConfig, task: LabeledTask, encoded: Encoded) -> Measured:
   """Training with the paper's auxiliary loss, and without it as transformers does, in turns."""
+  batch, head = _packed(config, encoded), make_heads([task.head])
   calls: dict[str, Any] = {}
-  for name, language in (("with", (LanguageHead(0.5),)), ("without", ())):
-    model = ModelConfig(config.trunk, (*language, *make_heads([task.head]))).build()
-    trainer = _trainer(config, model, encoded)
-    batch = trainer.to_device(_packed(config, encoded))
-    calls[name] = _Steps(trainer, batch)
+  for name, heads in (("with", (LanguageHead(0.5), *head)), ("without", head)):
+    calls[name] = our_step(trainer_with(config, heads, batch), batch)
   calls["transformers"] = finetuning_steps(config.trunk, encoded, FINETUNING_BATCH)
   times = timing.in_turns(calls)
   theirs = [duration / BATCHES for duration in times.pop("transformers")]
@@ -101,35 +91,13 @@ def _beside_transformers(config: PretrainConfig, task: LabeledTask, encoded: Enc
   for name, ours in times.items():
     rate = FINETUNING_BATCH / statistics.median(ours)
     yield f"{task.name} training, packed, {name} auxiliary loss", rate, "examples/s"
-    yield "beside transformers", timing.ratio(theirs, ours), "times as fast"
-
-
-class _Steps:
-  """Training steps on one batch; a call makes one, and gives its loss."""
-
-  def __init__(self, trainer: Trainer, batch: Any):
-    self._trainer, self._batch, self._state = trainer, batch, trainer.init(0)
-
-  def __call__(self) -> Any:
-    self._state, metrics = self._trainer.step(self._state, self._batch, 0)
-    return metrics["loss"]
+    faster = timing.ratio(theirs, ours)
+    yield f"{name} auxiliary loss, beside transformers", faster, "times as fast"
 
 
 def _packed(config: PretrainConfig, encoded: Encoded) -> Batch:
   row_multiple = make_mesh(config.mesh).size
   return PackedBatches(encoded, FINETUNING_BATCH, seed=0, epochs=1, row_multiple=row_multiple)(0)
-
-
-def _trainer(config: PretrainConfig, model: Any, encoded: Encoded) -> Trainer:
-  return Trainer.build(
-    model,
-    model_loss(model),
-    _packed(config, encoded),
-    make_optimizer(config.optim, TOTAL_STEPS),
-    make_mesh(config.mesh),
-    rules=config.trunk.TENSOR_PARALLEL,
-    fsdp=config.mesh.fsdp,
-  )
 
 
 def one_sequence_per_row(batch: Batch, length: int) -> Batch:

@@ -15,7 +15,7 @@ from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import prepare
 from gpt_jax.programs.benchmarks import timing
 from gpt_jax.programs.benchmarks.timing import Measured
-from gpt_jax.programs.benchmarks.training import our_step
+from gpt_jax.programs.benchmarks.training import benchmark_trainer, our_step, random_batch
 from gpt_jax.programs.pretrain import PretrainConfig
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)  # tokens of a row; one row a device
@@ -35,6 +35,10 @@ def growth(config: PretrainConfig) -> Measured:
     widths = [heads * size for heads in _parts(trunk.heads)]
     yield from _along("width {:,}", widths, lambda n: _with(config, width=n, heads=n // size))
   yield from _preparation()
+
+
+def _step(config: PretrainConfig) -> Callable[[], Any]:
+  return our_step(benchmark_trainer(config), random_batch(config))
 
 
 def _parts(whole: int) -> list[int]:
@@ -58,9 +62,7 @@ def _with(config: PretrainConfig, **sizes: int) -> PretrainConfig:
 
 
 def _along(name: str, sizes: Iterable[int], resized: Callable[[int], PretrainConfig]) -> Measured:
-  steps: dict[str, Callable[[], Any]] = {
-    name.format(size): our_step(resized(size)) for size in sizes
-  }
+  steps: dict[str, Callable[[], Any]] = {name.format(size): _step(resized(size)) for size in sizes}
   for size, times in timing.in_turns(steps).items():
     yield f"step, {size}", statistics.median(times), "s"
 

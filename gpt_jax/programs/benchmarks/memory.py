@@ -12,18 +12,15 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Labels
 from gpt_jax.config import from_json, to_json
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import ModelConfig, make_heads
-from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel.memory import bytes_needed, in_use
 from gpt_jax.parallel.memory import peak as peak_of
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.benchmarks.timing import Measured
-from gpt_jax.programs.benchmarks.training import TOTAL_STEPS
+from gpt_jax.programs.benchmarks.training import random_batch, trainer_with
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.trainer import Trainer
 
 STEPS = 10
@@ -99,26 +96,12 @@ def measure(config: PretrainConfig, kind: str) -> dict[str, float]:
 
 def _trainer(config: PretrainConfig, kind: str) -> tuple[Trainer, Batch]:
   """A trainer at the config's shapes, and a batch of random ids."""
-  size, length = config.data.batch_size, config.data.length
-  rng = np.random.default_rng(0)
-  ids = rng.integers(config.trunk.vocab_size, size=(size, length + 1), dtype=np.int32)
-  batch, spec = causal_batch(ids), ModelConfig(config.trunk)
+  batch = random_batch(config)
+  heads: list[Any] = [LanguageHead()]
   if kind == "fine-tuning":
-    batch = batch._replace(labels=_labels(size, length, config.train.parts))
-    head: dict[str, Any] = {"type": "classify", "num_classes": 2}
-    spec = ModelConfig(config.trunk, (LanguageHead(0.5), *make_heads([head])))
-  model, mesh = spec.build(config.train.remat), make_mesh(config.mesh)
-  trainer = Trainer.build(
-    model,
-    model_loss(model),
-    batch,
-    make_optimizer(config.optim, TOTAL_STEPS),
-    mesh,
-    rules=config.trunk.TENSOR_PARALLEL,
-    fsdp=config.mesh.fsdp,
-    microbatches=config.train.parts,
-  )
-  return trainer, batch
+    labels = _labels(config.data.batch_size, config.data.length, config.train.parts)
+    batch, heads = batch._replace(labels=labels), [LanguageHead(0.5), ClassifyHead()]
+  return trainer_with(config, heads, batch), batch
 
 
 def _labels(size: int, length: int, microbatches: int) -> Labels:

@@ -2,7 +2,7 @@
 
 import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +22,7 @@ from gpt_jax.programs.benchmarks.peers.training import training_steps
 from gpt_jax.programs.benchmarks.timing import Measured
 from gpt_jax.programs.pretrain import PretrainConfig, make_trainer
 from gpt_jax.training.flops import mfu
+from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.trainer import Trainer
 
 TOTAL_STEPS = 10_000  # of the schedule; no run is that long
@@ -37,7 +38,7 @@ def training(config: PretrainConfig, peers: bool = False) -> Measured:
   trainer = benchmark_trainer(config)
   products = matrix_products(config, trainer.mesh.size)
   dtypes = tuple(dict.fromkeys(("float32", config.trunk.dtype)))
-  calls: dict[str, Callable[[], Any]] = {"ours": our_step(config, trainer)}
+  calls: dict[str, Callable[[], Any]] = {"ours": our_step(trainer, random_batch(config))}
   for dtype, (number, product) in itertools.product(dtypes, enumerate(products)):
     calls[f"{dtype} {number}"] = _multiplication(dtype, product)
   theirs = {}
@@ -85,14 +86,13 @@ def random_batch(config: PretrainConfig) -> Batch:
   return causal_batch(ids)
 
 
-def our_step(config: PretrainConfig, trainer: Trainer | None = None) -> Callable[[], jax.Array]:
-  """A training step on random tokens, which gives its loss; `trainer`: the config's."""
-  trainer = trainer or benchmark_trainer(config)
-  state, batch = trainer.init(config.train.seed), trainer.to_device(random_batch(config))
+def our_step(trainer: Trainer, batch: Batch) -> Callable[[], jax.Array]:
+  """A training step on a batch, always the same one; it gives the loss."""
+  state, on_device = trainer.init(0), trainer.to_device(batch)
 
   def step():
     nonlocal state
-    state, metrics = trainer.step(state, batch, config.train.seed)
+    state, metrics = trainer.step(state, on_device, 0)
     return metrics["loss"]
 
   return step
@@ -150,6 +150,22 @@ def _multiplication(dtype: str, product: Product) -> Callable[[], jax.Array]:
   left, right = (jnp.full(shape, 0.5, dtype) for shape in (product.left, product.right))
   multiply = jax.jit(lambda a, b: jnp.einsum(product.einsum, a, b))
   return lambda: multiply(left, right)
+
+
+def trainer_with(config: PretrainConfig, heads: Sequence[Any], example: Batch) -> Trainer:
+  """The config's trunk under heads of its own; `example`: a batch with what they need."""
+  model = ModelConfig(config.trunk, tuple(heads)).build(config.train.remat)
+  return Trainer.build(
+    model,
+    model_loss(model),
+    example,
+    make_optimizer(config.optim, TOTAL_STEPS),
+    make_mesh(config.mesh),
+    rules=config.trunk.TENSOR_PARALLEL,
+    fsdp=config.mesh.fsdp,
+    microbatches=config.train.parts,
+    scales_loss=config.trunk.dtype == "float16",
+  )
 
 
 def benchmark_trainer(config: PretrainConfig) -> Trainer:

@@ -2,5 +2,6 @@
 write it.
 
 plain_gpt: a GPT in PyTorch; training: its training step and transformers'; finetuning: a
-classifier of transformers on padded batches; generation: transformers' with its cache.
+classifier of transformers on padded batches; generation: transformers' with its cache; packages,
+transformers_model, update: what they share.
 """

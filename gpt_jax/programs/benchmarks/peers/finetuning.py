@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.programs.benchmarks.peers.packages import check_trunk, find_device, import_packages
+from gpt_jax.programs.benchmarks.peers.transformers_model import kind_of, transformers_model
+from gpt_jax.programs.benchmarks.peers.update import updates
 from gpt_jax.tasks.encoding import Encoded
 
 BATCHES = 8  # whose lengths differ
@@ -26,21 +28,12 @@ def finetuning_steps(trunk: Any, encoded: Encoded, batch: int) -> Callable[[], N
   Raises:
     InputError: missing packages, or a trunk that peers do not have.
   """
-  torch, transformers = import_packages()
+  torch = import_packages().torch
   from transformers.trainer_pt_utils import LengthGroupedSampler
 
-  trunk, device = check_trunk(trunk), find_device(torch)
-  kind = "GPT2" if trunk.norm == "pre" else "OpenAIGPT"
-  config = getattr(transformers, f"{kind}Config")(
-    vocab_size=trunk.vocab_size,
-    n_positions=trunk.context,
-    n_embd=trunk.width,
-    n_layer=trunk.layers,
-    n_head=trunk.heads,
-    pad_token_id=0,
-  )
-  model = getattr(transformers, f"{kind}ForSequenceClassification")(config).to(device).train()
-  optimizer = torch.optim.AdamW(model.parameters(), lr=6.25e-5, weight_decay=0.01, fused=True)
+  trunk, device = check_trunk(trunk), find_device()
+  model = transformers_model(trunk, kind_of(trunk), "ForSequenceClassification", pad_token_id=0)
+  update = updates(model.train(), 6.25e-5)
   lengths = encoded.lengths.reshape(-1).tolist()
   order = list(LengthGroupedSampler(batch, lengths=lengths))
   batches = [order[first : first + batch] for first in range(0, len(order), batch)]
@@ -54,12 +47,7 @@ def finetuning_steps(trunk: Any, encoded: Encoded, batch: int) -> Callable[[], N
     # Which tokens these are does not matter; 0 would be padding.
     ids = torch.where(mask, torch.randint(1, trunk.vocab_size, mask.shape, device=device), 0)
     labels = torch.randint(2, (len(rows),), device=device)
-    loss = model(input_ids=ids, attention_mask=mask.long(), labels=labels).loss
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    loss.item()  # waits for the device
+    update(model(input_ids=ids, attention_mask=mask.long(), labels=labels).loss)
 
   def steps() -> None:
     for rows in itertools.islice(in_any_order, BATCHES):

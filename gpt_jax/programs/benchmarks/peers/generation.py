@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from gpt_jax.programs.benchmarks.peers.packages import check_trunk, find_device, import_packages
+from gpt_jax.programs.benchmarks.peers.packages import check_trunk, import_packages
+from gpt_jax.programs.benchmarks.peers.transformers_model import transformers_model
 
 
 def generator(trunk: Any, prompt: int) -> Callable[[int, int], None]:
@@ -12,19 +13,12 @@ def generator(trunk: Any, prompt: int) -> Callable[[int, int], None]:
   Raises:
     InputError: missing packages, or a trunk that peers do not have.
   """
-  torch, transformers = import_packages()
-  trunk, device = check_trunk(trunk), find_device(torch)
-  config = transformers.GPT2Config(
-    vocab_size=trunk.vocab_size,
-    n_positions=trunk.context,
-    n_embd=trunk.width,
-    n_layer=trunk.layers,
-    n_head=trunk.heads,
-  )
-  model = transformers.GPT2LMHeadModel(config).to(device).eval()
+  torch = import_packages().torch
+  # OpenAIGPT has no cache.
+  model = transformers_model(check_trunk(trunk), "GPT2", "LMHeadModel").eval()
 
   def generate(batch: int, new: int) -> None:
-    ids = torch.tensor([list(range(i, i + prompt)) for i in range(batch)], device=device)
+    ids = torch.tensor([list(range(i, i + prompt)) for i in range(batch)], device=model.device)
     with torch.inference_mode():
       model.generate(
         ids,

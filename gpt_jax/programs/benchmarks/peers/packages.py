@@ -1,4 +1,4 @@
-"""The packages of the peers, which are optional."""
+"""The packages of the peers, which are optional, and what they can do here."""
 
 from typing import Any, NamedTuple
 
@@ -36,6 +36,6 @@ def check_trunk(trunk: Any) -> TransformerConfig:
   return trunk
 
 
-def find_device(torch: Any) -> str:
+def find_device() -> str:
   """The device that torch computes on: that of JAX, if torch can use it."""
-  return "cuda" if torch.cuda.is_available() else "cpu"
+  return "cuda" if import_packages().torch.cuda.is_available() else "cpu"

@@ -7,6 +7,8 @@ from typing import Any
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.benchmarks.peers.packages import check_trunk, find_device, import_packages
 from gpt_jax.programs.benchmarks.peers.plain_gpt import plain_gpt
+from gpt_jax.programs.benchmarks.peers.transformers_model import kind_of, transformers_model
+from gpt_jax.programs.benchmarks.peers.update import updates
 
 
 def training_steps(trunk: Any, batch: int, length: int) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -33,9 +35,9 @@ def _step(
   model: Any, trunk: TransformerConfig, batch: int, length: int, compiled: bool, mixed: bool
 ) -> Callable[[], None]:
   torch = import_packages().torch
-  device = find_device(torch)
+  device = find_device()
   model = model.to(device).train()
-  optimizer = torch.optim.AdamW(model.parameters(), lr=2.5e-4, weight_decay=0.01, fused=True)
+  update = updates(model, 2.5e-4)
   rows = torch.randint(trunk.vocab_size, (batch, length + 1), device=device)
   ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
   forward = torch.compile(model) if compiled else model
@@ -43,32 +45,24 @@ def _step(
   def step() -> None:
     with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
       loss = forward(ids, targets)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    loss.item()  # waits for the device
+    update(loss)
 
   return step
 
 
 def _transformers(trunk: TransformerConfig) -> Any:
   """GPT-1 or, for pre-norm, GPT-2 of transformers: (ids, targets) -> mean cross-entropy."""
-  transformers = import_packages().transformers
+  import_packages()
   from torch import nn
 
-  kind = "GPT2" if trunk.norm == "pre" else "OpenAIGPT"
-  config = getattr(transformers, f"{kind}Config")(
-    vocab_size=trunk.vocab_size,
-    n_positions=trunk.context,
-    n_embd=trunk.width,
-    n_layer=trunk.layers,
-    n_head=trunk.heads,
+  model = transformers_model(
+    trunk,
+    kind_of(trunk),
+    "LMHeadModel",
     resid_pdrop=trunk.residual_dropout,
     attn_pdrop=trunk.attention_dropout,
     embd_pdrop=trunk.embedding_dropout,
   )
-  model = getattr(transformers, f"{kind}LMHeadModel")(config)
 
   class Loss(nn.Module):
     def __init__(self):
