@@ -33,6 +33,7 @@ flags.disclaim_key_flags()
 FLAGS = flags.FLAGS
 # Libraries put the text of a full disk's OSError into exceptions of their own.
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _TEXTS = ("coordinator",)  # flags that may hold :// without being a path
 _RENAMED = {  # names of version 0.1
   "data_dir": "data",
@@ -166,6 +167,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   try:
     argv = _with_flag_name(sys.argv, positional) if positional else sys.argv
     if _parse(argv, main.__globals__["__doc__"], positional):
+      _use_huge_pages()
       _tune_malloc()
       warnings.formatwarning = _format_warning
       _set_up_jax()
@@ -441,16 +443,38 @@ def _catch_interrupts() -> None:
     sys.unraisablehook = interrupt_again
 
 
+def _use_huge_pages() -> None:
+  """Starts this command again where memory comes in pages of 2 MB to those who ask for it.
+
+  glibc asks for it only where the environment says so from the start. With pages of 4 kB a training
+  step of GPT-1's size takes 6 % longer on a CPU, and now and then twice as long.
+  """
+  tunables = os.environ.get("GLIBC_TUNABLES", "")
+  too_late = "glibc.malloc.hugetlb" in tunables or "jax" in sys.modules
+  if too_late or _glibc() is None or not sys.executable:
+    return
+  with contextlib.suppress(OSError), open(_HUGE_PAGES, encoding="ascii") as file:
+    if "[madvise]" in file.read():
+      os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, (tunables, "glibc.malloc.hugetlb=1")))
+      os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def _tune_malloc() -> None:
   """Makes glibc keep freed memory: page faults would take a quarter of a training step on a CPU."""
-  libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-  if libc is None or not hasattr(libc, "gnu_get_libc_version"):
+  libc = _glibc()
+  if libc is None:
     return
   m_arena_max, m_mmap_max, m_trim_threshold, m_top_pad = -8, -4, -1, -2  # malloc.h
   libc.mallopt(m_arena_max, 1)
   libc.mallopt(m_mmap_max, 0)
   libc.mallopt(m_trim_threshold, -1)
   libc.mallopt(m_top_pad, 64 << 20)
+
+
+def _glibc() -> ctypes.CDLL | None:
+  """The C library where it is glibc."""
+  libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+  return libc if hasattr(libc, "gnu_get_libc_version") else None
 
 
 def _set_up_jax() -> None:

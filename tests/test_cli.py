@@ -64,7 +64,7 @@ def launch(monkeypatch, capsys):
   def call(program, *arguments):
     before = set(flags.FLAGS)
     monkeypatch.setattr(sys, "argv", [program, *arguments])
-    for of_the_process in ("_catch_interrupts", "_tune_malloc"):
+    for of_the_process in ("_catch_interrupts", "_use_huge_pages", "_tune_malloc"):
       monkeypatch.setattr(command_line, of_the_process, lambda: None)
     try:
       runpy.run_path(str(ROOT / "launch" / f"{program}.py"), run_name="__main__")

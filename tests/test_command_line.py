@@ -365,3 +365,52 @@ def test_every_program_has_help():
     assert "--verbosity" not in done.stdout, (
       f"{script.name} imports more than it needs before main()"
     )
+
+
+HUGE = """import os, sys
+import command_line
+from absl import flags
+
+flags.DEFINE_string("fail", "", "how to end")
+
+def main():
+  print(os.environ.get("GLIBC_TUNABLES"), os.getpid(), sys.argv[1:])
+
+if "IMPORTED" in os.environ:
+  import jax
+command_line._HUGE_PAGES = sys.argv[0] + ".pages"
+print("begun", flush=True)
+command_line.run(main)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
+@pytest.mark.parametrize(
+  "pages, before, after, starts",
+  [
+    ("always [madvise] never", {}, "glibc.malloc.hugetlb=1", 2),
+    ("always [madvise] never", {"GLIBC_TUNABLES": "a=1"}, "a=1:glibc.malloc.hugetlb=1", 2),
+    (
+      "always [madvise] never",
+      {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},
+      "glibc.malloc.hugetlb=0",
+      1,
+    ),
+    ("always [madvise] never", {"IMPORTED": "1"}, "None", 1),
+    ("[always] madvise never", {}, "None", 1),
+    (None, {}, "None", 1),
+  ],
+)
+def test_commands_get_huge_pages_where_they_are_offered(tmp_path, pages, before, after, starts):
+  """At most one more start of the same process, with the same arguments."""
+  script = tmp_path / "huge.py"
+  script.write_text(HUGE)
+  if pages is not None:
+    (tmp_path / "huge.py.pages").write_text(pages)
+  env = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+  env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "launch")]), **before}
+  process = subprocess.Popen(
+    [sys.executable, script, "--fail=a b"], env=env, stdout=subprocess.PIPE, text=True
+  )
+  out = process.communicate()[0]
+  assert out == "begun\n" * starts + f"{after} {process.pid} ['--fail=a b']\n"

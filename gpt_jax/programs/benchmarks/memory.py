@@ -24,11 +24,11 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.trainer import Trainer
 
 STEPS = 10
-# As launch/command_line.py tunes glibc: freed memory is kept.
-_KEEP = {
-  "GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:"
-  "glibc.malloc.trim_threshold=18446744073709551615:glibc.malloc.top_pad=67108864"
-}
+# As launch/command_line.py tunes glibc: freed memory is kept, and comes in huge pages.
+_KEEP = (
+  "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold="
+  "18446744073709551615:glibc.malloc.top_pad=67108864:glibc.malloc.hugetlb=1"
+)
 _CHILD = "import sys; from gpt_jax.programs.benchmarks import memory; memory.report(*sys.argv[1:])"
 
 
@@ -46,8 +46,8 @@ def memory(config: PretrainConfig) -> Measured:
   if not peak_of(jax.devices()):  # this system does not tell
     return
   for kind in ("pre-training", "fine-tuning"):
-    yield from _rows(kind, _in_a_process(config, kind, {}))
-    kept = _in_a_process(config, kind, _KEEP)
+    yield from _rows(kind, _in_a_process(config, kind, tunables=""))
+    kept = _in_a_process(config, kind, tunables=_KEEP)
     yield f"{kind}, peak where freed memory is kept", kept["peak"] / 1e9, "GB"
 
 
@@ -61,13 +61,13 @@ def _rows(kind: str, sizes: dict[str, float]) -> Measured:
   yield f"{kind}, planned over peak", whole, "%"
 
 
-def _in_a_process(config: PretrainConfig, kind: str, tuning: dict[str, str]) -> dict[str, float]:
+def _in_a_process(config: PretrainConfig, kind: str, tunables: str) -> dict[str, float]:
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "config.json")
     with open(path, "w", encoding="utf-8") as file:
       json.dump(to_json(config), file)
     command = [sys.executable, "-c", _CHILD, path, kind]
-    env = {**os.environ, **tuning}
+    env = {**os.environ, "GLIBC_TUNABLES": tunables}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
   if done.returncode:
     raise RuntimeError(done.stderr)
