@@ -50,7 +50,7 @@ def plan_training(
     batch_size: what microbatches divide.
     smaller: see check_fits.
     chooses: whether a trainer with more microbatches, with which a step fits, may take its place.
-    limit: bytes of memory that there are; 0: those of this machine.
+    limit: bytes of memory that each process has; 0: the least that one of them has.
 
   Returns:
     The trainer of the run, and what it takes.
@@ -85,8 +85,8 @@ def fit_into_memory(
 ) -> tuple[int, Forecast]:
   """The number of microbatches that a run trains with, and its forecast.
 
-  Several processes keep the number as configured: each has memory of its own, and all must compile
-  the same programs.
+  Several processes come to the same answer, by compiling the same programs: what is needed is that
+  of the process that needs most, and the limit is that of the one that has least.
 
   Args:
     forecast, peak, counts, remat, smaller, platform: see check_fits.
@@ -97,7 +97,7 @@ def fit_into_memory(
   """
   platform = platform or jax.devices()[0].platform
   choice = None
-  if chooses and forecast.limit and jax.process_count() == 1:
+  if chooses and forecast.limit:
     choice = _with_reserve(functools.partial(peak, remat=remat), forecast, counts, platform)
   if choice is None:
     check_fits(forecast, peak, counts, remat, smaller, platform)
@@ -140,11 +140,8 @@ def check_fits(
     f"a training step needs {gigabytes(forecast.memory)} of memory, and {owner} "
     f"{gigabytes(forecast.limit)}"
   )
-  found = None
-  # Processes that compile different programs would wait for each other.
-  if jax.process_count() == 1:
-    policies = stricter_policies(remat, platform)
-    found = settings_that_fit(peak, forecast.memory, forecast.limit, counts, policies)
+  policies = stricter_policies(remat, platform)
+  found = settings_that_fit(peak, forecast.memory, forecast.limit, counts, policies)
   if found is not None:
     fields, then = found
     flags = " ".join(f"--config.{name}={value}" for name, value in fields.items())

@@ -17,6 +17,7 @@ from gpt_jax.parallel import memory
 from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import local_part, to_device
+from gpt_jax.parallel.processes import largest, smallest
 from gpt_jax.training.chips import find_chip
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.hooks import Hook
@@ -153,17 +154,18 @@ class Trainer:
       moved = bytes_moved(compiled.as_text())
       bounds = chip.bounds(flops / self.mesh.size, traffic, moved)
     source = "roofline" if bounds else ""
-    needed, limit = self.memory_with(compiled), memory.limit(self.mesh.local_devices)
+    needed, limit = self.memory_with(compiled), smallest(memory.limit(self.mesh.local_devices))
     return Forecast(needed, limit, max(bounds.values(), default=0.0), source)
 
   def memory_with(self, compiled: jax.stages.Compiled) -> float:
     """Bytes at the peak of a program, with what is in use already; see Forecast.memory.
 
-    The state must not be on the devices yet, or it would count twice.
+    Of the process that needs most. The state must not be on the devices yet, or it would count
+    twice.
     """
     devices = self.mesh.local_devices
     together = len(devices) if devices[0].platform == "cpu" else 1
-    return memory.in_use(devices) + together * memory.bytes_needed(compiled)
+    return largest(memory.in_use(devices) + together * memory.bytes_needed(compiled))
 
   def local_part(self, batch: Any) -> Any:
     """The rows of a global host batch that this process provides."""

@@ -3,7 +3,11 @@
 import dataclasses
 import json
 import logging
+import os
 import re
+import socket
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -12,7 +16,7 @@ import pytest
 
 from gpt_jax.checkpoints.run_folder import claimed_config
 from gpt_jax.checkpoints.store import restore_params, saved_meta, saved_steps
-from gpt_jax.config import from_json, override_all
+from gpt_jax.config import from_json, override_all, to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
@@ -252,6 +256,65 @@ def test_the_chosen_number_fits(compiled_alone):
   assert chosen.microbatches > 1 and forecast.memory <= limit
   same, forecast = pretrain.plan_run(*arguments, chooses=True, limit=2 * whole.memory)
   assert same is trainer and forecast.fits
+
+
+PROCESS = """import dataclasses, sys
+import jax
+from gpt_jax.config import from_json
+from gpt_jax.parallel import memory
+from gpt_jax.programs import pretrain
+from gpt_jax.training.trainer import Trainer
+
+address, process, limit, needed, data, workdir = sys.argv[1:]
+jax.distributed.initialize(address, 2, int(process))
+memory.limit = lambda devices: float(limit)
+memory.in_use = lambda devices: 0.0
+memory.bytes_needed = lambda compiled: float(needed) / microbatches[-1]
+microbatches = []
+
+compile_step = Trainer.compile
+def compile_and_note(trainer, batch):
+  microbatches.append(trainer.microbatches)
+  return compile_step(trainer, batch)
+Trainer.compile = compile_and_note
+
+config = from_json(__import__("json").loads(sys.stdin.read()))
+pretrain.run(config, data, workdir)
+print(microbatches)
+"""
+
+
+def test_processes_agree_on_a_number(prepared, tmp_path):
+  """Of the least that one of them has, and the most that one of them needs."""
+  with socket.create_server(("127.0.0.1", 0)) as server:
+    address = f"127.0.0.1:{server.getsockname()[1]}"
+  trunk = dataclasses.replace(TRUNK, vocab_size=0)
+  config = dataclasses.replace(
+    CONFIG, trunk=trunk, train=dataclasses.replace(CONFIG.train, steps=2, microbatches=0)
+  )
+  env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": os.getcwd()}
+  processes = [
+    subprocess.Popen(
+      [sys.executable, "-c", PROCESS, address, str(i), *sizes, prepared, str(tmp_path / "run")],
+      env=env,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for i, sizes in enumerate((("1.2e9", "0.5e9"), ("0.6e9", "1e9")))
+  ]
+  for process in processes:
+    process.stdin.write(json.dumps(to_json(config)))
+    process.stdin.close()
+    process.stdin = None
+  ends = [process.communicate(timeout=300) for process in processes]
+  assert [process.returncode for process in processes] == [0, 0], ends
+  assert [out.splitlines()[-1] for out, _ in ends] == ["[1, 2]"] * 2
+  assert (
+    "microbatches 2, so that a step needs 0.50 GB, not 1.00 GB; there are 0.60 GB" in (ends[0][1])
+  )
+  assert claimed_config(str(tmp_path / "run")).train.microbatches == 2
 
 
 @pytest.fixture
