@@ -146,7 +146,9 @@ def test_adafactor_is_optaxs_on_the_matrices_of_the_released_code():
       found[name] = x.reshape(shape)
     return found
 
-  rate = lambda t: 0.01 * (20 / jnp.maximum(t, 20.0)) ** 0.5  # noqa: E731
+  def rate(t):
+    return 0.01 * (20 / jnp.maximum(t, 20.0)) ** 0.5
+
   rule, params = optax.adafactor(rate), matrices(zero_at_first())
   update, state = jax.jit(rule.update), rule.init(params)
   factored = {name for name, row in state[0].v_row.items() if row.size > 1}
