@@ -1,8 +1,10 @@
 """Evaluates a checkpoint: a language model on prepared text, a fine-tuned model on its task.
 
-Prints loss, perplexity and bits per byte for text; for a task its metrics and a table of classes.
+Prints loss, perplexity and bits per byte for text; for a task its metrics and a table of classes,
+and with --attack its metrics where the embeddings of each text are moved against its label.
 
 python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=test] [--task=mnli-mismatched]
+python launch/evaluate.py --checkpoint=DIR --data=DIR --attack=fgm --radius=0.5,1,2
 """
 
 from absl import flags
@@ -22,14 +24,26 @@ SPLIT = flags.DEFINE_string(
 TASK = flags.DEFINE_string(
   "task", DEFAULTS["task"], "evaluate a fine-tuned model on another task with the same labels"
 )
+ATTACK = flags.DEFINE_string(
+  "attack", DEFAULTS["attack"], "fgm: measure a fine-tuned model also under this attack"
+)
+RADIUS = flags.DEFINE_list(
+  "radius",
+  list(DEFAULTS["radius"]),
+  "of the attack: L2 norms of what is added to the embeddings of a sequence",
+)
 
 
 def main():
+  from gpt_jax.inference.attack import format_attack
   from gpt_jax.inference.dev_report import format_classes, format_labels
   from gpt_jax.programs import evaluate
 
-  metrics = evaluate.run(CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value)
+  metrics = evaluate.run(
+    CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value, ATTACK.value, RADIUS.value
+  )
   classes, labels = metrics.pop("classes", None), metrics.pop("labels", None)
+  attacked = metrics.pop("attack", None)
   width = max(13, *map(len, metrics))
   for name, value in metrics.items():
     number = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
@@ -38,6 +52,8 @@ def main():
     print(f"\n{format_classes(classes)}")
   if labels:
     print(f"\n{format_labels(labels)}")
+  if attacked:
+    print(f"\n{format_attack(metrics, attacked)}")
 
 
 if __name__ == "__main__":

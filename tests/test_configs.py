@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
 
 
-ARGUMENTS = {"finetune.py": ":cola", "gpt2.py": ":small"}
+ARGUMENTS = {"adversarial.py": ":fgm:cola", "finetune.py": ":cola", "gpt2.py": ":small"}
 
 
 def load(name, argument=None):

@@ -1,12 +1,15 @@
 """The loss of a model: the weighted sum of its heads' mean losses (eq. 1, eq. 5)."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.model import Model
+from gpt_jax.models.perturbation import perturbed
 from gpt_jax.ops.dropout import Key
 
 Denominators = dict[str, jax.Array]
@@ -37,33 +40,50 @@ class Loss(Protocol):
     ...
 
 
-def model_loss(model: Model) -> Loss:
+def model_loss(model: Model) -> "ModelLoss":
   """The Loss of a model; metrics are `loss`, and each head's where there are several."""
-  return _ModelLoss(model)
+  return ModelLoss(model, model.config.heads)
 
 
-class _ModelLoss:
-  def __init__(self, model: Model):
-    self._model = model
-    self._heads = model.config.heads
+class ModelLoss:
+  """The loss of some heads of a model.
+
+  Attributes:
+    model: the model.
+    heads: those whose losses are added up.
+  """
+
+  def __init__(self, model: Model, heads: Sequence[Head]):
+    self.model = model
+    self.heads = tuple(heads)
 
   def denominators(self, batch: Batch) -> Denominators:
-    return {head.scope: head.denominator(batch) for head in self._heads}
+    return {head.scope: head.denominator(batch) for head in self.heads}
 
-  def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
+  def __call__(
+    self,
+    params: Any,
+    batch: Batch,
+    key: Key | None,
+    denominators: Denominators | None = None,
+    perturbation: jax.Array | None = None,
+  ) -> tuple[jax.Array, dict[str, Mean]]:
+    """See Loss; perturbation: see perturbation.perturbed."""
     own = self.denominators(batch)
     denominators = own if denominators is None else denominators
-    states, outputs = self._model.apply({"params": params}, batch, key)
+    states, outputs = perturbed(self.model, params, batch, key, perturbation)
     total, metrics = jnp.float32(0), {}
-    for head, output in zip(self._heads, outputs, strict=True):
+    for head, output in zip(self.model.config.heads, outputs, strict=True):
+      if head not in self.heads:
+        continue
       with jax.named_scope("loss"), jax.named_scope(head.scope):
-        mean = head.loss(output, states, batch, self._model.num_tokens)
+        mean = head.loss(output, states, batch, self.model.num_tokens)
       metrics[head.metric] = mean
       # A term without anything to predict is 0.
       denominator = jnp.where(denominators[head.scope] > 0, denominators[head.scope], 1)
       total = total + head.weight * (mean.total / denominator)
-    if len(self._heads) == 1 and self._heads[0].weight == 1:
+    if len(self.heads) == 1 and self.heads[0].weight == 1:
       return total, {"loss": next(iter(metrics.values()))}
     # Scaled so that these Means add up over microbatches to the total, weighted by the first head.
-    first = self._heads[0].scope
+    first = self.heads[0].scope
     return total, {"loss": Mean(total * denominators[first], own[first]), **metrics}

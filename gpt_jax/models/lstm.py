@@ -138,7 +138,7 @@ class LSTM(nn.Module):
 
   def _run(self, inputs, positions, valid, state, table):
     with jax.named_scope("embedding"):
-      x = lookup(table, inputs, self.config.dtype)
+      x = self.perturb("embedded", lookup(table, inputs, self.config.dtype))
     gates = constrain(self.read(x), "data", None, None, "model")
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
     state, outputs = recur(self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state)

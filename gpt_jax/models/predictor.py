@@ -14,19 +14,28 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import OrderedBatches
 
 
-def make_predictor(model: Model, mesh: Mesh) -> Callable[..., Any]:
+def make_predictor(
+  model: Model, mesh: Mesh, predictions_of: Callable[[Any, Any], jax.Array] | None = None
+) -> Callable[..., Any]:
   """predict(params, examples, batch_size, done, few_shapes=False) -> predictions on every process.
 
   Predictions are in the examples' order: probabilities, float32 [N, K], or for a head that predicts
   each token a list of [t, K], one position per id of the example's sequence. done is called with
   the number of predicted examples after every batch; few_shapes is that of OrderedBatches.
+
+  Args:
+    predictions_of: (params, batch) -> the batch's predictions [N, ...] or [B, T, ...], in place of
+      those of the model's labeled head.
   """
   head = model.config.head
   index = model.config.heads.index(head)
 
   @jax.jit
   def batch_predictions(params, batch):
-    outputs = model.apply({"params": params}, jax.tree.map(lambda x: x[0], batch))
+    batch = jax.tree.map(lambda x: x[0], batch)
+    if predictions_of is not None:
+      return predictions_of(params, batch)
+    outputs = model.apply({"params": params}, batch)
     return head.decode(cast(Outputs, outputs).heads[index])
 
   def predict(

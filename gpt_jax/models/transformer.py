@@ -224,6 +224,7 @@ class Transformer(nn.Module):
         position_key = key.fold(c.layers + 1)
         position_table = dropout(position_table, c.embedding_dropout, position_key, sharded=False)
       x = x + lookup(constrain(position_table), positions, c.dtype)
+    x = self.perturb("embedded", x)  # see models.perturbation
     return constrain(x, "data"), table
 
 

@@ -28,6 +28,8 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
   def leaf_sharding(path, leaf) -> NamedSharding:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     spec = _find_rule(name, rules) if mesh.shape["model"] > 1 else P()
+    if len(spec) > leaf.ndim or leaf.size == 1:  # Adafactor's means over an axis, its placeholders
+      spec = P()
     axes = [*spec, *[None] * (leaf.ndim - len(spec))]
     for size, axis in zip(leaf.shape, axes, strict=True):
       if axis and size % mesh.shape[axis]:

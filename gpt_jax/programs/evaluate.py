@@ -1,22 +1,32 @@
 """Evaluates a language model on held-out text, or a fine-tuned model on its task."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.inference.attack import ATTACKS, LARGEST_RADIUS, make_attacked_predictor
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
+from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.multi_label import MultiLabelTask
-from gpt_jax.tasks.task import find
+from gpt_jax.tasks.task import LabeledTask, find
 
 
-def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str, Any]:
+def run(
+  checkpoint: str,
+  data: str,
+  split: str = "",
+  task: str = "",
+  attack: str = "",
+  radius: Sequence[float | str] = (),
+) -> dict[str, Any]:
   """Evaluates a checkpoint on a whole split.
 
   Args:
@@ -26,19 +36,29 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
     split: "train" or "valid" of text, by default "valid"; "train", "dev" or "test" of a task, by
       default "dev".
     task: for a fine-tuned model, another task with the same labels, such as mnli-mismatched.
+    attack: "fgm": measure a fine-tuned model also under attack, see inference.attack; "": no.
+    radius: those of the attack, L2 norms of what is added to a sequence's embeddings.
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
     byte, in windows of the training length. Task: the number of examples, loss in nats, the
     task's metrics, for a classification task "classes", a class_report, and for a multi-label task
-    "labels", the metrics of each label.
+    "labels", the metrics of each label. With an attack "attack": for each radius the loss and the
+    metrics, and "radius".
 
   Raises:
-    InputError: a missing checkpoint or data, data of another vocabulary, or unlabeled examples.
+    InputError: a missing checkpoint or data, data of another vocabulary, unlabeled examples, or an
+      attack without radii or on a language model.
   """
+  radii = _radii(attack, radius)
   loaded = load_model(checkpoint)
   if loaded.task:
-    return _on_task(loaded, data, split or "dev", task)
+    return _on_task(loaded, data, split or "dev", task, radii)
+  if attack:
+    raise InputError(
+      f"--attack={attack}: {checkpoint} is a language model without a head; an attack is on the "
+      "labels of a fine-tuned model"
+    )
   if task:
     raise InputError(
       f"--task={task}: {checkpoint} is a language model without a head; "
@@ -47,7 +67,28 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
   return _on_text(loaded, data, split or "valid")
 
 
-def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, Any]:
+def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
+  """The numbers. Raises InputError at an unknown attack, and at what is no radius."""
+  if attack and attack not in ATTACKS:
+    raise InputError(f"--attack={attack}: must be {' or '.join(ATTACKS)}")
+  if bool(attack) != bool(radius):
+    raise InputError("--attack and --radius: give both, e.g. --attack=fgm --radius=0.5,1,2")
+  radii = []
+  for text in radius:
+    try:
+      radii.append(float(text))
+    except ValueError:
+      radii.append(0.0)
+    if not 0 < radii[-1] <= LARGEST_RADIUS:
+      raise InputError(
+        f"--radius: {str(text)[:200]!r} must be a number above 0, at most {LARGEST_RADIUS:,.0f}"
+      )
+  return radii
+
+
+def _on_task(
+  loaded: LoadedModel, data_dir: str, split: str, name: str, radii: Sequence[float]
+) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
   task = find(name) if name else own
@@ -68,6 +109,25 @@ def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[
     measures["classes"] = class_report(task.labels, predictions, classes)
   elif isinstance(task, MultiLabelTask):
     measures["labels"] = task.report(predictions, encoded.truth)
+  if radii:
+    measures["attack"] = _under_attack(loaded, task, encoded, radii)
+  return measures
+
+
+def _under_attack(
+  loaded: LoadedModel, task: LabeledTask, encoded: Encoded, radii: Sequence[float]
+) -> list[dict[str, float]]:
+  """The loss and the metrics of the task at each radius."""
+  mesh = make_mesh(MeshConfig())
+  predict = make_attacked_predictor(loaded.model, mesh, radii)
+  predictions = predict(replicate(loaded.params, mesh), encoded, 32)
+  measures = []
+  for i, radius in enumerate(radii):
+    if isinstance(predictions, list):  # of each token
+      at_radius: Any = [values[:, i] for values in predictions]
+    else:
+      at_radius = predictions[:, i]
+    measures.append({"radius": radius, **task_measures(task, at_radius, encoded.truth)})
   return measures
 
 

@@ -56,6 +56,7 @@ from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
+from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
 from gpt_jax.training.fitting import plan_training
@@ -114,6 +115,9 @@ class FinetuneConfig:
   )
   label_smoothing: float = option(
     0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
+  )
+  adversarial: Any = option(
+    None, "adversarial training: FGM, VirtualAdversarial or FreeLB (training/adversarial.py)"
   )
   patience: int = option(
     0, "stop after so many evaluations without a better primary metric; 0: never", low=0
@@ -475,7 +479,7 @@ def make_trainer(
   )
   return Trainer.build(
     model,
-    model_loss(model),
+    adversarial_loss(model_loss(model), config.adversarial),
     batches(0),
     make_optimizer(config.optim, total_steps(config, train_set), frozen, layerwise),
     mesh,

@@ -1,6 +1,4 @@
-"""Optimizers: OpenAI's Adam (`openai/opt.py`) or optax's AdamW, clipping, freezing and views of
-stacked parameters.
-"""
+"""Optimizers: an update rule, its schedule, and which parameters train when."""
 
 import dataclasses
 import functools
@@ -21,19 +19,19 @@ from gpt_jax.training.layerwise import (
   scale_by_path,
   zero_waiting,
 )
-from gpt_jax.training.schedules import make_schedule, warmup_length
-
-NOT_DECAYED = ("bias", "scale", "gain")
-
-# Parameters that hold several matrices side by side: pattern of the path, and the axis that
-# enumerates them. `qkv/kernel` is [D, 3, H, K]; the LSTM's `read/kernel` [D, 4, U] and
-# `recur/kernel` [U, 4, U] hold its four gates.
-STACKED = (
-  (r"(^|/)qkv/kernel$", 1),
-  (r"(^|/)qkv/bias$", 0),
-  (r"(^|/)(read|recur)/kernel$", 1),
-  (r"(^|/)read/bias$", 0),
+from gpt_jax.training.schedules import SHAPES, make_schedule, warmup_length
+from gpt_jax.training.update_rules import (
+  adafactor,
+  bert_adam,
+  clip_by_global_norm,
+  decayed,
+  fairseq_adam,
+  lamb,
+  openai_adam,
 )
+
+# Rules that are still to be multiplied by the learning rate.
+_SCALED = {"openai": openai_adam, "bert": bert_adam, "fairseq": fairseq_adam, "lamb": lamb}
 
 
 @register("optimizer")
@@ -47,13 +45,16 @@ class OptimConfig:
   `min_warmup_steps` makes it longer.
   """
 
-  optimizer: str = option("openai", "OpenAI's Adam, or optax.adamw", choices=("openai", "adamw"))
+  optimizer: str = option(
+    "openai",
+    "the Adam of OpenAI, optax (adamw), BERT or fairseq; ALBERT's LAMB; T5's Adafactor, which has "
+    "no weight_decay, b1, b2 and eps",
+    choices=("openai", "adamw", "bert", "fairseq", "lamb", "adafactor"),
+  )
   learning_rate: float | None = option(
     2.5e-4, "peak learning rate; none, when fine-tuning: by the model's size", low=0.0, high=1e3
   )
-  schedule: str = option(
-    "cosine", "shape after the warm-up", choices=("cosine", "linear", "constant")
-  )
+  schedule: str = option("cosine", "shape after the warm-up; linear is OpenAI's", choices=SHAPES)
   warmup_steps: int = option(
     2000, "length of the warm-up; 0 if warmup_share is set", unit="updates", low=0
   )
@@ -65,7 +66,7 @@ class OptimConfig:
   )
   min_warmup_steps: int = option(0, "the warm-up is at least this long", unit="updates", low=0)
   weight_decay: float = option(
-    0.01, "decoupled decay of all but biases and gains", low=0.0, high=1e3
+    0.01, "decoupled decay of all but biases and gains; fairseq: of all", low=0.0, high=1e3
   )
   clip_norm: float = option(1.0, "largest global norm of the gradient; 0: no clipping", low=0.0)
   b1: float = option(0.9, "decay of the first moment", low=0.0, high=0.9999)
@@ -146,12 +147,14 @@ def make_optimizer(
 
 
 def _rule(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-  if config.optimizer == "openai":
-    adam = scale_by_openai_adam(config.b1, config.b2, config.eps, config.weight_decay)
-    return optax.chain(adam, optax.scale_by_learning_rate(schedule))
-  return optax.adamw(
-    schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed
-  )
+  if config.optimizer == "adafactor":
+    return adafactor(schedule)
+  if config.optimizer == "adamw":
+    return optax.adamw(
+      schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed
+    )
+  rule = _SCALED[config.optimizer](config.b1, config.b2, config.eps, config.weight_decay)
+  return optax.chain(rule, optax.scale_by_learning_rate(schedule))
 
 
 def _begin_later(
@@ -213,128 +216,3 @@ def zero_frozen(grads: Any, patterns: Sequence[str]) -> Any:
   return jax.tree.map(
     lambda g, frozen: jnp.zeros_like(g) if frozen else g, grads, is_frozen(grads, patterns)
   )
-
-
-def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
-  """optax's, up to rounding, as one multiplication, which fuses into the update; optax's own takes
-  two passes over memory.
-  """
-
-  def update(grads, state, params=None, *, norm=None, **_):
-    norm = optax.tree.norm(grads) if norm is None else norm
-    scale = jnp.where(norm > limit, limit / norm, 1.0)
-    return jax.tree.map(lambda g: g * scale, grads), state
-
-  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
-
-
-def scale_by_openai_adam(
-  b1: float, b2: float, eps: float, weight_decay: float
-) -> optax.GradientTransformation:
-  """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
-
-  It differs from `optax.adamw` in two ways: eps is added to the uncorrected root of the second
-  moment, and the decay too is multiplied by the bias correction, which for the first thousand
-  updates makes it a fraction of nominal.
-  """
-
-  def init(params):
-    decayed(params)  # raises early
-    zeros = optax.tree.zeros_like
-    return optax.ScaleByAdamState(
-      count=jnp.zeros([], jnp.int32), mu=zeros(params), nu=zeros(params)
-    )
-
-  def update(grads, state, params):
-    count = optax.safe_increment(state.count)
-    mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
-    nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
-    t = count.astype(jnp.float32)
-    correction = jnp.sqrt(1 - b2**t) / (1 - b1**t)
-
-    def direction(m, v, p, decay):
-      return correction * (m / (jnp.sqrt(v) + eps) + (weight_decay * p if decay else 0.0))
-
-    updates = jax.tree.map(direction, mu, nu, params, decayed(params))
-    return updates, optax.ScaleByAdamState(count, mu, nu)
-
-  return optax.GradientTransformation(init, update)
-
-
-def decayed(params: Any) -> Any:
-  """A tree of bools: whether a parameter decays. All but biases and gains do; they are known by
-  name, since our kernels and biases have any rank.
-
-  Raises:
-    ValueError: a vector not named as a bias or a gain, which the paper would not decay.
-  """
-
-  def decays(path, leaf):
-    name = path_name(path)
-    if name.rsplit("/", 1)[-1] in NOT_DECAYED:
-      return False
-    if len(leaf.shape) < 2:
-      raise ValueError(
-        f"parameter {name} of shape {leaf.shape} must be named one of {', '.join(NOT_DECAYED)}"
-      )
-    return True
-
-  return jax.tree_util.tree_map_with_path(decays, params)
-
-
-def per_matrix(
-  rule: optax.GradientTransformation, stacked: Sequence[tuple[str, int]] = STACKED
-) -> optax.GradientTransformationExtraArgs:
-  """A rule that treats each matrix of a stacked parameter as a parameter of its own.
-
-  For rules that compute one number or one factorization per tensor (trust ratio, RMS, Adafactor):
-  queries, keys and values are one array [D, 3, H, K] in the model, three matrices [D, H K] in the
-  rule.
-  """
-  rule = optax.with_extra_args_support(rule)
-
-  def init(params):
-    return rule.init(split_matrices(params, stacked))
-
-  def update(updates, state, params=None, **extra):
-    shapes = updates
-    updates = split_matrices(updates, stacked)
-    params = None if params is None else split_matrices(params, stacked)
-    updates, state = rule.update(updates, state, params, **extra)
-    return join_matrices(updates, shapes, stacked), state
-
-  return optax.GradientTransformationExtraArgs(init, update)
-
-
-def split_matrices(tree: Any, stacked: Sequence[tuple[str, int]] = STACKED) -> Any:
-  """The tree with a list of matrices in place of each stacked parameter.
-
-  [D, 3, H, K] along axis 1 becomes three of [D, H K]; a bias [3, H, K] along axis 0 three of [H K].
-  """
-
-  def split(path, x):
-    axis = _stacking_axis(path, stacked)
-    if axis is None:
-      return x
-    parts = jnp.moveaxis(x, axis, 0)
-    return [part.reshape(*x.shape[:axis], -1) for part in parts]
-
-  return jax.tree_util.tree_map_with_path(split, tree)
-
-
-def join_matrices(parts: Any, like: Any, stacked: Sequence[tuple[str, int]] = STACKED) -> Any:
-  """The inverse of split_matrices; `like` has the original structure and shapes."""
-
-  def join(path, x, part):
-    axis = _stacking_axis(path, stacked)
-    if axis is None:
-      return part
-    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
-    return jnp.stack([matrix.reshape(shape) for matrix in part], axis)
-
-  return jax.tree_util.tree_map_with_path(join, like, parts)
-
-
-def _stacking_axis(path: tuple, stacked: Sequence[tuple[str, int]]) -> int | None:
-  name = path_name(path)
-  return next((axis for pattern, axis in stacked if re.search(pattern, name)), None)

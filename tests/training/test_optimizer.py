@@ -9,13 +9,10 @@ import pytest
 from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.training.optimizer import (
-  OptimConfig,
-  clip_by_global_norm,
-  make_optimizer,
-  per_matrix,
-)
+from gpt_jax.training.matrices import per_matrix
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
+from gpt_jax.training.update_rules import clip_by_global_norm
 
 STEPS = 50
 
@@ -154,7 +151,7 @@ def test_warmup_lengths():
   np.testing.assert_allclose([cosine(100), cosine(150)], 0, atol=1e-6)  # constant after the end
 
 
-@pytest.mark.parametrize("rule", ["openai", "adamw"])
+@pytest.mark.parametrize("rule", ["openai", "adamw", "bert", "fairseq", "lamb"])
 def test_a_vector_of_unknown_name_is_refused(rule):
   optimizer = make_optimizer(OptimConfig(optimizer=rule), 10).transformation
   with pytest.raises(ValueError, match="head/offset"):
@@ -217,7 +214,7 @@ def train(frozen, steps=3, **options):
   return jax.device_get((state, metrics))
 
 
-@pytest.mark.parametrize("rule", ["openai", "adamw"])
+@pytest.mark.parametrize("rule", ["openai", "adamw", "bert", "fairseq", "lamb"])
 def test_a_frozen_parameter_is_out_of_norm_moments_and_decay(rule):
   state, metrics = train(("^embedding/",), optimizer=rule)
   np.testing.assert_array_equal(state.params["embedding"]["kernel"], 1.0)

@@ -1,0 +1,56 @@
+"""Accuracy under attack: the embeddings of each sequence are moved by a given length to where the
+loss of its label is highest, by one step of its gradient (FGM, arXiv 1605.07725).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from gpt_jax.models.loss import ModelLoss
+from gpt_jax.models.model import Model
+from gpt_jax.models.perturbation import no_perturbation, of_length, perturbed
+from gpt_jax.models.predictor import make_predictor
+from gpt_jax.training.adversarial import ascent
+
+ATTACKS = ("fgm",)
+LARGEST_RADIUS = 1e6
+
+
+def make_attacked_predictor(model: Model, mesh: Mesh, radii: Sequence[float]) -> Callable[..., Any]:
+  """predict(params, labeled examples, batch_size) -> predictions at each radius.
+
+  As make_predictor's, but with the radii as the last axis but one: [N, R, K], or for a head that
+  predicts each token a list of [t, R, K].
+
+  Args:
+    radii: L2 norms of what is added to a sequence's embeddings; 0: nothing.
+  """
+  head = model.config.head
+  index = model.config.heads.index(head)
+  loss = ModelLoss(model, (head,))
+
+  def predictions(params, batch):
+    zero = no_perturbation(model, params, batch)
+    gradient = ascent(loss, params, batch, None, None, zero)
+
+    def at(radius):
+      r = of_length(gradient, radius, batch.rows)
+      return head.decode(perturbed(model, params, batch, None, r).heads[index])
+
+    return jnp.moveaxis(jax.lax.map(at, jnp.asarray(radii, jnp.float32)), 0, -2)
+
+  return make_predictor(model, mesh, predictions)
+
+
+def format_attack(clean: Mapping[str, float], attacked: Sequence[Mapping[str, float]]) -> str:
+  """A table for the console: the metrics without an attack, and a line for each radius."""
+  names = [name for name in attacked[0] if name != "radius"]
+  width = max(8, *map(len, names))
+  lines = ["  ".join(f"{name:>{width}}" for name in ("radius", *names))]
+  for measures in ({"radius": 0.0, **clean}, *attacked):
+    numbers = [f"{measures[name]:{width}.4f}" for name in names]
+    lines.append("  ".join((f"{measures['radius']:>{width}g}", *numbers)))
+  return "\n".join(lines)

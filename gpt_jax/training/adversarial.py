@@ -1,0 +1,230 @@
+"""Adversarial training: losses at embeddings that were moved to where the loss is higher.
+
+A method is a config with `wrap(loss) -> loss`. All of them attack the loss of the labeled head; the
+auxiliary language model (eq. 5) reads clean embeddings. Perturbations are constants: no gradient
+flows through them. The dropout masks of a step are the same in all of its passes.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import option, register, validate
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.loss import Denominators, Loss, ModelLoss
+from gpt_jax.models.perturbation import (
+  no_perturbation,
+  normal,
+  of_length,
+  perturbed,
+  sequence_lengths,
+  uniform,
+  within,
+)
+from gpt_jax.ops.dropout import Key
+
+
+@register("fgm")
+@dataclasses.dataclass(frozen=True)
+class FGM:
+  """The loss, and the loss at e + r with r = radius g / |g|, g its gradient (arXiv 1605.07725)."""
+
+  radius: float = option(1.0, "L2 norm of the perturbation of a sequence", low=1e-6, high=1e6)
+  weight: float = option(1.0, "of the loss under attack beside the clean one", low=0.0)
+
+  def __post_init__(self):
+    validate(self)
+
+  def wrap(self, loss: ModelLoss) -> Loss:
+    return _FGMLoss(self, loss)
+
+
+@register("virtual_adversarial")
+@dataclasses.dataclass(frozen=True)
+class VirtualAdversarial:
+  """The loss, and KL(p(e) || p(e + r)), which needs no label (arXiv 1605.07725, section 3).
+
+  r is the direction that the divergence is most sensitive to, by one power iteration from a random
+  one. Every example of a batch counts, also one of label weight 0.
+  """
+
+  radius: float = option(1.0, "L2 norm of the perturbation of a sequence", low=1e-6, high=1e6)
+  weight: float = option(1.0, "of the divergence beside the clean loss", low=0.0)
+  probe: float = option(0.1, "L2 norm of the random direction", low=1e-6, high=1e6)
+
+  def __post_init__(self):
+    validate(self)
+
+  def wrap(self, loss: ModelLoss) -> Loss:
+    return _VirtualLoss(self, loss)
+
+
+@register("freelb")
+@dataclasses.dataclass(frozen=True)
+class FreeLB:
+  """The mean loss over the steps of a gradient ascent from a random perturbation (arXiv
+  1909.11764); its gradient is that of FreeLB's code, which adds up those of the steps.
+  """
+
+  steps: int = option(3, "K, passes forward and backward", low=1, high=100)
+  step_size: float = option(0.1, "alpha, length of a step of the ascent", low=1e-6, high=1e6)
+  radius: float = option(0.0, "largest L2 norm of a sequence's perturbation; 0: any", low=0.0)
+  start: float = option(
+    0.2, "size of the random perturbation of the first step; 0: it is clean", low=0.0
+  )
+
+  def __post_init__(self):
+    validate(self)
+
+  def wrap(self, loss: ModelLoss) -> Loss:
+    return _FreeLBLoss(self, loss)
+
+
+def adversarial_loss(loss: ModelLoss, method: Any) -> Loss:
+  """The loss with a method of this file; None: as it is."""
+  return loss if method is None else method.wrap(loss)
+
+
+def ascent(
+  loss: ModelLoss,
+  params: Any,
+  batch: Batch,
+  key: Key | None,
+  denominators: Denominators | None,
+  perturbation: jax.Array,
+) -> jax.Array:
+  """The gradient [B, T, D] of a loss with respect to the perturbation, without one of its own."""
+  fixed = jax.lax.stop_gradient(params)
+  gradient = jax.grad(lambda r: loss(fixed, batch, key, denominators, r)[0])
+  return jax.lax.stop_gradient(gradient(perturbation))
+
+
+class _Wrapped:
+  """What the methods share: the clean loss, that of the labeled head, and that of the others."""
+
+  def __init__(self, loss: ModelLoss):
+    heads = loss.heads
+    labeled = [head for head in heads if head.labeled] or heads
+    self._loss = loss
+    self._labeled = ModelLoss(loss.model, labeled)
+    self._others = [head for head in heads if head not in labeled]
+    self._scope, self._metric = labeled[0].scope, labeled[0].metric
+
+  def denominators(self, batch: Batch) -> Denominators:
+    return self._loss.denominators(batch)
+
+  def _with_metrics(self, total, batch, denominators, clean: dict[str, Mean], attacked: Mean):
+    """The result of a loss: its metrics are what is minimized, the clean losses of the heads, and
+    the term under attack.
+    """
+    weight = self._labeled.denominators(batch)[self._scope]
+    clean = dict(clean)
+    first = clean.pop("loss")
+    if len(self._loss.heads) == 1:
+      clean[self._metric] = first
+    # Adds up over microbatches, as in ModelLoss.
+    minimized = Mean(total * denominators[self._scope], weight)
+    return total, {"loss": minimized, **clean, "adversarial_loss": attacked}
+
+
+class _FGMLoss(_Wrapped):
+  def __init__(self, config: FGM, loss: ModelLoss):
+    super().__init__(loss)
+    self._config = config
+
+  def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
+    denominators = self.denominators(batch) if denominators is None else denominators
+    total, clean = self._loss(params, batch, key, denominators)
+    zero = no_perturbation(self._loss.model, params, batch)
+    gradient = ascent(self._labeled, params, batch, key, denominators, zero)
+    r = of_length(gradient, self._config.radius, batch.rows)
+    attacked, metrics = self._labeled(params, batch, key, denominators, r)
+    total = total + self._config.weight * attacked
+    return self._with_metrics(total, batch, denominators, clean, metrics["loss"])
+
+
+class _VirtualLoss(_Wrapped):
+  def __init__(self, config: VirtualAdversarial, loss: ModelLoss):
+    super().__init__(loss)
+    self._config = config
+    self._head = self._labeled.heads[0]
+    if not isinstance(self._head, ClassifyHead):
+      raise InputError(
+        "adversarial: virtual_adversarial compares the probabilities of classes, so it is for "
+        "tasks that give each example one class; use fgm or freelb"
+      )
+
+  def denominators(self, batch: Batch) -> Denominators:
+    return {**super().denominators(batch), "virtual": self._count(batch)}
+
+  def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
+    denominators = self.denominators(batch) if denominators is None else denominators
+    total, clean = self._loss(params, batch, key, denominators)
+    fixed = jax.lax.stop_gradient(params)
+    wanted = self._log_probs(fixed, batch, key, None)
+
+    def divergence(params, r):
+      """KL(p(e) || p(e + r)), summed over the examples."""
+      return (jnp.exp(wanted) * (wanted - self._log_probs(params, batch, key, r))).sum()
+
+    zero, rows = no_perturbation(self._loss.model, params, batch), batch.rows
+    noise = normal(zero, key, rows)
+    probe = of_length(noise, self._config.probe, rows).astype(zero.dtype)
+    gradient = jax.lax.stop_gradient(jax.grad(divergence, argnums=1)(fixed, probe))
+    r = of_length(gradient, self._config.radius, rows)
+    virtual = divergence(params, r)
+    total = total + self._config.weight * virtual / denominators["virtual"]
+    attacked = Mean(virtual, self._count(batch))
+    return self._with_metrics(total, batch, denominators, clean, attacked)
+
+  def _count(self, batch: Batch) -> jax.Array:
+    """Examples; a batch of training has none that only fills it."""
+    assert batch.labels is not None
+    return jnp.float32(len(batch.labels.anchors))
+
+  def _log_probs(self, params, batch, key, perturbation) -> jax.Array:
+    """Of each class, [N, K]."""
+    model = self._loss.model
+    outputs = perturbed(model, params, batch, key, perturbation)
+    return jax.nn.log_softmax(outputs.heads[model.config.heads.index(self._head)])
+
+
+class _FreeLBLoss(_Wrapped):
+  def __init__(self, config: FreeLB, loss: ModelLoss):
+    super().__init__(loss)
+    self._config = config
+
+  def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
+    c, rows = self._config, batch.rows
+    denominators = self.denominators(batch) if denominators is None else denominators
+    total, clean = jnp.float32(0), dict[str, Mean]()
+    if self._others:
+      others = ModelLoss(self._loss.model, self._others)
+      total, clean = others(params, batch, key, denominators)
+      if len(self._others) == 1:
+        clean.setdefault(self._others[0].metric, clean["loss"])
+    r = self._first(params, batch, key)
+    means = []
+    for step in range(c.steps):
+      loss, metrics = self._labeled(params, batch, key, denominators, r)
+      total = total + loss / c.steps
+      means.append(metrics["loss"])
+      if step + 1 < c.steps:
+        gradient = ascent(self._labeled, params, batch, key, denominators, r)
+        r = r + of_length(gradient, c.step_size, rows)
+        r = within(r, c.radius, rows) if c.radius else r
+    clean = {**clean, self._metric: means[0], "loss": means[0]}
+    return self._with_metrics(total, batch, denominators, clean, means[-1])
+
+  def _first(self, params, batch: Batch, key: Key | None) -> jax.Array:
+    """Uniform in each feature, of expected norm `start` / sqrt(3) whatever a sequence's length."""
+    zero = no_perturbation(self._loss.model, params, batch)
+    if not self._config.start:
+      return zero
+    features = sequence_lengths(batch.rows)[..., None] * zero.shape[-1]
+    noise = uniform(zero, key, batch.rows) * self._config.start / jnp.sqrt(features)
+    return noise.astype(zero.dtype)

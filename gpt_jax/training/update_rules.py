@@ -1,0 +1,153 @@
+"""Update rules: the Adams of OpenAI, BERT and fairseq, ALBERT's LAMB, T5's Adafactor; clipping.
+
+No two of these Adams are equal in the first thousand updates, and none of them is optax's. With
+m, v the moments, s = m / (sqrt(v) + eps) and c = sqrt(1 - b2^t) / (1 - b1^t), the bias correction:
+
+  openai    lr c (s + wd p)       openai/opt.py
+  bert      lr (s + wd p)         google-research/bert, optimization.py
+  fairseq   lr (c s + wd p)       fairseq, optim/adam.py; decays biases and gains too
+  lamb      lr r (s + wd p)       google-research/albert, lamb_optimizer.py; r = |p| / |s + wd p|
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from gpt_jax.training.layerwise import path_name
+from gpt_jax.training.matrices import per_matrix
+
+NOT_DECAYED = ("bias", "scale", "gain")
+
+
+def openai_adam(
+  b1: float, b2: float, eps: float, weight_decay: float
+) -> optax.GradientTransformation:
+  """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
+
+  It differs from `optax.adamw` in two ways: eps is added to the uncorrected root of the second
+  moment, and the decay too is multiplied by the bias correction, which for the first thousand
+  updates makes it a fraction of nominal.
+  """
+
+  def direction(step, correction, p, decays):
+    return correction * (step + (weight_decay * p if decays else 0.0))
+
+  return _adam(b1, b2, eps, direction)
+
+
+def bert_adam(
+  b1: float, b2: float, eps: float, weight_decay: float
+) -> optax.GradientTransformation:
+  """BERT's Adam, still to be multiplied by the learning rate: there is no bias correction, so the
+  first updates are (1 - b1) / sqrt(1 - b2) times as long as Adam's, with the usual b1 and b2 3.2.
+  """
+
+  def direction(step, correction, p, decays):
+    del correction
+    return step + (weight_decay * p if decays else 0.0)
+
+  return _adam(b1, b2, eps, direction)
+
+
+def fairseq_adam(
+  b1: float, b2: float, eps: float, weight_decay: float
+) -> optax.GradientTransformation:
+  """fairseq's Adam, still to be multiplied by the learning rate: the decay is not corrected, and
+  acts on every parameter, biases and gains included.
+  """
+
+  def direction(step, correction, p, decays):
+    del decays
+    return correction * step + weight_decay * p
+
+  return _adam(b1, b2, eps, direction)
+
+
+def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> optax.GradientTransformation:
+  """ALBERT's LAMB, still to be multiplied by the learning rate.
+
+  BERT's Adam, whose update of each matrix is as long as the matrix itself. Biases and gains have
+  neither decay nor ratio. `optax.lamb` corrects the bias, and has a ratio for every tensor.
+  """
+  ratio = optax.masked(per_matrix(optax.scale_by_trust_ratio()), decayed)
+  return optax.chain(bert_adam(b1, b2, eps, weight_decay), ratio)
+
+
+def adafactor(schedule: optax.Schedule) -> optax.GradientTransformation:
+  """Adafactor with T5's settings, which are optax's defaults, on matrices; the learning rate is in
+  it.
+
+  Second moments factored where both axes have 128 or more, decay 1 - t^-0.8, an update clipped to
+  RMS 1 and multiplied by the RMS of the parameter (at least 0.001); no momentum, no weight decay.
+  """
+  return per_matrix(optax.adafactor(schedule))
+
+
+def _adam(
+  b1: float, b2: float, eps: float, direction: Callable[..., jax.Array]
+) -> optax.GradientTransformation:
+  """Adam's moments, with an update of one's own.
+
+  Args:
+    direction: (m / (sqrt(v) + eps), bias correction, parameter, whether it decays) -> the update,
+      before the learning rate.
+  """
+
+  def init(params):
+    decayed(params)  # raises early
+    zeros = optax.tree.zeros_like
+    return optax.ScaleByAdamState(
+      count=jnp.zeros([], jnp.int32), mu=zeros(params), nu=zeros(params)
+    )
+
+  def update(grads, state, params):
+    count = optax.safe_increment(state.count)
+    mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
+    nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
+    t = count.astype(jnp.float32)
+    correction = jnp.sqrt(1 - b2**t) / (1 - b1**t)
+
+    def one(m, v, p, decays):
+      return direction(m / (jnp.sqrt(v) + eps), correction, p, decays)
+
+    updates = jax.tree.map(one, mu, nu, params, decayed(params))
+    return updates, optax.ScaleByAdamState(count, mu, nu)
+
+  return optax.GradientTransformation(init, update)
+
+
+def decayed(params: Any) -> Any:
+  """A tree of bools: whether a parameter decays. All but biases and gains do; they are known by
+  name, since our kernels and biases have any rank.
+
+  Raises:
+    ValueError: a vector not named as a bias or a gain, which the paper would not decay.
+  """
+
+  def decays(path, leaf):
+    name = path_name(path)
+    if name.rsplit("/", 1)[-1] in NOT_DECAYED:
+      return False
+    if len(leaf.shape) < 2:
+      raise ValueError(
+        f"parameter {name} of shape {leaf.shape} must be named one of {', '.join(NOT_DECAYED)}"
+      )
+    return True
+
+  return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
+  """optax's, up to rounding, as one multiplication, which fuses into the update; optax's own takes
+  two passes over memory.
+  """
+
+  def update(grads, state, params=None, *, norm=None, **_):
+    norm = optax.tree.norm(grads) if norm is None else norm
+    scale = jnp.where(norm > limit, limit / norm, 1.0)
+    return jax.tree.map(lambda g: g * scale, grads), state
+
+  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

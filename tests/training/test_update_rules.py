@@ -1,0 +1,303 @@
+"""BERT's and fairseq's Adam, ALBERT's LAMB against NumPy and Adafactor against optax, 50 updates
+each; their schedules; their state on meshes, in checkpoints, with frozen and layer-wise parameters.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.training.layerwise import Layerwise
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.trainer import Trainer
+
+STEPS = 50
+RULES = ("bert", "fairseq", "lamb", "adafactor")
+D, H, K = 128, 2, 64  # Adafactor factors axes of 128 or more
+
+SHAPES = {
+  "trunk": {
+    "tokens": (130, D),
+    "types": (2, D),
+    "attention": {
+      "qkv": {"kernel": (D, 3, H, K), "bias": (3, H, K)},
+      "out": {"kernel": (H, K, D), "bias": (D,)},
+    },
+    "norm": {"scale": (D,), "bias": (D,)},
+    "pooler": {"kernel": (D, D), "bias": (D,)},
+  },
+  "head": {"kernel": (D, 3), "bias": (3,)},
+}
+
+
+def random_tree(seed, size=1.0):
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda shape: (size * rng.normal(size=shape)).astype(np.float32),
+    SHAPES,
+    is_leaf=lambda x: isinstance(x, tuple),
+  )
+
+
+@functools.cache
+def gradients(step):
+  """Some are clipped; those of every seventh step are zero."""
+  return random_tree(100 + step, (1e-3, 1.0)[step % 2] * (step % 7 != 3))
+
+
+@functools.cache
+def zero_at_first():
+  """Parameters; those of the head are zero, so that its trust ratio is 1 at first."""
+  params = random_tree(0, 0.5)
+  return params | {"head": jax.tree.map(np.zeros_like, params["head"])}
+
+
+def run(rule, steps=STEPS):
+  update, params = jax.jit(rule.update), zero_at_first()
+  state = rule.init(params)
+  for step in range(steps):
+    updates, state = update(gradients(step), state, params)
+    params = optax.apply_updates(params, updates)
+  return params
+
+
+def numpy_rule(config, schedule):
+  """The update in NumPy, on a list of (name, parameter); tensors as the released code has them."""
+  params = dict(separate(zero_at_first()))
+  params = {name: p.astype(np.float64) for name, p in params.items()}
+  m, v = ({name: np.zeros_like(p) for name, p in params.items()} for _ in range(2))
+  for t in range(STEPS):
+    grads = {name: g.astype(np.float64) for name, g in separate(gradients(t))}
+    norm = np.sqrt(sum((g * g).sum() for g in grads.values()))
+    c = np.sqrt(1 - config.b2 ** (t + 1)) / (1 - config.b1 ** (t + 1))
+    for name, p in params.items():
+      g = grads[name] * (min(1, config.clip_norm / norm) if norm else 1)
+      m[name] = config.b1 * m[name] + (1 - config.b1) * g
+      v[name] = config.b2 * v[name] + (1 - config.b2) * g * g
+      update = m[name] / (np.sqrt(v[name]) + config.eps)
+      plain = any(part in name for part in ("bias", "scale"))
+      if config.optimizer == "fairseq":
+        p -= schedule(t) * config.weight_decay * p
+        p -= schedule(t) * c * update
+        continue
+      update = update if plain else update + config.weight_decay * p
+      lengths = np.linalg.norm(p), np.linalg.norm(update)
+      adapts = config.optimizer == "lamb" and not plain and all(lengths)
+      p -= schedule(t) * (lengths[0] / lengths[1] if adapts else 1) * update
+  return params
+
+
+def separate(tree):
+  """(name, array); q, k and v apart."""
+  for path, x in jax.tree.leaves_with_path(tree):
+    name, x = jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(x)
+    stacked = {"qkv/kernel": 1, "qkv/bias": 0}
+    axis = next((axis for end, axis in stacked.items() if name.endswith(end)), None)
+    if axis is None:
+      yield name, x
+    else:
+      yield from ((f"{name}/{i}", part) for i, part in enumerate(np.moveaxis(x, axis, 0)))
+
+
+@pytest.mark.parametrize("rule", ["bert", "fairseq", "lamb"])
+def test_fifty_updates_equal_the_released_codes(rule):
+  # Large eps and decay, so that the result depends on their places in the formula.
+  config = OptimConfig(
+    optimizer=rule,
+    learning_rate=0.02,
+    schedule="bert_linear",
+    warmup_steps=10,
+    weight_decay=0.3,
+    eps=1e-3,
+    b2=0.98,
+  )
+  got = dict(separate(run(make_optimizer(config, STEPS).transformation)))
+  want = numpy_rule(config, lambda t: 0.02 * (t / 10 if t < 10 else 1 - t / STEPS))
+  assert got.keys() == want.keys()
+  for name, p in want.items():
+    np.testing.assert_allclose(got[name], p, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_adafactor_is_optaxs_on_the_matrices_of_the_released_code():
+  config = OptimConfig(
+    optimizer="adafactor",
+    learning_rate=0.01,
+    schedule="inverse_sqrt",
+    warmup_steps=20,
+    clip_norm=0.0,
+  )
+  got = dict(separate(run(make_optimizer(config, STEPS).transformation)))
+
+  def matrices(tree):
+    """[D, H K] of q, k and v, [H K, D] of the output."""
+    shapes = {"qkv/kernel": (D, H * K), "qkv/bias": (-1,), "attention/out/kernel": (H * K, D)}
+    found = {}
+    for name, x in separate(tree):
+      shape = next((shape for part, shape in shapes.items() if part in name), x.shape)
+      found[name] = x.reshape(shape)
+    return found
+
+  def rate(t):
+    return 0.01 * (20 / jnp.maximum(t, 20.0)) ** 0.5
+
+  rule, params = optax.adafactor(rate), matrices(zero_at_first())
+  update, state = jax.jit(rule.update), rule.init(params)
+  factored = {name for name, row in state[0].v_row.items() if row.size > 1}
+  assert {"trunk/attention/qkv/kernel/1", "trunk/attention/out/kernel", "trunk/tokens"} <= factored
+  for step in range(STEPS):
+    updates, state = update(matrices(gradients(step)), state, params)
+    params = optax.apply_updates(params, updates)
+  for name, p in params.items():
+    np.testing.assert_allclose(got[name].ravel(), np.ravel(p), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_no_two_rules_are_the_same():
+  ends = []
+  for rule in ("openai", "adamw", *RULES):
+    config = OptimConfig(optimizer=rule, learning_rate=0.01, schedule="constant", warmup_steps=0)
+    ends.append(run(make_optimizer(config, 4).transformation, steps=3)["trunk"]["pooler"]["kernel"])
+  for i, one in enumerate(ends):
+    assert all(np.abs(one - other).max() > 1e-5 for other in ends[:i])
+
+
+# Schedules.
+
+
+def rates(schedule, total, peak=1.0, **options):
+  config = OptimConfig(learning_rate=peak, schedule=schedule, **options)
+  return np.asarray(jax.vmap(make_optimizer(config, total).schedule)(jnp.arange(total + 5)))
+
+
+def test_berts_linear_schedule_jumps_at_the_end_of_its_warmup():
+  got = rates("bert_linear", 100, warmup_steps=20)
+  want = [t / 20 if t < 20 else max(0, 1 - t / 100) for t in range(105)]
+  np.testing.assert_allclose(got, want, atol=1e-6)
+  assert got[0] == 0
+  np.testing.assert_allclose(got[19:21], [0.95, 0.8], atol=1e-6)
+
+
+def test_fairseqs_linear_schedule_is_shifted():
+  got = rates("fairseq_linear", 100, warmup_steps=20)
+  want = [t / 20 if t <= 20 else max(0, 1 - (t - 20) / 80) for t in range(105)]
+  np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_t5s_schedule():
+  got = rates("inverse_sqrt", 30_000, peak=0.01, warmup_steps=10_000)
+  want = 1 / np.sqrt(np.maximum(np.arange(30_005), 10_000))
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("schedule", ["bert_linear", "fairseq_linear", "inverse_sqrt"])
+@pytest.mark.parametrize("warmup", [0, 50])
+def test_a_warmup_of_nothing_or_of_the_whole_run_gives_finite_rates(schedule, warmup):
+  got = rates(schedule, 50, warmup_steps=warmup)
+  assert np.isfinite(got).all() and got.min() >= 0 and got.max() <= 1 + 1e-6
+  assert warmup or got[0] == 1
+
+
+# In a trainer.
+
+TRUNK = TransformerConfig(
+  vocab_size=60,
+  context=8,
+  layers=1,
+  width=16,
+  heads=2,
+  residual_dropout=0,
+  attention_dropout=0,
+  embedding_dropout=0,
+)
+
+
+def batch(step):
+  ids = np.random.default_rng(step).integers(60, size=(8, 8)).astype(np.int32)
+  positions = np.broadcast_to(np.arange(8, dtype=np.int32), ids.shape)
+  predictions = Predictions(np.roll(ids, -1, axis=1), np.ones(ids.shape, np.float32))
+  return Batch(Rows(ids, positions), predictions=predictions)
+
+
+def build(rule, devices=1, mesh=MeshConfig(), microbatches=1, frozen=(), layerwise=Layerwise()):  # noqa: B008
+  model = ModelConfig(TRUNK).build()
+  optim = OptimConfig(optimizer=rule, learning_rate=0.01, schedule="constant", warmup_steps=0)
+  return Trainer.build(
+    model,
+    model_loss(model),
+    batch(0),
+    make_optimizer(optim, 10, frozen, layerwise),
+    make_mesh(mesh, jax.devices()[:devices]),
+    rules=TRUNK.TENSOR_PARALLEL,
+    fsdp=mesh.fsdp,
+    backend=mesh.backend,
+    microbatches=microbatches,
+  )
+
+
+def train(trainer, state, steps):
+  for step in steps:
+    state, metrics = trainer.step(state, trainer.to_device(batch(step)), 0)
+    assert metrics["finite"]
+  return state
+
+
+@functools.cache
+def on_one_device(rule):
+  trainer = build(rule)
+  return jax.device_get(train(trainer, trainer.init(0), range(3)).params)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+  "mesh, devices, microbatches",
+  [
+    (MeshConfig(data=2, model=2, fsdp=True), 4, 1),
+    (MeshConfig(backend="pmap"), 8, 1),
+    (MeshConfig(), 1, 4),
+  ],
+  ids=["sharded", "pmap", "microbatches"],
+)
+def test_a_mesh_changes_nothing(rule, mesh, devices, microbatches):
+  trainer = build(rule, devices, mesh, microbatches)
+  got = train(trainer, trainer.init(0), range(3)).params
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), got, on_one_device(rule))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_run_resumes_with_the_same_bits(rule, tmp_path):
+  trainer = build(rule)
+  with Checkpoints(str(tmp_path), metric="valid_loss", mode="min") as checkpoints:
+    checkpoints.save(2, train(trainer, trainer.init(0), range(2)), {})
+    checkpoints.wait()
+    state, first = trainer.restore_or_init(0, checkpoints)
+  assert first == 2
+  got = train(trainer, state, [2]).params
+  jax.tree.map(np.testing.assert_array_equal, got, on_one_device(rule))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_layer_that_begins_later_keeps_its_parameters_until_then(rule):
+  late = Layerwise(lambda path: 0.5, lambda path: 2 if "tokens" in path else 0)
+  trainer = build(rule, frozen=("positions$",), layerwise=late)
+  states = [jax.device_get(trainer.init(0).params)]
+  state = trainer.init(0)
+  for step in range(3):
+    state = train(trainer, state, [step])
+    states.append(jax.device_get(state.params))
+
+  def changes(name, i):
+    old, new = (params["trunk"] for params in states[i : i + 2])
+    return np.abs(new[name] - old[name]).max()
+
+  assert [changes("tokens", i) > 0 for i in range(3)] == [False, False, True]
+  assert [changes("positions", i) > 0 for i in range(3)] == [False, False, False]
+  qkv = [params["trunk"]["block_0"]["attention"]["qkv"]["kernel"] for params in states]
+  assert np.abs(qkv[1] - qkv[0]).max() > 0
