@@ -160,7 +160,7 @@ def test_logits_and_generation(golden, pretrained, name):
   rows = np.concatenate([ids, ids[:, :1]], axis=1)
   module = model.loaded.language_model()
   batch = causal_batch(rows)
-  hidden, table = module.apply({"params": model.loaded.params}, batch.rows, method="states")
+  hidden, table, *_ = module.apply({"params": model.loaded.params}, batch.rows, method="states")
   scores = np.asarray(logits(hidden, table, module.num_tokens))[0, -1]
   golden(f"logits {name}", [float(x) for x in scores[:: len(scores) // 16]])
   golden(

@@ -18,5 +18,7 @@ def attention_maps(intermediates: Any) -> jax.Array:
     blocks = intermediates[f"block_{i}"]["attention"]["probabilities"]
     length = blocks[-1].shape[-1]
     padded = [jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, length - x.shape[-1]))) for x in blocks]
-    maps.append(jnp.concatenate(padded, axis=2))
+    queries = jnp.concatenate(padded, axis=2)
+    # A shared block has those of all layers, one after the other.
+    maps += jnp.split(queries, queries.shape[2] // length, axis=2)
   return jnp.stack(maps)

@@ -37,7 +37,7 @@ def text_states(
 @functools.partial(jax.jit, static_argnames="model")
 def text_log_probs(model: Model, params: Any, ids: jax.Array) -> jax.Array:
   """log P of every token but the first given those before it: [B, T] -> float32 [B, T - 1]."""
-  hidden, table = text_states(model, params, ids)
+  hidden, table, _ = text_states(model, params, ids)
 
   def of_row(row):  # so that the logits of one text at a time are in memory
     hidden, ids = row
@@ -59,7 +59,7 @@ def continuation_log_probs(
   Returns:
     float32 [B, T] and bool [B, T].
   """
-  hidden, table = text_states(model, params, ids)
+  hidden, table, _ = text_states(model, params, ids)
 
   def of_row(row):
     hidden, targets = row
@@ -73,5 +73,5 @@ def continuation_log_probs(
 def mean_hidden(model: Model, params: Any, ids: jax.Array, lengths: jax.Array) -> jax.Array:
   """The mean hidden state of each text: [B, T] and lengths [B] -> float32 [B, D]."""
   inside = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-  hidden, _ = text_states(model, params, ids, inside.astype(jnp.int32))
+  hidden, *_ = text_states(model, params, ids, inside.astype(jnp.int32))
   return jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]

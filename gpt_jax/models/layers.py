@@ -1,6 +1,7 @@
 """Layers that several trunks share: affine maps, layer norm, GELU."""
 
 import math
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,9 +13,48 @@ from gpt_jax.parallel.mesh import axis_size
 NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
 DTYPES = ("float32", "bfloat16", "float16")  # of activations and matrix products
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
-INIT = nn.initializers.normal(STD)
+INITS = ("normal", "truncated")
+ACTIVATIONS = ("gelu_tanh", "gelu")
+EPSILON = 1e-5  # of the norms of GPT
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
-_EPSILON = 1e-5
+
+
+class Style(NamedTuple):
+  """What the layers of a model have in common besides their sizes.
+
+  Attributes:
+    dtype: of activations and matrix products.
+    init: of the first kernels, one of INITS.
+    activation: one of ACTIVATIONS.
+    epsilon: in the root of a norm.
+  """
+
+  dtype: str
+  init: str
+  activation: str
+  epsilon: float
+
+
+def style_of(trunk: Any) -> Style:
+  """The style of a trunk, for heads whose layers continue it; BERT's where a trunk has none."""
+  return Style(
+    trunk.dtype,
+    getattr(trunk, "init", "normal"),
+    getattr(trunk, "activation", "gelu"),
+    getattr(trunk, "norm_epsilon", EPSILON),
+  )
+
+
+def initializer(init: str, scale: float = 1.0) -> nn.initializers.Initializer:
+  """Draws of standard deviation scale * STD, or as BERT's, which are cut at twice that.
+
+  What is cut is drawn again, so the deviation of BERT's is 0.88 of it.
+  """
+  draw = {"normal": nn.initializers.normal, "truncated": nn.initializers.truncated_normal}[init]
+  return draw(scale * STD)
+
+
+INIT = initializer("normal")
 
 
 def padded_rows(vocab_size: int, special_tokens: int) -> int:
@@ -29,10 +69,11 @@ class Projection(nn.Module):
   outputs: tuple[int, ...]
   dtype: str
   scale: float = 1.0  # of the first kernel
+  kernel_init: str = "normal"
 
   @nn.compact
   def __call__(self, x):
-    init = nn.initializers.normal(self.scale * STD)
+    init = initializer(self.kernel_init, self.scale)
     kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
     bias = self.param("bias", nn.initializers.zeros, self.outputs)
     before = x.shape[: x.ndim - len(self.inputs)]
@@ -52,6 +93,7 @@ class LayerNorm(nn.Module):
   """Biased variance, epsilon inside the root, in float32 (openai/train.py:44-57)."""
 
   dtype: str
+  epsilon: float = EPSILON
 
   @nn.compact
   def __call__(self, x):
@@ -59,12 +101,15 @@ class LayerNorm(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
     x = x.astype(jnp.float32)
     centered = x - x.mean(-1, keepdims=True)
-    x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + _EPSILON)
+    x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + self.epsilon)
     shape = (1,) * (x.ndim - 1) + scale.shape
     return (x * scale.reshape(shape) + bias.reshape(shape)).astype(self.dtype)
 
 
-def gelu(x: jax.Array, approximate: bool) -> jax.Array:
-  """jax.nn.gelu; of float16 in float32, since the cube of 41 is more than float16 holds."""
+def activate(x: jax.Array, activation: str) -> jax.Array:
+  """GELU, in its tanh form (GPT, ALBERT) or exactly, by erf (BERT, RoBERTa).
+
+  Of float16 in float32, since the cube of 41 is more than float16 holds.
+  """
   wide = x.astype(jnp.float32) if x.dtype == jnp.float16 else x
-  return jax.nn.gelu(wide, approximate=approximate).astype(x.dtype)
+  return jax.nn.gelu(wide, approximate=activation == "gelu_tanh").astype(x.dtype)

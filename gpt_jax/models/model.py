@@ -13,7 +13,7 @@ from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
 from gpt_jax.config import from_json, option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.heads.language import LanguageHead, check_table
 from gpt_jax.models.precision import for_devices
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.dropout import Key
@@ -34,6 +34,8 @@ class ModelConfig:
 
   def __post_init__(self):
     validate(self)
+    if self.trunk is not None and any(isinstance(head, LanguageHead) for head in self.heads):
+      check_table(self.trunk)
 
   @property
   def head(self) -> Any:
@@ -59,7 +61,7 @@ def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
   ids, numbers = np.zeros((1, 2), np.int32), np.zeros((1, 2), np.float32)
   batch = Batch(
     Rows(ids, ids),
-    predictions=Predictions(ids, numbers),
+    predictions=Predictions(ids, numbers, ids),
     labels=Labels(ids[:, :1], numbers, numbers[:, 0]),
     tags=Tags(ids, numbers),
   )

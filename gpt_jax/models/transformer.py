@@ -1,9 +1,12 @@
-"""The Transformer: tied input and output embeddings, post-norm (GPT-1) or pre-norm (GPT-2).
+"""The Transformer of GPT-1, GPT-2, BERT, RoBERTa and ALBERT, which are settings of its fields.
 
 Radford et al. 2018, section 4.1; where the paper is silent, OpenAI's released train.py
-(finetune-transformer-lm). Pre-norm: Radford et al. 2019, section 2.3.
+(finetune-transformer-lm). Pre-norm: Radford et al. 2019, section 2.3. BERT: Devlin et al. 2018,
+section 3; RoBERTa: Liu et al. 2019; ALBERT: Lan et al. 2019, section 3.1. All have one table for
+input and output.
 
-Letters: B rows, T positions, D width, H heads, K = D / H, F = 4 D, R rows of the padded vocabulary.
+Letters: B rows, T positions, D width, H heads, K = D / H, F = 4 D, R rows of the padded vocabulary,
+E width of an embedding.
 """
 
 import dataclasses
@@ -18,16 +21,19 @@ from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import (
+  ACTIVATIONS,
   DTYPES,
-  INIT,
+  EPSILON,
+  INITS,
   NUM_SPECIAL,
   LayerNorm,
   Projection,
-  gelu,
+  activate,
+  initializer,
   padded_rows,
 )
 from gpt_jax.models.remat import rematerialized
-from gpt_jax.models.trunk import States
+from gpt_jax.models.trunk import Pooler, States
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -48,7 +54,7 @@ TENSOR_PARALLEL = (
 @register("transformer")
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-  """Sizes and rates of the decoder; the defaults are the paper's."""
+  """Sizes, rates and parts of the trunk; the defaults are GPT-1's."""
 
   vocab_size: int = option(
     0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
@@ -59,7 +65,7 @@ class TransformerConfig:
   heads: int = option(12, "attention heads, H", low=1, high=10**4)
   residual_dropout: float = option(0.1, "dropout on what each sublayer adds", low=0.0, high=0.99)
   attention_dropout: float = option(0.1, "dropout on attention probabilities", low=0.0, high=0.99)
-  embedding_dropout: float = option(0.1, "dropout on the embedding tables", low=0.0, high=0.99)
+  embedding_dropout: float = option(0.1, "dropout on the embeddings", low=0.0, high=0.99)
   norm: str = option(
     "post",
     "post: normalize the sum after each sublayer, as GPT-1; pre: normalize the input of each "
@@ -74,6 +80,34 @@ class TransformerConfig:
   attention_bias: Any = option(None, "config of a bias added to the attention scores, e.g. ALiBi")
   attention_backend: str = option(
     "plain", "plain, or fused: kernels for TPU and GPU (file gpt_jax/ops/attention_<name>.py)"
+  )
+  token_types: int = option(
+    0, "token types, each with an embedding (BERT: 2, its first and second text)", low=0, high=1000
+  )
+  embedding_norm: bool = option(False, "normalize the sum of the embeddings, as BERT")
+  embedding_dropout_on: str = option(
+    "table",
+    "table: a token loses the same features wherever it occurs, and in the output, as GPT; sum: "
+    "dropout on the sum of the embeddings, as BERT",
+    choices=("table", "sum"),
+  )
+  embedding_width: int = option(
+    0, "size of an embedding, E, which a map makes D (ALBERT: 128); 0: D", low=0, high=10**6
+  )
+  shared_layers: bool = option(False, "one block, applied `layers` times, as ALBERT")
+  pooler: bool = option(False, "a map of the first token, for heads that read a text, as BERT")
+  activation: str = option(
+    "gelu_tanh",
+    "gelu_tanh: GELU's tanh form, as GPT and ALBERT; gelu: by erf, as BERT and RoBERTa",
+    choices=ACTIVATIONS,
+  )
+  norm_epsilon: float = option(
+    EPSILON, "added to the variance in a norm (BERT, ALBERT: 1e-12)", low=1e-20, high=0.1
+  )
+  init: str = option(
+    "normal",
+    "first kernels and tables: normal, of deviation 0.02; truncated: cut at twice that, as BERT",
+    choices=INITS,
   )
 
   def __post_init__(self):
@@ -90,6 +124,20 @@ class TransformerConfig:
     return padded_rows(self.vocab_size, self.special_tokens)
 
   @property
+  def table_width(self) -> int:
+    """E, the size of an embedding."""
+    return self.embedding_width or self.width
+
+  @property
+  def is_gpt(self) -> bool:
+    """Whether it has the parts of GPT-1 or GPT-2, and only these; sizes and rates may be any."""
+    parts = ("learned_positions", "attention_bias", "token_types", "embedding_norm")
+    parts += ("embedding_dropout_on", "shared_layers", "pooler", "activation", "norm_epsilon")
+    gpt = TransformerConfig()
+    same = all(getattr(self, name) == getattr(gpt, name) for name in parts)
+    return same and self.table_width == self.width
+
+  @property
   def residual_scale(self) -> float:
     """Factor on the initial std of the projections into the residual stream.
 
@@ -102,21 +150,35 @@ class TransformerConfig:
 
   def parameter_count(self) -> int:
     """Without padding rows: 116,534,784 at the paper's sizes and 40,478 ids."""
-    per_block = 12 * self.width**2 + 13 * self.width
-    last_norm = 2 * self.width if self.norm == "pre" else 0
-    embeddings = self.vocab_size + (self.context if self.learned_positions else 0)
-    return embeddings * self.width + self.layers * per_block + last_norm
+    pooler = self.width**2 + self.width if self.pooler else 0
+    return self._parameters(self.blocks) + pooler
 
   def flops_per_token(self, length: int) -> float:
-    """6 N + 12 L T D per token of a training step, without discounting the causal mask."""
-    return 6 * self.parameter_count() + 12 * self.layers * length * self.width
+    """6 N + 12 L T D per token of a training step, without discounting the causal mask.
+
+    A shared block counts as often as it is applied, the pooler, which reads one token, not at all.
+    """
+    return 6 * self._parameters(self.layers) + 12 * self.layers * length * self.width
+
+  def _parameters(self, blocks: int) -> int:
+    """Of the embeddings, so many blocks, and the last norm."""
+    d, e = self.width, self.table_width
+    rows = self.vocab_size + self.token_types + (self.context if self.learned_positions else 0)
+    embeddings = rows * e + (2 * e if self.embedding_norm else 0) + (e * d + d if e != d else 0)
+    last_norm = 2 * d if self.norm == "pre" else 0
+    return embeddings + blocks * (12 * d**2 + 13 * d) + last_norm
+
+  @property
+  def blocks(self) -> int:
+    """Blocks with parameters of their own."""
+    return 1 if self.shared_layers else self.layers
 
   def depth(self, path: str) -> int:
-    """0 for embeddings, i + 1 for block i; the final norm belongs to the last block."""
+    """0 for embeddings, i + 1 for block i; the final norm and the pooler are the last block's."""
     part = path.partition("/")[0]
     if part.startswith("block_"):
       return int(part.removeprefix("block_")) + 1
-    return self.layers if part == "last_norm" else 0
+    return self.blocks if part in ("last_norm", "pooler") else 0
 
 
 class Cache(NamedTuple):
@@ -138,28 +200,37 @@ class Transformer(nn.Module):
   remat: str = "none"
 
   def setup(self):
-    c = self.config
-    self.tokens = self.param("tokens", INIT, (c.rows, c.width))
+    c, e = self.config, self.config.table_width
+    init = initializer(c.init)
+    self.tokens = self.param("tokens", init, (c.rows, e))
     if c.learned_positions:
-      self.positions = self.param("positions", INIT, (c.context, c.width))
+      self.positions = self.param("positions", init, (c.context, e))
+    if c.token_types:
+      self.types = self.param("types", init, (c.token_types, e))
+    if c.embedding_norm:
+      self.embedding_norm = LayerNorm(c.dtype, c.norm_epsilon)
+    if e != c.width:
+      self.embedding_map = Projection((e,), (c.width,), c.dtype, kernel_init=c.init)
     if c.attention_bias is not None:
       self.bias = c.attention_bias.build(c.heads)
     block = rematerialized(Block, self.remat)
-    self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
-    self.last_norm = LayerNorm(c.dtype) if c.norm == "pre" else lambda x: x
+    self.blocks = [block(c, name=f"block_{i}") for i in range(c.blocks)]
+    self.last_norm = LayerNorm(c.dtype, c.norm_epsilon) if c.norm == "pre" else lambda x: x
+    if c.pooler:
+      self.pooler = PoolerParameters(c)
 
   def __call__(self, rows: Rows, key: Key | None = None) -> States:
-    """Hidden states [B, T, D] and the table [R, D].
+    """Hidden states [B, T, D] and the table [R, E].
 
     As in OpenAI's code dropout acts on the whole table, so a token loses the same features wherever
-    it occurs, and in the output as well (openai/train.py:165,175).
+    it occurs, and in the output as well (openai/train.py:165,175); but for embedding_dropout_on.
     """
     mask = AttentionMask(self.attention, rows.segments, rows.prefix)
     bias = self._bias(rows.positions, rows.positions)
-    x, table = self._embed(rows.inputs, rows.positions, key)
-    for i, block in enumerate(self.blocks):
+    x, table = self._embed(rows.inputs, rows.positions, key, rows.types)
+    for i, block in enumerate(self._stack()):
       x = block(x, mask, bias, key and key.fold(i))
-    return States(self.last_norm(x), table)
+    return States(self.last_norm(x), table, self.pooler() if self.config.pooler else None)
 
   def start(self, batch_size: int, length: int | None = None) -> Cache:
     """The cache before the first token, with room for `length` tokens; None: for the context."""
@@ -179,7 +250,7 @@ class Transformer(nn.Module):
     x, table = self._embed(inputs, positions, None)
     mask, bias = AttentionMask("causal"), self._bias(positions, positions)
     keys, values = [], []
-    for block in self.blocks:
+    for block in self._stack():
       x, k, v = block.read(x, mask, bias)
       keys.append(k.reshape(-1, *k.shape[2:]))
       values.append(v.reshape(-1, *v.shape[2:]))
@@ -196,11 +267,15 @@ class Transformer(nn.Module):
     key_positions = jnp.arange(cache.keys[0].shape[1])[None]
     bias = self._bias(positions, jnp.broadcast_to(key_positions, (len(inputs), key_positions.size)))
     keys, values = [], []
-    for i, block in enumerate(self.blocks):
+    for i, block in enumerate(self._stack()):
       x, k, v = block.extend(x, positions, bias, cache.keys[i], cache.values[i])
       keys.append(k)
       values.append(v)
     return self.last_norm(x), table, Cache(tuple(keys), tuple(values))
+
+  def _stack(self) -> list["Block"]:
+    """The L blocks in their order; a shared one occurs L times."""
+    return self.blocks * self.config.layers if self.config.shared_layers else self.blocks
 
   def _bias(self, query_positions, key_positions):
     """float32 [B or 1, H, T, S] to add to the attention scores; None: nothing."""
@@ -209,23 +284,45 @@ class Transformer(nn.Module):
     return self.bias(query_positions, key_positions)
 
   @jax.named_scope("embedding")
-  def _embed(self, inputs, positions, key):
-    """[B, T, D] and the table [R, D]."""
+  def _embed(self, inputs, positions, key, types=None):
+    """[B, T, D] and the table [R, E]."""
     c = self.config
     table = self.tokens
-    if key is not None:
+    key_of_tables = key if c.embedding_dropout_on == "table" else None
+    if key_of_tables is not None:
       table = dropout(table, c.embedding_dropout, key.fold(c.layers), sharded=False)
     # Replicated along `data`: otherwise FSDP would gather the embedding gradients of every row.
     table = constrain(table, "model")
     x = lookup(table, inputs, c.dtype)
     if c.learned_positions:
       position_table = self.positions
-      if key is not None:
+      if key_of_tables is not None:
         position_key = key.fold(c.layers + 1)
         position_table = dropout(position_table, c.embedding_dropout, position_key, sharded=False)
       x = x + lookup(constrain(position_table), positions, c.dtype)
     x = self.perturb("embedded", x)  # see models.perturbation
+    if c.token_types:
+      types = jnp.zeros_like(inputs) if types is None else types
+      x = x + lookup(constrain(self.types), types, c.dtype)
+    if c.embedding_norm:
+      x = self.embedding_norm(x)
+    if c.embedding_dropout_on == "sum" and key is not None:
+      x = dropout(x, c.embedding_dropout, key.fold(c.layers))
+    if c.table_width != c.width:
+      x = self.embedding_map(x)
     return constrain(x, "data"), table
+
+
+class PoolerParameters(nn.Module):
+  """The trunk's Pooler, which heads apply at the positions that they read."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self) -> Pooler:
+    c = self.config
+    kernel = self.param("kernel", initializer(c.init), (c.width, c.width))
+    return Pooler(kernel, self.param("bias", nn.initializers.zeros, (c.width,)))
 
 
 class Block(nn.Module):
@@ -237,10 +334,11 @@ class Block(nn.Module):
   config: TransformerConfig
 
   def setup(self):
-    self.attention = Attention(self.config)
-    self.attention_norm = LayerNorm(self.config.dtype)
-    self.mlp = MLP(self.config)
-    self.mlp_norm = LayerNorm(self.config.dtype)
+    c = self.config
+    self.attention = Attention(c)
+    self.attention_norm = LayerNorm(c.dtype, c.norm_epsilon)
+    self.mlp = MLP(c)
+    self.mlp_norm = LayerNorm(c.dtype, c.norm_epsilon)
 
   def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
     """x [B, T, D] to the same shape; bias as in ops.attention."""
@@ -285,9 +383,9 @@ class Attention(nn.Module):
   config: TransformerConfig
 
   def setup(self):
-    d, h = self.config.width, self.config.heads
-    self.qkv = Projection((d,), (3, h, d // h), self.config.dtype)
-    self.out = Projection((h, d // h), (d,), self.config.dtype, self.config.residual_scale)
+    c, d, h = self.config, self.config.width, self.config.heads
+    self.qkv = Projection((d,), (3, h, d // h), c.dtype, kernel_init=c.init)
+    self.out = Projection((h, d // h), (d,), c.dtype, c.residual_scale, c.init)
 
   def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
     c = self.config
@@ -353,12 +451,14 @@ def _write(cache, new, positions):
 
 
 class MLP(nn.Module):
-  """D -> 4 D, GELU in its tanh form, -> D (openai/train.py:22,132-138)."""
+  """D -> 4 D, GELU, -> D (openai/train.py:22,132-138)."""
 
   config: TransformerConfig
 
   @nn.compact
   def __call__(self, x):
-    d, dtype = self.config.width, self.config.dtype
-    x = gelu(Projection((d,), (4 * d,), dtype, name="in")(x), approximate=True)
-    return Projection((4 * d,), (d,), dtype, self.config.residual_scale, name="out")(x)
+    c, d = self.config, self.config.width
+    x = activate(
+      Projection((d,), (4 * d,), c.dtype, kernel_init=c.init, name="in")(x), c.activation
+    )
+    return Projection((4 * d,), (d,), c.dtype, c.residual_scale, c.init, name="out")(x)

@@ -1,6 +1,6 @@
 """What a trunk is: rows of token ids to hidden states and the table that turns them into logits.
 
-Letters: B rows, T positions, D width, R rows of the embedding table.
+Letters: B rows, T positions, D width, R rows of the embedding table, E their width.
 """
 
 import dataclasses
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from gpt_jax.batch import Rows
@@ -16,16 +17,37 @@ from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
 
 
+class Pooler(NamedTuple):
+  """BERT's map of the first token's hidden state, which heads that read a whole text apply.
+
+  It is part of the trunk, so that fine-tuning begins with what pre-training made of it.
+
+  Attributes:
+    kernel: float32 [D, D].
+    bias: float32 [D].
+  """
+
+  kernel: jax.Array
+  bias: jax.Array
+
+  def __call__(self, hidden: jax.Array) -> jax.Array:
+    """tanh of the map, float32, of hidden states float32 [..., D]."""
+    return jnp.tanh(hidden @ self.kernel + self.bias.reshape((1,) * (hidden.ndim - 1) + (-1,)))
+
+
 class States(NamedTuple):
   """What a trunk returns.
 
   Attributes:
     hidden: [B, T, D], in the compute dtype.
-    table: float32 [R, D], the output embedding; products with it are in the compute dtype.
+    table: float32 [R, E], the output embedding; products with it are in the compute dtype. E is D
+      but for factorized embeddings (ALBERT), of which heads know that map D to E.
+    pooler: of a trunk that has one.
   """
 
   hidden: jax.Array
   table: jax.Array
+  pooler: Pooler | None = None
 
 
 class Trunk(Protocol):

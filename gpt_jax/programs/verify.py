@@ -125,7 +125,7 @@ def _compare_logits(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]
 
 
 def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
-  """Builds ids [T] -> logits float32 [T, V]."""
+  """Builds ids [T] -> logits float32 [T, V], or hidden states where the table is narrower."""
   trunk = dataclasses.replace(model.spec.trunk, dtype="float32")
   float32_model = ModelConfig(trunk, (), model.spec.attention).build()
   params = jax.device_put({"trunk": model.params["trunk"]})
@@ -134,7 +134,9 @@ def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
   def apply(params, ids):
     places = np.arange(ids.shape[1], dtype=np.int32)[None]
     states = float32_model.apply({"params": params}, Rows(ids, places), method="states")
-    hidden, table = cast(States, states)
+    hidden, table, _ = cast(States, states)
+    if table.shape[1] != hidden.shape[-1]:  # no logits of the trunk alone (ALBERT)
+      return hidden[0].astype(np.float32)
     return logits(hidden, table, trunk.vocab_size)[0, :, : trunk.vocab_size]
 
   def forward(ids):

@@ -47,7 +47,7 @@ def test_embeddings_use_the_models_own_attention(run):
   ids = loaded.tokenizer.encode(TEXT)[None]
   positions = np.arange(ids.shape[1], dtype=np.int32)[None]
   variables = {"params": loaded.params}
-  hidden, _ = loaded.model.apply(variables, Rows(ids, positions), method="states")
+  hidden, *_ = loaded.model.apply(variables, Rows(ids, positions), method="states")
   assert ids.shape[1] < 16  # so that there is padding, which must not be attended to
   np.testing.assert_allclose(gpt_jax.load(run).embed(TEXT), hidden[0].mean(0), atol=1e-5)
 

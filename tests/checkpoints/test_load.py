@@ -58,7 +58,7 @@ def test_an_export_loads_back_equal(run, tmp_path):
 def test_the_model_is_rebuilt_around_the_parameters(run):
   found = load_model(run)
   ids = np.arange(4, dtype=np.int32)[None]
-  hidden, _ = found.model.apply({"params": found.params}, Rows(ids, ids), method="states")
+  hidden, *_ = found.model.apply({"params": found.params}, Rows(ids, ids), method="states")
   assert hidden.shape == (1, 4, 16)
 
 

@@ -62,7 +62,7 @@ def loop(run):
       inputs = np.zeros((1, CONTEXT), np.int32)
       inputs[0, : len(span) - 1] = span[:-1]
       places = np.arange(CONTEXT, dtype=np.int32)[None]
-      hidden, table = apply({"params": found.params}, Batch(Rows(inputs, places))).states
+      hidden, table, *_ = apply({"params": found.params}, Batch(Rows(inputs, places))).states
       scores = np.float64(hidden[0]) @ np.float64(table[: found.tokenizer.vocab_size]).T
       nats += [
         math.log(np.exp(row).sum()) - row[target]

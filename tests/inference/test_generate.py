@@ -43,7 +43,7 @@ def trained(request, make_run):
 @functools.partial(jax.jit, static_argnums=0)
 def one_token(model, params, ids, places, last, seed, number, temperature):
   scores = logits(
-    *model.apply({"params": params}, Rows(ids, places), method="states"), model.num_tokens
+    *model.apply({"params": params}, Rows(ids, places), method="states")[:2], model.num_tokens
   )
   (noise,) = gumbel(jnp.array([seed]), jnp.array([number]), 60)
   return (scores[0, last, :60] + temperature * noise).argmax()

@@ -124,7 +124,7 @@ test_split: test
 @functools.partial(jax.jit, static_argnums=0)
 def logits_of(model, params, ids):
   places = np.arange(CONTEXT, dtype=np.int32)[None]
-  hidden, table = model.apply({"params": params}, Rows(ids, places), method="states")
+  hidden, table, *_ = model.apply({"params": params}, Rows(ids, places), method="states")
   return hidden @ table.T
 
 

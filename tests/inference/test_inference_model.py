@@ -39,7 +39,7 @@ def alone(model, text):
   """Ids, and from one text by itself: log-softmax of the logits [n, V], hidden states [n, D]."""
   ids = model.loaded.tokenizer.encode(text)[None]
   places = np.arange(ids.shape[1], dtype=np.int32)[None]
-  hidden, table = model.loaded.model.apply(
+  hidden, table, *_ = model.loaded.model.apply(
     {"params": model.loaded.params}, Rows(ids, places), method="states"
   )
   scores = np.asarray(hidden @ table.T, np.float64)[0, :, : model.loaded.tokenizer.vocab_size]

@@ -162,7 +162,7 @@ def test_text_loss():
   batch = causal_batch(rows)
   params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
   total, metrics = jax.jit(model_loss(model))(params, batch, None)
-  hidden, table = jax.jit(model.apply)({"params": params}, batch).states
+  hidden, table, *_ = jax.jit(model.apply)({"params": params}, batch).states
   each = [
     numpy_cross_entropies(h[: n - 1], table, row[1:n], 60)
     for h, row, n in zip(hidden, rows, (13, 6, 0), strict=True)
@@ -213,7 +213,7 @@ def test_task_loss(pooling, c, k, lm_weight):
       ids = examples.sequence(n, i)
       row = np.zeros((1, 33), np.int32)
       row[0, : len(ids)] = ids
-      hidden, table = alone(causal_batch(row))
+      hidden, table, *_ = alone(causal_batch(row))
       extracts.append(np.asarray(hidden[0, len(ids) - 1], np.float64))
       means.append(numpy_cross_entropies(hidden[0, : len(ids) - 1], table, ids[1:], 63).mean())
     kernel, bias = (np.asarray(params["head"][name], np.float64) for name in ("kernel", "bias"))

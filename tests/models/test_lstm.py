@@ -60,7 +60,7 @@ def numpy_lstm(params, ids):
 def test_equals_numpy(trunk):
   apply, params = trunk
   inputs, positions = tokens(2, 9)
-  hidden, table = apply(inputs, positions)
+  hidden, table, *_ = apply(inputs, positions)
   for found, ids in zip(hidden, inputs, strict=True):
     np.testing.assert_allclose(found, numpy_lstm(params, ids), atol=1e-5)
   np.testing.assert_array_equal(table, params["tokens"])
@@ -90,7 +90,7 @@ def test_packed_rows_equal_rows_alone(trunk):
   apply, params = trunk
   inputs, _ = tokens(1, 9)
   positions = np.array([[0, 1, 2, 0, 1, 2, 3, 0, 0]], np.int32)
-  hidden, _ = apply(inputs, positions, np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0]], np.int32))
+  hidden, *_ = apply(inputs, positions, np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0]], np.int32))
   for begin, end in ((0, 3), (3, 7)):
     np.testing.assert_allclose(
       hidden[0, begin:end], numpy_lstm(params, inputs[0, begin:end]), atol=1e-5
@@ -124,7 +124,7 @@ def test_reading_on_equals_the_full_forward(trunk):
   module = CONFIG.build()
   lengths, rows, total = np.array([1, 6, 5]), 3, 9
   inputs, positions = tokens(rows, total)
-  full, _ = apply(inputs, positions)
+  full, *_ = apply(inputs, positions)
 
   @jax.jit
   def extend(inputs, positions, valid, state):
@@ -149,7 +149,9 @@ def test_dropout(trunk):
   module = dataclasses.replace(CONFIG, embedding_dropout=0.25, residual_dropout=0.5).build()
   params = trunk[1]
   inputs, positions = tokens(8, 16)
-  hidden, table = jax.jit(module.apply)({"params": params}, Rows(inputs, positions), step_key(0, 0))
+  hidden, table, *_ = jax.jit(module.apply)(
+    {"params": params}, Rows(inputs, positions), step_key(0, 0)
+  )
   np.testing.assert_allclose((np.asarray(table) == 0).mean(), 0.25, atol=0.05)
   np.testing.assert_allclose((np.asarray(hidden) == 0).mean(), 0.5, atol=0.05)
   expected = np.stack([numpy_lstm({**params, "tokens": table}, ids) for ids in inputs])
@@ -158,8 +160,8 @@ def test_dropout(trunk):
 
 def test_bfloat16_is_near_float32(trunk):
   inputs, positions = tokens(2, 9)
-  exact, _ = trunk[0](inputs, positions)
+  exact, *_ = trunk[0](inputs, positions)
   module = dataclasses.replace(CONFIG, dtype="bfloat16").build()
-  rough, table = jax.jit(module.apply)({"params": trunk[1]}, Rows(inputs, positions))
+  rough, table, *_ = jax.jit(module.apply)({"params": trunk[1]}, Rows(inputs, positions))
   assert rough.dtype == jnp.bfloat16 and table.dtype == jnp.float32
   assert 0 < np.abs(np.asarray(rough, np.float32) - exact).max() < 0.05 * np.abs(exact).max()

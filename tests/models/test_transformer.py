@@ -140,7 +140,7 @@ def numpy_gpt(params, ids, heads, causal=True, maps=None):
 def test_equals_numpy(trunk, length):
   apply, params = trunk
   inputs, positions = tokens(2, length)
-  hidden, table = apply(inputs, positions)
+  hidden, table, *_ = apply(inputs, positions)
   for found, ids in zip(hidden, inputs, strict=True):
     np.testing.assert_allclose(found, numpy_gpt(params, ids, CONFIG.heads), atol=2e-4)
   np.testing.assert_array_equal(table, params["tokens"])
@@ -149,7 +149,7 @@ def test_equals_numpy(trunk, length):
 def test_not_causal_equals_numpy(trunk):
   _, params = trunk
   inputs, positions = tokens(1, 9)
-  hidden, _ = jax.jit(CONFIG.build("bidirectional").apply)(
+  hidden, *_ = jax.jit(CONFIG.build("bidirectional").apply)(
     {"params": params}, Rows(inputs, positions)
   )
   np.testing.assert_allclose(
@@ -163,7 +163,7 @@ def test_pre_norm_equals_numpy(length):
   module = config.build()
   inputs, positions = tokens(2, length)
   params = perturbed(jax.jit(module.init)(jax.random.key(0), Rows(inputs, positions))["params"])
-  hidden, _ = jax.jit(module.apply)({"params": params}, Rows(inputs, positions))
+  hidden, *_ = jax.jit(module.apply)({"params": params}, Rows(inputs, positions))
   for found, ids in zip(hidden, inputs, strict=True):
     np.testing.assert_allclose(found, numpy_gpt(params, ids, CONFIG.heads), atol=2e-4)
 
@@ -183,7 +183,7 @@ def test_attention_maps(trunk, length):
   """They are the plain implementation's, and looking at them changes nothing."""
   apply, params = trunk
   inputs, positions = tokens(2, length)
-  (hidden, _), kept = CONFIG.build().apply(
+  (hidden, *_), kept = CONFIG.build().apply(
     {"params": params}, Rows(inputs, positions), mutable="intermediates"
   )
   found = np.asarray(attention_maps(kept["intermediates"]))
@@ -236,11 +236,11 @@ def test_packed_rows_equal_rows_alone(trunk, length):
   for number, (begin, end) in enumerate(zip(cuts[:-2], cuts[1:-1], strict=True)):
     positions[0, begin:end] = np.arange(end - begin)
     segments[0, begin:end] = number + 1
-  hidden, _ = apply(inputs, positions, segments)
+  hidden, *_ = apply(inputs, positions, segments)
   alone = np.zeros((3, length), np.int32)
   for row, begin, end in zip(alone, cuts[:-2], cuts[1:-1], strict=True):
     row[: end - begin] = inputs[0, begin:end]
-  expected, _ = apply(alone, np.broadcast_to(np.arange(length, dtype=np.int32), alone.shape))
+  expected, *_ = apply(alone, np.broadcast_to(np.arange(length, dtype=np.int32), alone.shape))
   for row, begin, end in zip(expected, cuts[:-2], cuts[1:-1], strict=True):
     np.testing.assert_allclose(hidden[0, begin:end], row[: end - begin], atol=1e-5)
   assert np.isfinite(hidden).all()
@@ -252,7 +252,7 @@ def test_cache_equals_the_full_forward(trunk):
   module = CONFIG.build()
   lengths, rows, total = np.array([3, 6, 5]), 3, 12
   inputs, positions = tokens(rows, total)
-  full, table = apply(inputs, positions)
+  full, table, *_ = apply(inputs, positions)
 
   @jax.jit
   def extend(inputs, positions, valid, cache):
@@ -276,8 +276,8 @@ def test_bfloat16_is_near_float32(trunk):
   apply, params = trunk
   inputs, positions = tokens(2, 20)
   params = jax.tree.map(lambda p: p / 2, params)
-  exact, _ = apply(inputs, positions, params=params)
-  rough, table = jax.jit(dataclasses.replace(CONFIG, dtype="bfloat16").build().apply)(
+  exact, *_ = apply(inputs, positions, params=params)
+  rough, table, *_ = jax.jit(dataclasses.replace(CONFIG, dtype="bfloat16").build().apply)(
     {"params": params}, Rows(inputs, positions)
   )
   assert rough.dtype == jnp.bfloat16 and table.dtype == jnp.float32
@@ -295,7 +295,7 @@ def test_embedding_dropout_is_that_of_the_whole_table():
   params = jax.jit(module.init)(jax.random.key(0), Rows(inputs, positions))["params"]
   params = {**params, "tokens": jnp.ones_like(params["tokens"])}
   key = step_key(0, 3)
-  hidden, table = jax.jit(module.apply)({"params": params}, Rows(inputs, positions), key)
+  hidden, table, *_ = jax.jit(module.apply)({"params": params}, Rows(inputs, positions), key)
   kept = np.asarray(table) != 0
   np.testing.assert_allclose(kept.mean(), 0.75, atol=0.03)
   np.testing.assert_allclose(np.asarray(table)[kept], 1 / 0.75, rtol=1e-6)
@@ -304,7 +304,7 @@ def test_embedding_dropout_is_that_of_the_whole_table():
   # dropout does.
   places = dropout(params["positions"], 0.25, key.fold(config.layers + 1), sharded=False)
   assert (np.asarray(places) == 0).mean() == pytest.approx(0.25, abs=0.03)
-  expected, _ = jax.jit(module.apply)(
+  expected, *_ = jax.jit(module.apply)(
     {"params": {**params, "tokens": table, "positions": places}}, Rows(inputs, positions)
   )
   np.testing.assert_allclose(hidden, expected, atol=1e-5)

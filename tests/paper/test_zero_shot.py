@@ -81,7 +81,7 @@ def test_reading_a_context_once_gives_the_scores_of_whole_texts(trunk, make_run)
   read = jax.jit(forward)
 
   def whole(ids):
-    hidden, table = read(params, np.array([[*ids, *[0] * (32 - len(ids))]], np.int32))
+    hidden, table, *_ = read(params, np.array([[*ids, *[0] * (32 - len(ids))]], np.int32))
     scores = np.asarray(hidden @ table.T, np.float64)[0, :, :30]
     scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
     return [scores[n - 1, ids[n]] for n in range(1, len(ids))]

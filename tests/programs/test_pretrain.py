@@ -102,7 +102,7 @@ def test_evaluation_is_the_mean_over_all_held_out_tokens(uninterrupted, prepared
       span = held_out.read(at, min(17, end - at))
       row = np.zeros((1, 17), np.int32)
       row[0, : len(span)] = span
-      hidden, table = apply({"params": params}, causal_batch(row)).states
+      hidden, table, *_ = apply({"params": params}, causal_batch(row)).states
       scores = np.float64(hidden[0]) @ np.float64(table)[: held_out.vocab_size].T
       nats += [
         math.log(np.exp(s).sum()) - s[target] for s, target in zip(scores, span[1:], strict=False)

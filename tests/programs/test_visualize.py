@@ -108,7 +108,7 @@ def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
       and shown["classes"] is None
     )
     positions = np.arange(len(ids), dtype=np.int32)[None]
-    hidden, table = model.spec.trunk.build().apply(
+    hidden, table, *_ = model.spec.trunk.build().apply(
       {"params": model.params["trunk"]}, Rows(ids[None], positions)
     )
     scores = np.asarray(hidden[0] @ table.T, np.float64)[:, : tokenizer.vocab_size]

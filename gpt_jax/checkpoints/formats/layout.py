@@ -64,6 +64,8 @@ def decoder(meta: dict, format: str) -> ModelConfig:
     kind = f"a {spec.attention} model"
   elif trunk.attention_bias is not None or not trunk.learned_positions:
     kind = "a model without GPT's position embeddings"
+  elif not trunk.is_gpt:
+    kind = "a model with parts that GPT has not"
   elif spec.head and spec.head.per_token:
     kind = "a model with a head for every token"
   if kind:

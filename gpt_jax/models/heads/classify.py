@@ -9,9 +9,22 @@ import jax.numpy as jnp
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
+from gpt_jax.models.layers import Projection, initializer, style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
+
+TRANSFORMS = ("none", "pooler", "dense")
+
+
+def transform_option() -> str:
+  """The field of heads on one representation of a text."""
+  return option(
+    "none",
+    "of the representation, before the linear map: none, as GPT; pooler: the trunk's, then "
+    "dropout, as BERT; dense: dropout, a new map D to D, tanh, dropout, as RoBERTa",
+    choices=TRANSFORMS,
+  )
 
 
 @register("classify")
@@ -34,6 +47,7 @@ class ClassifyHead:
   label_smoothing: float = option(
     0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
   )
+  transform: str = transform_option()
 
   def __post_init__(self):
     validate(self)
@@ -49,8 +63,9 @@ class ClassifyHead:
   per_token = False
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
-    return Classifier(self.num_classes, self.dropout, self.pooling)
+    check_transform(self.transform, trunk)
+    style = style_of(trunk)
+    return Classifier(self.num_classes, self.dropout, self.pooling, self.transform, style.init)
 
   def denominator(self, batch: Batch) -> jax.Array:
     return self._example_weights(batch).sum()
@@ -83,40 +98,76 @@ class ClassifyHead:
     return jax.nn.softmax(outputs)
 
 
+def check_transform(transform: str, trunk: TrunkConfig) -> None:
+  """Raises InputError if the trunk lacks what the transform of a head reads."""
+  if transform == "pooler":
+    check_pooler("transform=pooler", trunk)
+
+
+def check_pooler(reader: str, trunk: TrunkConfig) -> None:
+  """Raises InputError if the trunk has no pooler."""
+  if not getattr(trunk, "pooler", False):
+    raise InputError(f"{reader}: reads the trunk's pooler, and it has none; set trunk.pooler=True")
+
+
 class Classifier(nn.Module):
   """W_y, with the bias of OpenAI's code (openai/train.py:155-161).
 
   Attributes:
     outputs: K, scores per example.
-    dropout: on the input.
-    pooling: see ClassifyHead.
+    dropout: on the input, and that of a dense transform.
+    pooling, transform: see ClassifyHead.
+    kernel_init: of the kernels, see layers.initializer.
   """
 
   outputs: int
   dropout: float
   pooling: str = "sum"
+  transform: str = "none"
+  kernel_init: str = "normal"
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [N, K], float32."""
     assert batch.labels is not None
-    x = pool(states.hidden, batch, self.pooling)
-    if self.pooling == "per_choice":
-      # One mask for all choices of an example: with several, the choices would be compared on
-      # different features (openai/train.py:185).
-      mask = dropout(jnp.ones_like(x[:, :1]), self.dropout, key)
-      x = x * mask
-    else:
-      x = dropout(x, self.dropout, key)
+    x = represent(states.hidden, batch, self.pooling)
+    if self.transform == "pooler":
+      assert states.pooler is not None
+      x = states.pooler(x)
+    elif self.transform == "dense":
+      width = (x.shape[-1],)
+      x = self._drop(x, key and key.fold(0))
+      x = jnp.tanh(
+        Projection(width, width, "float32", kernel_init=self.kernel_init, name="dense")(x)
+      )
+    if self.pooling != "per_choice":
+      x = x.sum(1)  # see pool
+    x = self._drop(x, key)
     scores_per_anchor = 1 if self.pooling == "per_choice" else self.outputs
-    kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], scores_per_anchor))
+    kernel = self.param("kernel", initializer(self.kernel_init), (x.shape[-1], scores_per_anchor))
     bias = self.param("bias", nn.initializers.zeros, (scores_per_anchor,))
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
     return scores[..., 0] if self.pooling == "per_choice" else scores
 
+  def _drop(self, x, key):
+    if self.pooling != "per_choice":
+      return dropout(x, self.dropout, key)
+    # One mask for all choices of an example: with several, the choices would be compared on
+    # different features (openai/train.py:185).
+    return x * dropout(jnp.ones_like(x[:, :1]), self.dropout, key)
+
 
 def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
-  """What W_y reads of the hidden states [B, T, D]: float32 [N, D], for per_choice [N, C, D].
+  """What W_y of GPT reads of the hidden states: float32 [N, D], for per_choice [N, C, D].
+
+  See represent. Similarity adds both orders (section 3.3); every other task has one sequence.
+  """
+  x = represent(hidden, batch, pooling)
+  return x if pooling == "per_choice" else x.sum(1)
+
+
+def represent(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
+  """The representation of each sequence by the hidden states [B, T, D]: float32 [N, C, D].
 
   Args:
     pooling: see ClassifyHead; mean needs the segments of the rows.
@@ -129,8 +180,5 @@ def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
     segments = batch.rows.segments.reshape(-1)
     same_segment = segments[anchors][..., None] == segments[None, None]  # [N, C, B * T]
     inside = same_segment.astype(jnp.float32)
-    x = inside @ flat / inside.sum(-1, keepdims=True)
-  else:
-    x = lookup(flat, anchors)
-  # Similarity adds both orders (section 3.3); every other task has one sequence.
-  return x if pooling == "per_choice" else x.sum(1)
+    return inside @ flat / inside.sum(-1, keepdims=True)
+  return lookup(flat, anchors)

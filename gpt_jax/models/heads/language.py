@@ -7,6 +7,7 @@ import jax
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
+from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
 
@@ -51,6 +52,17 @@ class LanguageHead:
 
   def decode(self, outputs) -> jax.Array:
     raise NotImplementedError("a language model generates or scores, see inference/")
+
+
+def check_table(trunk: TrunkConfig) -> None:
+  """Raises InputError where hidden states cannot be multiplied by the trunk's table."""
+  table_width = getattr(trunk, "table_width", trunk.width)
+  if table_width != trunk.width:
+    raise InputError(
+      f"trunk.embedding_width={table_width}: a language model multiplies hidden states by the "
+      f"table, which takes trunk.width={trunk.width}; only a masked language model maps the one "
+      "to the other"
+    )
 
 
 class _Outputs(nn.Module):

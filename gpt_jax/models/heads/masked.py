@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
-from gpt_jax.models.layers import LayerNorm, Projection
+from gpt_jax.models.layers import LayerNorm, Projection, Style, activate, style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
 from gpt_jax.ops.lookup import select
@@ -30,14 +30,14 @@ class MaskedHead:
   per_token = True
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    return _Transform(trunk.width, trunk.rows, trunk.dtype)
+    return _Transform(style_of(trunk))
 
   def denominator(self, batch: Batch) -> jax.Array:
     assert batch.predictions is not None
     return batch.predictions.weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    """Outputs are hidden [B, M, D] and the bias of each row of the table [R]."""
+    """Outputs are hidden [B, M, E] and the bias of each row of the table [R]."""
     hidden, bias = outputs
     # The bias as one more column of the table, which meets a hidden feature of 1.
     hidden = jnp.concatenate([hidden, jnp.ones_like(hidden[..., :1])], axis=-1)
@@ -52,17 +52,20 @@ class MaskedHead:
 
 
 class _Transform(nn.Module):
-  """Dense D -> D, GELU, layer norm, at the predicted positions."""
+  """Dense D -> E, GELU, layer norm, at the predicted positions."""
 
-  width: int
-  rows: int
-  dtype: str
+  style: Style
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key=None):
     assert batch.predictions is not None and batch.predictions.at is not None
     hidden = select(states.hidden, batch.predictions.at)
-    hidden = Projection((self.width,), (self.width,), self.dtype, name="transform")(hidden)
-    hidden = jax.nn.gelu(hidden.astype(jnp.float32), approximate=False)
-    hidden = LayerNorm(self.dtype, name="norm")(hidden)
-    return hidden, self.param("bias", nn.initializers.zeros, (self.rows,))
+    rows, table_width = states.table.shape
+    dtype, init, activation, epsilon = self.style
+    outputs = (table_width,)
+    hidden = Projection((hidden.shape[-1],), outputs, dtype, kernel_init=init, name="transform")(
+      hidden
+    )
+    hidden = activate(hidden.astype(jnp.float32), activation)
+    hidden = LayerNorm(dtype, epsilon, name="norm")(hidden)
+    return hidden, self.param("bias", nn.initializers.zeros, (rows,))

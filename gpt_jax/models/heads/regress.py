@@ -8,7 +8,8 @@ import jax
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
-from gpt_jax.models.heads.classify import Classifier
+from gpt_jax.models.heads.classify import Classifier, check_transform, transform_option
+from gpt_jax.models.layers import style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
@@ -19,6 +20,7 @@ class RegressHead:
 
   dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   weight: float = option(1.0, "loss weight", low=0.0)
+  transform: str = transform_option()
 
   def __post_init__(self):
     validate(self)
@@ -31,8 +33,9 @@ class RegressHead:
   pooling = "sum"
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
-    return Classifier(self.num_classes, self.dropout)
+    check_transform(self.transform, trunk)
+    init = style_of(trunk).init
+    return Classifier(self.num_classes, self.dropout, transform=self.transform, kernel_init=init)
 
   def denominator(self, batch: Batch) -> jax.Array:
     assert batch.labels is not None
@@ -53,4 +56,4 @@ class RegressHead:
 
 def in_units(head: dict[str, Any], mean: float, deviation: float) -> dict[str, Any]:
   """The head's parameters for outputs in the units of the labels, not standardized."""
-  return {"kernel": head["kernel"] * deviation, "bias": head["bias"] * deviation + mean}
+  return {**head, "kernel": head["kernel"] * deviation, "bias": head["bias"] * deviation + mean}

@@ -366,7 +366,9 @@ def test_the_reader_in_numpy(tmp_path, make_run, tiny_tokenizer, norm):
   npz.save(str(tmp_path / "out"), params, meta, 1, tiny_tokenizer)
   ids = np.arange(3, 14, dtype=np.int32)
   places = np.arange(len(ids), dtype=np.int32)[None]
-  hidden, table = spec.build().apply({"params": params}, Rows(ids[None], places), method="states")
+  hidden, table, *_ = spec.build().apply(
+    {"params": params}, Rows(ids[None], places), method="states"
+  )
   expected = np.asarray(logits(hidden, table, trunk.vocab_size))[0, :, : trunk.vocab_size]
   found = read_npz.logits(*read_npz.load(str(tmp_path / "out")), ids)
   assert (found.shape, found.dtype) == (expected.shape, np.float32)

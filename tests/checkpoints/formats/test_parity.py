@@ -87,7 +87,7 @@ def test_logits(pair):
 
   config, params, theirs, rows = pair
   batch = causal_batch(rows)
-  hidden, table = jax.jit(language_model(config).apply)({"params": params}, batch).states
+  hidden, table, *_ = jax.jit(language_model(config).apply)({"params": params}, batch).states
   ours = logits(hidden, table, config.vocab_size)[..., : config.vocab_size]
   with torch.no_grad():
     expected = theirs(torch.from_numpy(batch.rows.inputs).long()).logits.numpy()

@@ -70,7 +70,7 @@ def text_batch(ids):
 
 def our_logits(spec, params, ids):
   """[rows, T, V]."""
-  hidden, table = jax.jit(spec.build().apply)({"params": params}, text_batch(ids)).states
+  hidden, table, *_ = jax.jit(spec.build().apply)({"params": params}, text_batch(ids)).states
   return np.asarray(logits(hidden, table, spec.trunk.vocab_size))[..., : spec.trunk.vocab_size]
 
 
@@ -83,7 +83,7 @@ def our_scores(spec, params, ids, sequences):
   )
   labels = Labels(anchors, None, None)
   outputs = jax.jit(spec.build().apply)({"params": params}, text_batch(ids)._replace(labels=labels))
-  (scores,), (hidden, table) = outputs.heads, outputs.states
+  (scores,), (hidden, table, _) = outputs.heads, outputs.states
   rows = spec.trunk.vocab_size + 3
   return np.asarray(scores), np.asarray(logits(hidden, table, rows))[..., :rows]
 

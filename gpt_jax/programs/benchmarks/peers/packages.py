@@ -27,12 +27,8 @@ def import_packages() -> Packages:
 
 def check_trunk(trunk: Any) -> TransformerConfig:
   """The trunk, if peers have a model like it; otherwise raises InputError."""
-  if (
-    not isinstance(trunk, TransformerConfig) or trunk.attention_bias or not trunk.learned_positions
-  ):
-    raise InputError(
-      "--peers: they have no model like this trunk; use a Transformer with learned positions"
-    )
+  if not isinstance(trunk, TransformerConfig) or not trunk.is_gpt:
+    raise InputError("--peers: they have no model like this trunk; use GPT-1's or GPT-2's parts")
   return trunk
 
 

@@ -1,0 +1,68 @@
+"""BERT's next-sentence and ALBERT's sentence-order head: a linear map of the pooled [CLS].
+
+google-research/bert, run_pretraining.py, get_next_sentence_output.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import option, register, validate
+from gpt_jax.models.heads.classify import check_pooler, represent
+from gpt_jax.models.layers import initializer, style_of
+from gpt_jax.models.trunk import States, TrunkConfig
+
+
+@register("sentence_pair")
+@dataclasses.dataclass(frozen=True)
+class SentencePairHead:
+  """How the two texts of a pair belong together.
+
+  Class 0: the second follows the first; class 1: it is from elsewhere, or they are swapped. Like
+  the labels of a task these are in Batch.labels, but they come with the text and not from people.
+  """
+
+  weight: float = option(1.0, "loss weight", low=0.0)
+
+  def __post_init__(self):
+    validate(self)
+
+  scope = "sentence_pair"
+  metric = "sentence_pair_loss"
+  labeled = False
+  per_token = False
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    check_pooler("a sentence_pair head", trunk)
+    return _Scores(style_of(trunk).init)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    assert batch.labels is not None
+    return batch.labels.weights.sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """Cross-entropy of the two classes; outputs are scores [N, 2]."""
+    del states, num_tokens
+    labels = batch.labels
+    assert labels is not None
+    per_pair = -(labels.distributions * jax.nn.log_softmax(outputs)).sum(-1)
+    return Mean((per_pair * labels.weights).sum(), self.denominator(batch))
+
+  def decode(self, outputs) -> jax.Array:
+    """Probabilities [N, 2]."""
+    return jax.nn.softmax(outputs)
+
+
+class _Scores(nn.Module):
+  kernel_init: str
+
+  @nn.compact
+  def __call__(self, states: States, batch: Batch, key=None):
+    """Scores [N, 2], float32."""
+    assert states.pooler is not None
+    pooled = states.pooler(represent(states.hidden, batch, "sum")[:, 0])
+    kernel = self.param("kernel", initializer(self.kernel_init), (pooled.shape[-1], 2))
+    bias = self.param("bias", nn.initializers.zeros, (2,))
+    return pooled @ kernel + bias.reshape((1, 2))
