@@ -157,7 +157,7 @@ class Tokenizer(abc.ABC):
 
   @functools.cached_property
   def special(self) -> SpecialTokens:
-    # A name that a saved folder has above the vocabulary keeps the id that a model was trained with.
+    # A name that a saved folder has above the vocabulary keeps the id that a model has trained.
     inside = {n: i for n, i in self.special_inside.items() if n not in self.special_names}
     return SpecialTokens(self.vocab_size, self.special_names, tuple(inside.items()))
 

@@ -1,9 +1,9 @@
 """Any tokenizer.json of Hugging Face's `tokenizers` (BPE, WordPiece, Unigram, …), used as it is.
 
 The file alone decides the ids. Its post-processor adds no special tokens such as [CLS], and text
-that spells one is ordinary text. Those of BERT, RoBERTa, ALBERT and T5 are special tokens inside the
-vocabulary. A tokenizer.json beside OpenAI's two files is ignored: gpt1.py, gpt2.py and byte_bpe.py
-read those.
+that spells one is ordinary text. Those of BERT, RoBERTa, ALBERT and T5 are special tokens inside
+the vocabulary. A tokenizer.json beside OpenAI's two files is ignored: gpt1.py, gpt2.py and
+byte_bpe.py read those.
 """
 
 import dataclasses

@@ -234,7 +234,9 @@ def _read_pieces(path: str) -> tuple[str, ...]:
       raise InputError(f"{path}:{number}: {piece!r}, which is also in line {numbers[piece]}")
     numbers[piece] = number
   if UNKNOWN not in numbers:
-    raise InputError(f"{path}: no line {UNKNOWN}; should be a WordPiece vocabulary, one piece a line")
+    raise InputError(
+      f"{path}: no line {UNKNOWN}; should be a WordPiece vocabulary, one piece a line"
+    )
   return tuple(lines)
 
 

@@ -127,7 +127,6 @@ def test_it_is_the_same_tokenizer_after_saving(kind, released, tmp_path):
   np.testing.assert_array_equal(loaded.encode(TEXT[0]), tokenizer.encode(TEXT[0]))
 
 
-
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
 def test_bert_special_tokens_are_those_of_the_file(kind, released, package, tmp_path):
   tokenizer = load_tokenizer(released)
