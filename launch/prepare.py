@@ -1,7 +1,7 @@
 """Turns text into a tokenizer and token files for launch/pretrain.py.
 
 python launch/prepare.py --source=PATH|GLOB|FOLDER|tfds:NAME|embedded[,…] --out=DIR \\
-  [--vocab_size=16000 | --tokenizer=DIR]
+  [--vocab_size=16000 [--vocabulary=sentencepiece|wordpiece|bytes] | --tokenizer=DIR]
 """
 
 import dataclasses

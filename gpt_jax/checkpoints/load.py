@@ -17,6 +17,8 @@ from gpt_jax.models.model import Model, ModelConfig, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.task import LabeledTask, Task
 
 
@@ -28,8 +30,8 @@ class LoadedModel:
     spec: config of the model.
     params: float32 NumPy arrays, `{trunk}` or `{trunk, head}`.
     tokenizer: the tokenizer it was trained with.
-    meta: JSON saved with the parameters: `model`, `config`, `tokenizer_hash`, and `task` if it was
-      fine-tuned.
+    meta: JSON saved with the parameters: `model`, `config`, `tokenizer_hash`, `sequence_format`,
+      and `task` if it was fine-tuned.
     step: number of updates made.
     path: the path given to `load_model`.
     folder: the folder of the run, or of the export.
@@ -58,6 +60,17 @@ class LoadedModel:
     if "task" not in self.meta:
       return None
     return _from_json(self.meta["task"], self.path).build("")
+
+  @functools.cached_property
+  def format(self) -> Format:
+    """How labeled examples are written for it; GPT's where the checkpoint names none."""
+    if "sequence_format" not in self.meta:
+      return GPTFormat()
+    return _from_json(self.meta["sequence_format"], self.path)
+
+  def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
+    """Examples of a task as the model reads them."""
+    return task.encode(examples, self.tokenizer, self.spec.trunk.context, self.format)
 
   def label_task(self) -> Task | None:
     """The task as one that gives each example one label; None if there is none.

@@ -47,16 +47,19 @@ class Ensemble:
   task: LabeledTask
 
   def encode(self, examples: Sequence[Any]) -> list[Encoded]:
-    """The examples for each member, whose vocabulary and context may be its own.
+    """The examples for each member, whose vocabulary, context and format may be its own.
 
     Raises:
       InputError: an example without tokens.
     """
-    encoded: dict[tuple[str, int], Encoded] = {}
-    keys = [(member.tokenizer.hash, member.spec.trunk.context) for member in self.members]
+    encoded: dict[tuple[Any, ...], Encoded] = {}
+    keys = [
+      (member.tokenizer.hash, member.tokenizer.special, member.spec.trunk.context, member.format)
+      for member in self.members
+    ]
     for key, member in zip(keys, self.members, strict=True):
       if key not in encoded:
-        encoded[key] = self.task.encode(list(examples), member.tokenizer, key[1])
+        encoded[key] = member.encode(self.task, list(examples))
     return [encoded[key] for key in keys]
 
   def predict(

@@ -157,7 +157,7 @@ class Model:
       examples.append(task.example(Row(cells, None, f"text {number}")))
     if not examples:
       return []
-    encoded = task.encode(examples, self.loaded.tokenizer, self.loaded.spec.trunk.context)
+    encoded = self.loaded.encode(task, examples)
     probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
     if calibrated:
       probabilities = scale(probabilities, self.temperature)
@@ -179,11 +179,8 @@ class Model:
     if task is None:
       return
     context = self.loaded.spec.trunk.context
-    encoded = task.encode(
-      [task.example(Row(("a",) * len(task.columns), None, "warm-up"))],
-      self.loaded.tokenizer,
-      context,
-    )
+    row = Row(("a",) * len(task.columns), None, "warm-up")
+    encoded = self.loaded.encode(task, [task.example(row)])
     length = 16
     while length < context:
       self._predictor(_stretched(encoded, length, 1), 2 * _BATCH, few_shapes=True)

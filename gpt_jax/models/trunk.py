@@ -158,5 +158,5 @@ def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
       f"trunk.vocab_size={trunk.vocab_size}: the tokenizer has {tokenizer.vocab_size}; "
       "leave the field at 0"
     )
-  special_tokens = len(tokenizer.special)
+  special_tokens = tokenizer.special.count
   return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=special_tokens)

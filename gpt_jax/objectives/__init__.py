@@ -1,6 +1,7 @@
 """Pre-training objectives: windows of token ids to batches with predictions.
 
 One small file an objective, registered by name; numpy only, may import data/ and the root files.
-To add one: a frozen config dataclass with `attention`, `special` and `bind(tokenizer, length)`, see
-objective.py; its head is a file in models/heads/. Noise comes from the `draw` it is given.
+To add one: a frozen config dataclass with `attention`, `special`, `heads`, `format` and
+`bind(tokenizer, length)`, see objective.py; its head is a file in models/heads/. Noise comes from
+the `draw` it is given.
 """

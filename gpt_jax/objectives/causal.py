@@ -28,6 +28,10 @@ class Causal:
   def heads(self) -> tuple[dict, ...]:
     return ({"type": "language"},)
 
+  @property
+  def format(self) -> dict:
+    return {"type": "gpt_format"}
+
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     del tokenizer, length
     return causal_batch

@@ -39,6 +39,10 @@ class Masked:
   def heads(self) -> tuple[dict, ...]:
     return ({"type": "masked_head"},)
 
+  @property
+  def format(self) -> dict:
+    return {"type": "roberta_format"}  # BERT's needs token types
+
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     vocab_size, mask_id = tokenizer.vocab_size, tokenizer.special["mask"]
     max_predictions = max(1, round(length * self.share))

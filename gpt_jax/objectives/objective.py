@@ -41,6 +41,11 @@ class Objective(Protocol):
     """
     ...
 
+  @property
+  def format(self) -> dict:
+    """What its models are fine-tuned on: a format of tasks/formats.py, as a JSON config."""
+    ...
+
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     """Raises InputError where the tokenizer or the length does not suit."""
     ...

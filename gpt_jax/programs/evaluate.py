@@ -100,7 +100,7 @@ def _on_task(
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
-  encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  encoded = loaded.encode(task, examples)
   predictions = loaded.predictor()(encoded, 32)
   measures: dict[str, Any] = {"examples": len(examples)}
   measures |= task_measures(task, predictions, encoded.truth)

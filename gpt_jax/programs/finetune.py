@@ -20,7 +20,7 @@ from gpt_jax.checkpoints.run_folder import (
   with_microbatches,
 )
 from gpt_jax.checkpoints.store import Checkpoints, best_evaluation, restore_params
-from gpt_jax.config import option, register, to_json, validate
+from gpt_jax.config import from_json, option, register, to_json, validate
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import read_json, verified, with_checksum, write_json
@@ -50,7 +50,7 @@ from gpt_jax.parallel.placement import check_batch
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
-from gpt_jax.tasks.formats import GPTFormat
+from gpt_jax.tasks.formats import Format, GPTFormat, RoBERTaFormat
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
@@ -289,10 +289,11 @@ class Start:
   Attributes:
     trunk: the trunk's config.
     attention: see ModelConfig.
-    tokenizer: its vocabulary.
+    tokenizer: its vocabulary, with the format's special tokens.
     params: the trunk's parameters; None: they are initialized.
     trained_special: names of the special tokens whose embeddings the checkpoint has trained.
     identity: identifies the parameters in config.json.
+    format: how labeled examples are written.
   """
 
   trunk: TrunkConfig
@@ -301,6 +302,11 @@ class Start:
   params: Any = None
   trained_special: tuple[str, ...] = ()
   identity: str = "none"
+  format: Format = GPTFormat()
+
+  def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
+    """Examples of a task as the model reads them."""
+    return task.encode(examples, self.tokenizer, self.trunk.context, self.format)
 
 
 def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
@@ -317,12 +323,6 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     )
   loaded = load_model(pretrained)
   trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
-  format = loaded.meta.get("sequence_format", to_json(GPTFormat()))
-  if format != to_json(GPTFormat()):
-    raise InputError(
-      f"--checkpoint={pretrained}: fine-tuned on sequences of {format.get('type')!r}; this program "
-      "writes GPT's, with which its special tokens do not mix"
-    )
   sizes_are_set = _with_runtime_fields(FinetuneConfig.trunk, config.trunk) != config.trunk
   if sizes_are_set and config.trunk != trunk:
     raise InputError(
@@ -334,14 +334,23 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
       f"transfer_layers={config.transfer_layers}: the checkpoint has {counted(blocks, 'block')}; "
       "none takes all"
     )
+  tokenizer_of_format = loaded.tokenizer.with_special(*loaded.format.special)
+  trunk = with_vocabulary(trunk, tokenizer_of_format)
   return Start(
     trunk,
     loaded.spec.attention,
-    loaded.tokenizer,
-    loaded.params["trunk"],
+    tokenizer_of_format,
+    _with_rows(loaded.params["trunk"], trunk.rows),
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
+    loaded.format,
   )
+
+
+def _with_rows(params: Any, rows: int) -> Any:
+  """A trunk's parameters with further rows of the token table, for the format's special tokens."""
+  table = params["tokens"]
+  return {**params, "tokens": np.pad(table, [(0, rows - len(table)), (0, 0)])}
 
 
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
@@ -361,7 +370,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
       "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "
       "(DIR/tokenizer of prepare)"
     )
-  vocabulary = load_tokenizer(tokenizer)
+  vocabulary = load_tokenizer(tokenizer).with_special(*GPTFormat.special)
   return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary)
 
 
@@ -376,7 +385,7 @@ def load_examples(
   data = {}
   for split, count in (("train", config.train_examples), ("dev", config.dev_examples)):
     examples = evenly(all_examples[split], count)
-    data[split] = task.encode(examples, start.tokenizer, start.trunk.context)
+    data[split] = start.encode(task, examples)
     balance = task.describe_labels(data[split].labels)
     report = data[split].report(balance).replace("\n", "\n  ")
     log(f"{task.name} {split}: {report}")
@@ -414,13 +423,24 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
   return dataclasses.replace(config, optim=optim, train=train, class_weights=weights)
 
 
-def head_of(config: FinetuneConfig, task: LabeledTask) -> dict[str, Any]:
+def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
   """The task's head as a JSON config, with the settings of this run."""
   head = {**task.head, "dropout": config.head_dropout}
+  if hasattr(from_json(head), "transform"):
+    head["transform"] = transform_of(start)
   if not config.class_weights and not config.label_smoothing:
     return head
   weights = list(parse_weights(config.class_weights, task.labels))
   return {**head, "class_weights": weights, "label_smoothing": config.label_smoothing}
+
+
+def transform_of(start: Start) -> str:
+  """What stands between the anchor and W_y, see ClassifyHead.transform: BERT's pooler where the
+  trunk has one, RoBERTa's layer, or nothing.
+  """
+  if getattr(start.trunk, "pooler", False):
+    return "pooler"
+  return "dense" if isinstance(start.format, RoBERTaFormat) else "none"
 
 
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
@@ -445,7 +465,7 @@ def check_metrics(task: LabeledTask) -> None:
 
 def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:
   """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss."""
-  heads = make_heads([head_of(config, task)])
+  heads = make_heads([head_of(config, task, start)])
   if is_probe(config):  # the auxiliary loss has no parameters to train
     return ModelConfig(start.trunk, heads, start.attention)
   if config.lm_weight and start.attention != "causal":
@@ -699,7 +719,7 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
     "task": to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
     "trained_special": list(start.tokenizer.special.names),
-    "sequence_format": to_json(GPTFormat()),
+    "sequence_format": to_json(start.format),
   }
 
 

@@ -141,7 +141,7 @@ def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:
       f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official "
       "file again"
     )
-  return task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  return loaded.encode(task, examples)
 
 
 def _check_out(out: str) -> None:

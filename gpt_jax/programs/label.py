@@ -230,14 +230,12 @@ def _probe(
 ) -> dict[str, np.ndarray]:
   """Probabilities of the probe, which becomes a checkpoint; see _linear."""
   task = config.task.build("")
-  encoded = task.encode(
-    [task.example(row) for row in table.rows], start.tokenizer, start.trunk.context
-  )
+  encoded = start.encode(task, [task.example(row) for row in table.rows])
   every = probe_features(start, encoded)
   features = {name: every[numbers] for name, numbers in splits.items()}
   linear, arrays = _linear(table, splits, groups, seed, features, every)
   data_dir, folder = os.path.join(workdir, "data"), os.path.join(workdir, "probe")
-  dev_set = task.encode(task.examples(data_dir, "dev"), start.tokenizer, start.trunk.context)
+  dev_set = start.encode(task, task.examples(data_dir, "dev"))
   save_probe(folder, linear, start, config, task, dev_set, arrays["dev"], data_dir)
   return arrays | _predict(folder, data_dir)
 

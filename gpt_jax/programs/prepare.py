@@ -22,8 +22,10 @@ from gpt_jax.data.sources.source import Source, find_all, is_plain_text, usage
 from gpt_jax.data.survey import FILE as SURVEY
 from gpt_jax.data.survey import Survey, read_survey
 from gpt_jax.data.token_file import TokenFile, TokenWriter
-from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, plain
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer, require
+from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, worker_pool
 from gpt_jax.errors import InputError
@@ -33,6 +35,12 @@ SETTINGS = "prepare.json"
 DEFAULT_VOCAB_SIZE = 40_000
 SMALL = 4 << 20  # bytes; for less text, starting workers takes longer than they save
 ROW_LENGTH = 512  # tokens; the closing table shows the padding of rows of this length
+
+TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
+  "sentencepiece": SentencePieceTokenizer,
+  "wordpiece": WordPieceTokenizer,
+  "bytes": ByteBPETokenizer,
+}
 
 Batch = list[tuple[int, Piece]]  # document number, piece
 
@@ -48,6 +56,12 @@ class PrepareConfig:
     f"ids in the vocabulary to train; 0: {DEFAULT_VOCAB_SIZE:,}, or those of --tokenizer",
     unit="ids",
     low=0,
+  )
+  vocabulary: str = option(
+    "sentencepiece",
+    "kind of vocabulary to train: sentencepiece (GPT-1 and all others), wordpiece (BERT's, lower "
+    "case) or bytes (RoBERTa's byte-level BPE)",
+    choices=tuple(TRAINED),
   )
   tokenizer: str = option("", "folder of a tokenizer, ours or a released one, to use as it is")
   valid_share: float = option(
@@ -95,7 +109,14 @@ def run(config: PrepareConfig, out: str) -> None:
 def _load_tokenizer(config: PrepareConfig) -> Tokenizer | None:
   """The tokenizer of --tokenizer, if one is given."""
   if not config.tokenizer:
+    if config.vocabulary != "sentencepiece":
+      require("tokenizers")
     return None
+  if config.vocabulary != "sentencepiece":
+    raise InputError(
+      f"--vocabulary={config.vocabulary} is for a vocabulary to train; --tokenizer brings its own: "
+      "leave one of them out"
+    )
   tokenizer = load_tokenizer(config.tokenizer)
   if config.vocab_size not in (0, tokenizer.vocab_size):
     raise InputError(
@@ -128,6 +149,7 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
   try:
     earlier = read_json(os.path.join(out, SETTINGS))
     earlier.setdefault("text_column", earlier.get("field"))  # its name before 0.3
+    earlier.setdefault("vocabulary", "sentencepiece")  # the only one before 0.3
   except (AttributeError, OSError, ValueError) as error:
     raise InputError(f"{out}: not empty, and not made by prepare; choose another --out") from error
   for name, value in settings.items():
@@ -218,21 +240,22 @@ def _first_pass(
   pool: Pool | None,
 ) -> tuple[Survey, Tokenizer]:
   """Reads everything once and, without a tokenizer, trains a vocabulary."""
-  survey = _survey(sources, config.text_column, pool, count_words=tokenizer is None)
+  kind = config.vocabulary if tokenizer is None else ""
+  survey = _survey(sources, config.text_column, pool, kind)
   if not survey.n_documents:
     raise InputError(f"{config.source}: there is no text in it")
-  return survey, tokenizer or _train_tokenizer(survey, settings["vocab_size"])
+  return survey, tokenizer or _train_tokenizer(survey, kind, settings["vocab_size"])
 
 
-def _survey(sources: Sequence[Source], field: str, pool: Pool | None, count_words: bool) -> Survey:
-  """Reads everything once: its size and, to train a vocabulary, its words."""
+def _survey(sources: Sequence[Source], field: str, pool: Pool | None, kind: str) -> Survey:
+  """Reads everything once: its size and, to train a vocabulary of a kind, its words."""
   survey = Survey()
   batches = batched(numbered_pieces(sources, field))
-  label = "counting words" if count_words else "reading"
+  label = "counting words" if kind else "reading"
   is_text = all(is_plain_text(source.name) for source in sources)
   with progress(label, _total_size(sources) if is_text else None) as add:
-    if count_words:
-      counted = map_in_order(pool, _count, batches)
+    if kind:
+      counted = map_in_order(pool, functools.partial(_count, kind), batches)
     else:
       counted = ((batch, {}) for batch in batches)
     for batch, words in counted:
@@ -243,19 +266,20 @@ def _survey(sources: Sequence[Source], field: str, pool: Pool | None, count_word
   return survey
 
 
-def _count(batch: Batch) -> dict[str, int]:
+def _count(kind: str, batch: Batch) -> dict[str, int]:
   """The words of a batch, in a worker."""
+  words_of = TRAINED[kind].training_words
   counts = WordCounts()
   for _, piece in batch:
-    counts.add(collections.Counter(plain(clean_piece(piece.text, piece.width)).split()))
+    counts.add(collections.Counter(words_of(clean_piece(piece.text, piece.width))))
   return counts.words
 
 
-def _train_tokenizer(survey: Survey, vocab_size: int) -> SentencePieceTokenizer:
+def _train_tokenizer(survey: Survey, kind: str, vocab_size: int) -> Tokenizer:
   words = survey.words.words
   print(f"training a vocabulary of {vocab_size} on {len(words)} distinct words", flush=True)
   survey.words = WordCounts()  # frees the memory
-  return SentencePieceTokenizer.train(words, vocab_size)
+  return TRAINED[kind].train(words, vocab_size)
 
 
 def _write_splits(

@@ -152,7 +152,11 @@ def check_type(config: Any) -> None:
 def load_text(config: PretrainConfig, data: str) -> tuple[TokenFile, TokenFile, Tokenizer]:
   """(training text, held-out text, tokenizer with the objective's special tokens)."""
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
-  tokenizer = load_tokenizer(f"{data}/tokenizer").with_special(*config.objective.special)
+  tokenizer = load_tokenizer(f"{data}/tokenizer")
+  try:
+    tokenizer = tokenizer.with_special(*config.objective.special)
+  except InputError as error:
+    raise InputError(f"{data}/tokenizer: {error}") from error
   text.check_vocabulary(tokenizer)
   held_out.check_vocabulary(tokenizer)
   return text, held_out, tokenizer
@@ -164,7 +168,7 @@ def load_start(config: PretrainConfig, pretrained: str, tokenizer: Tokenizer) ->
     return None
   objective = config.objective
   return load_warm_start(
-    pretrained, config.trunk, objective.attention, tokenizer, objective.special
+    pretrained, config.trunk, objective.attention, tokenizer, objective.special, objective.format
   )
 
 
@@ -294,6 +298,7 @@ def make_meta(
     "config": to_json(config),
     "tokenizer_hash": tokenizer.hash,
     "trained_special": list(dict.fromkeys(trained)),
+    "sequence_format": config.objective.format,
   }
 
 

@@ -19,6 +19,7 @@ from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig, Start
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.encoding import evenly
+from gpt_jax.tasks.formats import Format
 from gpt_jax.training.trainer import Trainer
 
 SHOWN = 10  # arrays that differ
@@ -69,7 +70,8 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
   _check_length(workdir, noted, start, step)
   tokenizer = load_tokenizer(os.path.join(workdir, "tokenizer"))
   prepare = _finetuning if isinstance(config, FinetuneConfig) else _pretraining
-  replay = prepare(config, spec, tokenizer, data)
+  format = from_json(meta.get("sequence_format", {"type": "gpt_format"}))
+  replay = prepare(config, spec, tokenizer, data, format)
   for name, value in replay.identity.items():
     if noted["data"].get(name) != value:
       print(f"other data than the run's: {name} is {value}, not {noted['data'].get(name)}")
@@ -109,8 +111,9 @@ def _check_length(workdir: str, noted: dict[str, Any], start: int, step: int) ->
 
 
 def _pretraining(
-  config: PretrainConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str
+  config: PretrainConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str, format: Format
 ) -> Replay:
+  del format  # the objective writes the sequences
   if not data:
     raise InputError("--data is needed: the folder of the run's prepared text")
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
@@ -126,15 +129,15 @@ def _pretraining(
 
 
 def _finetuning(
-  config: FinetuneConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str
+  config: FinetuneConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str, format: Format
 ) -> Replay:
   task = config.task.build(data)
   examples = evenly(task.examples(data, "train"), config.train_examples)
-  train_set = task.encode(examples, tokenizer, config.trunk.context)
+  start = Start(config.trunk, spec.attention, tokenizer, format=format)
+  train_set = start.encode(task, examples)
   mesh = make_mesh(config.mesh)
   trainer = finetune.make_trainer(config, spec, train_set, mesh)
   batches = finetune.make_batches(config, train_set, mesh)
-  start = Start(config.trunk, spec.attention, tokenizer)
   identity = finetune.data_identity({"train": train_set}, start)
   del identity["pretrained"]
   return Replay(

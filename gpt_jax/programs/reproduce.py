@@ -414,7 +414,7 @@ def sized(
   notes = []
   for split in ("train", "dev"):
     examples = task.examples(data_dir, split)
-    sample = task.encode(evenly(examples, 300), loaded.tokenizer, loaded.spec.trunk.context)
+    sample = loaded.encode(task, evenly(examples, 300))
     limit = int(budget.tokens // sample.lengths.sum(axis=1).mean())
     limits[f"{split}_examples"] = limit if limit < len(examples) else 0
     notes.append(f"{min(limit, len(examples)):,} of {len(examples):,} {split}")

@@ -128,7 +128,7 @@ def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]
 def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dict[str, Any]]:
   """The page's entries for the rows of a fine-tuned model's task."""
   examples = [task.example(row) for row in rows]
-  encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  encoded = loaded.encode(task, examples)
   notes = [_truncation_note(encoded, n) for n in range(len(rows))]
   params = jax.device_put(loaded.params)
   classes = _describe_classes(loaded, task, encoded)

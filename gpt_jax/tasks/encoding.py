@@ -138,7 +138,7 @@ def encode(
   examples: list[Example],
   tokenizer: Tokenizer,
   context: int,
-  truncate: Truncate,
+  truncate: Truncate | None,
   num_classes: int,
   format: Format = GPTFormat(),  # noqa: B008  # a constant
 ) -> Encoded:
@@ -148,7 +148,7 @@ def encode(
     examples: all with the same numbers of sequences and fields.
     tokenizer: has the format's special tokens.
     context: the longest sequence allowed, in tokens, special tokens included.
-    truncate: see formats.each_half.
+    truncate: see formats.each_half; None: as the format does.
     num_classes: K.
     format: how fields become a sequence.
 
@@ -173,7 +173,10 @@ def encode(
     )
   num_fields = fields.shape[-1]
   flat = lengths[fields].reshape(-1, num_fields)
-  kept = truncate(flat, context, format.overhead(num_fields))
+  if truncate is None:
+    kept = format.truncate(flat, context)
+  else:
+    kept = truncate(flat, context, format.overhead(num_fields))
   unlabeled = (0.0,) * num_classes
   unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
   return Encoded(

@@ -1,7 +1,8 @@
 """How the fields of an example become one token sequence, and where that sequence is read.
 
-A format is a frozen config dataclass, registered by name. A fine-tuned checkpoint names its format,
-so that a later fine-tuning cannot mix two.
+A format is a frozen config dataclass, registered by name. A checkpoint names the one that it was
+trained with or, if it is only pre-trained, that its objective is fine-tuned with; all programs take
+it from there, so that two cannot be mixed.
 """
 
 import dataclasses
@@ -24,6 +25,15 @@ class Format(Protocol):
 
   def overhead(self, fields: int) -> int:
     """How many special tokens a sequence of that many fields gets."""
+    ...
+
+  @property
+  def both_orders(self) -> bool:
+    """Whether similarity reads a pair in both orders, or as it is given."""
+    ...
+
+  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
+    """How many tokens of each field remain, where the task has no rule; see each_half."""
     ...
 
   def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
@@ -49,10 +59,14 @@ class GPTFormat:
   """<start> field … [<delimiter> last field] <extract>, read at <extract> (section 3.3)."""
 
   special = ("start", "delimiter", "extract")
+  both_orders = True
 
   def overhead(self, fields: int) -> int:
     ends = 2
     return ends + (1 if fields > 1 else 0)
+
+  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
+    return each_half(lengths, context, self.overhead(lengths.shape[1]))
 
   def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
     return self._join(fields, special.start, special.delimiter, special.extract)
@@ -74,6 +88,81 @@ class GPTFormat:
     return np.concatenate([[start], *parts, [extract]]).astype(np.int32)
 
 
+@register("bert_format")
+@dataclasses.dataclass(frozen=True)
+class BERTFormat:
+  """<cls> a <sep>, or <cls> a <sep> b <sep>, read at <cls> (Devlin et al. 2018, figure 4).
+
+  Token types are 0 up to the first <sep>, then 1. Of more than two fields the first is a and all
+  others are b: of RACE the article is a, the question with an option is b.
+  """
+
+  special = ("cls", "sep")
+  both_orders = False
+
+  def overhead(self, fields: int) -> int:
+    return 2 if fields == 1 else 3
+
+  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
+    return longer_first(lengths, context, self.overhead(lengths.shape[1]))
+
+  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
+    return _pair(fields, [special["cls"]], [special["sep"]], [special["sep"]])
+
+  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
+    return _pair(fields, [fill], [fill], [fill])
+
+  def types(self, lengths: Sequence[int]) -> np.ndarray | None:
+    first, *others = lengths
+    types = np.zeros(sum(lengths) + self.overhead(len(lengths)), np.int32)
+    if others:
+      types[first + 2 :] = 1
+    return types
+
+  def anchor(self, length: int) -> int:
+    del length
+    return 0
+
+
+@register("roberta_format")
+@dataclasses.dataclass(frozen=True)
+class RoBERTaFormat:
+  """<cls> a <sep>, or <cls> a <sep> <sep> b <sep>, read at <cls>, without token types (Liu et al.
+  2019; fairseq, models/roberta/hub_interface.py). More than two fields are as in BERTFormat.
+  """
+
+  special = ("cls", "sep")
+  both_orders = False
+
+  def overhead(self, fields: int) -> int:
+    return 2 if fields == 1 else 4
+
+  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
+    return longer_first(lengths, context, self.overhead(lengths.shape[1]))
+
+  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
+    return _pair(fields, [special["cls"]], [special["sep"]] * 2, [special["sep"]])
+
+  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
+    return _pair(fields, [fill], [fill] * 2, [fill])
+
+  def types(self, lengths: Sequence[int]) -> np.ndarray | None:
+    del lengths
+    return None
+
+  def anchor(self, length: int) -> int:
+    del length
+    return 0
+
+
+def _pair(
+  fields: Sequence[np.ndarray], begin: list[int], between: list[int], end: list[int]
+) -> np.ndarray:
+  first, *others = fields
+  middle = [between, *others] if others else []
+  return np.concatenate([begin, first, *middle, end]).astype(np.int32)
+
+
 def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
   """Truncates each field of a pair to half the context, a single field to all of it.
 
@@ -89,6 +178,25 @@ def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
   """
   single = lengths.shape[1] == 1
   return np.minimum(lengths, context - overhead if single else context // 2 - 2)
+
+
+def longer_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
+  """Takes tokens from the end of the longer text of a pair until it fits; of equal ones, of b.
+
+  As google-research/bert, run_classifier.py, `_truncate_seq_pair`. Where several fields are b, the
+  last loses its tokens first. The arguments are those of each_half.
+  """
+  room = context - overhead
+  first, others = lengths[:, :1], lengths[:, 1:]
+  if not others.shape[1]:
+    return np.minimum(first, room)
+  rest = others.sum(axis=1, keepdims=True)
+  half = room - room // 2  # the odd token stays in a
+  kept_first = np.where(first + rest <= room, first, np.clip(room - rest, half, first.clip(half)))
+  kept_first = np.minimum(first, kept_first)
+  left = room - kept_first
+  before = np.cumsum(others, axis=1) - others
+  return np.concatenate([kept_first, np.clip(left - before, 0, others)], axis=1)
 
 
 def first_field(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.tasks.formats import each_half, first_field
+from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import (
   CLASS_METRICS,
   MULTI_LABEL_METRICS,
@@ -183,7 +183,7 @@ class TableTask:
       "transform": _TRANSFORMS[self.transform],
       "read": table._read,
       "pooling": "per_choice" if is_choice else "sum",
-      "truncate": first_field if is_choice else each_half,
+      "truncate": first_field if is_choice else None,
       "skip_bad_rows": self.skip_bad_rows,
     }
     named = _METRICS[self.kind]

@@ -12,7 +12,7 @@ import numpy as np
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.formats import GPTFormat
+from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row
 
@@ -71,7 +71,13 @@ class TagTask:
       raise InputError(f"{row.location}: column 'text' is empty; fill it in or remove the row")
     return TaggedExample(words, None, row.location)
 
-  def encode(self, examples: list[TaggedExample], tokenizer: Tokenizer, context: int) -> Encoded:
+  def encode(
+    self,
+    examples: list[TaggedExample],
+    tokenizer: Tokenizer,
+    context: int,
+    format: Format = GPTFormat(),  # noqa: B008  # a constant
+  ) -> Encoded:
     """Encodes each word by itself, and cuts texts that exceed the context."""
     if not examples:
       raise InputError("no examples to encode")
@@ -80,7 +86,6 @@ class TagTask:
       ids, of_ids = self._encode(example, tokenizer)
       texts.append(ids)
       tags.append(of_ids)
-    format = GPTFormat()
     count = len(examples)
     lengths = np.array([len(ids) for ids in texts], np.int32)
     unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)

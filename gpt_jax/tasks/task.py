@@ -24,10 +24,10 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
-from gpt_jax.tasks.formats import each_half
+from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row, read_tfds
-from gpt_jax.tasks.transforms import Transform
+from gpt_jax.tasks.transforms import Transform, similarity
 
 SPLITS = ("train", "dev", "test")
 _LISTED = 10  # rows that cannot be used, named in an error
@@ -89,7 +89,13 @@ class LabeledTask(Protocol[ExampleT]):
     """Makes an example of an unlabeled row, e.g. of texts typed by the user."""
     ...
 
-  def encode(self, examples: list[ExampleT], tokenizer: Tokenizer, context: int) -> Encoded: ...
+  def encode(
+    self,
+    examples: list[ExampleT],
+    tokenizer: Tokenizer,
+    context: int,
+    format: Format = GPTFormat(),  # noqa: B008  # a constant
+  ) -> Encoded: ...
 
   def describe_labels(self, labels: np.ndarray) -> str:
     """A line on the labels of a data set, Encoded.labels, for the log; empty: none."""
@@ -127,7 +133,7 @@ class Task:
     metrics: name -> metric(truth [N], predicted [N]); the first one is primary.
     pooling: "sum" adds the representations of the C sequences; "per_choice" scores each of them,
       and K = C.
-    truncate: each_half or first_field of formats.py.
+    truncate: a function of formats.py, such as first_field; None: as the format does.
     target: a row's label -> distribution over the classes; None: one-hot at the label's name.
       Raises ValueError saying what the label should be.
     value: distributions [N, K] -> the values that the metrics compare, [N].
@@ -146,7 +152,7 @@ class Task:
   read: Callable[[str, str], Iterable[Row | InputError]]
   metrics: Mapping[str, Metric]
   pooling: str = "sum"
-  truncate: Truncate = each_half
+  truncate: Truncate | None = None
   target: Callable[[str], tuple[float, ...]] | None = None
   value: Callable[[np.ndarray], np.ndarray] = most_likely
   tfds: tuple[str, ...] = ()
@@ -235,9 +241,22 @@ class Task:
     label = None if row.label is None else self._distribution(row.label, row.location)
     return Example(self.transform(*row.texts), label, row.location)
 
-  def encode(self, examples: list[Example], tokenizer: Tokenizer, context: int) -> Encoded:
-    """Encodes examples as token ids, truncated to the context by this task's rule."""
-    return encode(examples, tokenizer, context, self.truncate, self.num_classes)
+  def encode(
+    self,
+    examples: list[Example],
+    tokenizer: Tokenizer,
+    context: int,
+    format: Format = GPTFormat(),  # noqa: B008  # a constant
+  ) -> Encoded:
+    """Encodes examples as token ids, truncated to the context by this task's or the format's rule.
+
+    Args:
+      tokenizer: has the format's special tokens.
+      format: of the checkpoint.
+    """
+    if self.transform is similarity and not format.both_orders:
+      examples = [example._replace(sequences=example.sequences[:1]) for example in examples]
+    return encode(examples, tokenizer, context, self.truncate, self.num_classes, format)
 
   def describe_labels(self, labels: np.ndarray) -> str:
     if not labels.any():

@@ -60,7 +60,12 @@ class WarmStart:
 
 
 def load_warm_start(
-  checkpoint: str, trunk: Any, attention: str, tokenizer: Tokenizer, special: Sequence[str]
+  checkpoint: str,
+  trunk: Any,
+  attention: str,
+  tokenizer: Tokenizer,
+  special: Sequence[str],
+  format: dict[str, Any],
 ) -> WarmStart:
   """Loads a checkpoint to continue with.
 
@@ -70,6 +75,7 @@ def load_warm_start(
     attention: the objective's, see ModelConfig.
     tokenizer: of the prepared data.
     special: names of the special tokens that the objective needs.
+    format: the objective's, see Objective.format.
 
   Raises:
     InputError: no checkpoint, or one that fits neither config nor data.
@@ -85,6 +91,11 @@ def load_warm_start(
     raise InputError(
       f"--checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
       f"{attention}; use a config with the checkpoint's objective"
+    )
+  if (theirs := loaded.meta.get("sequence_format", format)) != format:
+    raise InputError(
+      f"--checkpoint={checkpoint}: its sequences are of {theirs.get('type')}, those of the "
+      f"config's objective of {format['type']}; use a config with the checkpoint's objective"
     )
   extended = loaded.tokenizer.with_special(*special)
   return WarmStart(

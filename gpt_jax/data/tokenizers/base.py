@@ -8,7 +8,7 @@ import json
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -27,49 +27,58 @@ class UnknownSpecialToken(InputError, AttributeError):
 
 @dataclasses.dataclass(frozen=True)
 class SpecialTokens:
-  """Named ids right above the vocabulary, for inputs only: no text encodes to them.
+  """Named ids for inputs only: no text encodes to them.
 
-  `special.start` and `special["start"]` are the same id. Iteration and `names` follow the ids.
+  `special.start` and `special["start"]` are the same id. Most are right above the vocabulary, and
+  the trunk has further rows for them. A vocabulary may also have some of its own, as BERT's has
+  [CLS]. Iteration and `items` follow the ids.
 
   Attributes:
-    first: the lowest id, the tokenizer's vocab_size.
-    names: identifiers, one per id.
+    first: the lowest id above the vocabulary, the tokenizer's vocab_size.
+    names: identifiers, of the ids from `first` on.
+    inside: further (name, id), of ids inside the vocabulary.
   """
 
   first: int
   names: tuple[str, ...] = DEFAULT_SPECIAL
+  inside: tuple[tuple[str, int], ...] = ()
 
   def __post_init__(self):
-    for name in self.names:
+    names = list(self)
+    for name in names:
       if not isinstance(name, str) or not name.isidentifier() or hasattr(SpecialTokens, name):
         raise InputError(f"special token {name!r}: should be an identifier such as 'mask'")
-    if len(set(self.names)) < len(self.names):
-      raise InputError(f"special tokens {', '.join(self.names)}: a name occurs twice")
+    if len(set(names)) < len(names):
+      raise InputError(f"special tokens {', '.join(names)}: a name occurs twice")
 
   @property
   def count(self) -> int:
+    """How many are above the vocabulary."""
     return len(self.names)
 
   def __len__(self) -> int:
-    return len(self.names)
+    return len(self.inside) + len(self.names)
 
   def __iter__(self) -> Iterator[str]:
-    return iter(self.names)
+    for name, _ in sorted(self.inside, key=lambda pair: pair[1]):
+      yield name
+    yield from self.names
 
   def __contains__(self, name: object) -> bool:
-    return name in self.names
+    return name in tuple(self)
 
   def __getitem__(self, name: str) -> int:
-    if name not in self.names:
-      known = ", ".join(self.names)
-      raise UnknownSpecialToken(f"no special token {name!r}; the tokenizer has {known}")
-    return self.first + self.names.index(name)
+    if name in self.names:
+      return self.first + self.names.index(name)
+    if name in dict(self.inside):
+      return dict(self.inside)[name]
+    raise UnknownSpecialToken(f"no special token {name!r}; the tokenizer has {', '.join(self)}")
 
   def __getattr__(self, name: str) -> int:
     return self[name]
 
   def items(self) -> list[tuple[str, int]]:
-    return [(name, self[name]) for name in self.names]
+    return [(name, self[name]) for name in self]
 
 
 class Tokenizer(abc.ABC):
@@ -86,6 +95,8 @@ class Tokenizer(abc.ABC):
     files: the files that `save` writes beside tokenizer.json, by name.
     metadata: further entries of tokenizer.json, which `load` gets back.
     special_names: see SpecialTokens.names.
+    special_pieces: the pieces of special tokens that vocabularies of this kind hold, by name.
+    special_inside: the ids of those that this vocabulary holds, by name.
   """
 
   kind: str
@@ -120,6 +131,14 @@ class Tokenizer(abc.ABC):
   @abc.abstractmethod
   def metadata(self) -> dict[str, str]: ...
 
+  @property
+  def special_pieces(self) -> Mapping[str, str]:
+    return {}
+
+  @property
+  def special_inside(self) -> dict[str, int]:
+    return {}
+
   @abc.abstractmethod
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     """The ids of each text, int32 [n]."""
@@ -138,14 +157,28 @@ class Tokenizer(abc.ABC):
 
   @functools.cached_property
   def special(self) -> SpecialTokens:
-    return SpecialTokens(self.vocab_size, self.special_names)
+    # A name that a saved folder has above the vocabulary keeps the id that a model has trained.
+    inside = {n: i for n, i in self.special_inside.items() if n not in self.special_names}
+    return SpecialTokens(self.vocab_size, self.special_names, tuple(inside.items()))
 
   def with_special(self, *names: str) -> "Tokenizer":
     """The same tokenizer with further special tokens, at the ids after those it has.
 
     Names that it has already are skipped.
+
+    Raises:
+      InputError: a name that is no identifier, or one for which vocabularies of this kind have a
+        piece and this one has not.
     """
-    special = SpecialTokens(0, tuple(dict.fromkeys((*self.special_names, *names))))
+    has = (*self.special_names, *self.special_inside)
+    for name in names:
+      if name in self.special_pieces and name not in has:
+        raise InputError(
+          f"a {self.kind} vocabulary without {self.special_pieces[name]}, the special token "
+          f"{name!r}; use one that has it"
+        )
+    further = [name for name in dict.fromkeys(names) if name not in has]
+    special = SpecialTokens(0, (*self.special_names, *further))
     return dataclasses.replace(self, special_names=special.names)
 
   def spelling(self, i: int) -> str:

@@ -15,6 +15,7 @@ from gpt_jax.data.tokenizers.openai_files import (
   MergesTokenizer,
   is_gpt1,
   is_release,
+  is_roberta,
   read_files,
 )
 
@@ -83,7 +84,7 @@ class GPT2Tokenizer(MergesTokenizer):
 
 
 def detect(folder: str) -> bool:
-  return is_release(folder) and not is_gpt1(folder)
+  return is_release(folder) and not is_gpt1(folder) and not is_roberta(folder)
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> GPT2Tokenizer:

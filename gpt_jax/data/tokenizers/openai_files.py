@@ -1,4 +1,6 @@
-"""OpenAI's vocabulary files, pieces and merges: what the tokenizers of GPT-1 and GPT-2 share."""
+"""OpenAI's vocabulary files, pieces and merges: what the tokenizers of GPT-1, GPT-2 and RoBERTa
+share.
+"""
 
 import collections
 import dataclasses
@@ -6,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -17,6 +20,8 @@ END_OF_WORD = "</w>"  # GPT-1: ends the last piece of a word
 LINE = "\n" + END_OF_WORD
 UNKNOWN = "<unk>"
 END_OF_TEXT = "<|endoftext|>"  # GPT-2: the only piece that no text encodes to
+ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "mask": "<mask>"}
+_FILLER = re.compile("madeupword[0-9]{4}")  # RoBERTa: makes the size a multiple of eight
 
 # The files of pieces and of merges as OpenAI named them for GPT-1 and for GPT-2, and as
 # transformers names them for both.
@@ -104,6 +109,18 @@ def is_gpt1(folder: str) -> bool:
   return _has_gpt1_pieces(_read_pieces(os.path.join(folder, names[0])))
 
 
+def is_roberta(folder: str) -> bool:
+  """Whether a folder has the pieces of RoBERTa: <s>, </s> and bytes.
+
+  Raises:
+    InputError: the file of the pieces is damaged.
+  """
+  names = _names_in(folder)
+  if names is None or not os.path.isfile(os.path.join(folder, names[0])):
+    return False
+  return _has_roberta_pieces(_read_pieces(os.path.join(folder, names[0])))
+
+
 def read_files(folder: str) -> tuple[tuple[str, ...], Merges]:
   """Reads pieces and merges under any of the names in FILES and checks that they belong together.
 
@@ -132,6 +149,10 @@ def _names_in(folder: str) -> tuple[str, str] | None:
 
 def _has_gpt1_pieces(pieces: Sequence[str]) -> bool:
   return pieces[0] == UNKNOWN and LINE in pieces
+
+
+def _has_roberta_pieces(pieces: Sequence[str]) -> bool:
+  return {ROBERTA["cls"], ROBERTA["sep"], *BYTES} <= set(pieces)
 
 
 def _read_pieces(path: str) -> tuple[str, ...]:
@@ -193,6 +214,8 @@ def _check(all_pieces: Sequence[str], merges: Merges, pieces_path: str, merges_p
   pieces = set(all_pieces)
   made = {piece for piece in pieces if len(piece.removesuffix(END_OF_WORD)) == 1}
   made |= pieces & {UNKNOWN, END_OF_TEXT}
+  if _has_roberta_pieces(all_pieces):
+    made |= pieces & set(ROBERTA.values()) | set(filter(_FILLER.fullmatch, pieces))
   for number, pair in enumerate(merges, start=2):
     for part in pair:
       if part not in pieces:

@@ -46,6 +46,11 @@ class SentencePieceTokenizer(Tokenizer):
   unknown_id = 0
   line_id = 1
 
+  @staticmethod
+  def training_words(text: str) -> list[str]:
+    """The words of a text that `train` counts."""
+    return plain(text).split()
+
   @classmethod
   def train(
     cls, words: Mapping[str, int] | Iterable[str], vocab_size: int

@@ -1,8 +1,9 @@
 """Any tokenizer.json of Hugging Face's `tokenizers` (BPE, WordPiece, Unigram, …), used as it is.
 
 The file alone decides the ids. Its post-processor adds no special tokens such as [CLS], and text
-that spells one is ordinary text (only Unigram models have them among their pieces, and may use
-them). A tokenizer.json beside OpenAI's two files is ignored: gpt1.py and gpt2.py read those.
+that spells one is ordinary text. Those of BERT, RoBERTa, ALBERT and T5 are special tokens inside
+the vocabulary. A tokenizer.json beside OpenAI's two files is ignored: gpt1.py, gpt2.py and
+byte_bpe.py read those.
 """
 
 import dataclasses
@@ -33,6 +34,18 @@ KINDS = ("huggingface",)
 SAVED = "huggingface.json"  # in our folders, where tokenizer.json is the metadata
 # A line break in vocabularies of characters, of byte-level BPE and of byte fallback.
 LINE_PIECES = ("\n", "Ċ", "<0x0A>")
+# The spellings of a special token, if the file marks them as special.
+SPECIAL = {
+  "[CLS]": "cls",
+  "<s>": "cls",
+  "[SEP]": "sep",
+  "</s>": "sep",
+  "[MASK]": "mask",
+  "<mask>": "mask",
+  "[PAD]": "pad",
+  "<pad>": "pad",
+  **{f"<extra_id_{i}>": f"sentinel_{i}" for i in range(100)},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,14 +91,19 @@ class HuggingFaceTokenizer(Tokenizer):
     if model.get("byte_fallback"):
       is_byte = [re.fullmatch("<0x[0-9A-F]{2}>", self.piece(i)) for i in range(self.vocab_size)]
       mask |= np.array(is_byte, bool)
-    unknown_id = model.get("unk_id")  # Unigram has the id, the others have the piece
-    if model.get("unk_token") is not None:
-      unknown_id = self._tokenizer.token_to_id(model["unk_token"])
-    if unknown_id is not None:
-      mask[unknown_id] = True
+    if self._unknown_id is not None:
+      mask[self._unknown_id] = True
     if self.line_id is not None:
       mask[self.line_id] = False
     return mask
+
+  @functools.cached_property
+  def special_inside(self) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    for token in json.loads(self.content).get("added_tokens") or ():
+      if token.get("special") and token["content"] in SPECIAL:
+        ids.setdefault(SPECIAL[token["content"]], token["id"])
+    return ids
 
   @property
   def files(self) -> dict[str, bytes]:
@@ -98,10 +116,13 @@ class HuggingFaceTokenizer(Tokenizer):
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
     results = []
+    special = list(self.special_inside.values())
     for text in texts:
       valid = text.encode(errors="replace").decode()
-      encoding = self._tokenizer.encode(valid, add_special_tokens=False)
-      results.append(np.array(encoding.ids, np.int32))
+      ids = np.array(self._tokenizer.encode(valid, add_special_tokens=False).ids, np.int32)
+      if self._unknown_id is not None:  # Unigram models may have the spelling as a piece
+        ids = np.where(np.isin(ids, special), np.int32(self._unknown_id), ids)
+      results.append(ids)
     return results
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -109,6 +130,13 @@ class HuggingFaceTokenizer(Tokenizer):
 
   def piece(self, i: int) -> str:
     return self._tokenizer.id_to_token(i) or f"<{i}>"  # ids may have gaps
+
+  @functools.cached_property
+  def _unknown_id(self) -> int | None:
+    model = json.loads(self.content)["model"]
+    if model.get("unk_token") is not None:
+      return self._tokenizer.token_to_id(model["unk_token"])
+    return model.get("unk_id")  # Unigram has the id, the others have the piece
 
   @functools.cached_property
   def _tokenizer(self) -> Any:
@@ -142,4 +170,6 @@ def load(folder: str, metadata: dict[str, Any] | None) -> HuggingFaceTokenizer:
   except Exception as error:  # the package raises no narrower class
     reason = " ".join(str(error).split())
     raise InputError(f"{path}: no tokenizer.json that `tokenizers` reads ({reason})") from error
+  if {"cls", "sep"} <= tokenizer.special_inside.keys():
+    return dataclasses.replace(tokenizer, special_names=())  # it has no need of GPT's
   return tokenizer

@@ -128,7 +128,7 @@ def test_a_new_tokenizer_is_one_new_file(tmp_path, monkeypatch):
   finally:
     sys.modules.pop("gpt_jax.data.tokenizers.reversed", None)
   monkeypatch.undo()
-  with pytest.raises(InputError, match="kind 'reversed' is not known; should be one of openai"):
+  with pytest.raises(InputError, match="kind 'reversed' is not known; should be one of byte-bpe, "):
     load_tokenizer(tmp_path / "saved")
 
 

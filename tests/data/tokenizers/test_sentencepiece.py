@@ -133,8 +133,8 @@ def test_load_refuses_what_it_does_not_know(tokenizer, tmp_path):
     load_tokenizer(tmp_path)
   tokenizer.save(tmp_path)
   metadata = json.loads((tmp_path / "tokenizer.json").read_text())
-  (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | {"kind": "wordpiece"}))
-  with pytest.raises(InputError, match="'wordpiece' is not known"):
+  (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | {"kind": "characters"}))
+  with pytest.raises(InputError, match="'characters' is not known"):
     load_tokenizer(tmp_path)
 
 

@@ -1,0 +1,261 @@
+"""BERT's WordPiece (Devlin et al. 2018, section 3): read from its vocab.txt, or trained.
+
+Ids are those of transformers' BertTokenizer. A folder that also holds a tokenizer.json is read from
+that file, by tokenizer_json.py.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, read_file, require
+from gpt_jax.errors import InputError
+from gpt_jax.files import read_json
+
+KINDS = ("wordpiece",)
+
+VOCABULARY = "vocab.txt"
+CONFIG = "tokenizer_config.json"  # as transformers has it
+UNKNOWN = "[UNK]"
+SPECIAL = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+LONGEST_WORD = 100  # characters; a longer one is unknown
+_REPEATED = 1000  # times that the trainer gets a word in one text
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPieceTokenizer(Tokenizer):
+  """Words and punctuation marks, cut into the longest pieces from the left; "##" continues a word.
+
+  Spaces and line breaks are lost, and a word with a character outside the vocabulary is unknown.
+
+  Attributes:
+    pieces: piece i has the id i.
+    lower_case: whether text is lower-cased.
+    strip_accents: whether letters lose their accents.
+  """
+
+  pieces: tuple[str, ...] = dataclasses.field(repr=False)
+  lower_case: bool = True
+  strip_accents: bool = True
+  special_names: tuple[str, ...] = ()
+
+  kind = KINDS[0]
+  special_pieces = SPECIAL
+  line_id = None
+
+  @staticmethod
+  def training_words(text: str) -> list[str]:
+    """The words of a text that `train` counts."""
+    return text.split()
+
+  @classmethod
+  def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "WordPieceTokenizer":
+    """Trains on word counts, or on texts, whose words are then counted; lower case, no accents.
+
+    Pieces are merged by frequency, as in BPE: Google has not published the program that made BERT's
+    vocabulary.
+
+    Raises:
+      InputError: no text, or a vocabulary larger or smaller than the text supports.
+    """
+    counts = words if isinstance(words, Mapping) else count_words(words)
+    if not counts:
+      raise InputError("there is no text to train a vocabulary on")
+    tokenizers = require("tokenizers")
+    special = [SPECIAL["pad"], UNKNOWN, SPECIAL["cls"], SPECIAL["sep"], SPECIAL["mask"]]
+    tokenizer = cls(tuple(special))._tokenizer
+    within_words = sorted(_within_words(tokenizer, counts))
+    # As special tokens, because the package numbers characters within words in random order.
+    first = [*special, *(f"##{character}" for character in within_words)]
+    trainer = tokenizers.trainers.WordPieceTrainer(
+      vocab_size=vocab_size,
+      special_tokens=first,
+      limit_alphabet=1 << 30,
+      show_progress=False,
+    )
+    tokenizer.train_from_iterator(repeated(counts), trainer)
+    ids = tokenizer.get_vocab()
+    check_size(len(ids), vocab_size)
+    return cls(tuple(sorted(ids, key=lambda piece: ids[piece])))
+
+  @property
+  def normalizer(self) -> str:
+    case = "lower case" if self.lower_case else "case kept"
+    return f"BERT's, {case}, {'no accents' if self.strip_accents else 'accents kept'}"
+
+  @property
+  def vocab_size(self) -> int:
+    return len(self.pieces)
+
+  @functools.cached_property
+  def hash(self) -> str:
+    """sha256 of kind, pieces and normalization."""
+    hashed = [self.kind, self.pieces, self.lower_case, self.strip_accents]
+    return hashlib.sha256(json.dumps(hashed).encode()).hexdigest()
+
+  @functools.cached_property
+  def special_inside(self) -> dict[str, int]:
+    return ids_of(self.special_pieces, self.pieces)
+
+  @functools.cached_property
+  def byte_fallback(self) -> np.ndarray:
+    return np.array([piece == UNKNOWN for piece in self.pieces])
+
+  @property
+  def files(self) -> dict[str, bytes]:
+    config = {"do_lower_case": self.lower_case, "strip_accents": self.strip_accents}
+    vocabulary = "".join(f"{piece}\n" for piece in self.pieces)
+    return {VOCABULARY: vocabulary.encode(), CONFIG: f"{json.dumps(config)}\n".encode()}
+
+  @property
+  def metadata(self) -> dict[str, str]:
+    return {}
+
+  def encode_many(self, texts: list[str]) -> list[np.ndarray]:
+    """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
+    results = []
+    for text in texts:
+      valid = text.encode(errors="replace").decode()
+      results.append(np.array(self._tokenizer.encode(valid).ids, np.int32))
+    return results
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """Words and punctuation marks; the ids do not tell what stood between them."""
+    return self._tokenizer.decode(np.asarray(ids, int).tolist(), skip_special_tokens=False)
+
+  def piece(self, i: int) -> str:
+    return self.pieces[i]
+
+  @functools.cached_property
+  def _tokenizer(self) -> Any:
+    tokenizers = require("tokenizers")
+    model = tokenizers.models.WordPiece(
+      vocab={piece: i for i, piece in enumerate(self.pieces)},
+      unk_token=UNKNOWN,
+      max_input_chars_per_word=LONGEST_WORD,
+    )
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+      lowercase=self.lower_case, strip_accents=self.strip_accents
+    )
+    # It cuts at brackets, so that no text encodes to [MASK].
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
+    return tokenizer
+
+
+def detect(folder: str) -> bool:
+  return os.path.isfile(os.path.join(folder, VOCABULARY))
+
+
+def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
+  """Reads vocab.txt and, where it is there, the case from transformers' tokenizer_config.json.
+
+  Without that file, as in Google's releases, text is lower-cased if no piece has an upper-case
+  letter.
+  """
+  del metadata
+  path = os.path.join(folder, VOCABULARY)
+  pieces = _read_pieces(path)
+  config = _read_config(os.path.join(folder, CONFIG))
+  is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+  lower_case = config.get("do_lower_case", not is_cased)
+  strip_accents = config.get("strip_accents")
+  return WordPieceTokenizer(
+    pieces, lower_case, lower_case if strip_accents is None else strip_accents
+  )
+
+
+def ids_of(special: Mapping[str, str], pieces: tuple[str, ...]) -> dict[str, int]:
+  """name -> id, of the special tokens whose pieces are there."""
+  return {name: pieces.index(piece) for name, piece in special.items() if piece in pieces}
+
+
+def count_words(texts: Iterable[str]) -> dict[str, int]:
+  """How often each word occurs in the texts."""
+  counts: collections.Counter[str] = collections.Counter()
+  for text in texts:
+    counts.update(text.split())
+  return counts
+
+
+def repeated(counts: Mapping[str, int], space: str = "") -> Iterator[str]:
+  """Texts with every word as often as it was counted, which is how the package's trainers take
+  counts; in an order that does not depend on that of the words.
+
+  Args:
+    space: before the first word of a text.
+  """
+  for word in sorted(counts):
+    for first in range(0, counts[word], _REPEATED):
+      yield space + " ".join([word] * min(_REPEATED, counts[word] - first))
+
+
+def check_size(trained: int, vocab_size: int) -> None:
+  """Raises InputError if a trained vocabulary has another size than was asked for."""
+  if trained < vocab_size:
+    raise InputError(
+      f"vocab_size {vocab_size} is more than this text supports; the largest possible is {trained}"
+    )
+  if trained > vocab_size:
+    raise InputError(
+      f"vocab_size {vocab_size} is too small for the characters of this text; at least {trained} "
+      "is needed"
+    )
+
+
+def _within_words(tokenizer: Any, words: Iterable[str]) -> set[str]:
+  """The characters that follow another one in a word, normalized."""
+  characters = set()
+  for word in words:
+    normal = tokenizer.normalizer.normalize_str(word)
+    for part, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal):
+      characters.update(part[1:])
+  return characters
+
+
+def _read_pieces(path: str) -> tuple[str, ...]:
+  try:
+    lines = read_file(path).decode().replace("\r\n", "\n").split("\n")
+  except UnicodeDecodeError as error:
+    raise InputError(f"{path}: not UTF-8 ({error}); copy it again") from error
+  if not lines[-1]:
+    lines.pop()
+  numbers: dict[str, int] = {}
+  for number, piece in enumerate(lines, start=1):
+    if piece in numbers:
+      raise InputError(f"{path}:{number}: {piece!r}, which is also in line {numbers[piece]}")
+    numbers[piece] = number
+  if UNKNOWN not in numbers:
+    raise InputError(
+      f"{path}: no line {UNKNOWN}; should be a WordPiece vocabulary, one piece a line"
+    )
+  return tuple(lines)
+
+
+def _read_config(path: str) -> dict[str, Any]:
+  """The content of tokenizer_config.json; empty without one."""
+  try:
+    config = read_json(path, LARGEST_FILE)
+  except FileNotFoundError:
+    return {}
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy it again") from error
+  if not isinstance(config, dict):
+    raise InputError(f"{path}: holds no JSON object; copy it again")
+  for name, allowed in (
+    ("do_lower_case", (True, False)),
+    ("strip_accents", (True, False, None)),
+    ("tokenize_chinese_chars", (True,)),
+  ):
+    if name in config and not any(config[name] is value for value in allowed):
+      wanted = " or ".join(json.dumps(value) for value in allowed)
+      raise InputError(f"{path}: {name} = {config[name]!r}: should be {wanted}")
+  return config
