@@ -254,8 +254,8 @@ def prepared(tmp_path_factory, tiny_tokenizer):
 
 @pytest.fixture(scope="session")
 def make_run(tiny_tokenizer):
-  """make_run(workdir, spec, steps=(7,)): the folder of a run with random parameters, norms and
-  biases among them.
+  """make_run(workdir, spec, steps=(7,), tokenizer=tiny_tokenizer): the folder of a run with random
+  parameters, norms and biases among them.
 
   The parameters of step s are make_run.params_of(spec, s); the smallest step is the best.
   """
@@ -275,7 +275,8 @@ def make_run(tiny_tokenizer):
     labels = Labels(
       np.zeros((1, 1), np.int32), np.zeros((1, 2), np.float32), np.ones(1, np.float32)
     )
-    batch = Batch(Rows(ids, ids), labels=labels)
+    source = Rows(ids, ids) if spec.trunk.reads_source else None
+    batch = Batch(Rows(ids, ids), labels=labels, source=source)
     shapes = jax.eval_shape(spec.build().init, jax.random.key(0), batch)["params"]
     rng = np.random.default_rng(seed)
 
@@ -284,13 +285,13 @@ def make_run(tiny_tokenizer):
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
-  def make(workdir, spec: ModelConfig, steps=(7,)):
+  def make(workdir, spec: ModelConfig, steps=(7,), tokenizer=tiny_tokenizer):
     config = PretrainConfig(spec.trunk, data=WindowsConfig(batch_size=2, length=spec.trunk.context))
-    claim(str(workdir), config, tiny_tokenizer, {})
+    claim(str(workdir), config, tokenizer, {})
     meta = {
       "model": to_json(spec),
       "config": to_json(config),
-      "tokenizer_hash": tiny_tokenizer.hash,
+      "tokenizer_hash": tokenizer.hash,
     }
     with Checkpoints(str(workdir), metric="valid_loss", mode="min") as checkpoints:
       for step in steps:

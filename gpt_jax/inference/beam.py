@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.inference.scoring import bucket
-from gpt_jax.inference.stream import check_fits
+from gpt_jax.inference.stream import check_fits, read_source
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 
@@ -39,6 +39,7 @@ def beam_search(
   max_tokens: int,
   length_penalty: float = 1.0,
   end: int | None = None,
+  source: Sequence[int] = (),
 ) -> list[Hypothesis]:
   """The best continuations of a prompt that were found, at most `beams`, the best first.
 
@@ -52,6 +53,7 @@ def beam_search(
     length_penalty: above 0 favors long continuations, 0 compares their probabilities. Without an
       end token all have the same length.
     end: token after which a continuation ends; None: there is none.
+    source: token ids that an encoder reads.
 
   Raises:
     InputError: an empty prompt, or one that leaves no room for max_tokens in the context.
@@ -61,7 +63,11 @@ def beam_search(
   slots = bucket(len(prompt) + max_tokens, model.config.trunk.context)
   read = np.zeros((1, bucket(len(prompt) - 1, slots)), np.int32)
   read[0, : len(prompt) - 1] = prompt[:-1]
-  state = _begin(model, params, read, np.array([len(prompt) - 1]), beams, slots)
+  sources = None
+  if source:
+    sources = np.full((1, bucket(len(source), 2**30)), -1, np.int32)
+    sources[0, : len(source)] = source
+  state = _begin(model, params, read, np.array([len(prompt) - 1]), sources, beams, slots)
 
   def hypothesis(ids: list[int], log_prob: float) -> Hypothesis:
     return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)
@@ -99,12 +105,15 @@ def _best(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:
   return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:count]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
-def _begin(model, params, ids, lengths, beams, slots):
-  """The state of `beams` equal rows after a prompt [1, P]."""
+@functools.partial(jax.jit, static_argnums=(0, 5, 6))
+def _begin(model, params, ids, lengths, sources, beams, slots):
+  """The state of `beams` equal rows after a prompt [1, P], and sources as in stream.read_source."""
   valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-  *_, state = model.apply({"params": params}, ids, valid, method="read_prompt")
-  empty = model.apply({"params": params}, beams, slots, method="start")
+  to_read, to_start = {}, {}
+  if sources is not None:
+    to_read, to_start = {"source": read_source(sources)}, {"source_length": sources.shape[1]}
+  *_, state = model.apply({"params": params}, ids, valid, **to_read, method="read_prompt")
+  empty = model.apply({"params": params}, beams, slots, **to_start, method="start")
 
   def repeat(empty, x):
     x = jnp.concatenate([x] * beams)

@@ -46,7 +46,8 @@ def make_text_measure(
         mean = jax.device_get(batch_mean(params, to_device(batch, mesh)))
         total += Mean(np.float64(mean.total), np.float64(mean.weight))
     text = windows.tokens
-    return text_measures(total, text.n_tokens, text.n_bytes, model.config.attention)
+    measures_bits = model.config.gives_text_probability
+    return text_measures(total, text.n_tokens, text.n_bytes, measures_bits)
 
   return measure
 
@@ -61,14 +62,17 @@ def task_measures(task: LabeledTask, predictions: Any, truth: Any) -> dict[str, 
   return {"loss": task.loss(predictions, truth), **task.score(predictions, truth)}
 
 
-def text_measures(loss: Mean, n_tokens: int, n_bytes: int, attention: str) -> dict[str, float]:
-  """Loss in nats per predicted token, its perplexity and, for a causal model, bits per byte.
+def text_measures(
+  loss: Mean, n_tokens: int, n_bytes: int, gives_text_probability: bool
+) -> dict[str, float]:
+  """Loss in nats per predicted token, its perplexity and, where a text has a probability, bits per
+  byte.
 
   The first token of a text has no context and is not predicted; bits per byte counts it at the mean
-  loss. A model that sees what follows a token assigns the text no probability, so no bits.
+  loss. A model that sees what follows a token, or another text, assigns no probability, so no bits.
   """
   nats = loss.value
   measures = {"loss": nats, "perplexity": math.exp(min(nats, 700.0))}
-  if attention == "causal":
+  if gives_text_probability:
     measures["bits_per_byte"] = nats * n_tokens / n_bytes / math.log(2)
   return measures

@@ -1,6 +1,7 @@
 """Texts that a language model continues; stream.py adds the tokens."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,8 +13,8 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
-from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
-from gpt_jax.models.model import Model
+from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
+from gpt_jax.models.model import Model, ModelConfig
 
 _MOST_BEAMS = 256
 # With the space before it; of a script without spaces, the last characters.
@@ -32,6 +33,9 @@ def continuations(
 ) -> list[str]:
   """Each prompt with its continuation, or its continuations one after the other.
 
+  Of an encoder-decoder the prompt is the source, and each text what it writes for it, until it ends
+  or has max_tokens.
+
   Args:
     loaded: a trained model; the head of a fine-tuned one is ignored.
     prompts: texts, none of them empty: the model needs a token to begin with.
@@ -47,10 +51,10 @@ def continuations(
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
-  model, params = loaded.language_model(), jax.device_put(loaded.params)
+  model, params = _generator(loaded), jax.device_put(loaded.params)
   for _ in continue_texts(model, params, by_length(texts)):
     pass
-  return [loaded.tokenizer.decode(text.ids) for text in texts]
+  return [_written(loaded.tokenizer, text) for text in texts]
 
 
 def write(
@@ -77,7 +81,7 @@ def write(
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
-  model, params = loaded.language_model(), jax.device_put(loaded.params)
+  model, params = _generator(loaded), jax.device_put(loaded.params)
 
   def pieces():
     writers = [Writer(loaded.tokenizer, text) for text in texts]
@@ -102,7 +106,8 @@ def search(
 ) -> list[str]:
   """Each prompt with the most likely continuation that beam search finds; see inference.beam.
 
-  Released GPT-2 vocabularies have a token that ends a text; without it all texts have max_tokens.
+  Released GPT-2 vocabularies have a token that ends a text, and so have encoder-decoders, whose
+  texts are as in `continuations`; without it all texts have max_tokens.
 
   Raises:
     InputError: an empty prompt, a value that is not allowed, a prompt that with max_tokens does not
@@ -114,12 +119,34 @@ def search(
     raise InputError(f"--length_penalty={length_penalty}: must be a number")
   pieces = getattr(loaded.tokenizer, "pieces", ())
   end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
-  model, params = loaded.language_model(), jax.device_put(loaded.params)
+  model, params = _generator(loaded), jax.device_put(loaded.params)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
-    ids = beam_search(model, params, text.prompt, beams, max_tokens, length_penalty, end)[0].ids
-    texts.append(loaded.tokenizer.decode([*text.prompt, *(i for i in ids if i != end)]))
+    text.end = end if text.end is None else text.end
+    options = (beams, max_tokens, length_penalty, text.end, text.source)
+    best = beam_search(model, params, text.prompt, *options)[0]
+    text.added = [Token(i, 0.0, []) for i in best.ids]
+    texts.append(_written(loaded.tokenizer, text))
   return texts
+
+
+def _generator(loaded: LoadedModel) -> Model:
+  """The model that writes texts. Raises InputError if it is neither causal nor reads a source."""
+  if loaded.spec.trunk.reads_source:
+    return ModelConfig(loaded.spec.trunk).build()
+  return loaded.language_model()
+
+
+def _written(tokenizer: Tokenizer, text: Text) -> str:
+  """The prompt with its continuation, without the end token; or what was written for a source."""
+  ids = [token.id for token in text.added if token.id != text.end]
+  if not text.source:
+    return tokenizer.decode([*text.prompt, *ids])
+  parts = []
+  for is_special, group in itertools.groupby(ids, lambda i: i >= tokenizer.vocab_size):
+    run = list(group)
+    parts.append(" ".join(map(tokenizer.spelling, run)) if is_special else tokenizer.decode(run))
+  return " ".join(parts)
 
 
 def _begin(
@@ -131,6 +158,9 @@ def _begin(
     InputError: no prompt, or a value that is not allowed.
   """
   _check(prompts, settings, num_samples)
+  reads_source = loaded.spec.trunk.reads_source
+  if reads_source:
+    start, end = (loaded.tokenizer.special[name] for name in ("pad", "sep"))
   texts: list[Text] = []
   for number, ids in enumerate(loaded.tokenizer.encode_many(list(prompts)), 1):
     if not len(ids):
@@ -139,8 +169,27 @@ def _begin(
       )
     for _ in range(num_samples):
       sampling = dataclasses.replace(settings, seed=settings.seed + len(texts))
-      texts.append(Text(ids.tolist(), sampling))
+      if reads_source:
+        text = Text([start], sampling, source=[*ids.tolist(), end], end=end)
+        _check_fits(text, number, loaded.spec.trunk.context)
+        texts.append(text)
+      else:
+        texts.append(Text(ids.tolist(), sampling))
   return texts
+
+
+def _check_fits(text: Text, number: int, context: int) -> None:
+  """Raises InputError if a source, or what is to be written, is longer than the context."""
+  if len(text.source) > context:
+    raise InputError(
+      f"prompt {number}: {len(text.source)} tokens with the one that ends it, and the encoder's "
+      f"context is {context}; give a shorter prompt"
+    )
+  if text.sampling.max_tokens >= context:
+    raise InputError(
+      f"--max_tokens={text.sampling.max_tokens}: the decoder's context is {context}, so it writes "
+      f"at most {context - 1}; give a smaller number"
+    )
 
 
 class Writer:
@@ -152,7 +201,7 @@ class Writer:
   def update(self) -> str:
     """What can be written since the last call; of a text that is done, all the rest."""
     text = self._text
-    whole = self._tokenizer.decode(text.ids)
+    whole = _written(self._tokenizer, text)
     if not text.done:
       # The last word may go on, and its last character may lack bytes.
       whole = _LAST_WORD.sub("", whole)

@@ -1,7 +1,8 @@
 """Generation: texts that a model continues together, a few tokens at a time.
 
 Texts come and go, and have settings of their own. generate.py and the server are built on it.
-Letters: B rows of the cache, S its slots, P tokens of a prompt, V vocabulary.
+Letters: B rows of the cache, S its slots, or tokens of a source, P tokens of a prompt, V
+vocabulary.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.inference.sampling import Settings, choose
 from gpt_jax.inference.scoring import bucket
@@ -58,11 +60,21 @@ class Text:
   """A text that is continued. `added` grows with each `advance`, up to sampling.max_tokens."""
 
   def __init__(
-    self, prompt: Sequence[int], sampling: Sampling, log_probs: bool = False, best: bool = False
+    self,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    log_probs: bool = False,
+    best: bool = False,
+    source: Sequence[int] = (),
+    end: int | None = None,
   ):
-    """log_probs: whether to report those of the tokens; best: also the most likely tokens."""
+    """log_probs: whether to report those of the tokens; best: also the most likely tokens.
+
+    source: token ids that an encoder reads; end: token after which the text is done.
+    """
     self.prompt, self.sampling, self.best = list(map(int, prompt)), sampling, best
     self.log_probs = log_probs or best
+    self.source, self.end = list(map(int, source)), end
     self.added: list[Token] = []
     self._begin = 0  # of the tokens that the model attends to
 
@@ -78,7 +90,7 @@ class Text:
 
   @property
   def done(self) -> bool:
-    return self.missing <= 0
+    return self.missing <= 0 or bool(self.added and self.added[-1].id == self.end)
 
   @property
   def last(self) -> int:
@@ -125,7 +137,7 @@ class Stream:
     self._context: int = model.config.trunk.context
     self._few_shapes = few_shapes
     self._rows: list[Text | None] = []
-    self._slots = 0
+    self._slots = self._source_slots = 0
     self._state: Any = None
 
   @property
@@ -148,7 +160,7 @@ class Stream:
     for text in texts:
       text.slide(self._context)
     every = [*self.texts, *texts]
-    self._resize(_fit(len(every), _SIZES), self._slots_for(every))
+    self._resize(_fit(len(every), _SIZES), self._slots_for(every), _source_slots_for(every))
     rows = [row for row, text in enumerate(self._rows) if text is None][: len(texts)]
     for row, text in zip(rows, texts, strict=True):
       self._rows[row] = text
@@ -176,21 +188,21 @@ class Stream:
     """Forgets a text, done or not."""
     self._rows = [None if other is text else other for other in self._rows]
     if not self.texts:
-      self._rows, self._slots, self._state = [], 0, None
+      self._rows, self._slots, self._source_slots, self._state = [], 0, 0, None
 
   def advance(self, steps: int = 4) -> list[Text]:
     """Adds up to `steps` tokens, at most 32, to each text; texts that are done leave.
 
     Returns:
-      The texts, all with the same number of new tokens: fewer than steps where one of them is done
-      or its context is full before.
+      The texts, all with the same number of new tokens but for those that ended: fewer than steps
+      where one of them has all its tokens or its context is full before.
     """
     texts = self.texts
     if not texts:
       return []
     size = _fit(len(texts), _SIZES)
     if self._few_shapes and size < len(self._rows):
-      self._resize(size, self._slots_for(texts))
+      self._resize(size, self._slots_for(texts), _source_slots_for(texts))
     full = [row for row, text in enumerate(self._rows) if text and text.slide(self._context)]
     if full:
       self._read(full)
@@ -230,30 +242,37 @@ class Stream:
     """Reads what the model attends to of the texts in these rows."""
     groups = [[row] for row in rows] if self._few_shapes else [rows]
     for group in groups:
-      windows = [text.to_read() for row in group if (text := self._rows[row])]
+      texts = [text for row in group if (text := self._rows[row])]
+      windows = [text.to_read() for text in texts]
       lengths = np.zeros(_fit(len(windows), _SIZES), np.int32)
       lengths[: len(windows)] = [len(ids) for ids in windows]
       ids = np.zeros((len(lengths), bucket(int(lengths.max()), self._context)), np.int32)
       for row_ids, window in zip(ids, windows, strict=False):
         row_ids[: len(window)] = window
-      part = _read(self._model, self._params, ids, lengths, length=self._part_slots)
+      sources = None
+      if self._source_slots:
+        sources = _padded([text.source for text in texts], len(ids), self._source_slots)
+      part = _read(self._model, self._params, ids, lengths, sources, length=self._part_slots)
       for number, row in enumerate(group):
         self._state = _place(self._state, part, row, number, len(self._rows), len(ids))
 
-  def _resize(self, size: int, slots: int) -> None:
-    """Moves the texts to a cache of at least `size` rows and `slots` slots.
+  def _resize(self, size: int, slots: int, source_slots: int) -> None:
+    """Moves the texts to a cache of at least `size` rows, `slots` slots, and so many of the source.
 
     With few shapes it may also become smaller; otherwise that would compile more programs.
     """
     if not self._few_shapes:
       size, slots = max(size, len(self._rows)), max(slots, self._slots)
-    if (size, slots) == (len(self._rows), self._slots):
+      source_slots = max(source_slots, self._source_slots)
+    if (size, slots, source_slots) == (len(self._rows), self._slots, self._source_slots):
       return
     texts, rows, state = self.texts, self._rows, self._state
     self._rows, self._slots = [*texts, *[None] * (size - len(texts))], slots
-    self._state = _start(self._model, self._params, size, slots)
+    self._source_slots = source_slots
+    self._state = _start(self._model, self._params, size, slots, source_slots)
     for number, row in enumerate(row for row, text in enumerate(rows) if text is not None):
-      part = _take(self._model, self._params, state, row, len(rows), self._part_slots)
+      lengths = self._part_slots, source_slots
+      part = _take(self._model, self._params, state, row, len(rows), *lengths)
       self._state = _place(self._state, part, number, 0, size, 1)
 
   @property
@@ -296,6 +315,26 @@ def check_fits(model: Model, prompt_tokens: int, max_tokens: int) -> None:
     )
 
 
+def read_source(source: np.ndarray) -> Rows:
+  """What an encoder reads, of ids int32 [B, S] with -1 for padding."""
+  positions = jnp.broadcast_to(jnp.arange(source.shape[1])[None], source.shape)
+  return Rows(jnp.maximum(source, 0), positions, (source >= 0).astype(jnp.int32))
+
+
+def _source_slots_for(texts: Sequence[Text]) -> int:
+  """Slots for what the encoder reads, a power of two; 0 without one."""
+  longest = max(len(text.source) for text in texts)
+  return bucket(longest, 2**30) if longest else 0
+
+
+def _padded(sources: Sequence[Sequence[int]], rows: int, length: int) -> np.ndarray:
+  """int32 [rows, length], with -1 for padding."""
+  padded = np.full((rows, length), -1, np.int32)
+  for row, source in zip(padded, sources, strict=False):
+    row[: len(source)] = source
+  return padded
+
+
 def _fit(number: int, sizes: Sequence[int]) -> int:
   """The smallest of ascending sizes that is large enough; the largest if none is."""
   return next((size for size in sizes if size >= number), sizes[-1])
@@ -320,6 +359,8 @@ def _append(text: Text, chosen: Any, row: int, count: int) -> None:
     if text.best:
       pairs = list(zip(best[step, row].tolist(), best_log_probs[step, row].tolist(), strict=True))
     text.added.append(Token(int(ids[step, row]), float(log_probs[step, row]), pairs))
+    if text.done:
+      break
 
 
 def _report(scores, ids, with_log_probs, with_best):
@@ -342,11 +383,17 @@ def _report(scores, ids, with_log_probs, with_best):
 
 
 @functools.partial(jax.jit, static_argnames=("model", "length"))
-def _read(model, params, ids, lengths, *, length):
-  """The state, of `length` slots, after prompts [B, P] of lengths [B]."""
+def _read(model, params, ids, lengths, sources, *, length):
+  """The state, of `length` slots, after prompts [B, P] of lengths [B].
+
+  Args:
+    sources: what an encoder reads, int32 [B, S] with -1 for padding; None: there is no encoder.
+  """
   valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-  *_, state = model.apply({"params": params}, ids, valid, method="read_prompt")
-  empty = model.apply({"params": params}, len(ids), length, method="start")
+  of_source = {} if sources is None else {"source": read_source(sources)}
+  *_, state = model.apply({"params": params}, ids, valid, **of_source, method="read_prompt")
+  source_slots = 0 if sources is None else sources.shape[1]
+  empty = _start(model, params, len(ids), length, source_slots)
   return jax.tree.map(_write_first, empty, state)
 
 
@@ -386,9 +433,10 @@ def _extend(model, params, state, last, lengths, numbers, active, settings, log_
   return state, added
 
 
-@functools.partial(jax.jit, static_argnames=("model", "size", "slots"))
-def _start(model, params, size, slots):
-  return model.apply({"params": params}, size, slots, method="start")
+@functools.partial(jax.jit, static_argnames=("model", "size", "slots", "source_slots"))
+def _start(model, params, size, slots, source_slots):
+  of_source = {"source_length": source_slots} if source_slots else {}
+  return model.apply({"params": params}, size, slots, **of_source, method="start")
 
 
 @functools.partial(jax.jit, static_argnums=(4, 5), donate_argnums=0)
@@ -404,16 +452,16 @@ def _place(state, part, row, number, rows, part_rows):
   return jax.tree.map(place, state, part)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
-def _take(model, params, state, row, rows, length):
-  """One row of a state of `rows` rows, as a state of `length` slots."""
+@functools.partial(jax.jit, static_argnums=(0, 4, 5, 6))
+def _take(model, params, state, row, rows, length, source_slots):
+  """One row of a state of `rows` rows, as a state of `length` slots and so many of the source."""
 
   def take(empty, x):
     per_row = len(x) // rows
     x = jax.lax.dynamic_slice_in_dim(x, row * per_row, per_row)
     return _write_first(empty, x[tuple(slice(0, size) for size in empty.shape)])
 
-  empty = model.apply({"params": params}, 1, length, method="start")
+  empty = _start(model, params, 1, length, source_slots)
   return jax.tree.map(take, empty, state)
 
 

@@ -56,6 +56,7 @@ class LSTMConfig:
   )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
+  reads_source = False
 
   def __post_init__(self):
     validate(self)

@@ -46,10 +46,16 @@ class ModelConfig:
   def num_tokens(self) -> int:
     """Ids that can be predicted: logits of the table's other rows are masked.
 
-    Special tokens are predicted in labeled examples (openai/train.py:174-178) and nowhere else.
+    Special tokens are predicted in labeled examples (openai/train.py:174-178), and in the targets
+    of an encoder-decoder, which end with one.
     """
-    special = self.trunk.special_tokens if self.head else 0
+    special = self.trunk.special_tokens if self.head or self.trunk.reads_source else 0
     return self.trunk.vocab_size + special
+
+  @property
+  def gives_text_probability(self) -> bool:
+    """Whether it predicts every token of a text from those before it."""
+    return self.attention == "causal" and not self.trunk.reads_source
 
   def build(self, remat: str = "none") -> "Model":
     """remat: what the blocks keep for the backward pass, see models.remat."""
@@ -64,6 +70,7 @@ def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
     predictions=Predictions(ids, numbers, ids),
     labels=Labels(ids[:, :1], numbers, numbers[:, 0]),
     tags=Tags(ids, numbers),
+    source=Rows(ids, ids) if spec.trunk.reads_source else None,
   )
   params = jax.eval_shape(spec.build().init, jax.random.key(0), batch)["params"]
   return {name: x.shape for name, x in flatten_dict(params, sep="/").items()}
@@ -88,8 +95,13 @@ def language_model(trunk: Any, attention: str = "causal") -> "Model":
 
   Raises:
     InputError: the trunk was trained to attend to what follows, so its predictions would be of
-      tokens that it had seen.
+      tokens that it had seen; or it writes a target for a source.
   """
+  if trunk.reads_source:
+    raise InputError(
+      "an encoder-decoder gives a text no probability: it writes a target for a source, with "
+      "launch/generate.py"
+    )
   if attention != "causal":
     raise InputError(
       f"a model with {attention} attention does not generate or score text from left to right; "
@@ -120,8 +132,12 @@ class Model(nn.Module):
   def __call__(self, batch: Batch, key: Key | None = None) -> Outputs:
     """key: dropout key; None evaluates."""
     trunk_key, head_keys = _split(key, self.config.heads)
-    source = {} if batch.source is None else {"source": batch.source}
-    states = self.trunk(batch.rows, trunk_key, **source)
+    if batch.source is None:
+      states = self.trunk(batch.rows, trunk_key)
+    elif self.config.trunk.reads_source:
+      states = self.trunk(batch.rows, trunk_key, source=batch.source)
+    else:
+      raise InputError("trunk: reads no source, and these inputs have one; T5Config reads it")
     outputs = []
     for head, head_key in zip(self.config.heads, head_keys, strict=True):
       module = getattr(self, head.scope)
@@ -132,13 +148,13 @@ class Model(nn.Module):
     """The trunk alone."""
     return self.trunk(rows, key)
 
-  def start(self, batch_size: int, length: int | None = None):
-    """See trunk.Trunk."""
-    return self.trunk.start(batch_size, length)
+  def start(self, batch_size: int, length: int | None = None, **of_source):
+    """See trunk.Trunk; of_source: `source_length` of an encoder-decoder."""
+    return self.trunk.start(batch_size, length, **of_source)
 
-  def read_prompt(self, inputs, valid):
-    """See trunk.Trunk."""
-    return self.trunk.read_prompt(inputs, valid)
+  def read_prompt(self, inputs, valid, **of_source):
+    """See trunk.Trunk; of_source: `source` of an encoder-decoder."""
+    return self.trunk.read_prompt(inputs, valid, **of_source)
 
   def extend(self, inputs, positions, valid, state):
     """See trunk.Trunk."""

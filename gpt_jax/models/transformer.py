@@ -35,6 +35,7 @@ from gpt_jax.models.layers import (
 from gpt_jax.models.remat import rematerialized
 from gpt_jax.models.trunk import Pooler, States
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
+from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.partition import constrain
@@ -117,6 +118,7 @@ class TransformerConfig:
     find_backend(self.attention_backend)
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
+  reads_source = False
 
   @property
   def rows(self) -> int:
@@ -404,7 +406,8 @@ class Attention(nn.Module):
 
   def extend(self, x, positions, bias, keys, values):
     qkv = constrain(self.qkv(x), "data", None, None, "model")  # [B, T, 3, H, K]
-    keys, values = _write(keys, qkv[:, :, 1], positions), _write(values, qkv[:, :, 2], positions)
+    keys = write(keys, qkv[:, :, 1], positions)
+    values = write(values, qkv[:, :, 2], positions)
     batch, length, _, heads, width = qkv.shape
     q = qkv[:, :, 0].swapaxes(1, 2).reshape(-1, length, width)
     scores = jnp.einsum("ntk,nsk->nts", q, keys, preferred_element_type=jnp.float32)
@@ -427,27 +430,6 @@ class Attention(nn.Module):
 
   def _keep(self, probabilities):
     self.sow("intermediates", "probabilities", probabilities)
-
-
-def _write(cache, new, positions):
-  """The cache [B H, S, K] with `new` [B, T, H, K] at slots [B, T]."""
-  batch, length, heads, width = new.shape
-
-  def scatter(cache, new, positions):
-    row = jnp.arange(batch)[:, None]
-    split = cache.reshape(batch, heads, *cache.shape[1:])
-    return split.at[row, :, positions].set(new).reshape(cache.shape)
-
-  def slice_by_slice(cache, new, positions):
-    for row in range(batch):
-      update = new[row, 0][:, None]
-      cache = jax.lax.dynamic_update_slice(cache, update, (row * heads, positions[row, 0], 0))
-    return cache
-
-  if length > 1:
-    return scatter(cache, new, positions)
-  # On a CPU a scatter is a loop; slices are written in place.
-  return jax.lax.platform_dependent(cache, new, positions, cpu=slice_by_slice, default=scatter)
 
 
 class MLP(nn.Module):

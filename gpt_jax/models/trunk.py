@@ -64,7 +64,7 @@ class Trunk(Protocol):
     """The state of generation before the first token; only trunks that generate have it.
 
     A pytree of arrays [B n, ...], n of them a row, with room for `length` tokens; None: for the
-    context.
+    context. An encoder-decoder has a third argument, `source_length`: the same for its source.
     """
     ...
 
@@ -72,7 +72,8 @@ class Trunk(Protocol):
     """Reads the first T tokens of each row in one pass, evaluating.
 
     Args and results are those of `extend`. The state has room for T tokens; written to the
-    beginning of the arrays of a state with more room it is that one.
+    beginning of the arrays of a state with more room it is that one. An encoder-decoder has a third
+    argument, `source`: Rows whose segment 0 is padding.
     """
     ...
 
@@ -120,6 +121,11 @@ class TrunkConfig(Protocol):
   @property
   def rows(self) -> int:
     """R: vocabulary, special tokens, padding."""
+    ...
+
+  @property
+  def reads_source(self) -> bool:
+    """Whether the trunk reads Batch.source: an encoder-decoder."""
     ...
 
   @property

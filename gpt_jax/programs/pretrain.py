@@ -130,7 +130,7 @@ def run(
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
       run_hooks.insert(0, warn_when_stuck(config, text, total_steps))
-      if spec.attention == "causal" and total_steps >= LEAST_STEPS:
+      if spec.gives_text_probability and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
         evaluating = hooks.every(config.train.evaluate_every)
         due = hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))

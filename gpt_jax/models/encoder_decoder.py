@@ -1,0 +1,359 @@
+"""T5: an encoder reads the source, a decoder that attends to it writes the target.
+
+Raffel et al. 2020, sections 2.1 and 3.1; where the paper is silent, mesh's transformer.py and t5x.
+Version 1.1 (Shazeer 2020; t5's released_checkpoints.md) has gated units and an output of its own.
+
+Letters: B rows, T positions, S positions of the source, D width, H heads, K width of a head, F
+units of the feed-forward layer, R rows of the padded vocabulary.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax.batch import Rows
+from gpt_jax.config import option, register, validate
+from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder_layers import (
+  DecoderBlock,
+  EncoderBlock,
+  RMSNorm,
+  row_dropout,
+)
+from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, padded_rows
+from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
+from gpt_jax.models.remat import rematerialized
+from gpt_jax.models.trunk import States
+from gpt_jax.ops.attention import AttentionMask
+from gpt_jax.ops.dropout import Key
+from gpt_jax.ops.lookup import lookup
+from gpt_jax.parallel.partition import constrain
+
+TENSOR_PARALLEL = (
+  (r"tokens$", P("model", None)),
+  (r"output$", P("model", None)),
+  (r"relative/table$", P(None, "model")),
+  (r"(query|key|value)/kernel$", P(None, "model")),
+  (r"attention/out/kernel$", P("model", None)),
+  (r"mlp/(in|gate)/kernel$", P(None, "model")),
+  (r"mlp/out/kernel$", P("model", None)),
+)
+
+
+@register("t5")
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+  """Sizes and rates of the encoder-decoder; the defaults are those of T5 1.0 small."""
+
+  vocab_size: int = option(
+    0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
+  )
+  context: int = option(512, "longest source, and longest target", unit="tokens", low=2, high=10**6)
+  layers: int = option(6, "blocks of the encoder, and of the decoder", low=1, high=1000)
+  width: int = option(512, "size of a hidden state, D", low=1, high=10**6)
+  heads: int = option(8, "attention heads, H", low=1, high=10**4)
+  head_width: int = option(64, "size of a head, K; H K need not be D", low=1, high=10**4)
+  units: int = option(2048, "units of a feed-forward layer, F", low=1, high=10**6)
+  version: str = option(
+    "1.0",
+    "1.0: ReLU, the output is the embedding table; 1.1: gated GELU, an output of its own",
+    choices=("1.0", "1.1"),
+  )
+  residual_dropout: float = option(
+    0.1,
+    "dropout on what each sublayer adds, on embeddings, on units and on attention probabilities; "
+    "the same at all positions of a row",
+    low=0.0,
+    high=0.99,
+  )
+  dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
+  special_tokens: int = option(
+    NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
+  )
+  decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
+
+  TENSOR_PARALLEL = TENSOR_PARALLEL
+
+  def __post_init__(self):
+    validate(self)
+
+  @property
+  def rows(self) -> int:
+    """R, the rows of the embedding table."""
+    return padded_rows(self.vocab_size, self.special_tokens)
+
+  @property
+  def reads_source(self) -> bool:
+    return self.decoder
+
+  @property
+  def gated(self) -> bool:
+    """Whether the feed-forward layers have a gate."""
+    return self.version == "1.1"
+
+  @property
+  def has_output(self) -> bool:
+    """Whether the output has a table of its own."""
+    return self.decoder and self.version == "1.1"
+
+  def build(self, attention: str = "causal", remat: str = "none") -> nn.Module:
+    kind = "causal" if self.decoder else "bidirectional"
+    if attention != kind:
+      raise InputError(
+        f"trunk.decoder={str(self.decoder).lower()}: has {kind} attention; {attention} needs "
+        "another trunk"
+      )
+    return EncoderDecoder(self, remat) if self.decoder else EncoderOnly(self, remat)
+
+  def parameter_count(self) -> int:
+    """Without padding rows: 60,506,624 for T5 1.0 small with 32,128 ids."""
+    tables = (2 if self.has_output else 1) * self.vocab_size * self.width
+    return tables + self._stack_parameters(1) + self.decoder * self._stack_parameters(2)
+
+  def flops_per_token(self, length: int) -> float:
+    """Per token of a training step: 6 for each parameter that it meets, 12 K H per pair of an
+    attention.
+
+    A token of a source goes through the encoder, one of a target through the decoder; this is their
+    mean, for a source and a target of `length` each.
+    """
+    output = self.vocab_size * self.width
+    attention = 12 * self.layers * length * self.heads * self.head_width
+    encoder = 6 * self._stack_parameters(1) + attention
+    if not self.decoder:
+      return encoder + 6 * output
+    return (encoder + 6 * (self._stack_parameters(2) + output) + 2 * attention) / 2
+
+  def depth(self, path: str) -> int:
+    """0 for embeddings and relative positions, i + 1 for block i; the decoder's follow the
+    encoder's.
+
+    The last norm of a stack, and an output table, belong to the block before them.
+    """
+    stack, _, rest = path.partition("/")
+    if stack not in ("encoder", "decoder"):
+      return 2 * self.layers if stack == "output" else 0
+    before = self.layers if stack == "decoder" else 0
+    part = rest.partition("/")[0]
+    if part == "relative":
+      return 0
+    number = self.layers if part == "last_norm" else int(part.removeprefix("block_")) + 1
+    return before + number
+
+  def _stack_parameters(self, attentions: int) -> int:
+    """Of a stack whose blocks have so many attentions."""
+    d = self.width
+    maps = 3 if self.gated else 2
+    attention = 4 * d * self.heads * self.head_width + d
+    block = attentions * attention + maps * d * self.units + d
+    return self.layers * block + BUCKETS * self.heads + d
+
+
+class Cache(NamedTuple):
+  """What the decoder remembers of the tokens read so far, and of the source.
+
+  Attributes:
+    keys, values: one of each per block, [B H, slots, K]; the token at position p is in slot p.
+    source_keys, source_values: the same of the source, [B H, S, K]; never written after the prompt.
+    source_valid: bool [B, S]; False where the source has padding.
+  """
+
+  keys: tuple[jax.Array, ...]
+  values: tuple[jax.Array, ...]
+  source_keys: tuple[jax.Array, ...]
+  source_values: tuple[jax.Array, ...]
+  source_valid: jax.Array
+
+
+class EncoderDecoder(nn.Module):
+  """Two stacks of blocks that share their embedding; a Trunk that reads a source."""
+
+  config: T5Config
+  remat: str = "none"
+
+  def setup(self):
+    c = self.config
+    self.tokens = self.param("tokens", nn.initializers.normal(1.0), (c.rows, c.width))
+    if c.has_output:
+      init = nn.initializers.normal(c.width**-0.5)
+      self.output = self.param("output", init, (c.rows, c.width))
+    self.encoder = Encoder(c, self.remat)
+    self.decoder = Decoder(c, self.remat)
+
+  def __call__(self, rows: Rows, key: Key | None = None, source: Rows | None = None) -> States:
+    """The decoder's hidden states [B, T, D], and the output table [R, D].
+
+    A position attends to the positions before it and to those of the source that have its segment.
+    Without segments every row is of segment 1, and segment 0 of the other side is padding.
+
+    Raises:
+      InputError: no source.
+    """
+    if source is None:
+      raise InputError(
+        "trunk: an encoder-decoder reads a source and writes a target; these inputs have no source"
+      )
+    encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
+    table = constrain(self.tokens, "model")
+    states = self.encoder(self._embed(table, source), source, encoder_key)
+    allowed = _same_segment(rows, source)
+    hidden = self.decoder(self._embed(table, rows), states, rows, allowed, decoder_key)
+    return self._states(hidden)
+
+  def start(
+    self, batch_size: int, length: int | None = None, source_length: int | None = None
+  ) -> Cache:
+    """The cache before the source and the first token.
+
+    Args:
+      length: room for so many tokens; None: for the context.
+      source_length: the same, of the source.
+    """
+    c = self.config
+
+    def empty(slots):
+      shape = (batch_size * c.heads, slots or c.context, c.head_width)
+      return (jnp.zeros(shape, c.dtype),) * c.layers
+
+    target, source = empty(length), empty(source_length)
+    valid = jnp.zeros((batch_size, source_length or c.context), bool)
+    return Cache(target, target, source, source, valid)
+
+  def read_prompt(self, inputs, valid, source: Rows):
+    """Reads the source and the first T tokens of each row; see trunk.Trunk."""
+    states = self.encoder(self._embed(self.tokens, source), source, None)
+    keys, values = self.decoder.memory(states)
+    cache = self.start(len(inputs), inputs.shape[1], source.inputs.shape[1])
+    inside = jnp.ones(source.inputs.shape, bool)
+    if source.segments is not None:
+      inside = source.segments > 0
+    cache = cache._replace(
+      source_keys=tuple(k.reshape(-1, *k.shape[2:]) for k in keys),
+      source_values=tuple(v.reshape(-1, *v.shape[2:]) for v in values),
+      source_valid=inside,
+    )
+    positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
+    return self.extend(inputs, positions, valid, cache)
+
+  def extend(self, inputs, positions, valid, cache: Cache):
+    """Reads T more tokens per row, evaluating; see trunk.Trunk.
+
+    `valid` is ignored: an invalid position writes a cache slot that is overwritten before any later
+    token attends to it.
+    """
+    del valid
+    x = lookup(self.tokens, inputs, self.config.dtype)
+    hidden, cache = self.decoder.extend(x, positions, cache)
+    states = self._states(hidden)
+    return states.hidden, states.table, cache
+
+  @jax.named_scope("embedding")
+  def _embed(self, table, rows: Rows):
+    # Not scaled, unlike the output.
+    return constrain(lookup(table, rows.inputs, self.config.dtype), "data")
+
+  def _states(self, hidden) -> States:
+    """1.0: hidden states times D^-1/2, since the table's rows have a norm of sqrt(D)."""
+    if self.config.has_output:
+      return States(hidden, constrain(self.output, "model"))
+    scaled = hidden * self.config.width**-0.5
+    return States(scaled, constrain(self.tokens, "model"))
+
+
+class EncoderOnly(nn.Module):
+  """The encoder by itself; a Trunk whose positions attend to their whole sequence."""
+
+  config: T5Config
+  remat: str = "none"
+
+  def setup(self):
+    c = self.config
+    self.tokens = self.param("tokens", nn.initializers.normal(1.0), (c.rows, c.width))
+    self.encoder = Encoder(c, self.remat)
+
+  def __call__(self, rows: Rows, key: Key | None = None) -> States:
+    """Hidden states [B, T, D] and the embedding table [R, D]."""
+    table = constrain(self.tokens, "model")
+    x = constrain(lookup(table, rows.inputs, self.config.dtype), "data")
+    return States(self.encoder(x, rows, key), table)
+
+
+class Encoder(nn.Module):
+  """Blocks whose positions attend to their whole sequence."""
+
+  config: T5Config
+  remat: str
+
+  def setup(self):
+    c = self.config
+    block = rematerialized(EncoderBlock, self.remat)
+    self.relative = RelativeBias(c.heads, bidirectional=True)
+    self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
+    self.last_norm = RMSNorm(c.dtype)
+
+  def __call__(self, x, rows: Rows, key: Key | None):
+    """Embedded rows [B, S, D] to hidden states [B, S, D]."""
+    c = self.config
+    mask, bias = AttentionMask("bidirectional", rows.segments), self.relative.square(x.shape[1])
+    x = row_dropout(x, c.residual_dropout, key and key.fold(c.layers))
+    for i, block in enumerate(self.blocks):
+      x = block(x, mask, bias, key and key.fold(i))
+    return row_dropout(self.last_norm(x), c.residual_dropout, key and key.fold(c.layers + 1))
+
+
+class Decoder(nn.Module):
+  """Blocks whose positions attend to those before them, and to the source."""
+
+  config: T5Config
+  remat: str
+
+  def setup(self):
+    c = self.config
+    block = rematerialized(DecoderBlock, self.remat)
+    self.relative = RelativeBias(c.heads, bidirectional=False)
+    self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
+    self.last_norm = RMSNorm(c.dtype)
+
+  def __call__(self, x, source, rows: Rows, allowed, key: Key | None):
+    """Embedded rows [B, T, D] and the encoder's states [B, S, D] to hidden states [B, T, D]."""
+    c = self.config
+    mask, bias = AttentionMask("causal", rows.segments), self.relative.square(x.shape[1])
+    x = row_dropout(x, c.residual_dropout, key and key.fold(c.layers))
+    for i, block in enumerate(self.blocks):
+      x = block(x, source, mask, allowed, bias, key and key.fold(i))
+    return row_dropout(self.last_norm(x), c.residual_dropout, key and key.fold(c.layers + 1))
+
+  def memory(self, source):
+    """What every block sees of the encoder's states: keys, and values, [B, H, S, K] a block."""
+    return zip(*(block.memory(source) for block in self.blocks), strict=True)
+
+  def extend(self, x, positions, cache: Cache):
+    """Hidden states of T more tokens [B, T, D], and the cache with them."""
+    slots = jnp.arange(cache.keys[0].shape[1])[None]
+    bias = self.relative(positions, slots)
+    allowed = positions[:, None, :, None] >= slots[:, None, None]
+    allowed_source = cache.source_valid[:, None, None]
+    keys, values = [], []
+    for i, block in enumerate(self.blocks):
+      arrays = cache.source_keys[i], cache.source_values[i]
+      memory = tuple(y.reshape(len(x), -1, *y.shape[1:]) for y in arrays)
+      own = cache.keys[i], cache.values[i]
+      x, k, v = block.extend(x, positions, bias, allowed, *own, memory, allowed_source)
+      keys.append(k)
+      values.append(v)
+    return self.last_norm(x), cache._replace(keys=tuple(keys), values=tuple(values))
+
+
+def _same_segment(rows: Rows, source: Rows) -> jax.Array | None:
+  """bool [B, 1, T, S]: where a position has the segment of one of the source; None: everywhere."""
+  if rows.segments is None and source.segments is None:
+    return None
+  targets, sources = (
+    jnp.ones(x.inputs.shape, jnp.int32) if x.segments is None else x.segments
+    for x in (rows, source)
+  )
+  return targets[:, None, :, None] == sources[:, None, None, :]

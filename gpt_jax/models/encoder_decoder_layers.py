@@ -1,0 +1,224 @@
+"""The blocks of an encoder-decoder: T5's, without biases, normalized at the input of each sublayer.
+
+Raffel et al. 2020, section 2.1; mesh's transformer_layers.py and attention.py. What dropout drops
+it drops at all positions of a row (`noise_shape` without the length).
+
+Letters: B rows, T positions, S positions of the source, D width, H heads, K width of a head, F
+units of the feed-forward layer.
+"""
+
+from typing import Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.models.layers import gelu
+from gpt_jax.ops.attention import AttentionMask, attention
+from gpt_jax.ops.attention_plain import attend_allowed
+from gpt_jax.ops.cache import write
+from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.parallel.partition import constrain
+
+_EPSILON = 1e-6
+
+
+class Sizes(Protocol):
+  """What a block needs to know: fields of the trunk's config."""
+
+  @property
+  def width(self) -> int: ...
+
+  @property
+  def heads(self) -> int: ...
+
+  @property
+  def head_width(self) -> int: ...
+
+  @property
+  def units(self) -> int: ...
+
+  @property
+  def gated(self) -> bool: ...
+
+  @property
+  def residual_dropout(self) -> float: ...
+
+  @property
+  def dtype(self) -> str: ...
+
+
+class Linear(nn.Module):
+  """A linear map of the last axis."""
+
+  outputs: int
+  std: float
+  dtype: str
+
+  @nn.compact
+  def __call__(self, x):
+    shape = (x.shape[-1], self.outputs)
+    kernel = self.param("kernel", nn.initializers.normal(self.std), shape)
+    return jnp.dot(x, kernel.astype(self.dtype))
+
+
+class RMSNorm(nn.Module):
+  """x / sqrt(mean(x^2) + 1e-6) * scale, in float32."""
+
+  dtype: str
+
+  @nn.compact
+  def __call__(self, x):
+    scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+    x = x.astype(jnp.float32)
+    x = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + _EPSILON)
+    return (x * scale.reshape((1,) * (x.ndim - 1) + scale.shape)).astype(self.dtype)
+
+
+def row_dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
+  """Dropout of x [B, T, D] with one mask for all positions of a row."""
+  return _drop(x, (len(x), 1, x.shape[-1]), rate, key)
+
+
+def _drop(x, shape, rate, key):
+  """x times a mask of `shape`, which broadcasts to that of x."""
+  if key is None or rate == 0:
+    return x
+  # In float32: bfloat16 would round 1 / (1 - rate), which is the same for all elements.
+  mask = dropout(jnp.ones(shape, jnp.float32), rate, key)
+  return (x.astype(jnp.float32) * mask).astype(x.dtype)
+
+
+class Attention(nn.Module):
+  """Multi-head attention whose scores are not divided by sqrt(K): that is in the queries' init.
+
+  The kernels are matrices, [D, H K] and [H K, D], as optimizers that look at whole tensors want.
+  """
+
+  config: Sizes
+
+  def setup(self):
+    c = self.config
+    inner = c.heads * c.head_width
+    self.query = Linear(inner, (c.width * c.head_width) ** -0.5, c.dtype)
+    self.key = Linear(inner, c.width**-0.5, c.dtype)
+    self.value = Linear(inner, c.width**-0.5, c.dtype)
+    self.out = Linear(c.width, inner**-0.5, c.dtype)
+
+  def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
+    """x [B, T, D] attends to itself; bias as in ops.attention."""
+    q, (k, v) = self._queries(x), self.memory(x)
+    update = attention(q, k, self._drop_keys(v, key), mask, bias)
+    return self._join(update)
+
+  def cross(self, x, memory, allowed, key: Key | None):
+    """x [B, T, D] attends to a memory where allowed, bool [B, 1, T or 1, S], or None."""
+    k, v = memory
+    return self._join(attend_allowed(self._queries(x), k, self._drop_keys(v, key), allowed))
+
+  def memory(self, x):
+    """Keys and values of x [B, S, D]: [B, H, S, K] each."""
+    return self._split(self.key(x)).swapaxes(1, 2), self._split(self.value(x)).swapaxes(1, 2)
+
+  def extend(self, x, positions, bias, allowed, keys, values):
+    """As __call__ for T more tokens; keys and values [B H, S, K] are the block's cache."""
+    keys = write(keys, self._split(self.key(x)), positions)
+    values = write(values, self._split(self.value(x)), positions)
+    k, v = (y.reshape(len(x), -1, *y.shape[1:]) for y in (keys, values))
+    return self._join(attend_allowed(self._queries(x), k, v, allowed, bias)), keys, values
+
+  def _queries(self, x):
+    """[B, H, T, K], times the sqrt(K) by which our attention divides the scores."""
+    q = self.query(x) * self.config.head_width**0.5
+    return self._split(q).swapaxes(1, 2)
+
+  def _split(self, x):
+    x = constrain(x, "data", None, "model")
+    return x.reshape(*x.shape[:2], self.config.heads, self.config.head_width)
+
+  def _join(self, update):
+    """[B, H, T, K] to [B, T, D]."""
+    update = update.swapaxes(1, 2)
+    return self.out(update.reshape(*update.shape[:2], -1))
+
+  def _drop_keys(self, v, key):
+    """Drops attention probabilities, those of a head and key for all queries: so, its value."""
+    return _drop(v, (*v.shape[:3], 1), self.config.residual_dropout, key)
+
+
+class FeedForward(nn.Module):
+  """1.0: ReLU. 1.1: a tanh-GELU of one map times another (GEGLU, Shazeer 2020)."""
+
+  config: Sizes
+
+  @nn.compact
+  def __call__(self, x, key: Key | None):
+    c = self.config
+    hidden = Linear(c.units, c.width**-0.5, c.dtype, name="in")(x)
+    if c.gated:
+      gate = Linear(c.units, c.width**-0.5, c.dtype, name="gate")(x)
+      hidden = gelu(gate, approximate=True) * hidden
+    else:
+      hidden = jax.nn.relu(hidden)
+    hidden = row_dropout(hidden, c.residual_dropout, key)
+    return Linear(c.width, c.units**-0.5, c.dtype, name="out")(hidden)
+
+
+class EncoderBlock(nn.Module):
+  """x + Attention(RMS(x)), then x + FeedForward(RMS(x))."""
+
+  config: Sizes
+
+  def setup(self):
+    self.attention = Attention(self.config)
+    self.attention_norm = RMSNorm(self.config.dtype)
+    self.mlp = FeedForward(self.config)
+    self.mlp_norm = RMSNorm(self.config.dtype)
+
+  def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
+    """x [B, T, D] to the same shape."""
+    rate = self.config.residual_dropout
+    keys = [key and key.fold(i) for i in range(4)]
+    update = self.attention(self.attention_norm(x), mask, bias, keys[0])
+    x = x + row_dropout(update, rate, keys[1])
+    x = x + row_dropout(self.mlp(self.mlp_norm(x), keys[2]), rate, keys[3])
+    return constrain(x, "data")
+
+
+class DecoderBlock(nn.Module):
+  """As EncoderBlock, with attention to the source between the two."""
+
+  config: Sizes
+
+  def setup(self):
+    self.attention = Attention(self.config)
+    self.attention_norm = RMSNorm(self.config.dtype)
+    self.cross_attention = Attention(self.config)
+    self.cross_attention_norm = RMSNorm(self.config.dtype)
+    self.mlp = FeedForward(self.config)
+    self.mlp_norm = RMSNorm(self.config.dtype)
+
+  def __call__(self, x, source, mask: AttentionMask, allowed, bias, key: Key | None):
+    """x [B, T, D] and the encoder's states [B, S, D], seen where allowed, to [B, T, D]."""
+    rate = self.config.residual_dropout
+    keys = [key and key.fold(i) for i in range(6)]
+    update = self.attention(self.attention_norm(x), mask, bias, keys[0])
+    x = x + row_dropout(update, rate, keys[1])
+    memory, normed = self.memory(source), self.cross_attention_norm(x)
+    update = self.cross_attention.cross(normed, memory, allowed, keys[2])
+    x = x + row_dropout(update, rate, keys[3])
+    x = x + row_dropout(self.mlp(self.mlp_norm(x), keys[4]), rate, keys[5])
+    return constrain(x, "data")
+
+  def memory(self, source):
+    """What `extend` sees of the source: keys and values [B, H, S, K]."""
+    return self.cross_attention.memory(source)
+
+  def extend(self, x, positions, bias, allowed, keys, values, memory, allowed_source):
+    """As __call__ for T more tokens, evaluating; keys and values are those of Attention.extend."""
+    normed = self.attention_norm(x)
+    update, keys, values = self.attention.extend(normed, positions, bias, allowed, keys, values)
+    x = x + update
+    normed = self.cross_attention_norm(x)
+    x = x + self.cross_attention.cross(normed, memory, allowed_source, None)
+    return x + self.mlp(self.mlp_norm(x), None), keys, values

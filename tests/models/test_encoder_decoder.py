@@ -1,0 +1,317 @@
+"""T5's trunk: sizes, what attends to what, dropout, the cache, and training on any mesh."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.config import from_json, to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.encoder_decoder_layers import Attention, row_dropout
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.relative_bias import RelativeBias, bucket
+from gpt_jax.models.remat import POLICIES
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops.attention import AttentionMask
+from gpt_jax.ops.dropout import step_key
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.trainer import Trainer
+
+CONFIG = T5Config(60, context=32, layers=2, width=16, heads=4, head_width=6, units=24)
+VERSIONS = ("1.0", "1.1")
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def model(request):
+  """(config, parameters), every parameter perturbed."""
+  config = dataclasses.replace(CONFIG, version=request.param)
+  rows = text(RNG.integers(60, size=(1, 4)))
+  params = config.build().init(jax.random.key(0), rows, None, rows)["params"]
+  rng = np.random.default_rng(1)
+  return config, jax.tree.map(lambda p: p + 0.2 * rng.standard_normal(p.shape, np.float32), params)
+
+
+def text(ids, segments=None):
+  ids = np.asarray(ids, np.int32)
+  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+  return Rows(ids, positions, segments)
+
+
+def states(model, rows, source, key=None, **fields):
+  config, params = model
+  module = dataclasses.replace(config, **fields).build()
+  apply = jax.jit(lambda rows, source: module.apply({"params": params}, rows, key, source))
+  return apply(rows, source)
+
+
+@pytest.mark.parametrize(
+  "version, layers, width, heads, units, count",
+  [
+    ("1.0", 6, 512, 8, 2048, 60_506_624),
+    ("1.0", 12, 768, 12, 3072, 222_903_552),
+    ("1.0", 24, 1024, 16, 4096, 737_668_096),
+    ("1.1", 8, 512, 6, 1024, 76_961_152),
+    ("1.1", 12, 768, 12, 2048, 247_577_856),
+    ("1.1", 24, 1024, 16, 2816, 783_150_080),
+  ],
+)
+def test_parameters_of_the_released_sizes(version, layers, width, heads, units, count):
+  sizes = {"layers": layers, "width": width, "heads": heads, "units": units}
+  trunk = T5Config(32_128, version=version, special_tokens=0, **sizes)
+  assert trunk.rows == 32_128
+  assert trunk.parameter_count() == count
+  shapes = parameter_shapes(ModelConfig(trunk, ()))
+  assert sum(map(math.prod, shapes.values())) == count
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_encoder_alone(version):
+  trunk = dataclasses.replace(CONFIG, vocab_size=128, special_tokens=0, version=version)
+  trunk = dataclasses.replace(trunk, decoder=False)
+  shapes = parameter_shapes(ModelConfig(trunk, (), "bidirectional"))
+  assert sum(map(math.prod, shapes.values())) == trunk.parameter_count()
+  assert from_json(to_json(trunk)) == trunk
+
+
+def test_buckets_of_both_directions():
+  """The first distance of each bucket, SYSTEMS.md section 4."""
+  back, ahead = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91], [1, 2, 3, 4, 5, 6, 7, 8]
+  distances = np.arange(400)
+  found = np.asarray(bucket(-jnp.asarray(distances), bidirectional=True))
+  assert [int(np.flatnonzero(found == i)[0]) for i in range(16)] == back
+  found = np.asarray(bucket(jnp.asarray(distances), bidirectional=True))
+  assert [int(np.flatnonzero(found == 16 + i)[0]) for i in range(1, 9)] == ahead
+  assert [int(np.flatnonzero(found == 16 + i)[0]) for i in range(9, 16)] == back[9:]
+  assert found.max() == 31 and 16 not in found
+
+
+def test_buckets_of_a_causal_stack():
+  edges = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+  found = np.asarray(bucket(-jnp.arange(400), bidirectional=False))
+  assert [int(np.flatnonzero(found == i)[0]) for i in range(32)] == edges
+  assert not np.asarray(bucket(jnp.arange(1, 9), bidirectional=False)).any()
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_the_bias_of_a_row_is_that_of_its_positions(bidirectional):
+  module = RelativeBias(3, bidirectional)
+  params = module.init(jax.random.key(0), 4, method="square")
+  positions = jnp.arange(150)[None]
+  square = module.apply(params, 150, method="square")
+  np.testing.assert_array_equal(square, module.apply(params, positions, positions))
+  assert square.shape == (1, 3, 150, 150)
+
+
+def test_what_a_position_sees(model):
+  """Itself, what is before it, and all of the source."""
+  target, source = RNG.integers(60, size=(1, 9)), RNG.integers(60, size=(1, 7))
+  before = states(model, text(target), text(source)).hidden
+  other = target.copy()
+  other[0, 4] += 1
+  after = states(model, text(other % 60), text(source)).hidden
+  np.testing.assert_array_equal(before[0, :4], after[0, :4])
+  assert (np.abs(before - after)[0, 4:].max(-1) > 0).all()
+  for column in range(7):
+    other = source.copy()
+    other[0, column] += 1
+    after = states(model, text(target), text(other % 60)).hidden
+    assert (np.abs(before - after)[0].max(-1) > 0).all()
+
+
+def test_packed_rows_equal_rows_alone(model):
+  target, source = RNG.integers(60, size=(1, 10)), RNG.integers(60, size=(1, 12))
+  rows = Rows(
+    target.astype(np.int32),
+    np.array([[0, 1, 2, 0, 1, 2, 3, 4, 0, 0]], np.int32),
+    np.array([[1, 1, 1, 2, 2, 2, 2, 2, 0, 0]], np.int32),
+  )
+  # The second sequence first, and padding between them.
+  sources = Rows(
+    source.astype(np.int32),
+    np.array([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5, 0]], np.int32),
+    np.array([[2, 2, 2, 2, 0, 1, 1, 1, 1, 1, 1, 0]], np.int32),
+  )
+  packed = states(model, rows, sources).hidden
+  for t, s in ((slice(0, 3), slice(5, 11)), (slice(3, 8), slice(0, 4))):
+    alone = states(model, text(target[:, t]), text(source[:, s])).hidden
+    np.testing.assert_allclose(packed[:, t], alone, atol=2e-5)
+
+
+def test_padding_of_the_source_alone(model):
+  """Rows without segments are of segment 1."""
+  target, source = RNG.integers(60, size=(1, 5)), RNG.integers(60, size=(1, 8))
+  segments = (np.arange(8) < 6)[None].astype(np.int32)
+  padded = states(model, text(target), text(source, segments)).hidden
+  alone = states(model, text(target), text(source[:, :6])).hidden
+  np.testing.assert_allclose(padded, alone, atol=2e-5)
+
+
+def test_reading_on_equals_the_full_forward(model):
+  """Prompts of three lengths in one pass, then token by token; sources of three lengths."""
+  config, params = model
+  module, lengths, total = config.build(), np.array([1, 6, 5]), 9
+  target, source = RNG.integers(60, size=(3, total)), RNG.integers(60, size=(3, 11))
+  segments = (np.arange(11) < np.array([[11], [3], [8]])).astype(np.int32)
+  source = text(source, segments)
+  full = states(model, text(target), source)
+  rows = text(target)
+  valid = rows.positions[:, :6] < lengths[:, None]
+  prompt = np.where(valid, rows.inputs[:, :6], 59)
+  variables = {"params": params}
+  hidden, table, part = module.apply(variables, prompt, valid, source, method="read_prompt")
+  np.testing.assert_array_equal(table, full.table)
+  for row, length in enumerate(lengths):
+    np.testing.assert_allclose(hidden[row, :length], full.hidden[row, :length], atol=2e-5)
+  # In a cache with more room, for the target and for the source.
+  empty = module.apply(variables, 3, total, 16, method="start")
+  cache = jax.tree.map(
+    lambda x, y: jax.lax.dynamic_update_slice(x, y, (0,) * x.ndim), empty, part
+  )
+  step = jax.jit(lambda *a: module.apply(variables, *a, method="extend"))
+  for number in range(total - 6):
+    at = (lengths + number)[:, None].astype(np.int32)
+    ids = np.take_along_axis(rows.inputs, at, 1)
+    hidden, _, cache = step(ids, at, np.ones((3, 1), bool), cache)
+    np.testing.assert_allclose(hidden[:, 0], full.hidden[np.arange(3), at[:, 0]], atol=2e-5)
+
+
+def test_dropout_is_the_same_at_all_positions_of_a_row():
+  x = jnp.ones((4, 50, 64))
+  dropped = np.asarray(row_dropout(x, 0.25, step_key(0, 0)))
+  assert (dropped == dropped[:, :1]).all()
+  assert not (dropped[0] == dropped[1]).all()
+  np.testing.assert_allclose((dropped == 0).mean(), 0.25, atol=0.08)
+  np.testing.assert_allclose(dropped[dropped > 0], 4 / 3, rtol=1e-6)
+  np.testing.assert_array_equal(row_dropout(x, 0.25, None), x)
+
+
+def test_dropped_probabilities_are_those_of_a_key_for_all_queries():
+  """Against softmax, mask, sum in NumPy; the mask is read from where values count nothing."""
+  config = dataclasses.replace(CONFIG, residual_dropout=0.4)
+  layer, key = Attention(config), step_key(0, 3)
+  x = RNG.normal(size=(2, 7, 16)).astype(np.float32)
+  mask, bias = AttentionMask("causal"), RNG.normal(size=(1, 4, 7, 7)).astype(np.float32)
+  params = layer.init(jax.random.key(0), x, mask, bias, None)
+
+  def gradient_of_values(values_in):
+    value = params["params"] | {"value": {"kernel": values_in}}
+    return layer.apply({"params": value}, x, mask, bias, key)
+
+  found = layer.apply(params, x, mask, bias, key)
+  p = {name: np.asarray(kernel["kernel"], np.float64) for name, kernel in params["params"].items()}
+  q, k, v = ((x @ p[n]).reshape(2, 7, 4, 6).swapaxes(1, 2) for n in ("query", "key", "value"))
+  scores = q @ k.swapaxes(2, 3) + bias  # not divided by sqrt(6)
+  scores = np.where(np.tri(7, dtype=bool), scores, -np.inf)
+  probabilities = np.exp(scores - scores.max(-1, keepdims=True))
+  probabilities /= probabilities.sum(-1, keepdims=True)
+  keep = np.asarray(layer.apply(params, jnp.ones((2, 4, 7, 6)), key, method="_drop_keys"))[..., 0]
+  assert 0 < (keep == 0).mean() < 1
+  out = (probabilities * keep[:, :, None]) @ v
+  np.testing.assert_allclose(
+    found, out.swapaxes(1, 2).reshape(2, 7, 24) @ p["out"], atol=1e-5
+  )
+  assert gradient_of_values(params["params"]["value"]["kernel"]).shape == found.shape
+
+
+@pytest.mark.parametrize("remat", POLICIES[1:])
+def test_rematerialization_changes_nothing(model, remat):
+  config, params = model
+  rows, source = text(RNG.integers(60, size=(2, 6))), text(RNG.integers(60, size=(2, 8)))
+
+  def gradient(remat):
+    trunk = dataclasses.replace(config, residual_dropout=0.2).build(remat=remat)
+
+    def total(params):
+      hidden = trunk.apply({"params": params}, rows, step_key(0, 0), source).hidden
+      return (hidden**3).sum()
+
+    return jax.jit(jax.value_and_grad(total))(params)
+
+  def check(x, y):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * np.abs(y).max())
+
+  jax.tree.map(check, gradient(remat), gradient("none"))
+
+
+def test_bfloat16_is_near_float32(model):
+  rows, source = text(RNG.integers(60, size=(2, 6))), text(RNG.integers(60, size=(2, 8)))
+  exact = states(model, rows, source).hidden
+  rough, table = states(model, rows, source, dtype="bfloat16")
+  assert rough.dtype == jnp.bfloat16 and table.dtype == jnp.float32
+  assert 0 < np.abs(np.asarray(rough, np.float32) - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_depth_follows_the_two_stacks():
+  paths = [name.removeprefix("trunk/") for name in parameter_shapes(ModelConfig(CONFIG, ()))]
+  depths = {path.partition("/attention")[0]: CONFIG.depth(path) for path in paths}
+  expected = {"tokens": 0, "encoder/relative/table": 0, "encoder/block_0": 1, "encoder/block_1": 2}
+  expected |= {"encoder/last_norm/scale": 2, "decoder/relative/table": 0, "decoder/block_0": 3}
+  expected |= {"decoder/block_1": 4, "decoder/last_norm/scale": 4}
+  assert expected.items() <= depths.items()
+
+
+def batch_of(rows, length=6):
+  """Reversal: the decoder writes the source backward."""
+  ids = RNG.integers(1, 60, size=(rows, length)).astype(np.int32)
+  targets = ids[:, ::-1]
+  inputs = np.pad(targets[:, :-1], ((0, 0), (1, 0)))
+  predictions = Predictions(targets, np.ones(targets.shape, np.float32))
+  return Batch(text(inputs), source=text(ids), predictions=predictions)
+
+
+@pytest.mark.parametrize(
+  "mesh, microbatches",
+  [
+    (MeshConfig(fsdp=True), 1),
+    (MeshConfig(data=2, model=4, fsdp=True), 1),
+    (MeshConfig(), 2),
+    (MeshConfig(backend="pmap"), 1),
+  ],
+  ids=["fsdp", "tensor parallel", "microbatches", "pmap"],
+)
+def test_training_is_the_same_on_every_mesh(mesh, microbatches):
+  """Two updates with dropout, against one device."""
+  spec, batch = ModelConfig(dataclasses.replace(CONFIG, version="1.1")), batch_of(16)
+
+  def train(config, devices, microbatches):
+    model = spec.build()
+    optimizer = make_optimizer(OptimConfig(learning_rate=0.01, warmup_steps=1), 10)
+    trainer = Trainer.build(
+      model,
+      model_loss(model),
+      batch,
+      optimizer,
+      make_mesh(config, devices),
+      rules=spec.trunk.TENSOR_PARALLEL,
+      fsdp=config.fsdp,
+      backend=config.backend,
+      microbatches=microbatches,
+    )
+    state, losses = trainer.init(0), []
+    for _ in range(2):
+      state, metrics = trainer.step(state, trainer.to_device(batch), 0)
+      losses.append(float(metrics["loss"].value if hasattr(metrics["loss"], "value") else 0))
+    return jax.device_get(state.params), losses
+
+  expected, _ = train(MeshConfig(), jax.devices()[:1], 1)
+  found, _ = train(mesh, jax.devices(), microbatches)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-4), found, expected)
+
+
+def test_what_a_trunk_cannot_read():
+  rows = batch_of(1)
+  with pytest.raises(InputError, match="an encoder-decoder reads a source .*have no source"):
+    ModelConfig(CONFIG).build().init(jax.random.key(0), rows._replace(source=None))
+  trunk = TransformerConfig(60, context=8, layers=1, width=8, heads=2)
+  with pytest.raises(InputError, match="reads no source, and these inputs have one"):
+    ModelConfig(trunk).build().init(jax.random.key(0), rows)
+  with pytest.raises(InputError, match="has causal attention; bidirectional needs another trunk"):
+    ModelConfig(CONFIG, (), "bidirectional").build().init(jax.random.key(0), rows)
