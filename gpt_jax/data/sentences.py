@@ -12,11 +12,14 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 
-# Words that end in a full stop within a sentence, besides single letters ("J. K. Jerome").
-ABBREVIATIONS = frozenset(
-  "mr mrs ms messrs dr st mt jr sr prof rev gen col capt lieut sergt gov sen rep hon esq "
-  "vs etc viz cf no vol fig ch pp ed inc ltd co corp bros "
-  "jan feb mar apr jun jul aug sep sept oct nov dec i.e e.g a.m p.m u.s".split()
+# Words whose full stop ends no sentence, besides initials ("J. K. Jerome"); the second ones where a
+# number follows.
+TITLES = frozenset(
+  "mr mrs ms messrs dr st mt prof rev gen col capt lieut lt sergt sgt maj gov sen rep hon pres supt "
+  "vs viz cf i.e e.g".split()
+)
+BEFORE_NUMBERS = frozenset(
+  "no nos vol fig ch chap sec art p pp jan feb mar apr jun jul aug sep sept oct nov dec".split()
 )
 
 # A stop with the quotes and brackets that close after it. The space belongs to what follows.
@@ -30,7 +33,7 @@ def split_sentences(line: str, has_case: bool = True) -> list[str]:
 
   A sentence ends after ".", "!", "?" or "…" with any closing quotes, where a space and no
   lower-case letter follow, and also after "。", "！" and "？". The full stop of an abbreviation or
-  of a single letter ends none.
+  of an initial ends none.
 
   Args:
     line: a paragraph, without line breaks.
@@ -43,19 +46,22 @@ def split_sentences(line: str, has_case: bool = True) -> list[str]:
     following = line[opening.end() if opening else end :][:1]
     if not following or (has_case and following.islower()):
       continue
-    if line[begin] == "." and _is_abbreviation(line[max(0, begin - 20) : begin]):
+    if line[begin] == "." and _is_abbreviation(line[max(0, begin - 20) : begin], following):
       continue
     ends.append(end)
   return [line[begin:end] for begin, end in itertools.pairwise([0, *ends, len(line)])]
 
 
-def _is_abbreviation(before: str) -> bool:
-  """Whether the full stop after this text is that of its last word."""
-  word = _LAST_WORD.search(before)
-  if not word:
+def _is_abbreviation(before: str, following: str) -> bool:
+  """Whether the full stop after a text is that of its last word."""
+  match = _LAST_WORD.search(before)
+  if not match:
     return False
-  is_initial = len(word[0]) == 1 and word[0].isalpha() and word[0] != "I"
-  return is_initial or word[0].lower() in ABBREVIATIONS
+  word = match[0]
+  if len(word) == 1 and word.isupper() and word != "I":
+    return True
+  names = BEFORE_NUMBERS if following.isdigit() else TITLES
+  return word.lower() in names
 
 
 def encode_sentences(

@@ -251,6 +251,8 @@ class TokenFile:
       )
     try:
       sentences = self._read_offsets("sentences", _count(self.header["n_sentences"]))
+    except InputError:
+      raise
     except (KeyError, OSError, ValueError) as error:
       raise self._damaged(".sentences.npy", f"cannot be read ({error})") from error
     if (sentences[np.searchsorted(sentences, self.offsets)] != self.offsets).any():
