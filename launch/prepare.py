@@ -18,6 +18,7 @@ DEFINE: dict[Any, Callable[..., flags.FlagHolder]] = {
   str: flags.DEFINE_string,
   int: flags.DEFINE_integer,
   float: flags.DEFINE_float,
+  bool: flags.DEFINE_boolean,
 }
 OPTIONS = []
 for field in dataclasses.fields(PrepareConfig):

@@ -1,10 +1,12 @@
 """Token files: a split of prepared text as a flat array of ids, with document offsets.
 
 A split is three files: `<split>.bin` (ids), `<split>.documents.npy` (offsets of the documents) and
-`<split>.json` (the header). The header has a CRC-32 of every block of ids, of the offsets and of
+`<split>.json` (the header), and with `prepare --sentences` a fourth, `<split>.sentences.npy`
+(offsets of the sentences). The header has a CRC-32 of every block of ids, of the offsets and of
 itself, so that no damage goes unnoticed.
 """
 
+import functools
 import hashlib
 import io
 import json
@@ -26,19 +28,34 @@ DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u
 class TokenWriter:
   """Writes one split. The header is written last, so a split without one is incomplete."""
 
-  def __init__(self, folder: str, split: str, vocab_size: int):
+  def __init__(self, folder: str, split: str, vocab_size: int, sentences: bool = False):
+    """Args:
+    folder: an existing folder.
+    split: the name of the files.
+    vocab_size: of the tokenizer.
+    sentences: whether to write where sentences end, too.
+    """
     self._path = os.path.join(folder, split)
     self._dtype = DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
     self.counts = np.zeros(vocab_size, np.int64)  # of each id
-    self.n_tokens = self.n_documents = self.n_bytes = self.n_words = 0
-    self._ends_at = 0
+    self.n_tokens = self.n_bytes = self.n_words = 0
     self._file = open(self._path + ".bin", "wb")
     self._blocks = _BlockChecksums()
-    self._documents = open(self._path + ".documents.npy", "wb+")
-    self._write_documents_header()
-    self._documents.write(bytes(8))  # the first document begins at 0
+    self._documents = _OffsetsWriter(self._path + ".documents.npy")
+    self._sentences = _OffsetsWriter(self._path + ".sentences.npy") if sentences else None
 
-  def add(self, ids: np.ndarray, n_bytes: int, n_words: int, last: bool = True) -> None:
+  @property
+  def n_documents(self) -> int:
+    return self._documents.count
+
+  def add(
+    self,
+    ids: np.ndarray,
+    n_bytes: int,
+    n_words: int,
+    last: bool = True,
+    sentence_ends: np.ndarray | None = None,
+  ) -> None:
     """Appends to the current document. Documents without tokens are dropped.
 
     Args:
@@ -46,26 +63,27 @@ class TokenWriter:
       n_bytes: of the text they encode.
       n_words: of the same text.
       last: whether they end the document.
+      sentence_ends: int [k], ascending in 1..n; a document's end is one in any case.
     """
     content = ids.astype(self._dtype).tobytes()
     self._file.write(content)
     self._blocks.add(content)
     np.add.at(self.counts, ids, 1)
+    if self._sentences and sentence_ends is not None:
+      self._sentences.add(self.n_tokens + sentence_ends)
     self.n_tokens += len(ids)
     self.n_bytes += n_bytes
     self.n_words += n_words
-    if last and self.n_tokens > self._ends_at:
-      self._documents.write(np.int64(self.n_tokens).tobytes())
-      self._ends_at = self.n_tokens
-      self.n_documents += 1
+    if last:
+      for offsets in filter(None, (self._documents, self._sentences)):
+        offsets.add(np.array([self.n_tokens]))
 
   def close(self, **entries: Any) -> dict[str, Any]:
     """Completes the files; returns the header, with `entries` such as tokenizer_hash."""
-    self._documents.seek(0)
-    self._write_documents_header()
-    self._documents.seek(0)
-    documents_checksum = zlib.crc32(self._documents.read())
-    self._documents.close()
+    documents_checksum = self._documents.close()
+    if self._sentences:
+      entries["n_sentences"] = self._sentences.count
+      entries["sentences_checksum"] = self._sentences.close()
     self._file.close()
     header = {
       "n_tokens": self.n_tokens,
@@ -83,10 +101,40 @@ class TokenWriter:
     write_json(self._path + ".json", with_checksum(header))
     return header
 
-  def _write_documents_header(self) -> None:
+
+class _OffsetsWriter:
+  """A file of ascending offsets that begin at 0, as np.save would write it."""
+
+  def __init__(self, path: str):
+    self.count = 0  # of the stretches between offsets
+    self._last = 0
+    self._file = open(path, "wb+")
+    self._write_header()
+    self._file.write(bytes(8))  # the first begins at 0
+
+  def add(self, offsets: np.ndarray) -> None:
+    """Appends those that are larger than the last one; `offsets` are ascending."""
+    new = offsets[offsets > self._last].astype("<i8")
+    if len(new):
+      self._file.write(new.tobytes())
+      self._last = int(new[-1])
+      self.count += len(new)
+
+  def close(self) -> int:
+    """Completes the file; returns its CRC-32."""
+    self._file.seek(0)
+    self._write_header()
+    self._file.seek(0)
+    checksum = 0
+    while content := self._file.read(1 << 20):
+      checksum = zlib.crc32(content, checksum)
+    self._file.close()
+    return checksum
+
+  def _write_header(self) -> None:
     # NumPy reserves space for the first axis to grow, so `close` can write the final length here.
-    shape = {"descr": "<i8", "fortran_order": False, "shape": (self.n_documents + 1,)}
-    np.lib.format.write_array_header_1_0(self._documents, shape)
+    shape = {"descr": "<i8", "fortran_order": False, "shape": (self.count + 1,)}
+    np.lib.format.write_array_header_1_0(self._file, shape)
 
 
 class _BlockChecksums:
@@ -146,8 +194,7 @@ class TokenFile:
     try:
       header = read_json(self.path + ".json")
       self._read_header(header)
-      limit = 8 * (self.n_documents + 1) + 1000  # the array and its header
-      self.offsets = self._read_offsets(read_bytes(self.path + ".documents.npy", limit))
+      self.offsets = self._read_offsets("documents", self.n_documents)
       file = open_regular(self.path + ".bin")
     except InputError:
       raise
@@ -186,23 +233,48 @@ class TokenFile:
         raise ValueError(f"block_bytes should be {BLOCK}")
       checksums = bytes.fromhex(header["block_checksums"])
       self._block_checksums = np.frombuffer(checksums, np.dtype(">u4"))
-      self._documents_checksum = header["documents_checksum"]
+      header["documents_checksum"]
     except (KeyError, TypeError, ValueError) as error:
       raise self._damaged(".json", f"not a token file's header ({error})") from error
 
-  def _read_offsets(self, content: bytes) -> np.ndarray:
-    if zlib.crc32(content) != self._documents_checksum:
-      raise self._damaged(".documents.npy", "the checksum does not match")
+  @functools.cached_property
+  def sentences(self) -> np.ndarray:
+    """Where each sentence begins, and the end: int64 [n_sentences + 1], all offsets among them.
+
+    Raises:
+      InputError: the text was prepared without sentences, or the file is missing or damaged.
+    """
+    if "n_sentences" not in self.header:
+      raise InputError(
+        f"{self.path}.json: this text has no sentence ends, which the objective needs; prepare it "
+        "with --sentences, in another folder"
+      )
+    try:
+      sentences = self._read_offsets("sentences", _count(self.header["n_sentences"]))
+    except InputError:
+      raise
+    except (KeyError, OSError, ValueError) as error:
+      raise self._damaged(".sentences.npy", f"cannot be read ({error})") from error
+    if (sentences[np.searchsorted(sentences, self.offsets)] != self.offsets).any():
+      raise self._damaged(".sentences.npy", f"does not fit {self.path}.documents.npy")
+    return sentences
+
+  def _read_offsets(self, name: str, count: int) -> np.ndarray:
+    suffix = f".{name}.npy"
+    limit = 8 * (count + 1) + 1000  # the array and its header
+    content = read_bytes(self.path + suffix, limit)
+    if zlib.crc32(content) != self.header[f"{name}_checksum"]:
+      raise self._damaged(suffix, "the checksum does not match")
     try:
       file = io.BytesIO(content)
       np.lib.format.read_magic(file)
       shape, _, dtype = np.lib.format.read_array_header_1_0(file)
       offsets = np.frombuffer(content, np.dtype("<i8"), offset=file.tell())
     except ValueError as error:
-      raise self._damaged(".documents.npy", f"not an array of offsets ({error})") from error
-    whole = dtype == "<i8" and shape == offsets.shape == (self.n_documents + 1,)
+      raise self._damaged(suffix, f"not an array of offsets ({error})") from error
+    whole = dtype == "<i8" and shape == offsets.shape == (count + 1,)
     if not whole or (offsets[0], offsets[-1]) != (0, self.n_tokens) or (np.diff(offsets) < 1).any():
-      raise self._damaged(".documents.npy", f"does not fit {self.path}.json")
+      raise self._damaged(suffix, f"does not fit {self.path}.json")
     return offsets
 
   def _damaged(self, suffix: str, problem: str) -> InputError:
@@ -210,8 +282,10 @@ class TokenFile:
 
   @property
   def digest(self) -> str:
-    """Identifies the ids, the documents and the vocabulary: 16 hexadecimal digits."""
-    content = ("block_checksums", "documents_checksum", "n_tokens", "dtype", "tokenizer_hash")
+    """Identifies the ids, documents, sentences and the vocabulary: 16 hexadecimal digits."""
+    content = ["block_checksums", "documents_checksum", "n_tokens", "dtype", "tokenizer_hash"]
+    if "sentences_checksum" in self.header:
+      content.append("sentences_checksum")
     values = json.dumps([self.header[name] for name in content])
     return hashlib.sha256(values.encode()).hexdigest()[:16]
 
@@ -234,6 +308,8 @@ class TokenFile:
   def verify(self) -> None:
     """Reads the whole file. Raises InputError if any part of it is damaged."""
     self._verify(0, len(self._verified))
+    if "n_sentences" in self.header:
+      self.sentences  # noqa: B018  reads the file
 
   def _verify(self, first: int, end: int) -> None:
     """Verifies the blocks [first, end) that have not been read before."""

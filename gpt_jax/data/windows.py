@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from gpt_jax.config import option, register, validate
-from gpt_jax.data.draws import hash64, permute
+from gpt_jax.data.draws import Draw, hash64, permute
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 
@@ -31,6 +31,22 @@ class WindowsConfig:
     validate(self)
 
 
+class Spans(NamedTuple):
+  """The stretches of text of some rows; int64 [B] each.
+
+  Attributes:
+    begins: offset of the first token.
+    counts: tokens, at most T + 1.
+    numbers: of the span in an epoch, before it is shuffled.
+    variants: what decides where the spans begin: the epoch or, with `copies`, the copy.
+  """
+
+  begins: np.ndarray
+  counts: np.ndarray
+  numbers: np.ndarray
+  variants: np.ndarray
+
+
 class Windows:
   """The rows of a token file by step: int32 [B, T + 1], padded with -1 after the end of a document.
 
@@ -39,13 +55,23 @@ class Windows:
   target in some epoch. The spans come in a new random order. A document shorter than T + 1 is one
   padded row. A batch may hold the end of one epoch and the beginning of the next. The paper, 4.1:
   "randomly sampled, contiguous sequences".
+
+  With `copies` each text is prepared so many times and no more, as by BERT's dupe_factor: from
+  epoch `copies` on, the spans of an epoch and the noise of its rows are those of `copies` epochs
+  before. Only their order is new.
   """
 
-  def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0):
-    """Raises InputError if the text has no span."""
+  def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0, copies: int = 0):
+    """Raises InputError if the text has no span, or random offsets should have copies."""
     self.tokens = tokens
     self.config = config
     self.seed = seed
+    self.copies = copies
+    if copies and config.sampling == "random_offset":
+      raise InputError(
+        f"objective.copies={copies}: with data.sampling=random_offset no row comes twice; use "
+        "another sampling, or copies=0"
+      )
     stride = config.length
     offsets = tokens.offsets
     if config.sampling != "within_documents":
@@ -74,23 +100,37 @@ class Windows:
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
+    spans = self._spans(step, rows)
+    return self._read(spans.begins, spans.counts)
+
+  def draw(self, step: int, rows: np.ndarray) -> Draw:
+    """The noise of these rows of a step: new or, with `copies`, that of span and copy."""
+    if not self.copies:
+      return Draw(self.seed, step, rows)
+    spans = self._spans(step, rows)
+    return Draw(self.seed, 0, spans.numbers * self.copies + spans.variants)
+
+  def _spans(self, step: int, rows: slice | np.ndarray) -> Spans:
     first = step * self.config.batch_size
     numbers = np.arange(first, first + self.config.batch_size, dtype=np.int64)[rows]
+    epochs = numbers // self.spans_per_epoch
     if self.config.sampling == "random_offset":
       positions = self.tokens.n_tokens - self.config.length
       begins = (hash64(numbers, self.seed) % np.uint64(positions)).astype(np.int64)
-      return self._read(begins, np.full(len(begins), self.config.length + 1))
-    begins, counts = np.empty_like(numbers), np.empty_like(numbers)
-    epochs = numbers // self.spans_per_epoch
+      return Spans(begins, np.full(len(begins), self.config.length + 1), numbers, epochs)
+    begins, counts, spans = (np.empty_like(numbers) for _ in range(3))
+    variants = epochs % self.copies if self.copies else epochs
     for epoch in np.unique(epochs):
       mask = epochs == epoch
-      begins[mask], counts[mask] = self._spans(int(epoch), numbers[mask] % self.spans_per_epoch)
-    return self._read(begins, counts)
+      ranks = numbers[mask] % self.spans_per_epoch
+      spans[mask] = permute(ranks, self.spans_per_epoch, self.seed, int(epoch))
+      variant = int(variants[mask][0])
+      begins[mask], counts[mask] = self._located(spans[mask], variant)
+    return Spans(begins, counts, spans, variants)
 
-  def _spans(self, epoch: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The offsets and lengths of the spans with these ranks in an epoch's order."""
+  def _located(self, spans: np.ndarray, variant: int) -> tuple[np.ndarray, np.ndarray]:
+    """The offsets and lengths of spans."""
     stride = self.config.length
-    spans = permute(ranks, self.spans_per_epoch, self.seed, epoch)
     document = np.searchsorted(self._span_ends, spans, side="right")
     size = self._size[document]
     first_span = np.where(document > 0, self._span_ends[document - 1], 0)
@@ -98,7 +138,8 @@ class Windows:
     # remaining ones (the slack) come before the first span.
     predicted = np.maximum(1, (size - 1) // stride) * stride
     slack = np.maximum(0, (size - 1) - predicted)
-    phase = (hash64(document, self.seed, epoch, 1) % (slack + 1).astype(np.uint64)).astype(np.int64)
+    noise = hash64(document, self.seed, variant, 1)
+    phase = (noise % (slack + 1).astype(np.uint64)).astype(np.int64)
     begin = phase + (spans - first_span) * stride
     return self._begin[document] + begin, np.minimum(stride + 1, size - begin)
 

@@ -15,7 +15,7 @@ from gpt_jax.data.windows import Windows
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import Model
 from gpt_jax.objectives.objective import Bound
-from gpt_jax.parallel.placement import local_rows, to_device
+from gpt_jax.parallel.placement import anchors_of_parts, local_rows, to_device
 from gpt_jax.tasks.task import LabeledTask
 
 
@@ -29,7 +29,8 @@ def make_text_measure(
   Args:
     batches: read only so many; 0: the whole text.
   """
-  rows = local_rows(windows.config.batch_size, mesh)
+  size = windows.config.batch_size
+  rows = local_rows(size, mesh)
   loss = model_loss(model)
 
   @jax.jit
@@ -42,7 +43,7 @@ def make_text_measure(
     text_rows = itertools.islice(windows.sequential(rows=rows), batches or None)
     with jax.set_mesh(mesh):
       for number, ids in enumerate(text_rows):
-        batch = objective(ids, Draw(0, number, rows))
+        batch = anchors_of_parts(objective(ids, Draw(0, number, rows)), rows, size)
         mean = jax.device_get(batch_mean(params, to_device(batch, mesh)))
         total += Mean(np.float64(mean.total), np.float64(mean.weight))
     text = windows.tokens

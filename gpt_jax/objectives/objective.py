@@ -6,7 +6,9 @@ import numpy as np
 
 from gpt_jax.batch import Batch
 from gpt_jax.data.draws import Draw
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.windows import Windows, WindowsConfig
 
 
 class Bound(Protocol):
@@ -15,7 +17,8 @@ class Bound(Protocol):
   def __call__(self, rows: np.ndarray, draw: Draw) -> Batch:
     """Token ids int32 [B, T + 1], -1 past a text's end, to a batch on the host.
 
-    `draw` is the only source of noise, so the batch is a pure function of its arguments.
+    `draw` is the only source of noise, so the batch is a pure function of its arguments. The
+    anchors of labels count these rows; `placement.anchors_of_parts` counts those of their part.
     """
     ...
 
@@ -49,3 +52,18 @@ class Objective(Protocol):
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     """Raises InputError where the tokenizer or the length does not suit."""
     ...
+
+
+def make_windows(
+  objective: Objective, tokens: TokenFile, config: WindowsConfig, seed: int = 0
+) -> Windows:
+  """The rows of a text that an objective is bound to.
+
+  An objective that needs rows of its own kind, such as pairs of sentences, has a method
+  `windows(tokens, config, seed)`, which returns them; all others read plain windows.
+
+  Raises:
+    InputError: the text or the config does not suit.
+  """
+  own = getattr(objective, "windows", None)
+  return own(tokens, config, seed) if own else Windows(tokens, config, seed)

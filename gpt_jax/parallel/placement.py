@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from gpt_jax.batch import Batch
 from gpt_jax.errors import InputError
 
 
@@ -37,6 +38,24 @@ def local_rows(size: int, mesh: Mesh, microbatches: int = 1) -> np.ndarray:
 def local_part(batch: Any, mesh: Mesh, microbatches: int = 1) -> Any:
   """`local_rows` of each array of a global batch, however many rows each has."""
   return jax.tree.map(lambda x: x[local_rows(len(x), mesh, microbatches)], batch)
+
+
+def anchors_of_parts(batch: Batch, rows: np.ndarray, part: int) -> Batch:
+  """The batch with anchors that count the rows of their part of the global batch.
+
+  A head sees one part at a time: a microbatch or, under pmap, a device's share of one.
+
+  Args:
+    batch: anchors of row r of its own rows are r * T + column.
+    rows: the numbers of these rows in the global batch.
+    part: rows in a part.
+  """
+  if batch.labels is None:
+    return batch
+  length = batch.rows.inputs.shape[1]
+  row, column = np.divmod(batch.labels.anchors, length)
+  anchors = (rows[row] % part * length + column).astype(np.int32)
+  return batch._replace(labels=batch.labels._replace(anchors=anchors))
 
 
 def to_device(batch: Any, mesh: Mesh, microbatches: int = 1, backend: str = "jit") -> Any:

@@ -6,12 +6,13 @@ from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.windows import Windows, WindowsConfig
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attack import ATTACKS, LARGEST_RADIUS, make_attacked_predictor
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.encoding import Encoded
@@ -142,6 +143,7 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   size = -(-windows.batch_size // mesh.size) * mesh.size
   windows = dataclasses.replace(windows, batch_size=size)
   bound = objective.bind(loaded.tokenizer, windows.length)
-  measure = make_text_measure(loaded.model, bound, Windows(text, windows), mesh)
+  rows = make_windows(objective, text, windows)
+  measure = make_text_measure(loaded.model, bound, rows, mesh)
   measures = measure(replicate(loaded.params, mesh))
   return {"tokens": text.n_tokens, "bytes": text.n_bytes, **measures}

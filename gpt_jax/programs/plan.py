@@ -17,13 +17,12 @@ import numpy as np
 from jax.sharding import AbstractMesh
 
 from gpt_jax.config import override_all
-from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
-from gpt_jax.objectives.objective import Draw
+from gpt_jax.objectives.objective import Draw, make_windows
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.memory import bytes_needed, capacity
@@ -212,7 +211,9 @@ def _with_data(config: PretrainConfig, data: str) -> tuple[PretrainConfig, int]:
     return dataclasses.replace(config, trunk=trunk), 0
   text, _, tokenizer = load_text(config, data)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
-  return config, Windows(text, config.data, config.train.seed).steps_per_epoch
+  return config, make_windows(
+    config.objective, text, config.data, config.train.seed
+  ).steps_per_epoch
 
 
 def _combinations(vary: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:

@@ -18,6 +18,7 @@ from gpt_jax.data import hold_out
 from gpt_jax.data.cleaning import clean_piece, cleaner
 from gpt_jax.data.pieces import Piece, batched, numbered_pieces
 from gpt_jax.data.progress import progress
+from gpt_jax.data.sentences import encode_sentences
 from gpt_jax.data.sources.source import Source, find_all, is_plain_text, usage
 from gpt_jax.data.survey import FILE as SURVEY
 from gpt_jax.data.survey import Survey, read_survey
@@ -69,6 +70,9 @@ class PrepareConfig:
   )
   text_column: str = option(
     "text", "column of tables, or field of JSON lines and TFDS rows, that holds the text"
+  )
+  sentences: bool = option(
+    False, "record where sentences end, for objectives that pair or pack them, such as BERT's"
   )
 
   def __post_init__(self):
@@ -150,6 +154,7 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
     earlier = read_json(os.path.join(out, SETTINGS))
     earlier.setdefault("text_column", earlier.get("field"))  # its name before 0.3
     earlier.setdefault("vocabulary", "sentencepiece")  # the only one before 0.3
+    earlier.setdefault("sentences", False)
   except (AttributeError, OSError, ValueError) as error:
     raise InputError(f"{out}: not empty, and not made by prepare; choose another --out") from error
   for name, value in settings.items():
@@ -299,8 +304,12 @@ def _write_splits(
     is_valid = bool  # the document numbered 1
   else:
     is_valid = hold_out.held_out(survey.sizes, survey.n_documents, config.valid_share)
-  writers = {split: _SplitWriter(folder, split, tokenizer) for split in ("train", "valid")}
-  encode = functools.partial(_encode, os.path.join(folder, "tokenizer"), tokenizer.hash)
+  writers = {
+    split: _SplitWriter(folder, split, tokenizer, config.sentences) for split in ("train", "valid")
+  }
+  encode = functools.partial(
+    _encode, os.path.join(folder, "tokenizer"), tokenizer.hash, config.sentences
+  )
   with progress("writing tokens", survey.n_characters) as add:
     for batch, encoded in map_in_order(pool, encode, batched(pieces)):
       for (document, piece), ids in zip(batch, encoded, strict=True):
@@ -318,20 +327,26 @@ def _write_splits(
 
 
 class _Encoded(NamedTuple):
-  """The ids of a piece, and the bytes and words of its cleaned text."""
+  """The ids of a piece, the bytes and words of its cleaned text, and where its sentences end."""
 
   ids: np.ndarray
   n_bytes: int
   n_words: int
+  sentence_ends: np.ndarray | None = None
 
 
-def _encode(folder: str, hash: str, batch: Batch) -> list[_Encoded]:
+def _encode(folder: str, hash: str, sentences: bool, batch: Batch) -> list[_Encoded]:
   """The pieces of a batch, in a worker."""
   texts = [clean_piece(piece.text, piece.width) for _, piece in batch]
-  ids_of_texts = _worker_tokenizer(folder, hash).encode_many(texts)
+  tokenizer = _worker_tokenizer(folder, hash)
+  ids_and_ends: list[tuple[np.ndarray, np.ndarray | None]]
+  if sentences:
+    ids_and_ends = [*encode_sentences(tokenizer, texts)]
+  else:
+    ids_and_ends = [(ids, None) for ids in tokenizer.encode_many(texts)]
   return [
-    _Encoded(ids, len(text.encode()), len(text.split()))
-    for ids, text in zip(ids_of_texts, texts, strict=True)
+    _Encoded(ids, len(text.encode()), len(text.split()), ends)
+    for (ids, ends), text in zip(ids_and_ends, texts, strict=True)
   ]
 
 
@@ -346,21 +361,24 @@ def _worker_tokenizer(folder: str, hash: str) -> Tokenizer:
 class _SplitWriter:
   """Writes one split, putting the pieces of each document together again."""
 
-  def __init__(self, folder: str, split: str, tokenizer: Tokenizer):
-    self.tokens = TokenWriter(folder, split, tokenizer.vocab_size)
+  def __init__(self, folder: str, split: str, tokenizer: Tokenizer, sentences: bool = False):
+    self.tokens = TokenWriter(folder, split, tokenizer.vocab_size, sentences)
     self.padding = _Padding()
     self._tokenizer = tokenizer
     self._length = 0  # tokens of the current document
     self._joint = ""  # between its last piece that has tokens and the next
 
   def add(self, piece: Piece, encoded: _Encoded) -> None:
-    ids, n_bytes, n_words = encoded
+    ids, n_bytes, n_words, ends = encoded
     if self._length and len(ids):
       line_id = self._tokenizer.line_id
       if self._joint == "\n" and line_id is not None:
         ids = np.concatenate([[line_id], ids])
+        ends = None if ends is None else ends + 1
       n_bytes += len(self._joint)
-    self.tokens.add(ids, n_bytes, n_words, last=piece.last)
+    if ends is not None and piece.joint != "\n" and not piece.last:
+      ends = ends[:-1]  # its last sentence goes on in the next piece
+    self.tokens.add(ids, n_bytes, n_words, last=piece.last, sentence_ends=ends)
     if len(ids):
       self._length += len(ids)
       self._joint = piece.joint
@@ -409,6 +427,7 @@ def _table(headers: dict[str, dict[str, Any]], padding: dict[str, float]) -> str
         "documents": f"{header['n_documents']:,}",
         "words": f"{n_words:,}",
         "tokens": f"{n_tokens:,}",
+        **({"sentences": f"{header['n_sentences']:,}"} if "n_sentences" in header else {}),
         "bytes per token": f"{header['n_bytes'] / n_tokens:.3f}",
         "tokens per word": f"{n_tokens / max(1, n_words):.3f}",
         "unigram entropy, nats per token": f"{header['unigram_entropy']:.3f}",

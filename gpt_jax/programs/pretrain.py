@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from gpt_jax.batch import Batch
 from gpt_jax.checkpoints.run_folder import (
   claim,
   claimed_config,
@@ -30,9 +31,9 @@ from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, make_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import check_batch, local_rows
+from gpt_jax.parallel.placement import anchors_of_parts, check_batch, local_rows
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
@@ -93,7 +94,7 @@ def run(
   tokenizer = start.tokenizer if start else tokenizer
   trunk = start.trunk if start else with_vocabulary(config.trunk, tokenizer)
   config = dataclasses.replace(config, trunk=trunk)
-  windows = Windows(text, config.data, config.train.seed)
+  windows = make_windows(config.objective, text, config.data, config.train.seed)
   total_steps = config.train.total_steps(windows.steps_per_epoch)
   span = parse_span(profile, total_steps)
 
@@ -250,8 +251,17 @@ def make_batch_at(
   config: PretrainConfig, objective: Bound, windows: Windows, mesh: Mesh
 ) -> Callable[[int], Any]:
   """The function from a step to the rows of its batch that this process provides."""
-  rows = local_rows(config.data.batch_size, mesh, config.train.parts)
-  return lambda step: objective(windows(step, rows), Draw(config.train.seed, step, rows))
+  size, parts = config.data.batch_size, config.train.parts
+  rows = local_rows(size, mesh, parts)
+  part = size // parts
+  if config.mesh.backend == "pmap":
+    part //= mesh.shape["data"]
+
+  def batch_at(step: int) -> Batch:
+    batch = objective(windows(step, rows), windows.draw(step, rows))
+    return anchors_of_parts(batch, rows, part)
+
+  return batch_at
 
 
 def plan_run(
@@ -335,7 +345,7 @@ def make_measure(
   config: PretrainConfig, spec: ModelConfig, objective: Bound, held_out: TokenFile, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to valid_loss, valid_perplexity and valid_bits_per_byte."""
-  windows = Windows(held_out, config.data)
+  windows = make_windows(config.objective, held_out, config.data)
   text_measure = make_text_measure(
     spec.build(), objective, windows, mesh, config.evaluation_batches
   )

@@ -10,9 +10,9 @@ from gpt_jax.checkpoints.store import compare, restore_step, saved_meta, saved_s
 from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs import finetune, pretrain
@@ -118,7 +118,7 @@ def _pretraining(
     raise InputError("--data is needed: the folder of the run's prepared text")
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
   text.check_vocabulary(tokenizer)
-  windows = Windows(text, config.data, config.train.seed)
+  windows = make_windows(config.objective, text, config.data, config.train.seed)
   mesh = make_mesh(config.mesh)
   check_batch(config.data.batch_size, mesh, config.train.parts)
   objective = config.objective.bind(tokenizer, config.data.length)

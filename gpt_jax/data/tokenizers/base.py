@@ -92,6 +92,7 @@ class Tokenizer(abc.ABC):
     hash: sha256 of everything that decides the ids of a text. Special tokens are no part of it.
     byte_fallback: bool [vocab_size], the ids of the unknown token and of bytes that are not a
       character.
+    begins_word: bool [vocab_size], see there.
     files: the files that `save` writes beside tokenizer.json, by name.
     metadata: further entries of tokenizer.json, which `load` gets back.
     special_names: see SpecialTokens.names.
@@ -139,6 +140,15 @@ class Tokenizer(abc.ABC):
   def special_inside(self) -> dict[str, int]:
     return {}
 
+  @property
+  def begins_word(self) -> np.ndarray:
+    """bool [vocab_size], the ids that begin a word; punctuation is a word of its own.
+
+    Raises:
+      InputError: the pieces do not tell.
+    """
+    raise InputError(f"a vocabulary of kind {self.kind} does not tell which pieces begin a word")
+
   @abc.abstractmethod
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     """The ids of each text, int32 [n]."""
@@ -150,6 +160,20 @@ class Tokenizer(abc.ABC):
   @abc.abstractmethod
   def piece(self, i: int) -> str:
     """The vocabulary's spelling of an id below vocab_size."""
+
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    """Whether each id begins a word, bool [..., n], of ids below vocab_size [..., n].
+
+    The first one does, wherever the text was cut, and so does what follows a line break.
+
+    Raises:
+      InputError: see begins_word.
+    """
+    starts = self.begins_word[ids]
+    starts[..., :1] = True
+    if self.line_id is not None:
+      starts[..., 1:] |= ids[..., :-1] == self.line_id
+    return starts
 
   def encode(self, text: str) -> np.ndarray:
     """The ids of a text, int32 [n]."""
@@ -298,6 +322,11 @@ def require(package: str) -> Any:
     raise InputError(
       f"text for this tokenizer needs {package}: pip install 'gpt_jax[released]'"
     ) from error
+
+
+def has_no_letters(piece: str) -> bool:
+  """Whether a piece is punctuation, which is a word of its own, as in ALBERT's code."""
+  return bool(piece) and not any(character.isalnum() for character in piece)
 
 
 def _tokenizer_files() -> list[TokenizerFile]:

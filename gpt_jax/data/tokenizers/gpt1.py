@@ -61,6 +61,16 @@ class GPT1Tokenizer(MergesTokenizer):
   def byte_fallback(self) -> np.ndarray:
     return np.arange(self.vocab_size) == self.unknown_id
 
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    """See Tokenizer: this vocabulary marks where words end."""
+    starts = np.ones(ids.shape, bool)
+    starts[..., 1:] = self._ends_word[ids[..., :-1]]
+    return starts
+
+  @functools.cached_property
+  def _ends_word(self) -> np.ndarray:
+    return np.array([piece.endswith(END_OF_WORD) or piece == UNKNOWN for piece in self.pieces])
+
   @property
   def metadata(self) -> dict[str, str]:
     return {"splitter": self.splitter, "splitter_version": self.splitter_version}

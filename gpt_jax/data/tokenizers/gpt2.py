@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import require
+from gpt_jax.data.tokenizers.base import has_no_letters, require
 from gpt_jax.data.tokenizers.openai_files import (
   BYTES,
   END_OF_TEXT,
@@ -41,6 +41,11 @@ class GPT2Tokenizer(MergesTokenizer):
   @functools.cached_property
   def byte_fallback(self) -> np.ndarray:
     return np.array(["\ufffd" in content.decode(errors="replace") for content in self._contents])
+
+  @functools.cached_property
+  def begins_word(self) -> np.ndarray:
+    texts = [content.decode(errors="replace") for content in self._contents]
+    return np.array([text[:1] == " " or _is_punctuation(text) for text in texts])
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
@@ -81,6 +86,10 @@ class GPT2Tokenizer(MergesTokenizer):
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=list(self.merges)))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     return tokenizer
+
+
+def _is_punctuation(text: str) -> bool:
+  return has_no_letters(text) and "\ufffd" not in text  # which is a part of a character
 
 
 def detect(folder: str) -> bool:

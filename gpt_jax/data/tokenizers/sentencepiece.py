@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer, read_file
+from gpt_jax.data.tokenizers.base import (
+  DEFAULT_SPECIAL,
+  Tokenizer,
+  has_no_letters,
+  read_file,
+)
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
 
@@ -22,6 +27,7 @@ KINDS = ("sentencepiece-bpe",)
 RULE = "nmt_nfkc_cf"  # SentencePiece's NFKC and case folding, because GPT-1 is lower-case
 NORMALIZER = f"plain punctuation, {RULE}"
 LINE = "<line>"
+SPACE = "▁"  # how a piece spells the space before it
 MODEL = "tokenizer.model"
 TRAINING_THREADS = 2  # fixed, because the model depends on it
 
@@ -111,6 +117,13 @@ class SentencePieceTokenizer(Tokenizer):
   def byte_fallback(self) -> np.ndarray:
     ids = range(self.vocab_size)
     return np.array([self.processor.is_byte(i) or self.processor.is_unknown(i) for i in ids])
+
+  @functools.cached_property
+  def begins_word(self) -> np.ndarray:
+    pieces = map(self.piece, range(self.vocab_size))
+    begins = np.array([piece[0] == SPACE or has_no_letters(piece) for piece in pieces])
+    begins[self.line_id] = True
+    return begins
 
   @property
   def files(self) -> dict[str, bytes]:

@@ -22,6 +22,7 @@ from gpt_jax.data.tokenizers.base import (
   LARGEST_FILE,
   METADATA,
   Tokenizer,
+  has_no_letters,
   read_file,
   require,
 )
@@ -46,6 +47,7 @@ SPECIAL = {
   "<pad>": "pad",
   **{f"<extra_id_{i}>": f"sentinel_{i}" for i in range(100)},
 }
+SPACES = ("▁", "Ġ")  # how a piece spells the space before it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +107,18 @@ class HuggingFaceTokenizer(Tokenizer):
         ids.setdefault(SPECIAL[token["content"]], token["id"])
     return ids
 
+  @functools.cached_property
+  def begins_word(self) -> np.ndarray:
+    model = json.loads(self.content)["model"]
+    pieces = [self.piece(i) for i in range(self.vocab_size)]
+    if model["type"] == "WordPiece":
+      prefix = model.get("continuing_subword_prefix", "##")
+      return np.array([not piece.startswith(prefix) for piece in pieces])
+    begins = np.array([piece.startswith(SPACES) for piece in pieces])
+    if not begins.any():
+      return super().begins_word  # such as a vocabulary that marks where words end
+    return begins | np.array([_is_punctuation(piece) for piece in pieces])
+
   @property
   def files(self) -> dict[str, bytes]:
     return {SAVED: self.content}
@@ -147,6 +161,11 @@ class HuggingFaceTokenizer(Tokenizer):
     if getattr(tokenizer.model, "dropout", None):  # BPE: the ids of a text must not be random
       tokenizer.model.dropout = None
     return tokenizer
+
+
+def _is_punctuation(piece: str) -> bool:
+  # In a byte-level vocabulary a letter may be a part of another character.
+  return piece.isascii() and has_no_letters(piece)
 
 
 def detect(folder: str) -> bool:

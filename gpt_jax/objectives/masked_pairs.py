@@ -1,0 +1,87 @@
+"""Masked language modeling with a class per pair of texts: next sentence, or sentence order.
+
+BERT (Devlin et al. 2018, section 3.1, task 2) and ALBERT (Lan et al. 2019, section 3.1). The pairs
+are those of data/sentence_windows.py: the text needs sentence ends (prepare --sentences).
+"""
+
+import dataclasses
+
+import numpy as np
+
+from gpt_jax.batch import Batch, Labels, Rows
+from gpt_jax.config import option, register
+from gpt_jax.data.draws import Draw
+from gpt_jax.data.sentence_windows import IN_ORDER, NOT_IN_ORDER, PairWindows, Second
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.objectives.masking import MaskingRule
+from gpt_jax.objectives.objective import Bound
+
+
+@register("masked_pairs")
+@dataclasses.dataclass(frozen=True)
+class MaskedPairs(MaskingRule):
+  """Rows "[CLS] A [SEP] B [SEP]": masked tokens, and whether B follows A."""
+
+  second: Second = option(
+    "random_document",
+    "what B is in half of the rows: random_document: text of another document (BERT's next "
+    "sentence); swapped: the text before A (ALBERT's sentence order)",
+  )
+
+  @property
+  def attention(self) -> str:
+    return "bidirectional"
+
+  @property
+  def special(self) -> tuple[str, ...]:
+    return ("cls", "sep", "mask")
+
+  @property
+  def heads(self) -> tuple[dict, ...]:
+    return ({"type": "masked_head"}, {"type": "sentence_pair"})
+
+  @property
+  def format(self) -> dict:
+    return {"type": "bert_format"}
+
+  def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> PairWindows:
+    """See objective.make_windows."""
+    return PairWindows(tokens, config, seed, self.copies, self.second)
+
+  def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
+    mask = self.bind_masks(tokenizer, self.special, length)
+    cls_id, sep_id = tokenizer.special["cls"], tokenizer.special["sep"]
+
+    def pair_batch(rows: np.ndarray, draw: Draw) -> Batch:
+      """Rows int32 [B, T + 1], see PairWindows; class 0: B follows A, 1: it does not."""
+      size = (rows != -1).sum(axis=1, keepdims=True)  # of A, the mark and B
+      is_mark = (rows == IN_ORDER) | (rows == NOT_IN_ORDER)
+      # One to the right, behind [CLS].
+      column = np.arange(length, dtype=np.int32)[None]
+      shifted = np.concatenate([np.zeros_like(rows[:, :1]), rows[:, : length - 1]], axis=1)
+      after = np.concatenate([np.zeros_like(is_mark[:, :1]), is_mark[:, : length - 1]], axis=1)
+      valid = (column <= size + 1) & (size > 0)
+      is_text = valid & (column > 0) & (column <= size) & ~after
+      tokens = np.where(is_text, shifted, 0)
+      tokens[valid & ~is_text] = sep_id
+      tokens[valid[:, 0], 0] = cls_id
+      types = (valid & (np.cumsum(after, axis=1) - after > 0)).astype(np.int32)
+      inputs, predictions = mask(tokens.astype(np.int32), valid, is_text, draw)
+      segments = valid.astype(np.int32)  # no attention to padding
+      return Batch(
+        Rows(inputs, np.broadcast_to(column, inputs.shape), segments, types),
+        predictions=predictions,
+        labels=_labels(rows, length),
+      )
+
+    return pair_batch
+
+
+def _labels(rows: np.ndarray, length: int) -> Labels:
+  """The class of each pair, at its [CLS]; rows of padding have none."""
+  anchors = np.arange(len(rows), dtype=np.int32)[:, None] * length
+  is_random = (rows == NOT_IN_ORDER).any(axis=1)
+  distributions = np.eye(2, dtype=np.float32)[is_random.astype(int)]
+  return Labels(anchors, distributions, (rows != -1).any(axis=1).astype(np.float32))
