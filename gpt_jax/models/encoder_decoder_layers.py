@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.models.layers import gelu
+from gpt_jax.models.layers import activate
 from gpt_jax.ops.attention import AttentionMask, attention
 from gpt_jax.ops.attention_plain import attend_allowed
 from gpt_jax.ops.cache import write
@@ -157,7 +157,7 @@ class FeedForward(nn.Module):
     hidden = Linear(c.units, c.width**-0.5, c.dtype, name="in")(x)
     if c.gated:
       gate = Linear(c.units, c.width**-0.5, c.dtype, name="gate")(x)
-      hidden = gelu(gate, approximate=True) * hidden
+      hidden = activate(gate, "gelu_tanh") * hidden
     else:
       hidden = jax.nn.relu(hidden)
     hidden = row_dropout(hidden, c.residual_dropout, key)
