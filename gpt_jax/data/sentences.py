@@ -60,8 +60,8 @@ def _is_abbreviation(before: str, following: str) -> bool:
   word = match[0]
   if len(word) == 1 and word.isupper() and word != "I":
     return True
-  names = BEFORE_NUMBERS if following.isdigit() else TITLES
-  return word.lower() in names
+  word = word.lower()
+  return word in TITLES or (following.isdigit() and word in BEFORE_NUMBERS)
 
 
 def encode_sentences(

@@ -1,0 +1,156 @@
+"""Pairs of texts as BERT lays them out, their classes, and the same batch on any number of hosts."""
+
+import numpy as np
+import pytest
+
+from gpt_jax.batch import Batch, Labels, Rows
+from gpt_jax.config import from_json, to_json
+from gpt_jax.data.draws import Draw
+from gpt_jax.data.sentence_windows import IN_ORDER, NOT_IN_ORDER, PackedSentenceWindows, PairWindows
+from gpt_jax.data.token_file import TokenFile, TokenWriter
+from gpt_jax.data.windows import Windows, WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.full_sentences import FullSentences
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_pairs import MaskedPairs
+from gpt_jax.objectives.objective import make_windows
+from gpt_jax.parallel.placement import anchors_of_parts
+
+LENGTH = 32
+CONFIG = WindowsConfig(batch_size=8, length=LENGTH)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_tokenizer):
+  return tiny_tokenizer.with_special("cls", "sep", "mask")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory, tiny_tokenizer):
+  folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
+  writer = TokenWriter(folder, "train", tiny_tokenizer.vocab_size, sentences=True)
+  for _ in range(20):
+    ends = np.cumsum(rng.integers(2, 9, 50))
+    ids = rng.integers(tiny_tokenizer.vocab_size, size=ends[-1])
+    writer.add(ids, 1, 1, sentence_ends=ends)
+  writer.close(tokenizer_hash=tiny_tokenizer.hash)
+  return TokenFile(folder, "train")
+
+
+def row(a, mark, b):
+  ids = [*a, mark, *b]
+  return [*ids, *[-1] * (LENGTH + 1 - len(ids))]
+
+
+def test_the_layout_of_a_pair(tokenizer):
+  rows = np.array(
+    [
+      row([5, 6, 7], IN_ORDER, [8, 9]),
+      row([0], NOT_IN_ORDER, range(10, 10 + LENGTH - 4)),  # as long as can be
+      [-1] * (LENGTH + 1),  # fills the last batch of an evaluation
+    ],
+    np.int32,
+  )
+  # No position is chosen to change: all predicted tokens stay as they are.
+  objective = MaskedPairs(masked=0.0, random=0.0)
+  batch = objective.bind(tokenizer, LENGTH)(rows, Draw(0, 0, np.arange(3)))
+  cls, sep = tokenizer.special["cls"], tokenizer.special["sep"]
+  inputs, positions, segments, types, _ = batch.rows
+  assert inputs[0, :8].tolist() == [cls, 5, 6, 7, sep, 8, 9, sep]
+  assert types[0].tolist() == [0] * 5 + [1] * 3 + [0] * (LENGTH - 8)
+  assert segments[0].tolist() == [1] * 8 + [0] * (LENGTH - 8)
+  assert inputs[1].tolist() == [cls, 0, sep, *range(10, 10 + LENGTH - 4), sep]
+  assert types[1].tolist() == [0] * 3 + [1] * (LENGTH - 3) and segments[1].all()
+  assert not segments[2].any() and not types[2].any()
+  assert (positions == np.arange(LENGTH)).all()
+  assert {x.dtype for x in (inputs, positions, segments, types)} == {np.dtype(np.int32)}
+  assert batch.labels.anchors.tolist() == [[0], [LENGTH], [2 * LENGTH]]
+  assert batch.labels.distributions.tolist() == [[1, 0], [0, 1], [1, 0]]
+  assert batch.labels.weights.tolist() == [1, 1, 0]
+  # round(0.15 x 8), round(0.15 x 32), and none of padding; never [CLS] or [SEP].
+  assert batch.predictions.weights.sum(axis=1).tolist() == [1, 5, 0]
+  used = batch.predictions.targets[batch.predictions.weights > 0]
+  assert not {cls, sep} & set(used.tolist())
+
+
+@pytest.mark.parametrize("second", ["random_document", "swapped"])
+def test_batches_of_a_text(text, tokenizer, second):
+  objective = MaskedPairs(second=second, unit="ngram", random_ids="all")
+  assert from_json(to_json(objective)) == objective
+  windows = make_windows(objective, text, CONFIG, seed=2)
+  bound = objective.bind(tokenizer, LENGTH)
+  rows = np.arange(8)
+  classes = []
+  for step in range(100):
+    batch = bound(windows(step, rows), windows.draw(step, rows))
+    classes.extend(batch.labels.distributions.argmax(axis=1))
+    inputs, valid = batch.rows.inputs.copy(), batch.rows.segments > 0
+    np.put_along_axis(inputs, batch.predictions.at, batch.predictions.targets, axis=1)
+    seps = inputs == tokenizer.special["sep"]
+    assert (seps.sum(axis=1) == 2).all()
+    assert (inputs[:, 0] == tokenizer.special["cls"]).all()
+    assert seps[rows, valid.sum(axis=1) - 1].all()  # the last one ends the row
+    first = seps.argmax(axis=1)[:, None]
+    expected = valid & (np.arange(LENGTH) > first)
+    np.testing.assert_array_equal(batch.rows.types, expected)
+  assert np.mean(classes) == pytest.approx(0.5, abs=0.07)  # 800 pairs, four standard errors
+
+
+@pytest.mark.parametrize("copies", [0, 3])
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+@pytest.mark.parametrize(
+  "objective", [Masked, MaskedPairs, FullSentences], ids=lambda kind: kind.__name__
+)
+def test_hosts_make_the_same_batch(text, tokenizer, objective, hosts, copies):
+  objective = objective(copies=copies, unit="word")
+  whole = make_batch(objective, text, tokenizer, 7, np.arange(8))
+  for rows in np.split(np.arange(8), hosts):
+    part = make_batch(objective, text, tokenizer, 7, rows)
+    for got, expected in zip(leaves(part), leaves(whole), strict=True):
+      np.testing.assert_array_equal(got, expected[rows])
+
+
+def make_batch(objective, text, tokenizer, step, rows):
+  """As pretrain makes it, with windows that have read nothing before."""
+  windows = make_windows(objective, text, CONFIG, seed=2)
+  bound = objective.bind(tokenizer, LENGTH)
+  batch = bound(windows(step, rows), windows.draw(step, rows))
+  return anchors_of_parts(batch, rows, CONFIG.batch_size)
+
+
+def leaves(batch):
+  parts = [batch.rows, batch.predictions, batch.labels]
+  return [x for part in parts if part is not None for x in part if x is not None]
+
+
+def test_anchors_count_the_rows_of_their_part():
+  """Four processes of a batch of 16 rows in 2 microbatches; the second one has rows 2, 3, 10, 11."""
+  rows = np.array([2, 3, 10, 11])
+  ids = np.zeros((4, LENGTH), np.int32)
+  labels = Labels(np.arange(4, dtype=np.int32)[:, None] * LENGTH + 5, None, None)
+  batch = anchors_of_parts(Batch(Rows(ids, ids), labels=labels), rows, 8)
+  assert batch.labels.anchors.tolist() == [[2 * LENGTH + 5], [3 * LENGTH + 5]] * 2
+  assert batch.labels.anchors.dtype == np.int32
+  assert anchors_of_parts(Batch(Rows(ids, ids)), rows, 8).labels is None
+
+
+def test_which_rows_an_objective_reads(text):
+  kinds = {
+    Causal(): Windows,
+    Masked(copies=2): Windows,
+    MaskedPairs(second="swapped"): PairWindows,
+    FullSentences(): PackedSentenceWindows,
+  }
+  for objective, kind in kinds.items():
+    windows = make_windows(objective, text, CONFIG, seed=4)
+    assert type(windows) is kind and windows.seed == 4
+    assert windows.copies == getattr(objective, "copies", 0)
+  with pytest.raises(InputError, match="no special token 'cls'"):
+    MaskedPairs().bind(from_special("mask"), LENGTH)
+
+
+def from_special(*names):
+  from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+
+  return SentencePieceTokenizer.train(["the cat sat on the mat"], 270).with_special(*names)
