@@ -302,16 +302,16 @@ def trained():
 
 
 @pytest.mark.parametrize(
-  "mesh, microbatches",
+  "mesh, devices, microbatches",
   [
-    (MeshConfig(fsdp=True), 2),
-    (MeshConfig(model=2, fsdp=True), 1),
-    (MeshConfig(backend="pmap"), 1),
+    (MeshConfig(fsdp=True), 2, 2),
+    (MeshConfig(model=2, fsdp=True), 4, 1),
+    (MeshConfig(backend="pmap"), 8, 1),
   ],
   ids=["fsdp and microbatches", "tensor parallel", "pmap"],
 )
-def test_training_is_the_same_on_every_mesh(trained, mesh, microbatches):
-  expected, found = trained(MeshConfig(), 1, 1), trained(mesh, 4, microbatches)
+def test_training_is_the_same_on_every_mesh(trained, mesh, devices, microbatches):
+  expected, found = trained(MeshConfig(), 1, 1), trained(mesh, devices, microbatches)
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-4), found, expected)
 
 
