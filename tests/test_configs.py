@@ -23,7 +23,12 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
 
 
-ARGUMENTS = {"adversarial.py": ":fgm:cola", "finetune.py": ":cola", "gpt2.py": ":small"}
+ARGUMENTS = {
+  "adversarial.py": ":fgm:cola",
+  "finetune.py": ":cola",
+  "gpt2.py": ":small",
+  "t5.py": ":small",
+}
 
 
 def load(name, argument=None):
@@ -93,6 +98,23 @@ def test_the_published_sizes_of_gpt2(size, parameters):
   trunk = load_config(f"{ROOT}/configs/gpt2.py:{size}").trunk
   assert dataclasses.replace(trunk, vocab_size=50_257).parameter_count() == parameters
   assert trunk.width == 64 * trunk.heads
+
+
+@pytest.mark.parametrize(
+  "size, parameters",
+  [
+    ("small", 60_506_624),
+    ("base", 222_903_552),
+    ("large", 737_668_096),
+    ("1.1-small", 76_961_152),
+    ("1.1-base", 247_577_856),
+    ("1.1-large", 783_150_080),
+  ],
+)
+def test_the_published_sizes_of_t5(size, parameters):
+  trunk = load_config(f"{ROOT}/configs/t5.py:{size}").trunk
+  assert dataclasses.replace(trunk, vocab_size=32_128).parameter_count() == parameters
+  assert trunk.residual_dropout == (0.0 if size.startswith("1.1") else 0.1)
 
 
 def test_gpt2_of_no_published_size():

@@ -14,7 +14,7 @@ from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
-from gpt_jax.models.model import Model, ModelConfig
+from gpt_jax.models.model import Model
 
 _MOST_BEAMS = 256
 # With the space before it; of a script without spaces, the last characters.
@@ -51,7 +51,7 @@ def continuations(
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
-  model, params = _generator(loaded), jax.device_put(loaded.params)
+  model, params = loaded.generator(), jax.device_put(loaded.params)
   for _ in continue_texts(model, params, by_length(texts)):
     pass
   return [_written(loaded.tokenizer, text) for text in texts]
@@ -81,7 +81,7 @@ def write(
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
-  model, params = _generator(loaded), jax.device_put(loaded.params)
+  model, params = loaded.generator(), jax.device_put(loaded.params)
 
   def pieces():
     writers = [Writer(loaded.tokenizer, text) for text in texts]
@@ -119,7 +119,7 @@ def search(
     raise InputError(f"--length_penalty={length_penalty}: must be a number")
   pieces = getattr(loaded.tokenizer, "pieces", ())
   end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
-  model, params = _generator(loaded), jax.device_put(loaded.params)
+  model, params = loaded.generator(), jax.device_put(loaded.params)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
     text.end = end if text.end is None else text.end
@@ -128,13 +128,6 @@ def search(
     text.added = [Token(i, 0.0, []) for i in best.ids]
     texts.append(_written(loaded.tokenizer, text))
   return texts
-
-
-def _generator(loaded: LoadedModel) -> Model:
-  """The model that writes texts. Raises InputError if it is neither causal nor reads a source."""
-  if loaded.spec.trunk.reads_source:
-    return ModelConfig(loaded.spec.trunk).build()
-  return loaded.language_model()
 
 
 def _written(tokenizer: Tokenizer, text: Text) -> str:

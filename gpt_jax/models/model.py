@@ -110,6 +110,17 @@ def language_model(trunk: Any, attention: str = "causal") -> "Model":
   return Model(ModelConfig(trunk))
 
 
+def generator(spec: ModelConfig) -> "Model":
+  """A model that writes text: on from a prompt, or for a source.
+
+  Raises:
+    InputError: it has bidirectional attention, so it has seen the tokens that it would predict.
+  """
+  if spec.trunk.reads_source:
+    return Model(ModelConfig(spec.trunk))
+  return language_model(spec.trunk, spec.attention)
+
+
 class Outputs(NamedTuple):
   """What a model returns: the trunk's states, and each head's outputs in the heads' order."""
 

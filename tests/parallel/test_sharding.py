@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -23,13 +24,16 @@ from gpt_jax.parallel.placement import check_batch, local_rows, to_device
 
 TRANSFORMER = TransformerConfig(vocab_size=60, context=16, layers=2, width=16, heads=4)
 LSTM = LSTMConfig(vocab_size=60, context=16, width=16, units=8)
+T5 = T5Config(60, context=16, layers=2, width=16, heads=4, head_width=6, units=24, version="1.1")
 
 
 def abstract_state(trunk):
   text = jnp.zeros((1, 8), jnp.int32)
+  rows = Rows(text, text)
+  source = (None, rows) if trunk.reads_source else ()
 
   def make():
-    params = {"trunk": trunk.build().init(jax.random.key(0), Rows(text, text))["params"]}
+    params = {"trunk": trunk.build().init(jax.random.key(0), rows, *source)["params"]}
     return {"params": params, "opt_state": optax.adam(1e-3).init(params)}
 
   return jax.eval_shape(make)
@@ -63,7 +67,7 @@ def test_pmap_is_data_parallel_only():
       MeshConfig(backend="pmap", **options)
 
 
-@pytest.mark.parametrize("trunk", [TRANSFORMER, LSTM], ids=["transformer", "lstm"])
+@pytest.mark.parametrize("trunk", [TRANSFORMER, LSTM, T5], ids=["transformer", "lstm", "t5"])
 def test_rules_hit_parameters_and_both_moments(trunk):
   state = abstract_state(trunk)
   found = specs(state, trunk.TENSOR_PARALLEL, make_mesh(MeshConfig(data=2, model=4)))

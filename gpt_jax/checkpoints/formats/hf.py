@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from gpt_jax.checkpoints.formats import layout, safetensors
+from gpt_jax.checkpoints.formats import hf_t5, layout, safetensors
 from gpt_jax.checkpoints.formats.folder import (
   SUMS,
   TOKENIZER,
@@ -126,6 +126,8 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
       raise InputError(
         f"{folder}: {error}; if other software has changed the folder on purpose, remove its {SUMS}"
       ) from error
+  if hf_t5.detect(folder):
+    return hf_t5.load(folder, _open(weights_path))
   config, family = _read_config(os.path.join(folder, "config.json"))
   tokenizer = _read_vocabulary(folder)
   meta, spec = _model_of(folder, config, family, tokenizer)
@@ -423,6 +425,9 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     InputError: the folder exists, or the model is not a causal Transformer.
   """
   safetensors.library()  # fail before the expensive part
+  if hf_t5.holds(meta):
+    hf_t5.save(folder, params, meta, step, tokenizer)
+    return
   spec = layout.decoder(meta, "hf")
   if spec.head and spec.head.pooling == "mean":
     raise InputError(

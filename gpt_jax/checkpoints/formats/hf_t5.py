@@ -1,0 +1,336 @@
+"""transformers folders of `t5`: T5ForConditionalGeneration, and T5EncoderModel, the encoder alone.
+
+Versions 1.0 and 1.1. hf.py finds the files and calls `load` and `save`.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from gpt_jax.checkpoints.formats import safetensors
+from gpt_jax.checkpoints.formats.folder import (
+  CONFIG,
+  TOKENIZER,
+  check_finite,
+  check_meta,
+  read_object,
+  write_sums,
+)
+from gpt_jax.checkpoints.formats.hf_tokenizer import write_tokenizer
+from gpt_jax.config import from_json, to_json
+from gpt_jax.data.tokenizers.base import Tokenizer, load_released, load_tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.relative_bias import BUCKETS, FARTHEST
+
+MODEL_TYPE = "t5"
+_WEIGHTS = "model.safetensors"
+_TABLE, _HEAD = "shared.weight", "lm_head.weight"
+# Other names of the table in older files, and an array that transformers once drew and never used.
+_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+_PADDING = 128  # rows at most: T5's own table has 32,128 for 32,100 ids
+_UNITS = {"relu": "1.0", "gated-gelu": "1.1"}
+_NAMES = {
+  "layers": "num_layers",
+  "width": "d_model",
+  "heads": "num_heads",
+  "head_width": "d_kv",
+  "units": "d_ff",
+}
+
+
+class Weights(Protocol):
+  """An open weights file: the shapes of its arrays, and a reader of one as float32."""
+
+  @property
+  def path(self) -> str: ...
+
+  @property
+  def shapes(self) -> dict[str, tuple[int, ...]]: ...
+
+  @property
+  def read(self) -> Callable[[str], np.ndarray]: ...
+
+
+class _Array(NamedTuple):
+  """An array in both layouts; `is_kernel`: theirs is [out, in], ours [in, out]."""
+
+  theirs: str
+  ours: str
+  is_kernel: bool
+
+
+def detect(folder: str) -> bool:
+  """Whether config.json says that the folder is of this family."""
+  try:
+    return read_object(os.path.join(folder, CONFIG)).get("model_type") == MODEL_TYPE
+  except (OSError, ValueError):
+    return False
+
+
+def holds(meta: dict) -> bool:
+  """Whether a model is of this family."""
+  return isinstance(from_json(meta["model"]).trunk, T5Config)
+
+
+# ------------------------------------------------------------------------------------------ Import
+
+
+def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
+  """Reads a folder; a file without a decoder is an encoder.
+
+  Rows of the table behind the vocabulary and its special tokens are left out: they fill it up.
+
+  Raises:
+    InputError: a setting or an array that is not T5's, another vocabulary, or a damaged file.
+  """
+  path = os.path.join(folder, CONFIG)
+  config = read_object(path)
+  _check_config(path, config)
+  tokenizer = _read_vocabulary(folder)
+  decoder = any(name.startswith("decoder.block") for name in weights.shapes)
+  spec = _model_of(path, config, tokenizer, decoder)
+  rows = spec.trunk.vocab_size + spec.trunk.special_tokens
+  if not rows <= config["vocab_size"] <= rows + _PADDING:
+    raise InputError(
+      f"{path}: vocab_size is {config['vocab_size']:,}, and the vocabulary has {rows:,} with its "
+      "special tokens"
+    )
+  arrays = _read_arrays(spec.trunk, weights, config["vocab_size"])
+  _check_tied(spec.trunk, weights, arrays)
+  for name in ("tokens", "output"):
+    if name in arrays:
+      table = np.zeros((spec.trunk.rows, spec.trunk.width), np.float32)
+      table[:rows] = arrays[name][:rows]
+      arrays[name] = table
+  own = config.get("gpt_jax")
+  meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **(own if isinstance(own, dict) else {})}
+  meta["model"] = to_json(spec)
+  if decoder:
+    meta.setdefault("sequence_format", {"type": "text_to_text"})
+  try:
+    check_finite(arrays)
+    check_meta(meta, meta["step"])
+  except ValueError as error:
+    raise InputError(f"{folder}: {error}; export or copy the model again") from error
+  return {"trunk": unflatten_dict(arrays, sep="/")}, meta, meta.pop("step"), tokenizer
+
+
+def _check_config(path: str, config: dict) -> None:
+  """Raises InputError at a setting that T5Config cannot have."""
+  for name in ("vocab_size", *_NAMES.values()):
+    if type(config.get(name)) is not int:
+      raise InputError(f"{path}: {name} is {config.get(name)!r}: should be a number")
+  units = config.get("feed_forward_proj", "relu")
+  # transformers 5 writes tie_word_embeddings: true for 1.1 too, and whether it scales by itself.
+  tied = config.get("tie_word_embeddings", True)
+  scaled = config.get("scale_decoder_outputs", tied)
+  for name, value, allowed in (
+    ("feed_forward_proj", units, tuple(_UNITS)),
+    ("scale_decoder_outputs", scaled, (units == "relu",)),
+    ("num_decoder_layers", config.get("num_decoder_layers"), (None, config["num_layers"])),
+    ("relative_attention_num_buckets", config.get("relative_attention_num_buckets"), (BUCKETS,)),
+    (
+      "relative_attention_max_distance",
+      config.get("relative_attention_max_distance", FARTHEST),
+      (FARTHEST,),
+    ),
+    ("layer_norm_epsilon", config.get("layer_norm_epsilon", 1e-6), (1e-6,)),
+  ):
+    if value not in allowed:
+      expected = " or ".join(map(repr, allowed))
+      raise InputError(f"{path}: {name} is {value!r}: only {expected} is supported")
+
+
+def _read_vocabulary(folder: str) -> Tokenizer:
+  """Our vocabulary if there is one, else the released one."""
+  own = os.path.join(folder, TOKENIZER)
+  return load_tokenizer(own) if os.path.isdir(own) else load_released(folder)
+
+
+def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> ModelConfig:
+  """The model's config: their settings, and of ours the type to compute in."""
+  own = config.get("gpt_jax")
+  dtype = "float32"
+  if isinstance(own, dict) and "model" in own:
+    spec = from_json(own["model"])
+    if not isinstance(spec, ModelConfig) or not isinstance(spec.trunk, T5Config):
+      raise InputError(f"{path}: gpt_jax.model is no T5; export the model again")
+    dtype = spec.trunk.dtype
+  try:
+    trunk = T5Config(
+      tokenizer.vocab_size,
+      context=config.get("n_positions", 512),
+      version=_UNITS[config.get("feed_forward_proj", "relu")],
+      residual_dropout=config.get("dropout_rate", 0.1),
+      dtype=dtype,
+      special_tokens=tokenizer.special.count,
+      decoder=decoder,
+      **{ours: config[theirs] for ours, theirs in _NAMES.items()},
+    )
+  except InputError as error:
+    raise InputError(f"{path}: {error}") from error
+  if not decoder:
+    return ModelConfig(trunk, (), "bidirectional")
+  return ModelConfig(trunk, (LanguageHead(),))
+
+
+def _arrays(trunk: T5Config) -> list[_Array]:
+  """All arrays but the output table, with their and our names."""
+  arrays = [_Array(_TABLE, "tokens", False)]
+  units = [("in", "wi_1"), ("gate", "wi_0")] if trunk.gated else [("in", "wi")]
+  projections = (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
+  own, cross = ("attention", "SelfAttention"), ("cross_attention", "EncDecAttention")
+  stacks = {"encoder": [own]}
+  if trunk.decoder:
+    stacks["decoder"] = [own, cross]
+  for stack, sublayers in stacks.items():
+    relative = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    arrays.append(_Array(relative, f"{stack}/relative/table", False))
+    arrays.append(_Array(f"{stack}.final_layer_norm.weight", f"{stack}/last_norm/scale", False))
+    for block in range(trunk.layers):
+      theirs, ours = f"{stack}.block.{block}.layer", f"{stack}/block_{block}"
+      for number, (name, their_name) in enumerate(sublayers):
+        norm = f"{theirs}.{number}.layer_norm.weight"
+        arrays.append(_Array(norm, f"{ours}/{name}_norm/scale", False))
+        for part, letter in projections:
+          kernel = f"{theirs}.{number}.{their_name}.{letter}.weight"
+          arrays.append(_Array(kernel, f"{ours}/{name}/{part}/kernel", True))
+      last = f"{theirs}.{len(sublayers)}"
+      arrays.append(_Array(f"{last}.layer_norm.weight", f"{ours}/mlp_norm/scale", False))
+      for part, letters in (*units, ("out", "wo")):
+        kernel = f"{last}.DenseReluDense.{letters}.weight"
+        arrays.append(_Array(kernel, f"{ours}/mlp/{part}/kernel", True))
+  return arrays
+
+
+def _shape(trunk: T5Config, array: _Array, rows: int) -> tuple[int, ...]:
+  """The shape of an array in their layout, with so many rows of the table."""
+  d, inner, f = trunk.width, trunk.heads * trunk.head_width, trunk.units
+  if array.ours == "tokens":
+    return rows, d
+  if array.ours.endswith("relative/table"):
+    return BUCKETS, trunk.heads
+  if not array.is_kernel:
+    return (d,)
+  hidden = f if "/mlp/" in array.ours else inner
+  return (d, hidden) if array.ours.endswith("/out/kernel") else (hidden, d)
+
+
+def _read_arrays(trunk: T5Config, weights: Weights, rows: int) -> dict[str, np.ndarray]:
+  """The arrays by our names. Raises InputError at a missing, unknown or misshapen one."""
+  expected = _arrays(trunk)
+  if trunk.has_output and _HEAD in weights.shapes:
+    expected.append(_Array(_HEAD, "output", False))
+  arrays = {}
+  for array in expected:
+    shape = weights.shapes.get(array.theirs)
+    needed = (rows, trunk.width) if array.ours == "output" else _shape(trunk, array, rows)
+    if shape is None:
+      raise InputError(f"{weights.path}: holds no {array.theirs}, which {MODEL_TYPE} has")
+    if shape != needed:
+      raise InputError(
+        f"{weights.path}: {array.theirs} has the shape {list(shape)}: should be {list(needed)}"
+      )
+    values = weights.read(array.theirs)
+    arrays[array.ours] = np.ascontiguousarray(values.T) if array.is_kernel else values
+  if trunk.has_output and "output" not in arrays:
+    arrays["output"] = arrays["tokens"].copy()  # tied, without 1.0's scale
+  known = {array.theirs for array in expected} | {_HEAD, _UNUSED, *_COPIES}
+  if unknown := sorted(weights.shapes.keys() - known):
+    raise InputError(f"{weights.path}: holds {unknown[0]}, which no such {MODEL_TYPE} has")
+  return arrays
+
+
+def _check_tied(trunk: T5Config, weights: Weights, arrays: dict[str, np.ndarray]) -> None:
+  """Raises InputError if a copy of the table, which a file may have, is none."""
+  copies = _COPIES if trunk.has_output else (*_COPIES, _HEAD)
+  for name in copies:
+    if name in weights.shapes and not np.array_equal(weights.read(name), arrays["tokens"]):
+      raise InputError(f"{weights.path}: {name} is not {_TABLE}: T5 {trunk.version} has one table")
+
+
+# ------------------------------------------------------------------------------------------ Export
+
+
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+  """Writes a folder for transformers' from_pretrained; its README.md names the class to use.
+
+  Raises:
+    InputError: the folder exists, or the model has a labeled head.
+  """
+  safetensors.library()  # fail before the expensive part
+  spec = from_json(meta["model"])
+  if spec.head:
+    raise InputError("--format=hf: holds a T5 without a head for labels; npz can hold this one")
+  trunk = spec.trunk
+  rows = trunk.vocab_size + trunk.special_tokens
+  ours = flatten_dict(params["trunk"], sep="/")
+  arrays = [*_arrays(trunk), *([_Array(_HEAD, "output", False)] if trunk.has_output else [])]
+  tensors = {}
+  for array in arrays:
+    values = np.asarray(ours[array.ours], np.float32)
+    if array.ours in ("tokens", "output"):
+      values = values[:rows]
+    tensors[array.theirs] = np.ascontiguousarray(values.T if array.is_kernel else values)
+  config = _their_config(trunk, rows, tokenizer)
+  config["gpt_jax"] = {"step": step, **meta}
+  with atomic_folder(folder) as partial:
+    safetensors.write(os.path.join(partial, _WEIGHTS), tensors, {"format": "pt"})
+    write_json(os.path.join(partial, CONFIG), config)
+    tokenizer.save(os.path.join(partial, TOKENIZER))
+    write_tokenizer(partial, tokenizer, trunk.context, classifies=False)
+    with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
+      file.write(_card(config, tokenizer))
+    write_sums(partial)
+
+
+def _their_config(trunk: T5Config, rows: int, tokenizer: Tokenizer) -> dict[str, Any]:
+  """The config.json of transformers."""
+  tied = not trunk.gated
+  special = tokenizer.special
+  start, end = (special[name] if name in special else None for name in ("pad", "sep"))
+  return {
+    "architectures": ["T5ForConditionalGeneration" if trunk.decoder else "T5EncoderModel"],
+    "model_type": MODEL_TYPE,
+    "vocab_size": rows,
+    "n_positions": trunk.context,
+    **{theirs: getattr(trunk, ours) for ours, theirs in _NAMES.items()},
+    "num_decoder_layers": trunk.layers,
+    "feed_forward_proj": "gated-gelu" if trunk.gated else "relu",
+    "relative_attention_num_buckets": BUCKETS,
+    "relative_attention_max_distance": FARTHEST,
+    "layer_norm_epsilon": 1e-6,
+    "dropout_rate": trunk.residual_dropout,
+    "tie_word_embeddings": tied,
+    "scale_decoder_outputs": tied,
+    "is_encoder_decoder": trunk.decoder,
+    "decoder_start_token_id": start,
+    "pad_token_id": start,
+    "eos_token_id": end,
+  }
+
+
+def _card(config: dict[str, Any], tokenizer: Tokenizer) -> str:
+  """The text of README.md."""
+  name = config["architectures"][0]
+  lines = [
+    f"# {name}\n",
+    "Written by gpt_jax's launch/export.py. gpt_jax reads this folder like a checkpoint.\n",
+    f"```python\nfrom transformers import {name}\n\nmodel = {name}.from_pretrained(DIR)\n```\n",
+    "Special tokens and their ids: "
+    + ", ".join(f"{special} {i}" for special, i in tokenizer.special.items()),
+  ]
+  if config["eos_token_id"] is not None:
+    lines.append(
+      f"\nA source ends with {config['eos_token_id']}; the decoder begins with "
+      f"{config['decoder_start_token_id']}."
+    )
+  return "\n".join(lines) + "\n"

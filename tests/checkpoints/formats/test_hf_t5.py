@@ -1,0 +1,246 @@
+"""T5 in transformers' folders, both ways: the same logits from perturbed weights."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gpt_jax.batch import Batch, Rows
+from gpt_jax.checkpoints.formats import hf
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.ops.cross_entropy import logits
+
+CLOSE = {"atol": 1e-4, "rtol": 0}
+VERSIONS = {"1.0": "relu", "1.1": "gated-gelu"}
+SIZES = {"layers": 2, "width": 32, "heads": 4, "head_width": 6, "units": 40}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_tokenizer):
+  return tiny_tokenizer.with_special("pad", "sep", "sentinel_0")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def exported(request, tokenizer, make_run, tmp_path_factory):
+  """(folder, spec, params) of an encoder-decoder."""
+  trunk = T5Config(tokenizer.vocab_size, 40, special_tokens=6, version=request.param, **SIZES)
+  spec = ModelConfig(trunk)
+  params, folder = make_run.params_of(spec, 3), tmp_path_factory.mktemp("hf") / "out"
+  # Larger tables, so that logits differ by more than the tolerance.
+  for name in ("tokens", "output"):
+    if name in params["trunk"]:
+      params["trunk"][name] *= 5
+  write(folder, spec, params, tokenizer)
+  return folder, spec, params
+
+
+def write(folder, spec, params, tokenizer):
+  hf.save(
+    str(folder), params, {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}, 3, tokenizer
+  )
+
+
+def ids(rows, length, high, seed=5):
+  return np.random.default_rng(seed).integers(high, size=(rows, length)).astype(np.int32)
+
+
+def text(ids, valid=None):
+  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+  return Rows(ids, positions, valid)
+
+
+def our_logits(spec, params, target, source, valid):
+  batch = Batch(text(target), source=text(source, valid))
+  hidden, table = jax.jit(spec.build().apply)({"params": params}, batch).states
+  return np.asarray(logits(hidden, table, spec.num_tokens))[..., : spec.num_tokens]
+
+
+def theirs(name, folder):
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  return getattr(transformers, name).from_pretrained(str(folder), local_files_only=True).eval()
+
+
+def their_logits(model, target, source, valid):
+  import torch
+
+  tensors = [torch.from_numpy(x.astype(np.int64)) for x in (source, valid, target)]
+  with torch.no_grad():
+    return model(tensors[0], attention_mask=tensors[1], decoder_input_ids=tensors[2]).logits.numpy()
+
+
+@pytest.mark.parity
+def test_an_encoder_decoder_there(exported):
+  """Distances beyond the exact buckets, and padding in the source."""
+  folder, spec, params = exported
+  target, source = ids(2, 29, spec.num_tokens), ids(2, 37, spec.num_tokens, 6)
+  valid = (np.arange(37) < [[37], [22]]).astype(np.int32)
+  expected = our_logits(spec, params, target, source, valid)
+  found = their_logits(theirs("T5ForConditionalGeneration", folder), target, source, valid)
+  assert expected.std() > 0.2
+  np.testing.assert_allclose(found, expected, **CLOSE)
+  assert expected.shape[-1] == spec.trunk.vocab_size + 6
+
+
+@pytest.mark.parity
+def test_the_encoder_of_a_folder_there(exported):
+  import torch
+
+  folder, spec, params = exported
+  encoder = ModelConfig(alone(spec.trunk), (), "bidirectional")
+  source = ids(2, 37, spec.num_tokens)
+  trunk = {name: params["trunk"][name] for name in ("tokens", "encoder")}
+  apply = jax.jit(encoder.build().apply)
+  expected = apply({"params": {"trunk": trunk}}, Batch(text(source))).states.hidden
+  with torch.no_grad():
+    found = theirs("T5EncoderModel", folder)(torch.from_numpy(source).long()).last_hidden_state
+  np.testing.assert_allclose(found.numpy(), expected, **CLOSE)
+
+
+def alone(trunk):
+  return dataclasses.replace(trunk, decoder=False)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_model_of_theirs_here(tmp_path, tokenizer, version):
+  """As transformers 5 writes it, and with the settings of the released config.json."""
+  import torch
+  import transformers
+
+  rows = tokenizer.vocab_size + 6
+  config = transformers.T5Config(
+    vocab_size=rows + 20,  # a table that is filled up
+    d_model=32,
+    d_kv=6,
+    d_ff=40,
+    num_layers=2,
+    num_heads=4,
+    feed_forward_proj=VERSIONS[version],
+    tie_word_embeddings=version == "1.0",
+    decoder_start_token_id=0,
+  )
+  torch.manual_seed(0)
+  model = transformers.T5ForConditionalGeneration(config).eval()
+  if version == "1.1":  # transformers 5.23 ties it always
+    model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight) / 8)
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter += 0.1 * torch.randn_like(parameter)
+  model.save_pretrained(tmp_path)
+  tokenizer.save(tmp_path / "tokenizer")
+  target, source = ids(2, 29, rows), ids(2, 37, rows, 6)
+  valid = (np.arange(37) < [[37], [22]]).astype(np.int32)
+  expected = their_logits(model, target, source, valid)[..., :rows]
+  released = json.loads((tmp_path / "config.json").read_text())
+  released = {**released, "tie_word_embeddings": version == "1.0"}
+  del released["scale_decoder_outputs"]
+  for content in (None, released):
+    if content:
+      (tmp_path / "config.json").write_text(json.dumps(content))
+    found = load_model(str(tmp_path))
+    assert found.spec.trunk.version == version
+    ours = our_logits(found.spec, found.params, target, source, valid)
+    assert expected.std() > 0.2
+    np.testing.assert_allclose(ours, expected, **CLOSE)
+  encoder = transformers.T5EncoderModel.from_pretrained(tmp_path)
+  encoder.save_pretrained(tmp_path / "encoder")
+  tokenizer.save(tmp_path / "encoder" / "tokenizer")
+  found = load_model(str(tmp_path / "encoder"))
+  hidden = jax.jit(found.model.apply)({"params": found.params}, Batch(text(source))).states.hidden
+  with torch.no_grad():
+    expected = encoder(torch.from_numpy(source).long()).last_hidden_state.numpy()
+  np.testing.assert_allclose(hidden, expected, **CLOSE)
+
+
+def test_there_and_back(exported, tokenizer):
+  folder, spec, params = exported
+  back = load_model(str(folder))
+  assert (back.spec, back.step, back.tokenizer.special) == (spec, 3, tokenizer.special)
+  used = spec.num_tokens
+
+  def check(path, x, y):
+    rows = used if path[-1].key in ("tokens", "output") else None
+    np.testing.assert_array_equal(x[:rows], y[:rows])
+
+  jax.tree_util.tree_map_with_path(check, params, back.params)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_encoder_alone_there_and_back(tmp_path, tokenizer, make_run, version):
+  trunk = T5Config(tokenizer.vocab_size, 40, special_tokens=6, version=version, **SIZES)
+  spec = ModelConfig(alone(trunk), (), "bidirectional")
+  params = make_run.params_of(spec, 3)
+  write(tmp_path / "out", spec, params, tokenizer)
+  back = load_model(str(tmp_path / "out"))
+  assert back.spec == spec
+  np.testing.assert_array_equal(
+    back.params["trunk"]["encoder"]["block_1"]["mlp"]["out"]["kernel"],
+    params["trunk"]["encoder"]["block_1"]["mlp"]["out"]["kernel"],
+  )
+
+
+@pytest.fixture
+def copied(exported, tmp_path):
+  """copied(config changes, array changes): the folder with them, as other software leaves it."""
+
+  def change(settings=None, arrays=None):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    config = {**json.loads((exported[0] / "config.json").read_text()), **(settings or {})}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {**load_file(exported[0] / "model.safetensors"), **(arrays or {})}
+    tensors = {name: x for name, x in tensors.items() if x is not None}
+    save_file(tensors, folder / "model.safetensors")
+    load_model(str(exported[0])).tokenizer.save(folder / "tokenizer")
+    return str(folder)
+
+  return change
+
+
+@pytest.mark.parametrize(
+  "settings, message",
+  [
+    ({"feed_forward_proj": "gated-silu"}, "feed_forward_proj is 'gated-silu': only 'relu' or"),
+    ({"num_decoder_layers": 3}, "num_decoder_layers is 3: only None or 2 is supported"),
+    ({"relative_attention_num_buckets": 16}, "num_buckets is 16: only 32"),
+    ({"d_kv": None}, "d_kv is None: should be a number"),
+    ({"vocab_size": 9}, "vocab_size is 9, and the vocabulary has"),
+  ],
+)
+def test_a_setting_that_is_not_t5s(copied, settings, message):
+  with pytest.raises(InputError, match=message):
+    load_model(copied(settings))
+
+
+def test_arrays_that_do_not_fit(copied):
+  first = "encoder.block.0.layer.0.SelfAttention.q.weight"
+  with pytest.raises(InputError, match=f"holds no {first}, which t5 has"):
+    load_model(copied(arrays={first: None}))
+
+
+def test_an_array_that_is_not_t5s(copied):
+  with pytest.raises(InputError, match=r"holds encoder\.bias, which no such t5 has"):
+    load_model(copied(arrays={"encoder.bias": np.zeros(3, np.float32)}))
+
+
+def test_a_copy_of_the_table_that_is_none(copied, exported):
+  shape = exported[2]["trunk"]["tokens"][: exported[1].num_tokens].shape
+  with pytest.raises(InputError, match="decoder.embed_tokens.weight is not shared.weight"):
+    load_model(copied(arrays={"decoder.embed_tokens.weight": np.zeros(shape, np.float32)}))
+
+
+def test_a_head_for_labels_is_refused(tmp_path, tokenizer):
+  spec = ModelConfig(alone(T5Config(290, 40, **SIZES)), (ClassifyHead(2),), "bidirectional")
+  with pytest.raises(InputError, match="holds a T5 without a head for labels; npz"):
+    write(tmp_path / "out", spec, {}, tokenizer)
