@@ -122,12 +122,12 @@ def test_tasks_follow_the_format():
   tokenizer.special = SpecialTokens(1000)
   assert find("mrpc").encode([example(row)], tokenizer, 16).fields.shape == (1, 2, 2)
   race = find("race")
-  row.texts, row.label = (" ".join("7" * 30), "5 6", "11", "12", "13", "14"), race.labels[0]
+  row.texts, row.label = (" ".join("7" * 30), "5 6 " * 4, "11", "12", "13", "14"), race.labels[0]
   encoded = race.encode([race.example(row)], Numbers(), 16, BERTFormat())
   np.testing.assert_array_equal(
-    encoded.kept[0], first_field(np.array([[30, 2, 1]] * 4), 16, BERTFormat().overhead(3))
+    encoded.kept[0], first_field(np.array([[30, 8, 1]] * 4), 16, BERTFormat().overhead(3))
   )
-  assert encoded.sequence(0, 1).tolist() == [CLS, *[7] * 10, SEP, 5, 6, 12, SEP]
+  assert encoded.sequence(0, 1).tolist() == [CLS, *[7] * 4, SEP, *[5, 6] * 4, 12, SEP]
 
 
 def test_tags_stand_at_their_words():
