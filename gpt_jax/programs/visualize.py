@@ -180,6 +180,7 @@ def _describe_sequence(loaded: LoadedModel, params: Any, ids: np.ndarray) -> dic
   measured, attention = jax.device_get(read(model, params, padded, loaded.model.num_tokens))
   logp, rank, best, best_logp = (x[: length - 1] for x in measured)
   spell = loaded.tokenizer.spelling
+  special = [i for _, i in loaded.tokenizer.special.items()]
   candidates = []
   for best_ids, best_logps in zip(best.tolist(), best_logp.tolist(), strict=True):
     pairs = zip(best_ids, best_logps, strict=True)
@@ -187,7 +188,7 @@ def _describe_sequence(loaded: LoadedModel, params: Any, ids: np.ndarray) -> dic
   mean = float(logp.mean(dtype=np.float64)) if length > 1 else None
   return {
     "tokens": [spell(i) for i in ids.tolist()],
-    "special": np.flatnonzero(ids >= loaded.tokenizer.vocab_size).tolist(),
+    "special": np.flatnonzero(np.isin(ids, special)).tolist(),
     "lines": np.flatnonzero(ids == loaded.tokenizer.line_id).tolist(),
     "logp": [None, *(round(p, 4) for p in logp.tolist())],
     "rank": [None, *rank.tolist()],

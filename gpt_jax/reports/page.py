@@ -495,7 +495,7 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
     facts.append(("vocabulary", f"{tokenizer.get('kind')}{size}"))
     facts.append(("normalizer", str(tokenizer.get("normalizer", "–"))))
     special = tokenizer.get("special")
-    if isinstance(special, list):
+    if isinstance(special, list) and special:  # BERT's are inside its vocabulary
       facts.append(("special tokens", ", ".join(map(str, special))))
   facts += [
     (name.replace("_", " "), _clipped(str(value), 20))

@@ -3,6 +3,7 @@
 task.py       the Task type, LabeledTask (what programs need of any task), find and all_tasks;
               its docstring says how to add a task
 transforms.py the input transformations of figure 1: text columns -> sequences
+formats.py    texts -> one sequence with special tokens: GPT's, BERT's, RoBERTa's; truncation
 readers.py    TSV, CSV, JSONL and TFDS files -> rows
 encoding.py   examples -> token ids, truncated to the context
 packing.py    token ids -> batches of one shape

@@ -100,6 +100,11 @@ def make_function(
     model = language_model(trunk, spec.attention)
     call = _language_model(model, {"trunk": params["trunk"]})
     return Function(call, ("N", "T"), ("N", "T", model.num_tokens))
+  if spec.attention != "causal":
+    raise InputError(
+      f"--format={name}: reads each text at its last token, with padding behind it; this model has "
+      f"{spec.attention} attention, and would attend to the padding"
+    )
   if spec.head.per_token:
     raise InputError(
       f"--format={name}: holds language models and classifiers; this model labels every token"

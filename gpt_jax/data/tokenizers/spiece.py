@@ -115,7 +115,7 @@ class ReleasedSentencePiece(Tokenizer):
     return self.processor.id_to_piece(self.processor.piece_to_id(piece)) == piece
 
   def _normalize(self, text: str) -> str:
-    text = " ".join(text.encode(errors="replace").decode().split())
+    text = text.encode(errors="replace").decode()
     if self.is_albert:
       text = text.replace("``", '"').replace("''", '"')
     if self.strip_accents:

@@ -7,7 +7,7 @@ import pytest
 
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer, detect
 from gpt_jax.errors import InputError
 
 pytestmark = pytest.mark.released
@@ -44,6 +44,7 @@ def test_robertas_ids(roberta, small):
   tokenizer, gpt2 = load_tokenizer(roberta), load_tokenizer(small["gpt2"])
   last = tokenizer.vocab_size - 1
   assert isinstance(tokenizer, ByteBPETokenizer) and type(gpt2) is GPT2Tokenizer
+  assert detect(small["gpt2"]) and not detect(roberta)
   assert tokenizer.special.items() == [("cls", 0), ("pad", 1), ("sep", 2), ("mask", last)]
   assert tokenizer.special.count == 0
   for text in TEXTS:

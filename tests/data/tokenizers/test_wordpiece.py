@@ -51,6 +51,8 @@ def test_words_are_cut_into_the_longest_pieces():
   assert ids.tolist() == [1, 2, 3, 6, 5, 0]
   assert tokenizer.decode(ids) == "unaffable, able [UNK]"
   assert tokenizer.byte_fallback.tolist() == [True] + [False] * 6
+  accents = WordPieceTokenizer(("[UNK]", "é", "e"), strip_accents=False)
+  assert accents.encode("É é e").tolist() == [1, 1, 2]
   cased = WordPieceTokenizer(pieces, lower_case=False, strip_accents=False)
   assert cased.encode("Unaffable able").tolist() == [0, 5]
   assert cased.hash != tokenizer.hash

@@ -1,0 +1,144 @@
+"""BERT's and RoBERTa's sequences: ids, token types, anchors, truncation, packing."""
+
+import numpy as np
+import pytest
+
+from gpt_jax.config import from_json, to_json
+from gpt_jax.data.tokenizers.base import SpecialTokens
+from gpt_jax.tasks.encoding import Example, encode
+from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat, first_field, longer_first
+from gpt_jax.tasks.packing import OrderedBatches
+from gpt_jax.tasks.task import find
+
+CLS, SEP = 0, 2  # inside the vocabulary, as RoBERTa has them
+SPECIAL = SpecialTokens(1000, (), (("cls", CLS), ("sep", SEP)))
+A, B, C = np.array([7, 8, 9]), np.array([5, 6]), np.array([4])
+
+
+class Numbers:
+  """A tokenizer of texts like "12 7 503": every word is its own id."""
+
+  special = SPECIAL
+  byte_fallback = np.zeros(1000, bool)
+
+  def encode_many(self, texts):
+    return [np.array(text.split(), np.int32) for text in texts]
+
+
+@pytest.mark.parametrize(
+  ("format", "fields", "ids", "types"),
+  [
+    (BERTFormat(), [A], [CLS, 7, 8, 9, SEP], [0] * 5),
+    (BERTFormat(), [A, B], [CLS, 7, 8, 9, SEP, 5, 6, SEP], [0] * 5 + [1] * 3),
+    (BERTFormat(), [A, B, C], [CLS, 7, 8, 9, SEP, 5, 6, 4, SEP], [0] * 5 + [1] * 4),
+    (RoBERTaFormat(), [A], [CLS, 7, 8, 9, SEP], None),
+    (RoBERTaFormat(), [A, B], [CLS, 7, 8, 9, SEP, SEP, 5, 6, SEP], None),
+    (RoBERTaFormat(), [A, B, C], [CLS, 7, 8, 9, SEP, SEP, 5, 6, 4, SEP], None),
+  ],
+)
+def test_sequences(format, fields, ids, types):
+  joined = format.join(fields, SPECIAL)
+  assert joined.dtype == np.int32 and joined.tolist() == ids
+  lengths = [len(field) for field in fields]
+  assert sum(lengths) + format.overhead(len(fields)) == len(ids)
+  found = format.types(lengths)
+  assert found is None if types is None else found.tolist() == types
+  assert format.anchor(len(ids)) == 0
+  spread = format.spread(fields, fill=-1)
+  assert (spread == np.where(np.isin(joined, [CLS, SEP]), -1, joined)).all()
+  assert from_json(to_json(format)) == format
+
+
+def truncate_seq_pair(first, second, room):
+  """As google-research/bert, run_classifier.py."""
+  while first + second > room:
+    if first > second:
+      first -= 1
+    else:
+      second -= 1
+  return first, second
+
+
+def test_the_longer_text_is_cut():
+  rng = np.random.default_rng(0)
+  for _ in range(300):
+    lengths, context = rng.integers(1, 30, (5, 2)), int(rng.integers(8, 60))
+    expected = [truncate_seq_pair(*pair, context - 3) for pair in lengths.tolist()]
+    np.testing.assert_array_equal(longer_first(lengths, context, 3), expected)
+    np.testing.assert_array_equal(BERTFormat().truncate(lengths, context), expected)
+    three = np.concatenate([lengths, rng.integers(1, 9, (5, 1))], axis=1)
+    kept = RoBERTaFormat().truncate(three, context)
+    pairs = [(a, b + c) for a, b, c in three.tolist()]
+    expected = [truncate_seq_pair(*pair, context - 4) for pair in pairs]
+    np.testing.assert_array_equal(np.stack([kept[:, 0], kept[:, 1:].sum(axis=1)], 1), expected)
+    assert (kept <= three).all() and ((kept[:, 2] == 0) | (kept[:, 1] == three[:, 1])).all()
+  assert longer_first(np.array([[9]]), 8, 2).tolist() == [[6]]
+
+
+def examples(count, fields=2, sequences=1):
+  rng = np.random.default_rng(1)
+
+  def text():
+    return " ".join(map(str, rng.integers(10, 1000, rng.integers(1, 20))))
+
+  return [
+    Example(tuple(tuple(text() for _ in range(fields)) for _ in range(sequences)), (1.0,), f"f:{n}")
+    for n in range(count)
+  ]
+
+
+@pytest.mark.parametrize("format", [BERTFormat(), RoBERTaFormat(), GPTFormat()])
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_packed_rows_have_types_and_anchors(format, sequences):
+  tokenizer = Numbers()
+  if isinstance(format, GPTFormat):
+    tokenizer.special = SpecialTokens(1000)
+  encoded = encode(examples(9, 2, sequences), tokenizer, 32, None, 1, format)
+  (batch,) = list(OrderedBatches(encoded, 9))
+  if not isinstance(format, BERTFormat):
+    assert batch.rows.types is None
+  flat = batch.rows.inputs.reshape(-1)
+  for n in range(9):
+    for c in range(sequences):
+      ids, anchor = encoded.sequence(n, c), batch.labels.anchors[n, c]
+      begin = anchor - format.anchor(len(ids))
+      assert flat[begin : begin + len(ids)].tolist() == ids.tolist()
+      if isinstance(format, BERTFormat):
+        assert flat[anchor] == CLS
+        types = batch.rows.types.reshape(-1)[begin : begin + len(ids)]
+        assert types.tolist() == encoded.sequence_types(n, c).tolist() and types[-1] == 1
+  if isinstance(format, BERTFormat):
+    assert not batch.rows.types[batch.rows.segments == 0].any()
+
+
+def test_tasks_follow_the_format():
+  """Similarity is one sequence; multiple choice has one a choice; RACE keeps its own truncation."""
+  example = find("mrpc").example
+  row = type("Row", (), {"texts": ("7 8", "9"), "label": "equivalent", "location": "f:1"})
+  encoded = find("mrpc").encode([example(row)], Numbers(), 16, BERTFormat())
+  assert encoded.fields.shape == (1, 1, 2)
+  assert encoded.sequence(0, 0).tolist() == [CLS, 7, 8, SEP, 9, SEP]
+  tokenizer = Numbers()
+  tokenizer.special = SpecialTokens(1000)
+  assert find("mrpc").encode([example(row)], tokenizer, 16).fields.shape == (1, 2, 2)
+  race = find("race")
+  row.texts, row.label = (" ".join("7" * 30), "5 6 " * 4, "11", "12", "13", "14"), race.labels[0]
+  encoded = race.encode([race.example(row)], Numbers(), 16, BERTFormat())
+  np.testing.assert_array_equal(
+    encoded.kept[0], first_field(np.array([[30, 8, 1]] * 4), 16, BERTFormat().overhead(3))
+  )
+  assert encoded.sequence(0, 1).tolist() == [CLS, *[7] * 4, SEP, *[5, 6] * 4, 12, SEP]
+
+
+def test_tags_stand_at_their_words():
+  task = find("story-tags")
+  example = task.examples("", "dev")[0]
+
+  class Letters(Numbers):
+    def encode_many(self, texts):
+      return [np.full(len(text), 100, np.int32) for text in texts]
+
+  plain = task.encode([example], Letters(), 400, RoBERTaFormat())
+  tags = plain.sequence_tags(0, 0)
+  assert tags[0] == tags[-1] == -1 and len(tags) == len(plain.sequence(0, 0))
+  assert [task.labels[i] for i in tags[tags >= 0]] == list(example.label)
