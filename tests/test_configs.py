@@ -28,6 +28,9 @@ ARGUMENTS = {
   "finetune.py": ":cola",
   "gpt2.py": ":small",
   "t5.py": ":small",
+  "bert.py": ":base",
+  "roberta.py": ":base",
+  "albert.py": ":base",
 }
 
 
@@ -120,6 +123,30 @@ def test_the_published_sizes_of_t5(size, parameters):
 def test_gpt2_of_no_published_size():
   with pytest.raises(InputError, match="gpt2.py:huge: the sizes are small, medium, large, xl"):
     load_config(f"{ROOT}/configs/gpt2.py:huge")
+
+
+@pytest.mark.parametrize(
+  "name, rows, parameters",
+  [
+    ("bert.py:base", 30_522, 109_482_240),
+    ("bert.py:large", 30_522, 335_141_888),
+    ("roberta.py:base", 50_265, 124_052_736),
+    ("roberta.py:large", 50_265, 354_307_072),
+    ("albert.py:base", 30_000, 11_683_584),
+    ("albert.py:large", 30_000, 17_683_968),
+    ("albert.py:xlarge", 30_000, 58_724_864),
+    ("albert.py:xxlarge", 30_000, 222_595_584),
+  ],
+)
+def test_the_published_sizes_of_encoders(name, rows, parameters):
+  trunk = load_config(f"{ROOT}/configs/{name}").trunk
+  assert dataclasses.replace(trunk, vocab_size=rows).parameter_count() == parameters
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
+def test_an_encoder_of_no_published_size(name):
+  with pytest.raises(InputError, match=f"{name}.py:huge: the sizes are .*base, large"):
+    load_config(f"{ROOT}/configs/{name}.py:huge")
 
 
 @pytest.mark.parametrize("name", ["gpt1.py", "finetune.py:rte"])

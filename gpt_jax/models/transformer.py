@@ -51,6 +51,18 @@ TENSOR_PARALLEL = (
   (r"mlp/out/kernel$", P("model", None)),
 )
 
+_PARTS = (
+  "learned_positions",
+  "attention_bias",
+  "token_types",
+  "embedding_norm",
+  "embedding_dropout_on",
+  "shared_layers",
+  "pooler",
+  "activation",
+  "norm_epsilon",
+)
+
 
 @register("transformer")
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +145,8 @@ class TransformerConfig:
   @property
   def is_gpt(self) -> bool:
     """Whether it has the parts of GPT-1 or GPT-2, and only these; sizes and rates may be any."""
-    parts = ("learned_positions", "attention_bias", "token_types", "embedding_norm")
-    parts += ("embedding_dropout_on", "shared_layers", "pooler", "activation", "norm_epsilon")
     gpt = TransformerConfig()
-    same = all(getattr(self, name) == getattr(gpt, name) for name in parts)
+    same = all(getattr(self, name) == getattr(gpt, name) for name in _PARTS)
     return same and self.table_width == self.width
 
   @property
@@ -275,7 +285,7 @@ class Transformer(nn.Module):
       values.append(v)
     return self.last_norm(x), table, Cache(tuple(keys), tuple(values))
 
-  def _stack(self) -> list["Block"]:
+  def _stack(self) -> list[Any]:
     """The L blocks in their order; a shared one occurs L times."""
     return self.blocks * self.config.layers if self.config.shared_layers else self.blocks
 

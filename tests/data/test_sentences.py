@@ -16,7 +16,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.programs.prepare import PrepareConfig
 
-STORY = """Mr. Holmes was late. "What?" said he. "Stop!" cried Watson. It was J. K. at 5 p.m. to-day...
+STORY = """\
+Mr. Holmes was late. "What?" said he. "Stop!" cried Watson. It was J. K. at 5 p.m. to-day...
 He saw the sea… (No.) And I? Yes"""
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, write_sums
-from gpt_jax.checkpoints.formats.hf_tokenizer import write_tokenizer
+from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, write_tokenizer
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
@@ -73,7 +73,7 @@ def save_function(
       description["temperature"] = temperature
     write_json(os.path.join(partial, DESCRIPTION), {**description, "step": step})
     tokenizer.save(os.path.join(partial, TOKENIZER))
-    write_tokenizer(partial, tokenizer, context, bool(spec.head))
+    write_tokenizer(partial, tokenizer, context, GPT_TEMPLATE if spec.head else None)
     write_sums(partial)
 
 

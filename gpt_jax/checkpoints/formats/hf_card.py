@@ -38,6 +38,7 @@ def write_card(
   orders: int,
   folded: bool,
   temperature: float | None,
+  sequences: list[str],
 ) -> str:
   """The text of README.md.
 
@@ -47,6 +48,7 @@ def write_card(
     orders: sequences per example whose logits are added.
     folded: whether the head's bias was moved into the last norm.
     temperature: by which the head was divided; None for a model that is not calibrated.
+    sequences: paragraphs on how a labeled example is written.
   """
   pipeline = pipeline_tag(spec, task, orders)
   paragraphs = [
@@ -57,7 +59,7 @@ def write_card(
     _ids(tokenizer),
   ]
   if task:
-    paragraphs += _sequences(tokenizer, task, orders)
+    paragraphs += _sequences(sequences, task, orders)
   if folded:
     paragraphs.append(
       "`score` has no bias: the bias of W_y is folded into the bias of the last norm. The logits "
@@ -76,8 +78,10 @@ def write_card(
 
 def pipeline_tag(spec: ModelConfig, task: Task | None, orders: int) -> str:
   """The pipeline of transformers that gives the model's answers; "" if none does."""
-  if spec.head is None:
+  if spec.head is None and spec.attention == "causal":
     return "text-generation"
+  if spec.head is None:
+    return "fill-mask" if any(head.scope == "masked" for head in spec.heads) else ""
   one_sequence = spec.head.pooling == "sum" and orders == 1
   return "text-classification" if task and one_sequence else ""
 
@@ -144,19 +148,9 @@ def _ids(tokenizer: Tokenizer) -> str:
   return f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {own_ids}"
 
 
-def _sequences(tokenizer: Tokenizer, task: Task, orders: int) -> list[str]:
-  special = tokenizer.special
-  paragraphs = [
-    f"Fine-tuned on {task.name}: {_answers(task)}. A sequence is {special.start}, the "
-    f"ids of its texts, {special.extract}; {special.delimiter} separates the last text from "
-    "those before it. The tokenizer adds these to a text, or to a text and its `text_pair`. The "
-    f"score is read at {special.extract}; pad behind it, with `pad_token_id`."
-  ]
-  if task.pooling == "per_choice":
-    paragraphs.append(
-      f"Each option is a sequence. Give the positions of {special.extract} as `mc_token_ids`: "
-      "without them this class reads the last position of every row, padding included."
-    )
+def _sequences(sequences: list[str], task: Task, orders: int) -> list[str]:
+  first, *others = sequences
+  paragraphs = [f"Fine-tuned on {task.name}: {_answers(task)}. {first}", *others]
   if orders > 1:
     paragraphs.append(
       "Read the two texts in both orders, and add the logits. A pipeline reads one order alone, "
@@ -196,7 +190,9 @@ def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | N
 
 def _limits(spec: ModelConfig, task: Task | None) -> str:
   context = spec.trunk.context
-  if task is None:
+  if task is None and spec.attention != "causal":
+    limit = f"It reads at most {context} tokens, and writes no text."
+  elif task is None:
     limit = (
       f"It reads at most {context} tokens, and was not tuned to follow instructions. `decode` "
       "keeps the space before the first word, since a pipeline decodes a continuation alone."

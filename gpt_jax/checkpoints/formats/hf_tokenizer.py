@@ -6,7 +6,7 @@ transformers is told to read those it needs (the one it pads with) as ordinary t
 
 import json
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints.formats import openai_json, sentencepiece_json
 from gpt_jax.data.tokenizers.base import METADATA, Tokenizer
@@ -20,28 +20,46 @@ from gpt_jax.files import write_json
 CONFIG = "tokenizer_config.json"
 
 
-def write_tokenizer(folder: str, tokenizer: Tokenizer, context: int, classifies: bool) -> None:
+class Template(NamedTuple):
+  """What stands around one text, and around two.
+
+  Attributes:
+    single, pair: names of special tokens, and "A" and "B" for the texts.
+    types: whether token types tell the second text of a pair from the first.
+  """
+
+  single: tuple[str, ...]
+  pair: tuple[str, ...]
+  types: bool = False
+
+
+GPT_TEMPLATE = Template(("start", "A", "extract"), ("start", "A", "delimiter", "B", "extract"))
+
+
+def write_tokenizer(
+  folder: str, tokenizer: Tokenizer, context: int, template: Template | None
+) -> None:
   """Writes both files, or for a kind of tokenizer without a tokenizer.json one that says so.
 
   Args:
     context: the longest sequence, in tokens.
-    classifies: whether a text, or a pair of them, is to stand between the special tokens of a
-      labeled example; else they are encoded as `tokenizer.encode` does.
+    template: what is to stand around a text, or a pair of them; None: they are encoded as
+      `tokenizer.encode` does.
   """
   # A pipeline that generates decodes the continuation alone.
-  parts = _describe(tokenizer, of_parts=not classifies)
+  parts = _describe(tokenizer, of_parts=template is None)
   if parts is None:
     # Without a class transformers would make up a tokenizer whose ids are all 0.
     absent = {"tokenizer_class": f"NotInTransformers: {tokenizer.kind}, see README.md"}
     write_json(os.path.join(folder, CONFIG), absent)
     return
   content = {"version": "1.0", **parts, "truncation": None, "padding": None}
-  content["post_processor"] = _template(tokenizer) if classifies else None
+  content["post_processor"] = _post_processor(tokenizer, template) if template else None
   with open(os.path.join(folder, METADATA), "w", encoding="utf-8") as file:
     json.dump(content, file, ensure_ascii=False)
   config: dict[str, Any] = {
     "tokenizer_class": "PreTrainedTokenizerFast",
-    # Without it the models would add embeddings of token types, and were trained without them.
+    # Without it GPT's classes would add embeddings of token types, and it was trained without.
     "model_input_names": ["input_ids", "attention_mask"],
     "model_max_length": context,
     "padding_side": "right",
@@ -49,6 +67,8 @@ def write_tokenizer(folder: str, tokenizer: Tokenizer, context: int, classifies:
     "clean_up_tokenization_spaces": False,
     "split_special_tokens": True,
   }
+  if template and template.types:
+    config["model_input_names"].insert(1, "token_type_ids")
   if padding := padding_token(tokenizer):
     config["pad_token"] = padding[0]
   write_json(os.path.join(folder, CONFIG), config)
@@ -56,6 +76,8 @@ def write_tokenizer(folder: str, tokenizer: Tokenizer, context: int, classifies:
 
 def padding_token(tokenizer: Tokenizer) -> tuple[str, int] | None:
   """A piece that no text ends with, and its id, to pad with; None if there is none."""
+  if "pad" in tokenizer.special:
+    return tokenizer.spelling(tokenizer.special["pad"]), tokenizer.special["pad"]
   if isinstance(tokenizer, GPT2Tokenizer):
     if END_OF_TEXT not in tokenizer.pieces:
       return None
@@ -78,25 +100,30 @@ def _describe(tokenizer: Tokenizer, of_parts: bool) -> dict[str, Any] | None:
   return None
 
 
-def _template(tokenizer: Tokenizer) -> dict[str, Any]:
-  """What tasks.formats.GPTFormat puts around one text, and around two."""
-  special = tokenizer.special
-  spelling = {name: tokenizer.spelling(i) for name, i in special.items()}
-
-  def token(name: str) -> dict[str, Any]:
-    return {"SpecialToken": {"id": spelling[name], "type_id": 0}}
-
-  first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in ("A", "B"))
+def _post_processor(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:
+  """The template in the words of tokenizer.json."""
   tokens = {}
-  for name in ("start", "delimiter", "extract"):
-    tokens[spelling[name]] = {
-      "id": spelling[name],
-      "ids": [special[name]],
-      "tokens": [spelling[name]],
-    }
+  for name in dict.fromkeys((*template.single, *template.pair)):
+    if name not in ("A", "B"):
+      spelling, i = tokenizer.spelling(tokenizer.special[name]), tokenizer.special[name]
+      tokens[spelling] = {"id": spelling, "ids": [i], "tokens": [spelling]}
+
+  def parts(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    items = []
+    for n, name in enumerate(names):
+      # The second text and what follows it.
+      of_type = int(template.types and "B" in names[: n + 1])
+      kind, text = "SpecialToken", name
+      if name in ("A", "B"):
+        kind = "Sequence"
+      else:
+        text = tokenizer.spelling(tokenizer.special[name])
+      items.append({kind: {"id": text, "type_id": of_type}})
+    return items
+
   return {
     "type": "TemplateProcessing",
-    "single": [token("start"), first, token("extract")],
-    "pair": [token("start"), first, token("delimiter"), second, token("extract")],
+    "single": parts(template.single),
+    "pair": parts(template.pair),
     "special_tokens": tokens,
   }

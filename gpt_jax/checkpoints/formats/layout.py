@@ -51,12 +51,17 @@ def of_blocks(trunk: TransformerConfig) -> list[Array]:
 
 
 def decoder(meta: dict, format: str) -> ModelConfig:
-  """The model config, if other software has such a model.
-
-  Raises:
-    InputError: the model is not a causal Transformer, or its head reads every token.
-  """
+  """The model config, if other software has such a model. Raises InputError; see other_than_gpt."""
   spec = from_json(meta["model"])
+  if kind := other_than_gpt(spec):
+    raise InputError(
+      f"--format={format}: holds causal Transformers only, this is {kind}; npz can hold it"
+    )
+  return spec
+
+
+def other_than_gpt(spec: ModelConfig) -> str | None:
+  """What a model is that is no causal Transformer, or whose head reads every token; else None."""
   trunk, kind = spec.trunk, None
   if not isinstance(trunk, TransformerConfig):
     kind = f"a {type(trunk).__name__}"
@@ -68,8 +73,4 @@ def decoder(meta: dict, format: str) -> ModelConfig:
     kind = "a model with parts that GPT has not"
   elif spec.head and spec.head.per_token:
     kind = "a model with a head for every token"
-  if kind:
-    raise InputError(
-      f"--format={format}: holds causal Transformers only, this is {kind}; npz can hold it"
-    )
-  return spec
+  return kind

@@ -3,6 +3,7 @@
 test_transformers.py compares with transformers itself.
 """
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -296,14 +297,14 @@ DAMAGE = {
   "no JSON": (writes("config.json", b"{"), "config.json: cannot be read"),
   "no object": (writes("config.json", b"[]"), "config.json: cannot be read"),
   "another architecture": (
-    sets(model_type="bert"),
-    "model_type 'bert': should be one of openai-gpt, gpt2",
+    sets(model_type="mamba"),
+    "model_type 'mamba': should be one of albert, bert, openai-gpt, gpt2, roberta",
   ),
   "a list of architectures": (
     sets(model_type=["gpt2"]),
-    r"model_type \['gpt2'\]: should be one of openai-gpt, gpt2",
+    r"model_type \['gpt2'\]: should be one of albert, ",
   ),
-  "no architecture": (sets(model_type=None), "model_type None: should be one of openai-gpt, gpt2"),
+  "no architecture": (sets(model_type=None), "model_type None: should be one of albert, "),
   "no size": (sets(n_embd=None), "config.json: n_embd is None: should be a number"),
   "a size in words": (sets(n_layer="3"), "config.json: n_layer is '3': should be a number"),
   "another activation": (sets(afn="relu", activation_function="relu"), "is 'relu': only 'gelu"),
@@ -422,16 +423,29 @@ def test_weights_in_several_files(copy):
       hf.load(str(path))
 
 
-@pytest.mark.parametrize(
-  "spec", [ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "causal=False"]
-)
-def test_what_no_folder_holds(tmp_path, make_run, openai_tokenizer, spec):
-  if spec == "causal=False":
-    spec = ModelConfig(
-      TransformerConfig(60, context=16, layers=1, width=24, heads=4), attention="bidirectional"
-    )
+TINY = TransformerConfig(60, context=16, layers=1, width=24, heads=4)
+REFUSED = {
+  "an LSTM": (
+    ModelConfig(LSTMConfig(60, context=16, width=8, units=8)),
+    "holds causal Transformers only, this is a LSTMConfig",
+  ),
+  "BERT's parts": (
+    ModelConfig(dataclasses.replace(TINY, activation="gelu")),
+    "holds causal Transformers only, this is a model with parts that GPT has not",
+  ),
+  "GPT's block": (ModelConfig(TINY, attention="bidirectional"), "which normalize the sum"),
+  "prefix": (
+    ModelConfig(TINY, attention="prefix"),
+    "transformers has no model of prefix attention",
+  ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_no_folder_holds(tmp_path, make_run, openai_tokenizer, kind):
+  spec, reason = REFUSED[kind]
   meta = {"model": to_json(spec)}
-  with pytest.raises(InputError, match="--format=hf: holds causal Transformers only"):
+  with pytest.raises(InputError, match=f"--format=hf: .*{reason}.*; npz can hold it"):
     hf.save(str(tmp_path / "out"), make_run.params_of(spec, 1), meta, 1, openai_tokenizer)
   assert not any(tmp_path.iterdir())
 

@@ -56,7 +56,8 @@ def prose(count):
 
 def written(tokenizer, folder, classifies=False):
   """The package's tokenizer from the folder."""
-  hf_tokenizer.write_tokenizer(str(folder), tokenizer, 64, classifies)
+  template = hf_tokenizer.GPT_TEMPLATE if classifies else None
+  hf_tokenizer.write_tokenizer(str(folder), tokenizer, 64, template)
   return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 

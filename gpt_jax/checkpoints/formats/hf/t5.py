@@ -1,6 +1,6 @@
 """transformers folders of `t5`: T5ForConditionalGeneration, and T5EncoderModel, the encoder alone.
 
-Versions 1.0 and 1.1. hf.py finds the files and calls `load` and `save`.
+Versions 1.0 and 1.1. read.py finds the files and calls `load`, write.py calls `save`.
 """
 
 import os

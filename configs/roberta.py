@@ -1,0 +1,48 @@
+"""RoBERTa (Liu et al. 2019): BERT without token types and sentence pairs, trained longer on larger
+batches, in its two published sizes.
+
+python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR
+python launch/pretrain.py --config=configs/roberta.py:base --data=data/books --workdir=runs/roberta
+
+DIR is the folder of a vocabulary. With the released one of 50,265 ids, base and large have
+124,052,736 and 354,307,072 parameters, without the head. Section 2.4 and table 9: 8192 x 512 tokens
+a step for 500,000 steps, peak rate 6e-4 (large 4e-4) after 24,000 (30,000) steps, then linear to 0,
+no clipping. Hardware of the paper: 1024 V100 GPUs for about a day per 100,000 steps. Expect, by the
+paper, 87.6 and 90.2 % on MNLI's dev set after fine-tuning. Not run by us at these sizes.
+"""
+
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+SIZES = {  # layers, width, heads of 64, peak rate, warm-up
+  "base": (12, 768, 12, 6e-4, 24_000),
+  "large": (24, 1024, 16, 4e-4, 30_000),
+}
+
+
+def get_config(size: str) -> PretrainConfig:
+  if size not in SIZES:
+    raise InputError(f"--config=configs/roberta.py:{size}: the sizes are {', '.join(SIZES)}")
+  layers, width, heads, rate, warmup = SIZES[size]
+  return PretrainConfig(
+    trunk=TransformerConfig(
+      layers=layers,
+      width=width,
+      heads=heads,
+      embedding_norm=True,
+      embedding_dropout_on="sum",
+      activation="gelu",
+    ),
+    objective=Masked(),
+    data=WindowsConfig(batch_size=8192, length=512),
+    optim=OptimConfig(
+      "adamw", rate, "linear", warmup_steps=warmup, clip_norm=0.0, b2=0.98, eps=1e-6
+    ),
+    train=TrainConfig(steps=500_000, evaluate_every=2_500, checkpoint_every=2_500, log_every=100),
+    evaluation_batches=20,
+  )

@@ -1,0 +1,374 @@
+"""What `bert`, `roberta` and `albert` have in common: settings, arrays and heads.
+
+Their Linear has weights [out, in], and three projections for queries, keys and values.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.checkpoints.formats.hf.family import Array, Arrays
+from gpt_jax.checkpoints.formats.hf.labels import label_settings
+from gpt_jax.checkpoints.formats.hf.weights import Weights
+from gpt_jax.checkpoints.formats.hf_tokenizer import Template
+from gpt_jax.data.tokenizers.base import Tokenizer, load_released
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.heads.multi_label import MultiLabelHead
+from gpt_jax.models.heads.regress import RegressHead
+from gpt_jax.models.heads.sentence_pair import SentencePairHead
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.tasks.task import Task
+
+TOKENS, TYPES = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
+SIZES = (
+  "hidden_size",
+  "num_hidden_layers",
+  "num_attention_heads",
+  "intermediate_size",
+  "vocab_size",
+  "max_position_embeddings",
+  "type_vocab_size",
+  "pad_token_id",
+)
+# Their names of what our trunk computes; the first is written.
+ACTIVATIONS = {"gelu": ("gelu",), "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh")}
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderFamily:
+  """A family of bidirectional, post-norm Transformers.
+
+  Attributes:
+    model_type: its name in config.json.
+    classes: prefix of its class names.
+    layer: prefix of a block's arrays, with {} for its number.
+    block: names of a block's parts: query, key, value, the projection after attention, its norm,
+      both maps of the MLP, its norm.
+    pooler: name of the pooler.
+    masked: names of the masked head's map, norm, bias, and of what is tied to the table.
+    pair: name of the sentence-pair head; "": there is none.
+    classifier: names of the maps of a ForSequenceClassification before its last, and of the last.
+    around: see template.
+    format: see family.Family.
+    init: value of TransformerConfig.init.
+    is_like: (model, tokenizer) -> what of it the family has not, or "".
+    head_dropout: name of the setting.
+    shared: whether it has one block, and a map of narrower embeddings.
+    keeps_pooler: whether a pooler in a file was trained by the objective.
+    counts_from_padding: whether positions are counted from the id of the padding token on.
+  """
+
+  model_type: str
+  classes: str
+  layer: str
+  block: tuple[str, ...]
+  pooler: str
+  masked: tuple[str, str, str, str]
+  pair: str
+  classifier: tuple[str, str]
+  around: Template
+  format: dict
+  init: str
+  is_like: Callable[[ModelConfig, Tokenizer], str]
+  head_dropout: str = "classifier_dropout"
+  shared: bool = False
+  keeps_pooler: bool = True
+  counts_from_padding: bool = False
+
+  attention = "bidirectional"
+  ignored = re.compile(r"embeddings\.(position_ids|token_type_ids)|pooler\..*")
+  heads = re.compile(
+    r"(cls|lm_head|predictions|sop_classifier|classifier|qa_outputs|seq_relationship)\..*"
+  )
+
+  @property
+  def prefix(self) -> str:
+    return f"{self.model_type}."
+
+  @property
+  def sizes(self) -> tuple[str, ...]:
+    return (*SIZES, "embedding_size") if self.shared else SIZES
+
+  @property
+  def ties(self) -> dict[str, str]:
+    _, _, bias, decoder = self.masked
+    return {f"{decoder}.weight": TOKENS, f"{decoder}.bias": bias}
+
+  def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
+    return (
+      ("hidden_act", tuple(name for names in ACTIVATIONS.values() for name in names)),
+      ("intermediate_size", (4 * config["hidden_size"],)),
+      ("position_embedding_type", ("absolute",)),
+      ("num_hidden_groups", (1,)),
+      ("inner_group_num", (1,)),
+      ("is_decoder", (False,)),
+      ("add_cross_attention", (False,)),
+      ("tie_word_embeddings", (True,)),
+    )
+
+  def vocabulary(self, folder: str) -> Tokenizer:
+    return load_released(folder)
+
+  # ---------------------------------------------------------------------------------------- Import
+
+  def model(
+    self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
+  ) -> ModelConfig:
+    """Heads and pooler are those in the file."""
+    head = self._labeled_head(config, weights, own)
+    others: list[Any] = []
+    if self.masked[2] in weights.shapes:
+      others.append(MaskedHead())
+    if self.pair and f"{self.pair}.weight" in weights.shapes:
+      others.append(SentencePairHead())
+    if own:  # with the weights of their losses
+      others = [next((x for x in own.heads if type(x) is type(new)), new) for new in others]
+    heads = (*others, head) if head else tuple(others)
+    reads_pooler = head is not None and head.transform == "pooler"
+    has_pooler = f"{self.pooler}.weight" in weights.shapes
+    trunk = self._trunk(config, weights, own)
+    trunk = dataclasses.replace(trunk, pooler=reads_pooler or self.keeps_pooler and has_pooler)
+    return ModelConfig(with_vocabulary(trunk, tokenizer), heads, self.attention)
+
+  def _trunk(self, config: dict, weights: Weights, own: ModelConfig | None) -> TransformerConfig:
+    rate = config.get("hidden_dropout_prob", 0.1)
+    types = config["type_vocab_size"]
+    # A single type is the same for every token; the released RoBERTa's is zero.
+    if types == 1 and TYPES in weights.shapes and not weights.read(TYPES).any():
+      types = 0
+    activation = config.get("hidden_act", "gelu")
+    trunk = TransformerConfig(
+      context=config["max_position_embeddings"] - self._skipped(config),
+      layers=config["num_hidden_layers"],
+      width=config["hidden_size"],
+      heads=config["num_attention_heads"],
+      residual_dropout=rate,
+      embedding_dropout=rate,
+      attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
+      token_types=types,
+      embedding_norm=True,
+      embedding_dropout_on="sum",
+      embedding_width=config["embedding_size"] if self.shared else 0,
+      shared_layers=self.shared,
+      activation=next(ours for ours, theirs in ACTIVATIONS.items() if activation in theirs),
+      norm_epsilon=config.get("layer_norm_eps", 1e-12),
+      init=self.init,
+    )
+    if self.shared and trunk.embedding_width == trunk.width:
+      raise InputError(
+        f"embedding_size is {trunk.width}, as hidden_size: only a smaller one is supported"
+      )
+    if own is None:
+      return trunk
+    kept = {name: getattr(own.trunk, name) for name in ("dtype", "init")}
+    if own.trunk.residual_dropout == rate:  # they have one rate for both
+      kept["embedding_dropout"] = own.trunk.embedding_dropout
+    return dataclasses.replace(trunk, **kept)
+
+  def _skipped(self, config: dict) -> int:
+    """Rows of positions before that of the first token."""
+    return config["pad_token_id"] + 1 if self.counts_from_padding else 0
+
+  def _labeled_head(self, config: dict, weights: Weights, own: ModelConfig | None) -> Any:
+    """The head of a class that says which inputs it expects; of ours, as we saved it."""
+    architecture = (config.get("architectures") or [""])[0]
+    chooses = architecture == f"{self.classes}ForMultipleChoice"
+    if not chooses and architecture != f"{self.classes}ForSequenceClassification":
+      return None
+    name = "classifier" if chooses else self.classifier[1]
+    if f"{name}.weight" not in weights.shapes:
+      raise InputError(f"architectures: {architecture} has an array {name}.weight, the file none")
+    outputs = weights.shapes[f"{name}.weight"][0]
+    if own and own.head and chooses == (own.head.pooling == "per_choice"):
+      if chooses or own.head.num_classes == outputs:
+        return own.head
+    rate = config.get(self.head_dropout)
+    settings: dict[str, Any] = {"dropout": 0.1 if rate is None else rate}
+    if chooses:  # of any number of options
+      return ClassifyHead(2, "per_choice", transform="pooler", **settings)
+    settings["transform"] = "dense" if self.classifier[0] else "pooler"
+    if config.get("problem_type") == "multi_label_classification":
+      return MultiLabelHead(outputs, **settings)
+    return RegressHead(**settings) if outputs == 1 else ClassifyHead(outputs, **settings)
+
+  # ---------------------------------------------------------------------------------------- Arrays
+
+  def rows(self, spec: ModelConfig) -> int:
+    return spec.trunk.vocab_size + spec.trunk.special_tokens
+
+  def arrays(self, spec: ModelConfig, config: dict) -> list[Array]:
+    trunk, rows = spec.trunk, self.rows(spec)
+    d, e, skipped = trunk.width, trunk.table_width, self._skipped(config)
+    table = (trunk.rows, e)
+    arrays = [Array(TOKENS, "trunk/tokens", (rows, e), table, np.s_[:rows])]
+    positions = (trunk.context, e)
+    stored = (trunk.context + skipped, e)
+    name = "embeddings.position_embeddings.weight"
+    arrays.append(Array(name, "trunk/positions", stored, positions, skipped=skipped))
+    if trunk.token_types:
+      shape = (trunk.token_types, e)
+      arrays.append(Array(TYPES, "trunk/types", shape, shape))
+    else:
+      arrays.append(Array(TYPES, "", (1, e), ()))
+    arrays += norm("embeddings.LayerNorm", "trunk/embedding_norm", e)
+    if self.shared:
+      arrays += dense("encoder.embedding_hidden_mapping_in", "trunk/embedding_map", e, d)
+    for i in range(trunk.blocks):
+      arrays += self._block(trunk, i)
+    if trunk.pooler:
+      arrays += dense(self.pooler, "trunk/pooler", d, d)
+    return arrays + self._heads(spec, rows)
+
+  def _block(self, trunk: TransformerConfig, i: int) -> list[Array]:
+    d, h = trunk.width, trunk.heads
+    *qkv, out, attention_norm, mlp_in, mlp_out, mlp_norm = (
+      self.layer.format(i) + name for name in self.block
+    )
+    ours, k = f"trunk/block_{i}", d // h
+    kernel, bias = f"{ours}/attention/qkv/kernel", f"{ours}/attention/qkv/bias"
+    arrays = []
+    for n, name in enumerate(qkv):
+      whole = (d, 3, h, k)
+      part = np.s_[:, n]
+      arrays.append(Array(f"{name}.weight", kernel, (d, d), whole, part, transposed=True))
+      arrays.append(Array(f"{name}.bias", bias, (d,), (3, h, k), np.s_[n]))
+    return [
+      *arrays,
+      Array(f"{out}.weight", f"{ours}/attention/out/kernel", (d, d), (h, k, d), transposed=True),
+      Array(f"{out}.bias", f"{ours}/attention/out/bias", (d,), (d,)),
+      *norm(attention_norm, f"{ours}/attention_norm", d),
+      *dense(mlp_in, f"{ours}/mlp/in", d, 4 * d),
+      *dense(mlp_out, f"{ours}/mlp/out", 4 * d, d),
+      *norm(mlp_norm, f"{ours}/mlp_norm", d),
+    ]
+
+  def _heads(self, spec: ModelConfig, rows: int) -> list[Array]:
+    d, e = spec.trunk.width, spec.trunk.table_width
+    arrays = []
+    for head in spec.heads:
+      if isinstance(head, MaskedHead):
+        transform, head_norm, bias, _ = self.masked
+        arrays += dense(transform, "masked/transform", d, e)
+        arrays += norm(head_norm, "masked/norm", e)
+        arrays.append(Array(bias, "masked/bias", (rows,), (spec.trunk.rows,), np.s_[:rows]))
+      elif isinstance(head, SentencePairHead):
+        arrays += dense(self.pair, "sentence_pair", d, 2)
+      elif head.pooling == "per_choice":
+        arrays += dense("classifier", "head", d, 1)
+      else:
+        first, last = self.classifier
+        arrays += dense(first, "head/dense", d, d) if first else []
+        arrays += dense(last, "head", d, head.num_classes)
+    return arrays
+
+  # ---------------------------------------------------------------------------------------- Export
+
+  def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
+    trunk, holds = spec.trunk, "of bidirectional models it holds BERT, RoBERTa and ALBERT"
+    if not isinstance(trunk, TransformerConfig):
+      return f"{holds}, this is a {type(trunk).__name__}"
+    if trunk.attention_bias is not None or not trunk.learned_positions or trunk.norm == "pre":
+      return f"{holds}, which are post-norm and have learned positions"
+    if not trunk.embedding_norm:
+      return f"{holds}, which normalize the sum of the embeddings"
+    head = spec.head
+    if head and head.per_token:
+      return "it has no model with a head for every token"
+    if head and head.pooling == "mean":
+      return "transformers reads no mean of the tokens, as this head does"
+    if head and meta.get("sequence_format", self.format) != self.format:
+      name = meta["sequence_format"].get("type")
+      return f"{self.classes}'s head reads the first token, and this model's sequences are {name}"
+    if head:
+      wanted = "dense" if self.classifier[0] and head.pooling == "sum" else "pooler"
+      if head.transform != wanted:
+        return f"{self.classes}'s head has transform={wanted}, this one's is {head.transform}"
+    return self.is_like(spec, tokenizer)
+
+  def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
+    del arrays, spec, orders  # their heads have all that ours have
+    return {}
+
+  def config(self, spec: ModelConfig, tokenizer: Tokenizer, task: Task | None) -> dict[str, Any]:
+    trunk, head, special = spec.trunk, spec.head, tokenizer.special
+    config: dict[str, Any] = {
+      "architectures": [self.classes + self._suffix(spec)],
+      "model_type": self.model_type,
+      "vocab_size": self.rows(spec),
+      "hidden_size": trunk.width,
+      "num_hidden_layers": trunk.layers,
+      "num_attention_heads": trunk.heads,
+      "intermediate_size": 4 * trunk.width,
+      "hidden_act": ACTIVATIONS[trunk.activation][0],
+      "hidden_dropout_prob": trunk.residual_dropout,
+      "attention_probs_dropout_prob": trunk.attention_dropout,
+      "type_vocab_size": trunk.token_types or 1,
+      "layer_norm_eps": trunk.norm_epsilon,
+      "initializer_range": 0.02,
+      "tie_word_embeddings": True,
+      "pad_token_id": special["pad"] if "pad" in special else 0,
+      "bos_token_id": special["cls"] if "cls" in special else None,
+      "eos_token_id": special["sep"] if "sep" in special else None,
+    }
+    config["max_position_embeddings"] = trunk.context + self._skipped(config)
+    if self.shared:
+      config |= {"embedding_size": trunk.table_width, "num_hidden_groups": 1, "inner_group_num": 1}
+    if head:
+      config[self.head_dropout] = head.dropout
+    if head and head.pooling == "sum":
+      config |= label_settings(head, task)
+    return config
+
+  def _suffix(self, spec: ModelConfig) -> str:
+    if spec.head:
+      return (
+        "ForMultipleChoice" if spec.head.pooling == "per_choice" else "ForSequenceClassification"
+      )
+    scopes = [head.scope for head in spec.heads]
+    if "sentence_pair" in scopes:
+      return "ForPreTraining"
+    return "ForMaskedLM" if "masked" in scopes else "Model"
+
+  def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:
+    names = {*self.around.single, *self.around.pair} - {"A", "B"}
+    if not names <= {*tokenizer.special}:
+      return None
+    return self.around._replace(types=spec.trunk.token_types > 1)
+
+  def describe(self, spec: ModelConfig, tokenizer: Tokenizer) -> list[str]:
+    template = self.template(spec, tokenizer)
+    if template is None:
+      return ["The score is read at the first token of a sequence."]
+    single, pair = (
+      " ".join(n if n in ("A", "B") else tokenizer.spelling(tokenizer.special[n]) for n in names)
+      for names in (template.single, template.pair)
+    )
+    types = " Its token types tell the two texts apart." if template.types else ""
+    return [
+      f"A text A is written as `{single}`, two texts as `{pair}`; the tokenizer does so.{types} "
+      "The score is read at the first token; pad behind the last, with an `attention_mask`."
+    ]
+
+
+def dense(theirs: str, ours: str, inputs: int, outputs: int) -> list[Array]:
+  """A Linear and our Projection."""
+  kernel = (inputs, outputs)
+  return [
+    Array(f"{theirs}.weight", f"{ours}/kernel", kernel[::-1], kernel, transposed=True),
+    Array(f"{theirs}.bias", f"{ours}/bias", (outputs,), (outputs,)),
+  ]
+
+
+def norm(theirs: str, ours: str, width: int) -> list[Array]:
+  """A LayerNorm."""
+  return [
+    Array(f"{theirs}.weight", f"{ours}/scale", (width,), (width,)),
+    Array(f"{theirs}.bias", f"{ours}/bias", (width,), (width,)),
+  ]

@@ -1,0 +1,182 @@
+"""What a family of transformers' models is, and how its arrays become ours."""
+
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gpt_jax.checkpoints.formats.hf.weights import Weights
+from gpt_jax.checkpoints.formats.hf_tokenizer import Template
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.tasks.task import Task
+
+Arrays = dict[str, np.ndarray]
+
+
+class Array(NamedTuple):
+  """An array in both layouts.
+
+  Attributes:
+    theirs: transformers' name; "": they have none, and ours is zero.
+    ours: path in our parameters; "": we have none, and theirs is zero.
+    shape: theirs.
+    our_shape: ours, whole.
+    part: index of the part of ours that theirs holds; elements are in the same order.
+    transposed: a Linear's weight is [out, in], our kernels [in, out].
+    skipped: the first rows of theirs, which we have not; zero when written.
+  """
+
+  theirs: str
+  ours: str
+  shape: tuple[int, ...]
+  our_shape: tuple[int, ...]
+  part: Any = ()
+  transposed: bool = False
+  skipped: int = 0
+
+
+class Family(Protocol):
+  """An architecture of transformers."""
+
+  @property
+  def model_type(self) -> str:
+    """Its name in config.json."""
+    ...
+
+  @property
+  def prefix(self) -> str:
+    """Of the trunk's arrays in a model with a head."""
+    ...
+
+  @property
+  def attention(self) -> str:
+    """See ModelConfig."""
+    ...
+
+  @property
+  def format(self) -> dict | None:
+    """JSON config of the Format of labeled examples; None: GPT's."""
+    ...
+
+  @property
+  def sizes(self) -> tuple[str, ...]:
+    """Settings of config.json that have to be numbers."""
+    ...
+
+  @property
+  def ties(self) -> dict[str, str]:
+    """Name -> another name of the same array, of which a file has either or both."""
+    ...
+
+  @property
+  def ignored(self) -> re.Pattern[str]:
+    """Names of arrays that nothing reads."""
+    ...
+
+  @property
+  def heads(self) -> re.Pattern[str]:
+    """Names of arrays of heads, which are left out with a warning where the model has none."""
+    ...
+
+  def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
+    """Settings of config.json, with the values that our trunk has; the first is the default."""
+    ...
+
+  def vocabulary(self, folder: str) -> Tokenizer:
+    """The vocabulary as transformers or the authors of the model saved it. Raises InputError."""
+    ...
+
+  def model(
+    self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
+  ) -> ModelConfig:
+    """The model in a folder; `own` is what our entry in config.json says of it."""
+    ...
+
+  def rows(self, spec: ModelConfig) -> int:
+    """Rows of the embedding table that a folder holds."""
+    ...
+
+  def arrays(self, spec: ModelConfig, config: dict) -> list[Array]:
+    """All arrays of a folder with this config.json."""
+    ...
+
+  def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
+    """Why a folder of this family cannot hold a model; "" if it can."""
+    ...
+
+  def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
+    """Changes what the classes of transformers have no place for; the arrays as they were."""
+    ...
+
+  def config(self, spec: ModelConfig, tokenizer: Tokenizer, task: Task | None) -> dict[str, Any]:
+    """The config.json of a folder."""
+    ...
+
+  def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:
+    """What the tokenizer puts around texts; None: nothing."""
+    ...
+
+  def describe(self, spec: ModelConfig, tokenizer: Tokenizer) -> list[str]:
+    """Paragraphs of the model card on how a labeled example is written."""
+    ...
+
+
+def families() -> list[Family]:
+  """All families, by the order of their files."""
+  folder = sys.modules[__package__].__path__
+  names = sorted(module.name for module in pkgutil.iter_modules(folder))
+  modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
+  return [family for module in modules for family in getattr(module, "FAMILIES", ())]
+
+
+def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> Family:
+  """The family that a model can be written as. Raises InputError, with the reason, if none."""
+  candidates = [family for family in families() if family.attention == spec.attention]
+  reasons = []
+  for family in candidates:
+    reason = family.declines(spec, meta, tokenizer)
+    if not reason:
+      return family
+    reasons.append(reason)
+  reason = reasons[0] if reasons else f"transformers has no model of {spec.attention} attention"
+  raise InputError(f"--format=hf: {reason}; npz can hold it")
+
+
+def to_ours(layout: Iterable[Array], weights: Weights) -> Arrays:
+  """Our arrays, of those of an open file."""
+  arrays: Arrays = {}
+  for array in layout:
+    if not array.ours:
+      continue
+    if array.ours not in arrays:
+      arrays[array.ours] = np.zeros(array.our_shape, np.float32)
+    if array.theirs:
+      part = arrays[array.ours][array.part]
+      values = weights.read(array.theirs)[array.skipped :]
+      values = values.T if array.transposed else values
+      arrays[array.ours][array.part] = values.reshape(part.shape)
+  return arrays
+
+
+def to_theirs(layout: Iterable[Array], arrays: Arrays, prefix: str, heads: re.Pattern) -> Arrays:
+  """Their arrays by their full names."""
+  tensors = {}
+  for array in layout:
+    if not array.theirs:
+      continue
+    values = np.zeros(array.shape, np.float32)
+    if array.ours:
+      rows, *others = array.shape
+      shape = (rows - array.skipped, *others)
+      part = arrays[array.ours][array.part]
+      part = part.reshape(shape[::-1]).T if array.transposed else part.reshape(shape)
+      values = np.concatenate([values[: array.skipped], part]) if array.skipped else part
+    name = array.theirs if heads.fullmatch(array.theirs) else prefix + array.theirs
+    tensors[name] = np.ascontiguousarray(values)
+  return tensors

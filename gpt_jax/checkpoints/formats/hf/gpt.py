@@ -1,0 +1,247 @@
+"""`openai-gpt` and `gpt2`. Kernels of their Conv1D are [in, out], as ours; only the classification
+heads, which are Linear, are transposed.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.checkpoints.formats import layout
+from gpt_jax.checkpoints.formats.folder import read_object
+from gpt_jax.checkpoints.formats.hf.family import Array, Arrays
+from gpt_jax.checkpoints.formats.hf.labels import label_settings
+from gpt_jax.checkpoints.formats.hf.weights import Weights
+from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template, padding_token
+from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, load_released
+from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, is_release
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTFamily:
+  """One of the two.
+
+  Attributes:
+    model_type: its name in config.json.
+    classes: prefix of its class names.
+    norm: value of TransformerConfig.norm.
+    tokens, positions: names of the embeddings.
+    activation: name of the setting, and the values that mean tanh-GELU.
+  """
+
+  model_type: str
+  classes: str
+  norm: str
+  tokens: str
+  positions: str
+  activation: tuple[str, tuple[str, ...]]
+
+  prefix = "transformer."
+  attention = "causal"
+  format = None
+  sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+  ignored = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)|position_ids")
+  heads = re.compile(r"(score|multiple_choice_head)\..*")
+
+  @property
+  def ties(self) -> dict[str, str]:
+    return {"lm_head.weight": self.tokens}
+
+  def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
+    return (
+      self.activation,
+      ("layer_norm_epsilon", (1e-5,)),
+      ("n_ctx", (config["n_positions"],)),
+      ("n_inner", (None, 4 * config["n_embd"])),
+      ("scale_attn_weights", (True,)),
+      ("scale_attn_by_inverse_layer_idx", (False,)),
+      ("reorder_and_upcast_attn", (False,)),
+      ("add_cross_attention", (False,)),
+      ("tie_word_embeddings", (True,)),
+    )
+
+  def vocabulary(self, folder: str) -> Tokenizer:
+    single_file = os.path.join(folder, "tokenizer.json")
+    if is_release(folder):
+      return load_released(folder)
+    if not os.path.isfile(single_file):
+      names = " and ".join(FILES[-1])
+      raise InputError(f"{folder}: no vocabulary here; {names} belong beside the weights")
+    with tempfile.TemporaryDirectory() as temporary:
+      try:
+        model = read_object(single_file, LARGEST_FILE)["model"]
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        contents = json.dumps(model["vocab"]), "\n".join(["#version: 0.2", *merges, ""])
+        for name, content in zip(FILES[-1], contents, strict=True):
+          with open(os.path.join(temporary, name), "w", encoding="utf-8") as file:
+            file.write(content)
+        return load_released(temporary)
+      except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).replace(temporary + os.sep, "")
+        raise InputError(f"{single_file}: not GPT-1's or GPT-2's vocabulary ({reason})") from error
+
+  def model(
+    self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
+  ) -> ModelConfig:
+    """The head is that of our own folders; others do not say which inputs theirs expects."""
+    del weights
+    names = {
+      "context": "n_positions",
+      "layers": "n_layer",
+      "width": "n_embd",
+      "heads": "n_head",
+      "residual_dropout": "resid_pdrop",
+      "attention_dropout": "attn_pdrop",
+      "embedding_dropout": "embd_pdrop",
+    }
+    settings = {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
+    spec = own or ModelConfig(TransformerConfig())
+    trunk = TransformerConfig(
+      tokenizer.vocab_size, norm=self.norm, dtype=spec.trunk.dtype, **settings
+    )
+    return dataclasses.replace(spec, trunk=trunk)
+
+  def rows(self, spec: ModelConfig) -> int:
+    return spec.num_tokens
+
+  def arrays(self, spec: ModelConfig, config: dict) -> list[Array]:
+    del config
+    d, trunk, head, rows = spec.trunk.width, spec.trunk, spec.head, self.rows(spec)
+    positions = (trunk.context, d)
+    arrays = [
+      Array(self.tokens, "tokens", (rows, d), (trunk.rows, d), np.s_[:rows]),
+      Array(self.positions, "positions", positions, positions),
+      *(Array(*array) for array in layout.of_blocks(trunk)),
+    ]
+    if trunk.norm == "pre":
+      arrays.append(Array("ln_f.weight", "last_norm/scale", (d,), (d,)))
+      arrays.append(Array("ln_f.bias", "last_norm/bias", (d,), (d,)))
+    arrays = [array._replace(ours=f"trunk/{array.ours}") for array in arrays]
+    if head and head.pooling == "per_choice":
+      name = "multiple_choice_head.summary"
+      arrays.append(Array(f"{name}.weight", "head/kernel", (1, d), (d, 1), transposed=True))
+      arrays.append(Array(f"{name}.bias", "head/bias", (1,), (1,)))
+    elif head:
+      k = head.num_classes
+      arrays.append(Array("score.weight", "head/kernel", (k, d), (d, k), transposed=True))
+      arrays.append(Array("", "head/bias", (), (k,)))  # see fold
+    return arrays
+
+  def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
+    del meta, tokenizer
+    if kind := layout.other_than_gpt(spec):
+      return f"holds causal Transformers only, this is {kind}"
+    if spec.head and spec.head.pooling == "mean":
+      return "transformers reads no mean of the tokens, as this head does"
+    if spec.head and spec.head.transform != "none":
+      return f"transformers' GPT has no head with transform={spec.head.transform}"
+    return "" if spec.trunk.norm == self.norm else f"{self.model_type} is {self.norm}-norm"
+
+  def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
+    """Folds the head's bias, for which the class has no place, into the bias of the norm before it.
+
+    The change is the smallest possible.
+
+    Args:
+      orders: sequences per example whose scores are added; each gets its share of the bias.
+
+    Returns:
+      The arrays as they were, by name; none if the bias is zero.
+    """
+    if not spec.head or spec.head.pooling != "sum":
+      return {}
+    norm = "trunk/last_norm/bias"
+    if self.norm == "post":
+      norm = f"trunk/block_{spec.trunk.layers - 1}/mlp_norm/bias"
+    before = {name: arrays[name] for name in ("head/bias", norm)}
+    kernel, bias = arrays["head/kernel"].astype(np.float64), arrays["head/bias"] / orders
+    if not bias.any():
+      return {}
+    change = np.linalg.lstsq(kernel.T, bias, rcond=None)[0]
+    arrays[norm] = (arrays[norm] + change).astype(np.float32)
+    error = np.abs((arrays[norm] - before[norm]) @ kernel - bias)
+    if (error > 1e-5 * np.maximum(1, np.abs(bias))).any():
+      raise InputError(
+        "--format=hf: cannot hold this head's bias, since its kernel has not full rank; npz can"
+      )
+    return before
+
+  def config(self, spec: ModelConfig, tokenizer: Tokenizer, task: Task | None) -> dict[str, Any]:
+    trunk, head = spec.trunk, spec.head
+    suffix = "LMHeadModel"
+    if head:
+      suffix = "DoubleHeadsModel" if head.pooling == "per_choice" else "ForSequenceClassification"
+    pieces = getattr(tokenizer, "pieces", ())
+    end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
+    padding = padding_token(tokenizer)
+    config = {
+      "architectures": [self.classes + suffix],
+      "model_type": self.model_type,
+      "vocab_size": self.rows(spec),
+      "n_positions": trunk.context,
+      "n_ctx": trunk.context,
+      "n_embd": trunk.width,
+      "n_layer": trunk.layers,
+      "n_head": trunk.heads,
+      self.activation[0]: self.activation[1][0],
+      "layer_norm_epsilon": 1e-5,
+      "resid_pdrop": trunk.residual_dropout,
+      "attn_pdrop": trunk.attention_dropout,
+      "embd_pdrop": trunk.embedding_dropout,
+      "initializer_range": 0.02,
+      "tie_word_embeddings": True,
+      "bos_token_id": end,
+      "eos_token_id": end,
+    }
+    if head and head.pooling == "sum":
+      config |= label_settings(head, task)
+      # The class refuses batches without it, and reads the last token that is another.
+      config["pad_token_id"] = padding[1] if padding else 0
+    return config
+
+  def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:
+    del tokenizer
+    return GPT_TEMPLATE if spec.head else None
+
+  def describe(self, spec: ModelConfig, tokenizer: Tokenizer) -> list[str]:
+    special = tokenizer.special
+    paragraphs = [
+      f"A sequence is {special.start}, the "
+      f"ids of its texts, {special.extract}; {special.delimiter} separates the last text from "
+      "those before it. The tokenizer adds these to a text, or to a text and its `text_pair`. The "
+      f"score is read at {special.extract}; pad behind it, with `pad_token_id`."
+    ]
+    if spec.head.pooling == "per_choice":
+      paragraphs.append(
+        f"Each option is a sequence. Give the positions of {special.extract} as `mc_token_ids`: "
+        "without them this class reads the last position of every row, padding included."
+      )
+    return paragraphs
+
+
+FAMILIES = (
+  GPTFamily(
+    "openai-gpt",
+    "OpenAIGPT",
+    "post",
+    "tokens_embed.weight",
+    "positions_embed.weight",
+    ("afn", ("gelu", "gelu_new")),
+  ),
+  GPTFamily(
+    "gpt2",
+    "GPT2",
+    "pre",
+    "wte.weight",
+    "wpe.weight",
+    ("activation_function", ("gelu_new", "gelu_pytorch_tanh")),
+  ),
+)

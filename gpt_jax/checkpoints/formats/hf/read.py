@@ -1,0 +1,144 @@
+"""Reading a transformers folder."""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+from gpt_jax.checkpoints.formats.folder import (
+  SUMS,
+  check_finite,
+  check_meta,
+  check_sums,
+  read_object,
+)
+from gpt_jax.checkpoints.formats.hf import t5
+from gpt_jax.checkpoints.formats.hf.family import Arrays, Family, families, to_ours
+from gpt_jax.checkpoints.formats.hf.vocabulary import read_vocabulary
+from gpt_jax.checkpoints.formats.hf.weights import Weights, check_arrays, find, open_weights
+from gpt_jax.config import from_json, to_json
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+
+
+def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
+  """Reads a folder, or the weights file in it.
+
+  A head that does not say which inputs it expects is left out with a warning: GPT's, but for
+  folders that `save` wrote. Rows missing from the embedding table are zero; fine-tuning initializes
+  those it needs.
+
+  Returns:
+    params as float32 NumPy arrays, meta, step, tokenizer.
+
+  Raises:
+    InputError: unknown architecture or setting; an array that is missing, unknown or of another
+      shape; another vocabulary; a damaged file. Nothing is unpickled except by
+      torch.load(weights_only=True).
+  """
+  folder, weights_path = find(path)
+  if os.path.exists(os.path.join(folder, SUMS)):
+    try:
+      check_sums(folder)
+    except (OSError, ValueError) as error:
+      raise InputError(
+        f"{folder}: {error}; if other software has changed the folder on purpose, remove its {SUMS}"
+      ) from error
+  if t5.detect(folder):
+    return t5.load(folder, open_weights(weights_path, prefix="", ties={}))
+  config, family = _read_config(os.path.join(folder, "config.json"))
+  tokenizer = read_vocabulary(folder, family)
+  weights = open_weights(weights_path, family.prefix, family.ties)
+  meta, spec = _model_of(folder, config, family, weights, tokenizer)
+  if config["vocab_size"] != family.rows(spec):
+    raise InputError(
+      f"{folder}/config.json: vocab_size is {config['vocab_size']:,}, and the vocabulary has "
+      f"{tokenizer.vocab_size:,}"
+    )
+  layout = family.arrays(spec, config)
+  shapes = {array.theirs: array.shape for array in layout if array.theirs}
+  check_arrays(weights, shapes, family.model_type, family.ignored, family.heads)
+  arrays = to_ours(layout, weights)
+  try:
+    check_finite(arrays)
+    check_meta(meta, meta["step"])
+  except ValueError as error:
+    raise InputError(f"{folder}: {error}; export or copy the model again") from error
+  _unfold(arrays, weights, meta)
+  return unflatten_dict(arrays, sep="/"), meta, meta.pop("step"), tokenizer
+
+
+def _read_config(path: str) -> tuple[dict, Family]:
+  """config.json and its family. Raises InputError if the Transformer trunk has no such model."""
+  try:
+    config = read_object(path)
+  except FileNotFoundError as error:
+    raise InputError(f"{path}: missing; it says which architecture the weights are of") from error
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error})") from error
+  known = families()
+  model_type = config.get("model_type")
+  family = next((family for family in known if family.model_type == model_type), None)
+  if family is None:
+    names = ", ".join(family.model_type for family in known)
+    raise InputError(f"{path}: model_type {model_type!r}: should be one of {names}")
+  for name in family.sizes:
+    if type(config.get(name)) is not int:
+      raise InputError(f"{path}: {name} is {config.get(name)!r}: should be a number")
+  for name, values in family.supported(config):
+    if config.get(name, values[0]) not in values:
+      allowed = " or ".join(map(repr, values))
+      raise InputError(f"{path}: {name} is {config[name]!r}: only {allowed} is supported")
+  return config, family
+
+
+def _model_of(
+  folder: str, config: dict, family: Family, weights: Weights, tokenizer: Tokenizer
+) -> tuple[dict, ModelConfig]:
+  """meta and model config.
+
+  Their settings decide, and our entry adds the rest: transformers may have changed the folder and
+  saved it again.
+  """
+  entry: Any = config.get("gpt_jax")
+  entry = entry if isinstance(entry, dict) else {}
+  meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **entry}
+  own = None
+  if "model" in meta:
+    try:
+      own = from_json(meta["model"])
+    except InputError as error:
+      raise InputError(f"{folder}/config.json: gpt_jax.model: {error}") from error
+    if not isinstance(own, ModelConfig) or not isinstance(own.trunk, TransformerConfig):
+      raise InputError(
+        f"{folder}/config.json: gpt_jax.model is no Transformer; export the model again"
+      )
+  try:
+    spec = family.model(config, weights, tokenizer, own)
+  except InputError as error:
+    raise InputError(f"{folder}/config.json: {error}") from error
+  if family.format and not entry:
+    meta["sequence_format"] = family.format
+  meta["model"] = to_json(spec)
+  return meta, spec
+
+
+def _unfold(arrays: Arrays, weights: Weights, meta: dict) -> None:
+  """Restores the arrays that `save` changed, and the temperature, from the notes in the file.
+
+  They are in this file and not in config.json: software that trains the weights on drops them.
+  """
+  try:
+    notes = json.loads(weights.notes.get("gpt_jax", "{}"))
+    if "temperature" in notes:
+      meta["temperature"] = float(notes.pop("temperature"))
+    for name, values in notes.items():
+      arrays[name] = np.array(values, np.float32).reshape(arrays[name].shape)
+  except (ValueError, TypeError, KeyError, AttributeError) as error:
+    raise InputError(
+      f"{weights.path}: the note gpt_jax in it is damaged ({error}); export the model again"
+    ) from error

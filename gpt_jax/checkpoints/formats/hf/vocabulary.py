@@ -1,0 +1,27 @@
+"""The vocabulary of a transformers folder, in and out."""
+
+import os
+
+from gpt_jax.checkpoints.formats.folder import TOKENIZER
+from gpt_jax.checkpoints.formats.hf.family import Family
+from gpt_jax.checkpoints.formats.hf_tokenizer import Template, write_tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.tokenizers.openai_files import FILES, MergesTokenizer
+
+
+def read_vocabulary(folder: str, family: Family) -> Tokenizer:
+  """Our vocabulary if there is one, since it names the word splitter; else that of transformers."""
+  own = os.path.join(folder, TOKENIZER)
+  return load_tokenizer(own) if os.path.isdir(own) else family.vocabulary(folder)
+
+
+def write_vocabulary(
+  folder: str, tokenizer: Tokenizer, context: int, template: Template | None
+) -> None:
+  """Our vocabulary, and that of transformers."""
+  tokenizer.save(os.path.join(folder, TOKENIZER))
+  write_tokenizer(folder, tokenizer, context, template)
+  if isinstance(tokenizer, MergesTokenizer):
+    for name, content in zip(FILES[-1], tokenizer.files.values(), strict=True):
+      with open(os.path.join(folder, name), "wb") as file:
+        file.write(content)

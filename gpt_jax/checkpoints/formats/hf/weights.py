@@ -1,0 +1,163 @@
+"""The weights file of a transformers folder."""
+
+import importlib
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.checkpoints.formats import safetensors
+from gpt_jax.errors import InputError
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+SHARDED = tuple(f"{name}.index.json" for name in WEIGHTS)
+# As TensorFlow called them, which old files keep.
+_OLD_NAMES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))
+
+
+class Weights(NamedTuple):
+  """An open weights file; names are without the family's prefix.
+
+  Attributes:
+    read: name -> float32 array.
+    notes: metadata of the file.
+  """
+
+  path: str
+  shapes: dict[str, tuple[int, ...]]
+  read: Callable[[str], np.ndarray]
+  notes: dict[str, str]
+
+
+def detect(path: str) -> bool:
+  """Whether path is a folder with such a file, or the file."""
+  if os.path.isfile(path):
+    return path.endswith((".safetensors", ".bin")) and not safetensors.detect(path)
+  return any(os.path.isfile(os.path.join(path, name)) for name in (*WEIGHTS, *SHARDED))
+
+
+def find(path: str) -> tuple[str, str]:
+  """The folder, and the weights file in it."""
+  if os.path.basename(path) in SHARDED:
+    path = os.path.dirname(path) or "."
+  if os.path.isfile(path):
+    return os.path.dirname(path) or ".", path
+  names = [name for name in (*WEIGHTS, *SHARDED) if os.path.isfile(os.path.join(path, name))]
+  if not names:
+    raise InputError(
+      f"{path}: no {' or '.join(WEIGHTS)} here; give a folder that transformers' save_pretrained "
+      "wrote"
+    )
+  if names[0] in SHARDED:
+    raise InputError(
+      f"{path}: weights in several files; save_pretrained(DIR, max_shard_size='100GB') writes one"
+    )
+  return path, os.path.join(path, names[0])
+
+
+def open_weights(path: str, prefix: str, ties: dict[str, str]) -> Weights:
+  """Opens the file; of tied names, one that the file lacks stands for the other.
+
+  Raises:
+    InputError: it cannot be read, or holds two tied arrays that differ.
+  """
+  weights = (_open_torch if path.endswith(".bin") else _open_safetensors)(path, prefix)
+  names = {name: name for name in weights.shapes}
+  for other, name in ties.items():
+    if other in names and name in names:
+      if not np.array_equal(weights.read(other), weights.read(name)):
+        raise InputError(f"{path}: {other} is not {name}: the output is not tied to the input")
+    elif other in names:
+      names[name] = other
+    names.pop(other, None)
+  shapes = {name: weights.shapes[stored] for name, stored in names.items()}
+  return weights._replace(shapes=shapes, read=lambda name: weights.read(names[name]))
+
+
+def check_arrays(
+  weights: Weights,
+  expected: dict[str, tuple[int, ...]],
+  model_type: str,
+  ignored: re.Pattern[str],
+  heads: re.Pattern[str],
+) -> None:
+  """Raises InputError at a missing, unknown or misshapen array; warns of a head left out."""
+  for name, wanted in expected.items():
+    shape = weights.shapes.get(name)
+    if shape is None:
+      raise InputError(f"{weights.path}: holds no {name}, which {model_type} has")
+    if shape != wanted:
+      raise InputError(
+        f"{weights.path}: {name} has the shape {list(shape)}: should be {list(wanted)}"
+      )
+  extra = sorted(weights.shapes.keys() - expected.keys())
+  left_out = [name for name in extra if heads.fullmatch(name) and not ignored.fullmatch(name)]
+  for name in extra:
+    if name not in left_out and not ignored.fullmatch(name):
+      raise InputError(f"{weights.path}: holds {name}, which no {model_type} has")
+  if left_out:
+    warnings.warn(
+      f"{weights.path}: {left_out[0]} is left out: only folders that we exported say what it reads",
+      stacklevel=4,
+    )
+
+
+def _names(names: Iterable[str], prefix: str) -> dict[str, str]:
+  """Name without the prefix, as now written -> name in the file."""
+  result = {}
+  for name in names:
+    short = name.removeprefix(prefix)
+    for old, new in _OLD_NAMES:
+      short = old.sub(new, short)
+    result[short] = name
+  return result
+
+
+def _open_safetensors(path: str, prefix: str) -> Weights:
+  library = safetensors.library()
+  try:
+    file = library.safe_open(path, framework="np")
+    names = _names(file.keys(), prefix)
+    slices = {name: (stored, file.get_slice(stored)) for name, stored in names.items()}
+  except (OSError, library.SafetensorError) as error:
+    raise InputError(f"{path}: not a safetensors file ({error}); copy it again") from error
+
+  def read(name: str) -> np.ndarray:
+    full_name, part = slices[name]
+    if part.get_dtype() not in ("F32", "F16", "BF16"):
+      raise InputError(f"{path}: {full_name} is {part.get_dtype()}: should be F32, F16 or BF16")
+    return np.asarray(file.get_tensor(full_name), np.float32)
+
+  shapes = {name: tuple(part.get_shape()) for name, (_, part) in slices.items()}
+  return Weights(path, shapes, read, file.metadata() or {})
+
+
+def _open_torch(path: str, prefix: str) -> Weights:
+  try:
+    torch = importlib.import_module("torch")
+  except ImportError as error:
+    raise InputError(
+      f"{path}: is read by torch, which is not installed; a model.safetensors needs none"
+    ) from error
+  try:
+    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    names = _names(tensors, prefix)
+    shapes = {name: tuple(tensors[names[name]].shape) for name in names}
+  except Exception as error:  # a damaged or foreign pickle can raise anything
+    reason = str(error).partition("\n")[0].partition(". ")[0]
+    raise InputError(
+      f"{path}: torch.load(weights_only=True) refuses it ({type(error).__name__}: {reason})"
+    ) from error
+
+  def read(name: str) -> np.ndarray:
+    tensor = tensors[names[name]]
+    if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+      raise InputError(
+        f"{path}: {names[name]} is {tensor.dtype}: should be float32, float16 or bfloat16"
+      )
+    return tensor.detach().to(torch.float32).numpy()  # a saved Parameter requires a gradient
+
+  return Weights(path, shapes, read, {})

@@ -1,0 +1,85 @@
+"""Writing a transformers folder."""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from gpt_jax.checkpoints.formats import safetensors
+from gpt_jax.checkpoints.formats.folder import write_sums
+from gpt_jax.checkpoints.formats.hf import t5
+from gpt_jax.checkpoints.formats.hf.family import Arrays, find_family, to_theirs
+from gpt_jax.checkpoints.formats.hf.vocabulary import write_vocabulary
+from gpt_jax.checkpoints.formats.hf.weights import WEIGHTS
+from gpt_jax.checkpoints.formats.hf_card import write_card
+from gpt_jax.config import from_json
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.heads.regress import in_units
+from gpt_jax.tasks.regression import RegressionTask
+from gpt_jax.tasks.task import Task
+
+
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+  """Writes a folder for transformers' from_pretrained; its README.md names the class to use.
+
+  A "per_choice" head becomes that of a GPT's DoubleHeadsModel or of a ForMultipleChoice, any other
+  that of a ForSequenceClassification. GPT's has no bias, so the bias of W_y is folded into the bias
+  of the norm before it. The head is divided by the temperature, since transformers knows none and
+  its pipeline should give calibrated probabilities. Of a regression task its logits are numbers in
+  the task's units. `load` undoes all of it.
+
+  Raises:
+    InputError: the folder exists, or no family has such a model.
+  """
+  safetensors.library()  # fail before the expensive part
+  if t5.holds(meta):
+    t5.save(folder, params, meta, step, tokenizer)
+    return
+  spec = from_json(meta["model"])
+  family = find_family(spec, meta, tokenizer)
+  task = from_json(meta["task"]).build("") if "task" in meta else None
+  orders = len(task.transform(*task.columns)) if task and task.pooling == "sum" else 1
+  arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
+  meta = dict(meta)
+  temperature = meta.pop("temperature", None)
+  before = _adapt_head(arrays, task, temperature)
+  folded = family.fold(arrays, spec, orders)
+  ours: dict[str, Any] = {name: x.tolist() for name, x in (folded | before).items()}
+  if temperature is not None:
+    ours["temperature"] = temperature
+  notes = {"format": "pt"}
+  if ours:
+    notes["gpt_jax"] = json.dumps(ours)
+  config = family.config(spec, tokenizer, task)
+  tensors = to_theirs(family.arrays(spec, config), arrays, family.prefix, family.heads)
+  config["gpt_jax"] = {"step": step, **meta}
+  with atomic_folder(folder) as partial:
+    safetensors.write(os.path.join(partial, WEIGHTS[0]), tensors, notes)
+    write_json(os.path.join(partial, "config.json"), config)
+    template = family.template(spec, tokenizer)
+    write_vocabulary(partial, tokenizer, spec.trunk.context, template)
+    with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
+      sequences = family.describe(spec, tokenizer) if task else []
+      details = task, orders, bool(folded), temperature, sequences
+      file.write(write_card(config["architectures"][0], spec, meta, step, tokenizer, *details))
+    write_sums(partial)
+
+
+def _adapt_head(arrays: Arrays, task: Task | None, temperature: float | None) -> Arrays:
+  """Changes the head so that transformers can use its logits; returns the arrays as they were.
+
+  Those of a classifier are divided by its temperature; that of a regression gets the task's units.
+  """
+  if isinstance(task, RegressionTask):
+    head = {name: arrays[f"head/{name}"].astype(np.float64) for name in ("kernel", "bias")}
+    adapted = in_units(head, *task.scale)
+  elif temperature not in (None, 1.0):
+    adapted = {name: arrays[f"head/{name}"] / temperature for name in ("kernel", "bias")}
+  else:
+    return {}
+  before = {f"head/{name}": arrays[f"head/{name}"] for name in adapted}
+  arrays |= {f"head/{name}": x.astype(np.float32) for name, x in adapted.items()}
+  return before

@@ -1,0 +1,399 @@
+"""BERT, RoBERTa and ALBERT in transformers' folders: their logits are ours, in and out."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import gpt_jax
+from gpt_jax.batch import Batch, Labels, Predictions, Rows
+from gpt_jax.checkpoints.formats import hf
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import from_json, to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.heads.multi_label import MultiLabelHead
+from gpt_jax.models.heads.regress import RegressHead
+from gpt_jax.models.heads.sentence_pair import SentencePairHead
+from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.programs import generate
+from gpt_jax.tasks.task import BuiltinTask
+
+pytest.importorskip("safetensors")
+
+CLOSE = {"atol": 1e-4, "rtol": 0}
+BERT = TransformerConfig(
+  context=24,
+  layers=2,
+  width=32,
+  heads=4,
+  token_types=2,
+  embedding_norm=True,
+  embedding_dropout_on="sum",
+  pooler=True,
+  activation="gelu",
+  norm_epsilon=1e-12,
+  init="truncated",
+)
+ROBERTA = dataclasses.replace(BERT, token_types=0, pooler=False, norm_epsilon=1e-5, init="normal")
+ALBERT = dataclasses.replace(BERT, embedding_width=16, shared_layers=True, activation="gelu_tanh")
+PAIRS = (MaskedHead(), SentencePairHead())
+MASKED = PAIRS[:1]
+POOLED = {"transform": "pooler"}
+DENSE = {"transform": "dense"}
+# transformers' class: our trunk, its heads, a task.
+MODELS = {
+  "BertForPreTraining": (BERT, PAIRS, ""),
+  "BertForMaskedLM": (dataclasses.replace(BERT, pooler=False), MASKED, ""),
+  "BertForSequenceClassification": (BERT, (ClassifyHead(3, **POOLED),), "mnli"),
+  "BertForMultipleChoice": (BERT, (ClassifyHead(4, "per_choice", **POOLED),), "race"),
+  "RobertaForMaskedLM": (ROBERTA, MASKED, ""),
+  "RobertaForSequenceClassification": (ROBERTA, (ClassifyHead(2, **DENSE),), "rte"),
+  "AlbertForPreTraining": (ALBERT, PAIRS, ""),
+  "AlbertForMaskedLM": (dataclasses.replace(ALBERT, pooler=False), MASKED, ""),
+  "AlbertForSequenceClassification": (ALBERT, (ClassifyHead(2, **POOLED),), "rte"),
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny_tokenizer):
+  return tiny_tokenizer.with_special("cls", "sep", "mask", "pad")
+
+
+def parts_of(name, tokenizer):
+  """What `save` is given after the folder, every parameter random."""
+  trunk, heads, task = MODELS[name]
+  sizes = {"vocab_size": tokenizer.vocab_size, "special_tokens": len(tokenizer.special)}
+  spec = ModelConfig(dataclasses.replace(trunk, **sizes), heads, "bidirectional")
+  rng, params = np.random.default_rng(1), {}
+  for path, shape in parameter_shapes(spec).items():
+    *scopes, last = path.split("/")
+    part = params
+    for scope in scopes:
+      part = part.setdefault(scope, {})
+    part[last] = np.asarray((last == "scale") + 0.1 * rng.normal(size=shape), np.float32)
+  # What no format keeps, the rows behind the last token.
+  rows = spec.trunk.vocab_size + spec.trunk.special_tokens
+  params["trunk"]["tokens"][rows:] = 0
+  if "masked" in params:
+    params["masked"]["bias"][rows:] = 0
+  meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
+  if task:
+    meta["task"] = to_json(BuiltinTask(task))
+  return params, meta, 5, tokenizer
+
+
+def ids_and_types(tokenizer, rows=4, length=17):
+  ids = np.random.default_rng(5).integers(tokenizer.vocab_size, size=(rows, length))
+  types = np.arange(length) > length // 2
+  return ids.astype(np.int32), np.broadcast_to(types, ids.shape).astype(np.int32)
+
+
+def our_outputs(spec, params, ids, types, lengths=None):
+  """{masked: [rows, T, V], sentence_pair: [rows, 2], head: [N, K]} of rows that are whole texts."""
+  count, length = ids.shape
+  columns = np.broadcast_to(np.arange(length, dtype=np.int32), ids.shape)
+  lengths = np.full(count, length) if lengths is None else lengths
+  segments = (columns < lengths[:, None]).astype(np.int32)
+  anchors = np.arange(count, dtype=np.int32) * length
+  choices = 1
+  if spec.head and spec.head.pooling == "per_choice":
+    choices = spec.head.num_classes if count % spec.head.num_classes == 0 else count
+  batch = Batch(
+    Rows(ids, columns, segments, types),
+    predictions=Predictions(ids, columns, columns),
+    labels=Labels(anchors.reshape(-1, choices), None, None),
+  )
+  states, outputs = jax.jit(spec.build().apply)({"params": params}, batch)
+  rows = spec.trunk.vocab_size + spec.trunk.special_tokens
+  result = {}
+  for head, output in zip(spec.heads, outputs, strict=True):
+    if head.scope == "masked":
+      hidden, bias = output
+      scores = np.asarray(logits(hidden, states.table, spec.trunk.rows))
+      output = (scores + np.asarray(bias))[..., :rows]
+    result[head.scope] = np.asarray(output)
+  return result
+
+
+def their_outputs(model, ids, types, mask=None, choices=0):
+  """The same of a model of transformers."""
+  import torch
+
+  def tensor(x):
+    x = torch.from_numpy(np.array(x)).long()
+    return x.reshape(-1, choices, x.shape[-1]) if choices else x
+
+  arguments = {} if mask is None else {"attention_mask": tensor(mask)}
+  if model.config.type_vocab_size > 1:
+    arguments["token_type_ids"] = tensor(types)
+  with torch.no_grad():
+    found = model(tensor(ids), **arguments)
+  names = {
+    "masked": "prediction_logits" if "PreTraining" in type(model).__name__ else "logits",
+    "sentence_pair": "sop_logits" if "sop_logits" in found else "seq_relationship_logits",
+    "head": "logits",
+  }
+  return {scope: found[name].numpy() for scope, name in names.items() if name in found}
+
+
+def same_outputs(found, expected):
+  assert expected
+  for scope, values in expected.items():
+    assert values.std() > 0.02
+    np.testing.assert_allclose(found[scope], values, **CLOSE, err_msg=scope)
+
+
+def theirs(name, folder):
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  model, report = getattr(transformers, name).from_pretrained(
+    str(folder), local_files_only=True, output_loading_info=True
+  )
+  assert not any(report["missing_keys"]) and not any(report["unexpected_keys"]), report
+  return model.eval()
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_there_and_back(tmp_path, vocabulary, name):
+  """Our logits there, of padded texts too; and what transformers saves again is the model here."""
+  params, meta, *rest = parts_of(name, vocabulary)
+  spec = from_json(meta["model"])
+  hf.save(str(tmp_path / "out"), params, meta, *rest)
+  model = theirs(name, tmp_path / "out")
+  assert (
+    type(model).__name__
+    == json.loads((tmp_path / "out/config.json").read_text())["architectures"][0]
+  )
+  choices = 4 if "MultipleChoice" in name else 0
+  ids, types = ids_and_types(vocabulary)
+  expected = our_outputs(spec, params, ids, types)
+  same_outputs(their_outputs(model, ids, types, choices=choices), expected)
+  lengths = np.array([17, 9, 12, 4])
+  mask = np.arange(17) < lengths[:, None]
+  padded = np.where(mask, ids, vocabulary.special["pad"]).astype(np.int32)
+  found = their_outputs(model, padded, types, mask, choices)
+  ours = our_outputs(spec, params, padded, types, lengths)
+  for scope, values in ours.items():
+    inside = mask if scope == "masked" else slice(None)
+    np.testing.assert_allclose(found[scope][inside], values[inside], **CLOSE)
+  model.save_pretrained(tmp_path / "again")
+  vocabulary.save(str(tmp_path / "again" / "tokenizer"))
+  back = load_model(str(tmp_path / "again"))
+  assert back.spec == spec
+  same_outputs(our_outputs(back.spec, back.params, ids, types), expected)
+
+
+def random_model(name, vocabulary, **settings):
+  """One of their classes, drawn by torch, every parameter perturbed."""
+  import torch
+  import transformers
+
+  kind = name.partition("For")[0].removesuffix("Model")
+  padding = 1
+  sizes = {"vocab_size": vocabulary.vocab_size + len(vocabulary.special), "pad_token_id": padding}
+  sizes |= {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+  sizes |= {"intermediate_size": 128, "max_position_embeddings": 24}
+  if kind == "Roberta":
+    sizes |= {"max_position_embeddings": 26, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+  if kind == "Albert":
+    sizes["embedding_size"] = 16
+  torch.manual_seed(0)
+  model = getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**sizes, **settings))
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter += 0.1 * torch.randn_like(parameter)
+  return model.eval()
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+  "name", [*MODELS, "RobertaForMultipleChoice", "AlbertForMultipleChoice", "BertModel"]
+)
+def test_a_model_of_others(tmp_path, vocabulary, name):
+  import torch
+
+  model = random_model(name, vocabulary)
+  model.save_pretrained(tmp_path)
+  vocabulary.save(str(tmp_path / "tokenizer"))
+  if name == "BertForMaskedLM":  # as TensorFlow's conversion wrote it, with the tied arrays
+    (tmp_path / "model.safetensors").unlink()
+    old_names = ((r"Norm\.weight$", "Norm.gamma"), (r"Norm\.bias$", "Norm.beta"))
+    tensors = dict(model.state_dict())
+    for new, old in old_names:
+      tensors = {re.sub(new, old, key): x for key, x in tensors.items()}
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+  found = load_model(str(tmp_path))
+  assert found.spec.attention == "bidirectional"
+  ids, types = ids_and_types(vocabulary)
+  ids += 2 * (ids == 1)  # RoBERTa's positions do not count its padding
+  choices = 4 if "MultipleChoice" in name else 0
+  if name == "BertModel":
+    with torch.no_grad():
+      expected = model(torch.from_numpy(ids).long(), token_type_ids=torch.from_numpy(types).long())
+    columns = np.broadcast_to(np.arange(17, dtype=np.int32), ids.shape)
+    states = found.model.apply(
+      {"params": found.params}, Rows(ids, columns, types=types), method="states"
+    )
+    np.testing.assert_allclose(states.hidden, expected.last_hidden_state, **CLOSE)
+    pooled = states.pooler(states.hidden[:, 0])
+    np.testing.assert_allclose(pooled, expected.pooler_output, **CLOSE)
+    return
+  expected = their_outputs(model, ids, types, choices=choices)
+  spec = found.spec
+  if choices:  # a folder does not say how many options there are
+    spec = dataclasses.replace(spec, heads=(dataclasses.replace(spec.head, num_classes=4),))
+  ours = our_outputs(spec, found.params, ids, types)
+  same_outputs({scope: expected[scope] for scope in ours}, ours)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+  "settings, head",
+  [
+    ({"num_labels": 1}, RegressHead(transform="pooler")),
+    (
+      {"num_labels": 3, "problem_type": "multi_label_classification", "classifier_dropout": 0.3},
+      MultiLabelHead(3, dropout=0.3, transform="pooler"),
+    ),
+  ],
+)
+def test_other_kinds_of_labels(tmp_path, vocabulary, settings, head):
+  model = random_model("BertForSequenceClassification", vocabulary, **settings)
+  model.save_pretrained(tmp_path)
+  vocabulary.save(str(tmp_path / "tokenizer"))
+  found = load_model(str(tmp_path))
+  assert found.spec.heads == (head,)
+  ids, types = ids_and_types(vocabulary)
+  ours = our_outputs(found.spec, found.params, ids, types)["head"]
+  np.testing.assert_allclose(ours, their_outputs(model, ids, types)["head"], **CLOSE)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loads_back_equal(tmp_path, vocabulary, name):
+  before = parts_of(name, vocabulary)
+  hf.save(str(tmp_path / "out"), *before)
+  params, *rest = hf.load(str(tmp_path / "out"))
+  assert rest == [*before[1:]]
+  assert jax.tree.structure(params) == jax.tree.structure(before[0])
+  jax.tree.map(np.testing.assert_array_equal, params, before[0])
+
+
+def test_a_temperature_divides_the_last_map_alone(tmp_path, vocabulary):
+  params, meta, *rest = parts_of("RobertaForSequenceClassification", vocabulary)
+  hf.save(str(tmp_path / "out"), params, {**meta, "temperature": 1.7}, *rest)
+  found, back, *_ = hf.load(str(tmp_path / "out"))
+  assert back["temperature"] == 1.7
+  jax.tree.map(np.testing.assert_array_equal, found, params)
+  (tmp_path / "out" / "sha256.json").unlink()
+  path = tmp_path / "out" / "model.safetensors"
+  from safetensors.numpy import load_file
+
+  arrays = load_file(path)
+  kernel = arrays["classifier.out_proj.weight"].T
+  np.testing.assert_allclose(kernel, params["head"]["kernel"] / 1.7, rtol=1e-6)
+  kernel = arrays["classifier.dense.weight"].T
+  np.testing.assert_array_equal(kernel, params["head"]["dense"]["kernel"])
+
+
+@pytest.mark.parity
+def test_the_tokenizer_writes_pairs_with_types(tmp_path, vocabulary):
+  import transformers
+
+  hf.save(str(tmp_path / "out"), *parts_of("BertForSequenceClassification", vocabulary))
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
+  a, b = vocabulary.encode_many(["the cat", "the dog ran"])
+  special = vocabulary.special
+  found = tokenizer("the cat", "the dog ran")
+  assert found["input_ids"] == [special["cls"], *a, special["sep"], *b, special["sep"]]
+  assert found["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+  text = (tmp_path / "out" / "README.md").read_text()
+  assert "`<cls> A <sep> B <sep>`" in text and "read at the first token" in text
+  hf.save(str(tmp_path / "roberta"), *parts_of("RobertaForSequenceClassification", vocabulary))
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "roberta"))
+  ids = [special["cls"], *a, special["sep"], special["sep"], *b, special["sep"]]
+  assert tokenizer("the cat", "the dog ran")["input_ids"] == ids
+
+
+def test_what_writes_text_refuses_it_in_one_line(tmp_path, vocabulary):
+  hf.save(str(tmp_path / "out"), *parts_of("BertForMaskedLM", vocabulary))
+  path = str(tmp_path / "out")
+  for use in (
+    lambda: generate.run(path, ["the cat"], max_tokens=2),
+    lambda: gpt_jax.load(path).log_probs("the cat"),
+  ):
+    with pytest.raises(InputError, match=f"^{path}: a model with bidirectional attention") as error:
+      use()
+    assert "\n" not in str(error.value)
+
+
+REFUSED = {
+  "no pooler is read": (BERT, (ClassifyHead(2),), {}, "transform=pooler, this one's is none"),
+  "GPT's sequences": (
+    BERT,
+    (ClassifyHead(2, **POOLED),),
+    {"sequence_format": {"type": "gpt_format"}},
+    "reads the first token, and this model's sequences are gpt_format",
+  ),
+  "the mean": (BERT, (ClassifyHead(2, "mean", **POOLED),), {}, "no mean of the tokens"),
+  "pre-norm": (dataclasses.replace(BERT, norm="pre"), MASKED, {}, "which are post-norm"),
+  "shared layers of full width": (
+    dataclasses.replace(BERT, shared_layers=True),
+    MASKED,
+    {},
+    "ALBERT has shared layers and narrower embeddings",
+  ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_no_folder_holds(tmp_path, vocabulary, kind):
+  trunk, heads, meta, reason = REFUSED[kind]
+  spec = ModelConfig(dataclasses.replace(trunk, vocab_size=60), heads, "bidirectional")
+  with pytest.raises(InputError, match=f"^--format=hf: .*{reason}.*; npz can hold it$"):
+    hf.save(str(tmp_path / "out"), {}, {"model": to_json(spec), **meta}, 1, vocabulary)
+  assert not any(tmp_path.iterdir())
+
+
+def settings(**changes):
+  def change(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+  return change
+
+
+DAMAGE = {
+  "relu": (settings(hidden_act="relu"), "hidden_act is 'relu': only 'gelu' or"),
+  "another inner size": (settings(intermediate_size=64), "intermediate_size is 64: only 128"),
+  "a decoder": (settings(is_decoder=True), "is_decoder is True: only False"),
+  "relative positions": (settings(position_embedding_type="relative_key"), "only 'absolute'"),
+  "no types": (settings(type_vocab_size=None), "type_vocab_size is None: should be a number"),
+  "another vocabulary": (settings(vocab_size=99), "vocab_size is 99, and the vocabulary has"),
+  "more blocks": (settings(num_hidden_layers=3), "holds no encoder.layer.2.attention"),
+  "another class": (
+    settings(architectures=["BertForSequenceClassification"]),
+    "BertForSequenceClassification has an array classifier.weight, the file none",
+  ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_named(tmp_path, vocabulary, damage):
+  spoil, message = DAMAGE[damage]
+  folder = tmp_path / "out"
+  hf.save(str(folder), *parts_of("BertForPreTraining", vocabulary))
+  (folder / "sha256.json").unlink()
+  spoil(folder)
+  with pytest.raises(InputError, match=message) as error:
+    hf.load(str(folder))
+  assert str(folder) in str(error.value) and "\n" not in str(error.value)
