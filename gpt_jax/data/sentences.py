@@ -15,8 +15,8 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 # Words whose full stop ends no sentence, besides initials ("J. K. Jerome"); the second ones where a
 # number follows.
 TITLES = frozenset(
-  "mr mrs ms messrs dr st mt prof rev gen col capt lieut lt sergt sgt maj gov sen rep hon pres supt "
-  "vs viz cf i.e e.g".split()
+  "mr mrs ms messrs dr st mt prof rev gen col capt lieut lt sergt sgt maj gov sen rep hon pres "
+  "supt vs viz cf i.e e.g".split()
 )
 BEFORE_NUMBERS = frozenset(
   "no nos vol fig ch chap sec art p pp jan feb mar apr jun jul aug sep sept oct nov dec".split()
