@@ -16,8 +16,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.programs.prepare import PrepareConfig
 
-STORY = """\
-Mr. Holmes was late. "What?" said he. "Stop!" cried Watson. It was J. K. at 5 p.m. to-day...
+STORY = """Mr. Holmes was late. "What?" said he. "Stop!" cried Watson. It was J. K. at 5 p.m. now...
 He saw the sea… (No.) And I? Yes"""
 
 
@@ -86,7 +85,7 @@ def test_prepare_records_sentences_and_changes_no_ids(book, tmp_path):
     "mr. holmes was late.",
     '"what?" said he.',
     '"stop!" cried watson.',
-    "it was j. k. at 5 p.m. to-day...",
+    "it was j. k. at 5 p.m. now...",
     "\nhe saw the sea...",  # the vocabulary spells the ellipsis
     "(no.)",
     "and i?",

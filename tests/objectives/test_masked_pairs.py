@@ -125,7 +125,7 @@ def leaves(batch):
 
 
 def test_anchors_count_the_rows_of_their_part():
-  """Four processes of a batch of 16 rows in 2 microbatches; the second has rows 2, 3, 10, 11."""
+  """16 rows in 2 microbatches over 4 processes, the second of which has rows 2, 3, 10 and 11."""
   rows = np.array([2, 3, 10, 11])
   ids = np.zeros((4, LENGTH), np.int32)
   labels = Labels(np.arange(4, dtype=np.int32)[:, None] * LENGTH + 5, None, None)

@@ -11,6 +11,8 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.full_sentences import FullSentences
+from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import plan
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -67,6 +69,12 @@ def test_the_formula_counts_no_scores_of_fused_attention():
   # 5 a s s b of each block at 16 bits; TRUNK is float32.
   scores = CONFIG.data.batch_size * TRUNK.heads * CONFIG.data.length**2
   assert more == 5 * TRUNK.layers * scores * 2
+
+
+@pytest.mark.parametrize("objective", [Masked(), FullSentences(unit="ngram")])
+def test_objectives_that_ask_a_tokenizer_need_none(objective):
+  config = dataclasses.replace(CONFIG, objective=objective)
+  assert plan.make_plan(config, jax.devices(), None).memory > 0
 
 
 def test_plans_side_by_side(tmp_path, capsys):

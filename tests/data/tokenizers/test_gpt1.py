@@ -131,6 +131,14 @@ def test_what_is_decoded_encodes_to_the_same_ids(folders):
 
 
 @pytest.mark.released
+def test_where_words_begin(folders):
+  tokenizer = load_tokenizer(folders["gpt1"])
+  ids = tokenizer.encode("A ship, sailed\non")
+  starts = np.flatnonzero(tokenizer.word_starts(ids))
+  words = ["".join(map(tokenizer.piece, part)) for part in np.split(ids, starts[1:])]
+  assert words == [f"{word}</w>" for word in ("a", "ship", ",", "sailed", "\n", "on")]
+
+
 def test_few_words_remembered_change_nothing(small, monkeypatch):
   texts = [mixed(random.Random(n)) for n in range(30)]
   expected = load_tokenizer(small["gpt1"]).encode_many(texts)

@@ -91,3 +91,11 @@ def test_gpt2_lines_and_what_is_no_character(small):
   )  # here a byte is its id
   assert tokenizer.encode("\ud800").tolist() == tokenizer.encode("?").tolist()
   assert np.flatnonzero(tokenizer.byte_fallback).tolist() == list(range(128, 256))
+
+
+def test_where_words_begin(folders):
+  tokenizer = load_tokenizer(folders["gpt2"])
+  ids = tokenizer.encode("The captain, émigré\nsailed 10")
+  starts = np.flatnonzero(tokenizer.word_starts(ids))
+  words = [tokenizer.decode(part) for part in np.split(ids, starts[1:])]
+  assert words == ["The", " captain", ",", " émigré", "\n", "sailed", " 10"]

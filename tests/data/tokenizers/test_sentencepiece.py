@@ -102,6 +102,20 @@ def test_words_never_merge_across_spaces(tokenizer):
   )
 
 
+def words_of(tokenizer, text):
+  ids = tokenizer.encode(text)
+  starts = np.flatnonzero(tokenizer.word_starts(ids))
+  return ["".join(map(tokenizer.piece, part)) for part in np.split(ids, starts[1:])]
+
+
+def test_where_words_begin(tokenizer):
+  assert words_of(tokenizer, "the cat, a mat\nsat") == "▁the ▁cat , ▁a ▁mat <line> ▁sat".split()
+  *_, word = words_of(tokenizer, "the 🚢s")
+  assert word.startswith("▁<0x") and word.endswith("s")  # bytes of a character go on with its word
+  ids = tokenizer.encode("the cat")
+  assert tokenizer.word_starts(ids[-1:]).all()  # the first one, wherever the text was cut
+
+
 def test_plain_punctuation():
   assert plain("‘a’ “b” c—d e--f g -- h i-j") == "'a' \"b\" c - d e - f g - h i-j"
   assert plain("nothing to do") == "nothing to do"

@@ -190,6 +190,18 @@ def test_unknown_and_byte_ids(released, kind):
   assert set(tokenizer.encode("☃").tolist()) & set(masked)
 
 
+def test_words_begin_where_the_text_has_a_space(released, kind):
+  if kind == "llama":
+    pytest.skip("this tiny one merges across spaces")
+  tokenizer = load_tokenizer(str(released))
+  ids = tokenizer.encode("the old man, the sea")
+  starts = tokenizer.word_starts(ids)
+  words = np.split(ids, np.flatnonzero(starts)[1:])
+  texts = ["".join(map(tokenizer.piece, word)).replace("##", "").strip("▁Ġ") for word in words]
+  assert texts == ["the", "old", "man", ",", "the", "sea"]
+  assert (tokenizer.word_starts(np.stack([ids, ids])) == starts).all()
+
+
 def test_surrogates(released):
   tokenizer = load_tokenizer(released)
   np.testing.assert_array_equal(tokenizer.encode("the \udce9 sea"), tokenizer.encode("the ? sea"))
