@@ -56,7 +56,7 @@ class Labels(NamedTuple):
       row * T + column.
     distributions: float32 [N, K]; over the K classes. For a multi-label task 0 or 1 of each label,
       for regression the standardized number (K = 1).
-    weights: float32 [N]; 0 for an example that only fills the batch.
+    weights: float32 [N]; 0 for an example that only fills the batch, or has no label.
   """
 
   anchors: Array

@@ -49,14 +49,14 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.report import report_at_end
-from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly
+from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
 from gpt_jax.tasks.formats import Format, GPTFormat, RoBERTaFormat
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
 from gpt_jax.training import hooks
-from gpt_jax.training.adversarial import adversarial_loss
+from gpt_jax.training.adversarial import VirtualAdversarial, adversarial_loss
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
 from gpt_jax.training.fitting import plan_training
@@ -117,7 +117,7 @@ class FinetuneConfig:
     0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
   )
   adversarial: Any = option(
-    None, "adversarial training: FGM, VirtualAdversarial or FreeLB (training/adversarial.py)"
+    None, "adversarial training: the method that configs/adversarial.py:METHOD:TASK names"
   )
   patience: int = option(
     0, "stop after so many evaluations without a better primary metric; 0: never", low=0
@@ -125,6 +125,11 @@ class FinetuneConfig:
   batch_size: int = option(32, "examples in a batch", low=1, high=10**6)
   train_examples: int = option(
     0, "train on only so many examples, evenly spaced in the training set; 0: on all", low=0
+  )
+  unlabeled: bool = option(
+    False,
+    "with train_examples: the other training examples too, without their labels, for virtual "
+    "adversarial training",
   )
   dev_examples: int = option(
     0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
@@ -385,7 +390,10 @@ def load_examples(
   data = {}
   for split, count in (("train", config.train_examples), ("dev", config.dev_examples)):
     examples = evenly(all_examples[split], count)
-    data[split] = start.encode(task, examples)
+    use_rest = config.unlabeled and split == "train"
+    rest = without_labels(all_examples[split], examples) if use_rest else []
+    encoded = start.encode(task, [*examples, *rest])
+    data[split] = dataclasses.replace(encoded, unlabeled=len(rest))
     balance = task.describe_labels(data[split].labels)
     report = data[split].report(balance).replace("\n", "\n  ")
     log(f"{task.name} {split}: {report}")
@@ -444,7 +452,9 @@ def transform_of(start: Start) -> str:
 
 
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
-  """Raises InputError for class weights or label smoothing of a head that has no such thing."""
+  """Raises InputError for class weights or label smoothing of a head that has no such thing, and
+  for unlabeled examples that nothing would learn from.
+  """
   for name in ("class_weights", "label_smoothing"):
     head = task.head
     if getattr(config, name) and (head["type"] != "classify" or head["pooling"] == "per_choice"):
@@ -452,6 +462,12 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
         f"{name}: for tasks that give each example one class, not for {task.name} ({task.kind}); "
         "leave it out"
       )
+  semi_supervised = isinstance(config.adversarial, VirtualAdversarial) and config.train_examples
+  if config.unlabeled and not semi_supervised:
+    raise InputError(
+      "unlabeled: needs train_examples above 0 and adversarial=virtual_adversarial, which alone "
+      "trains on examples without labels (configs/adversarial.py)"
+    )
 
 
 def check_metrics(task: LabeledTask) -> None:

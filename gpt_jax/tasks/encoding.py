@@ -38,6 +38,12 @@ def evenly(examples: list[Any], count: int) -> list[Any]:
   return [examples[i * len(examples) // count] for i in range(count)]
 
 
+def without_labels(examples: list[Any], labeled: list[Any]) -> list[Any]:
+  """The examples that are not among the labeled ones, without their labels."""
+  chosen = set(map(id, labeled))  # the same objects: several examples may have one location
+  return [example._replace(label=None) for example in examples if id(example) not in chosen]
+
+
 def count_repeated(examples: list[Any], training: list[Any]) -> int:
   """How many examples have the texts of a training example, whatever their labels."""
   unlabeled = {example._replace(label=None, location="") for example in training}
@@ -60,6 +66,7 @@ class Encoded:
     tags: int32, for each distinct text the tag of each id, -1 for none; None: a task without tags.
     format: how fields become a sequence.
     strings: each distinct text as it was given; empty if they were not kept.
+    unlabeled: examples at the end that are trained on without a label: their loss weights are 0.
   """
 
   texts: list[np.ndarray]
@@ -73,6 +80,7 @@ class Encoded:
   tags: list[np.ndarray] | None = None
   format: Format = GPTFormat()
   strings: tuple[str, ...] = ()
+  unlabeled: int = 0
 
   def __len__(self) -> int:
     return len(self.locations)

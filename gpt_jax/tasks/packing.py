@@ -161,6 +161,8 @@ class _Packing:
     N, C = self.row[step].shape
     anchors = np.zeros((N, C), np.int32)
     distributions = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
+    labeled = len(self.encoded) - self.encoded.unlabeled
+    counted = (examples != _FILLER) & (examples < labeled)
     for n, example in enumerate(examples):
       if example == _FILLER:
         continue
@@ -171,7 +173,7 @@ class _Packing:
         row, end = first + self.row[step, n, c], begin + len(ids)
         inputs[row, begin:end] = ids
         targets[row, begin : end - 1] = ids[1:]
-        weights[row, begin : end - 1] = 1 / (C * (len(ids) - 1))
+        weights[row, begin : end - 1] = counted[n] / (C * (len(ids) - 1))
         positions[row, begin:end] = np.arange(len(ids))
         segments[row, begin:end] = 1 + n * C + c
         anchor = begin + self.encoded.format.anchor(len(ids))
@@ -188,7 +190,7 @@ class _Packing:
     return Batch(
       Rows(inputs, positions, segments, types if typed else None),
       predictions=Predictions(targets, weights),
-      labels=Labels(anchors, distributions, (examples != _FILLER).astype(np.float32)),
+      labels=Labels(anchors, distributions, counted.astype(np.float32)),
       tags=tagged,
     )
 

@@ -97,10 +97,11 @@ def ascent(
   denominators: Denominators | None,
   perturbation: jax.Array,
 ) -> jax.Array:
-  """The gradient [B, T, D] of a loss with respect to the perturbation, without one of its own."""
+  """The gradient [B, T, D] of a loss with respect to the perturbation; a constant: the parameters'
+  gradient does not flow through it.
+  """
   fixed = jax.lax.stop_gradient(params)
-  gradient = jax.grad(lambda r: loss(fixed, batch, key, denominators, r)[0])
-  return jax.lax.stop_gradient(gradient(perturbation))
+  return jax.grad(lambda r: loss(fixed, batch, key, denominators, r)[0])(perturbation)
 
 
 class _Wrapped:
@@ -174,7 +175,7 @@ class _VirtualLoss(_Wrapped):
     zero, rows = no_perturbation(self._loss.model, params, batch), batch.rows
     noise = normal(zero, key, rows)
     probe = of_length(noise, self._config.probe, rows).astype(zero.dtype)
-    gradient = jax.lax.stop_gradient(jax.grad(divergence, argnums=1)(fixed, probe))
+    gradient = jax.grad(divergence, argnums=1)(fixed, probe)
     r = of_length(gradient, self._config.radius, rows)
     virtual = divergence(params, r)
     total = total + self._config.weight * virtual / denominators["virtual"]

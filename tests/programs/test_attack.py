@@ -125,6 +125,24 @@ def test_fine_tuning_with_fgm(finetuned, tmp_path):
     )
 
 
+def test_fine_tuning_on_examples_without_labels(finetuned, tmp_path, capsys):
+  config = dataclasses.replace(
+    finetuned.config,
+    adversarial=VirtualAdversarial(radius=0.5),
+    train_examples=32,
+    unlabeled=True,
+    train=TrainConfig(steps=8, log_every=1, keep_checkpoints=1),
+  )
+  workdir = str(tmp_path / "run")
+  finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir)
+  assert "train: 128 examples" in capsys.readouterr().err
+  assert np.all(np.array(curve(workdir, "adversarial_loss")[1]) > 0)
+  for wrong in ({"adversarial": FGM()}, {"train_examples": 0}):
+    with pytest.raises(InputError, match="unlabeled: needs train_examples above 0"):
+      changed = dataclasses.replace(config, **wrong)
+      finetune.run(changed, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "other"))
+
+
 def test_virtual_adversarial_training_of_numbers_is_refused(finetuned, tmp_path):
   for split in ("train", "dev"):
     rows = "".join(f"the cat sat\t{i}\n" for i in range(20))

@@ -1,5 +1,6 @@
 """Encoding, truncation and packing of labeled examples."""
 
+import dataclasses
 import time
 from collections import Counter
 
@@ -8,7 +9,7 @@ import pytest
 
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Example, count_repeated, encode
+from gpt_jax.tasks.encoding import Example, count_repeated, encode, evenly, without_labels
 from gpt_jax.tasks.formats import each_half, first_field
 from gpt_jax.tasks.packing import OrderedBatches, PackedBatches
 
@@ -352,3 +353,18 @@ def test_repeated_texts_are_counted_whatever_their_label():
   others = [example("two", (1.0, 0.0), 7), example("three", None, 8), example("two", None, 9)]
   assert count_repeated(others, training) == 2
   assert count_repeated(others, []) == 0
+
+
+def test_examples_without_labels_are_in_a_batch_but_in_no_loss_of_labels():
+  examples = random_examples(12)
+  few = evenly(examples, 5)
+  rest = without_labels(examples, few)
+  assert [e._replace(label=None) for e in examples if e not in few] == rest and len(rest) == 7
+  encoded = encode([*few, *rest], Numbers(), 128, each_half, 3)
+  batch = PackedBatches(dataclasses.replace(encoded, unlabeled=7), 12, 0, 1)(0)
+  assert batch.labels.weights.sum() == 5
+  np.testing.assert_array_equal(batch.labels.weights, batch.labels.distributions.sum(-1))
+  np.testing.assert_allclose(batch.predictions.weights.sum(), 5, rtol=1e-6)
+  whole = PackedBatches(encoded, 12, 0, 1)(0)
+  np.testing.assert_array_equal(batch.rows.inputs, whole.rows.inputs)
+  np.testing.assert_array_equal(batch.labels.anchors, whole.labels.anchors)
