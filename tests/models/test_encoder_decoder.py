@@ -257,11 +257,12 @@ def test_bfloat16_is_near_float32(model):
 
 
 def test_depth_follows_the_two_stacks():
-  paths = [name.removeprefix("trunk/") for name in parameter_shapes(ModelConfig(CONFIG, ()))]
+  spec = ModelConfig(dataclasses.replace(CONFIG, version="1.1"), ())
+  paths = [name.removeprefix("trunk/") for name in parameter_shapes(spec)]
   depths = {path.partition("/attention")[0]: CONFIG.depth(path) for path in paths}
   expected = {"tokens": 0, "encoder/relative/table": 0, "encoder/block_0": 1, "encoder/block_1": 2}
   expected |= {"encoder/last_norm/scale": 2, "decoder/relative/table": 0, "decoder/block_0": 3}
-  expected |= {"decoder/block_1": 4, "decoder/last_norm/scale": 4}
+  expected |= {"decoder/block_1": 4, "decoder/last_norm/scale": 4, "output": 4}
   assert expected.items() <= depths.items()
 
 
