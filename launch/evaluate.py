@@ -1,6 +1,7 @@
 """Evaluates a checkpoint: a language model on prepared text, a fine-tuned model on its task.
 
-Prints loss, perplexity and bits per byte for text; for a task its metrics and a table of classes.
+Prints loss, perplexity and bits per byte for text; for a task its metrics and a table of classes;
+of a model without a head on --task=stsb how the cosine of two embeddings correlates with the score.
 
 python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=test] [--task=mnli-mismatched]
 """
@@ -20,7 +21,10 @@ SPLIT = flags.DEFINE_string(
   "text: train or valid (default valid); task: train, dev or test (default dev)",
 )
 TASK = flags.DEFINE_string(
-  "task", DEFAULTS["task"], "evaluate a fine-tuned model on another task with the same labels"
+  "task",
+  DEFAULTS["task"],
+  "evaluate a fine-tuned model on another task with the same labels; any other on stsb, without "
+  "labels, by the cosine of its embeddings",
 )
 
 

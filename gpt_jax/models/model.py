@@ -41,6 +41,21 @@ class ModelConfig:
     return next((head for head in self.heads if head.labeled), None)
 
   @property
+  def predicts_tokens(self) -> bool:
+    """Whether its loss is nats per token, which the unigram entropy bounds."""
+    return any(head.per_token for head in self.heads)
+
+  @property
+  def generates(self) -> bool:
+    """Whether it was trained to predict each token from those before it."""
+    return self.attention == "causal" and self.predicts_tokens
+
+  @property
+  def needs_whole_batch(self) -> bool:
+    """Whether a loss compares the examples of a batch, so that a part of it has another one."""
+    return any(getattr(head, "needs_whole_batch", False) for head in self.heads)
+
+  @property
   def num_tokens(self) -> int:
     """Ids that can be predicted: logits of the table's other rows are masked.
 

@@ -9,6 +9,7 @@ from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
+from gpt_jax.inference.similarity import cosine_measures
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
@@ -25,13 +26,15 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
       fine-tuned model, the folder of its task's files, as for finetune.
     split: "train" or "valid" of text, by default "valid"; "train", "dev" or "test" of a task, by
       default "dev".
-    task: for a fine-tuned model, another task with the same labels, such as mnli-mismatched.
+    task: for a fine-tuned model, another task with the same labels, such as mnli-mismatched. For
+      any other, a task of similarity scores, stsb: the cosine of the texts' embeddings, without
+      training on labels.
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
     byte, in windows of the training length. Task: the number of examples, loss in nats, the
     task's metrics, for a classification task "classes", a class_report, and for a multi-label task
-    "labels", the metrics of each label.
+    "labels", the metrics of each label. Similarity: the number of examples, the task's metrics.
 
   Raises:
     InputError: a missing checkpoint or data, data of another vocabulary, or unlabeled examples.
@@ -40,10 +43,7 @@ def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str
   if loaded.task:
     return _on_task(loaded, data, split or "dev", task)
   if task:
-    raise InputError(
-      f"--task={task}: {checkpoint} is a language model without a head; "
-      "launch/zero_shot.py evaluates it on tasks"
-    )
+    return cosine_measures(loaded, data, split or "dev", task)
   return _on_text(loaded, data, split or "valid")
 
 
