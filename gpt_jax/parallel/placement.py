@@ -31,7 +31,7 @@ def check_whole_batch(
   if microbatches > 1:
     raise InputError(f"train.microbatches={microbatches}: {why}, so it cannot be split; use 1")
   if backend == "pmap":
-    raise InputError(f"mesh.backend=pmap: {why}, and pmap's devices do not see each other's; use jit")
+    raise InputError(f"mesh.backend=pmap: {why}, and each device would see its own alone; use jit")
   if size < 2:
     raise InputError(f"{name}={size}: {why}; use 2 or more")
 
