@@ -46,6 +46,7 @@ def windows():
 
 def texts(batch):
   """The ids of each row, without padding."""
+  assert (np.diff(batch.rows.segments, axis=1) <= 0).all()  # padding is behind
   pairs = zip(batch.rows.inputs, batch.rows.segments, strict=True)
   return [row[inside > 0].tolist() for row, inside in pairs]
 
