@@ -1,7 +1,8 @@
 """Evaluates a checkpoint: a language model on prepared text, a fine-tuned model on its task.
 
 Prints loss, perplexity and bits per byte for text; for a task its metrics and a table of classes,
-and with --attack its metrics where the embeddings of each text are moved against its label.
+and with --attack its metrics where the embeddings of each text are moved against its label; of a
+model without a head on --task=stsb how the cosine of two embeddings correlates with the score.
 
 python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=test] [--task=mnli-mismatched]
 python launch/evaluate.py --checkpoint=DIR --data=DIR --attack=fgm --radius=0.5,1,2
@@ -22,7 +23,10 @@ SPLIT = flags.DEFINE_string(
   "text: train or valid (default valid); task: train, dev or test (default dev)",
 )
 TASK = flags.DEFINE_string(
-  "task", DEFAULTS["task"], "evaluate a fine-tuned model on another task with the same labels"
+  "task",
+  DEFAULTS["task"],
+  "evaluate a fine-tuned model on another task with the same labels; any other on stsb, without "
+  "labels, by the cosine of its embeddings",
 )
 ATTACK = flags.DEFINE_string(
   "attack", DEFAULTS["attack"], "fgm: measure a fine-tuned model also under this attack"

@@ -13,7 +13,7 @@ from gpt_jax.batch import Mean
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.windows import Windows
 from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import Model
+from gpt_jax.models.model import Model, ModelConfig
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.placement import anchors_of_parts, local_rows, to_device
 from gpt_jax.tasks.task import LabeledTask
@@ -47,8 +47,7 @@ def make_text_measure(
         mean = jax.device_get(batch_mean(params, to_device(batch, mesh)))
         total += Mean(np.float64(mean.total), np.float64(mean.weight))
     text = windows.tokens
-    measures_bits = model.config.gives_text_probability
-    return text_measures(total, text.n_tokens, text.n_bytes, measures_bits)
+    return text_measures(total, text.n_tokens, text.n_bytes, model.config)
 
   return measure
 
@@ -63,17 +62,19 @@ def task_measures(task: LabeledTask, predictions: Any, truth: Any) -> dict[str, 
   return {"loss": task.loss(predictions, truth), **task.score(predictions, truth)}
 
 
-def text_measures(
-  loss: Mean, n_tokens: int, n_bytes: int, gives_text_probability: bool
-) -> dict[str, float]:
+def text_measures(loss: Mean, n_tokens: int, n_bytes: int, spec: ModelConfig) -> dict[str, float]:
   """Loss in nats per predicted token, its perplexity and, where a text has a probability, bits per
   byte.
+
+  A model that predicts no tokens has its loss alone.
 
   The first token of a text has no context and is not predicted; bits per byte counts it at the mean
   loss. A model that sees what follows a token, or another text, assigns no probability, so no bits.
   """
   nats = loss.value
-  measures = {"loss": nats, "perplexity": math.exp(min(nats, 700.0))}
-  if gives_text_probability:
+  measures = {"loss": nats}
+  if spec.predicts_tokens:
+    measures["perplexity"] = math.exp(min(nats, 700.0))
+  if spec.gives_text_probability:
     measures["bits_per_byte"] = nats * n_tokens / n_bytes / math.log(2)
   return measures

@@ -15,8 +15,9 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.generate import continuations
-from gpt_jax.inference.scoring import bucket, mean_hidden, text_log_probs
+from gpt_jax.inference.scoring import bucket, embeddings, text_log_probs
 from gpt_jax.inference.temperature import temperature_of
+from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row
 
@@ -112,20 +113,32 @@ class Model:
         scored.append(Scored(tokens, np.concatenate([[np.float32(np.nan)], values[: length - 1]])))
     return scored[0] if isinstance(texts, str) else scored
 
-  def embed(self, texts: str | Sequence[str]) -> np.ndarray:
-    """The mean of the last hidden states over a text's tokens: float32 [D], or [N, D] for a list.
+  def embed(self, texts: str | Sequence[str], truncate: bool = False) -> np.ndarray:
+    """A vector for each text: float32 [D], or [N, D] for a list. Compare them by the cosine.
+
+    It is read as the checkpoint's contrastive training read it: from the last hidden states the
+    mean over the text's tokens, that of the last token, or that of [CLS]; see ContrastiveHead. Of
+    any other checkpoint it is the mean.
+
+    Args:
+      truncate: leave out what exceeds the model's context.
 
     Raises:
       InputError: an empty text, or one longer than the model's context.
     """
-    model = self.loaded.model
+    model, pooling, ends = self.loaded.model, "mean", None
+    head = next((x for x in self.loaded.spec.heads if isinstance(x, ContrastiveHead)), None)
+    if head is not None:
+      pooling = head.pooling
+    if pooling == "cls":
+      special = self.loaded.tokenizer.special
+      ends = special["cls"], special["sep"]
     vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]
-    for batch, lengths in self._batches(_text_list(texts)):
+    for batch, lengths in self._batches(_text_list(texts), ends, truncate):
       row_lengths = np.ones(len(batch), lengths.dtype)
       row_lengths[: len(lengths)] = lengths
-      vectors.append(
-        np.asarray(mean_hidden(model, self._trunk, batch, row_lengths))[: len(lengths)]
-      )
+      rows = embeddings(model, self._trunk, batch, row_lengths, pooling)
+      vectors.append(np.asarray(rows)[: len(lengths)])
     embedded = np.concatenate(vectors)
     return embedded[0] if isinstance(texts, str) else embedded
 
@@ -200,21 +213,31 @@ class Model:
   def _trunk(self) -> dict[str, Any]:
     return {"trunk": self.loaded.params["trunk"]}
 
-  def _batches(self, texts: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  def _batches(
+    self, texts: list[str], ends: tuple[int, int] | None = None, truncate: bool = False
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Padded token ids int32 [B, T], with blank rows at the end, and the length of each text.
 
     B is 1, 4 or 16, so that few shapes need compiling.
+
+    Args:
+      ends: special tokens before and after each text, which its length counts.
+      truncate: cut longer texts to the context.
     """
     context = self.loaded.spec.trunk.context
+    room = context - (2 if ends else 0)
     encoded = self.loaded.tokenizer.encode_many(texts)
     for number, ids in enumerate(encoded, start=1):
       if not len(ids):
         raise InputError(f"text {number}: empty; give at least one word")
-      if len(ids) > context:
+      if len(ids) > room and not truncate:
         raise InputError(
           f"text {number}: {len(ids)} tokens, and the model's context is {context}; "
           "give a part of it"
         )
+    encoded = [ids[:room] for ids in encoded]
+    if ends:
+      encoded = [np.concatenate([ends[:1], ids, ends[1:]]) for ids in encoded]
     for first in range(0, len(encoded), _BATCH):
       chunk = encoded[first : first + _BATCH]
       lengths = np.array([len(ids) for ids in chunk])

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Rows
+from gpt_jax.models.heads.contrastive import text_vectors
 from gpt_jax.models.model import Model
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
@@ -69,9 +70,11 @@ def continuation_log_probs(
   return jax.lax.map(of_row, (hidden, targets))
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def mean_hidden(model: Model, params: Any, ids: jax.Array, lengths: jax.Array) -> jax.Array:
-  """The mean hidden state of each text: [B, T] and lengths [B] -> float32 [B, D]."""
+@functools.partial(jax.jit, static_argnames=("model", "pooling"))
+def embeddings(
+  model: Model, params: Any, ids: jax.Array, lengths: jax.Array, pooling: str = "mean"
+) -> jax.Array:
+  """A vector of each text: [B, T] and lengths [B] -> float32 [B, D]; see text_vectors."""
   inside = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-  hidden, *_ = text_states(model, params, ids, inside.astype(jnp.int32))
-  return jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]
+  states = text_states(model, params, ids, inside.astype(jnp.int32))
+  return text_vectors(states.hidden, inside, pooling)

@@ -43,6 +43,16 @@ class ModelConfig:
     return next((head for head in self.heads if head.labeled), None)
 
   @property
+  def predicts_tokens(self) -> bool:
+    """Whether its loss is nats per token, which the unigram entropy bounds."""
+    return any(head.per_token for head in self.heads)
+
+  @property
+  def needs_whole_batch(self) -> bool:
+    """Whether a loss compares the examples of a batch, so that a part of it has another one."""
+    return any(getattr(head, "needs_whole_batch", False) for head in self.heads)
+
+  @property
   def num_tokens(self) -> int:
     """Ids that can be predicted: logits of the table's other rows are masked.
 
@@ -55,7 +65,7 @@ class ModelConfig:
   @property
   def gives_text_probability(self) -> bool:
     """Whether it predicts every token of a text from those before it."""
-    return self.attention == "causal" and not self.trunk.reads_source
+    return self.attention == "causal" and self.predicts_tokens and not self.trunk.reads_source
 
   def build(self, remat: str = "none") -> "Model":
     """remat: what the blocks keep for the backward pass, see models.remat."""

@@ -11,6 +11,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.attack import ATTACKS, LARGEST_RADIUS, make_attacked_predictor
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
+from gpt_jax.inference.similarity import cosine_measures
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -36,7 +37,9 @@ def run(
       fine-tuned model, the folder of its task's files, as for finetune.
     split: "train" or "valid" of text, by default "valid"; "train", "dev" or "test" of a task, by
       default "dev".
-    task: for a fine-tuned model, another task with the same labels, such as mnli-mismatched.
+    task: for a fine-tuned model, another task with the same labels, such as mnli-mismatched. For
+      any other, a task of similarity scores, stsb: the cosine of the texts' embeddings, without
+      training on labels.
     attack: "fgm": measure a fine-tuned model also under attack, see inference.attack; "": no.
     radius: those of the attack, L2 norms of what is added to a sequence's embeddings.
 
@@ -45,7 +48,7 @@ def run(
     byte, in windows of the training length. Task: the number of examples, loss in nats, the
     task's metrics, for a classification task "classes", a class_report, and for a multi-label task
     "labels", the metrics of each label. With an attack "attack": for each radius the loss and the
-    metrics, and "radius".
+    metrics, and "radius". Similarity: the number of examples, the task's metrics.
 
   Raises:
     InputError: a missing checkpoint or data, data of another vocabulary, unlabeled examples, or an
@@ -61,10 +64,7 @@ def run(
       "labels of a fine-tuned model"
     )
   if task:
-    raise InputError(
-      f"--task={task}: {checkpoint} is a language model without a head; "
-      "launch/zero_shot.py evaluates it on tasks"
-    )
+    return cosine_measures(loaded, data, split or "dev", task)
   return _on_text(loaded, data, split or "valid")
 
 

@@ -46,7 +46,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
 from gpt_jax.paper.seeds import format_summary, summarize
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import check_batch
+from gpt_jax.parallel.placement import check_batch, check_whole_batch
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
@@ -500,9 +500,12 @@ def make_trainer(
   """The trainer of a fine-tuning run, for every seed.
 
   Raises:
-    InputError: the batch does not divide over devices and microbatches.
+    InputError: the batch does not divide over devices and microbatches, or is split although a
+      loss needs all of it.
   """
   check_batch(config.batch_size, mesh, config.train.parts, "batch_size")
+  if spec.needs_whole_batch:
+    check_whole_batch(config.batch_size, config.train.parts, config.mesh.backend, "batch_size")
   trained = without_trunk_dropout(spec) if is_probe(config) else spec
   model = trained.build(config.train.remat)
   batches = make_batches(config, train_set, mesh)
@@ -552,6 +555,7 @@ def plan_run(
     config.batch_size,
     "a smaller --config.batch_size",
     chooses,
+    whole=spec.needs_whole_batch,
   )
 
 

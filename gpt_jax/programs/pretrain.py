@@ -33,7 +33,12 @@ from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.objective import Bound, make_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.placement import anchors_of_parts, check_batch, local_rows
+from gpt_jax.parallel.placement import (
+  anchors_of_parts,
+  check_batch,
+  check_whole_batch,
+  local_rows,
+)
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
@@ -127,10 +132,12 @@ def run(
     change_length(config, workdir, windows.steps_per_epoch, first)
     flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
-    with Reporter(workdir, total_steps, first, text.unigram_entropy, flops, forecast) as reporter:
+    unigram_entropy = text.unigram_entropy if spec.predicts_tokens else None
+    with Reporter(workdir, total_steps, first, unigram_entropy, flops, forecast) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
-      run_hooks.insert(0, warn_when_stuck(config, text, total_steps))
+      if spec.predicts_tokens:
+        run_hooks.insert(0, warn_when_stuck(config, text, total_steps))
       if spec.gives_text_probability and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
         evaluating = hooks.every(config.train.evaluate_every)
@@ -230,7 +237,13 @@ def open_checkpoints(config: PretrainConfig, workdir: str) -> Checkpoints:
 def make_trainer(
   config: PretrainConfig, spec: ModelConfig, objective: Bound, mesh: Mesh, total_steps: int
 ) -> Trainer:
-  """The trainer of a pre-training run; the config's trunk has its vocabulary size."""
+  """The trainer of a pre-training run; the config's trunk has its vocabulary size.
+
+  Raises:
+    InputError: the batch is split, but the loss needs all of it.
+  """
+  if spec.needs_whole_batch:
+    check_whole_batch(config.data.batch_size, config.train.parts, config.mesh.backend)
   model = spec.build(config.train.remat)
   ids = np.zeros((1, config.data.length + 1), np.int32)
   return Trainer.build(
@@ -292,6 +305,7 @@ def plan_run(
     "a smaller --config.data.batch_size or --config.data.length",
     chooses,
     limit,
+    spec.needs_whole_batch,
   )
 
 
@@ -344,7 +358,7 @@ def make_hooks(
 def make_measure(
   config: PretrainConfig, spec: ModelConfig, objective: Bound, held_out: TokenFile, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
-  """The function from parameters to valid_loss, valid_perplexity and valid_bits_per_byte."""
+  """The function from parameters to valid_loss, and to what else text_measures gives."""
   windows = make_windows(config.objective, held_out, config.data)
   text_measure = make_text_measure(
     spec.build(), objective, windows, mesh, config.evaluation_batches

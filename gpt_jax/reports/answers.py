@@ -63,12 +63,14 @@ def _learned_text(run: Record) -> tuple[str, str, str]:
       return "No", "No loss that was logged is a finite number: the run diverged.", "bad"
     return "Not known", "The run has logged nothing yet.", "plain"
   unigram = run.unigram_entropy
-  reached = f"The {of} reached {format_metric('loss', loss)} nats per token"
-  if loss < _ANY_VOCABULARY:
+  reached = f"The {of} reached {format_metric('loss', loss)} nats"
+  if unigram is not None:
+    reached += " per token"
+  if unigram is not None and loss < _ANY_VOCABULARY:
     reached += f" (perplexity {short(_perplexity(loss))})"
   if unigram is None:
     first = reported[0][1] if reported else loss
-    text = f"{reached}; the first report was {first:.3f}. The run's log lacks the unigram entropy."
+    text = f"{reached}; the first report was {first:.3f}."
     return ("Yes", text, "good") if loss < 0.9 * first else ("Not known", text, "plain")
   gain = unigram - loss
   if gain <= 0:
@@ -238,7 +240,10 @@ def _gets_wrong(run: Record) -> Answer:
   if not held_out:
     return Answer(question, "Not known", "The run has no evaluation on held-out text.", "plain")
   step, loss = held_out[-1]
-  if loss >= max(run.unigram_entropy or 0.0, 1.0) and not _learned(run).tone == "good":
+  if run.unigram_entropy is None:  # as of a contrastive run
+    text = f"It predicts no tokens; its loss on held-out text is {loss:.3f} nats."
+    return Answer(question, "Not known", text, "plain")
+  if loss >= max(run.unigram_entropy, 1.0) and not _learned(run).tone == "good":
     text = "It predicts no better than the frequencies of tokens do."
     return Answer(question, "Nearly everything", text, "bad")
   perplexity = f"{_perplexity(loss):,.0f}" if loss > 2 else f"{_perplexity(loss):.1f}"

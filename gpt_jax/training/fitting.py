@@ -38,6 +38,7 @@ def plan_training(
   smaller: str,
   chooses: bool = False,
   limit: float = 0.0,
+  whole: bool = False,
 ) -> tuple[Trainer, Forecast]:
   """Compiles the step; says what a run takes, and what to change if it does not fit.
 
@@ -51,6 +52,7 @@ def plan_training(
     smaller: see check_fits.
     chooses: whether a trainer with more microbatches, with which a step fits, may take its place.
     limit: bytes of memory that each process has; 0: the least that one of them has.
+    whole: whether the batch cannot be split, see ModelConfig.needs_whole_batch.
 
   Returns:
     The trainer of the run, and what it takes.
@@ -69,7 +71,9 @@ def plan_training(
 
   forecast = trainer.forecast(example, flops)
   forecast = forecast._replace(limit=limit or forecast.limit)
-  counts = larger_counts(batch_size, trainer.mesh.shape["data"], trainer.microbatches)
+  counts = [trainer.microbatches]
+  if not whole:
+    counts = larger_counts(batch_size, trainer.mesh.shape["data"], trainer.microbatches)
   count, forecast = fit_into_memory(forecast, peak, counts, train.remat, smaller, chooses)
   return trainers[count], forecast
 
@@ -147,7 +151,8 @@ def check_fits(
     flags = " ".join(f"--config.{name}={value}" for name, value in fields.items())
     line += f"; it fits with {flags}, which makes it {gigabytes(then)}"
   else:
-    line += f"; use {smaller}, more microbatches or devices"
+    more = "more microbatches or devices" if len(counts) > 1 else "or more devices"
+    line += f"; use {smaller}, {more}"
   if not on_cpu:
     raise InputError(line)
   warnings.warn(line, stacklevel=2)

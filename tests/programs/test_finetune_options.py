@@ -254,3 +254,11 @@ def test_a_run_stops_early_and_resumes_exactly(finetuned, tmp_path, monkeypatch,
   calls.clear()
   assert run(finetuned, config, tmp_path / "resumed") == [result]
   assert not calls
+
+
+def test_a_head_that_needs_the_whole_batch(finetuned, monkeypatch, tmp_path):
+  """No task has one yet; one that is added is met at the same door as when pre-training."""
+  monkeypatch.setattr(ModelConfig, "needs_whole_batch", True)
+  train = dataclasses.replace(finetuned.config.train, microbatches=2)
+  with pytest.raises(InputError, match="train.microbatches=2: the loss compares"):
+    run(finetuned, changed(finetuned, train=train), tmp_path / "run")

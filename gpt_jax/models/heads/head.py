@@ -13,6 +13,8 @@ class Head(Protocol):
   """A head's config: a frozen dataclass, registered by name.
 
   Its flax module is called with (states, batch, key) and returns the head's outputs, any pytree.
+  A head whose loss is no sum over examples has `needs_whole_batch = True`: it then trains without
+  microbatches and pmap.
   """
 
   @property

@@ -286,7 +286,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     safetensors.write(os.path.join(partial, _WEIGHTS), tensors, {"format": "pt"})
     write_json(os.path.join(partial, CONFIG), config)
     tokenizer.save(os.path.join(partial, TOKENIZER))
-    write_tokenizer(partial, tokenizer, trunk.context, classifies=False)
+    write_tokenizer(partial, tokenizer, trunk.context, template=None)
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
       file.write(_card(config, tokenizer))
     write_sums(partial)

@@ -1,0 +1,41 @@
+"""Contrastive learning with in-batch negatives, from a pre-trained checkpoint: :neighbors or
+:views.
+
+  python launch/pretrain.py --config=configs/contrastive.py:neighbors --checkpoint=runs/small \
+    --data=data/novels --workdir=runs/neighbors
+  python launch/evaluate.py --checkpoint=runs/neighbors --data=DIR --task=stsb
+
+neighbors: the two ends of a window of 32 tokens, which overlap by 16 (QuickThoughts' consecutive
+ones: --config.objective.span=0). views: the same text twice with other dropout (SimCSE, with its
+batch, rate and length). Sizes and vocabulary are the checkpoint's; a bidirectional one needs
+--config.objective.attention=bidirectional. DIR holds GLUE's STS-B.
+
+Measured on 2 shared CPU cores in 2 minutes: a causal checkpoint of 0.9M parameters, after 400 steps
+of 2,048 tokens of 22 novels (perplexity 229), has a Spearman correlation of 44.2 on STS-B's dev
+set; after 221 steps of :neighbors 51.0. With :views it is 42.5 after 60 steps.
+"""
+
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.objectives.contrastive import DropoutViews, NeighborSpans
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+
+def get_config(positives: str = "neighbors") -> PretrainConfig:
+  settings = {  # objective, batch size, learning rate
+    "neighbors": (NeighborSpans(span=24), 128, 3e-4),
+    "views": (DropoutViews(), 64, 3e-5),
+  }
+  if positives not in settings:
+    known = ", ".join(settings)
+    raise InputError(f"--config=configs/contrastive.py:{positives}: the positives are {known}")
+  objective, batch_size, learning_rate = settings[positives]
+  return PretrainConfig(
+    objective=objective,
+    data=WindowsConfig(batch_size=batch_size, length=32),
+    optim=OptimConfig(learning_rate=learning_rate, warmup_steps=10),
+    train=TrainConfig(steps=250, log_every=10, checkpoint_every=50),
+    evaluation_batches=20,
+  )

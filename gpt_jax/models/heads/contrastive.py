@@ -1,0 +1,126 @@
+"""InfoNCE: a text's partner is to be found among the texts of the batch, by the cosine.
+
+SimCSE (Gao et al. 2021, eq. 4): the first text of a pair looks among the second ones. Symmetric, as
+QuickThoughts (Logeswaran and Lee 2018): each text looks among all others. Theirs has two encoders
+and inner products without a temperature; ours has one encoder, and cosines.
+
+Letters: B pairs, so 2 B rows; T positions, D width.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import option, register, validate
+from gpt_jax.models.layers import Projection
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.lookup import select
+from gpt_jax.parallel.partition import constrain
+
+_SMALLEST = 1e-16  # squared length of a vector, of an empty row
+
+
+@register("contrastive")
+@dataclasses.dataclass(frozen=True)
+class ContrastiveHead:
+  """Cross-entropy of cosine / tau over the batch; rows 2i and 2i + 1 are a pair."""
+
+  pooling: str = option(
+    "mean",
+    "the vector of a text: the mean of its tokens, its last token, or cls, its first",
+    choices=("mean", "last", "cls"),
+  )
+  temperature: float = option(0.05, "tau, by which cosines are divided", low=1e-3, high=100.0)
+  mlp: bool = option(
+    False, "a dense layer and tanh before the cosine, which the embeddings do not have"
+  )
+  symmetric: bool = option(False, "whether the second of a pair looks for the first, too")
+  weight: float = option(1.0, "loss weight", low=0.0)
+
+  def __post_init__(self):
+    validate(self)
+
+  scope = "contrastive"
+  metric = "contrastive_loss"
+  labeled = False
+  per_token = False
+  needs_whole_batch = True
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    return _Embedder(self.pooling, trunk.width if self.mlp else 0)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    """The number of texts that look for a partner."""
+    return self._weights(batch).sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """Outputs are vectors [2 B, D] of length 1.
+
+    The texts of an incomplete pair, which only fill the batch, neither look nor are found.
+    """
+    del states, num_tokens
+    pairs = outputs.reshape(-1, 2, outputs.shape[-1])
+    weights = self._weights(batch)
+    if self.symmetric:
+      anchors, candidates, partners = outputs, outputs, pairs[:, ::-1].reshape(outputs.shape)
+      excluded = jnp.eye(len(outputs), dtype=bool) | (weights == 0)[None]
+    else:
+      anchors, candidates, partners = pairs[:, 0], pairs[:, 1], pairs[:, 1]
+      excluded = (weights == 0)[None]
+    # Each device compares its texts with those of all devices.
+    scores = jnp.einsum(
+      "ad,cd->ac",
+      constrain(anchors, "data"),
+      constrain(candidates),
+      precision=jax.lax.Precision.HIGHEST,  # tau enlarges what a GPU would round
+    )
+    everything = jax.nn.logsumexp(jnp.where(excluded, -1e9, scores / self.temperature), axis=-1)
+    per_text = everything - (anchors * partners).sum(-1) / self.temperature
+    return Mean((per_text * weights).sum(), weights.sum())
+
+  def _weights(self, batch: Batch) -> jax.Array:
+    """1 for each text that looks for its partner, [B] or [2 B]; 0 where a pair is not whole."""
+    used = _inside(batch).any(axis=1).reshape(-1, 2).all(axis=1)
+    return jnp.repeat(used, 2 if self.symmetric else 1).astype(jnp.float32)
+
+  def decode(self, outputs) -> jax.Array:
+    raise NotImplementedError("a contrastive model embeds texts, see inference/model.py")
+
+
+def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Array:
+  """One vector per row of hidden states [B, T, D]: float32 [B, D].
+
+  Args:
+    inside: bool [B, T], the positions of the row's text, which begins at 0.
+    pooling: see ContrastiveHead.
+  """
+  if pooling == "cls":
+    return hidden[:, 0].astype(jnp.float32)
+  lengths = jnp.maximum(inside.sum(axis=1), 1)
+  if pooling == "last":
+    return select(hidden, lengths[:, None] - 1)[:, 0].astype(jnp.float32)
+  return jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]
+
+
+def _inside(batch: Batch) -> jax.Array:
+  """Where the rows have text, bool [2 B, T]."""
+  segments = batch.rows.segments
+  return jnp.ones(batch.rows.inputs.shape, bool) if segments is None else segments > 0
+
+
+class _Embedder(nn.Module):
+  """The vectors that the loss compares, scaled to length 1; width is that of the layer, 0: none."""
+
+  pooling: str
+  width: int
+
+  @nn.compact
+  def __call__(self, states: States, batch: Batch, key=None):
+    del key
+    x = text_vectors(states.hidden, _inside(batch), self.pooling)
+    if self.width:
+      x = jnp.tanh(Projection((self.width,), (self.width,), "float32", name="dense")(x))
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), _SMALLEST))

@@ -1,0 +1,139 @@
+"""Contrastive learning: two texts that belong together are found among the others of the batch.
+
+A pair are rows 2i and 2i + 1 of the batch, so that the rows which a host provides hold whole pairs.
+What a text is: a window of the token file, data.length tokens of one document at most. Dropout
+views read it twice (SimCSE, Gao et al. 2021, section 3); neighbor spans read its beginning and its
+end (QuickThoughts, Logeswaran and Lee 2018, with spans in place of sentences).
+"""
+
+import dataclasses
+
+import numpy as np
+
+from gpt_jax.batch import Batch, Rows
+from gpt_jax.config import option, register, validate
+from gpt_jax.data.draws import Draw
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.windows import PAD
+from gpt_jax.errors import InputError
+from gpt_jax.objectives.objective import Bound
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pairs:
+  """What both objectives share: how a text becomes a vector, and how vectors are compared."""
+
+  attention: str = option(
+    "causal",
+    "what a position attends to: that of the checkpoint which the run starts from",
+    choices=("causal", "bidirectional"),
+  )
+  pooling: str = option(
+    "mean",
+    "the vector of a text: the mean of its tokens; the last token, which alone has read all of it "
+    "in a causal model; or cls, put in front of it (and sep behind it), as BERT",
+    choices=("mean", "last", "cls"),
+  )
+  temperature: float = option(0.05, "tau, by which cosines are divided", low=1e-3, high=100.0)
+  mlp: bool = option(
+    False, "a dense layer and tanh before the cosine, which the embeddings do not have"
+  )
+
+  def __post_init__(self):
+    validate(self)
+
+  symmetric = False  # whether each of the two looks for the other, or the first for the second
+
+  @property
+  def special(self) -> tuple[str, ...]:
+    return ("cls", "sep") if self.pooling == "cls" else ()
+
+  @property
+  def format(self) -> dict[str, str]:
+    """The Format of fine-tuning, as a JSON config."""
+    return {"type": "gpt_format" if self.attention == "causal" else "roberta_format"}
+
+  @property
+  def heads(self) -> tuple[dict, ...]:
+    head = {"type": "contrastive", "symmetric": self.symmetric}
+    return (head | {name: getattr(self, name) for name in ("pooling", "temperature", "mlp")},)
+
+  def _room(self, row: int, length: int) -> int:
+    """Tokens of text in a row; `length` is data.length. Raises InputError if there are none."""
+    room = row - len(self.special)
+    if room < 1:
+      raise InputError(f"data.length={length}: leaves no token for a text; use a larger one")
+    return room
+
+  def _batch(self, texts: tuple[np.ndarray, np.ndarray], tokenizer: Tokenizer) -> Batch:
+    """Two arrays int32 [B, t], -1 after the end of each text, to a batch of 2 B rows."""
+    rows = np.stack(texts, axis=1).reshape(-1, texts[0].shape[1])
+    if self.special:
+      rows = _between(rows, tokenizer.special["cls"], tokenizer.special["sep"])
+    positions = np.broadcast_to(np.arange(rows.shape[1], dtype=np.int32), rows.shape)
+    valid = rows >= 0
+    return Batch(Rows(np.where(valid, rows, 0), positions, segments=valid.astype(np.int32)))
+
+
+@register("dropout_views")
+@dataclasses.dataclass(frozen=True)
+class DropoutViews(_Pairs):
+  """The same text twice, with different dropout: it is a counter hash of the row."""
+
+  def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
+    room = self._room(length, length)
+
+    def views(rows: np.ndarray, draw: Draw) -> Batch:
+      """Rows int32 [B, T + 1], -1 past a text's end; what exceeds the room is not read."""
+      del draw  # the noise is dropout
+      return self._batch((rows[:, :room], rows[:, :room]), tokenizer)
+
+    return views
+
+
+@register("neighbor_spans")
+@dataclasses.dataclass(frozen=True)
+class NeighborSpans(_Pairs):
+  """The beginning and the end of a window; each looks for the other."""
+
+  span: int = option(
+    0,
+    "tokens of each of the two; 0: half of data.length, so that one follows the other. More "
+    "overlap, fewer leave a gap",
+    unit="tokens",
+    low=0,
+  )
+
+  symmetric = True
+
+  def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
+    if self.span > length:
+      raise InputError(f"objective.span={self.span}: must not exceed data.length={length}")
+    span = self._room(self.span or length // 2, length)
+    window = length if self.span else 2 * span
+
+    def neighbors(rows: np.ndarray, draw: Draw) -> Batch:
+      """Rows int32 [B, T + 1], -1 past a text's end; shorter windows have shorter spans."""
+      del draw
+      tokens = rows[:, :window]
+      sizes = (tokens >= 0).sum(axis=1, keepdims=True)
+      lengths = span * sizes // window
+      columns = np.arange(span)[None]
+      behind = np.minimum(sizes - lengths + columns, window - 1)
+      second = np.take_along_axis(tokens, np.maximum(behind, 0), axis=1)
+      inside = columns < lengths
+      first = np.where(inside, tokens[:, :span], PAD)
+      return self._batch((first, np.where(inside, second, PAD).astype(np.int32)), tokenizer)
+
+    return neighbors
+
+
+def _between(rows: np.ndarray, cls: int, sep: int) -> np.ndarray:
+  """[CLS] text [SEP], with padding after it; [B, t] to [B, t + 2]. Empty rows stay empty."""
+  sizes = (rows >= 0).sum(axis=1)
+  framed = np.full((len(rows), rows.shape[1] + 2), PAD, np.int32)
+  framed[:, 1:-1] = rows
+  used = np.flatnonzero(sizes)
+  framed[used, 0] = cls
+  framed[used, sizes[used] + 1] = sep
+  return framed
