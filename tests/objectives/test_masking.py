@@ -207,6 +207,19 @@ def test_special_tokens_are_predicted_only_if_asked(tokenizer):
   assert {cls, sep} <= set(batch.predictions.targets[batch.predictions.weights > 0].tolist())
 
 
+@pytest.mark.parametrize("unit", ["word", "ngram"])
+def test_a_word_ends_at_a_special_token(tokenizer, unit):
+  """Most pieces of the rows go on with a word, also those that come after a special token."""
+  batch, is_special = full_sentences(tokenizer, FullSentences(unit=unit, masked=0.0, random=0.0))
+  chosen = predicted(batch)
+  assert not (chosen & is_special).any()
+  for ids, marked in zip(batch.rows.inputs[:200], chosen, strict=False):
+    for begin in range(1, 56, 11):
+      stretch = slice(begin, begin + 10)
+      for word in words_of(tokenizer, ids[stretch]):
+        assert len(set(marked[stretch][word])) == 1
+
+
 @pytest.mark.parametrize("unit", ["token", "word", "ngram"])
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_hosts_draw_the_same(tokenizer, unit, hosts):
