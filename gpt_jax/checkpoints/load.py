@@ -13,7 +13,7 @@ from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import refuse_url
-from gpt_jax.models.model import Model, ModelConfig, language_model
+from gpt_jax.models.model import Model, ModelConfig, generator, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
@@ -83,6 +83,17 @@ class LoadedModel:
     """
     try:
       return language_model(self.spec.trunk, self.spec.attention)
+    except InputError as error:
+      raise InputError(f"{self.path}: {error}") from error
+
+  def generator(self) -> Model:
+    """The trunk as a model that continues a prompt, which under prefix attention is the prefix.
+
+    Raises:
+      InputError: the model has bidirectional attention.
+    """
+    try:
+      return generator(self.spec)
     except InputError as error:
       raise InputError(f"{self.path}: {error}") from error
 

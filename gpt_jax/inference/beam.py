@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.inference.scoring import bucket
-from gpt_jax.inference.stream import check_fits
+from gpt_jax.inference.stream import check_fits, read_before
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 
@@ -59,9 +59,10 @@ def beam_search(
   check_fits(model, len(prompt), max_tokens)
   params = {"trunk": params["trunk"]}
   slots = bucket(len(prompt) + max_tokens, model.config.trunk.context)
-  read = np.zeros((1, bucket(len(prompt) - 1, slots)), np.int32)
-  read[0, : len(prompt) - 1] = prompt[:-1]
-  state = _begin(model, params, read, np.array([len(prompt) - 1]), beams, slots)
+  to_read = prompt[: read_before(model, len(prompt))]
+  read = np.zeros((1, bucket(len(to_read), slots)), np.int32)
+  read[0, : len(to_read)] = to_read
+  state = _begin(model, params, read, np.array([len(to_read)]), beams, slots)
 
   def hypothesis(ids: list[int], log_prob: float) -> Hypothesis:
     return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)

@@ -14,6 +14,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
 from gpt_jax.models.model import Model
+from gpt_jax.tasks.text_to_text import END, decode_answer, encode_prompt, spell
 
 _MOST_BEAMS = 256
 # With the space before it; of a script without spaces, the last characters.
@@ -32,6 +33,9 @@ def continuations(
 ) -> list[str]:
   """Each prompt with its continuation, or its continuations one after the other.
 
+  Of a text-to-text model, only what it writes: its prompts may have "<sentinel_0>" where it is to
+  fill something in.
+
   Args:
     loaded: a trained model; the head of a fine-tuned one is ignored.
     prompts: texts, none of them empty: the model needs a token to begin with.
@@ -43,14 +47,14 @@ def continuations(
     num_samples: texts for each prompt.
 
   Raises:
-    InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
+    InputError: an empty prompt, a value that is not allowed, or a bidirectional model.
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
-  model, params = loaded.language_model(), jax.device_put(loaded.params)
+  model, params = loaded.generator(), jax.device_put(loaded.params)
   for _ in continue_texts(model, params, by_length(texts)):
     pass
-  return [loaded.tokenizer.decode(text.ids) for text in texts]
+  return [_written(loaded, text) for text in texts]
 
 
 def write(
@@ -77,7 +81,9 @@ def write(
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
-  model, params = loaded.language_model(), jax.device_put(loaded.params)
+  model, params = loaded.generator(), jax.device_put(loaded.params)
+  if _is_text_to_text(loaded):
+    return _whole_texts(loaded, continue_texts(model, params, texts, steps), texts)
 
   def pieces():
     writers = [Writer(loaded.tokenizer, text) for text in texts]
@@ -114,11 +120,18 @@ def search(
     raise InputError(f"--length_penalty={length_penalty}: must be a number")
   pieces = getattr(loaded.tokenizer, "pieces", ())
   end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
-  model, params = loaded.language_model(), jax.device_put(loaded.params)
+  answers = _is_text_to_text(loaded)
+  if answers:
+    end = loaded.tokenizer.special[END]
+  model, params = loaded.generator(), jax.device_put(loaded.params)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
     ids = beam_search(model, params, text.prompt, beams, max_tokens, length_penalty, end)[0].ids
-    texts.append(loaded.tokenizer.decode([*text.prompt, *(i for i in ids if i != end)]))
+    ids = [i for i in ids if i != end]
+    if answers:
+      texts.append(spell(ids, loaded.tokenizer))
+    else:
+      texts.append(loaded.tokenizer.decode([*text.prompt, *ids]))
   return texts
 
 
@@ -132,7 +145,11 @@ def _begin(
   """
   _check(prompts, settings, num_samples)
   texts: list[Text] = []
-  for number, ids in enumerate(loaded.tokenizer.encode_many(list(prompts)), 1):
+  if _is_text_to_text(loaded):
+    encoded = [encode_prompt(prompt, loaded.tokenizer) for prompt in prompts]
+  else:
+    encoded = loaded.tokenizer.encode_many(list(prompts))
+  for number, ids in enumerate(encoded, 1):
     if not len(ids):
       raise InputError(
         f"prompt {number} is empty: the model needs a token to begin with; give a word"
@@ -141,6 +158,31 @@ def _begin(
       sampling = dataclasses.replace(settings, seed=settings.seed + len(texts))
       texts.append(Text(ids.tolist(), sampling))
   return texts
+
+
+def _is_text_to_text(loaded: LoadedModel) -> bool:
+  """Whether the model reads a text, and then writes another up to its end."""
+  return loaded.meta.get("sequence_format", {}).get("type") == "text_to_text"
+
+
+def _written(loaded: LoadedModel, text: Text) -> str:
+  """The prompt and its continuation; of a text-to-text model what it wrote, up to the end."""
+  if not _is_text_to_text(loaded):
+    return loaded.tokenizer.decode(text.ids)
+  ids = [token.id for token in text.added]
+  answer = decode_answer(ids, loaded.tokenizer)
+  return spell(ids, loaded.tokenizer) if answer is None else answer
+
+
+def _whole_texts(
+  loaded: LoadedModel, steps: Iterator[Any], texts: Sequence[Text]
+) -> Iterator[tuple[int, str]]:
+  """The number of a text, and all of it once it is done, in order; see write."""
+  current = 0
+  for _ in steps:
+    while current < len(texts) and texts[current].done:
+      yield current, _written(loaded, texts[current])
+      current += 1
 
 
 class Writer:

@@ -44,10 +44,11 @@ class ModelConfig:
   def num_tokens(self) -> int:
     """Ids that can be predicted: logits of the table's other rows are masked.
 
-    Special tokens are predicted in labeled examples (openai/train.py:174-178) and nowhere else.
+    Special tokens are predicted in labeled examples (openai/train.py:174-178), and by a language
+    head that says so.
     """
-    special = self.trunk.special_tokens if self.head else 0
-    return self.trunk.vocab_size + special
+    predicted = self.head or any(getattr(head, "special_tokens", False) for head in self.heads)
+    return self.trunk.vocab_size + (self.trunk.special_tokens if predicted else 0)
 
   def build(self, remat: str = "none") -> "Model":
     """remat: what the blocks keep for the backward pass, see models.remat."""
@@ -94,6 +95,18 @@ def language_model(trunk: Any, attention: str = "causal") -> "Model":
       "use a causal checkpoint"
     )
   return Model(ModelConfig(trunk))
+
+
+def generator(spec: ModelConfig) -> "Model":
+  """A model that continues texts: from left to right, or conditional on a prefix, the prompt.
+
+  Raises:
+    InputError: it has bidirectional attention, so it has seen the tokens that it would predict.
+  """
+  if spec.attention != "prefix":
+    return language_model(spec.trunk, spec.attention)
+  heads = tuple(head for head in spec.heads if isinstance(head, LanguageHead))
+  return Model(ModelConfig(spec.trunk, heads or (LanguageHead(),), "prefix"))
 
 
 class Outputs(NamedTuple):

@@ -10,6 +10,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.objective import text_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.multi_label import MultiLabelTask
@@ -82,6 +83,7 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   size = -(-windows.batch_size // mesh.size) * mesh.size
   windows = dataclasses.replace(windows, batch_size=size)
   bound = objective.bind(loaded.tokenizer, windows.length)
-  measure = make_text_measure(loaded.model, bound, Windows(text, windows), mesh)
+  read = Windows(text, text_windows(objective, windows))
+  measure = make_text_measure(loaded.model, bound, read, mesh)
   measures = measure(replicate(loaded.params, mesh))
   return {"tokens": text.n_tokens, "bytes": text.n_bytes, **measures}

@@ -30,7 +30,7 @@ from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, text_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import check_batch, local_rows
 from gpt_jax.programs.report import report_at_end
@@ -93,7 +93,7 @@ def run(
   tokenizer = start.tokenizer if start else tokenizer
   trunk = start.trunk if start else with_vocabulary(config.trunk, tokenizer)
   config = dataclasses.replace(config, trunk=trunk)
-  windows = Windows(text, config.data, config.train.seed)
+  windows = Windows(text, text_windows(config.objective, config.data), config.train.seed)
   total_steps = config.train.total_steps(windows.steps_per_epoch)
   span = parse_span(profile, total_steps)
 
@@ -227,7 +227,7 @@ def make_trainer(
 ) -> Trainer:
   """The trainer of a pre-training run; the config's trunk has its vocabulary size."""
   model = spec.build(config.train.remat)
-  ids = np.zeros((1, config.data.length + 1), np.int32)
+  ids = np.zeros((1, text_windows(config.objective, config.data).length + 1), np.int32)
   return Trainer.build(
     model,
     model_loss(model),
@@ -261,7 +261,7 @@ def plan_run(
 ) -> tuple[Trainer, Forecast]:
   """See fitting.plan_training; `trainer` is the config's."""
   size, length = config.data.batch_size, config.data.length
-  ids = np.zeros((size, length + 1), np.int32)
+  ids = np.zeros((size, text_windows(config.objective, config.data).length + 1), np.int32)
   example = objective(ids, Draw(0, 0, np.arange(size)))
 
   def build(train: TrainConfig) -> tuple[Trainer, Any]:
@@ -289,12 +289,15 @@ def make_meta(
 ) -> dict[str, Any]:
   """What the checkpoints record beside the parameters."""
   trained = (*(start.trained_special if start else ()), *config.objective.special)
-  return {
+  meta = {
     "model": to_json(spec),
     "config": to_json(config),
     "tokenizer_hash": tokenizer.hash,
     "trained_special": list(dict.fromkeys(trained)),
   }
+  if hasattr(config.objective, "format"):
+    meta["sequence_format"] = config.objective.format
+  return meta
 
 
 def warn_when_stuck(config: PretrainConfig, text: TokenFile, total_steps: int) -> hooks.Hook:
@@ -330,7 +333,7 @@ def make_measure(
   config: PretrainConfig, spec: ModelConfig, objective: Bound, held_out: TokenFile, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to valid_loss, valid_perplexity and valid_bits_per_byte."""
-  windows = Windows(held_out, config.data)
+  windows = Windows(held_out, text_windows(config.objective, config.data))
   text_measure = make_text_measure(
     spec.build(), objective, windows, mesh, config.evaluation_batches
   )

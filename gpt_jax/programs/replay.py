@@ -13,6 +13,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.objectives.objective import text_windows
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs import finetune, pretrain
@@ -115,7 +116,7 @@ def _pretraining(
     raise InputError("--data is needed: the folder of the run's prepared text")
   text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
   text.check_vocabulary(tokenizer)
-  windows = Windows(text, config.data, config.train.seed)
+  windows = Windows(text, text_windows(config.objective, config.data), config.train.seed)
   mesh = make_mesh(config.mesh)
   check_batch(config.data.batch_size, mesh, config.train.parts)
   objective = config.objective.bind(tokenizer, config.data.length)
