@@ -17,7 +17,8 @@ from gpt_jax.models.model import Model, ModelConfig, generator, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.tasks.task import LabeledTask, Task
+from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.text_to_text import TextTask, as_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +54,17 @@ class LoadedModel:
     return self.spec.build()
 
   @functools.cached_property
-  def task(self) -> LabeledTask | None:
-    """The task the model was fine-tuned on; None if it was not fine-tuned."""
+  def task(self) -> Any:
+    """The LabeledTask it was fine-tuned on; None if it was not fine-tuned."""
     if "task" not in self.meta:
       return None
-    return _from_json(self.meta["task"], self.path).build("")
+    task = _from_json(self.meta["task"], self.path).build("")
+    return as_text(task) if self.is_text_to_text else task
+
+  @property
+  def is_text_to_text(self) -> bool:
+    """Whether it reads a text, and then writes another up to its end."""
+    return self.meta.get("sequence_format", {}).get("type") == "text_to_text"
 
   def label_task(self) -> Task | None:
     """The task as one that gives each example one label; None if there is none.
@@ -68,6 +75,11 @@ class LoadedModel:
     task = self.task
     if task is None or isinstance(task, Task):
       return task
+    if isinstance(task, TextTask):
+      raise InputError(
+        f"{self.path}: writes its labels as text; launch/evaluate.py scores them, "
+        "launch/generate.py continues a prompt"
+      )
     raise InputError(f"{self.path}: {task.name} labels every word; use launch/predict.py")
 
   @property
@@ -107,6 +119,8 @@ class LoadedModel:
     """
     if self.task is None:
       raise InputError(f"{self.path}: a language model without a task; fine-tune it first")
+    if isinstance(self.task, TextTask):
+      self.label_task()  # which refuses it
     mesh = make_mesh(MeshConfig())
     return functools.partial(make_predictor(self.model, mesh), replicate(self.params, mesh))
 

@@ -82,7 +82,7 @@ def write(
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
   model, params = loaded.generator(), jax.device_put(loaded.params)
-  if _is_text_to_text(loaded):
+  if loaded.is_text_to_text:
     return _whole_texts(loaded, continue_texts(model, params, texts, steps), texts)
 
   def pieces():
@@ -120,7 +120,7 @@ def search(
     raise InputError(f"--length_penalty={length_penalty}: must be a number")
   pieces = getattr(loaded.tokenizer, "pieces", ())
   end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
-  answers = _is_text_to_text(loaded)
+  answers = loaded.is_text_to_text
   if answers:
     end = loaded.tokenizer.special[END]
   model, params = loaded.generator(), jax.device_put(loaded.params)
@@ -145,7 +145,7 @@ def _begin(
   """
   _check(prompts, settings, num_samples)
   texts: list[Text] = []
-  if _is_text_to_text(loaded):
+  if loaded.is_text_to_text:
     encoded = [encode_prompt(prompt, loaded.tokenizer) for prompt in prompts]
   else:
     encoded = loaded.tokenizer.encode_many(list(prompts))
@@ -160,14 +160,9 @@ def _begin(
   return texts
 
 
-def _is_text_to_text(loaded: LoadedModel) -> bool:
-  """Whether the model reads a text, and then writes another up to its end."""
-  return loaded.meta.get("sequence_format", {}).get("type") == "text_to_text"
-
-
 def _written(loaded: LoadedModel, text: Text) -> str:
   """The prompt and its continuation; of a text-to-text model what it wrote, up to the end."""
-  if not _is_text_to_text(loaded):
+  if not loaded.is_text_to_text:
     return loaded.tokenizer.decode(text.ids)
   ids = [token.id for token in text.added]
   answer = decode_answer(ids, loaded.tokenizer)

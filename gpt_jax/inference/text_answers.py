@@ -26,9 +26,12 @@ def greedy_answers(
   return [decode_answer(ids, tokenizer) for ids in added]
 
 
-def text_task_measures(
+def text_measures(
   task: TextTask, model: Model, params: Any, encoded: EncodedText, tokenizer: Tokenizer
 ) -> dict[str, float]:
-  """The task's metrics, and the share of outputs that are a label; see TextTask.score."""
+  """The metrics of labeled examples, and the share of outputs that are a label; see TextTask.score.
+
+  The other arguments are those of greedy_answers.
+  """
   outputs = greedy_answers(model, params, encoded, tokenizer)
-  return task.score(outputs, encoded.words, encoded.labels)
+  return task.score(task.read(outputs, encoded.words), encoded.labels)

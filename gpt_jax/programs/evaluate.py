@@ -3,18 +3,22 @@
 import dataclasses
 from typing import Any
 
+import jax
+
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
+from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.objective import text_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import find
+from gpt_jax.tasks.text_to_text import EncodedText, TextTask, as_text
 
 
 def run(checkpoint: str, data: str, split: str = "", task: str = "") -> dict[str, Any]:
@@ -52,6 +56,8 @@ def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[
   own = loaded.task
   assert own is not None
   task = find(name) if name else own
+  if name and isinstance(own, TextTask):
+    task = as_text(task, own.name)
   if (task.labels, task.head) != (own.labels, own.head):
     raise InputError(
       f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
@@ -61,6 +67,11 @@ def _on_task(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
   encoded = task.encode(examples, loaded.tokenizer, loaded.spec.trunk.context)
+  if isinstance(task, TextTask):
+    assert isinstance(encoded, EncodedText)
+    params = jax.device_put(loaded.params)
+    measured = text_measures(task, loaded.generator(), params, encoded, loaded.tokenizer)
+    return {"examples": len(examples), **measured}
   predictions = loaded.predictor()(encoded, 32)
   measures: dict[str, Any] = {"examples": len(examples)}
   measures |= task_measures(task, predictions, encoded.truth)

@@ -33,10 +33,12 @@ from gpt_jax.inference.dev_report import (
   write_multi_label_report,
 )
 from gpt_jax.inference.evaluate import task_measures
+from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import (
   ModelConfig,
+  generator,
   make_heads,
   parameter_shapes,
   without_trunk_dropout,
@@ -55,6 +57,8 @@ from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
+from gpt_jax.tasks.text_batches import PrefixBatches
+from gpt_jax.tasks.text_to_text import EncodedText, TextTask, TextToText, as_text
 from gpt_jax.training import hooks
 from gpt_jax.training.class_weights import balanced, parse_weights
 from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
@@ -185,6 +189,8 @@ def run(
   task_config = complete_task(config.task, data_dir)
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = task_config.build(data_dir)
+  if start.format == to_json(TextToText()):
+    task = as_text(task)
   check_options(config, task)
   data = load_examples(config, task, data_dir, start)
   check_metrics(task)
@@ -197,7 +203,7 @@ def run(
   config, chooses = resume_microbatches(config, folders.values())
   spec = model_config(config, task, start)
   trainer = make_trainer(config, spec, data["train"], mesh)
-  measure, report = make_evaluations(config, spec, task, data["dev"], mesh, data_dir)
+  measure, report = make_evaluations(config, spec, task, data["dev"], mesh, data_dir, start)
   plan = functools.cache(lambda: plan_run(config, spec, data["train"], trainer, chooses))
   identity = data_identity(data, start)
   if chooses:
@@ -289,6 +295,7 @@ class Start:
     params: the trunk's parameters; None: they are initialized.
     trained_special: names of the special tokens whose embeddings the checkpoint has trained.
     identity: identifies the parameters in config.json.
+    format: how examples become sequences, as a JSON config.
   """
 
   trunk: TrunkConfig
@@ -297,6 +304,7 @@ class Start:
   params: Any = None
   trained_special: tuple[str, ...] = ()
   identity: str = "none"
+  format: dict[str, Any] = dataclasses.field(default_factory=lambda: to_json(GPTFormat()))
 
 
 def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
@@ -314,10 +322,10 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
   loaded = load_model(pretrained)
   trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
   format = loaded.meta.get("sequence_format", to_json(GPTFormat()))
-  if format != to_json(GPTFormat()):
+  if format not in (to_json(GPTFormat()), to_json(TextToText())):
     raise InputError(
-      f"--checkpoint={pretrained}: fine-tuned on sequences of {format.get('type')!r}; this program "
-      "writes GPT's, with which its special tokens do not mix"
+      f"--checkpoint={pretrained}: trained on sequences of {format.get('type')!r}; this program "
+      "writes GPT's and text to text, with which its special tokens do not mix"
     )
   sizes_are_set = _with_runtime_fields(FinetuneConfig.trunk, config.trunk) != config.trunk
   if sizes_are_set and config.trunk != trunk:
@@ -337,6 +345,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     loaded.params["trunk"],
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
+    format,
   )
 
 
@@ -420,7 +429,11 @@ def head_of(config: FinetuneConfig, task: LabeledTask) -> dict[str, Any]:
 
 
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
-  """Raises InputError for class weights or label smoothing of a head that has no such thing."""
+  """Raises InputError for options that the task's head does not have."""
+  if isinstance(task, TextTask) and is_probe(config):
+    raise InputError(
+      "train_layers=0: a text-to-text model has no head besides its trunk; train some layers"
+    )
   for name in ("class_weights", "label_smoothing"):
     head = task.head
     if getattr(config, name) and (head["type"] != "classify" or head["pooling"] == "per_choice"):
@@ -440,7 +453,12 @@ def check_metrics(task: LabeledTask) -> None:
 
 
 def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:
-  """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss."""
+  """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss.
+
+  A text-to-text model answers with its language head; there is no other loss.
+  """
+  if isinstance(task, TextTask):
+    return ModelConfig(start.trunk, make_heads([task.head]), start.attention)
   heads = make_heads([head_of(config, task)])
   if is_probe(config):  # the auxiliary loss has no parameters to train
     return ModelConfig(start.trunk, heads, start.attention)
@@ -520,14 +538,17 @@ def is_probe(config: FinetuneConfig) -> bool:
   return config.train_layers == 0 and not config.unfreeze
 
 
-def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> PackedBatches:
+def make_batches(
+  config: FinetuneConfig, train_set: Encoded, mesh: Mesh
+) -> PackedBatches | PrefixBatches:
   """The packed batches of a run, in the order of its seed."""
   devices, microbatches = mesh.shape["data"], config.train.parts
   steps_per_epoch = max(1, len(train_set) // config.batch_size)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
   # pmap also a device.
   pmap = config.mesh.backend == "pmap"
-  return PackedBatches(
+  make: Any = PrefixBatches if isinstance(train_set, EncodedText) else PackedBatches
+  return make(
     train_set,
     config.batch_size,
     config.train.seed,
@@ -549,11 +570,30 @@ def make_evaluations(
   dev_set: Encoded,
   mesh: Mesh,
   data_dir: str,
+  start: Start,
 ) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
-  """See make_measure and make_report; both predict by one compiled function."""
+  """See make_measure and make_report; both predict by one compiled function.
+
+  A text-to-text model writes its answers, and has no report.
+  """
+  if isinstance(task, TextTask):
+    return make_text_measure(task, spec, dev_set, start.tokenizer), lambda *_: None
   predict = make_predictor(spec.build(), mesh)
   measure = make_measure(config, task, dev_set, predict)
   return measure, make_report(config, task, dev_set, predict, data_dir)
+
+
+def make_text_measure(
+  task: TextTask, spec: ModelConfig, dev_set: Any, tokenizer: Tokenizer
+) -> Callable[[Any], dict[str, float]]:
+  """The function from parameters to the metrics of what a text-to-text model writes."""
+  model = generator(spec)
+
+  def measure(params) -> dict[str, float]:
+    measures = text_measures(task, model, params, dev_set, tokenizer)
+    return {f"dev_{name}": value for name, value in measures.items()}
+
+  return measure
 
 
 def make_measure(
@@ -674,7 +714,8 @@ def run_seed(
   if is_main_process():
     result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}
     write_json(finished, with_checksum(result))
-    warn_of_majority(task, data["dev"], result["best"], config.optim, config.train)
+    if not isinstance(task, TextTask):
+      warn_of_majority(task, data["dev"], result["best"], config.optim, config.train)
   return result
 
 
@@ -695,7 +736,7 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
     "task": to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
     "trained_special": list(start.tokenizer.special.names),
-    "sequence_format": to_json(GPTFormat()),
+    "sequence_format": start.format,
   }
 
 

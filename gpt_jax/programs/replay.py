@@ -20,6 +20,7 @@ from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig, Start
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.encoding import evenly
+from gpt_jax.tasks.text_to_text import as_text
 from gpt_jax.training.trainer import Trainer
 
 SHOWN = 10  # arrays that differ
@@ -130,6 +131,8 @@ def _finetuning(
   config: FinetuneConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str
 ) -> Replay:
   task = config.task.build(data)
+  if spec.head is None:
+    task = as_text(task)  # its language head answers
   examples = evenly(task.examples(data, "train"), config.train_examples)
   train_set = task.encode(examples, tokenizer, config.trunk.context)
   mesh = make_mesh(config.mesh)

@@ -38,7 +38,7 @@ class PrefixBatches:
   def __call__(self, step: int) -> Batch:
     batch = self._packed(step)
     rows, predictions = batch.rows, batch.predictions
-    assert predictions is not None
+    assert predictions is not None and rows.segments is not None
     # Segment 1 + n is that of the batch's example n; 0 is padding.
     real = rows.segments > 0
     example = self._packed.examples(step)[np.maximum(rows.segments - 1, 0)]

@@ -28,7 +28,7 @@ from gpt_jax.tasks.transforms import Sequences
 
 END = "sep"  # ends inputs and answers
 NO_NUMBER = -1.0  # T5's value of an output that is no number
-_STEP = 0.2  # between the words of scores
+_WORDS_PER_POINT = 5  # of scores: 0.0, 0.2, …
 
 
 @register("text_to_text")
@@ -62,7 +62,7 @@ def longest_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarra
   So an article is cut, and its question stays. The arguments are those of formats.each_half.
   """
   room = context - overhead
-  limit = np.full(len(lengths), room)
+  limit = np.full(len(lengths), room // lengths.shape[1])
   for _ in range(lengths.shape[1]):
     # What shorter fields leave is shared by those at the limit.
     short = lengths <= limit[:, None]
@@ -108,15 +108,18 @@ class EncodedText(Encoded):
 
 @dataclasses.dataclass(frozen=True)
 class TextTask:
-  """A task with one label per example, whose inputs and labels are texts; a LabeledTask.
+  """A task with one label per example, whose inputs and labels are texts.
 
-  Its predictions are what the model wrote, a text per example, None where it found no end.
+  It has what a LabeledTask has, but for the loss. Its predictions are what the model wrote: a
+  label, another text, or None for a text without an end.
 
   Attributes:
     task: the task that reads the rows and has the metrics.
+    named: what its inputs begin with.
   """
 
   task: Task
+  named: str
 
   kind = "text to text"
 
@@ -134,7 +137,8 @@ class TextTask:
     if not self.has_scores:
       return self.task.labels
     low, high = float(self.task.labels[0]), float(self.task.labels[-1])
-    return tuple(f"{low + _STEP * i:.1f}" for i in range(round((high - low) / _STEP) + 1))
+    count = round((high - low) * _WORDS_PER_POINT) + 1
+    return tuple(f"{low + i / _WORDS_PER_POINT:.1f}" for i in range(count))
 
   @property
   def columns(self) -> tuple[str, ...]:
@@ -196,7 +200,8 @@ class TextTask:
       InputError: a label with pieces that the vocabulary does not know, or two that it spells
         alike.
     """
-    encoded, spellings = [], {}
+    encoded: list[np.ndarray] = []
+    spellings: dict[str, str] = {}
     for label, ids in zip(self.labels, tokenizer.encode_many(list(self.labels)), strict=True):
       if not len(ids) or tokenizer.byte_fallback[ids].any():
         raise InputError(
@@ -213,35 +218,47 @@ class TextTask:
   def describe_labels(self, labels: np.ndarray) -> str:
     return self.task.describe_labels(labels)
 
-  def score(
-    self, outputs: Sequence[str | None], words: Sequence[str], truth: np.ndarray
-  ) -> dict[str, float]:
+  def read(self, outputs: Sequence[str | None], words: Sequence[str]) -> list[str | None]:
+    """The label of each output that is one; all others stay.
+
+    Args:
+      outputs: from decode_answer.
+      words: see EncodedText.
+    """
+    labels = dict(zip(words, self.labels, strict=True))
+    return [output if output is None else labels.get(output, output) for output in outputs]
+
+  def score(self, predictions: Sequence[str | None], truth: np.ndarray) -> dict[str, float]:
     """The task's metrics, and "valid", the share of outputs that are a label.
 
     An output that is no label is wrong: a class of its own, or as a score NO_NUMBER.
 
     Args:
-      outputs: N texts; None: one without an end.
-      words: see EncodedText.
+      predictions: N texts, from `read`.
       truth: float32 [N, K], see Encoded.labels.
     """
     expected = self.task.value(np.asarray(truth))
-    predicted = np.array([self._value(output, words) for output in outputs])
+    predicted = np.array([self._value(prediction) for prediction in predictions])
     scores = {}
     for name, metric in self.metrics.items():
       # F1 is that of class 1: what is no label counts as not of this class.
       values = np.maximum(predicted, 0) if metric is f1 else predicted
       scores[name] = float(metric(expected, values))
-    scores["valid"] = float(np.mean([output in words for output in outputs]))
+    scores["valid"] = float(np.mean([prediction in self.labels for prediction in predictions]))
     if np.ptp(predicted) == 0:
       scores["degenerate"] = 1.0
     return scores
 
-  def _value(self, output: str | None, words: Sequence[str]) -> float:
+  def result(self, prediction: str | None, truth: np.ndarray) -> dict[str, Any]:
+    """What is reported of one example; there are no probabilities."""
+    del truth
+    return {"prediction": prediction, "probabilities": {}}
+
+  def _value(self, prediction: str | None) -> float:
     if not self.has_scores:
-      return words.index(output) if output in words else -1
+      return self.labels.index(prediction) if prediction in self.labels else -1
     try:
-      return parse_number(output or "")
+      return parse_number(prediction or "")
     except ValueError:
       return NO_NUMBER
 
@@ -252,7 +269,8 @@ class TextTask:
     value = float(self.task.value(np.asarray([example.label]))[0])
     if not self.has_scores:
       return int(value)
-    return int(np.rint((value - float(self.task.labels[0])) / _STEP))
+    above = round(value - float(self.task.labels[0]), 6)  # exact again, so that ties are ties
+    return int(np.rint(above * _WORDS_PER_POINT))
 
   def _with_texts(self) -> Task:
     """The task whose rows become one sequence of named columns."""
@@ -262,13 +280,17 @@ class TextTask:
       by_name = dict(zip(self.columns, texts, strict=True))
       fields = [f"{name}: {by_name[name]}" for name in names]
       # With the spaces that are between them in the whole text.
-      return ((f"{self.name} {fields[0]}", *(f" {field}" for field in fields[1:])),)
+      return ((f"{self.named} {fields[0]}", *(f" {field}" for field in fields[1:])),)
 
     return dataclasses.replace(self.task, transform=named)
 
 
-def as_text(task: LabeledTask[Any]) -> TextTask:
+def as_text(task: LabeledTask[Any], named: str = "") -> TextTask:
   """A task as text to text.
+
+  Args:
+    named: what its inputs begin with, for another set of a task that a model was trained on (mnli
+      for mnli-mismatched); "": its own name.
 
   Raises:
     InputError: a task without one label per example.
@@ -278,7 +300,7 @@ def as_text(task: LabeledTask[Any]) -> TextTask:
       f"{task.name}: a text-to-text model writes one label per example; {task.kind} needs another "
       "checkpoint"
     )
-  return TextTask(task)
+  return TextTask(task, named or task.name)
 
 
 def encode_prompt(text: str, tokenizer: Tokenizer) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Prefix attention: what moves what, and generation that equals the whole forward pass."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.generate import sample
-from gpt_jax.inference.stream import Stream
+from gpt_jax.inference.stream import Sampling, Stream, Text
 from gpt_jax.models.alibi import Alibi
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig, generator
@@ -43,11 +45,17 @@ def model(request, make_run):
 
 def next_scores(model, params, ids, prefix):
   """The logits of the token behind `ids`, of which the first `prefix` are one, uncached."""
-  ids = np.asarray(ids)[None]
-  positions = np.arange(ids.shape[1])[None]
+  padded = np.zeros((1, 64), np.int32)  # of one length, so that it compiles once
+  padded[0, : len(ids)] = ids
+  return np.asarray(_scores(model, params, padded, prefix))[len(ids) - 1]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scores(model, params, ids, prefix):
+  positions = np.arange(64)[None]
   rows = Rows(ids, positions, prefix=positions < prefix)
   hidden, table = model.apply({"params": params}, rows, method="states")
-  return np.asarray(logits(hidden[:, -1], table, model.num_tokens))[0, : model.num_tokens]
+  return logits(hidden[0], table, model.num_tokens)[:, : model.num_tokens]
 
 
 def greedy(model, params, prompt, count):
@@ -60,8 +68,6 @@ def greedy(model, params, prompt, count):
 @pytest.mark.parametrize("few_shapes", [False, True])
 def test_a_prompt_is_read_as_the_whole_pass_reads_it(model, few_shapes):
   """Also among others: the log-probabilities of every token that is added."""
-  from gpt_jax.inference.stream import Sampling, Text
-
   module, params = model
   stream = Stream(module, params, few_shapes)
   texts = [Text(prompt, Sampling(6, temperature=0), log_probs=True) for prompt in PROMPTS]
@@ -114,9 +120,13 @@ def test_what_moves_what(model):
   ids = np.random.default_rng(0).integers(60, size=(1, 16))
   positions = np.arange(16)[None]
 
-  def hidden(ids):
+  @jax.jit
+  def states(ids):
     rows = Rows(ids, positions, prefix=positions < 9)
-    return np.asarray(module.apply({"params": params}, rows, method="states").hidden)[0]
+    return module.apply({"params": params}, rows, method="states").hidden[0]
+
+  def hidden(ids):
+    return np.asarray(states(ids))
 
   before = hidden(ids)
   for changed in range(16):
@@ -126,9 +136,8 @@ def test_what_moves_what(model):
     assert moved.tolist() == [changed < 9 or t >= changed for t in range(16)]
 
 
-def test_the_objectives_rows_leak_no_target(model, tiny_tokenizer):
+def test_the_objectives_rows_leak_no_target(tiny_tokenizer):
   """In a row of span corruption: the loss at a position depends on no later token of the target."""
-  module, params = model
   objective = SpanCorruption(sentinels=4)
   tokenizer = tiny_tokenizer.with_special(*objective.special)
   trunk = TransformerConfig(
@@ -141,9 +150,13 @@ def test_the_objectives_rows_leak_no_target(model, tiny_tokenizer):
   params = module.init(jax.random.key(1), batch)["params"]
   at = batch.predictions.at[0][batch.predictions.weights[0] > 0]
 
+  @jax.jit
+  def states(inputs):
+    rows = jax.tree.map(jax.numpy.asarray, batch.rows)._replace(inputs=inputs)
+    return module.apply({"params": params}, rows, method="states").hidden[0]
+
   def hidden(inputs):
-    changed = batch._replace(rows=batch.rows._replace(inputs=inputs))
-    return np.asarray(module.apply({"params": params}, changed).states.hidden)[0]
+    return np.asarray(states(inputs))
 
   before = hidden(batch.rows.inputs)
   for position in at[1:]:
