@@ -188,9 +188,7 @@ def run(
   # 2. Task and examples.
   task_config = complete_task(config.task, data_dir)
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
-  task = task_config.build(data_dir)
-  if start.format == to_json(TextToText()):
-    task = as_text(task)
+  task = build_task(task_config, data_dir, start)
   check_options(config, task)
   data = load_examples(config, task, data_dir, start)
   check_metrics(task)
@@ -244,6 +242,12 @@ def complete_task(task: Any, data_dir: str) -> Any:
   if isinstance(completed, TableTask) and completed.columns != task.columns:
     log(f"text columns: {', '.join(completed.columns)}; label column: {completed.label}")
   return completed
+
+
+def build_task(task_config: Any, data_dir: str, start: "Start") -> Any:
+  """The LabeledTask, or for a text-to-text checkpoint its TextTask."""
+  task = task_config.build(data_dir)
+  return as_text(task) if start.format == to_json(TextToText()) else task
 
 
 def cross_validate(

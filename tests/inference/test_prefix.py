@@ -211,7 +211,7 @@ def test_a_run_learns_and_is_evaluated_and_writes(run, prepared):
       lambda run, folder: finetune.run(
         finetune.FinetuneConfig(task=BuiltinTask("story-ending")), "", run, str(folder / "run")
       ),
-      "text_to_text",
+      "its answer 'well' is no word of the vocabulary",
     ),
   ],
   ids=["log_probs", "zero_shot", "sentinel", "finetune"],
@@ -230,3 +230,14 @@ def test_embeddings_read_the_whole_text(run):
   rows = Rows(ids, positions, prefix=np.ones_like(ids, bool))
   hidden, _ = loaded.model.apply({"params": loaded.params}, rows, method="states")
   np.testing.assert_allclose(gpt_jax.load(run[0]).embed(TEXT), hidden[0].mean(0), atol=1e-5)
+
+
+def test_a_prefix_language_model_continues_its_prompt(make_run, tiny_tokenizer, tmp_path):
+  """Without a format of its own, as prefix_lm trains it; no auxiliary loss can be added to it."""
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
+  folder = make_run(tmp_path / "lm", ModelConfig(trunk, attention="prefix"))
+  (text,) = generate.run(folder, [TEXT], max_tokens=3)
+  assert text.startswith(TEXT)
+  config = finetune.FinetuneConfig(task=BuiltinTask("story-ending"), lm_weight=0.5)
+  with pytest.raises(InputError, match="lm_weight=0.5: .* prefix attention .* set lm_weight=0"):
+    finetune.run(config, "", folder, str(tmp_path / "run"))
