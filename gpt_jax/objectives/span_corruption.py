@@ -33,7 +33,8 @@ class SpanCorruption:
   """data.length is the length of the row that a trunk reads, and the text is as long as fits.
 
   For an encoder-decoder that row is the encoder's: 512 holds 568 tokens of text, and the targets
-  have 114 tokens. In the prefix layout it is input and target together.
+  have 114 tokens. In the prefix layout it is input and target together. With these shares a text of
+  30 tokens or fewer has one span, and that is its end.
   """
 
   layout: Literal["prefix", "encoder_decoder"] = option(

@@ -239,5 +239,5 @@ def test_a_prefix_language_model_continues_its_prompt(make_run, tiny_tokenizer, 
   (text,) = generate.run(folder, [TEXT], max_tokens=3)
   assert text.startswith(TEXT)
   config = finetune.FinetuneConfig(task=BuiltinTask("story-ending"), lm_weight=0.5)
-  with pytest.raises(InputError, match="lm_weight=0.5: .* prefix attention .* set lm_weight=0"):
+  with pytest.raises(InputError, match="lm_weight=0.5: .* prefix attention.* set lm_weight=0"):
     finetune.run(config, "", folder, str(tmp_path / "run"))
