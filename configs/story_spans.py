@@ -4,6 +4,10 @@
   python launch/pretrain.py --config=configs/story_spans.py --data=data/story --workdir=runs/spans
 
 0.8M parameters. Input and target are one row: 57 tokens of text, 9 of them hidden, fill its 64.
+Hardware: 2 CPU cores, about 5 minutes where nothing else runs. Expect a loss per target token of
+1.38 nats on held-out text, sentinels and ends among them; words alone have 1.73, and a unigram
+entropy of 4.44. Of 64 positions 13 are predicted, so a step teaches less than one of
+configs/story.py.
 """
 
 import dataclasses

@@ -55,6 +55,11 @@ class SpanCorruption:
     return "prefix" if self.layout == "prefix" else "causal"
 
   @property
+  def gives_source(self) -> bool:
+    """Whether its batches have rows for an encoder."""
+    return self.layout == "encoder_decoder"
+
+  @property
   def special(self) -> tuple[str, ...]:
     return ("pad", END, *(f"sentinel_{i}" for i in range(self.sentinels)))
 

@@ -68,6 +68,13 @@ class PretrainConfig:
       raise InputError(
         f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}"
       )
+    given = getattr(self.objective, "gives_source", False)
+    if given != getattr(self.trunk, "reads_source", False):
+      needs = "needs an encoder-decoder" if given else "has nothing for an encoder to read"
+      raise InputError(
+        f"objective: {type(self.objective).__name__} as configured {needs}; the trunk is a "
+        f"{type(self.trunk).__name__}"
+      )
 
 
 def run(

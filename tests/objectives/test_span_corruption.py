@@ -15,6 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.objectives.objective import text_windows
 from gpt_jax.objectives.prefix_lm import PrefixLM
 from gpt_jax.objectives.span_corruption import SpanCorruption
+from gpt_jax.programs.pretrain import PretrainConfig
 
 LAYOUTS = ("encoder_decoder", "prefix")
 # random_spans_helper of text-to-text-transfer-transformer: text -> input, target.
@@ -196,6 +197,12 @@ def test_a_window_is_as_long_as_the_objective_says():
   assert text_windows(PrefixLM(), config) is config
   objective = SpanCorruption(share=0.2)
   assert from_json(to_json(objective)) == objective
+
+
+def test_an_encoders_rows_need_an_encoder():
+  """The layout must be that of the trunk."""
+  with pytest.raises(InputError, match="SpanCorruption as configured needs an encoder-decoder"):
+    PretrainConfig(objective=SpanCorruption("encoder_decoder"))
 
 
 def test_bad_lengths(tiny_tokenizer):
