@@ -112,7 +112,7 @@ def world(tmp_path_factory, finetuned, release):
   for name, number, shape in (("released_words", 1, [61, 24]), ("released_shapes", 3, [71])):
     changed = [*shapes[:number], shape, *shapes[number + 1 :]]
     (here / name / "params_shapes.json").write_text(json.dumps(changed))
-  for name, model_type in (("hf", "gpt2"), ("hf_bert", "bert")):
+  for name, model_type in (("hf", "gpt2"), ("hf_bart", "bart")):
     (here / name).mkdir()
     sizes = {"vocab_size": 257, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
     (here / name / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
@@ -631,8 +631,8 @@ CASES = [
     "release: no model.safetensors or pytorch_model.bin here",
   ),
   (
-    "import_weights --format=hf --checkpoint=hf_bert --out=new",
-    "hf_bert/config.json: model_type 'bert': should be one of",
+    "import_weights --format=hf --checkpoint=hf_bart --out=new",
+    "hf_bart/config.json: model_type 'bart': should be one of",
   ),
   (
     "import_weights --format=hf --checkpoint=hf --out=new",
@@ -649,8 +649,8 @@ CASES = [
   ("serve --checkpoint={pretrained} --host=a..b", "--host=a..b: not an address of this machine"),
   ("verify --checkpoint={pretrained} --checkpoint=nothing --text=the", "no checkpoint in"),
   (
-    "verify --checkpoint={pretrained} --checkpoint=hf_bert --text=the",
-    "hf_bert/config.json: model_type 'bert'",
+    "verify --checkpoint={pretrained} --checkpoint=hf_bart --text=the",
+    "hf_bart/config.json: model_type 'bart'",
   ),
   (
     "verify --checkpoint=released_half --checkpoint={pretrained} --text=the",

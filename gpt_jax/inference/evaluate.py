@@ -24,7 +24,9 @@ def make_text_measure(
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to the text_measures of the windows' text.
 
-  Every evaluation reads the text in order and draws the same noise.
+  Every evaluation reads the text in order and draws the same noise. Where the model has several
+  heads, the loss is that of all, and each head's own is there under its metric; the first one
+  predicts tokens, and perplexity is its.
 
   Args:
     batches: read only so many; 0: the whole text.
@@ -34,20 +36,24 @@ def make_text_measure(
   loss = model_loss(model)
 
   @jax.jit
-  def batch_mean(params, batch) -> Mean:
+  def batch_means(params, batch) -> dict[str, Mean]:
     _, means = loss(params, jax.tree.map(lambda x: x[0], batch), None)  # without dropout
-    return means["loss"]
+    return means
 
   def measure(params) -> dict[str, float]:
-    total = Mean(np.float64(0), np.float64(0))
+    totals: dict[str, Mean] = {}
     text_rows = itertools.islice(windows.sequential(rows=rows), batches or None)
     with jax.set_mesh(mesh):
       for number, ids in enumerate(text_rows):
         batch = anchors_of_parts(objective(ids, Draw(0, number, rows)), rows, size)
-        mean = jax.device_get(batch_mean(params, to_device(batch, mesh)))
-        total += Mean(np.float64(mean.total), np.float64(mean.weight))
+        means = jax.device_get(batch_means(params, to_device(batch, mesh)))
+        for name, mean in means.items():
+          total = totals.get(name, Mean(np.float64(0), np.float64(0)))
+          totals[name] = total + Mean(np.float64(mean.total), np.float64(mean.weight))
+    losses = {name: total.value for name, total in totals.items()}
+    of_tokens = totals.get(model.config.heads[0].metric, totals["loss"])
     text = windows.tokens
-    return text_measures(total, text.n_tokens, text.n_bytes, model.config)
+    return text_measures(of_tokens, text.n_tokens, text.n_bytes, model.config) | losses
 
   return measure
 

@@ -446,7 +446,7 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
 def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
   """The task's head as a JSON config, with the settings of this run."""
   head = {**task.head, "dropout": config.head_dropout}
-  if hasattr(from_json(head), "transform"):
+  if hasattr(from_json(head), "transform"):  # a head on one representation of a text
     head["transform"] = transform_of(start)
   if not config.class_weights and not config.label_smoothing:
     return head

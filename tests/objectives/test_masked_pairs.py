@@ -1,5 +1,10 @@
 """Pairs of texts as BERT lays them out, their classes, the same batch on any number of hosts."""
 
+import contextlib
+import dataclasses
+import io
+import json
+
 import numpy as np
 import pytest
 
@@ -10,12 +15,18 @@ from gpt_jax.data.sentence_windows import IN_ORDER, NOT_IN_ORDER, PackedSentence
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.placement import anchors_of_parts
+from gpt_jax.programs import evaluate, prepare, pretrain
+from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
 
 LENGTH = 32
 CONFIG = WindowsConfig(batch_size=8, length=LENGTH)
@@ -154,3 +165,37 @@ def from_special(*names):
   from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
   return SentencePieceTokenizer.train(["the cat sat on the mat"], 270).with_special(*names)
+
+
+def test_each_head_is_evaluated_and_parts_of_a_batch_change_nothing(tmp_path):
+  source = tmp_path / "rows.jsonl"
+  lines = ["The cat sat. The dog ran! Was it late? It was. The sea is old. He went on." * 3] * 30
+  source.write_text("\n".join(json.dumps({"text": line}) for line in lines))
+  with contextlib.redirect_stdout(io.StringIO()):
+    settings = PrepareConfig(str(source), vocab_size=300, valid_share=0.3, sentences=True)
+    prepare.run(settings, str(tmp_path / "data"))
+  results = []
+  for name, microbatches in (("one", 1), ("parts", 2)):
+    config = PretrainConfig(
+      TransformerConfig(
+        context=LENGTH, layers=1, width=16, heads=2, norm="pre", token_types=2, pooler=True
+      ),
+      MaskedPairs(unit="word"),
+      WindowsConfig(16, LENGTH),
+      OptimConfig(learning_rate=1e-2, warmup_steps=2),
+      train=TrainConfig(steps=4, microbatches=microbatches),
+    )
+    config = dataclasses.replace(config, trunk=without_dropout(config.trunk))
+    results.append(pretrain.run(config, str(tmp_path / "data"), str(tmp_path / name)))
+  one, parts = results
+  assert parts == pytest.approx(one, rel=1e-5)
+  both = one["valid_masked_loss"] + one["valid_sentence_pair_loss"]
+  assert one["valid_loss"] == pytest.approx(both, rel=1e-4)
+  assert one["valid_perplexity"] == pytest.approx(np.exp(one["valid_masked_loss"]))
+  again = evaluate.run(str(tmp_path / "one"), str(tmp_path / "data"))
+  assert again["sentence_pair_loss"] == pytest.approx(one["valid_sentence_pair_loss"], rel=1e-5)
+
+
+def without_dropout(trunk):
+  names = [field.name for field in dataclasses.fields(trunk) if field.name.endswith("dropout")]
+  return dataclasses.replace(trunk, **dict.fromkeys(names, 0.0))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import types
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from gpt_jax.models.trunk import States
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training import trainer
@@ -193,7 +195,8 @@ def test_balanced_weights_are_scikit_learns():
 def test_weights_of_some_labels(finetuned):
   task = finetuned.config.task.build(finetuned.data_dir)
   config = changed(finetuned, class_weights=("meows=3",), label_smoothing=0.1)
-  head = finetune.head_of(config, task)
+  start = types.SimpleNamespace(trunk=TransformerConfig(), format=GPTFormat())
+  head = finetune.head_of(config, task, start)
   assert (head["class_weights"], head["label_smoothing"]) == ([1.0, 3.0], 0.1)
   with pytest.raises(InputError, match="give each example one class, not for story-next"):
     finetune.check_options(config, BuiltinTask("story-next").build(""))

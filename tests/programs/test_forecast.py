@@ -95,8 +95,10 @@ def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, caps
   assert "plan" not in capsys.readouterr().err.replace("plan.json", "")
 
 
-def test_seeds_of_a_fine_tuning_share_one_compilation(make_run, tmp_path, capsys, caplog):
-  trunk = dataclasses.replace(TRUNK, context=64)
+def test_seeds_of_a_fine_tuning_share_one_compilation(
+  make_run, tiny_tokenizer, tmp_path, capsys, caplog
+):
+  trunk = dataclasses.replace(TRUNK, context=64, vocab_size=tiny_tokenizer.vocab_size)
   source = make_run(tmp_path / "source", ModelConfig(trunk))
   config = finetune.FinetuneConfig(
     task=BuiltinTask("story-ending"),
@@ -367,8 +369,11 @@ def test_a_run_keeps_the_number_that_it_chose(prepared, tmp_path, has_memory_for
   assert microbatches_of(tmp_path / "chosen") == (4, 4, 4)
 
 
-def test_all_seeds_and_folds_have_one_number(make_run, tmp_path, has_memory_for, capsys):
-  source = make_run(tmp_path / "source", ModelConfig(dataclasses.replace(TRUNK, context=64)))
+def test_all_seeds_and_folds_have_one_number(
+  make_run, tiny_tokenizer, tmp_path, has_memory_for, capsys
+):
+  trunk = dataclasses.replace(TRUNK, context=64, vocab_size=tiny_tokenizer.vocab_size)
+  source = make_run(tmp_path / "source", ModelConfig(trunk))
   config = finetune.FinetuneConfig(
     task=BuiltinTask("story-ending"),
     batch_size=32,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, read_file
+from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, has_no_letters, read_file
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 
@@ -83,6 +83,11 @@ class ReleasedSentencePiece(Tokenizer):
   def byte_fallback(self) -> np.ndarray:
     ids = range(self.vocab_size)
     return np.array([self.processor.is_byte(i) or self.processor.is_unknown(i) for i in ids])
+
+  @functools.cached_property
+  def begins_word(self) -> np.ndarray:
+    pieces = map(self.piece, range(self.vocab_size))
+    return np.array([piece[0] == "▁" or has_no_letters(piece) for piece in pieces])
 
   @property
   def files(self) -> dict[str, bytes]:

@@ -108,6 +108,10 @@ class WordPieceTokenizer(Tokenizer):
   def byte_fallback(self) -> np.ndarray:
     return np.array([piece == UNKNOWN for piece in self.pieces])
 
+  @functools.cached_property
+  def begins_word(self) -> np.ndarray:
+    return np.array([not piece.startswith("##") for piece in self.pieces])
+
   @property
   def files(self) -> dict[str, bytes]:
     config = {"do_lower_case": self.lower_case, "strip_accents": self.strip_accents}

@@ -47,6 +47,7 @@ def test_special_tokens_are_pieces_and_no_text_encodes_to_them(tokenizer):
 def test_words_are_cut_into_the_longest_pieces():
   pieces = ("[UNK]", "un", "##aff", "##able", "##a", "able", ",")
   tokenizer = WordPieceTokenizer(pieces)
+  assert tokenizer.begins_word.tolist() == [True, True, False, False, False, True, True]
   ids = tokenizer.encode("Unaffable, ÄBLE\nunaffx")  # as in Google's tokenization.py
   assert ids.tolist() == [1, 2, 3, 6, 5, 0]
   assert tokenizer.decode(ids) == "unaffable, able [UNK]"

@@ -25,7 +25,7 @@ from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs import generate
 from gpt_jax.tasks.task import BuiltinTask
 
-pytest.importorskip("safetensors")
+safetensors = pytest.importorskip("safetensors.numpy")
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
 BERT = TransformerConfig(
@@ -294,13 +294,11 @@ def test_a_temperature_divides_the_last_map_alone(tmp_path, vocabulary):
   found, back, *_ = hf.load(str(tmp_path / "out"))
   assert back["temperature"] == 1.7
   jax.tree.map(np.testing.assert_array_equal, found, params)
-  (tmp_path / "out" / "sha256.json").unlink()
-  path = tmp_path / "out" / "model.safetensors"
-  from safetensors.numpy import load_file
-
-  arrays = load_file(path)
+  arrays = safetensors.load_file(tmp_path / "out" / "model.safetensors")
   kernel = arrays["classifier.out_proj.weight"].T
   np.testing.assert_allclose(kernel, params["head"]["kernel"] / 1.7, rtol=1e-6)
+  bias = arrays["classifier.out_proj.bias"]
+  np.testing.assert_allclose(bias, params["head"]["bias"] / 1.7, rtol=1e-6)
   kernel = arrays["classifier.dense.weight"].T
   np.testing.assert_array_equal(kernel, params["head"]["dense"]["kernel"])
 
