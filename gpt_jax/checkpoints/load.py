@@ -86,17 +86,21 @@ class LoadedModel:
     """The task as one that gives each example one label; None if there is none.
 
     Raises:
-      InputError: the task labels every word.
+      InputError: the task labels every word, or the model writes its labels.
     """
     task = self.task
     if task is None or isinstance(task, Task):
       return task
-    if isinstance(task, TextTask):
+    self.check_head()
+    raise InputError(f"{self.path}: {task.name} labels every word; use launch/predict.py")
+
+  def check_head(self) -> None:
+    """Raises InputError if the model has no head that gives labels, since it writes them."""
+    if isinstance(self.task, TextTask):
       raise InputError(
         f"{self.path}: writes its labels as text; launch/evaluate.py scores them, "
-        "launch/generate.py continues a prompt"
+        "launch/generate.py asks for them"
       )
-    raise InputError(f"{self.path}: {task.name} labels every word; use launch/predict.py")
 
   @property
   def config(self) -> Any:
@@ -133,12 +137,11 @@ class LoadedModel:
     Keep it: every predictor compiles anew, and has its own copy of the parameters.
 
     Raises:
-      InputError: the model was not fine-tuned.
+      InputError: the model was not fine-tuned, or writes its labels.
     """
     if self.task is None:
       raise InputError(f"{self.path}: a language model without a task; fine-tune it first")
-    if isinstance(self.task, TextTask):
-      self.label_task()  # which refuses it
+    self.check_head()
     mesh = make_mesh(MeshConfig())
     return functools.partial(make_predictor(self.model, mesh), replicate(self.params, mesh))
 

@@ -8,17 +8,16 @@ import jax
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attack import ATTACKS, LARGEST_RADIUS, make_attacked_predictor
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.inference.similarity import cosine_measures
 from gpt_jax.inference.text_answers import text_measures
-from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
+from gpt_jax.programs.pretrain import config_of
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import LabeledTask, find
@@ -150,10 +149,8 @@ def _under_attack(
 def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   text.check_vocabulary(loaded.tokenizer)
-  if loaded.config is not None:
-    windows, objective = loaded.config.data, loaded.config.objective
-  else:  # imported weights
-    windows, objective = WindowsConfig(length=loaded.spec.trunk.context), Causal()
+  config = config_of(loaded)
+  windows, objective = config.data, config.objective
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
   windows = dataclasses.replace(windows, batch_size=size)

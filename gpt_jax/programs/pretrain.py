@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from gpt_jax.batch import Batch
+from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.checkpoints.run_folder import (
   claim,
   claimed_config,
@@ -30,6 +31,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.objective import Bound, example_batch, make_windows
+from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import (
   anchors_of_parts,
@@ -160,6 +162,15 @@ def check_type(config: Any) -> None:
       f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, "
       "as in configs/gpt1.py"
     )
+
+
+def config_of(loaded: LoadedModel) -> Any:
+  """The config of the run that trained a model; of weights from elsewhere, one with its sizes."""
+  if loaded.config is not None:
+    return loaded.config
+  trunk = loaded.spec.trunk
+  objective = SpanCorruption("encoder_decoder") if trunk.reads_source else Causal()
+  return PretrainConfig(trunk, objective, WindowsConfig(length=trunk.context))
 
 
 def load_text(config: PretrainConfig, data: str) -> tuple[TokenFile, TokenFile, Tokenizer]:

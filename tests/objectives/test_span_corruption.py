@@ -10,9 +10,13 @@ import pytest
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import text_windows
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.objective import example_batch, make_windows
 from gpt_jax.objectives.prefix_lm import PrefixLM
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -165,7 +169,7 @@ def test_the_decoders_rows_are_shifted_right(tiny_tokenizer):
 @pytest.mark.parametrize("hosts", [1, 2, 4])
 def test_hosts_draw_the_same_batch(tiny_tokenizer, objective, hosts):
   bound = objective.bind(tiny_tokenizer.with_special(*objective.special), 64)
-  columns = text_windows(objective, WindowsConfig(length=64)).length + 1
+  columns = objective.text_length(64) if isinstance(objective, SpanCorruption) else 65
   rows = texts([columns] * 6 + [9, 4], columns)
   whole = bound(rows, Draw(3, 17, np.arange(8)))
   parts = [bound(rows[n], Draw(3, 17, n)) for n in np.split(np.arange(8), hosts)]
@@ -191,10 +195,31 @@ def test_prefix_lm_cuts_anywhere():
   assert batch.predictions.weights[4000:].sum(axis=1).tolist() in ([2, 1, 0, 0], [1, 1, 0, 0])
 
 
-def test_a_window_is_as_long_as_the_objective_says():
-  config = WindowsConfig(length=512)
-  assert text_windows(SpanCorruption("encoder_decoder"), config).length + 1 == 568
-  assert text_windows(PrefixLM(), config) is config
+@pytest.mark.parametrize(
+  "objective, columns",
+  [
+    (SpanCorruption("encoder_decoder"), 35),
+    (SpanCorruption(), 28),
+    (PrefixLM(), 33),
+    (Causal(), 33),
+    (Masked(), 33),
+  ],
+)
+def test_a_row_of_text_is_as_long_as_the_objective_says(
+  prepared, tiny_tokenizer, objective, columns
+):
+  """A batch that is made before there is a text has the shapes of all others."""
+  windows = make_windows(objective, TokenFile(prepared, "train"), WindowsConfig(3, 32), seed=2)
+  rows = windows(0)
+  assert rows.shape == (3, columns) and (rows >= 0).all(axis=1).any()
+  bound = objective.bind(tiny_tokenizer.with_special(*objective.special), 32)
+  batch = bound(rows, windows.draw(0, np.arange(3)))
+  example = example_batch(objective, bound, 32, 3)
+  shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), x) for x in (batch, example)]
+  assert shapes[0] == shapes[1] and batch.rows.inputs.shape[0] == 3
+
+
+def test_an_objective_survives_json():
   objective = SpanCorruption(share=0.2)
   assert from_json(to_json(objective)) == objective
 
@@ -203,6 +228,9 @@ def test_an_encoders_rows_need_an_encoder():
   """The layout must be that of the trunk."""
   with pytest.raises(InputError, match="SpanCorruption as configured needs an encoder-decoder"):
     PretrainConfig(objective=SpanCorruption("encoder_decoder"))
+  for objective in (Causal(), SpanCorruption()):
+    with pytest.raises(InputError, match="has nothing for an encoder to read; the trunk is a T5C"):
+      PretrainConfig(T5Config(), objective)
 
 
 def test_bad_lengths(tiny_tokenizer):

@@ -1,19 +1,25 @@
-"""A span-corruption checkpoint is fine-tuned on a task as text, evaluated, and asked."""
+"""A span-corruption checkpoint is fine-tuned on a task as text, evaluated, and asked: one of GPT's
+trunk, and one of T5's.
+"""
 
 import random
 
 import numpy as np
 import pytest
 
+import gpt_jax
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
-from gpt_jax.programs import evaluate, finetune, generate, predict, pretrain, replay
+from gpt_jax.programs import evaluate, finetune, generate, label, predict, pretrain, replay
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.table import TableTask
+from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.training.adversarial import FGM
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -25,12 +31,18 @@ CONFIG = FinetuneConfig(
 )
 
 
-@pytest.fixture(scope="module")
-def pretrained(prepared, tmp_path_factory):
+TRUNKS = {
+  "prefix": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre"),
+  "encoder_decoder": T5Config(0, 48, 1, 32, 2, 16, 64),
+}
+
+
+@pytest.fixture(scope="module", params=TRUNKS)
+def pretrained(request, prepared, tmp_path_factory):
   folder = str(tmp_path_factory.mktemp("span") / "run")
   config = PretrainConfig(
-    trunk=TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre"),
-    objective=SpanCorruption(sentinels=6),
+    trunk=TRUNKS[request.param],
+    objective=SpanCorruption(request.param, sentinels=6),
     data=WindowsConfig(batch_size=8, length=32),
     train=TrainConfig(steps=2),
   )
@@ -73,7 +85,7 @@ def test_it_learns_and_answers_in_words(run, data_dir):
   assert generate.run(f"{workdir}/best", prompts, max_tokens=6, temperature=0) == ["cat", "dog"]
   assert generate.run(f"{workdir}/best", prompts, max_tokens=6, beams=3) == ["cat", "dog"]
   loaded = load_model(f"{workdir}/best")
-  assert loaded.spec.attention == "prefix" and loaded.spec.head is None
+  assert loaded.is_text_to_text and loaded.spec.head is None
   assert set(loaded.params) == {"trunk"}  # nothing new
 
 
@@ -105,13 +117,32 @@ def test_its_steps_replay(run, data_dir):
       ),
       "label_smoothing: for tasks that give each example one class",
     ),
+    (
+      lambda run, data, folder: finetune.run(
+        finetune.dataclasses.replace(CONFIG, adversarial=FGM()), data, run, f"{folder}/run"
+      ),
+      "adversarial: attacks the loss of a head for labels",
+    ),
+    (
+      lambda run, data, folder: evaluate.run(run, data, attack="fgm", radius=[1]),
+      "--attack: .*best writes its labels as text",
+    ),
+    (lambda run, data, folder: label.run(f"{data}/train.tsv", run, f"{folder}/run"), "write its"),
+    (lambda run, data, folder: gpt_jax.load(run).log_probs("the cat"), "prefix attention|no prob"),
   ],
-  ids=["predict", "probe", "smoothing"],
+  ids=["predict", "probe", "smoothing", "adversarial", "attack", "label", "log_probs"],
 )
 def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message):
   with pytest.raises(InputError, match=message) as error:
     call(f"{run[0]}/best", data_dir, tmp_path)
   assert "\n" not in str(error.value)
+
+
+def test_an_encoder_decoder_from_scratch_answers_in_words(prepared):
+  config = finetune.dataclasses.replace(CONFIG, trunk=TRUNKS["encoder_decoder"])
+  start = finetune.load_start(config, "none", f"{prepared}/tokenizer")
+  assert start.format == TextToText() and start.trunk.special_tokens == 5
+  assert {"pad", "sep"} <= set(start.tokenizer.special)
 
 
 def test_answers_outside_the_vocabulary_are_refused(finetuned, pretrained, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.readers import Row
@@ -190,6 +191,15 @@ def test_a_label_is_read_as_the_tokenizer_spells_it():
   """This tokenizer writes lower case."""
   task = as_text(find("race"))
   assert task.read(["a", "d", "e", None], ("a", "b", "c", "d")) == ["A", "D", "e", None]
+
+
+@pytest.mark.released
+def test_special_tokens_inside_a_vocabulary():
+  tokenizer = WordPieceTokenizer(("[PAD]", "[UNK]", "[SEP]", "un", "able"))
+  tokenizer = tokenizer.with_special("pad", "sep", "sentinel_0")
+  ids = encode_prompt("un <sentinel_0> able", tokenizer).tolist()
+  assert ids == [3, 5, 4, 2] and spell(ids, tokenizer) == "un <sentinel_0> able <sep>"
+  assert decode_answer([5, 4, 2, 3], tokenizer) == "<sentinel_0> able"
 
 
 def test_prompts_with_sentinels(tokenizer):
