@@ -1,13 +1,13 @@
 """ALBERT (Lan et al. 2019): BERT with embeddings of 128 features and one block for all layers, in
 its four published sizes.
 
-python launch/prepare.py --source='books/*.txt' --out=data/books --vocab_size=30000
+python launch/prepare.py --source='books/*.txt' --out=data/books --vocab_size=30000 --sentences=true
 python launch/pretrain.py --config=configs/albert.py:base --data=data/books --workdir=runs/albert
 
 With a vocabulary of 30,000 ids, base, large, xlarge and xxlarge have 11,683,584, 17,683,968,
 58,724,864 and 222,595,584 parameters, without heads; a step takes the operations of all layers.
-Section 4.1: 4096 x 512 tokens a step for 125,000 steps, peak rate 1.76e-3 (of LAMB; here it is
-AdamW) after 3,125 steps, then linear to 0. The paper runs 10 % of the rows shorter, here all have
+Section 4.1: 4096 x 512 tokens a step for 125,000 steps, peak rate 1.76e-3 of LAMB
+after 3,125 steps, then linear to 0. The paper runs 10 % of the rows shorter, here all have
 512 tokens. Hardware of the paper: 64 to 512 Cloud TPU v3. Expect, by the paper, an average of 80.1,
 82.4, 85.5 and 88.7 on its five tasks. Not run by us at these sizes.
 """
@@ -15,7 +15,7 @@ AdamW) after 3,125 steps, then linear to 0. The paper runs 10 % of the rows shor
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -49,9 +49,9 @@ def get_config(size: str) -> PretrainConfig:
       norm_epsilon=1e-12,
       init="truncated",
     ),
-    objective=Masked(),
+    objective=MaskedPairs(second="swapped", unit="ngram", random_ids="all"),
     data=WindowsConfig(batch_size=4096, length=512),
-    optim=OptimConfig("adamw", 1.76e-3, "linear", warmup_steps=3_125, eps=1e-6),
+    optim=OptimConfig("lamb", 1.76e-3, "bert_linear", warmup_steps=3_125, eps=1e-6),
     train=TrainConfig(steps=125_000, evaluate_every=1_000, checkpoint_every=1_000, log_every=100),
     evaluation_batches=20,
   )

@@ -1,7 +1,8 @@
 """BERT (Devlin et al. 2018): a bidirectional Transformer that fills masked tokens, in its two
-published sizes and the two small ones that google-research/bert released later.
+published sizes and the two small ones that google-research/bert released later; and says whether a
+second text follows the first.
 
-python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR
+python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR --sentences=true
 python launch/pretrain.py --config=configs/bert.py:base --data=data/books --workdir=runs/bert
 
 DIR is the folder of a vocabulary. With the released one of 30,522 ids, base and large have
@@ -15,7 +16,7 @@ fine-tuning. Not run by us at these sizes.
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -45,9 +46,10 @@ def get_config(size: str) -> PretrainConfig:
       norm_epsilon=1e-12,
       init="truncated",
     ),
-    objective=Masked(),
+    # Ten maskings of each text, and at most 77 of 512 tokens, as create_pretraining_data.py.
+    objective=MaskedPairs(max_predictions=77, random_ids="all", copies=10),
     data=WindowsConfig(batch_size=256, length=512),
-    optim=OptimConfig("adamw", 1e-4, "linear", warmup_steps=10_000, eps=1e-6),
+    optim=OptimConfig("bert", 1e-4, "bert_linear", warmup_steps=10_000, eps=1e-6),
     train=TrainConfig(steps=1_000_000, evaluate_every=5_000, checkpoint_every=5_000, log_every=100),
     evaluation_batches=20,
   )

@@ -1,7 +1,7 @@
 """RoBERTa (Liu et al. 2019): BERT without token types and sentence pairs, trained longer on larger
 batches, in its two published sizes.
 
-python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR
+python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR --sentences=true
 python launch/pretrain.py --config=configs/roberta.py:base --data=data/books --workdir=runs/roberta
 
 DIR is the folder of a vocabulary. With the released one of 50,265 ids, base and large have
@@ -14,7 +14,7 @@ paper, 87.6 and 90.2 % on MNLI's dev set after fine-tuning. Not run by us at the
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -38,10 +38,10 @@ def get_config(size: str) -> PretrainConfig:
       embedding_dropout_on="sum",
       activation="gelu",
     ),
-    objective=Masked(),
-    data=WindowsConfig(batch_size=8192, length=512),
+    objective=FullSentences(count="probabilistic", random_ids="text_and_mask", special_too=True),
+    data=WindowsConfig(batch_size=8192, length=512, sampling="across_documents"),
     optim=OptimConfig(
-      "adamw", rate, "linear", warmup_steps=warmup, clip_norm=0.0, b2=0.98, eps=1e-6
+      "fairseq", rate, "fairseq_linear", warmup_steps=warmup, clip_norm=0.0, b2=0.98, eps=1e-6
     ),
     train=TrainConfig(steps=500_000, evaluate_every=2_500, checkpoint_every=2_500, log_every=100),
     evaluation_batches=20,

@@ -33,7 +33,12 @@ PAGES = {
 # The guides that a newcomer needs first; any others follow.
 GUIDES = ("data", "training", "tasks", "inference", "checkpoints", "parallel", "paper", "programs")
 # The argument with which a config that takes one is shown.
-ARGUMENTS = {"finetune": "table", "gpt2": "small"}
+ARGUMENTS = {
+  "adversarial": "fgm:table",
+  "finetune": "table",
+  **dict.fromkeys(("bert", "roberta", "albert"), "base"),
+  **dict.fromkeys(("gpt2", "t5"), "small"),
+}
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
