@@ -228,7 +228,7 @@ def sample(
   top_k: int = 0,
   top_p: float = 1.0,
 ) -> list[list[int]]:
-  """The `max_tokens` ids that follow each prompt; never special tokens or padding rows.
+  """The `max_tokens` ids that follow each prompt, among those that the model predicts.
 
   See stream.Stream, which adds them. A text depends on its seed and on no other text.
   """

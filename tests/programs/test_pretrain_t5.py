@@ -95,4 +95,4 @@ def test_rows_are_full(config, prepared):
   """Documents are joined: no row of the source or the target has padding."""
   text = TokenFile(prepared, "train")
   rows = make_windows(config.objective, text, config.data, seed=1)(0)
-  assert rows.shape == (16, 35) and (rows >= 0).all()
+  assert rows.shape == (16, 34) and (rows >= 0).all()
