@@ -106,6 +106,12 @@ def test_its_steps_replay(run, data_dir):
       "writes its labels as text; launch/evaluate.py",
     ),
     (
+      lambda run, data, folder: predict.run(
+        [run, run], output=f"{folder}/a.tsv", data_dir=data, split="dev"
+      ),
+      "writes its labels as text; launch/evaluate.py",
+    ),
+    (
       lambda run, data, folder: finetune.run(
         finetune.dataclasses.replace(CONFIG, train_layers=0), data, run, f"{folder}/run"
       ),
@@ -130,7 +136,7 @@ def test_its_steps_replay(run, data_dir):
     (lambda run, data, folder: label.run(f"{data}/train.tsv", run, f"{folder}/run"), "write its"),
     (lambda run, data, folder: gpt_jax.load(run).log_probs("the cat"), "prefix attention|no prob"),
   ],
-  ids=["predict", "probe", "smoothing", "adversarial", "attack", "label", "log_probs"],
+  ids=["predict", "ensemble", "probe", "smoothing", "adversarial", "attack", "label", "log_probs"],
 )
 def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message):
   with pytest.raises(InputError, match=message) as error:
