@@ -326,7 +326,7 @@ def test_help_has_the_configs_that_a_program_takes():
   for program, takes, refuses in (
     ("finetune", "finetune, or", "gpt1"),
     ("pretrain", "gpt1, gpt1_small, gpt2, lstm", "finetune, "),
-    ("plan", "masked_small, story", "finetune, "),
+    ("plan", "masked_small, roberta, story", "finetune, "),
   ):
     command = [sys.executable, ROOT / "launch" / f"{program}.py", "--help"]
     help = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -63,8 +63,8 @@ class LanguageHead:
 
 def check_table(trunk: TrunkConfig) -> None:
   """Raises InputError where hidden states cannot be multiplied by the trunk's table."""
-  table_width = getattr(trunk, "table_width", trunk.width)
-  if table_width != trunk.width:
+  table_width = getattr(trunk, "table_width", None)
+  if table_width is not None and table_width != trunk.width:
     raise InputError(
       f"trunk.embedding_width={table_width}: a language model multiplies hidden states by the "
       f"table, which takes trunk.width={trunk.width}; only a masked language model maps the one "

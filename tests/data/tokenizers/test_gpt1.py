@@ -139,6 +139,7 @@ def test_where_words_begin(folders):
   assert words == [f"{word}</w>" for word in ("a", "ship", ",", "sailed", "\n", "on")]
 
 
+@pytest.mark.released
 def test_few_words_remembered_change_nothing(small, monkeypatch):
   texts = [mixed(random.Random(n)) for n in range(30)]
   expected = load_tokenizer(small["gpt1"]).encode_many(texts)

@@ -93,6 +93,7 @@ def test_gpt2_lines_and_what_is_no_character(small):
   assert np.flatnonzero(tokenizer.byte_fallback).tolist() == list(range(128, 256))
 
 
+@pytest.mark.released
 def test_where_words_begin(folders):
   tokenizer = load_tokenizer(folders["gpt2"])
   ids = tokenizer.encode("The captain, émigré\nsailed 10")

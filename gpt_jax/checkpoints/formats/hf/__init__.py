@@ -2,12 +2,33 @@
 
 Weights are model.safetensors or pytorch_model.bin. To add a family, add a file with FAMILIES (see
 family.Family), such as gpt.py; it edits no other.
+
+The search for registered names imports this file, so it imports JAX only where it is used.
 """
 
-from gpt_jax.checkpoints.formats.hf.read import load
-from gpt_jax.checkpoints.formats.hf.weights import detect
-from gpt_jax.checkpoints.formats.hf.write import save
+from typing import Any
 
-__all__ = ["HELP", "detect", "load", "save"]
+from gpt_jax.data.tokenizers.base import Tokenizer
 
 HELP = "a transformers folder: openai-gpt, gpt2, bert, roberta, albert or t5"
+
+
+def detect(path: str) -> bool:
+  """See weights.detect."""
+  from gpt_jax.checkpoints.formats.hf import weights
+
+  return weights.detect(path)
+
+
+def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
+  """See read.load."""
+  from gpt_jax.checkpoints.formats.hf import read
+
+  return read.load(path)
+
+
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+  """See write.save."""
+  from gpt_jax.checkpoints.formats.hf import write
+
+  write.save(folder, params, meta, step, tokenizer)
