@@ -268,6 +268,8 @@ def make_run(tiny_tokenizer):
   from gpt_jax.config import to_json
   from gpt_jax.data.windows import WindowsConfig
   from gpt_jax.models.model import ModelConfig
+  from gpt_jax.objectives.causal import Causal
+  from gpt_jax.objectives.span_corruption import SpanCorruption
   from gpt_jax.programs.pretrain import PretrainConfig
 
   def params_of(spec, seed):
@@ -286,7 +288,11 @@ def make_run(tiny_tokenizer):
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
   def make(workdir, spec: ModelConfig, steps=(7,), tokenizer=tiny_tokenizer):
-    config = PretrainConfig(spec.trunk, data=WindowsConfig(batch_size=2, length=spec.trunk.context))
+    source = spec.trunk.reads_source
+    objective = SpanCorruption("encoder_decoder") if source else Causal()
+    config = PretrainConfig(
+      spec.trunk, objective, WindowsConfig(batch_size=2, length=spec.trunk.context)
+    )
     claim(str(workdir), config, tokenizer, {})
     meta = {
       "model": to_json(spec),

@@ -20,6 +20,7 @@ from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.task import LabeledTask, Task
+from gpt_jax.tasks.text_to_text import TextTask, TextToText, as_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,18 +56,27 @@ class LoadedModel:
     return self.spec.build()
 
   @functools.cached_property
-  def task(self) -> LabeledTask | None:
-    """The task the model was fine-tuned on; None if it was not fine-tuned."""
+  def task(self) -> Any:
+    """The LabeledTask it was fine-tuned on, or its TextTask; None if it was not fine-tuned."""
     if "task" not in self.meta:
       return None
-    return _from_json(self.meta["task"], self.path).build("")
+    task = _from_json(self.meta["task"], self.path).build("")
+    return as_text(task) if self.is_text_to_text else task
 
   @functools.cached_property
   def format(self) -> Format:
-    """How labeled examples are written for it; GPT's where the checkpoint names none."""
-    if "sequence_format" not in self.meta:
-      return GPTFormat()
-    return _from_json(self.meta["sequence_format"], self.path)
+    """How labeled examples are written for it.
+
+    A checkpoint that names none has GPT's; an encoder-decoder can only have text to text.
+    """
+    if "sequence_format" in self.meta:
+      return _from_json(self.meta["sequence_format"], self.path)
+    return TextToText() if self.spec.trunk.reads_source else GPTFormat()
+
+  @property
+  def is_text_to_text(self) -> bool:
+    """Whether it reads a text, and then writes another up to its end."""
+    return isinstance(self.format, TextToText)
 
   def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
     """Examples of a task as the model reads them."""
@@ -76,12 +86,21 @@ class LoadedModel:
     """The task as one that gives each example one label; None if there is none.
 
     Raises:
-      InputError: the task labels every word.
+      InputError: the task labels every word, or the model writes its labels.
     """
     task = self.task
     if task is None or isinstance(task, Task):
       return task
+    self.check_head()
     raise InputError(f"{self.path}: {task.name} labels every word; use launch/predict.py")
+
+  def check_head(self) -> None:
+    """Raises InputError if the model has no head that gives labels, since it writes them."""
+    if isinstance(self.task, TextTask):
+      raise InputError(
+        f"{self.path}: writes its labels as text; launch/evaluate.py scores them, "
+        "launch/generate.py asks for them"
+      )
 
   @property
   def config(self) -> Any:
@@ -101,7 +120,8 @@ class LoadedModel:
       raise InputError(f"{self.path}: {error}") from error
 
   def generator(self) -> Model:
-    """The trunk as a model that continues a prompt, or writes for a source.
+    """The trunk as a model that continues a prompt, which under prefix attention is the prefix, or
+    that writes for a source.
 
     Raises:
       InputError: the model has bidirectional attention.
@@ -117,10 +137,11 @@ class LoadedModel:
     Keep it: every predictor compiles anew, and has its own copy of the parameters.
 
     Raises:
-      InputError: the model was not fine-tuned.
+      InputError: the model was not fine-tuned, or writes its labels.
     """
     if self.task is None:
       raise InputError(f"{self.path}: a language model without a task; fine-tune it first")
+    self.check_head()
     mesh = make_mesh(MeshConfig())
     return functools.partial(make_predictor(self.model, mesh), replicate(self.params, mesh))
 

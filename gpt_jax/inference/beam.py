@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.inference.scoring import bucket
-from gpt_jax.inference.stream import check_fits, read_source
+from gpt_jax.inference.stream import check_fits, read_before, read_source
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 
@@ -46,7 +46,7 @@ def beam_search(
   Every step keeps the `beams` likeliest continuations that have not ended.
 
   Args:
-    model: from LoadedModel.language_model.
+    model: from LoadedModel.generator.
     params: on the device.
     prompt: token ids.
     max_tokens: tokens to add, fewer where a continuation ends.
@@ -61,13 +61,14 @@ def beam_search(
   check_fits(model, len(prompt), max_tokens)
   params = {"trunk": params["trunk"]}
   slots = bucket(len(prompt) + max_tokens, model.config.trunk.context)
-  read = np.zeros((1, bucket(len(prompt) - 1, slots)), np.int32)
-  read[0, : len(prompt) - 1] = prompt[:-1]
+  to_read = prompt[: read_before(model, len(prompt))]
+  read = np.zeros((1, bucket(len(to_read), slots)), np.int32)
+  read[0, : len(to_read)] = to_read
   sources = None
   if source:
     sources = np.full((1, bucket(len(source), 2**30)), -1, np.int32)
     sources[0, : len(source)] = source
-  state = _begin(model, params, read, np.array([len(prompt) - 1]), sources, beams, slots)
+  state = _begin(model, params, read, np.array([len(to_read)]), sources, beams, slots)
 
   def hypothesis(ids: list[int], log_prob: float) -> Hypothesis:
     return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)

@@ -145,7 +145,8 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
       for the best checkpoint of each.
 
   Raises:
-    InputError: no checkpoint, a language model, or models of different tasks.
+    InputError: no checkpoint, a language model, one that writes its labels, or models of different
+      tasks.
   """
   paths = [path for checkpoint in checkpoints for path in _expand(checkpoint)]
   members = tuple(load_model(path) for path in paths)
@@ -156,6 +157,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         f"--checkpoint={member.path}: a language model without a head; fine-tune it first, or "
         "generate"
       )
+    member.check_head()
     tasks.append(member.task)
   first = tasks[0]
   for member, task in zip(members, tasks, strict=True):

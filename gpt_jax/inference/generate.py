@@ -1,7 +1,6 @@
 """Texts that a language model continues; stream.py adds the tokens."""
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,12 +8,13 @@ from typing import Any
 import jax
 
 from gpt_jax.checkpoints.load import LoadedModel
-from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
+from gpt_jax.inference.text_answers import answer_to
 from gpt_jax.models.model import Model
+from gpt_jax.tasks.text_to_text import encode_prompt, spell
 
 _MOST_BEAMS = 256
 # With the space before it; of a script without spaces, the last characters.
@@ -33,8 +33,8 @@ def continuations(
 ) -> list[str]:
   """Each prompt with its continuation, or its continuations one after the other.
 
-  Of an encoder-decoder the prompt is the source, and each text what it writes for it, until it ends
-  or has max_tokens.
+  Of a text-to-text model, only what it writes until it ends the text or has max_tokens: a prompt is
+  its input, and may have "<sentinel_0>" where it is to fill something in.
 
   Args:
     loaded: a trained model; the head of a fine-tuned one is ignored.
@@ -47,14 +47,14 @@ def continuations(
     num_samples: texts for each prompt.
 
   Raises:
-    InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
+    InputError: an empty prompt, a value that is not allowed, or a bidirectional model.
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
   model, params = loaded.generator(), jax.device_put(loaded.params)
   for _ in continue_texts(model, params, by_length(texts)):
     pass
-  return [_written(loaded.tokenizer, text) for text in texts]
+  return [_written(loaded, text) for text in texts]
 
 
 def write(
@@ -84,7 +84,7 @@ def write(
   model, params = loaded.generator(), jax.device_put(loaded.params)
 
   def pieces():
-    writers = [Writer(loaded.tokenizer, text) for text in texts]
+    writers = [Writer(loaded, text) for text in texts]
     current = 0
     for _ in continue_texts(model, params, texts, steps):
       while current < len(texts):
@@ -106,7 +106,7 @@ def search(
 ) -> list[str]:
   """Each prompt with the most likely continuation that beam search finds; see inference.beam.
 
-  Released GPT-2 vocabularies have a token that ends a text, and so have encoder-decoders, whose
+  Released GPT-2 vocabularies have a token that ends a text, and so have text-to-text models, whose
   texts are as in `continuations`; without it all texts have max_tokens.
 
   Raises:
@@ -126,20 +126,16 @@ def search(
     options = (beams, max_tokens, length_penalty, text.end, text.source)
     best = beam_search(model, params, text.prompt, *options)[0]
     text.added = [Token(i, 0.0, []) for i in best.ids]
-    texts.append(_written(loaded.tokenizer, text))
+    texts.append(_written(loaded, text))
   return texts
 
 
-def _written(tokenizer: Tokenizer, text: Text) -> str:
-  """The prompt with its continuation, without the end token; or what was written for a source."""
+def _written(loaded: LoadedModel, text: Text) -> str:
+  """The prompt with its continuation, or what a text-to-text model wrote; without the end token."""
   ids = [token.id for token in text.added if token.id != text.end]
-  if not text.source:
-    return tokenizer.decode([*text.prompt, *ids])
-  parts = []
-  for is_special, group in itertools.groupby(ids, lambda i: i >= tokenizer.vocab_size):
-    run = list(group)
-    parts.append(" ".join(map(tokenizer.spelling, run)) if is_special else tokenizer.decode(run))
-  return " ".join(parts)
+  if loaded.is_text_to_text:
+    return spell(ids, loaded.tokenizer)
+  return loaded.tokenizer.decode([*text.prompt, *ids])
 
 
 def _begin(
@@ -151,23 +147,25 @@ def _begin(
     InputError: no prompt, or a value that is not allowed.
   """
   _check(prompts, settings, num_samples)
-  reads_source = loaded.spec.trunk.reads_source
-  if reads_source:
-    start, end = (loaded.tokenizer.special[name] for name in ("pad", "sep"))
+  answers, tokenizer = loaded.is_text_to_text, loaded.tokenizer
   texts: list[Text] = []
-  for number, ids in enumerate(loaded.tokenizer.encode_many(list(prompts)), 1):
-    if not len(ids):
+  if answers:
+    encoded = [encode_prompt(prompt, tokenizer) for prompt in prompts]
+  else:
+    encoded = tokenizer.encode_many(list(prompts))
+  for number, ids in enumerate(encoded, 1):
+    if len(ids) == (1 if answers else 0):  # the end alone
       raise InputError(
         f"prompt {number} is empty: the model needs a token to begin with; give a word"
       )
     for _ in range(num_samples):
       sampling = dataclasses.replace(settings, seed=settings.seed + len(texts))
-      if reads_source:
-        text = Text([start], sampling, source=[*ids.tolist(), end], end=end)
-        _check_fits(text, number, loaded.spec.trunk.context)
-        texts.append(text)
+      if answers:
+        texts.append(answer_to(ids.tolist(), loaded.spec.trunk, tokenizer, sampling))
       else:
         texts.append(Text(ids.tolist(), sampling))
+    if texts[-1].source:
+      _check_fits(texts[-1], number, loaded.spec.trunk.context)
   return texts
 
 
@@ -188,13 +186,13 @@ def _check_fits(text: Text, number: int, context: int) -> None:
 class Writer:
   """The text of a prompt and its tokens, as far as the next token cannot change it."""
 
-  def __init__(self, tokenizer: Tokenizer, text: Text):
-    self._tokenizer, self._text, self._written = tokenizer, text, 0
+  def __init__(self, loaded: LoadedModel, text: Text):
+    self._loaded, self._text, self._written = loaded, text, 0
 
   def update(self) -> str:
     """What can be written since the last call; of a text that is done, all the rest."""
     text = self._text
-    whole = _written(self._tokenizer, text)
+    whole = _written(self._loaded, text)
     if not text.done:
       # The last word may go on, and its last character may lack bytes.
       whole = _LAST_WORD.sub("", whole)
@@ -230,7 +228,7 @@ def sample(
   top_k: int = 0,
   top_p: float = 1.0,
 ) -> list[list[int]]:
-  """The `max_tokens` ids that follow each prompt; never special tokens or padding rows.
+  """The `max_tokens` ids that follow each prompt, among those that the model predicts.
 
   See stream.Stream, which adds them. A text depends on its seed and on no other text.
   """

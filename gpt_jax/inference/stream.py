@@ -109,9 +109,9 @@ class Text:
       self._begin += self.length - context // 2
     return full
 
-  def to_read(self) -> list[int]:
-    """The tokens that the model attends to, but for the newest."""
-    return self.ids[self._begin : -1]
+  def to_read(self, count: int) -> list[int]:
+    """The first `count` tokens that the model attends to."""
+    return self.ids[self._begin :][:count]
 
 
 class Stream:
@@ -130,7 +130,7 @@ class Stream:
     """few_shapes: run few programs, which `warm_up` compiles, instead of one of a fitting size.
 
     Args:
-      model: from LoadedModel.language_model.
+      model: from LoadedModel.generator.
       params: on the device.
     """
     self._model, self._params = model, {"trunk": params["trunk"]}
@@ -145,7 +145,7 @@ class Stream:
     return [text for text in self._rows if text is not None]
 
   def add(self, *texts: Text) -> None:
-    """Reads the prompts, but for their last tokens, in one pass.
+    """Reads the prompts in one pass, up to where `read_before` says.
 
     Raises:
       InputError: an empty prompt.
@@ -170,7 +170,8 @@ class Stream:
     """Compiles all that a text needs; made for few shapes."""
     length = 16
     while True:
-      self.add(Text([0] * min(length + 1, self._context - 1), Sampling(max_tokens=1)))
+      prompt = 2 * length - read_before(self._model, length)  # of which `length` are read at once
+      self.add(Text([0] * min(prompt, self._context - 1), Sampling(max_tokens=1)))
       self.remove(self.texts[0])
       if length >= self._context:
         break
@@ -234,7 +235,8 @@ class Stream:
   def _slots_for(self, texts: Sequence[Text]) -> int:
     """Slots of a cache for these texts, so that few shapes need compiling."""
     needed = max(text.length + text.missing for text in texts)
-    read = bucket(max(text.length - 1 for text in texts), self._context)
+    longest = max(text.length for text in texts)
+    read = bucket(read_before(self._model, longest), self._context)
     sizes = _FEW_SLOTS if self._few_shapes else _MANY_SLOTS
     return min(self._context, _fit(max(needed, read), sizes))
 
@@ -243,7 +245,7 @@ class Stream:
     groups = [[row] for row in rows] if self._few_shapes else [rows]
     for group in groups:
       texts = [text for row in group if (text := self._rows[row])]
-      windows = [text.to_read() for text in texts]
+      windows = [text.to_read(read_before(self._model, text.length)) for text in texts]
       lengths = np.zeros(_fit(len(windows), _SIZES), np.int32)
       lengths[: len(windows)] = [len(ids) for ids in windows]
       ids = np.zeros((len(lengths), bucket(int(lengths.max()), self._context)), np.int32)
@@ -300,7 +302,18 @@ def continue_texts(
 
 def by_length(texts: Sequence[Text]) -> list[Text]:
   """Those of similar lengths together, so that a batch has little padding."""
-  return sorted(texts, key=lambda text: (len(text.prompt), text.sampling.max_tokens))
+  return sorted(
+    texts, key=lambda text: (len(text.prompt), len(text.source), text.sampling.max_tokens)
+  )
+
+
+def read_before(model: Model, length: int) -> int:
+  """How many of a prompt's tokens are read at once, before the last one is read to continue it.
+
+  Under prefix attention all of them are, since each attends to the last one too; reading that again
+  gives the same keys and values.
+  """
+  return length if model.config.attention == "prefix" else length - 1
 
 
 def check_fits(model: Model, prompt_tokens: int, max_tokens: int) -> None:

@@ -56,11 +56,12 @@ class ModelConfig:
   def num_tokens(self) -> int:
     """Ids that can be predicted: logits of the table's other rows are masked.
 
-    Special tokens are predicted in labeled examples (openai/train.py:174-178), and in the targets
-    of an encoder-decoder, which end with one.
+    Special tokens are predicted in labeled examples (openai/train.py:174-178), in the targets of an
+    encoder-decoder, which end with one, and by a language head that says so.
     """
-    special = self.trunk.special_tokens if self.head or self.trunk.reads_source else 0
-    return self.trunk.vocab_size + special
+    head_does = any(getattr(head, "special_tokens", False) for head in self.heads)
+    predicted = self.head or self.trunk.reads_source or head_does
+    return self.trunk.vocab_size + (self.trunk.special_tokens if predicted else 0)
 
   @property
   def gives_text_probability(self) -> bool:
@@ -121,14 +122,15 @@ def language_model(trunk: Any, attention: str = "causal") -> "Model":
 
 
 def generator(spec: ModelConfig) -> "Model":
-  """A model that writes text: on from a prompt, or for a source.
+  """A model that writes text: on from a prompt, which may be a prefix, or for a source.
 
   Raises:
     InputError: it has bidirectional attention, so it has seen the tokens that it would predict.
   """
-  if spec.trunk.reads_source:
-    return Model(ModelConfig(spec.trunk))
-  return language_model(spec.trunk, spec.attention)
+  if spec.attention != "prefix" and not spec.trunk.reads_source:
+    return language_model(spec.trunk, spec.attention)
+  heads = tuple(head for head in spec.heads if isinstance(head, LanguageHead))
+  return Model(ModelConfig(spec.trunk, heads or (LanguageHead(),), spec.attention))
 
 
 class Outputs(NamedTuple):

@@ -237,7 +237,10 @@ class Transformer(nn.Module):
     As in OpenAI's code dropout acts on the whole table, so a token loses the same features wherever
     it occurs, and in the output as well (openai/train.py:165,175); but for embedding_dropout_on.
     """
-    mask = AttentionMask(self.attention, rows.segments, rows.prefix)
+    kind = self.attention
+    if kind == "prefix" and rows.prefix is None:
+      kind = "bidirectional"  # texts without a continuation, to embed or to classify
+    mask = AttentionMask(kind, rows.segments, rows.prefix)
     bias = self._bias(rows.positions, rows.positions)
     x, table = self._embed(rows.inputs, rows.positions, key, rows.types)
     for i, block in enumerate(self._stack()):
@@ -254,13 +257,14 @@ class Transformer(nn.Module):
   def read_prompt(self, inputs, valid):
     """Reads the first T tokens of each row; see trunk.Trunk. The cache has T slots.
 
-    `valid` is ignored: causal attention hides what follows a shorter prompt, and its slots are
-    overwritten before any later token attends to them.
+    Under prefix attention the prompt is the prefix. Causal attention hides what follows a shorter
+    prompt, so `valid` is ignored; the slots are overwritten before any later token attends to them.
     """
-    del valid
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
     x, table = self._embed(inputs, positions, None)
     mask, bias = AttentionMask("causal"), self._bias(positions, positions)
+    if self.attention == "prefix":
+      mask = AttentionMask("prefix", prefix=valid)
     keys, values = [], []
     for block in self._stack():
       x, k, v = block.read(x, mask, bias)

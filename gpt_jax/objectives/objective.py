@@ -1,5 +1,6 @@
 """What a pre-training objective is: windows of token ids to a batch with predictions."""
 
+import dataclasses
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ class Bound(Protocol):
   """An objective bound to a tokenizer and a length."""
 
   def __call__(self, rows: np.ndarray, draw: Draw) -> Batch:
-    """Token ids int32 [B, T + 1], -1 past a text's end, to a batch on the host.
+    """The rows of make_windows, int32 [B, T + 1] with -1 past a text's end, to a batch on the host.
 
     `draw` is the only source of noise, so the batch is a pure function of its arguments. The
     anchors of labels count these rows; `placement.anchors_of_parts` counts those of their part.
@@ -60,10 +61,25 @@ def make_windows(
   """The rows of a text that an objective is bound to.
 
   An objective that needs rows of its own kind, such as pairs of sentences, has a method
-  `windows(tokens, config, seed)`, which returns them; all others read plain windows.
+  `windows(tokens, config, seed)`, which returns them. One whose batches are not as long as their
+  text says by `text_length(length)` how many tokens a row has; all others have length + 1.
 
   Raises:
     InputError: the text or the config does not suit.
   """
   own = getattr(objective, "windows", None)
-  return own(tokens, config, seed) if own else Windows(tokens, config, seed)
+  if own:
+    return own(tokens, config, seed)
+  length = _columns(objective, config.length) - 1
+  return Windows(tokens, dataclasses.replace(config, length=length), seed)
+
+
+def example_batch(objective: Objective, bound: Bound, length: int, size: int) -> Batch:
+  """A batch of `size` rows with the shapes of all others, before there is a text."""
+  rows = np.zeros((size, _columns(objective, length)), np.int32)
+  return bound(rows, Draw(0, 0, np.arange(size)))
+
+
+def _columns(objective: Objective, length: int) -> int:
+  text_length = getattr(objective, "text_length", None)
+  return text_length(length) if text_length else length + 1

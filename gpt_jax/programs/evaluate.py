@@ -4,21 +4,24 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attack import ATTACKS, LARGEST_RADIUS, make_attacked_predictor
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.inference.similarity import cosine_measures
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
+from gpt_jax.programs.pretrain import config_of
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import LabeledTask, find
+from gpt_jax.tasks.text_to_text import EncodedText, TextTask, as_text
 
 
 def run(
@@ -92,7 +95,13 @@ def _on_task(
 ) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
+  if radii and isinstance(own, TextTask):
+    raise InputError(
+      f"--attack: {loaded.path} writes its labels as text; an attack is on the head of a classifier"
+    )
   task = find(name) if name else own
+  if name and isinstance(own, TextTask):
+    task = as_text(task, own.name)
   if (task.labels, task.head) != (own.labels, own.head):
     raise InputError(
       f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
@@ -102,6 +111,11 @@ def _on_task(
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
   encoded = loaded.encode(task, examples)
+  if isinstance(task, TextTask):
+    assert isinstance(encoded, EncodedText)
+    params = jax.device_put(loaded.params)
+    measured = text_measures(task, loaded.generator(), params, encoded, loaded.tokenizer)
+    return {"examples": len(examples), **measured}
   predictions = loaded.predictor()(encoded, 32)
   measures: dict[str, Any] = {"examples": len(examples)}
   measures |= task_measures(task, predictions, encoded.truth)
@@ -135,10 +149,8 @@ def _under_attack(
 def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   text.check_vocabulary(loaded.tokenizer)
-  if loaded.config is not None:
-    windows, objective = loaded.config.data, loaded.config.objective
-  else:  # imported weights
-    windows, objective = WindowsConfig(length=loaded.spec.trunk.context), Causal()
+  config = config_of(loaded)
+  windows, objective = config.data, config.objective
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
   windows = dataclasses.replace(windows, batch_size=size)

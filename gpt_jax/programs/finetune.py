@@ -33,10 +33,12 @@ from gpt_jax.inference.dev_report import (
   write_multi_label_report,
 )
 from gpt_jax.inference.evaluate import task_measures
+from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import (
   ModelConfig,
+  generator,
   make_heads,
   parameter_shapes,
   without_trunk_dropout,
@@ -55,6 +57,8 @@ from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
+from gpt_jax.tasks.text_batches import EncoderDecoderBatches, PrefixBatches
+from gpt_jax.tasks.text_to_text import EncodedText, TextTask, TextToText, as_text
 from gpt_jax.training import hooks
 from gpt_jax.training.adversarial import VirtualAdversarial, adversarial_loss
 from gpt_jax.training.class_weights import balanced, parse_weights
@@ -193,7 +197,7 @@ def run(
   # 2. Task and examples.
   task_config = complete_task(config.task, data_dir)
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
-  task = task_config.build(data_dir)
+  task = build_task(task_config, data_dir, start)
   check_options(config, task)
   data = load_examples(config, task, data_dir, start)
   check_metrics(task)
@@ -206,7 +210,7 @@ def run(
   config, chooses = resume_microbatches(config, folders.values())
   spec = model_config(config, task, start)
   trainer = make_trainer(config, spec, data["train"], mesh)
-  measure, report = make_evaluations(config, spec, task, data["dev"], mesh, data_dir)
+  measure, report = make_evaluations(config, spec, task, data["dev"], mesh, data_dir, start)
   plan = functools.cache(lambda: plan_run(config, spec, data["train"], trainer, chooses))
   identity = data_identity(data, start)
   if chooses:
@@ -247,6 +251,12 @@ def complete_task(task: Any, data_dir: str) -> Any:
   if isinstance(completed, TableTask) and completed.columns != task.columns:
     log(f"text columns: {', '.join(completed.columns)}; label column: {completed.label}")
   return completed
+
+
+def build_task(task_config: Any, data_dir: str, start: "Start") -> Any:
+  """The LabeledTask, or for a text-to-text checkpoint its TextTask."""
+  task = task_config.build(data_dir)
+  return as_text(task) if isinstance(start.format, TextToText) else task
 
 
 def cross_validate(
@@ -353,9 +363,10 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
 
 
 def _with_rows(params: Any, rows: int) -> Any:
-  """A trunk's parameters with further rows of the token table, for the format's special tokens."""
-  table = params["tokens"]
-  return {**params, "tokens": np.pad(table, [(0, rows - len(table)), (0, 0)])}
+  """A trunk's parameters with further rows of its tables, for the format's special tokens."""
+  tables = {name: params[name] for name in ("tokens", "output") if name in params}
+  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in tables.items()}
+  return {**params, **padded}
 
 
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
@@ -375,8 +386,9 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
       "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "
       "(DIR/tokenizer of prepare)"
     )
-  vocabulary = load_tokenizer(tokenizer).with_special(*GPTFormat.special)
-  return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary)
+  format: Format = TextToText() if config.trunk.reads_source else GPTFormat()
+  vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
+  return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary, format=format)
 
 
 def load_examples(
@@ -452,9 +464,18 @@ def transform_of(start: Start) -> str:
 
 
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
-  """Raises InputError for class weights or label smoothing of a head that has no such thing, and
-  for unlabeled examples that nothing would learn from.
+  """Raises InputError for options that the task's head does not have, and for unlabeled examples
+  that nothing would learn from.
   """
+  if isinstance(task, TextTask) and is_probe(config):
+    raise InputError(
+      "train_layers=0: a text-to-text model has no head besides its trunk; train some layers"
+    )
+  if isinstance(task, TextTask) and config.adversarial is not None:
+    raise InputError(
+      "adversarial: attacks the loss of a head for labels, and a text-to-text model has none; "
+      "leave it out"
+    )
   for name in ("class_weights", "label_smoothing"):
     head = task.head
     if getattr(config, name) and (head["type"] != "classify" or head["pooling"] == "per_choice"):
@@ -480,7 +501,12 @@ def check_metrics(task: LabeledTask) -> None:
 
 
 def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:
-  """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss."""
+  """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss.
+
+  A text-to-text model answers with its language head; there is no other loss.
+  """
+  if isinstance(task, TextTask):
+    return ModelConfig(start.trunk, make_heads([task.head]), start.attention)
   heads = make_heads([head_of(config, task, start)])
   if is_probe(config):  # the auxiliary loss has no parameters to train
     return ModelConfig(start.trunk, heads, start.attention)
@@ -564,18 +590,26 @@ def is_probe(config: FinetuneConfig) -> bool:
   return config.train_layers == 0 and not config.unfreeze
 
 
-def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> PackedBatches:
-  """The packed batches of a run, in the order of its seed."""
+def make_batches(
+  config: FinetuneConfig, train_set: Encoded, mesh: Mesh
+) -> PackedBatches | PrefixBatches | EncoderDecoderBatches:
+  """The batches of a run, in the order of its seed; packed, but for those of an encoder-decoder."""
   devices, microbatches = mesh.shape["data"], config.train.parts
   steps_per_epoch = max(1, len(train_set) // config.batch_size)
+  epochs = config.train.epochs or -(-total_steps(config, train_set) // steps_per_epoch)
+  seed = config.train.seed
+  if config.trunk.reads_source:
+    assert isinstance(train_set, EncodedText)
+    return EncoderDecoderBatches(train_set, config.batch_size, seed, epochs)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
   # pmap also a device.
   pmap = config.mesh.backend == "pmap"
-  return PackedBatches(
+  make: Any = PrefixBatches if isinstance(train_set, EncodedText) else PackedBatches
+  return make(
     train_set,
     config.batch_size,
-    config.train.seed,
-    config.train.epochs or -(-total_steps(config, train_set) // steps_per_epoch),
+    seed,
+    epochs,
     groups=microbatches * devices if pmap else microbatches,
     row_multiple=1 if pmap else devices,
   )
@@ -593,11 +627,30 @@ def make_evaluations(
   dev_set: Encoded,
   mesh: Mesh,
   data_dir: str,
+  start: Start,
 ) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
-  """See make_measure and make_report; both predict by one compiled function."""
+  """See make_measure and make_report; both predict by one compiled function.
+
+  A text-to-text model writes its answers, and has no report.
+  """
+  if isinstance(task, TextTask):
+    return make_answer_measure(task, spec, dev_set, start.tokenizer), lambda *_: None
   predict = make_predictor(spec.build(), mesh)
   measure = make_measure(config, task, dev_set, predict)
   return measure, make_report(config, task, dev_set, predict, data_dir)
+
+
+def make_answer_measure(
+  task: TextTask, spec: ModelConfig, dev_set: Any, tokenizer: Tokenizer
+) -> Callable[[Any], dict[str, float]]:
+  """The function from parameters to the metrics of what a text-to-text model writes."""
+  model = generator(spec)
+
+  def measure(params) -> dict[str, float]:
+    measures = text_measures(task, model, params, dev_set, tokenizer)
+    return {f"dev_{name}": value for name, value in measures.items()}
+
+  return measure
 
 
 def make_measure(
@@ -718,7 +771,8 @@ def run_seed(
   if is_main_process():
     result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}
     write_json(finished, with_checksum(result))
-    warn_of_majority(task, data["dev"], result["best"], config.optim, config.train)
+    if not isinstance(task, TextTask):
+      warn_of_majority(task, data["dev"], result["best"], config.optim, config.train)
   return result
 
 

@@ -118,6 +118,7 @@ def _task_of(loaded: LoadedModel) -> str:
     raise InputError(
       f"--checkpoint: {loaded.path} is a language model without a head; fine-tune it first"
     )
+  loaded.check_head()
   name = loaded.task.name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   if trained_on(name) not in tasks:

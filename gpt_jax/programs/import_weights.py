@@ -9,9 +9,8 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
-from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.files import atomic_folder
-from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain import config_of
 
 
 def run(format: str, path: str, out: str) -> None:
@@ -29,8 +28,7 @@ def run(format: str, path: str, out: str) -> None:
   find_format(format)  # required: files of one format must not be read as another
   with atomic_folder(out) as folder:
     loaded = load_model(path, format)
-    trunk, step = loaded.spec.trunk, loaded.step
-    config = loaded.config or PretrainConfig(trunk, data=WindowsConfig(length=trunk.context))
+    trunk, step, config = loaded.spec.trunk, loaded.step, config_of(loaded)
     meta = {**loaded.meta, "config": to_json(config)}
     claim(folder, config, loaded.tokenizer, {"imported": os.path.basename(os.path.abspath(path))})
     leaves, tree = jax.tree.flatten(loaded.params)

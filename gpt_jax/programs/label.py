@@ -34,6 +34,7 @@ from gpt_jax.reports.label_page import TITLES, Suspect, about_choice, about_thre
 from gpt_jax.reports.page import environment
 from gpt_jax.tasks.group_splits import group_folds, split_by_group
 from gpt_jax.tasks.near_duplicates import group_near_duplicates
+from gpt_jax.tasks.text_to_text import TextToText
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.reporter import log
 
@@ -144,6 +145,11 @@ def _load_start(checkpoint: str, seed: int) -> tuple[finetune.FinetuneConfig, fi
     patience=_PATIENCE, train=TrainConfig(log_every=50, keep_checkpoints=1, seed=seed)
   )
   start = finetune.load_start(config, checkpoint, "")
+  if isinstance(start.format, TextToText):
+    raise InputError(
+      f"--checkpoint={checkpoint}: learns to write its labels as text, and here probabilities are "
+      "compared; use launch/finetune.py"
+    )
   if start.attention != "causal":
     config = dataclasses.replace(config, lm_weight=0.0)
   return config, start

@@ -24,7 +24,7 @@ from gpt_jax.files import check_out, write_json
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
-from gpt_jax.objectives.objective import Draw, make_windows
+from gpt_jax.objectives.objective import example_batch, make_windows
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.memory import bytes_needed, capacity
@@ -213,9 +213,8 @@ def _with_data(config: PretrainConfig, data: str) -> tuple[PretrainConfig, int]:
     return dataclasses.replace(config, trunk=trunk), 0
   text, _, tokenizer = load_text(config, data)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
-  return config, make_windows(
-    config.objective, text, config.data, config.train.seed
-  ).steps_per_epoch
+  windows = make_windows(config.objective, text, config.data, config.train.seed)
+  return config, windows.steps_per_epoch
 
 
 def _combinations(vary: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
@@ -238,8 +237,8 @@ def _compiled(
   objective = config.objective.bind(_any_tokenizer(config), config.data.length)
   spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
   trainer = make_trainer(config, spec, objective, mesh, TOTAL_STEPS)
-  ids = np.zeros((size, config.data.length + 1), np.int32)
-  compiled: Any = trainer.compile(objective(ids, Draw(0, 0, np.arange(size))))
+  example = example_batch(config.objective, objective, config.data.length, size)
+  compiled: Any = trainer.compile(example)
   traffic = compiled.cost_analysis().get("bytes accessed", 0.0)
   return bytes_needed(compiled), traffic, bytes_moved(compiled.as_text())
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from gpt_jax.batch import Batch
+from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.checkpoints.run_folder import (
   claim,
   claimed_config,
@@ -19,7 +19,6 @@ from gpt_jax.checkpoints.run_folder import (
 )
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import option, register, to_json, validate
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
@@ -31,7 +30,8 @@ from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.objective import Bound, make_windows
+from gpt_jax.objectives.objective import Bound, example_batch, make_windows
+from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import (
   anchors_of_parts,
@@ -73,6 +73,13 @@ class PretrainConfig:
     if self.data.length > self.trunk.context:
       raise InputError(
         f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}"
+      )
+    given = getattr(self.objective, "gives_source", False)
+    if given != self.trunk.reads_source:
+      needs = "needs an encoder-decoder" if given else "has nothing for an encoder to read"
+      raise InputError(
+        f"objective: {type(self.objective).__name__} as configured {needs}; the trunk is a "
+        f"{type(self.trunk).__name__}"
       )
 
 
@@ -155,6 +162,15 @@ def check_type(config: Any) -> None:
       f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, "
       "as in configs/gpt1.py"
     )
+
+
+def config_of(loaded: LoadedModel) -> Any:
+  """The config of the run that trained a model; of weights from elsewhere, one with its sizes."""
+  if loaded.config is not None:
+    return loaded.config
+  trunk = loaded.spec.trunk
+  objective = SpanCorruption("encoder_decoder") if trunk.reads_source else Causal()
+  return PretrainConfig(trunk, objective, WindowsConfig(length=trunk.context))
 
 
 def load_text(config: PretrainConfig, data: str) -> tuple[TokenFile, TokenFile, Tokenizer]:
@@ -245,11 +261,10 @@ def make_trainer(
   if spec.needs_whole_batch:
     check_whole_batch(config.data.batch_size, config.train.parts, config.mesh.backend)
   model = spec.build(config.train.remat)
-  ids = np.zeros((1, config.data.length + 1), np.int32)
   return Trainer.build(
     model,
     model_loss(model),
-    objective(ids, Draw(0, 0, np.arange(1))),
+    example_batch(config.objective, objective, config.data.length, 1),
     make_optimizer(config.optim, total_steps),
     mesh,
     rules=config.trunk.TENSOR_PARALLEL,
@@ -288,8 +303,7 @@ def plan_run(
 ) -> tuple[Trainer, Forecast]:
   """See fitting.plan_training; `trainer` is the config's."""
   size, length = config.data.batch_size, config.data.length
-  ids = np.zeros((size, length + 1), np.int32)
-  example = objective(ids, Draw(0, 0, np.arange(size)))
+  example = example_batch(config.objective, objective, length, size)
 
   def build(train: TrainConfig) -> tuple[Trainer, Any]:
     changed = dataclasses.replace(config, train=train)

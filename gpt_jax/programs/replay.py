@@ -131,9 +131,9 @@ def _pretraining(
 def _finetuning(
   config: FinetuneConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str, format: Format
 ) -> Replay:
-  task = config.task.build(data)
-  examples = evenly(task.examples(data, "train"), config.train_examples)
   start = Start(config.trunk, spec.attention, tokenizer, format=format)
+  task = finetune.build_task(config.task, data, start)
+  examples = evenly(task.examples(data, "train"), config.train_examples)
   train_set = start.encode(task, examples)
   mesh = make_mesh(config.mesh)
   trainer = finetune.make_trainer(config, spec, train_set, mesh)

@@ -60,6 +60,10 @@ class PackedBatches:
   def __call__(self, step: int) -> Batch:
     return self._packing(step)
 
+  def examples(self, step: int) -> np.ndarray:
+    """The indices of a batch's examples, int [N]."""
+    return self._packing.order[step]
+
 
 def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> np.ndarray:
   """A random division of an epoch into batches with about as many tokens each, int [M, N].

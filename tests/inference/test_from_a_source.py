@@ -170,7 +170,7 @@ def test_what_does_not_fit(folder, prompt, max_tokens, message):
 
 def test_a_vocabulary_without_an_end(make_run, tmp_path, tiny_tokenizer):
   spec = ModelConfig(T5Config(tiny_tokenizer.vocab_size, 24, 1, 16, 2, 6, 24))
-  with pytest.raises(InputError, match="no special token 'pad'; the tokenizer has start"):
+  with pytest.raises(InputError, match="no special token 'sep'; the tokenizer has start"):
     generate.run(make_run(tmp_path, spec), ["the cat"], max_tokens=5)
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import plan
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -71,10 +73,18 @@ def test_the_formula_counts_no_scores_of_fused_attention():
   assert more == 5 * TRUNK.layers * scores * 2
 
 
-@pytest.mark.parametrize("objective", [Masked(), FullSentences(unit="ngram")])
+@pytest.mark.parametrize("objective", [Masked(), FullSentences(unit="ngram"), SpanCorruption()])
 def test_objectives_that_ask_a_tokenizer_need_none(objective):
   config = dataclasses.replace(CONFIG, objective=objective)
   assert plan.make_plan(config, jax.devices(), None).memory > 0
+
+
+def test_an_encoder_decoder():
+  trunk = T5Config(125, 32, 1, 16, 2, 8, 24)
+  config = dataclasses.replace(CONFIG, trunk=trunk, objective=SpanCorruption("encoder_decoder"))
+  assert plan.make_plan(config, jax.devices(), None).memory > 0
+  with pytest.raises(InputError, match="only Transformers have a formula"):
+    plan.run(config, "h100:8")
 
 
 def test_plans_side_by_side(tmp_path, capsys):

@@ -10,6 +10,7 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
+from gpt_jax.ops.lookup import select
 
 
 @register("language")
@@ -22,6 +23,9 @@ class LanguageHead:
   """
 
   weight: float = option(1.0, "loss weight; lambda of eq. 5 when fine-tuning", low=0.0)
+  special_tokens: bool = option(
+    False, "predict special tokens too, such as sentinels and the end of a text"
+  )
 
   def __post_init__(self):
     validate(self)
@@ -45,8 +49,11 @@ class LanguageHead:
     del outputs
     predictions = batch.predictions
     assert predictions is not None
+    hidden = states.hidden
+    if predictions.at is not None:
+      hidden = select(hidden, predictions.at)
     total = cross_entropy(
-      states.hidden, states.table, predictions.targets, predictions.weights, num_tokens
+      hidden, states.table, predictions.targets, predictions.weights, num_tokens
     )
     return Mean(total, self.denominator(batch))
 

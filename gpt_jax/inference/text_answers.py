@@ -1,0 +1,58 @@
+"""What a text-to-text model writes for an input: the most likely tokens, up to the end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
+from gpt_jax.models.model import Model
+from gpt_jax.models.trunk import TrunkConfig
+from gpt_jax.tasks.text_to_text import END, START, EncodedText, TextTask, decode_answer
+
+
+def answer_to(
+  ids: Sequence[int], trunk: TrunkConfig, tokenizer: Tokenizer, sampling: Sampling
+) -> Text:
+  """The text in which a model answers: a decoder's own, or behind the input, which is its prefix.
+
+  Args:
+    ids: the input with its end.
+    trunk: of the model.
+    tokenizer: of the model.
+    sampling: how the answer is written.
+  """
+  special = tokenizer.special
+  if trunk.reads_source:
+    return Text([special[START]], sampling, source=ids, end=special[END])
+  return Text(ids, sampling, end=special[END])
+
+
+def greedy_answers(
+  model: Model, params: Any, encoded: EncodedText, tokenizer: Tokenizer
+) -> list[str | None]:
+  """The most likely token after each other, for every example; None: a text without an end.
+
+  Args:
+    model: from models.model.generator.
+    params: on the device.
+    encoded: from TextTask.encode; its answers are not read.
+    tokenizer: of the model.
+  """
+  # No label is longer; a text that goes on is none.
+  sampling, trunk = Sampling(encoded.longest, temperature=0.0), model.config.trunk
+  sources = [encoded.source(n).tolist() for n in range(len(encoded))]
+  texts = [answer_to(source, trunk, tokenizer, sampling) for source in sources]
+  for _ in continue_texts(model, params, by_length(texts)):
+    pass
+  return [decode_answer([token.id for token in text.added], tokenizer) for text in texts]
+
+
+def text_measures(
+  task: TextTask, model: Model, params: Any, encoded: EncodedText, tokenizer: Tokenizer
+) -> dict[str, float]:
+  """The metrics of labeled examples, and the share of outputs that are a label; see TextTask.score.
+
+  The other arguments are those of greedy_answers.
+  """
+  outputs = greedy_answers(model, params, encoded, tokenizer)
+  return task.score(task.read(outputs, encoded.words), encoded.labels)

@@ -1,0 +1,58 @@
+"""Prefix language modeling (T5, Raffel et al. 2020, section 3.2.3): continue the first part of a
+text, all of whose positions attend to each other.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from gpt_jax.batch import Batch
+from gpt_jax.config import register
+from gpt_jax.data.draws import Draw
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.objectives.objective import Bound
+
+
+@register("prefix_lm")
+@dataclasses.dataclass(frozen=True)
+class PrefixLM:
+  """Each text is cut at a random place, and what follows is predicted."""
+
+  @property
+  def attention(self) -> str:
+    return "prefix"
+
+  @property
+  def special(self) -> tuple[str, ...]:
+    return ()
+
+  @property
+  def heads(self) -> tuple[dict, ...]:
+    return ({"type": "language"},)
+
+  @property
+  def format(self) -> dict[str, str]:
+    return {"type": "gpt_format"}
+
+  def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
+    del tokenizer, length
+    return _prefix_lm_batch
+
+
+def _prefix_lm_batch(rows: np.ndarray, draw: Draw) -> Batch:
+  """Rows int32 [B, T + 1], -1 past a text's end, to inputs and the tokens behind a cut [B, T]."""
+  batch = causal_batch(rows)
+  tokens = (rows >= 0).sum(axis=1)
+  # All cuts that leave a token on both sides are equally likely; of n tokens there are n - 1.
+  cut = 1 + (draw("cut", (1,))[:, 0] * np.maximum(tokens - 1, 0)).astype(np.int64)
+  column = np.arange(rows.shape[1] - 1)[None]
+  predictions = batch.predictions
+  assert predictions is not None
+  behind = column >= cut[:, None] - 1  # the last token of the prefix predicts the next one
+  return batch._replace(
+    rows=batch.rows._replace(
+      segments=(rows[:, :-1] >= 0).astype(np.int32), prefix=column < cut[:, None]
+    ),
+    predictions=predictions._replace(weights=predictions.weights * behind),
+  )

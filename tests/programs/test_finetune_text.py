@@ -1,0 +1,161 @@
+"""A span-corruption checkpoint is fine-tuned on a task as text, evaluated, and asked: one of GPT's
+trunk, and one of T5's.
+"""
+
+import random
+
+import numpy as np
+import pytest
+
+import gpt_jax
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.span_corruption import SpanCorruption
+from gpt_jax.programs import evaluate, finetune, generate, label, predict, pretrain, replay
+from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.table import TableTask
+from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.training.adversarial import FGM
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+CONFIG = FinetuneConfig(
+  task=TableTask(),
+  batch_size=16,
+  optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
+  train=TrainConfig(epochs=8, log_every=8, keep_checkpoints=5),
+)
+
+
+TRUNKS = {
+  "prefix": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre"),
+  "encoder_decoder": T5Config(0, 48, 1, 32, 2, 16, 64),
+}
+
+
+@pytest.fixture(scope="module", params=TRUNKS)
+def pretrained(request, prepared, tmp_path_factory):
+  folder = str(tmp_path_factory.mktemp("span") / "run")
+  config = PretrainConfig(
+    trunk=TRUNKS[request.param],
+    objective=SpanCorruption(request.param, sentinels=6),
+    data=WindowsConfig(batch_size=8, length=32),
+    train=TrainConfig(steps=2),
+  )
+  pretrain.run(config, prepared, folder)
+  return folder
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """Rows of words, one of them an animal, which is the label."""
+  folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
+  for split, count in (("train", 128), ("dev", 30)):
+    lines = ["text\tlabel"]
+    for _ in range(count):
+      animal, words = (
+        rng.choice(("cat", "dog")),
+        rng.choices("sat on mat ran old barn".split(), k=3),
+      )
+      words.insert(rng.randrange(4), animal)
+      lines.append(f"{' '.join(words)}\t{animal}")
+    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+  return str(folder)
+
+
+@pytest.fixture(scope="module")
+def run(pretrained, data_dir, tmp_path_factory):
+  """The folder of a fine-tuned run, and its result."""
+  workdir = str(tmp_path_factory.mktemp("finetuned_text") / "run")
+  (result,) = finetune.run(CONFIG, data_dir, pretrained, workdir)
+  return workdir, result
+
+
+def test_it_learns_and_answers_in_words(run, data_dir):
+  workdir, result = run
+  best = result["best"]
+  assert best["dev_accuracy"] > 0.9 and best["dev_valid"] == 1
+  again = evaluate.run(f"{workdir}/best", data_dir)
+  assert again["accuracy"] == best["dev_accuracy"] and again["valid"] == 1
+  prompts = ["table text: sat cat old mat", "table text: ran on dog barn"]
+  assert generate.run(f"{workdir}/best", prompts, max_tokens=6, temperature=0) == ["cat", "dog"]
+  assert generate.run(f"{workdir}/best", prompts, max_tokens=6, beams=3) == ["cat", "dog"]
+  loaded = load_model(f"{workdir}/best")
+  assert loaded.is_text_to_text and loaded.spec.head is None
+  assert set(loaded.params) == {"trunk"}  # nothing new
+
+
+def test_its_steps_replay(run, data_dir):
+  workdir, _ = run
+  first, second = sorted(replay.saved_steps(workdir))[:2]
+  assert first < second
+  assert replay.run(workdir, second, data_dir)["equal"]
+
+
+@pytest.mark.parametrize(
+  "call, message",
+  [
+    (
+      lambda run, data, folder: predict.run(
+        run, output=f"{folder}/a.tsv", data_dir=data, split="dev"
+      ),
+      "writes its labels as text; launch/evaluate.py",
+    ),
+    (
+      lambda run, data, folder: predict.run(
+        [run, run], output=f"{folder}/a.tsv", data_dir=data, split="dev"
+      ),
+      "writes its labels as text; launch/evaluate.py",
+    ),
+    (
+      lambda run, data, folder: finetune.run(
+        finetune.dataclasses.replace(CONFIG, train_layers=0), data, run, f"{folder}/run"
+      ),
+      "train_layers=0: a text-to-text model has no head",
+    ),
+    (
+      lambda run, data, folder: finetune.run(
+        finetune.dataclasses.replace(CONFIG, label_smoothing=0.1), data, run, f"{folder}/run"
+      ),
+      "label_smoothing: for tasks that give each example one class",
+    ),
+    (
+      lambda run, data, folder: finetune.run(
+        finetune.dataclasses.replace(CONFIG, adversarial=FGM()), data, run, f"{folder}/run"
+      ),
+      "adversarial: attacks the loss of a head for labels",
+    ),
+    (
+      lambda run, data, folder: evaluate.run(run, data, attack="fgm", radius=[1]),
+      "--attack: .*best writes its labels as text",
+    ),
+    (lambda run, data, folder: label.run(f"{data}/train.tsv", run, f"{folder}/run"), "write its"),
+    (lambda run, data, folder: gpt_jax.load(run).log_probs("the cat"), "prefix attention|no prob"),
+  ],
+  ids=["predict", "ensemble", "probe", "smoothing", "adversarial", "attack", "label", "log_probs"],
+)
+def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message):
+  with pytest.raises(InputError, match=message) as error:
+    call(f"{run[0]}/best", data_dir, tmp_path)
+  assert "\n" not in str(error.value)
+
+
+def test_an_encoder_decoder_from_scratch_answers_in_words(prepared):
+  config = finetune.dataclasses.replace(CONFIG, trunk=TRUNKS["encoder_decoder"])
+  start = finetune.load_start(config, "none", f"{prepared}/tokenizer")
+  assert start.format == TextToText() and start.trunk.special_tokens == 5
+  assert {"pad", "sep"} <= set(start.tokenizer.special)
+
+
+def test_answers_outside_the_vocabulary_are_refused(finetuned, pretrained, tmp_path):
+  """The labels are meows and barks, and the vocabulary has no w and no k."""
+  with pytest.raises(
+    InputError, match="table: its answer 'barks' is no word of the vocab"
+  ) as error:
+    finetune.run(CONFIG, finetuned.data_dir, pretrained, str(tmp_path / "run"))
+  assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+  assert np.isfinite(finetuned.results[0]["best"]["dev_loss"])
