@@ -26,7 +26,8 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
   rates = f"Peak learning rate {budget.rates[0]:g}."
   if len(budget.rates) > 1:
     listed = ", ".join(f"{rate:g}" for rate in budget.rates)
-    rates = f"Peak learning rate out of {listed}, by the held-out loss after {budget.trial_steps:,} steps."
+    rates = f"Peak learning rate out of {listed}, by the held-out loss after "
+    rates += f"{budget.trial_steps:,} steps."
   batch, epochs, rate = budget.finetuning
   examples = f", at most {budget.examples:,} examples" if budget.examples else ""
   lines = [
@@ -44,8 +45,8 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
     *_table(
       "Fine-tuned",
       f"Dev set after the last update, in percent, mean ± standard deviation over "
-      f"{counted(budget.seeds, 'seed')}: {counted(epochs, 'epoch')} in batches of {batch}, peak learning rate "
-      f"{rate:g}{examples}, no auxiliary loss. The checkpoint names format and head.",
+      f"{counted(budget.seeds, 'seed')}: {counted(epochs, 'epoch')} in batches of {batch}, peak "
+      f"learning rate {rate:g}{examples}, no auxiliary loss. The checkpoint names format and head.",
       fine_tuned(results, budget, rows),
     ),
     *_table(
@@ -55,8 +56,8 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
     ),
     *_table(
       "Linear probe, equal seconds",
-      "The same runs, read at the last checkpoint within the time that the fastest one needs. Their "
-      "learning rates have not fallen there as far as they would have in shorter runs.",
+      "The same runs, read at the last checkpoint within the time that the fastest one needs. "
+      "Their learning rates have not fallen there as far as they would have in shorter runs.",
       probed(results, budget, rows, equal_seconds=True),
     ),
   ]
