@@ -191,6 +191,11 @@ def _text(workdir: str, budget: Budget, corpus: str) -> str:
     prepare.run(PrepareConfig("embedded", budget.vocab_size, sentences=True), corpus)
   folder = os.path.join(workdir, "text")
   if os.path.isdir(folder):
+    if _digests(folder) != _digests(corpus):
+      raise InputError(
+        f"--workdir={workdir} holds the results of another comparison: its text is not that of "
+        f"--corpus={corpus}; use another folder"
+      )
     return folder
   tokenizer = load_tokenizer(os.path.join(corpus, "tokenizer")).with_special(*SPECIAL)
   with atomic_folder(folder) as partial:
@@ -201,6 +206,10 @@ def _text(workdir: str, budget: Budget, corpus: str) -> str:
   return folder
 
 
+def _digests(folder: str) -> dict[str, str]:
+  return {split: TokenFile(folder, split).digest for split in ("train", "valid")}
+
+
 def _open_results(asked: _Asked) -> Results:
   """The results of earlier calls with this workdir.
 
@@ -208,11 +217,10 @@ def _open_results(asked: _Asked) -> Results:
     InputError: results of another budget or text, or an unreadable file.
   """
   path = os.path.join(asked.workdir, _RESULTS)
-  texts = {split: TokenFile(asked.text, split) for split in ("train", "valid")}
   tasks = (*asked.budget.tasks, *asked.budget.shown)
   identity = {
     "budget": json.loads(json.dumps(dataclasses.asdict(asked.budget))),
-    "text": {split: text.digest for split, text in texts.items()},
+    "text": _digests(asked.text),
     "probed_tasks": [name for name in tasks if can_probe(find(name))],
   }
   results: Results = {**identity, **{name: {} for name in _EMPTY}}

@@ -142,7 +142,7 @@ def test_the_tables_have_the_results_of_the_runs(compared):
   assert spans["held-out loss"] == f"{losses[-1]:.3f}"
   probe = compared.results["probes"]["spans"]["4"]["story-ending"]
   assert spans["probe, story-ending"] == f"{100 * probe:.1f}"
-  forms = {title: line["fine-tuned, format, head"] for title, line in by_title.items()}
+  forms = {title: line["fine-tuned, format and head"] for title, line in by_title.items()}
   assert forms == {
     "masked + next sentence": "BERT, pooler + linear",
     "span corruption, prefix": "text to text, answers in words",
@@ -222,6 +222,10 @@ def test_equal_seconds_end_at_an_evaluation():
     ({"corpus": "prepared", "objectives": ["masked_next"]}, "prepared without sentence ends"),
     ({"corpus": "nothing"}, "must be a folder made by launch/prepare.py"),
     ({"workdir": "other"}, "holds 'notes.txt' and no results.json"),
+    (
+      {"workdir": "compared", "corpus": "prepared", "objectives": ["none"]},
+      "its text is not that of",
+    ),
     ({"workdir": "compared", "budget": "other"}, "of another comparison: its budget differs"),
   ],
 )

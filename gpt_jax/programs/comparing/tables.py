@@ -95,7 +95,7 @@ def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Ta
       cells["head's parameters"] = f"{cost['head']:,}"
       if row.objective:
         cells["predicted, M"] = f"{cost['predicted'] * budget.steps / 1e6:.2f}"
-        cells["PFLOP"] = f"{cost['flops'] * budget.steps / 1e15:.3f}"
+        cells["PFLOP"] = f"{cost['flops'] * budget.steps / 1e15:.3g}"
     if name in results["pace"]:
       cells["seconds"] = f"{results['pace'][name] * budget.steps:,.0f}"
     if name in results["losses"]:
@@ -117,7 +117,7 @@ def fine_tuned(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Tab
     }
     form = results["forms"].get(name, "")
     table.append(
-      {"objective": row.title, "format, head": form, **scores, **_averages(means, budget)}
+      {"objective": row.title, "format and head": form, **scores, **_averages(means, budget)}
     )
   return table
 
