@@ -468,7 +468,7 @@ CASES = [
   ("compare --workdir=new --budget=large", "--budget=large: must be one of smoke, small, full"),
   ("compare --workdir=new --budget=full", "--budget=full needs --corpus=DIR, a prepared text"),
   ("compare --workdir=new --corpus=prepared", "--corpus=prepared: prepared without sentence ends"),
-  ("compare --workdir=run", "holds 'best' and no results.json"),
+  ("compare --workdir=run", "holds 'config.json' and no results.json"),
   (
     "zero_shot --checkpoint={pretrained} --data=labels",
     "--data=labels: no task can be evaluated; the tasks are cola, ",

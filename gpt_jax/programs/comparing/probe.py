@@ -1,6 +1,8 @@
 """A frozen linear probe: what logistic regression reads in a trunk's states."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +15,7 @@ from gpt_jax.programs.finetune import FinetuneConfig, Start
 from gpt_jax.programs.labeling.probe import probe_features
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import RoBERTaFormat
-from gpt_jax.tasks.task import Task
+from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.tasks.text_to_text import TextToText
 
 _PENALTY_SHARE = 5  # every fifth training example chooses the strength of the penalty
@@ -31,7 +33,8 @@ def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Star
   if start.params is None:
     ids = np.zeros((1, 2), np.int32)
     model = ModelConfig(start.trunk, (), start.attention).build()
-    variables = model.init(jax.random.key(0), Rows(ids, ids), method="states")
+    init = jax.jit(functools.partial(model.init, method="states"))
+    variables = init(jax.random.key(0), Rows(ids, ids))
     start = dataclasses.replace(start, params=jax.device_get(variables["params"]["trunk"]))
   return start
 
@@ -58,6 +61,6 @@ def probe_score(start: Start, task: Task, data_dir: str, examples: int) -> float
   return task.score(linear(features["dev"]), labels["dev"])[task.primary_metric]
 
 
-def can_probe(task: Task) -> bool:
+def can_probe(task: LabeledTask[Any]) -> bool:
   """Whether a task has one class per example; of several choices each would need a score."""
-  return task.pooling != "per_choice"
+  return isinstance(task, Task) and task.pooling != "per_choice"
