@@ -10,7 +10,7 @@ those read before it:
 ELMo's directions share the embeddings and the softmax and nothing else, and each token is predicted
 in both; here they share everything, each batch reads about half of its rows in each, and the first
 token of a row tells the trunk which way it runs. Fine-tuning reads forward: its <start> is that of
-the forward rows.
+the forward rows. Text that is generated or scored has no such token, and its words must tell.
 """
 
 import dataclasses

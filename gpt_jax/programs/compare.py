@@ -92,6 +92,7 @@ def run(
       _report(asked, results)
   with open(os.path.join(workdir, "results.md"), encoding="utf-8") as file:
     print(file.read())
+  _log(f"wrote results.md, results.csv and curves.png to {workdir}")
   return results
 
 
