@@ -17,7 +17,7 @@ BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", 0, "rows per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
 )
 ONLY = flags.DEFINE_list(
-  "only", [], "parts to measure; default: all but attention, finetuning and growth"
+  "only", [], "parts to measure; default: all but attention, finetuning, growth, masked"
 )
 DATA = flags.DEFINE_string("data", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")

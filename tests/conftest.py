@@ -254,10 +254,11 @@ def prepared(tmp_path_factory, tiny_tokenizer):
 
 @pytest.fixture(scope="session")
 def make_run(tiny_tokenizer):
-  """make_run(workdir, spec, steps=(7,), tokenizer=tiny_tokenizer): the folder of a run with random
-  parameters, norms and biases among them.
+  """make_run(workdir, spec, steps=(7,), tokenizer=tiny_tokenizer, **meta): the folder of a run with
+  random parameters, norms and biases among them.
 
-  The parameters of step s are make_run.params_of(spec, s); the smallest step is the best.
+  `meta` is recorded beside them. The parameters of step s are make_run.params_of(spec, s); the
+  smallest step is the best.
   """
   import jax
   import numpy as np
@@ -287,7 +288,7 @@ def make_run(tiny_tokenizer):
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
-  def make(workdir, spec: ModelConfig, steps=(7,), tokenizer=tiny_tokenizer):
+  def make(workdir, spec: ModelConfig, steps=(7,), tokenizer=tiny_tokenizer, **meta):
     source = spec.trunk.reads_source
     objective = SpanCorruption("encoder_decoder") if source else Causal()
     config = PretrainConfig(
@@ -298,6 +299,7 @@ def make_run(tiny_tokenizer):
       "model": to_json(spec),
       "config": to_json(config),
       "tokenizer_hash": tokenizer.hash,
+      **meta,
     }
     with Checkpoints(str(workdir), metric="valid_loss", mode="min") as checkpoints:
       for step in steps:

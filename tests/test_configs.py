@@ -25,6 +25,7 @@ FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
 
 ARGUMENTS = {
   "adversarial.py": ":fgm:cola",
+  "encoder_small.py": ":next",
   "finetune.py": ":cola",
   "gpt2.py": ":small",
   "t5.py": ":small",

@@ -26,7 +26,7 @@ def make_text_measure(
 
   Every evaluation reads the text in order and draws the same noise. Where the model has several
   heads, the loss is that of all, and each head's own is there under its metric; the first one
-  predicts tokens, and perplexity is its.
+  predicts tokens, and perplexity is its. A head that guesses a class has its accuracy, too.
 
   Args:
     batches: read only so many; 0: the whole text.
@@ -50,10 +50,10 @@ def make_text_measure(
         for name, mean in means.items():
           total = totals.get(name, Mean(np.float64(0), np.float64(0)))
           totals[name] = total + Mean(np.float64(mean.total), np.float64(mean.weight))
-    losses = {name: total.value for name, total in totals.items()}
-    of_tokens = totals.get(model.config.heads[0].metric, totals["loss"])
+    values = {name: total.value for name, total in totals.items()}
+    of_tokens = totals[model.config.token_metric]
     text = windows.tokens
-    return text_measures(of_tokens, text.n_tokens, text.n_bytes, model.config) | losses
+    return text_measures(of_tokens, text.n_tokens, text.n_bytes, model.config) | values
 
   return measure
 

@@ -41,7 +41,9 @@ class Loss(Protocol):
 
 
 def model_loss(model: Model) -> "ModelLoss":
-  """The Loss of a model; metrics are `loss`, and each head's where there are several."""
+  """The Loss of a model; metrics are `loss`, each head's where there are several, and the accuracy
+  of heads that have one.
+  """
   return ModelLoss(model, model.config.heads)
 
 
@@ -72,18 +74,20 @@ class ModelLoss:
     own = self.denominators(batch)
     denominators = own if denominators is None else denominators
     states, outputs = perturbed(self.model, params, batch, key, perturbation)
-    total, metrics = jnp.float32(0), {}
+    total, metrics, accuracies = jnp.float32(0), {}, {}
     for head, output in zip(self.model.config.heads, outputs, strict=True):
       if head not in self.heads:
         continue
       with jax.named_scope("loss"), jax.named_scope(head.scope):
         mean = head.loss(output, states, batch, self.model.num_tokens)
       metrics[head.metric] = mean
+      if hasattr(head, "accuracy"):
+        accuracies[f"{head.scope}_accuracy"] = head.accuracy(output, batch)
       # A term without anything to predict is 0.
       denominator = jnp.where(denominators[head.scope] > 0, denominators[head.scope], 1)
       total = total + head.weight * (mean.total / denominator)
     if len(self.heads) == 1 and self.heads[0].weight == 1:
-      return total, {"loss": next(iter(metrics.values()))}
+      return total, {"loss": next(iter(metrics.values())), **accuracies}
     # Scaled so that these Means add up over microbatches to the total, weighted by the first head.
     first = self.heads[0].scope
-    return total, {"loss": Mean(total * denominators[first], own[first]), **metrics}
+    return total, {"loss": Mean(total * denominators[first], own[first]), **metrics, **accuracies}

@@ -48,6 +48,12 @@ class ModelConfig:
     return any(head.per_token for head in self.heads)
 
   @property
+  def token_metric(self) -> str:
+    """The metric of model_loss that is nats per token: with further heads it is not `loss`."""
+    first = self.heads[0]
+    return "loss" if len(self.heads) == 1 and first.weight == 1 else first.metric
+
+  @property
   def needs_whole_batch(self) -> bool:
     """Whether a loss compares the examples of a batch, so that a part of it has another one."""
     return any(getattr(head, "needs_whole_batch", False) for head in self.heads)

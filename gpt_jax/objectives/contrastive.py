@@ -42,6 +42,7 @@ class _Pairs:
   def __post_init__(self):
     validate(self)
 
+  keeps_format = True
   symmetric = False  # whether each of the two looks for the other, or the first for the second
 
   @property
@@ -50,7 +51,7 @@ class _Pairs:
 
   @property
   def format(self) -> dict[str, str]:
-    """The Format of fine-tuning, as a JSON config."""
+    """Of a run from random weights; see Objective.format."""
     return {"type": "gpt_format" if self.attention == "causal" else "roberta_format"}
 
   @property

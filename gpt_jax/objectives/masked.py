@@ -17,6 +17,8 @@ from gpt_jax.objectives.objective import Bound
 class Masked(MaskingRule):
   """15 % of the tokens are predicted; 80 % of them become <mask>, 10 % a random token."""
 
+  keeps_format = True
+
   @property
   def attention(self) -> str:
     return "bidirectional"

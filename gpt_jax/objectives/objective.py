@@ -47,7 +47,12 @@ class Objective(Protocol):
 
   @property
   def format(self) -> dict:
-    """What its models are fine-tuned on: a format of tasks/formats.py, as a JSON config."""
+    """What its models are fine-tuned on: a format of tasks/formats.py, as a JSON config.
+
+    An objective whose rows are plain text, without a format's special tokens or with its [CLS] and
+    [SEP] alone, has `keeps_format = True`: a run that starts from a checkpoint goes on with that
+    one's format.
+    """
     ...
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:

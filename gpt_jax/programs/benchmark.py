@@ -32,7 +32,7 @@ from gpt_jax.programs.benchmarks.generation import generation
 from gpt_jax.programs.benchmarks.growth import growth
 from gpt_jax.programs.benchmarks.memory import memory
 from gpt_jax.programs.benchmarks.timing import Measured, seconds
-from gpt_jax.programs.benchmarks.training import benchmark_trainer, evaluation, training
+from gpt_jax.programs.benchmarks.training import benchmark_trainer, evaluation, masked, training
 from gpt_jax.programs.pretrain import PretrainConfig
 
 PAPER_VOCABULARY = 40_478
@@ -211,7 +211,11 @@ PARTS: dict[str, Callable[..., Measured]] = {
   "start": start,
   "checkpoint": checkpoint,
 }
-MORE: dict[str, Callable[..., Measured]] = {"attention": attention_backends, "growth": growth}
+MORE: dict[str, Callable[..., Measured]] = {
+  "attention": attention_backends,
+  "growth": growth,
+  "masked": masked,
+}
 
 
 def _write_small_data(folder: str, length: int) -> None:

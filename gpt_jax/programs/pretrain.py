@@ -140,11 +140,13 @@ def run(
     flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
     unigram_entropy = text.unigram_entropy if spec.predicts_tokens else None
-    with Reporter(workdir, total_steps, first, unigram_entropy, flops, forecast) as reporter:
+    with Reporter(
+      workdir, total_steps, first, unigram_entropy, flops, forecast, token_metric=spec.token_metric
+    ) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
       if spec.predicts_tokens:
-        run_hooks.insert(0, warn_when_stuck(config, text, total_steps))
+        run_hooks.insert(0, warn_when_stuck(config, spec, text, total_steps))
       if spec.gives_text_probability and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
         evaluating = hooks.every(config.train.evaluate_every)
@@ -192,7 +194,13 @@ def load_start(config: PretrainConfig, pretrained: str, tokenizer: Tokenizer) ->
     return None
   objective = config.objective
   return load_warm_start(
-    pretrained, config.trunk, objective.attention, tokenizer, objective.special, objective.format
+    pretrained,
+    config.trunk,
+    objective.attention,
+    tokenizer,
+    objective.special,
+    objective.format,
+    getattr(objective, "keeps_format", False),
   )
 
 
@@ -336,14 +344,17 @@ def make_meta(
     "config": to_json(config),
     "tokenizer_hash": tokenizer.hash,
     "trained_special": list(dict.fromkeys(trained)),
-    "sequence_format": config.objective.format,
+    "sequence_format": start.format if start else config.objective.format,
   }
 
 
-def warn_when_stuck(config: PretrainConfig, text: TokenFile, total_steps: int) -> hooks.Hook:
+def warn_when_stuck(
+  config: PretrainConfig, spec: ModelConfig, text: TokenFile, total_steps: int
+) -> hooks.Hook:
   """The warning that the loss stays at the unigram entropy after twice the warm-up."""
   after = 2 * config.optim.warmup_length(total_steps)
-  return hooks.warn_when_stuck(text.unigram_entropy, after, hooks.every(config.train.log_every))
+  due = hooks.every(config.train.log_every)
+  return hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric)
 
 
 def make_hooks(

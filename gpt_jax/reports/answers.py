@@ -50,12 +50,12 @@ def _learned(run: Record) -> Answer:
 
 
 def _learned_text(run: Record) -> tuple[str, str, str]:
-  loss = run.best.get("valid_loss") if "valid_loss" in run.best else None
+  loss = run.best.get(f"valid_{run.token_metric}")
   of = "held-out loss"
-  evaluations = run.points("valid_loss")
+  evaluations = run.points(f"valid_{run.token_metric}")
   if not isinstance(loss, (int, float)) and evaluations:
     loss = min(value for _, value in evaluations)
-  reported = run.points("loss")
+  reported = run.points(run.token_metric)
   if not isinstance(loss, (int, float)) and reported:
     loss, of = reported[-1][1], "training loss"
   if not isinstance(loss, (int, float)):
@@ -236,7 +236,7 @@ def _gets_wrong(run: Record) -> Answer:
   if run.task is not None:
     text = "The folder has no dev_report.json, which fine-tuning of a classification task writes; "
     return Answer(question, "Not known", text + "older runs and other tasks have none.", "plain")
-  held_out, training = run.points("valid_loss"), run.points("loss")
+  held_out, training = run.points(f"valid_{run.token_metric}"), run.points(run.token_metric)
   if not held_out:
     return Answer(question, "Not known", "The run has no evaluation on held-out text.", "plain")
   step, loss = held_out[-1]

@@ -115,6 +115,6 @@ def _spans_far(groups: Sequence[Group], names: Sequence[str]) -> bool:
 
 
 def _draw_unigram(axes: Any, groups: Sequence[Group]) -> None:
-  values = {run.unigram_entropy for group in groups for run in group.runs if run.unigram_entropy}
+  values = {run.loss_bound for group in groups for run in group.runs if run.loss_bound}
   for value in sorted(values):
     axes.axhline(value, linestyle=":", color="gray", label=f"unigram entropy {value:.2f}")

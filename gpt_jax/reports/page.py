@@ -241,7 +241,7 @@ def _charts(run: Record) -> list[Drawn | None]:
     if run.points(name):
       label = "held-out loss" if name == "valid_loss" else "dev loss, task"
       lines.append(Line(label, *run.series(name), color=1, style="dots"))
-  unigram = run.unigram_entropy
+  unigram = run.loss_bound
   levels = [Level(f"unigram entropy {unigram:.2f}", unigram)] if unigram else []
   # The loss of a regression task is a squared error.
   unit = "" if "dev_baseline_rmse" in run.best else "nats"
@@ -572,7 +572,7 @@ def _group_metrics(runs: list[Record]) -> dict[str, str]:
 
 def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Drawn | None]:
   """A chart per metric that at least two runs have, or that is an evaluation; a color per run."""
-  unigrams = sorted({run.unigram_entropy for run in runs if run.unigram_entropy})
+  unigrams = sorted({run.loss_bound for run in runs if run.loss_bound})
   levels = [Level(f"unigram entropy {value:.2f}", value) for value in unigrams]
   wanted = [
     ("valid_loss", "Held-out loss", "nats", "dots", 1.0, levels),

@@ -168,6 +168,16 @@ class Record:
     return float(value) if isinstance(value, (int, float)) and value > 0 else None
 
   @property
+  def token_metric(self) -> str:
+    """The training metric in nats per token; evaluations have it with valid_ in front."""
+    return str(self.plan.get("token_metric", "loss"))
+
+  @property
+  def loss_bound(self) -> float | None:
+    """The unigram entropy, if `loss` is in nats per token and not the sum of several heads'."""
+    return self.unigram_entropy if self.token_metric == "loss" else None
+
+  @property
   def steps_done(self) -> int:
     logged = max((entry["step"] for entry in self.entries), default=0)
     return max(logged, *self.checkpoints, 0) if self.checkpoints else logged

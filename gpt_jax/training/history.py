@@ -90,6 +90,7 @@ def write_plan(
   start_step: int,
   unigram_entropy: float | None,
   forecast: Forecast,
+  token_metric: str = "loss",
 ) -> None:
   """Writes plan.json, or adds another start to it: what the run sets out to do, and on what.
 
@@ -98,6 +99,7 @@ def write_plan(
     start_step: the step that this start goes on from; 0 forgets earlier starts.
     unigram_entropy: of the training text, in nats; None for labeled data.
     forecast: what this start is expected to take.
+    token_metric: the metric that the entropy bounds.
   """
   starts = read_plan(workdir).get("starts", []) if start_step else []
   starts.append({"step": start_step, "time": round(time.time(), 3)})
@@ -106,6 +108,7 @@ def write_plan(
     "command": _command(),
     "total_steps": total_steps,
     "unigram_entropy": unigram_entropy,
+    "token_metric": token_metric,
     "devices": f"{jax.device_count()} x {', '.join(kinds)}",
     "processes": jax.process_count(),
     "jax": jax.__version__,

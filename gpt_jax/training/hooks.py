@@ -148,22 +148,27 @@ def save(
   return Hook(run, due, on_stop=True)
 
 
-def warn_when_stuck(unigram_entropy: float, after: float, due: Callable[[int], bool]) -> Hook:
+def warn_when_stuck(
+  unigram_entropy: float, after: float, due: Callable[[int], bool], metric: str = "loss"
+) -> Hook:
   """Warns once if a model predicts no better than word frequencies after step `after`.
 
   Post-norm models fail this way when the learning rate is too high or the warm-up too short.
+
+  Args:
+    metric: the loss per token, see ModelConfig.token_metric.
   """
   warned = False
 
   def run(moment: StepContext) -> None:
     nonlocal warned
-    loss = moment.interval.means().get("loss")
+    loss = moment.interval.means().get(metric)
     if warned or loss is None or moment.step <= after or loss < unigram_entropy:
       return
     warned = True
     warnings.warn(
-      f"loss {loss:.3f} is not below the unigram entropy {unigram_entropy:.3f} after warm-up: the "
-      "model has learned nothing but word frequencies so far; if it stays there, lower "
+      f"{metric} {loss:.3f} is not below the unigram entropy {unigram_entropy:.3f} after warm-up: "
+      "the model has learned nothing but word frequencies so far; if it stays there, lower "
       "optim.learning_rate or raise optim.warmup_steps",
       stacklevel=2,
     )

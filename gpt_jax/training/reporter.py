@@ -44,8 +44,9 @@ class Reporter:
     total_steps: length of the run.
     start_step: the step the run resumed from. Entries of later steps are removed, since they will
       be logged again; at 0 that is all of them.
-    unigram_entropy: in nats, shown beside the loss: a model that has learned only word frequencies
-      stays there.
+    unigram_entropy: in nats, shown beside the loss per token: a model that has learned only word
+      frequencies stays there.
+    token_metric: the name of the loss per token, if `loss` is that of several heads.
     flops_per_token: of a training step, for MFU; 0 if unknown.
     forecast: what the run is expected to take; printed at its start, and at its end with what it
       took.
@@ -62,9 +63,11 @@ class Reporter:
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
     stream: TextIO | None = None,
+    token_metric: str = "loss",
   ):
     self._writes, self._workdir = is_main_process(), workdir
     self._total, self._step, self._unigram_entropy = total_steps, start_step, unigram_entropy
+    self._token_metric = token_metric
     self._flops_per_token = flops_per_token
     self._bar, self._stream = None, stream or sys.stderr
     self._in_place, self._line_is_open = self._stream.isatty(), False
@@ -76,7 +79,7 @@ class Reporter:
     os.makedirs(workdir, exist_ok=True)
     path = os.path.join(workdir, METRICS)
     cut_back(path, start_step)
-    write_plan(workdir, total_steps, start_step, unigram_entropy, forecast)
+    write_plan(workdir, total_steps, start_step, unigram_entropy, forecast, token_metric)
     self._file = open(path, "a", encoding="utf-8")
     self._tensorboard = _tensorboard(workdir, start_step)
     if stream is None:
@@ -196,9 +199,11 @@ class Reporter:
     self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
   ) -> list[str]:
     parts = []
-    if "loss" in values:
-      loss = f"loss {values['loss']:.4f}"
-      if self._unigram_entropy is not None:
+    for name in dict.fromkeys(("loss", self._token_metric)):
+      if name not in values:
+        continue
+      loss = f"{name} {values[name]:.4f}"
+      if name == self._token_metric and self._unigram_entropy is not None:
         loss += f" (unigram {self._unigram_entropy:.2f})"
       parts.append(loss)
     parts.append(f"{tokens_per_second:,.0f} tokens/s")

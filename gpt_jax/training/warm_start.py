@@ -29,6 +29,7 @@ class WarmStart:
     tokenizer: the checkpoint's, with the special tokens that the run's objective adds.
     params: of the whole model, NumPy arrays.
     trained_special: names of the special tokens whose embeddings the checkpoint has trained.
+    format: how its examples become sequences, see Objective.format.
     identity: identifies the parameters in config.json.
   """
 
@@ -38,6 +39,7 @@ class WarmStart:
   tokenizer: Tokenizer
   params: Any
   trained_special: tuple[str, ...]
+  format: dict[str, Any]
   identity: str
 
   def apply(self, state: TrainState, trainer: Trainer) -> TrainState:
@@ -66,6 +68,7 @@ def load_warm_start(
   tokenizer: Tokenizer,
   special: Sequence[str],
   format: dict[str, Any],
+  keeps_format: bool = False,
 ) -> WarmStart:
   """Loads a checkpoint to continue with.
 
@@ -76,6 +79,7 @@ def load_warm_start(
     tokenizer: of the prepared data.
     special: names of the special tokens that the objective needs.
     format: the objective's, see Objective.format.
+    keeps_format: whether the objective suits the checkpoint's format, too.
 
   Raises:
     InputError: no checkpoint, or one that fits neither config nor data.
@@ -92,7 +96,8 @@ def load_warm_start(
       f"--checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
       f"{attention}; use a config with the checkpoint's objective"
     )
-  if (theirs := loaded.meta.get("sequence_format", format)) != format:
+  theirs = loaded.meta.get("sequence_format", format)
+  if theirs != format and not keeps_format:
     raise InputError(
       f"--checkpoint={checkpoint}: its sequences are of {theirs.get('type')}, those of the "
       f"config's objective of {format['type']}; use a config with the checkpoint's objective"
@@ -105,6 +110,7 @@ def load_warm_start(
     extended,
     loaded.params,
     tuple(loaded.meta.get("trained_special", ())),
+    theirs,
     loaded.identity,
   )
 

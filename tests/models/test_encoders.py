@@ -232,6 +232,8 @@ def test_equals_numpy(name):
     total, metrics = model_loss(spec.build())(params, batch, None)
     parts = [metrics[name].value for name in ("masked_loss", "sentence_pair_loss")]
     np.testing.assert_allclose(total, sum(parts), rtol=1e-5)
+    right = np.argmax(pairs, -1) == batch.labels.distributions.argmax(-1)
+    assert metrics["sentence_pair_accuracy"] == (right[:3].sum(), 3)
 
 
 def test_rows_without_types_are_of_the_first_type():

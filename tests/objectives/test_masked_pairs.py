@@ -5,10 +5,12 @@ import dataclasses
 import io
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from gpt_jax.batch import Batch, Labels, Rows
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.sentence_windows import IN_ORDER, NOT_IN_ORDER, PackedSentenceWindows, PairWindows
@@ -192,8 +194,27 @@ def test_each_head_is_evaluated_and_parts_of_a_batch_change_nothing(tmp_path):
   both = one["valid_masked_loss"] + one["valid_sentence_pair_loss"]
   assert one["valid_loss"] == pytest.approx(both, rel=1e-4)
   assert one["valid_perplexity"] == pytest.approx(np.exp(one["valid_masked_loss"]))
+  assert one["valid_sentence_pair_accuracy"] == accuracy_of_rows(tmp_path)
   again = evaluate.run(str(tmp_path / "one"), str(tmp_path / "data"))
+  assert again["sentence_pair_accuracy"] == one["valid_sentence_pair_accuracy"]
   assert again["sentence_pair_loss"] == pytest.approx(one["valid_sentence_pair_loss"], rel=1e-5)
+
+
+def accuracy_of_rows(folder):
+  """Of the held-out pairs, one at a time."""
+  loaded = load_model(str(folder / "one"))
+  bound = loaded.config.objective.bind(loaded.tokenizer, LENGTH)
+  text, right = TokenFile(str(folder / "data"), "valid"), []
+  apply = jax.jit(loaded.model.apply)
+  windows = make_windows(loaded.config.objective, text, WindowsConfig(16, LENGTH))
+  for number, rows in enumerate(windows.sequential()):
+    batch = bound(rows, Draw(0, number, np.arange(16)))
+    scores = apply({"params": loaded.params}, batch).heads[1]
+    for row, two in zip(rows, np.asarray(scores), strict=True):
+      if (row != -1).any():
+        right.append((two[1] > two[0]) == (NOT_IN_ORDER in row))
+  assert 20 < len(right) and 0 < np.mean(right) < 1
+  return np.mean(right)
 
 
 def without_dropout(trunk):

@@ -24,7 +24,7 @@ from gpt_jax.programs.benchmarks import growth, memory, timing
 from gpt_jax.programs.benchmarks.finetuning import one_sequence_per_row
 from gpt_jax.programs.benchmarks.peers.plain_gpt import plain_gpt
 from gpt_jax.programs.benchmarks.peers.training import training_steps
-from gpt_jax.programs.benchmarks.training import matrix_products, random_batch
+from gpt_jax.programs.benchmarks.training import masked_batch, matrix_products, random_batch
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import find
@@ -238,6 +238,21 @@ def test_attention_is_measured_with_each_backend_and_with_and_without_dropout(co
   lstm = LSTMConfig(vocab_size=50, context=24, width=8, units=8)
   with pytest.raises(InputError, match="--only=attention: this trunk has no attention"):
     benchmark.run(PretrainConfig(lstm, data=config.data), ("attention",))
+
+
+def test_a_masked_step_is_measured_beside_the_causal_one(config):
+  values = {row.name: row.value for row in benchmark.run(config, ("masked",))}
+  assert set(values) == {
+    "time of a step, causal",
+    "time of a step, masked",
+    "masked, beside causal",
+  }
+  batch = masked_batch(config)
+  most = round(0.15 * config.data.length)
+  assert batch.predictions.at.shape == (config.data.batch_size, most)
+  assert all(len(set(row)) == most for row in batch.predictions.at.tolist())
+  targets = np.take_along_axis(batch.rows.inputs, batch.predictions.at, axis=1)
+  np.testing.assert_array_equal(batch.predictions.targets, targets)
 
 
 def test_growth_measures_each_axis(config, monkeypatch):

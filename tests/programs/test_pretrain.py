@@ -19,9 +19,11 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import language_model
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.objectives.contrastive import DropoutViews
+from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import evaluate, pretrain
@@ -490,6 +492,33 @@ def test_a_masked_model_keeps_its_head(prepared, tmp_path):
   mask = load_tokenizer(f"{tmp_path}/second/tokenizer").special.mask
   tables = (params["trunk"]["tokens"][mask] for params, *_ in (first, second))
   np.testing.assert_array_equal(*tables)
+
+
+def test_plain_text_goes_on_in_the_checkpoints_format(make_run, prepared, tmp_path, tiny_tokenizer):
+  """As a released BERT does on a user's own text."""
+  tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
+  trunk = TransformerConfig(
+    tokenizer.vocab_size, 32, 1, 16, 2, special_tokens=3, token_types=2, pooler=True
+  )
+  spec = ModelConfig(trunk, (), "bidirectional")
+  bert = {"type": "bert_format"}
+  start = make_run(tmp_path / "bert", spec, tokenizer=tokenizer, sequence_format=bert)
+  config = changed(train=FIRST_STEP, optim={"weight_decay": 0.0})
+  for name, objective in {
+    "masked": Masked(),
+    "views": DropoutViews("bidirectional", "cls"),
+  }.items():
+    config = dataclasses.replace(config, trunk=TransformerConfig(), objective=objective)
+    pretrain.run(config, prepared, str(tmp_path / name), pretrained=start)
+    params, meta, *_ = restore_params(str(tmp_path / name))
+    assert meta["sequence_format"] == bert
+    for part in ("pooler", "types"):  # kept for fine-tuning; the first update has rate 0
+      theirs = make_run.params_of(spec, 7)["trunk"][part]
+      jax.tree.map(np.testing.assert_array_equal, params["trunk"][part], theirs)
+  config = dataclasses.replace(config, objective=FullSentences())
+  with pytest.raises(InputError, match="are of bert_format, those of .* roberta_format; use"):
+    pretrain.run(config, prepared, str(tmp_path / "full"), pretrained=start)
+  assert not (tmp_path / "full").exists()
 
 
 def test_a_start_that_does_not_fit(uninterrupted, prepared, copied, tmp_path, tiny_tokenizer):

@@ -468,6 +468,20 @@ def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped, fol
     assert "hardly improved after step 80; its best value, 1.999, is of step 100" in given[1].text
 
 
+def test_the_entropy_is_compared_with_the_loss_per_token(make_folder):
+  """Beside masked tokens a second head brings `loss` above the entropy."""
+  entries = [
+    (n, {"loss": x + 0.7, "masked_loss": x, "valid_loss": x + 0.7, "valid_masked_loss": x})
+    for n, x in ((50, 3.9), (100, 3.6))
+  ]
+  folder = make_folder("run", entries, unigram_entropy=4.0, token_metric="masked_loss")
+  run = read_run(str(folder))
+  learned, _, wrong, _ = answers(run)
+  assert learned.verdict == "Yes" and "reached 3.600 nats per token" in learned.text
+  assert "among about 37 equally" in wrong.text
+  assert run.unigram_entropy == 4.0 and run.loss_bound is None
+
+
 def test_a_classifier_at_the_majority_has_not_learned(seed):
   write_labels(seed, ["barks", "meows"], [("x", "barks", (0.8, 0.2))] * 5 + ROWS[:1] * 2)
   assert answers(read_run(str(seed)))[0].verdict == "Not clearly"  # 7 examples say little

@@ -19,6 +19,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.programs import evaluate, export, finetune, predict, prepare, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig, Start, transform_of
@@ -213,8 +214,9 @@ def test_a_vocabulary_without_mask_is_refused(text, wordpiece, tmp_path):
 
 
 def test_another_format_than_the_checkpoints_is_refused(full_table, prepared, tmp_path):
+  config = dataclasses.replace(MASKED, objective=FullSentences())
   with pytest.raises(InputError, match="are of bert_format, those of .* roberta_format; use"):
-    pretrain.run(MASKED, prepared, str(tmp_path / "run"), pretrained=full_table)
+    pretrain.run(config, prepared, str(tmp_path / "run"), pretrained=full_table)
   assert not (tmp_path / "run").exists()
 
 

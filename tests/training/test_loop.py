@@ -473,10 +473,11 @@ def test_a_second_sigterm_exits_at_once(monkeypatch):
   assert error.value.args == (143,)
 
 
-def stuck_at(hook, step, loss):
-  """Runs the hook at a step whose loss is given."""
+def stuck_at(hook, step, loss, **losses):
+  """Runs the hook at a step whose losses are given."""
   interval = Interval()
-  interval.add(step, {"finite": True, "loss": Mean(np.float32(loss), np.float32(1))})
+  means = {name: Mean(np.float32(x), np.float32(1)) for name, x in {"loss": loss, **losses}.items()}
+  interval.add(step, {"finite": True, **means})
   hook.run(hooks.StepContext(step, 100, False, None, interval, {}))
 
 
@@ -491,6 +492,15 @@ def test_a_stuck_run_warns_once():
     stuck_at(hook, 40, 6.6)
   with warnings.catch_warnings(action="error"):
     stuck_at(hook, 50, 6.6)
+
+
+def test_the_loss_per_token_is_what_is_stuck():
+  """Beside it `loss` is that of two heads."""
+  hook = hooks.warn_when_stuck(6.5, after=0, due=hooks.every(1), metric="masked_loss")
+  with warnings.catch_warnings(action="error"):
+    stuck_at(hook, 10, 6.6, masked_loss=5.9)
+  with pytest.warns(UserWarning, match="masked_loss 6.510 is not below"):
+    stuck_at(hook, 20, 7.2, masked_loss=6.51)
 
 
 def test_an_undefined_loss_is_stuck():

@@ -61,6 +61,16 @@ def test_a_report_is_one_strict_json_line_and_one_console_line(tmp_path, clock):
   assert log.getvalue() == "step 10/1,000  loss 5.5000 (unigram 6.60)  2,000 tokens/s  3 min left\n"
 
 
+def test_the_entropy_is_beside_the_loss_per_token(tmp_path, clock):
+  log = io.StringIO()
+  with Reporter(
+    tmp_path, 100, unigram_entropy=6.6, stream=log, token_metric="masked_loss"
+  ) as reporter:
+    clock.advance(2)
+    reporter.progress(10, {"loss": 6.2, "masked_loss": 5.5, "pair_loss": 0.7}, tokens=200)
+  assert "loss 6.2000  masked_loss 5.5000 (unigram 6.60)  100 tokens/s" in log.getvalue()
+
+
 def test_rate_and_remaining_time_exclude_compilation_and_evaluation(tmp_path, clock):
   log = io.StringIO()
   with Reporter(tmp_path, 100, stream=log) as reporter:

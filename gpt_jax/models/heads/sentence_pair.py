@@ -50,6 +50,13 @@ class SentencePairHead:
     per_pair = -(labels.distributions * jax.nn.log_softmax(outputs)).sum(-1)
     return Mean((per_pair * labels.weights).sum(), self.denominator(batch))
 
+  def accuracy(self, outputs, batch: Batch) -> Mean:
+    """The share of pairs whose class has the higher score."""
+    labels = batch.labels
+    assert labels is not None
+    right = outputs.argmax(-1) == labels.distributions.argmax(-1)
+    return Mean((right * labels.weights).sum(), self.denominator(batch))
+
   def decode(self, outputs) -> jax.Array:
     """Probabilities [N, 2]."""
     return jax.nn.softmax(outputs)

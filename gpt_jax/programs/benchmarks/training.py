@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.batch import Batch
+from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.objectives.masked import Masked
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
@@ -70,6 +72,17 @@ def training(config: PretrainConfig, peers: bool = False) -> Measured:
     yield f"time of a step, beside {name}", timing.ratio(times["ours"], times[name]), "times"
 
 
+def masked(config: PretrainConfig) -> Measured:
+  """A step of a masked language model and one of a causal one, of the same shape, in turns."""
+  batch = masked_batch(config)
+  trainer = trainer_with(config, (MaskedHead(),), batch, "bidirectional")
+  causal = our_step(benchmark_trainer(config), random_batch(config))
+  times = timing.in_turns({"causal": causal, "masked": our_step(trainer, batch)})
+  for name, measured in times.items():
+    yield f"time of a step, {name}", statistics.median(measured), "s"
+  yield "masked, beside causal", timing.ratio(times["masked"], times["causal"]), "times"
+
+
 def evaluation(config: PretrainConfig) -> Measured:
   """The mean loss of a batch, without gradient."""
   trainer = benchmark_trainer(config)
@@ -84,6 +97,18 @@ def random_batch(config: PretrainConfig) -> Batch:
   shape = (config.data.batch_size, config.data.length + 1)
   ids = np.random.default_rng(0).integers(config.trunk.vocab_size, size=shape, dtype=np.int32)
   return causal_batch(ids)
+
+
+def masked_batch(config: PretrainConfig) -> Batch:
+  """A batch as of objectives/masked.py, random tokens with random positions to predict."""
+  rows, positions = random_batch(config).rows[:2]
+  rng, most = np.random.default_rng(0), Masked().most_predictions(config.data.length)
+  at = np.sort(rng.random(rows.shape).argsort(axis=1)[:, :most], axis=1).astype(np.int32)
+  targets = np.take_along_axis(rows, at, axis=1)
+  return Batch(
+    Rows(rows, positions, segments=np.ones_like(rows)),
+    predictions=Predictions(targets, np.ones(at.shape, np.float32), at),
+  )
 
 
 def our_step(trainer: Trainer, batch: Batch) -> Callable[[], jax.Array]:
@@ -152,9 +177,11 @@ def _multiplication(dtype: str, product: Product) -> Callable[[], jax.Array]:
   return lambda: multiply(left, right)
 
 
-def trainer_with(config: PretrainConfig, heads: Sequence[Any], example: Batch) -> Trainer:
+def trainer_with(
+  config: PretrainConfig, heads: Sequence[Any], example: Batch, attention: str = "causal"
+) -> Trainer:
   """The config's trunk under heads of its own; `example`: a batch with what they need."""
-  model = ModelConfig(config.trunk, tuple(heads)).build(config.train.remat)
+  model = ModelConfig(config.trunk, tuple(heads), attention).build(config.train.remat)
   return Trainer.build(
     model,
     model_loss(model),
