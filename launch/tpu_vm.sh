@@ -11,15 +11,16 @@
 #   --runtime_version      image of the hosts; by default the one of the accelerator
 #   --spot                 cheaper; Google may take it back at any time
 #   --create_flag=FLAG     passed to `gcloud … queued-resources create`; may be repeated
-#   --setup=COMMAND        run on each host before the program, such as the mount of a file system; must bear repetition
+#   --setup=COMMAND        run: what each host does first, such as to mount a file system; must bear repetition
 #   --retry                run: go on after a preemption; takes the flags of create, to make the TPU again
 #   --every=SECONDS        run --retry: look again and again, until the program ends; without it once, for cron
 #   --lines=100            logs: lines of the past
 #   --timeout=300          stop: seconds to wait for the checkpoint
 #   --delete --yes         stop: delete the TPU afterward
 #   --dry_run              print the commands instead
-# `run` sends the clone's last commit to every host and starts launch/PROGRAM.py --distributed there, in the background.
-# The same command resumes a run. Exit codes: 0 done, 2 a user error, 1 the cloud refused or cannot be reached: try again.
+# `run` sends the clone's last commit to every host and starts launch/PROGRAM.py --distributed there, in the
+# background. The same command resumes a run. Exit codes: 0 done, 2 a user error, 1 the cloud refused or cannot be
+# reached: try again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -194,7 +195,9 @@ report() {  # report WORKER [SUM]: prints the state of the hosts, a line for eac
 }
 
 start() {
-  local archive=$work/gpt_jax.tar.gz unpack='mkdir -p gpt_jax && tar -xzf gpt_jax.tar.gz -C gpt_jax'
+  local archive=$work/gpt_jax.tar.gz unpack
+  unpack='mkdir -p gpt_jax && find gpt_jax -mindepth 1 -maxdepth 1 ! -name .venv -exec rm -rf {} +'
+  unpack+=' && tar -xzf gpt_jax.tar.gz -C gpt_jax'
   if [ -n "$dry_run" ]; then
     show git archive --format=tar.gz "--output=$archive" HEAD
   else

@@ -3,8 +3,8 @@
 #
 #   bash launch/tpu_worker.sh start SUM SETUP PROGRAM FLAGS… | state [SUM] | log LINES | stop SECONDS
 #
-# ~/gpt_jax_run has the log of all attempts, the checksum SUM of the command, its exit code, and a lock that is held while it
-# runs.
+# ~/gpt_jax_run has the log of all attempts, the checksum SUM of the command, its exit code, and a lock that is held
+# while it runs.
 set -euo pipefail
 clone="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 run="$HOME/gpt_jax_run"
@@ -18,8 +18,8 @@ running() {
   [ -e "$run/lock" ] && ! flock --nonblock "$run/lock" true
 }
 
-# start SUM SETUP PROGRAM FLAGS…: returns at once. The program inherits the lock: it is free as soon as all of the program has
-# ended, whatever ended it.
+# start SUM SETUP PROGRAM FLAGS…: returns at once. The program inherits the lock, which is free as soon as all of the
+# program has ended, whatever ended it.
 start() {
   mkdir -p "$run"
   exec 9>>"$run/lock"
@@ -50,12 +50,12 @@ attempt() {
 }
 
 program() {
-  local setup=$1 name=$2
+  local setup=$1 name=$2 recent='import sys, ensurepip; sys.exit(sys.version_info < (3, 11))'
   shift 2
   [ -z "$setup" ] || bash -euc "$setup"
-  if ! python3.11 -c 'import ensurepip' 2>/dev/null && ! python3 -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))'; then
-    sudo apt-get -qq update
-    sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3.11-venv  # Ubuntu 22.04 images have 3.10
+  if ! python3.11 -c 'import ensurepip' 2>/dev/null && ! python3 -c "$recent" 2>/dev/null; then
+    sudo apt-get -qq update  # images with Ubuntu 22.04 have Python 3.10
+    sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3.11-venv
   fi
   cd "$clone"
   # shellcheck source=launch/environment.sh
