@@ -94,4 +94,5 @@ run() {
   scontrol requeue "$SLURM_JOB_ID"
 }
 
-if [ -n "${SLURM_JOB_ID:-}" ]; then run "$@"; else submit "$@"; fi
+# Within an interactive allocation sbatch's flags, which come first, tell the two apart.
+if [ -n "${SLURM_JOB_ID:-}" ] && [[ ${1:-} != -* ]]; then run "$@"; else submit "$@"; fi
