@@ -22,9 +22,8 @@ LIGHT = {
   "serve": ["starlette>=1.0,<2", "uvicorn>=0.40,<1", "prometheus_client>=0.20,<1"],
 }
 
-WHEELS = "sys_platform == 'linux' and platform_machine == 'x86_64'"  # of shellcheck, hadolint
-  "sys_platform == 'linux' and platform_machine == 'x86_64'"  # of programs in other languages
-)
+# Of shellcheck and hadolint, programs in other languages.
+WHEELS = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 
 # The commands: gpt-jax-import-weights runs launch/import_weights.py, and so on.
 PROGRAMS = sorted(
