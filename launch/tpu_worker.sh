@@ -54,8 +54,9 @@ program() {
   shift 2
   [ -z "$setup" ] || bash -euc "$setup"
   if ! python3.11 -c 'import ensurepip' 2>/dev/null && ! python3 -c "$recent" 2>/dev/null; then
-    sudo apt-get -qq update  # images with Ubuntu 22.04 have Python 3.10
-    sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3.11-venv
+    # Images with Ubuntu 22.04 have Python 3.10. A new host may be busy with updates of its own.
+    sudo apt-get -qq -o DPkg::Lock::Timeout=300 update
+    sudo DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 install -y python3.11-venv
   fi
   cd "$clone"
   # shellcheck source=launch/environment.sh

@@ -45,7 +45,7 @@ class Cluster:
     script = (ROOT / "launch" / "slurm.sh").read_text()
     (folder / "clone" / "launch" / "slurm.sh").write_text(script)
     self._executable("clone/.venv/bin/python", f'exec {sys.executable} "$@"')
-    stand_in = f"{sys.executable} -IS {Path(__file__).with_name('slurm.py')}"
+    stand_in = f"{sys.executable} -IS {Path(__file__).with_name('slurm_stand_in.py')}"
     for name in ("sbatch", "srun", "scontrol"):
       self._executable(f"bin/{name}", f'exec {stand_in} {name} "$@"')
 

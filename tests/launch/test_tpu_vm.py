@@ -51,7 +51,7 @@ class Cloud:
   def __init__(self, folder: Path, clone: Path):
     self.folder, self._clone = folder, clone
     stand_ins = {
-      "gcloud": f'exec {sys.executable} -IS {Path(__file__).with_name("gcloud.py")} "$@"',
+      "gcloud": f'exec {sys.executable} -IS {Path(__file__).with_name("gcloud_stand_in.py")} "$@"',
       "sleep": "exec /bin/sleep 0.05",
       "sudo": "exit 1",
     }
