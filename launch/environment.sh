@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the other scripts, in the repository root: makes .venv if it is missing and installs the package.
 
 # install EXTRAS: installs gpt_jax[EXTRAS] at the versions of launch/constraints.txt; sets $python to its interpreter.

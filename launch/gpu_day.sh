@@ -10,12 +10,12 @@ set -uo pipefail
 [ $# -ge 2 ] || { sed -n '2,8p' "${BASH_SOURCE[0]}" | cut -c3- >&2; exit 2; }
 mkdir -p "$1"
 out="$(realpath "$1")" tokens="$(realpath "$2")" glue="${3:+$(realpath "$3")}"
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 python=python3
 [ -x .venv/bin/python ] && python=.venv/bin/python
 export JAX_COMPILATION_CACHE_DIR="$out/compilation_cache"
 export XLA_PYTHON_CLIENT_PREALLOCATE=false  # PyTorch takes turns with JAX
-gpt1="--config=configs/gpt1.py --config.trunk.dtype=bfloat16"
+gpt1=(--config=configs/gpt1.py --config.trunk.dtype=bfloat16)
 
 # piece NAME COMMAND…: runs it for at most 8 minutes, into $out/NAME.log; $out/NAME.done says that it ended well.
 piece() {
@@ -45,20 +45,20 @@ assert error < 1e-3, error
 print(jax.devices(), jax.__version__, "adds and multiplies")'
 [ -e "$out/arithmetic.done" ] || { cat "$out/arithmetic.log" >&2; exit 1; }
 
-benchmark attention $gpt1 --only=attention --batch_size=64
+benchmark attention "${gpt1[@]}" --only=attention --batch_size=64
 for batch in 8 64 256; do
-  benchmark "step-$batch" $gpt1 --only=step --batch_size=$batch
+  benchmark "step-$batch" "${gpt1[@]}" --only=step --batch_size=$batch
 done
-benchmark no-dropout $gpt1 --only=step --batch_size=64 --config.trunk.attention_dropout=0 \
+benchmark no-dropout "${gpt1[@]}" --only=step --batch_size=64 --config.trunk.attention_dropout=0 \
   --config.trunk.residual_dropout=0 --config.trunk.embedding_dropout=0
-XLA_FLAGS=--xla_gpu_deterministic_ops=true benchmark bits $gpt1 --only=step --batch_size=64
-benchmark peers $gpt1 --only=step --peers --batch_size=64
+XLA_FLAGS=--xla_gpu_deterministic_ops=true benchmark bits "${gpt1[@]}" --only=step --batch_size=64
+benchmark peers "${gpt1[@]}" --only=step --peers --batch_size=64
 benchmark generation --config=configs/gpt2.py:small --config.trunk.dtype=bfloat16 --only=generation --peers
-benchmark rest $gpt1 --only=evaluation,data,checkpoint --batch_size=64
+benchmark rest "${gpt1[@]}" --only=evaluation,data,checkpoint --batch_size=64
 piece tests "$python" -m pytest -q tests/ops tests/models tests/training -p no:cacheprovider
 
 # The paper's model for as long as there is time: the same command resumes. Then the tasks, from its newest checkpoint.
-piece pretrain "$python" launch/pretrain.py $gpt1 --data="$tokens" --workdir="$out/gpt1" \
+piece pretrain "$python" launch/pretrain.py "${gpt1[@]}" --data="$tokens" --workdir="$out/gpt1" \
   --config.train.epochs=0 --config.train.steps="${STEPS:-10000}" --config.train.evaluate_every=500 \
   --config.train.checkpoint_every=250 --config.train.keep_checkpoints=1
 if [ -n "$glue" ]; then

@@ -106,9 +106,9 @@ def test_a_command_works(installed, tmp_path):
 
 def test_the_image_copies_what_the_package_is_built_from():
   """Docker is not at hand, so this is all that is known of it."""
-  text = (ROOT / "launch" / "docker" / "Dockerfile").read_text()
+  text = (ROOT / "launch" / "Dockerfile").read_text()
   copied = " ".join(re.findall(r"^COPY (?!--)(.+) \S+$", text, re.MULTILINE)).split()
   assert {"setup.py", "README.md", "gpt_jax", "launch", "configs"} == set(copied)
-  extras = {name for names in re.findall(r"EXTRAS=([\w,]+)", text) for name in names.split(",")}
+  extras = {name for names in re.findall(r'"\.\[([\w,]+)\]"', text) for name in names.split(",")}
   setup = (ROOT / "setup.py").read_text()
-  assert extras and all(f'"{name}": ' in setup for name in extras)
+  assert {"all", "cuda", "tpu"} <= extras and all(f'"{name}": ' in setup for name in extras)

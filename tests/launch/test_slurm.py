@@ -1,0 +1,163 @@
+"""launch/slurm.sh against stand-ins for sbatch, srun and scontrol."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+
+def get_config():
+  return PretrainConfig(
+    trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
+    data=WindowsConfig(batch_size=8, length=16),
+    train=TrainConfig(steps=120, log_every=1),
+  )
+"""
+# Ends with the next of the codes in a file.
+PROGRAM = """
+import sys
+from pathlib import Path
+path = Path(sys.argv[-1])
+code, _, rest = path.read_text().partition(" ")
+path.write_text(rest)
+sys.exit(int(code))
+"""
+
+
+class Cluster:
+  """A clone whose program `pretrain` ends with given codes; its Slurm is a stand-in."""
+
+  def __init__(self, folder: Path):
+    self.folder = folder
+    (folder / "bin").mkdir()
+    (folder / "clone" / "launch").mkdir(parents=True)
+    (folder / "clone" / ".venv" / "bin").mkdir(parents=True)
+    (folder / "clone" / "launch" / "pretrain.py").write_text(PROGRAM)
+    script = (ROOT / "launch" / "slurm.sh").read_text()
+    (folder / "clone" / "launch" / "slurm.sh").write_text(script)
+    self._executable("clone/.venv/bin/python", f'exec {sys.executable} "$@"')
+    stand_in = f"{sys.executable} -IS {Path(__file__).with_name('slurm_stand_in.py')}"
+    for name in ("sbatch", "srun", "scontrol"):
+      self._executable(f"bin/{name}", f'exec {stand_in} {name} "$@"')
+
+  def _executable(self, name: str, text: str) -> None:
+    (self.folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (self.folder / name).chmod(0o755)
+
+  def ends_with(self, *codes: int) -> tuple[int, int, int]:
+    """Exit code, starts and requests to requeue of a job whose program ends so."""
+    path = self.folder / "codes"
+    path.write_text(" ".join(map(str, codes)))
+    code, *_ = self("pretrain", str(path))
+    names = [call["name"] for call in self.calls()]
+    return code, names.count("srun"), names.count("scontrol")
+
+  def calls(self) -> list[dict]:
+    path = self.folder / "calls"
+    calls = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    path.unlink(missing_ok=True)
+    return calls
+
+  def log(self) -> str:
+    return (self.folder / "clone" / "slurm-job.log").read_text()
+
+  def __call__(self, *arguments: str) -> tuple[int, str, str]:
+    environment = os.environ | {
+      "CLUSTER": str(self.folder),
+      "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+      "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("count=8", "count=2"),
+      "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+      ["bash", self.folder / "clone" / "launch" / "slurm.sh", *arguments],
+      cwd=self.folder,
+      env=environment,
+      capture_output=True,
+      text=True,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def cluster(tmp_path):
+  return Cluster(tmp_path)
+
+
+def test_two_tasks_find_each_other_save_at_the_time_limit_and_resume(cluster, prepared):
+  clone, workdir = cluster.folder / "clone", cluster.folder / "run"
+  (clone / "config.py").write_text(CONFIG)
+  (clone / "launch" / "pretrain.py").unlink()
+  for path in (ROOT / "launch").glob("*.py"):
+    (clone / "launch" / path.name).symlink_to(path)
+  (cluster.folder / "limit").write_text(str(workdir / "metrics.jsonl"))
+  flags = ["--config=config.py", f"--data={prepared}", f"--workdir={workdir}"]
+  code, _, err = cluster("--ntasks=2", "pretrain", *flags)
+  assert code == 0, (err, cluster.log())
+  names = [call["name"] for call in cluster.calls()]
+  assert names == ["sbatch", "srun", "scontrol", "srun"]
+  with (workdir / "metrics.jsonl").open() as file:
+    steps = [entry["step"] for entry in map(json.loads, file) if "loss" in entry]
+  assert steps == list(range(1, 121))
+  assert "and saved" in cluster.log() and "resumed at step" in cluster.log()
+
+
+def test_the_flags_before_the_program_are_sbatch_s(cluster):
+  (cluster.folder / "codes").write_text("0")
+  assert cluster("--nodes=1", "--comment=a b", "pretrain", "--x=c d", "../codes")[0] == 0
+  sbatch, srun = cluster.calls()
+  program = ["pretrain", "--x=c d", "../codes"]
+  assert sbatch["words"] == ["--nodes=1", "--comment=a b", "launch/slurm.sh", *program]
+  command = [".venv/bin/python", "launch/pretrain.py", "--distributed", *program[1:]]
+  assert srun["words"] == ["--kill-on-bad-exit=1", *command]
+  assert srun["cpus"] == "8"  # which srun does not take from the job itself
+
+
+def test_a_saved_run_goes_on_and_others_end(cluster):
+  assert cluster.ends_with(143, 143, 143, 143, 143, 0) == (0, 6, 5)
+  assert cluster.ends_with(2) == (2, 1, 0)
+  assert cluster.ends_with(130) == (130, 1, 0)
+
+
+def test_a_program_that_fails_is_started_again_three_times(cluster):
+  assert cluster.ends_with(1, 143, 137, 1, 1, 0) == (1, 5, 4)
+  assert "error: failed 4 times, the last with exit code 1" in cluster.log()
+
+
+def test_a_dry_run_prints_the_commands_and_runs_none(cluster):
+  code, out, err = cluster("--dry_run", "--nodes=2", "pretrain", "--workdir=a b")
+  assert (code, err) == (0, "") and cluster.calls() == []
+  assert out.splitlines()[0] == "sbatch --nodes=2 launch/slurm.sh pretrain '--workdir=a b'"
+  assert ".venv/bin/python launch/pretrain.py --distributed '--workdir=a b'\n" in out
+  assert "\nscontrol requeue " in out
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    ((), "which program of launch/"),
+    (("--nodes=2",), "which program of launch/"),
+    (("pretrian",), "there is no launch/pretrian.py"),
+    (("-N", "2", "pretrain"), "-N: write sbatch's flags as --NAME=VALUE"),
+  ],
+)
+def test_a_mistake_is_one_line_before_the_queue(cluster, arguments, message):
+  code, _, err = cluster(*arguments)
+  assert code == 2 and message in err and err.count("\n") == 1
+  assert cluster.calls() == []
+
+
+def test_what_is_missing_is_said(cluster):
+  (cluster.folder / "bin" / "sbatch").unlink()
+  assert "sbatch is not here" in cluster("pretrain")[2]
+  (cluster.folder / "clone" / ".venv" / "bin" / "python").unlink()
+  code, _, err = cluster("pretrain")
+  assert code == 2 and "there is no .venv here" in err and err.count("\n") == 1

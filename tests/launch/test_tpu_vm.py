@@ -1,0 +1,353 @@
+"""launch/tpu_vm.sh against a stand-in for gcloud, whose hosts run a program of a few lines."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLACE = ("--zone=us-central2-b", "--project=my-project")
+MAKE = ("--accelerator_type=v5litepod-16", "--spot")
+# Counts steps until SIGTERM, upon which it saves; --exit=CODE ends it at once.
+PROGRAM = """
+import signal, sys, time
+def stop(number, frame):
+  print("checkpoint saved", flush=True)
+  sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+assert sys.argv[1] == "--distributed"
+print("step 1,200/10,000  loss 3.2", flush=True)
+for flag in sys.argv[2:]:
+  if flag.startswith("--exit="):
+    sys.exit(int(flag.partition("=")[2]))
+while True:
+  time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+  """A repository with the two scripts and a program `pretrain`; installing it does nothing."""
+  clone = tmp_path_factory.mktemp("clone")
+  (clone / "launch").mkdir()
+  for name in ("tpu_vm.sh", "tpu_worker.sh"):
+    shutil.copy(ROOT / "launch" / name, clone / "launch")
+  (clone / "launch" / "environment.sh").write_text(f"install() {{ python={sys.executable}; }}\n")
+  (clone / "launch" / "pretrain.py").write_text(PROGRAM)
+  git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
+  for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+    subprocess.run([*git, *words], cwd=clone, check=True)
+  return clone
+
+
+class Cloud:
+  """The stand-in's folder, and tpu_vm(COMMAND, …) -> (exit code, stdout, stderr)."""
+
+  def __init__(self, folder: Path, clone: Path):
+    self.folder, self._clone = folder, clone
+    stand_ins = {
+      "gcloud": f'exec {sys.executable} -IS {Path(__file__).with_name("gcloud_stand_in.py")} "$@"',
+      "sleep": "exec /bin/sleep 0.05",
+      "sudo": "exit 1",
+    }
+    (folder / "bin").mkdir(parents=True)
+    for name, text in stand_ins.items():
+      (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+      (folder / "bin" / name).chmod(0o755)
+    (folder / "bin" / "python3.11").symlink_to(sys.executable)
+
+  def set(self, **values: str) -> None:
+    for name, value in values.items():
+      (self.folder / name).write_text(value)
+
+  def calls(self) -> list[str]:
+    """`GROUP VERB` of each call since the last."""
+    path = self.folder / "calls"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    self.arguments = [json.loads(line) for line in lines]
+    return [" ".join(arguments[2:4]) for arguments in self.arguments]
+
+  def __call__(self, command: str, *arguments: str, place=PLACE) -> tuple[int, str, str]:
+    environment = {
+      **os.environ,
+      "CLOUD": str(self.folder),
+      "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+    }
+    script = self._clone / "launch" / "tpu_vm.sh"
+    words = ["bash", script, command, "node", *place, *arguments]
+    done = subprocess.run(
+      words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stdout, done.stderr
+
+  def wait(self, *, ended: bool = False) -> None:
+    """Until both hosts are at a step, or have written an exit code."""
+    for host in "01":
+      folder = self.folder / host / "gpt_jax_run"
+      for _ in range(3000):
+        newest = (folder / "log").read_text().rpartition("launch/pretrain.py")[2]
+        if (folder / "exit_code").exists() if ended else "loss" in newest:
+          break
+        time.sleep(0.01)
+      else:
+        raise AssertionError(newest)
+
+
+@pytest.fixture
+def cloud(tmp_path, clone):
+  cloud = Cloud(tmp_path / "cloud", clone)
+  yield cloud
+  if (cloud.folder / "state").exists():
+    cloud.set(state="ACTIVE", node="READY", broken="0")
+    cloud("stop")
+
+
+@pytest.fixture
+def active(cloud):
+  """With a TPU."""
+  assert cloud("create", *MAKE)[0] == 0
+  cloud.calls()
+  return cloud
+
+
+def test_a_run_from_the_queue_to_its_checkpoint(cloud):
+  cloud.set(after_create="WAITING_FOR_RESOURCES")
+  assert cloud("create", *MAKE, "--create_flag=--network=n")[0] == 0
+  assert cloud.calls() == ["queued-resources create"]
+  assert cloud.arguments[0][4:] == [
+    "node",
+    "--node-id=node",
+    "--accelerator-type=v5litepod-16",
+    "--runtime-version=v2-alpha-tpuv5-lite",
+    "--spot",
+    "--async",
+    "--network=n",
+    *PLACE,
+    "--quiet",
+  ]
+  assert "queued (WAITING_FOR_RESOURCES)" in cloud("status")[1]
+  code, _, err = cloud("run", "pretrain")
+  assert code == 1 and "is WAITING_FOR_RESOURCES, not ACTIVE" in err
+
+  cloud.set(state="ACTIVE")
+  code, out, err = cloud("run", "pretrain", "--workdir=a b")
+  assert (code, err) == (0, "") and "starting pretrain" in out
+  cloud.wait()
+  assert "running step 1,200/10,000, 2 host(s)" in cloud("status")[1]
+  log = cloud.folder / "0" / "gpt_jax_run" / "log"
+  assert "launch/pretrain.py --workdir=a b\n" in log.read_text()
+  assert "running step" in cloud("run", "pretrain", "--workdir=a b")[1]  # and starts no second
+  code, _, err = cloud("run", "pretrain", "--workdir=other")
+  assert code == 2 and "another command" in err and err.count("\n") == 1
+
+  code, out, _ = cloud("stop")
+  assert code == 0 and "stopped step 1,200/10,000" in out
+  for host in "01":
+    text = (cloud.folder / host / "gpt_jax_run" / "log").read_text()
+    assert text.count("checkpoint saved") == 1 and "exit code 143" in text
+  assert (cloud.folder / "state").exists()  # not deleted
+
+
+def test_after_a_preemption_it_is_made_again_and_goes_on(active):
+  run = ("run", *MAKE, "--retry", "pretrain")
+  assert active(*run)[0] == 0
+  active.wait()
+  active.calls()
+  assert active(*run)[0] == 0  # it runs: nothing is made or started
+  assert {"queued-resources create", "tpu-vm scp"}.isdisjoint(active.calls())
+
+  assert active("stop")[0] == 0  # as a preemption ends the program
+  active.set(node="PREEMPTED")
+  assert "preempted" in active("status")[1]
+  active.calls()
+  code, out, _ = active(*run)
+  assert code == 0 and "making it again" in out
+  made = ["queued-resources describe", "tpu-vm describe"]
+  assert active.calls() == [*made, "queued-resources delete", "queued-resources create"]
+  assert "--spot" in active.arguments[-1]
+  assert "starting" in active(*run)[1]
+  active.wait()
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
+def test_a_request_that_is_over_is_made_again(active, state):
+  active.set(state=state)
+  assert active("run", *MAKE, "--retry", "pretrain")[0] == 0
+  assert active.calls()[1:] == ["queued-resources delete", "queued-resources create"]
+
+
+@pytest.mark.parametrize("state", ["SUSPENDING", "PROVISIONING", "WAITING_FOR_RESOURCES"])
+def test_a_request_that_is_on_its_way_is_left_alone(active, state):
+  active.set(state=state)
+  code, out, _ = active("run", *MAKE, "--retry", "pretrain")
+  assert code == 0 and f"{state}, waiting" in out
+  assert active.calls() == ["queued-resources describe"]
+
+
+def test_every_looks_until_the_program_has_ended(active):
+  code, out, err = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=0")
+  assert (code, err) == (0, "") and out.endswith("node: finished\n")
+  active.set(state="SUSPENDED")
+  code, out, _ = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=0")
+  assert code == 0 and out.index("making it again") < out.index("starting") < out.index("finished")
+
+
+def test_a_finished_run_is_not_started_again_but_another_command_is(active):
+  code, *_ = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=0")
+  assert code == 0
+  active.calls()
+  assert "finished" in active("run", *MAKE, "--retry", "pretrain", "--exit=0")[1]
+  assert "tpu-vm scp" not in active.calls()
+  assert "starting" in active("run", *MAKE, "--retry", "pretrain")[1]
+
+
+def test_a_user_error_is_not_repeated(active):
+  code, _, err = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=2")
+  assert code == 2 and "user error" in err
+  assert (active.folder / "0" / "gpt_jax_run" / "log").read_text().count("== ") == 2
+
+
+def test_it_gives_up_where_the_program_gets_no_further(active):
+  for earlier in (0, 3):
+    (active.folder / "0" / "gpt_jax_run").mkdir(exist_ok=True)
+    with (active.folder / "0" / "gpt_jax_run" / "failures").open("a") as file:
+      file.write("1 step 1,200/10,000\n" * earlier)
+    assert "starting" in active("run", *MAKE, "--retry", "pretrain", "--exit=1")[1]
+    active.wait(ended=True)
+  code, _, err = active("run", *MAKE, "--retry", "pretrain", "--exit=1")
+  assert code == 1 and "failed 5 times with exit code 1 step 1,200/10,000" in err
+
+
+def test_what_was_stopped_stays_so(active):
+  assert active("run", *MAKE, "--retry", "pretrain")[0] == 0
+  active.wait()
+  assert active("stop")[0] == 0
+  code, out, _ = active("run", *MAKE, "--retry", "--every=1", "pretrain")
+  assert code == 0 and "was stopped" in out
+  code, out, _ = active("stop", "--delete", "--yes")
+  assert code == 0 and "deleted" in out
+  active.calls()
+  code, _, err = active("run", *MAKE, "--retry", "--every=1", "pretrain")
+  assert code == 2 and "there is no node" in err
+  assert "queued-resources create" not in active.calls()
+
+
+def test_nothing_is_deleted_that_has_not_stopped(active):
+  assert active("run", "pretrain")[0] == 0
+  active.wait()
+  active.set(broken="1")
+  code, _, err = active("stop", "--delete", "--yes")
+  assert code == 1 and "nothing was deleted" in err
+  assert (active.folder / "state").exists()
+
+
+def test_a_connection_may_fail_twice(active):
+  active.set(broken="2")
+  assert active("status")[:2] == (0, "node: none, 2 host(s) answered\n")
+  active.set(broken="3")
+  code, _, err = active("status")
+  assert code == 1 and err.startswith("error: node cannot be reached: ERROR")
+  assert err.count("\n") == 1
+  active.calls()
+  active.set(broken="9")  # is no reason to make it again
+  code, *_ = active("run", *MAKE, "--retry", "pretrain")
+  assert code == 1 and "queued-resources delete" not in active.calls()
+
+
+def test_quota_is_said_in_one_line(cloud):
+  cloud.set(create_error="RESOURCE_EXHAUSTED: Quota limit 'TPUV5s' has been exceeded. Limit: 16")
+  code, _, err = cloud("create", *MAKE)
+  assert code == 1 and "over the project's quota" in err and "Limit: 16" in err
+  assert err.count("\n") == 1
+  cloud.set(create_error="INVALID_ARGUMENT: no such accelerator")
+  code, _, err = cloud("create", *MAKE)
+  assert code == 2 and "no such accelerator" in err and err.count("\n") == 1
+
+
+def test_logs_follow_host_0(active):
+  code, _, err = active("logs", "--lines=3", "--dry_run")
+  assert (code, err) == (0, "")
+  active.set(state="SUSPENDED")
+  code, _, err = active("logs")
+  assert code == 1 and "is SUSPENDED, not ACTIVE" in err
+
+
+@pytest.mark.parametrize(
+  "command, flags",
+  [
+    ("create", MAKE),
+    ("run", ("pretrain",)),
+    ("run", (*MAKE, "--retry", "pretrain")),
+    ("status", ()),
+    ("logs", ()),
+    ("stop", ("--delete", "--yes")),
+  ],
+)
+def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
+  at = [index for index, flag in enumerate(flags) if not flag.startswith("--")]
+  first = at[0] if at else len(flags)
+  code, out, err = cloud(command, *flags[:first], "--dry_run", *flags[first:])
+  assert (code, err) == (0, "") and cloud.calls() == []
+  lines = [line for line in out.splitlines() if not line.startswith("#")]
+  assert all(line.startswith(("gcloud compute tpus ", "git archive ")) for line in lines), out
+  expected = {
+    "create": ["queued-resources create"],
+    "run": ["queued-resources describe", "tpu-vm scp", "tpu-vm ssh", "tpu_worker.sh start"],
+    "status": ["queued-resources describe", "tpu-vm describe", "tpu_worker.sh state"],
+    "logs": ["queued-resources describe", "tpu_worker.sh log 100"],
+    "stop": ["queued-resources describe", "tpu_worker.sh stop 300", "queued-resources delete"],
+  }[command]
+  if "--retry" in flags:
+    expected += ["queued-resources delete", "queued-resources create"]
+  assert [words for words in expected if words not in out] == []
+  if "queued-resources create" in expected:  # a printed command can be given as it is
+    (line,) = [line for line in lines if "queued-resources create" in line]
+    cloud.set(state="")
+    path = f"{cloud.folder / 'bin'}:{os.environ['PATH']}"
+    environment = {**os.environ, "CLOUD": str(cloud.folder), "PATH": path}
+    subprocess.run(["bash", "-c", line], env=environment, check=True)
+    assert cloud.calls() == ["queued-resources create"]
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (("create", "a node"), "NAME=a node: must be lower-case"),
+    (("create", "Node"), "NAME=Node: must be lower-case"),
+    (("create", ""), "NAME=: must be lower-case"),
+    (("status", "node", "--project=p"), "--zone=: give a zone"),
+    (("status", "node", "--zone=us-central2-b"), "--project=: give the ID"),
+    (("status", "node", "--zone=us central", "--project=p"), "--zone=us central: "),
+    (("create", "node", *PLACE), "--accelerator_type=: must be such as"),
+    (("create", "node", *PLACE, "--accelerator_type=tpu7x-8"), "launch/kubernetes.yaml"),
+    (("run", "node", *PLACE), "which program of launch/"),
+    (("run", "node", *PLACE, "pretrian"), "there is no launch/pretrian.py"),
+    (("run", "node", *PLACE, "--retry", "pretrain"), "--accelerator_type=: must be"),
+    (("run", "node", *PLACE, "--every=5", "pretrain"), "--every needs --retry"),
+    (("logs", "node", *PLACE, "--lines=-1"), "take a positive integer"),
+    (("stop", "node", *PLACE, "--delete"), "--delete also needs --yes"),
+    (("stop", "node", *PLACE, "--force"), "unknown flag --force"),
+    (("status", "node", *PLACE, "now"), "unexpected argument now of status"),
+  ],
+)
+def test_a_mistake_is_one_line(cloud, arguments, message, monkeypatch):
+  for name in ("CLOUDSDK_COMPUTE_ZONE", "CLOUDSDK_CORE_PROJECT"):
+    monkeypatch.delenv(name, raising=False)
+  environment = {**os.environ, "CLOUD": str(cloud.folder)}
+  words = ["bash", ROOT / "launch" / "tpu_vm.sh", *arguments]
+  done = subprocess.run(words, env=environment, capture_output=True, text=True)
+  assert done.returncode == 2 and done.stderr.count("\n") == 1
+  assert done.stderr.startswith("error: ") and message in done.stderr
+  assert cloud.calls() == []
+
+
+def test_zone_and_project_may_be_in_the_environment(active, monkeypatch):
+  monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central2-b")
+  monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "my-project")
+  assert active("status", place=())[0] == 0
