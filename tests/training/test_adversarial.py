@@ -32,6 +32,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs import finetune
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, ascent
@@ -377,3 +378,28 @@ def test_the_divergence_is_of_classes():
   model = ModelConfig(TRUNK, (RegressHead(),)).build()
   with pytest.raises(InputError, match="one class; use fgm or freelb"):
     VirtualAdversarial().wrap(model_loss(model))
+
+
+@pytest.mark.parametrize(
+  "method", [FGM(), VirtualAdversarial(), *(FreeLB(steps=steps) for steps in (1, 2, 4))]
+)
+def test_work_is_that_of_the_compiled_step(method):
+  """Counted by XLA, which computes once what two passes share; wide, so that products dominate."""
+  trunk = TransformerConfig(60, context=32, layers=1, width=256, heads=2, **NO_DROPOUT)
+  spec = ModelConfig(trunk, (ClassifyHead(3, dropout=0.0),))
+  batch, model = packed(), spec.build()
+  params = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+
+  def flops(loss):
+    gradient = jax.jit(jax.grad(lambda params: loss(params, batch, KEY)[0]))
+    return gradient.lower(params).compile().cost_analysis()["flops"]
+
+  plain = model_loss(model)
+  assert flops(method.wrap(plain)) / flops(plain) == pytest.approx(method.work, rel=0.04)
+
+
+def test_a_forecast_counts_the_work():
+  config = finetune.FinetuneConfig(adversarial=FreeLB(steps=4))
+  plain = finetune.FinetuneConfig()
+  assert finetune.flops_per_token(plain, TRUNK, 8) == TRUNK.flops_per_token(8)
+  assert finetune.flops_per_token(config, TRUNK, 8) == 5 * TRUNK.flops_per_token(8)
