@@ -48,8 +48,8 @@ class MaskingRule:
   )
   random_ids: Literal["text", "text_and_mask", "all"] = option(
     "text",
-    "random tokens: those of text; text_and_mask: also <mask>, but not the unknown token (fairseq); "
-    "all: also every special token (BERT, ALBERT)",
+    "random tokens: those of text; text_and_mask: also <mask>, but not <unk> (fairseq); all: also "
+    "every special token (BERT, ALBERT)",
   )
   special_too: bool = option(
     False, "special tokens of a row such as <s> may be predicted, too (fairseq)"
