@@ -205,6 +205,10 @@ def _limits(spec: ModelConfig, task: Task | None) -> str:
   else:
     limit = (
       f"{_KNOWS.get(type(task), _KNOWS[Task])} Give `truncation=True` for texts above {context} "
-      "tokens; of two texts gpt_jax keeps half of that each."
+      "tokens"
+    )
+    # Bidirectional models' formats cut the longer text.
+    limit += (
+      "; of two texts gpt_jax keeps half of that each." if spec.attention == "causal" else "."
     )
   return f"## Limits\n\n{limit} Nobody has examined it for biases of its training data."
