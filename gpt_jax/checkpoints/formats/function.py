@@ -182,7 +182,8 @@ def _classifier(
 
   def call(ids, mask=None, types=None):  # [N, T] or [N, C, T] each -> [N, K]
     length = ids.shape[-1]
-    rows, mask, types = (None if x is None else x.reshape(-1, length) for x in (ids, mask, types))
+    rows = ids.reshape(-1, length)
+    mask, types = (None if x is None else x.reshape(-1, length) for x in (mask, types))
     columns = jnp.zeros_like(rows[:, 0])
     if extract is not None:
       # Each sequence is read at its extract token, so no lengths are needed.
