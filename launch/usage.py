@@ -12,7 +12,7 @@ from absl import flags
 GROUPS = {
   "what to read": (
     *("config", "checkpoint", "lstm", "check"),
-    *("data", "source", "input", "prompt", "text", "label", "tokenizer"),
+    *("data", "corpus", "source", "input", "prompt", "text", "label", "tokenizer"),
   ),
   "what to write": ("workdir", "out", "overwrite"),
   "how": (),

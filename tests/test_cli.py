@@ -462,6 +462,14 @@ CASES = [
     "is fine-tuned; give a pre-trained",
   ),
   (
+    "compare --workdir=new --objectives=causal,mask",
+    "--objectives=mask: must be among causal, both_directions, masked, ",
+  ),
+  ("compare --workdir=new --budget=large", "--budget=large: must be one of smoke, small, full"),
+  ("compare --workdir=new --budget=full", "--budget=full needs --corpus=DIR, a prepared text"),
+  ("compare --workdir=new --corpus=prepared", "--corpus=prepared: prepared without sentence ends"),
+  ("compare --workdir=run", "holds 'config.json' and no results.json"),
+  (
     "zero_shot --checkpoint={pretrained} --data=labels",
     "--data=labels: no task can be evaluated; the tasks are cola, ",
   ),

@@ -13,6 +13,10 @@ MAX_REFUSED_UPDATES = 10  # in a row, before a run gives up
 _LAST = ("learning_rate", "loss_scale")  # reported as they were at last, not as means
 
 
+class Diverged(InputError):
+  """Training has only non-finite updates."""
+
+
 class Interval:
   """Metrics of the steps since the last report.
 
@@ -40,7 +44,7 @@ class Interval:
     """Fetches the metrics of one step from the device, which waits for that step.
 
     Raises:
-      InputError: this is the tenth refused update in a row.
+      Diverged: this is the tenth refused update in a row.
     """
     metrics = jax.device_get(metrics)
     self.steps += 1
@@ -56,7 +60,7 @@ class Interval:
       return  # the next step may be finite at half the scale
     self.refused_in_a_row += 1
     if self.refused_in_a_row == MAX_REFUSED_UPDATES:
-      raise InputError(
+      raise Diverged(
         f"step {step}: {MAX_REFUSED_UPDATES} updates in a row had a non-finite loss or gradient "
         f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); "
         f"{self._sound()}. Start again in another --workdir with a lower optim.learning_rate, a "

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -194,7 +195,8 @@ def test_words_are_held_back_until_they_are_whole():
   wanted = "ein schöner Tag, 漢字かな交じり文はとても長くて空白がありませんから。"
   ids = list(wanted.encode())
   text = Text(ids[:1], Sampling(len(ids) - 1))
-  writer, pieces = Writer(Bytes(), text), []
+  loaded = SimpleNamespace(tokenizer=Bytes(), is_text_to_text=False)
+  writer, pieces = Writer(loaded, text), []
   for id in ids[1:]:
     text.added.append(Token(id, 0.0, []))
     pieces.append(writer.update())

@@ -1,0 +1,379 @@
+"""Compares pre-training objectives: one trunk, one text, one budget; then fine-tuning and probes.
+
+Others have compared objectives before, e.g. Raffel et al. 2020, section 3.3. Here a reader makes
+every row again with one command.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.checkpoints.store import lock
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.files import atomic_file, atomic_folder, read_json, refuse_url, write_json
+from gpt_jax.inference.linear_classifier import fit_linear
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.paper.figures import pyplot
+from gpt_jax.programs import finetune, plot, prepare, pretrain
+from gpt_jax.programs.comparing.budgets import BUDGETS, Budget, finetune_config, pretrain_config
+from gpt_jax.programs.comparing.cost import Cost, cost, paces, parameters
+from gpt_jax.programs.comparing.probe import can_probe, probe_score, probe_start
+from gpt_jax.programs.comparing.rows import SPECIAL, Row, find_rows
+from gpt_jax.programs.comparing.tables import (
+  Results,
+  as_csv,
+  describe,
+  is_finite,
+  step_at_equal_seconds,
+)
+from gpt_jax.programs.finetune import Start
+from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.tasks.task import Task, find
+from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.training.history import curve
+from gpt_jax.training.interval import Diverged
+
+_RESULTS = "results.json"
+_EMPTY = ("costs", "pace", "trials", "chosen", "losses", "forms", "tasks", "probes")
+
+
+def run(
+  workdir: str,
+  *,
+  budget: str | Budget = "smoke",
+  objectives: Sequence[str] = (),
+  data: str = "",
+  corpus: str = "",
+) -> Results:
+  """Makes the runs that the tables lack, and writes all results of the workdir.
+
+  Args:
+    workdir: gets runs/ (pre-training), tasks/ (fine-tuning), text/, results.json, results.md,
+      results.csv and curves.png.
+    budget: a name of BUDGETS, or one of one's own.
+    objectives: names of ROWS; by default all.
+    data: folder of the tasks' official files; "": the tasks need none.
+    corpus: folder that prepare wrote, with sentence ends; "": the budget has a text of its own.
+
+  Returns:
+    The content of results.json, which includes earlier calls with the same workdir.
+
+  Raises:
+    InputError: an unknown name, missing files, a text that does not suit, or a workdir of another
+      comparison.
+  """
+  budget = _find_budget(budget)
+  rows = find_rows(objectives)
+  _check(workdir, budget, data, corpus)
+  _check_corpus(rows, budget, corpus)
+  with lock(workdir):
+    text = _text(workdir, budget, corpus)
+    asked = _Asked(workdir, budget, rows, data, text)
+    results = _open_results(asked)
+    asked = dataclasses.replace(asked, rows=find_rows([*rows, *results["costs"]]))
+    _measure_costs(asked, results)
+    try:
+      for number, name in enumerate(rows, start=1):
+        _log(f"{number} of {len(rows)}: {rows[name].title}")
+        _make_row(asked, results, name)
+        _report(asked, results)
+      for name in results["losses"]:
+        _probe_at_equal_seconds(asked, results, name)
+    finally:  # after a failure too, report what is known
+      _report(asked, results)
+  with open(os.path.join(workdir, "results.md"), encoding="utf-8") as file:
+    print(file.read())
+  _log(f"wrote results.md, results.csv and curves.png to {workdir}")
+  return results
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+  """The arguments of run that every part needs.
+
+  Attributes:
+    rows: those of this call and of earlier ones.
+    text: the prepared folder that all rows read.
+  """
+
+  workdir: str
+  budget: Budget
+  rows: Mapping[str, Row]
+  data: str
+  text: str
+
+  def save(self, results: Results) -> None:
+    write_json(os.path.join(self.workdir, _RESULTS), results)
+
+  def folder(self, name: str, rate: float, steps: int) -> str:
+    """Of a pre-training run."""
+    trial = "" if steps == self.budget.steps else f"_steps_{steps}"
+    return os.path.join(self.workdir, "runs", name, f"rate_{rate:g}{trial}")
+
+  def checkpoint(self, results: Results, name: str) -> str:
+    """What a row's fine-tuning starts from."""
+    if not self.rows[name].objective:
+      return "none"
+    return self.folder(name, results["chosen"][name], self.budget.steps)
+
+  @property
+  def tokenizer(self) -> str:
+    return os.path.join(self.text, "tokenizer")
+
+
+# At the door --------------------------------------------------------------------------------------
+
+
+def _find_budget(budget: str | Budget) -> Budget:
+  if isinstance(budget, Budget):
+    return budget
+  if budget not in BUDGETS:
+    raise InputError(
+      f"--budget={budget}: must be one of {', '.join(BUDGETS)}{did_you_mean(budget, BUDGETS)}"
+    )
+  return BUDGETS[budget]
+
+
+def _check(workdir: str, budget: Budget, data: str, corpus: str) -> None:
+  """Raises InputError for arguments that would fail later, and for missing packages."""
+  refuse_url(workdir)
+  names = listing(workdir)
+  known = ("lock", "text", "prepared", f"{_RESULTS}.partial")
+  foreign = [name for name in sorted(names) if not name.startswith(known)]
+  if foreign and _RESULTS not in names:
+    raise InputError(
+      f"--workdir={workdir} holds {foreign[0]!r} and no {_RESULTS}; use another folder"
+    )
+  if not corpus and not budget.vocab_size:
+    raise InputError(
+      f"--budget={budget.name} needs --corpus=DIR, a prepared text: python launch/prepare.py "
+      "--source=novels --out=DIR --vocab_size=16000 --valid_share=0.03 --sentences"
+    )
+  pyplot()
+  fit_linear(np.eye(2), np.arange(2), 2, 1.0)  # raises now if scikit-learn is missing
+  for name in (*budget.tasks, *budget.shown):
+    task = find(name)
+    if not data and not name.startswith("story-"):
+      raise InputError(
+        f"--budget={budget.name} needs --data=DIR, the folder of the tasks' official files"
+      )
+    for split in ("train", "dev"):
+      task.examples(data, split)
+
+
+def _check_corpus(rows: Mapping[str, Row], budget: Budget, corpus: str) -> None:
+  """Raises InputError for a prepared folder without what the rows need."""
+  if not corpus:
+    return
+  needing = [row.title for row in rows.values() if row.needs_sentences]
+  for split in ("train", "valid"):
+    header = TokenFile(corpus, split).header
+    if needing and "n_sentences" not in header:
+      raise InputError(
+        f"--corpus={corpus}: prepared without sentence ends, which the objective {needing[0]!r} "
+        "needs; prepare it again in another folder: python launch/prepare.py --source=… --out=DIR "
+        "--sentences"
+      )
+
+
+def _text(workdir: str, budget: Budget, corpus: str) -> str:
+  """The folder of the text, whose tokenizer has the special tokens of all rows."""
+  if not corpus:
+    corpus = os.path.join(workdir, "prepared")
+    prepare.run(PrepareConfig("embedded", budget.vocab_size, sentences=True), corpus)
+  folder = os.path.join(workdir, "text")
+  if os.path.isdir(folder):
+    if _digests(folder) != _digests(corpus):
+      raise InputError(
+        f"--workdir={workdir} holds the results of another comparison: its text is not that of "
+        f"--corpus={corpus}; use another folder"
+      )
+    return folder
+  tokenizer = load_tokenizer(os.path.join(corpus, "tokenizer")).with_special(*SPECIAL)
+  with atomic_folder(folder) as partial:
+    tokenizer.save(os.path.join(partial, "tokenizer"))
+    for name in listing(corpus):
+      if name.startswith(("train.", "valid.")):
+        os.symlink(os.path.abspath(os.path.join(corpus, name)), os.path.join(partial, name))
+  return folder
+
+
+def _digests(folder: str) -> dict[str, str]:
+  return {split: TokenFile(folder, split).digest for split in ("train", "valid")}
+
+
+def _open_results(asked: _Asked) -> Results:
+  """The results of earlier calls with this workdir.
+
+  Raises:
+    InputError: results of another budget or text, or an unreadable file.
+  """
+  path = os.path.join(asked.workdir, _RESULTS)
+  tasks = (*asked.budget.tasks, *asked.budget.shown)
+  identity = {
+    "budget": json.loads(json.dumps(dataclasses.asdict(asked.budget))),
+    "text": _digests(asked.text),
+    "probed_tasks": [name for name in tasks if can_probe(find(name))],
+  }
+  results: Results = {**identity, **{name: {} for name in _EMPTY}}
+  if os.path.exists(path):
+    try:
+      results |= read_json(path)
+    except (ValueError, TypeError) as error:
+      raise InputError(
+        f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
+      ) from error
+  for name, value in identity.items():
+    if results[name] != value:
+      raise InputError(
+        f"--workdir={asked.workdir} holds the results of another comparison: its {name} differs; "
+        "use another folder"
+      )
+  return results
+
+
+# The parts of a row -------------------------------------------------------------------------------
+
+
+def _measure_costs(asked: _Asked, results: Results) -> None:
+  """Parameters, predictions, arithmetic and pace of every row; fails where a text does not suit."""
+  configs = {}
+  for name, row in asked.rows.items():
+    if row.objective:
+      rate = results["chosen"].get(name, asked.budget.rates[0])
+      configs[name] = pretrain_config(asked.budget, row, rate, asked.budget.steps)
+      of_row = cost(configs[name], asked.text)
+    else:
+      trunk = with_vocabulary(asked.budget.trunk, load_tokenizer(asked.tokenizer))
+      of_row = Cost(*parameters(ModelConfig(trunk, ())), 0.0, 0.0)
+    results["costs"][name] = of_row._asdict()
+    _log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
+  trunks = {entry["trunk"] for entry in results["costs"].values()}
+  assert len(trunks) == 1, f"trunks of different sizes: {results['costs']}"
+  if any(name not in results["pace"] for name in configs):  # all again: they are compared
+    results["pace"] = paces(configs, asked.text)
+  asked.save(results)
+
+
+def _make_row(asked: _Asked, results: Results, name: str) -> None:
+  """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
+  budget, row = asked.budget, asked.rows[name]
+  if row.objective and name not in results["losses"]:
+    rate = _choose_rate(asked, results, name)
+    config = pretrain_config(budget, row, rate, budget.steps)
+    folder = asked.folder(name, rate, budget.steps)
+    pretrain.run(config, asked.text, folder)
+    results["losses"][name] = list(zip(*curve(folder, "valid_loss"), strict=True))
+    asked.save(results)
+  checkpoint = asked.checkpoint(results, name)
+  _probe(asked, results, name, checkpoint, budget.steps if row.objective else 0)
+  for task in (*budget.tasks, *budget.shown):
+    _fine_tune(asked, results, name, checkpoint, task)
+
+
+def _choose_rate(asked: _Asked, results: Results, name: str) -> float:
+  """The peak learning rate with the lowest held-out loss; the only one is not tried."""
+  budget, row = asked.budget, asked.rows[name]
+  trials = results["trials"].setdefault(name, {})
+  for rate in budget.rates if len(budget.rates) > 1 else ():
+    if f"{rate:g}" in trials:
+      continue
+    _log(f"{row.title}: peak learning rate {rate:g}, {budget.trial_steps:,} steps")
+    config = pretrain_config(budget, row, rate, budget.trial_steps)
+    folder = asked.folder(name, rate, budget.trial_steps)
+    try:
+      trials[f"{rate:g}"] = pretrain.run(config, asked.text, folder)["valid_loss"]
+    except Diverged as error:
+      _log(f"{row.title}: {error}")
+      trials[f"{rate:g}"] = None
+    asked.save(results)
+  losses = {rate: trials.get(f"{rate:g}", 0.0) for rate in budget.rates}
+  finite = {rate: loss for rate, loss in losses.items() if is_finite(loss)}
+  if not finite:
+    raise InputError(f"{row.title}: diverges with every learning rate of the budget")
+  results["chosen"][name] = min(finite, key=lambda rate: finite[rate])
+  return results["chosen"][name]
+
+
+def _fine_tune(asked: _Asked, results: Results, name: str, checkpoint: str, task: str) -> None:
+  """Notes the last dev result of every seed."""
+  done = results["tasks"].setdefault(name, {})
+  if task in done:
+    return
+  budget, row = asked.budget, asked.rows[name]
+  config = finetune_config(budget, task, from_scratch=not row.objective)
+  folder = os.path.join(asked.workdir, "tasks", name, task)
+  arguments: dict[str, Any] = {"workdir": folder, "seeds": budget.seeds}
+  if budget.seeds == 1:
+    arguments = {"workdir": os.path.join(folder, "seed_0")}
+  if not row.objective:
+    arguments["tokenizer"] = asked.tokenizer
+  _log(f"{row.title}: fine-tuning on {task}")
+  runs = finetune.run(config, asked.data, checkpoint, **arguments)
+  metric = f"dev_{find(task).primary_metric}"
+  done[task] = [run["dev"][metric] for run in runs]
+  asked.save(results)
+
+
+def _probe(asked: _Asked, results: Results, name: str, checkpoint: str, step: int) -> None:
+  """Notes the probes of one checkpoint, and how the row is fine-tuned."""
+  done = results["probes"].setdefault(name, {}).setdefault(str(step), {})
+  missing = [task for task in results["probed_tasks"] if task not in done]
+  if not missing and name in results["forms"]:
+    return
+  scratch = not asked.rows[name].objective
+  config = finetune_config(asked.budget, asked.budget.tasks[0], from_scratch=scratch)
+  tokenizer = asked.tokenizer if scratch else ""
+  results["forms"][name] = _form(finetune.load_start(config, checkpoint, tokenizer))
+  start = probe_start(config, checkpoint, tokenizer)
+  for name_of_task in missing:
+    task = find(name_of_task)
+    assert isinstance(task, Task)
+    done[name_of_task] = probe_score(start, task, asked.data, asked.budget.examples)
+  asked.save(results)
+
+
+def _probe_at_equal_seconds(asked: _Asked, results: Results, name: str) -> None:
+  step = step_at_equal_seconds(results, asked.budget, name)
+  folder = os.path.join(asked.checkpoint(results, name), "checkpoints", str(step))
+  if os.path.isdir(folder):
+    _probe(asked, results, name, folder, step)
+
+
+def _form(start: Start) -> str:
+  """How a checkpoint is fine-tuned, in words."""
+  if isinstance(start.format, TextToText):
+    return "text to text, answers in words"
+  name = type(start.format).__name__.removesuffix("Format")
+  heads = {"none": "linear", "dense": "dense + linear", "pooler": "pooler + linear"}
+  return f"{name}, {heads[finetune.transform_of(start)]}"
+
+
+# Reports ------------------------------------------------------------------------------------------
+
+
+def _report(asked: _Asked, results: Results) -> None:
+  """Writes results.md, results.csv and curves.png."""
+  for name, content in (
+    ("results.md", describe(results, asked.budget, asked.rows)),
+    ("results.csv", as_csv(results, asked.budget, asked.rows)),
+  ):
+    with atomic_file(os.path.join(asked.workdir, name)) as file:
+      file.write(content)
+  done = [name for name in asked.rows if name in results["losses"]]
+  if done:
+    folders = [asked.checkpoint(results, name) for name in done]
+    plot.run(folders, os.path.join(asked.workdir, "curves.png"), overwrite=True)
+
+
+def _log(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)

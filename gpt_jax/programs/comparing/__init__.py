@@ -1,0 +1,1 @@
+"""The parts of programs/compare.py: pre-training objectives in one table."""
