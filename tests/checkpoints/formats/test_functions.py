@@ -105,7 +105,7 @@ def test_a_language_model(make_run, tiny_tokenizer, runner, tmp_path):
   np.testing.assert_allclose(others[2], logits[0, :4], atol=1e-4, rtol=0)
 
 
-ENCODER = TransformerConfig(context=48, layers=2, width=16, heads=2, embedding_norm=True)
+ENCODER = TransformerConfig(context=96, layers=2, width=16, heads=2, embedding_norm=True)
 BERT = dataclasses.replace(
   ENCODER, token_types=2, pooler=True, embedding_width=8, activation="gelu"
 )
@@ -147,7 +147,7 @@ def test_a_bidirectional_classifier(kind, make_run, tiny_tokenizer, runner, tmp_
     columns = rows
   expected = gpt_jax.load(checkpoint).classify(columns)
   encoded = load_model(checkpoint).encode(task, examples)
-  shape = (5, encoded.fields.shape[1], 48)
+  shape = (5, encoded.fields.shape[1], 96)
   ids, mask, types = (np.zeros(shape, np.int32) for _ in range(3))
   ids[:] = 7  # padding of any id
   for n, c in np.ndindex(shape[:2]):
