@@ -11,8 +11,9 @@ those of configs/finetune.py.
 Radii are L2 norms of what is added to the embeddings of a whole sequence. They have to be chosen
 for a model: the second command shows at which ones accuracy falls.
 
-Hardware: that of configs/finetune.py; fgm and virtual_adversarial take two to three times as long,
-freelb `steps` times. Expect: higher accuracy under attack, and the clean one within half a point.
+Hardware: that of configs/finetune.py; fgm takes twice, virtual_adversarial three times as long,
+freelb `steps` times and more. Expect: higher accuracy under attack, and the clean one within half a
+point.
 """
 
 from gpt_jax.errors import InputError

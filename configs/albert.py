@@ -6,10 +6,10 @@ python launch/pretrain.py --config=configs/albert.py:base --data=data/books --wo
 
 With a vocabulary of 30,000 ids, base, large, xlarge and xxlarge have 11,683,584, 17,683,968,
 58,724,864 and 222,595,584 parameters, without heads; a step takes the operations of all layers.
-Section 4.1: 4096 x 512 tokens a step for 125,000 steps, peak rate 1.76e-3 of LAMB
-after 3,125 steps, then linear to 0. The paper runs 10 % of the rows shorter, here all have
-512 tokens. Hardware of the paper: 64 to 512 Cloud TPU v3. Expect, by the paper, an average of 80.1,
-82.4, 85.5 and 88.7 on its five tasks. Not run by us at these sizes.
+The paper's recipe: 4096 x 512 tokens a step for 125,000 steps, peak rate 1.76e-3 of LAMB after
+3,125 steps, then linear to 0; it runs 10 % of the rows shorter, here all have 512. Hardware and
+hours: not run by us at these sizes. Expect of base, by the README of google-research/albert for its
+first release, an average of 80.1 on its five tasks.
 """
 
 from gpt_jax.data.windows import WindowsConfig

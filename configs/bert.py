@@ -8,9 +8,10 @@ python launch/pretrain.py --config=configs/bert.py:base --data=data/books --work
 DIR is the folder of a vocabulary. With the released one of 30,522 ids, base and large have
 109,482,240 and 335,141,888 parameters, without heads. Section 3.1 and appendix A.2: 256 x 512
 tokens a step for 1M steps, learning rate 1e-4 after 10,000 steps of warm-up, then linear to 0; the
-paper runs 90 % of the steps at 128 tokens, here all are at 512. Hardware of the paper: 4 and 16
-Cloud TPUs of 4 chips, 4 days each. Expect, by the paper, 84.4 and 86.6 % on MNLI's dev set after
-fine-tuning. Not run by us at these sizes.
+paper runs 90 % of the steps at 128 tokens, here all are at 512. Hardware and hours: not run by us
+at these sizes. Expect of tiny and mini, by the README of google-research/bert for its releases,
+which saw far more text, on GLUE's test sets: SST-2 83.2 and 85.9, MRPC 81.1 and 81.1 (F1), RTE 57.2
+and 57.9, STS-B 74.3 and 75.4, CoLA 0 and 0.
 """
 
 from gpt_jax.data.windows import WindowsConfig

@@ -263,7 +263,7 @@ def make_run(tiny_tokenizer):
   import jax
   import numpy as np
 
-  from gpt_jax.batch import Batch, Labels, Rows
+  from gpt_jax.batch import Batch, Labels, Predictions, Rows
   from gpt_jax.checkpoints.run_folder import claim
   from gpt_jax.checkpoints.store import Checkpoints
   from gpt_jax.config import to_json
@@ -279,7 +279,8 @@ def make_run(tiny_tokenizer):
       np.zeros((1, 1), np.int32), np.zeros((1, 2), np.float32), np.ones(1, np.float32)
     )
     source = Rows(ids, ids) if spec.trunk.reads_source else None
-    batch = Batch(Rows(ids, ids), labels=labels, source=source)
+    predictions = Predictions(ids, np.zeros((1, 4), np.float32), ids)
+    batch = Batch(Rows(ids, ids), predictions=predictions, labels=labels, source=source)
     shapes = jax.eval_shape(spec.build().init, jax.random.key(0), batch)["params"]
     rng = np.random.default_rng(seed)
 

@@ -18,6 +18,7 @@ from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, embeddings, text_log_probs
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.heads.contrastive import ContrastiveHead
+from gpt_jax.models.model import encoder_alone
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row
 
@@ -118,7 +119,8 @@ class Model:
 
     It is read as the checkpoint's contrastive training read it: from the last hidden states the
     mean over the text's tokens, that of the last token, or that of [CLS]; see ContrastiveHead. Of
-    any other checkpoint it is the mean.
+    any other checkpoint it is the mean; of an encoder-decoder the mean of the encoder's states,
+    over the text's tokens and its end (Sentence-T5, Ni et al. 2021).
 
     Args:
       truncate: leave out what exceeds the model's context.
@@ -126,18 +128,21 @@ class Model:
     Raises:
       InputError: an empty text, or one longer than the model's context.
     """
-    model, pooling, ends = self.loaded.model, "mean", None
+    model, params, pooling = self.loaded.model, self._trunk, "mean"
+    special, before, after = self.loaded.tokenizer.special, [], []
     head = next((x for x in self.loaded.spec.heads if isinstance(x, ContrastiveHead)), None)
     if head is not None:
       pooling = head.pooling
     if pooling == "cls":
-      special = self.loaded.tokenizer.special
-      ends = special["cls"], special["sep"]
+      before, after = [special["cls"]], [special["sep"]]
+    if self.loaded.spec.trunk.reads_source:
+      model, params = encoder_alone(self.loaded.spec, self.loaded.params)
+      after = [special["sep"]]  # as every source in training
     vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]
-    for batch, lengths in self._batches(_text_list(texts), ends, truncate):
+    for batch, lengths in self._batches(_text_list(texts), before, after, truncate):
       row_lengths = np.ones(len(batch), lengths.dtype)
       row_lengths[: len(lengths)] = lengths
-      rows = embeddings(model, self._trunk, batch, row_lengths, pooling)
+      rows = embeddings(model, params, batch, row_lengths, pooling)
       vectors.append(np.asarray(rows)[: len(lengths)])
     embedded = np.concatenate(vectors)
     return embedded[0] if isinstance(texts, str) else embedded
@@ -214,18 +219,22 @@ class Model:
     return {"trunk": self.loaded.params["trunk"]}
 
   def _batches(
-    self, texts: list[str], ends: tuple[int, int] | None = None, truncate: bool = False
+    self,
+    texts: list[str],
+    before: Sequence[int] = (),
+    after: Sequence[int] = (),
+    truncate: bool = False,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Padded token ids int32 [B, T], with blank rows at the end, and the length of each text.
 
     B is 1, 4 or 16, so that few shapes need compiling.
 
     Args:
-      ends: special tokens before and after each text, which its length counts.
+      before, after: special tokens around each text, which its length counts.
       truncate: cut longer texts to the context.
     """
     context = self.loaded.spec.trunk.context
-    room = context - (2 if ends else 0)
+    room = context - len(before) - len(after)
     encoded = self.loaded.tokenizer.encode_many(texts)
     for number, ids in enumerate(encoded, start=1):
       if not len(ids):
@@ -235,9 +244,7 @@ class Model:
           f"text {number}: {len(ids)} tokens, and the model's context is {context}; "
           "give a part of it"
         )
-    encoded = [ids[:room] for ids in encoded]
-    if ends:
-      encoded = [np.concatenate([ends[:1], ids, ends[1:]]) for ids in encoded]
+    encoded = [np.concatenate([before, ids[:room], after]).astype(np.int32) for ids in encoded]
     for first in range(0, len(encoded), _BATCH):
       chunk = encoded[first : first + _BATCH]
       lengths = np.array([len(ids) for ids in chunk])

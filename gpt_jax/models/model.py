@@ -139,6 +139,13 @@ def generator(spec: ModelConfig) -> "Model":
   return Model(ModelConfig(spec.trunk, heads or (LanguageHead(),), spec.attention))
 
 
+def encoder_alone(spec: ModelConfig, params: Any) -> tuple["Model", dict[str, Any]]:
+  """The encoder of an encoder-decoder as a bidirectional model, and its parameters."""
+  encoder = ModelConfig(dataclasses.replace(spec.trunk, decoder=False), (), "bidirectional")
+  names = {name.split("/")[1] for name in parameter_shapes(encoder)}
+  return encoder.build(), {"trunk": {name: params["trunk"][name] for name in names}}
+
+
 class Outputs(NamedTuple):
   """What a model returns: the trunk's states, and each head's outputs in the heads' order."""
 

@@ -48,8 +48,8 @@ class MaskingRule:
   )
   random_ids: Literal["text", "text_and_mask", "all"] = option(
     "text",
-    "random tokens: those of text; text_and_mask: also <mask> (fairseq); all: also every special "
-    "token (BERT, ALBERT)",
+    "random tokens: those of text; text_and_mask: also <mask>, but not <unk> (fairseq); all: also "
+    "every special token (BERT, ALBERT)",
   )
   special_too: bool = option(
     False, "special tokens of a row such as <s> may be predicted, too (fairseq)"
@@ -142,9 +142,12 @@ class MaskingRule:
 
   def _random_ids(self, tokenizer: Tokenizer, special: tuple[str, ...]) -> np.ndarray:
     """The ids that a random replacement is drawn from, ascending."""
-    named = {tokenizer.special[name] for name in tokenizer.special.names}
+    named = {i for _, i in tokenizer.special.items()}  # also those inside the vocabulary
     ids = set(range(tokenizer.vocab_size)) - named
     if self.random_ids == "text_and_mask":
+      # fairseq leaves out the first four ids of its dictionary, of which <unk> is one
+      # (mask_tokens_dataset.py).
+      ids.discard(tokenizer.unknown_id)
       ids.add(tokenizer.special["mask"])
     elif self.random_ids == "all":
       inside = {i for i in named if i < tokenizer.vocab_size}

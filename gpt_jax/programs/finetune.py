@@ -576,13 +576,19 @@ def plan_run(
     config.train,
     trainer,
     batches(0),
-    rows * length * spec.trunk.flops_per_token(length),
+    rows * length * flops_per_token(config, spec.trunk, length),
     build,
     config.batch_size,
     "a smaller --config.batch_size",
     chooses,
     whole=spec.needs_whole_batch,
   )
+
+
+def flops_per_token(config: FinetuneConfig, trunk: Any, length: int) -> float:
+  """Of a training step, with the passes of an adversarial method."""
+  work = 1.0 if config.adversarial is None else config.adversarial.work
+  return work * trunk.flops_per_token(length)
 
 
 def is_probe(config: FinetuneConfig) -> bool:
@@ -742,7 +748,7 @@ def run_seed(
     state, first = trainer.restore_or_init(seed, checkpoints)
     if first == 0:
       state = transfer_trunk(state, start, config.transfer_layers, trainer)
-    flops = start.trunk.flops_per_token(batches.shape[1])
+    flops = flops_per_token(config, start.trunk, batches.shape[1])
     with Reporter(workdir, steps, first, None, flops, forecast) as reporter:
       tokens = batches.shape[0] * batches.shape[1]
       run_hooks = [

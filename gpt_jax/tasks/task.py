@@ -27,7 +27,7 @@ from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row, read_tfds
-from gpt_jax.tasks.transforms import Transform, similarity
+from gpt_jax.tasks.transforms import Sequences, Transform, similarity
 
 SPLITS = ("train", "dev", "test")
 _LISTED = 10  # rows that cannot be used, named in an error
@@ -254,9 +254,17 @@ class Task:
       tokenizer: has the format's special tokens.
       format: of the checkpoint.
     """
-    if self.transform is similarity and not format.both_orders:
+    if self._reads_one_order(format):
       examples = [example._replace(sequences=example.sequences[:1]) for example in examples]
     return encode(examples, tokenizer, context, self.truncate, self.num_classes, format)
+
+  def sequences(self, columns: Sequence[str], format: Format) -> Sequences:
+    """A row's texts, a value per column, as the sequences that a model of the format reads."""
+    sequences = self.transform(*columns)
+    return sequences[:1] if self._reads_one_order(format) else sequences
+
+  def _reads_one_order(self, format: Format) -> bool:
+    return self.transform is similarity and not format.both_orders
 
   def describe_labels(self, labels: np.ndarray) -> str:
     if not labels.any():

@@ -1,6 +1,8 @@
 """Adversarial training: losses at embeddings that were moved to where the loss is higher.
 
-A method is a config with `wrap(loss) -> loss`. All of them attack the loss of the labeled head; the
+A method is a config with `wrap(loss) -> loss`, and `work`, the arithmetic of a step as compiled, as
+a multiple of that of a plain step: a third each for forward, gradients of activations and gradients
+of parameters. All of them attack the loss of the labeled head; the
 auxiliary language model (eq. 5) reads clean embeddings. Perturbations are constants: no gradient
 flows through them. The dropout masks of a step are the same in all of its passes.
 """
@@ -36,6 +38,8 @@ class FGM:
   radius: float = option(1.0, "L2 norm of the perturbation of a sequence", low=1e-6, high=1e6)
   weight: float = option(1.0, "of the loss under attack beside the clean one", low=0.0)
 
+  work = 2.0  # clean, which gives g as well, and under attack
+
   def __post_init__(self):
     validate(self)
 
@@ -55,6 +59,8 @@ class VirtualAdversarial:
   radius: float = option(1.0, "L2 norm of the perturbation of a sequence", low=1e-6, high=1e6)
   weight: float = option(1.0, "of the divergence beside the clean loss", low=0.0)
   probe: float = option(0.1, "L2 norm of the random direction", low=1e-6, high=1e6)
+
+  work = 3.0  # clean, p(e), the probe without gradients of parameters, and at e + r
 
   def __post_init__(self):
     validate(self)
@@ -79,6 +85,11 @@ class FreeLB:
 
   def __post_init__(self):
     validate(self)
+
+  @property
+  def work(self) -> float:
+    """Each ascent shares the forward pass of its step, and differentiates the activations anew."""
+    return self.steps + (self.steps - 1) / 3
 
   def wrap(self, loss: ModelLoss) -> Loss:
     return _FreeLBLoss(self, loss)

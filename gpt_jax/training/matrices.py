@@ -29,14 +29,11 @@ class View(NamedTuple):
   rows: int
 
 
-# `qkv/kernel` is [D, 3, H, K], a cross-attention's `kv/kernel` [D, 2, H, K] and `q/kernel`
-# [D, H, K], the output's `out/kernel` [H, K, D]; the LSTM's `read/kernel` [D, 4, U] and
-# `recur/kernel` [U, 4, U] hold its four gates.
+# `qkv/kernel` is [D, 3, H, K], the output's `out/kernel` [H, K, D]; the LSTM's `read/kernel`
+# [D, 4, U] and `recur/kernel` [U, 4, U] hold its four gates. T5's are matrices already.
 VIEWS = (
-  View(r"(^|/)(qkv|kv)/kernel$", 4, 1, 1),
-  View(r"(^|/)(qkv|kv)/bias$", 3, 0, 0),
-  View(r"(^|/)q/kernel$", 3, None, 1),
-  View(r"(^|/)q/bias$", 2, None, 0),
+  View(r"(^|/)qkv/kernel$", 4, 1, 1),
+  View(r"(^|/)qkv/bias$", 3, 0, 0),
   View(r"(^|/)out/kernel$", 3, None, 2),
   View(r"(^|/)(read|recur)/kernel$", 3, 1, 1),
   View(r"(^|/)read/bias$", 2, 0, 0),

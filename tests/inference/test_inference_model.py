@@ -2,6 +2,7 @@
 no time.
 """
 
+import dataclasses
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 import gpt_jax
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -66,6 +68,29 @@ def test_embed(model):
     np.testing.assert_allclose(vector, alone(model, text)[2].mean(0), atol=1e-4)
   assert model.embed([]).shape == (0, 16)
   np.testing.assert_allclose(model.embed("dog"), found[1], atol=1e-5)  # and not one of each letter
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_encoder_decoder_embeds_with_its_encoder(version, make_run, tiny_tokenizer, tmp_path):
+  tokenizer = tiny_tokenizer.with_special("pad", "sep")
+  sizes = {"layers": 2, "width": 16, "heads": 2, "units": 24, "version": version}
+  special = tokenizer.special.count
+  trunk = T5Config(tokenizer.vocab_size, 40, special_tokens=special, **sizes)
+  model = gpt_jax.load(make_run(tmp_path, ModelConfig(trunk), tokenizer=tokenizer))
+  params = {"trunk": dict(model.loaded.params["trunk"])}
+  for name in ("decoder", "output"):
+    params["trunk"].pop(name, None)
+  encoder = ModelConfig(dataclasses.replace(trunk, decoder=False), (), "bidirectional").build()
+  found = model.embed(TEXTS)
+  for text, vector in zip(TEXTS, found, strict=True):
+    ids = np.append(tokenizer.encode(text), tokenizer.special["sep"])[None]
+    rows = Rows(ids, np.arange(ids.shape[1])[None])
+    expected = encoder.apply({"params": params}, rows, method="states").hidden[0].mean(0)
+    np.testing.assert_allclose(vector, expected, atol=1e-4)
+  assert not np.allclose(found[0], found[1], atol=0.01)
+  with pytest.raises(InputError, match="tokens, and the model's context is 40"):
+    model.embed(TEXTS[0] * 9)
+  assert model.embed(TEXTS[0] * 9, truncate=True).shape == (16,)
 
 
 def test_generate(model):

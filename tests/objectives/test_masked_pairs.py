@@ -23,6 +23,8 @@ from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.objectives.objective import make_windows
+from gpt_jax.objectives.prefix_lm import PrefixLM
+from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.placement import anchors_of_parts
 from gpt_jax.programs import evaluate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
@@ -110,30 +112,43 @@ def test_batches_of_a_text(text, tokenizer, second):
   assert np.mean(classes) == pytest.approx(0.5, abs=0.07)  # 800 pairs, four standard errors
 
 
-@pytest.mark.parametrize("copies", [0, 3])
 @pytest.mark.parametrize("hosts", [1, 2, 4])
 @pytest.mark.parametrize(
-  "objective", [Masked, MaskedPairs, FullSentences], ids=lambda kind: kind.__name__
+  "objective",
+  [
+    *(
+      kind(copies=copies, unit="word")
+      for kind in (Masked, MaskedPairs, FullSentences)
+      for copies in (0, 3)
+    ),
+    SpanCorruption("encoder_decoder"),
+    SpanCorruption("prefix"),
+    PrefixLM(),
+    Causal(),
+  ],
+  ids=lambda objective: f"{type(objective).__name__}",
 )
-def test_hosts_make_the_same_batch(text, tokenizer, objective, hosts, copies):
-  objective = objective(copies=copies, unit="word")
-  whole = make_batch(objective, text, tokenizer, 7, np.arange(8))
+def test_hosts_and_a_resumed_run_make_the_same_batch(text, tiny_tokenizer, objective, hosts):
+  tokenizer = tiny_tokenizer.with_special(*objective.special)
+  windows = make_windows(objective, text, CONFIG, seed=2)
+  for step in range(8):  # a run from the beginning
+    whole = make_batch(objective, windows, tokenizer, step, np.arange(8))
   for rows in np.split(np.arange(8), hosts):
-    part = make_batch(objective, text, tokenizer, 7, rows)
+    resumed = make_windows(objective, text, CONFIG, seed=2)
+    part = make_batch(objective, resumed, tokenizer, 7, rows)
     for got, expected in zip(leaves(part), leaves(whole), strict=True):
       np.testing.assert_array_equal(got, expected[rows])
 
 
-def make_batch(objective, text, tokenizer, step, rows):
-  """As pretrain makes it, with windows that have read nothing before."""
-  windows = make_windows(objective, text, CONFIG, seed=2)
+def make_batch(objective, windows, tokenizer, step, rows):
+  """As pretrain makes it."""
   bound = objective.bind(tokenizer, LENGTH)
   batch = bound(windows(step, rows), windows.draw(step, rows))
   return anchors_of_parts(batch, rows, CONFIG.batch_size)
 
 
 def leaves(batch):
-  parts = [batch.rows, batch.predictions, batch.labels]
+  parts = [batch.rows, batch.source, batch.predictions, batch.labels]
   return [x for part in parts if part is not None for x in part if x is not None]
 
 

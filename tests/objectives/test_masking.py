@@ -8,6 +8,7 @@ import pytest
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
+from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
@@ -86,16 +87,38 @@ def test_eighty_ten_ten(tokenizer, unit):
 
 
 @pytest.mark.parametrize(
-  ("random_ids", "names"), [("text", ()), ("text_and_mask", ("mask",)), ("all", SPECIAL)]
+  ("random_ids", "names", "unknown"),
+  [("text", (), None), ("text_and_mask", ("mask",), 0), ("all", SPECIAL, None)],
 )
-def test_where_random_tokens_come_from(tokenizer, random_ids, names):
+def test_where_random_tokens_come_from(tokenizer, random_ids, names, unknown):
   objective = FullSentences(masked=0.0, random=1.0, random_ids=random_ids)
   _, batch = batch_of(objective, tokenizer, 500, 512)
   counts = np.bincount(batch.rows.inputs[predicted(batch)], minlength=tokenizer.vocab_size + 9)
-  allowed = [*range(tokenizer.vocab_size), *(tokenizer.special[name] for name in names)]
+  text = [i for i in range(tokenizer.vocab_size) if i != unknown]
+  allowed = [*text, *(tokenizer.special[name] for name in names)]
   assert np.flatnonzero(counts).tolist() == sorted(allowed)
   expected = counts.sum() / len(allowed)
   assert abs(counts[allowed] - expected).max() < 5 * np.sqrt(expected)
+
+
+@pytest.mark.released
+@pytest.mark.parametrize(
+  ("random_ids", "allowed"),
+  [
+    ("text_and_mask", range(4, 270)),  # all but the first four of fairseq's dictionary
+    ("text", range(3, 269)),
+    ("all", range(270)),
+  ],
+)
+def test_random_tokens_of_a_vocabulary_that_holds_the_special_ones(random_ids, allowed):
+  """RoBERTa's: <s> 0, <pad> 1, </s> 2, <unk> 3, and <mask> last."""
+  roberta = ByteBPETokenizer.train(["the cat sat on the mat"], 270)
+  objective = FullSentences(masked=0.0, random=1.0, random_ids=random_ids)
+  _, batch = batch_of(objective, roberta, 500, 512)
+  counts = np.bincount(batch.rows.inputs[predicted(batch)], minlength=270)
+  assert np.flatnonzero(counts).tolist() == [*allowed]
+  expected = counts.sum() / len(allowed)
+  assert abs(counts[list(allowed)] - expected).max() < 5 * np.sqrt(expected)
 
 
 def words_of(tokenizer, ids):

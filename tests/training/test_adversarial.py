@@ -32,9 +32,10 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs import finetune
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, ascent
+from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, adversarial_loss, ascent
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 
@@ -377,3 +378,29 @@ def test_the_divergence_is_of_classes():
   model = ModelConfig(TRUNK, (RegressHead(),)).build()
   with pytest.raises(InputError, match="one class; use fgm or freelb"):
     VirtualAdversarial().wrap(model_loss(model))
+
+
+@functools.cache
+def flops(method):
+  """Of a loss and its gradient as compiled; wide, so that matrix products dominate."""
+  trunk = TransformerConfig(60, context=32, layers=1, width=256, heads=2, **NO_DROPOUT)
+  model = ModelConfig(trunk, (ClassifyHead(3, dropout=0.0),)).build()
+  batch, loss = packed(), adversarial_loss(model_loss(model), method)
+  params = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+  gradient = jax.jit(jax.grad(lambda params: loss(params, batch, KEY)[0]))
+  return gradient.lower(params).compile().cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize(
+  "method", [FGM(), VirtualAdversarial(), *(FreeLB(steps=steps) for steps in (1, 3))]
+)
+def test_work_is_that_of_the_compiled_step(method):
+  """Counted by XLA, which computes once what two passes share."""
+  assert flops(method) / flops(None) == pytest.approx(method.work, rel=0.04)
+
+
+def test_a_forecast_counts_the_work():
+  config = finetune.FinetuneConfig(adversarial=FreeLB(steps=4))
+  plain = finetune.FinetuneConfig()
+  assert finetune.flops_per_token(plain, TRUNK, 8) == TRUNK.flops_per_token(8)
+  assert finetune.flops_per_token(config, TRUNK, 8) == 5 * TRUNK.flops_per_token(8)

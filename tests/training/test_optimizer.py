@@ -1,5 +1,7 @@
 """Optimizers and schedules against NumPy, optax and OpenAI's formulas; freezing; stacked views."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,12 @@ import pytest
 
 from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.training.matrices import per_matrix
+from gpt_jax.training.matrices import VIEWS, per_matrix, split_matrices
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.update_rules import clip_by_global_norm
@@ -285,6 +291,22 @@ def test_a_factored_rule_sees_matrices(attention):
   rows = state.v_row["qkv"]["kernel"]
   columns = state.v_col["qkv"]["kernel"]
   assert sorted(x.size for x in [*rows, *columns]) == sorted([D, H * K] * 3)
+
+
+def test_every_parameter_becomes_matrices_and_every_view_has_one():
+  trunks = (
+    TransformerConfig(90, context=8, layers=1, width=12, heads=2),
+    LSTMConfig(90, context=8, width=12, units=8),
+    T5Config(90, 8, layers=1, width=12, heads=2, head_width=5, units=20),
+  )
+  used = set()
+  for trunk in trunks:
+    params = {}
+    for name, shape in parameter_shapes(ModelConfig(trunk)).items():
+      params[name] = np.zeros(shape)
+      used |= {v for v in VIEWS if v.rank == len(shape) and re.search(v.pattern, name)}
+    assert all(x.ndim <= 2 for x in jax.tree.leaves(split_matrices(params)))
+  assert used == {*VIEWS}
 
 
 def test_an_elementwise_rule_is_the_same_per_matrix(attention):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, write_sums
-from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, write_tokenizer
+from gpt_jax.checkpoints.formats.hf_tokenizer import Template, template_of, write_tokenizer
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
@@ -22,25 +22,29 @@ from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 DESCRIPTION = "model.json"
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 
 
 class Function(NamedTuple):
   """A function of token ids.
 
   Attributes:
-    call: int32 `shape` -> float32 `output_shape`.
-    shape: of the ids; letters are sizes that may be any.
+    call: an int32 array of `shape` for each of `inputs` -> float32 `output_shape`.
+    shape: of the ids and of all other inputs; letters are sizes that may be any.
     output_shape: of the logits.
+    inputs: their names, as transformers has them.
   """
 
-  call: Callable[[jax.Array], jax.Array]
+  call: Callable[..., jax.Array]
   shape: tuple[int | str, ...]
   output_shape: tuple[int | str, ...]
+  inputs: tuple[str, ...] = (IDS,)
 
 
 def save_function(
@@ -64,16 +68,20 @@ def save_function(
   spec = from_json(meta["model"])
   task = from_json(meta["task"]).build("") if "task" in meta else None
   temperature = meta.get("temperature", 1.0)
-  function = make_function(name, spec, params, tokenizer, task, temperature)
+  format = from_json(meta["sequence_format"]) if "sequence_format" in meta else GPTFormat()
+  function = make_function(name, spec, params, tokenizer, task, format, temperature)
   context = spec.trunk.context
+  template = template_of(format, tokenizer.special) if spec.head else None
   with atomic_folder(folder) as partial:
     write(os.path.join(partial, f"model.{name}"), function, context)
-    description = _describe(f"model.{name}", function, context, tokenizer, task)
+    description = _describe(f"model.{name}", function, context, tokenizer)
+    if template:
+      description |= _describe_classifier(function, template, format, task)
     if "temperature" in meta:
       description["temperature"] = temperature
     write_json(os.path.join(partial, DESCRIPTION), {**description, "step": step})
     tokenizer.save(os.path.join(partial, TOKENIZER))
-    write_tokenizer(partial, tokenizer, context, GPT_TEMPLATE if spec.head else None)
+    write_tokenizer(partial, tokenizer, context, template)
     write_sums(partial)
 
 
@@ -83,6 +91,7 @@ def make_function(
   params: Any,
   tokenizer: Tokenizer,
   task: Task | None,
+  format: Format,
   temperature: float = 1.0,
 ) -> Function:
   """The classifier, or the language model of a checkpoint without a labeled head.
@@ -92,39 +101,57 @@ def make_function(
   Raises:
     InputError: a head that reads every token, or a model that generates no text.
   """
-  trunk = spec.trunk
+  trunk = dataclasses.replace(spec.trunk, dtype="float32")
   if isinstance(trunk, TransformerConfig):
-    trunk = dataclasses.replace(trunk, dtype="float32", attention_backend="plain")
+    trunk = dataclasses.replace(trunk, attention_backend="plain")
   params = jax.tree.map(jnp.asarray, params)
+  if trunk.reads_source:
+    raise InputError(
+      f"--format={name}: holds classifiers and causal language models, and this is an "
+      "encoder-decoder, which writes a text for a text; use npz or hf"
+    )
   if spec.head is None:
-    model = language_model(trunk, spec.attention)
+    try:
+      model = language_model(trunk, spec.attention)
+    except InputError as error:
+      raise InputError(
+        f"--format={name}: holds classifiers and causal language models, and this is a pre-trained "
+        "model of another kind; fine-tune it first, or use npz or hf"
+      ) from error
     call = _language_model(model, {"trunk": params["trunk"]})
     return Function(call, ("N", "T"), ("N", "T", model.num_tokens))
-  if spec.attention != "causal":
-    raise InputError(
-      f"--format={name}: reads each text at its last token, with padding behind it; this model has "
-      f"{spec.attention} attention, and would attend to the padding"
-    )
-  if spec.head.per_token:
-    raise InputError(
-      f"--format={name}: holds language models and classifiers; this model labels every token"
-    )
-  if spec.head.pooling == "mean":
-    raise InputError(
-      f"--format={name}: reads each text at its last token; this head reads the mean of all tokens"
-    )
+  _check_classifier(name, spec)
   sequences = 1
   if task:
-    sequences = len(task.transform(*task.columns))
+    sequences = len(task.sequences(task.columns, format))
   elif spec.head.pooling == "per_choice":
     sequences = spec.head.num_classes
   classifier = ModelConfig(trunk, (spec.head,), spec.attention).build()
   params = {scope: params[scope] for scope in ("trunk", spec.head.scope)}
   if isinstance(task, RegressionTask):
     params[spec.head.scope] = in_units(params[spec.head.scope], *task.scale)
-  call = _classifier(classifier, params, tokenizer.special.extract, sequences, temperature)
+  inputs = [IDS]
+  if spec.attention != "causal":  # it would attend to the padding
+    inputs.append(MASK)
+    if getattr(trunk, "token_types", 0) and format.types((1,)) is not None:
+      inputs.append(TYPES)
+  is_read_first = format.anchor(2) == 0
+  extract = None if is_read_first else tokenizer.special.extract
+  call = _classifier(classifier, params, extract, sequences, temperature)
   shape = ("N", "T") if sequences == 1 else ("N", sequences, "T")
-  return Function(call, shape, ("N", spec.head.num_classes))
+  return Function(call, shape, ("N", spec.head.num_classes), tuple(inputs))
+
+
+def _check_classifier(name: str, spec: ModelConfig) -> None:
+  """Raises InputError if a labeled head reads more than one token of each sequence."""
+  if spec.head.per_token:
+    raise InputError(
+      f"--format={name}: holds language models and classifiers; this model labels every token"
+    )
+  if spec.head.pooling == "mean":
+    raise InputError(
+      f"--format={name}: reads each text at one token; this head reads the mean of all tokens"
+    )
 
 
 def refuse_to_load(name: str, path: str) -> InputError:
@@ -149,57 +176,77 @@ def _language_model(model: Model, params: Any) -> Callable[[jax.Array], jax.Arra
 
 
 def _classifier(
-  model: Model, params: Any, extract: int, sequences: int, temperature: float
-) -> Callable[[jax.Array], jax.Array]:
-  def call(ids):  # [N, T] or [N, C, T] -> [N, K]
+  model: Model, params: Any, extract: int | None, sequences: int, temperature: float
+) -> Callable[..., jax.Array]:
+  """extract: the token that is read; None: the first."""
+
+  def call(ids, mask=None, types=None):  # [N, T] or [N, C, T] each -> [N, K]
     length = ids.shape[-1]
     rows = ids.reshape(-1, length)
-    # Each sequence is read at its extract token, so no lengths are needed.
-    columns = jnp.argmax(rows == extract, axis=1).astype(jnp.int32)
+    mask, types = (None if x is None else x.reshape(-1, length) for x in (mask, types))
+    columns = jnp.zeros_like(rows[:, 0])
+    if extract is not None:
+      # Each sequence is read at its extract token, so no lengths are needed.
+      columns = jnp.argmax(rows == extract, axis=1).astype(jnp.int32)
     first = jax.lax.broadcasted_iota(jnp.int32, columns.shape, 0) * length
     anchors = (first + columns).reshape(-1, sequences)
-    batch = Batch(_rows(rows), labels=Labels(anchors, None, None))
+    # Attention stays among equal segments.
+    batch = Batch(_rows(rows, mask, types), labels=Labels(anchors, None, None))
     return cast(Outputs, model.apply({"params": params}, batch)).heads[0] / temperature
 
   return call
 
 
-def _rows(ids: jax.Array) -> Rows:
+def _rows(
+  ids: jax.Array, segments: jax.Array | None = None, types: jax.Array | None = None
+) -> Rows:
   # Not jnp.arange: jax2onnx makes another size of it.
-  return Rows(ids, jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1))
+  return Rows(ids, jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1), segments, types)
 
 
-def _describe(
-  file: str, function: Function, context: int, tokenizer: Tokenizer, task: Task | None
-) -> dict[str, Any]:
-  """model.json: what the function takes and gives."""
+def _describe(file: str, function: Function, context: int, tokenizer: Tokenizer) -> dict[str, Any]:
+  """model.json of a language model: what the function takes and gives."""
   sizes = {"N": "any", "T": f"1 to {context}"}
-  description: dict[str, Any] = {
+  each = {"dtype": "int32", "shape": function.shape, "sizes": sizes}
+  return {
     "file": file,
-    "inputs": [{"name": "input_ids", "dtype": "int32", "shape": function.shape, "sizes": sizes}],
+    "inputs": [{"name": name, **each} for name in function.inputs],
     "outputs": [{"name": "logits", "dtype": "float32", "shape": function.output_shape}],
     "special_tokens": dict(tokenizer.special.items()),
+    "use": "Logits of the token after each position. Put padding behind a text, with any id.",
+  }
+
+
+def _describe_classifier(
+  function: Function, template: Template, format: Format, task: Task | None
+) -> dict[str, Any]:
+  """What model.json says besides of a classifier."""
+  padding = "put padding behind it, with any id but these"
+  if MASK in function.inputs:
+    padding += f"; {MASK} is 1 for its tokens and 0 for padding"
+  types = ""
+  if TYPES in function.inputs:
+    types = f" {TYPES} is 0 up to the first sep, then 1."
+  description: dict[str, Any] = {
+    "single": template.single,
+    "pair": template.pair,
+    "use": (
+      "A sequence is as `single` says, or as `pair` of two texts: special tokens around the texts "
+      f"A and B; {padding}.{types} {_meaning(task)}"
+    ),
   }
   if task is None:
-    description["use"] = (
-      "Logits of the token after each position. Put padding behind a text, with any id."
-    )
     return description
   return {
     **description,
     "task": task.name,
     "labels": task.labels,
     "columns": task.columns,
-    "sequences": task.transform(*(f"{{{column}}}" for column in task.columns)),
-    "use": (
-      "A sequence is the start token, its texts, with the delimiter token before the last of "
-      "several, and the extract token; put padding behind it, with any id but these. "
-      + _meaning(task)
-    ),
+    "sequences": task.sequences([f"{{{column}}}" for column in task.columns], format),
   }
 
 
-def _meaning(task: Task) -> str:
+def _meaning(task: Task | None) -> str:
   """What the logits are."""
   if isinstance(task, RegressionTask):
     return "The logit is the number, in the units of the training data."

@@ -12,13 +12,14 @@ from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
-_EQUAL_IDS = (SentencePieceTokenizer, GPT2Tokenizer, HuggingFaceTokenizer)
+_EQUAL_IDS = (SentencePieceTokenizer, GPT2Tokenizer, WordPieceTokenizer, HuggingFaceTokenizer)
 _UNITS = ("loss", "perplexity", "bits_per_byte")  # metrics of a language model
 
 _KNOWS: dict[type, str] = {
@@ -56,7 +57,7 @@ def write_card(
     f"# {model}",
     "Written by gpt_jax's launch/export.py. gpt_jax reads this folder like a checkpoint.",
     _use(model, pipeline),
-    _ids(tokenizer),
+    _ids(tokenizer, fills_masks=pipeline == "fill-mask"),
   ]
   if task:
     paragraphs += _sequences(sequences, task, orders)
@@ -128,8 +129,12 @@ def _use(model: str, pipeline: str) -> str:
   return f"    from transformers import {model}\n    model = {model}.from_pretrained(FOLDER)"
 
 
-def _ids(tokenizer: Tokenizer) -> str:
+def _ids(tokenizer: Tokenizer, fills_masks: bool) -> str:
   """What of the tokenizer transformers has."""
+  spelled = "text that spells a special token stays text"
+  if fills_masks and "mask" in tokenizer.special_inside:
+    mask = tokenizer.spelling(tokenizer.special["mask"])
+    spelled = f"a text spells what is to be filled as `{mask}`"
   own_ids = (
     f"Get the model's ids with gpt_jax: `load_tokenizer('FOLDER/{TOKENIZER}').encode(text)`, from "
     "`gpt_jax.data.tokenizers.base`."
@@ -137,7 +142,7 @@ def _ids(tokenizer: Tokenizer) -> str:
   if isinstance(tokenizer, _EQUAL_IDS):
     return (
       "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids with which the model was trained; "
-      "text that spells a special token stays text."
+      f"{spelled}."
     )
   if isinstance(tokenizer, GPT1Tokenizer):
     return (
@@ -200,6 +205,10 @@ def _limits(spec: ModelConfig, task: Task | None) -> str:
   else:
     limit = (
       f"{_KNOWS.get(type(task), _KNOWS[Task])} Give `truncation=True` for texts above {context} "
-      "tokens; of two texts gpt_jax keeps half of that each."
+      "tokens"
+    )
+    # Bidirectional models' formats cut the longer text.
+    limit += (
+      "; of two texts gpt_jax keeps half of that each." if spec.attention == "causal" else "."
     )
   return f"## Limits\n\n{limit} Nobody has examined it for biases of its training data."

@@ -1,21 +1,26 @@
 """The tokenizer of a transformers folder: tokenizer.json and tokenizer_config.json.
 
 No text encodes to a special token: they are known to the template of a classifier's input only, and
-transformers is told to read those it needs (the one it pads with) as ordinary text.
+transformers is told to read those it needs (the one it pads with) as ordinary text. But for a model
+that fills masks, whose texts have to spell them.
 """
 
 import json
 import os
 from typing import Any, NamedTuple
 
-from gpt_jax.checkpoints.formats import openai_json, sentencepiece_json
-from gpt_jax.data.tokenizers.base import METADATA, Tokenizer
+import numpy as np
+
+from gpt_jax.checkpoints.formats import openai_json, sentencepiece_json, wordpiece_json
+from gpt_jax.data.tokenizers.base import METADATA, SpecialTokens, Tokenizer
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.files import write_json
+from gpt_jax.tasks.formats import Format
 
 CONFIG = "tokenizer_config.json"
 
@@ -33,11 +38,26 @@ class Template(NamedTuple):
   types: bool = False
 
 
+def template_of(format: Format, special: SpecialTokens) -> Template:
+  """What a format of labeled examples puts around texts."""
+  names = {i: name for name, i in special.items()} | {-1: "A", -2: "B"}
+
+  def around(*texts: int) -> tuple[str, ...]:
+    joined = format.join([np.array([text]) for text in texts], special)
+    return tuple(names[i] for i in joined.tolist())
+
+  return Template(around(-1), around(-1, -2), format.types((1, 1)) is not None)
+
+
 GPT_TEMPLATE = Template(("start", "A", "extract"), ("start", "A", "delimiter", "B", "extract"))
 
 
 def write_tokenizer(
-  folder: str, tokenizer: Tokenizer, context: int, template: Template | None
+  folder: str,
+  tokenizer: Tokenizer,
+  context: int,
+  template: Template | None,
+  fills_masks: bool = False,
 ) -> None:
   """Writes both files, or for a kind of tokenizer without a tokenizer.json one that says so.
 
@@ -45,6 +65,7 @@ def write_tokenizer(
     context: the longest sequence, in tokens.
     template: what is to stand around a text, or a pair of them; None: they are encoded as
       `tokenizer.encode` does.
+    fills_masks: whether a text that spells a special token inside the vocabulary means it.
   """
   # A pipeline that generates decodes the continuation alone.
   parts = _describe(tokenizer, of_parts=template is None)
@@ -53,6 +74,9 @@ def write_tokenizer(
     absent = {"tokenizer_class": f"NotInTransformers: {tokenizer.kind}, see README.md"}
     write_json(os.path.join(folder, CONFIG), absent)
     return
+  special = _special_tokens(tokenizer)
+  if not isinstance(tokenizer, HuggingFaceTokenizer):  # which has them
+    parts["added_tokens"] = [*parts.get("added_tokens", ()), *special]
   content = {"version": "1.0", **parts, "truncation": None, "padding": None}
   content["post_processor"] = _post_processor(tokenizer, template) if template else None
   with open(os.path.join(folder, METADATA), "w", encoding="utf-8") as file:
@@ -65,13 +89,36 @@ def write_tokenizer(
     "padding_side": "right",
     "truncation_side": "right",
     "clean_up_tokenization_spaces": False,
-    "split_special_tokens": True,
+    "split_special_tokens": not fills_masks,
   }
+  names = {token["id"]: token["content"] for token in special}
+  for name in ("cls", "sep", "mask"):
+    if name in tokenizer.special and tokenizer.special[name] in names:
+      config[f"{name}_token"] = names[tokenizer.special[name]]
+  if isinstance(tokenizer, WordPieceTokenizer):  # for BertTokenizer
+    config["do_lower_case"] = tokenizer.lower_case
+    config["strip_accents"] = tokenizer.strip_accents
   if template and template.types:
     config["model_input_names"].insert(1, "token_type_ids")
   if padding := padding_token(tokenizer):
     config["pad_token"] = padding[0]
   write_json(os.path.join(folder, CONFIG), config)
+
+
+def _special_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+  """The entries of those inside the vocabulary."""
+  return [
+    {
+      "id": i,
+      "content": tokenizer.piece(i),
+      "single_word": False,
+      "lstrip": False,
+      "rstrip": False,
+      "normalized": False,
+      "special": True,
+    }
+    for _, i in sorted(tokenizer.special_inside.items(), key=lambda item: item[1])
+  ]
 
 
 def padding_token(tokenizer: Tokenizer) -> tuple[str, int] | None:
@@ -95,6 +142,8 @@ def _describe(tokenizer: Tokenizer, of_parts: bool) -> dict[str, Any] | None:
     return openai_json.describe_gpt2(tokenizer)
   if isinstance(tokenizer, GPT1Tokenizer):
     return openai_json.describe_gpt1(tokenizer, of_parts)
+  if isinstance(tokenizer, WordPieceTokenizer):
+    return wordpiece_json.describe(tokenizer)
   if isinstance(tokenizer, HuggingFaceTokenizer):
     return json.loads(tokenizer.content)
   return None

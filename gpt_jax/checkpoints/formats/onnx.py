@@ -45,8 +45,10 @@ def load(path: str) -> NoReturn:
 
 def _library() -> Any:
   """The jax2onnx package. Raises InputError if it is not installed."""
-  # It warns of each library whose operations it cannot convert, and we use none of them.
-  logging.getLogger("jax2onnx").setLevel(logging.CRITICAL)
+  # It warns of each library whose operations it cannot convert, and we use none of them; and of
+  # the sizes that stay open.
+  for name in ("jax2onnx", "onnx_ir"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
   try:
     return importlib.import_module("jax2onnx")
   except ImportError as error:
@@ -77,9 +79,9 @@ def _write(path: str, function: Function, context: int) -> None:
   with _patches_undone():
     model = _library().to_onnx(
       function.call,
-      inputs=[jax.ShapeDtypeStruct(sizes, jnp.int32)],
+      inputs=[jax.ShapeDtypeStruct(sizes, jnp.int32) for _ in function.inputs],
       model_name="gpt_jax",
-      input_names=["input_ids"],
+      input_names=list(function.inputs),
       output_names=["logits"],
     )
   with open(path, "wb") as file:

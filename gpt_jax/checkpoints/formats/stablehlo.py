@@ -1,6 +1,7 @@
 """The model as StableHLO by `jax.export`, to run with jax alone on a CPU, a GPU or a TPU.
 
-`jax.export.deserialize(bytes).call(ids)` gives the logits; model.json says of which ids.
+`jax.export.deserialize(bytes).call(ids)` gives the logits; model.json says of which ids, and which
+further inputs come after them.
 """
 
 import importlib.util
@@ -44,7 +45,7 @@ def _write(path: str, function: Function, context: int) -> None:
   sizes = export.symbolic_shape(
     ", ".join(map(str, function.shape)), constraints=["N >= 1", "T >= 1", f"T <= {context}"]
   )
-  ids = jax.ShapeDtypeStruct(sizes, jnp.int32)
-  exported = export.export(jax.jit(function.call), platforms=PLATFORMS)(ids)
+  inputs = [jax.ShapeDtypeStruct(sizes, jnp.int32) for _ in function.inputs]
+  exported = export.export(jax.jit(function.call), platforms=PLATFORMS)(*inputs)
   with open(path, "wb") as file:
     file.write(exported.serialize())

@@ -98,6 +98,7 @@ class Tokenizer(abc.ABC):
     special_names: see SpecialTokens.names.
     special_pieces: the pieces of special tokens that vocabularies of this kind hold, by name.
     special_inside: the ids of those that this vocabulary holds, by name.
+    unknown_id: the id of what is in no other piece; None if there is none.
   """
 
   kind: str
@@ -139,6 +140,10 @@ class Tokenizer(abc.ABC):
   @property
   def special_inside(self) -> dict[str, int]:
     return {}
+
+  @property
+  def unknown_id(self) -> int | None:
+    return None
 
   @property
   def begins_word(self) -> np.ndarray:

@@ -70,8 +70,13 @@ class ByteBPETokenizer(GPT2Tokenizer):
     return ids_of(self.special_pieces, self.pieces)
 
   @functools.cached_property
+  def unknown_id(self) -> int | None:
+    return self.pieces.index(UNKNOWN) if UNKNOWN in self.pieces else None
+
+  @functools.cached_property
   def byte_fallback(self) -> np.ndarray:
-    return super().byte_fallback | np.array([piece == UNKNOWN for piece in self.pieces])
+    mask = super().byte_fallback
+    return mask if self.unknown_id is None else mask | (np.arange(len(mask)) == self.unknown_id)
 
 
 def detect(folder: str) -> bool:

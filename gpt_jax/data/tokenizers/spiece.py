@@ -80,6 +80,10 @@ class ReleasedSentencePiece(Tokenizer):
     return hashlib.sha256(f"{self.kind}\n{self.normalizer}\n".encode() + self.model).hexdigest()
 
   @functools.cached_property
+  def unknown_id(self) -> int:
+    return self.processor.unk_id()
+
+  @functools.cached_property
   def byte_fallback(self) -> np.ndarray:
     ids = range(self.vocab_size)
     return np.array([self.processor.is_byte(i) or self.processor.is_unknown(i) for i in ids])
@@ -106,7 +110,7 @@ class ReleasedSentencePiece(Tokenizer):
       values = np.array(ids, np.int32)
       # Pieces that the model's authors let a text spell.
       spelled = np.isin(values, list(self.special_inside.values()))
-      results.append(np.where(spelled, np.int32(self.processor.unk_id()), values))
+      results.append(np.where(spelled, np.int32(self.unknown_id), values))
     return results
 
   def decode(self, ids: Iterable[int]) -> str:

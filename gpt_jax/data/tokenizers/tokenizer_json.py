@@ -93,8 +93,8 @@ class HuggingFaceTokenizer(Tokenizer):
     if model.get("byte_fallback"):
       is_byte = [re.fullmatch("<0x[0-9A-F]{2}>", self.piece(i)) for i in range(self.vocab_size)]
       mask |= np.array(is_byte, bool)
-    if self._unknown_id is not None:
-      mask[self._unknown_id] = True
+    if self.unknown_id is not None:
+      mask[self.unknown_id] = True
     if self.line_id is not None:
       mask[self.line_id] = False
     return mask
@@ -134,8 +134,8 @@ class HuggingFaceTokenizer(Tokenizer):
     for text in texts:
       valid = text.encode(errors="replace").decode()
       ids = np.array(self._tokenizer.encode(valid, add_special_tokens=False).ids, np.int32)
-      if self._unknown_id is not None:  # Unigram models may have the spelling as a piece
-        ids = np.where(np.isin(ids, special), np.int32(self._unknown_id), ids)
+      if self.unknown_id is not None:  # Unigram models may have the spelling as a piece
+        ids = np.where(np.isin(ids, special), np.int32(self.unknown_id), ids)
       results.append(ids)
     return results
 
@@ -146,7 +146,7 @@ class HuggingFaceTokenizer(Tokenizer):
     return self._tokenizer.id_to_token(i) or f"<{i}>"  # ids may have gaps
 
   @functools.cached_property
-  def _unknown_id(self) -> int | None:
+  def unknown_id(self) -> int | None:
     model = json.loads(self.content)["model"]
     if model.get("unk_token") is not None:
       return self._tokenizer.token_to_id(model["unk_token"])

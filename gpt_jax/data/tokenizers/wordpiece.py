@@ -105,8 +105,12 @@ class WordPieceTokenizer(Tokenizer):
     return ids_of(self.special_pieces, self.pieces)
 
   @functools.cached_property
+  def unknown_id(self) -> int:
+    return self.pieces.index(UNKNOWN)
+
+  @functools.cached_property
   def byte_fallback(self) -> np.ndarray:
-    return np.array([piece == UNKNOWN for piece in self.pieces])
+    return np.arange(self.vocab_size) == self.unknown_id
 
   @functools.cached_property
   def begins_word(self) -> np.ndarray:

@@ -1,5 +1,6 @@
 """ONNX and StableHLO: the classifier and the language model, run without this package."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,11 +11,16 @@ import numpy as np
 import pytest
 
 import gpt_jax
+from gpt_jax.checkpoints.formats.function import TYPES
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export
+from gpt_jax.tasks.task import BuiltinTask
 
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn"]
 STABLEHLO = """
@@ -25,15 +31,16 @@ from jax import export
 with open(sys.argv[1] + "/model.stablehlo", "rb") as file:
   call = export.deserialize(file.read()).call
 for i in range(2):
-  np.save(f"{sys.argv[2]}{i}.npy", call(np.load(f"{sys.argv[2]}_ids{i}.npy")))
+  with np.load(f"{sys.argv[2]}_inputs{i}.npz") as inputs:
+    np.save(f"{sys.argv[2]}{i}.npy", call(*inputs.values()))
 assert not [name for name in sys.modules if name.startswith(("gpt_jax", "flax"))]
 """
 
 
 def run_stablehlo(folder, inputs, tmp_path):
-  """Logits of each array of ids, computed by a process with jax and numpy alone."""
-  for i, ids in enumerate(inputs):
-    np.save(tmp_path / f"_ids{i}.npy", ids)
+  """Logits of each {name: array}, computed by a process with jax and numpy alone."""
+  for i, arrays in enumerate(inputs):
+    np.savez(tmp_path / f"_inputs{i}.npz", **arrays)
   command = [sys.executable, "-I", "-c", STABLEHLO, str(folder), f"{tmp_path}/"]
   done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
@@ -44,7 +51,7 @@ def run_onnx(folder, inputs, tmp_path):
   import onnxruntime as runtime
 
   session = runtime.InferenceSession(str(folder / "model.onnx"))
-  return [session.run(["logits"], {"input_ids": ids})[0] for ids in inputs]
+  return [session.run(["logits"], arrays)[0] for arrays in inputs]
 
 
 RUNNERS = {"stablehlo": run_stablehlo, "onnx": run_onnx}
@@ -67,7 +74,7 @@ def test_a_classifier(finetuned, runner, tmp_path):
   for row, ids in zip(batch, rows, strict=True):
     row[: len(ids)] = ids
   alone = np.array(rows[1:2], np.int32)
-  together, single = run(tmp_path / "out", (batch, alone), tmp_path)
+  together, single = run(tmp_path / "out", ({"input_ids": batch}, {"input_ids": alone}), tmp_path)
   np.testing.assert_allclose(single[0], together[1], atol=1e-4, rtol=0)
   probabilities = np.exp(together) / np.exp(together).sum(-1, keepdims=True)
   for row, expected in zip(probabilities, gpt_jax.load(checkpoint).classify(TEXTS), strict=True):
@@ -88,13 +95,84 @@ def test_a_language_model(make_run, tiny_tokenizer, runner, tmp_path):
   text = "the cat sat on the mat"
   ids = tiny_tokenizer.encode(text)[None]
   several = np.tile(ids, (3, 1))[:, :4]
-  logits, others = run(tmp_path / "out", (ids, several), tmp_path)
+  inputs = {"input_ids": ids}, {"input_ids": several}
+  logits, others = run(tmp_path / "out", inputs, tmp_path)
   assert logits.shape == (1, ids.shape[1], tiny_tokenizer.vocab_size)
   log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   found = np.take_along_axis(log_probs[0, :-1], ids[0, 1:, None], -1)[:, 0]
   expected = gpt_jax.load(full).log_probs(text).log_probs[1:]
   np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
   np.testing.assert_allclose(others[2], logits[0, :4], atol=1e-4, rtol=0)
+
+
+ENCODER = TransformerConfig(context=96, layers=2, width=16, heads=2, embedding_norm=True)
+BERT = dataclasses.replace(
+  ENCODER, token_types=2, pooler=True, embedding_width=8, activation="gelu"
+)
+# The trunk, its head, the format of its sequences, the task, what it reads besides ids.
+ENCODERS = {
+  "bert": (BERT, {"transform": "pooler"}, "bert_format", "story-company", {TYPES}),
+  "roberta": (ENCODER, {"transform": "dense"}, "roberta_format", "story-company", set()),
+  "choices": (BERT, {"transform": "pooler"}, "bert_format", "story-next", {TYPES}),
+  "GPT's sequences": (BERT, {}, "gpt_format", "story-company", set()),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_bidirectional_classifier(kind, make_run, tiny_tokenizer, runner, tmp_path):
+  """Its probabilities are those of predict, also of texts that are padded."""
+  name, run = runner
+  trunk, head, format, task_name, further = ENCODERS[kind]
+  tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask", "pad")
+  task = BuiltinTask(task_name).build("")
+  sizes = {"vocab_size": tokenizer.vocab_size, "special_tokens": tokenizer.special.count}
+  heads = (ClassifyHead(task.num_classes, task.pooling, **head),)
+  spec = ModelConfig(dataclasses.replace(trunk, **sizes), heads, "bidirectional")
+  checkpoint = make_run(tmp_path / "run", spec, tokenizer=tokenizer)
+  meta = load_model(checkpoint).meta
+  meta |= {"task": to_json(BuiltinTask(task_name)), "sequence_format": {"type": format}}
+  params = jax.tree.map(lambda x: 3 * x, make_run.params_of(spec, 0))  # farther from one another
+  with Checkpoints(checkpoint, metric="valid_loss", mode="min") as checkpoints:
+    checkpoints.save(8, {"params": params}, meta)
+  export.run(checkpoint, str(tmp_path / "out"), name)
+
+  description = json.loads((tmp_path / "out" / "model.json").read_text())
+  names = [entry["name"] for entry in description["inputs"]]
+  assert names[:2] == ["input_ids", "attention_mask"] and {*names[2:]} == further
+  examples = task.examples("", "dev")[:5]
+  rows = [example.sequences[0] for example in examples]
+  if task.pooling == "per_choice":
+    columns = [(x.sequences[0][0], *(option for _, option in x.sequences)) for x in examples]
+  else:
+    columns = rows
+  expected = gpt_jax.load(checkpoint).classify(columns)
+  encoded = load_model(checkpoint).encode(task, examples)
+  shape = (5, encoded.fields.shape[1], 96)
+  ids, mask, types = (np.zeros(shape, np.int32) for _ in range(3))
+  ids[:] = 7  # padding of any id
+  for n, c in np.ndindex(shape[:2]):
+    sequence, of_type = encoded.sequence(n, c), encoded.sequence_types(n, c)
+    ids[n, c, : len(sequence)], mask[n, c, : len(sequence)] = sequence, 1
+    types[n, c, : len(sequence)] = 0 if of_type is None else of_type
+  arrays = dict(zip(("input_ids", "attention_mask", TYPES), (ids, mask, types), strict=True))
+  arrays = {name: arrays[name][:, 0] if shape[1] == 1 else arrays[name] for name in names}
+  shortest = mask.sum(axis=-1).max()
+  cut = {name: x[..., :shortest] for name, x in arrays.items()}
+  for logits in run(tmp_path / "out", (arrays, cut), tmp_path):
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for row, answer in zip(probabilities, expected, strict=True):
+      found = dict(zip(description["labels"], row.tolist(), strict=True))
+      assert found == pytest.approx(answer, abs=1e-4)
+  answers = [list(answer.values()) for answer in expected]
+  assert np.ptp(answers, axis=0).max() > 0.01  # that differ between the examples
+
+
+def test_what_is_no_program(make_run, tiny_tokenizer, tmp_path):
+  trunk = dataclasses.replace(ENCODER, vocab_size=tiny_tokenizer.vocab_size)
+  masked = make_run(tmp_path / "masked", ModelConfig(trunk, (), "bidirectional"))
+  with pytest.raises(InputError, match="^--format=onnx: holds classifiers and causal .*fine-tune"):
+    export.run(masked, str(tmp_path / "out"), "onnx")
+  assert not (tmp_path / "out").exists()
 
 
 def test_a_program_does_not_load_back(finetuned, tmp_path):

@@ -51,6 +51,7 @@ DENSE = {"transform": "dense"}
 MODELS = {
   "BertForPreTraining": (BERT, PAIRS, ""),
   "BertForMaskedLM": (dataclasses.replace(BERT, pooler=False), MASKED, ""),
+  "BertForNextSentencePrediction": (BERT, PAIRS[1:], ""),
   "BertForSequenceClassification": (BERT, (ClassifyHead(3, **POOLED),), "mnli"),
   "BertForMultipleChoice": (BERT, (ClassifyHead(4, "per_choice", **POOLED),), "race"),
   "RobertaForMaskedLM": (ROBERTA, MASKED, ""),
@@ -140,6 +141,8 @@ def their_outputs(model, ids, types, mask=None, choices=0):
     "sentence_pair": "sop_logits" if "sop_logits" in found else "seq_relationship_logits",
     "head": "logits",
   }
+  if "NextSentence" in type(model).__name__:
+    names = {"sentence_pair": "logits"}
   return {scope: found[name].numpy() for scope, name in names.items() if name in found}
 
 
@@ -344,6 +347,7 @@ REFUSED = {
   ),
   "the mean": (BERT, (ClassifyHead(2, "mean", **POOLED),), {}, "no mean of the tokens"),
   "pre-norm": (dataclasses.replace(BERT, norm="pre"), MASKED, {}, "which are post-norm"),
+  "ALBERT's pairs alone": (ALBERT, PAIRS[1:], {}, "no ALBERT with a sentence-pair head alone"),
   "shared layers of full width": (
     dataclasses.replace(BERT, shared_layers=True),
     MASKED,

@@ -176,6 +176,23 @@ def test_there_and_back(exported, tokenizer):
   jax.tree_util.tree_map_with_path(check, params, back.params)
 
 
+@pytest.mark.parity
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_encoder_alone_there(tmp_path, tokenizer, make_run, version):
+  import torch
+
+  trunk = T5Config(tokenizer.vocab_size, 40, special_tokens=6, version=version, **SIZES)
+  spec = ModelConfig(alone(trunk), (), "bidirectional")
+  params = make_run.params_of(spec, 3)
+  write(tmp_path / "out", spec, params, tokenizer)
+  source = ids(2, 37, spec.trunk.vocab_size)
+  expected = jax.jit(spec.build().apply)({"params": params}, Batch(text(source))).states.hidden
+  with torch.no_grad():
+    found = theirs("T5EncoderModel", tmp_path / "out")(torch.from_numpy(source).long())
+  assert np.std(expected) > 0.2
+  np.testing.assert_allclose(found.last_hidden_state.numpy(), expected, **CLOSE)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_encoder_alone_there_and_back(tmp_path, tokenizer, make_run, version):
   trunk = T5Config(tokenizer.vocab_size, 40, special_tokens=6, version=version, **SIZES)

@@ -6,17 +6,21 @@ import dataclasses
 import itertools
 import json
 import random
+import shutil
 
 import pytest
 
 from gpt_jax.checkpoints.formats import hf_tokenizer
+from gpt_jax.checkpoints.formats.hf.vocabulary import write_vocabulary
 from gpt_jax.checkpoints.formats.sentencepiece_json import read_rules
 from gpt_jax.data.storyworld import documents
 from gpt_jax.data.tokenizers.base import load_released
+from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.gpt1 import REGEX
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 
 pytest.importorskip("tokenizers.models")
 import tokenizers
@@ -97,6 +101,58 @@ def test_every_kind_of_entry_of_the_normalization_table(sentencepiece, tmp_path)
 
 def test_gpt2(tmp_path):
   check(GPT2, written(GPT2, tmp_path), [*nasty(250), *prose(30)])
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "wordpiece, cased", "bytes"])
+def with_special_pieces(request):
+  """A vocabulary that holds its special tokens."""
+  texts = [*prose(50), "Ünïcödé Straße 漢字 don't ((…)) [MASK] <mask>"]
+  if request.param == "bytes":
+    return ByteBPETokenizer.train(texts, 400)
+  tokenizer = WordPieceTokenizer.train(texts, 400)
+  if request.param == "wordpiece":
+    return tokenizer
+  pieces = [*tokenizer.pieces, *("T", "Ü", "##S", "é", "##é")]
+  return dataclasses.replace(
+    tokenizer, pieces=tuple(dict.fromkeys(pieces)), lower_case=False, strip_accents=False
+  )
+
+
+def test_vocabularies_with_special_pieces(with_special_pieces, tmp_path):
+  theirs = written(with_special_pieces, tmp_path)
+  theirs.encode_special_tokens = True  # split_special_tokens of tokenizer_config.json
+  spelled = ["[CLS] a [MASK] b [SEP]", "<s> a <mask></s>", "Ünïcödé STRASSE 漢字 " + "x" * 101]
+  check(with_special_pieces, theirs, [*nasty(250), *prose(30), *spelled])
+  config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+  special = with_special_pieces.special
+  for name in ("cls", "sep", "mask", "pad"):
+    assert config[f"{name}_token"] == with_special_pieces.spelling(special[name])
+
+
+@pytest.mark.parity
+def test_autotokenizer_on_real_text(with_special_pieces, tmp_path, data_root):
+  """CoLA, MRPC and a novel; then what transformers saves again is our vocabulary."""
+  import transformers
+
+  folder = tmp_path / "out"
+  folder.mkdir()
+  write_vocabulary(str(folder), with_special_pieces, 64, None)
+  shutil.rmtree(folder / "tokenizer")
+  novel = sorted((data_root / "novels").glob("*.txt"))[0].read_text()[:100_000]
+  texts = [novel, *novel.splitlines()]
+  for path, columns in (("CoLA/train.tsv", [3]), ("MRPC/msr_paraphrase_train.txt", [3, 4])):
+    lines = (data_root / "glue" / path).read_text("utf-8-sig").splitlines()[1:2000]
+    texts += [line.split("\t")[column] for line in lines for column in columns]
+  expected = [ids.tolist() for ids in with_special_pieces.encode_many(texts)]
+  found = transformers.AutoTokenizer.from_pretrained(str(folder))
+  assert found(texts, add_special_tokens=False)["input_ids"] == expected
+  if isinstance(with_special_pieces, WordPieceTokenizer):
+    bert = transformers.BertTokenizer.from_pretrained(str(folder))
+    assert bert(texts, add_special_tokens=False)["input_ids"] == expected
+  found.save_pretrained(str(tmp_path / "again"))
+  back = load_released(str(tmp_path / "again"))
+  assert back.special_inside == with_special_pieces.special_inside
+  assert [ids.tolist() for ids in back.encode_many(texts[:500])] == expected[:500]
 
 
 def test_gpt1_on_prose(openai_tokenizer, tmp_path):

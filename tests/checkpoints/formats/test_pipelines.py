@@ -1,12 +1,20 @@
 """transformers' pipelines on our exports: our labels, probabilities and texts."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import gpt_jax
-from gpt_jax.programs import export
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
+from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import export, finetune
 
 pytestmark = pytest.mark.parity
 pytest.importorskip("safetensors")
@@ -48,6 +56,64 @@ def test_a_classifier_gives_our_probabilities(finetuned, pipeline, tmp_path):
   [expected] = gpt_jax.load(checkpoint).classify([long])[:1]
   found = {e["label"]: e["score"] for e in classify(long, truncation=True, top_k=None)}
   assert found == pytest.approx(expected, abs=1e-5)
+
+
+# The trunk, and the format of its sequences.
+ENCODER = TransformerConfig(context=48, layers=1, width=32, heads=2, embedding_norm=True)
+BERT = dataclasses.replace(ENCODER, token_types=2, pooler=True, activation="gelu")
+ALBERT = dataclasses.replace(BERT, shared_layers=True, embedding_width=16)
+ENCODERS = {
+  "bert": (BERT, "bert_format", WordPieceTokenizer),
+  "roberta": (ENCODER, "roberta_format", ByteBPETokenizer),
+  "albert": (ALBERT, "bert_format", WordPieceTokenizer),
+}
+
+
+@pytest.fixture(scope="module", params=ENCODERS)
+def encoder(request, make_run, tmp_path_factory):
+  """A pre-trained run of a family, with a vocabulary of its kind."""
+  trunk, format, kind = ENCODERS[request.param]
+  words = "the cat sat on the mat and the dog ran to the old red barn by the sea, that reads <[()]>"
+  tokenizer = kind.train([words], {WordPieceTokenizer: 62, ByteBPETokenizer: 290}[kind])
+  trunk = dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=0)
+  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
+  workdir = tmp_path_factory.mktemp(request.param) / "run"
+  checkpoint = make_run(workdir, spec, tokenizer=tokenizer)
+  meta = load_model(checkpoint).meta | {"sequence_format": {"type": format}}
+  with Checkpoints(checkpoint, metric="valid_loss", mode="min") as checkpoints:
+    checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
+  return checkpoint
+
+
+def test_a_fine_tuned_encoder_leaves_with_its_labels(encoder, finetuned, pipeline, tmp_path):
+  config = dataclasses.replace(finetuned.config, lm_weight=0.0)
+  finetune.run(config, finetuned.data_dir, encoder, str(tmp_path / "run"))
+  checkpoint = str(tmp_path / "run" / "best")
+  classify = pipeline("text-classification", checkpoint, tmp_path / "out")
+  texts = [*TEXTS, *(f"the {word} [MASK] sat, the dog <mask>" for word in ("cat", "old", "sea"))]
+  ours = gpt_jax.load(checkpoint).classify(texts)
+  for batch_size in (1, len(texts)):
+    theirs = classify(texts, top_k=None, batch_size=batch_size)
+    for row, expected in zip(theirs, ours, strict=True):
+      assert {entry["label"]: entry["score"] for entry in row} == pytest.approx(expected, abs=1e-4)
+  answers = [list(answer.values()) for answer in ours]
+  assert np.ptp(answers, axis=0).max() > 0.1
+
+
+def test_masks_are_filled(encoder, pipeline, tmp_path):
+  fill = pipeline("fill-mask", encoder, tmp_path / "out")
+  mask = fill.tokenizer.mask_token
+  assert mask in (tmp_path / "out" / "README.md").read_text()
+  [best, *_] = fill(f"the cat {mask} on the mat")
+  tokenizer = load_model(encoder).tokenizer
+  special = tokenizer.special
+  before, after = tokenizer.encode_many(["the cat ", " on the mat"])
+  if isinstance(tokenizer, ByteBPETokenizer):
+    assert fill.tokenizer("the cat <mask>")["input_ids"][-2] == special["mask"]
+  else:
+    ids = [special["cls"], *before, special["mask"], *after, special["sep"]]
+    assert fill.tokenizer(f"the cat {mask} on the mat")["input_ids"] == ids
+  assert best["token"] < tokenizer.vocab_size
 
 
 def test_a_language_model_gives_our_text(finetuned, pipeline, tmp_path):

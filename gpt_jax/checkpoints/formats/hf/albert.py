@@ -11,6 +11,9 @@ def _is_like(spec: ModelConfig, tokenizer: Tokenizer) -> str:
   trunk = spec.trunk
   if not trunk.shared_layers or trunk.table_width == trunk.width:
     return "ALBERT has shared layers and narrower embeddings"
+  scopes = [head.scope for head in spec.heads]
+  if "sentence_pair" in scopes and "masked" not in scopes:
+    return "transformers has no ALBERT with a sentence-pair head alone"
   return ""
 
 

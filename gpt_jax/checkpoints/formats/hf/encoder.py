@@ -333,7 +333,7 @@ class EncoderFamily:
       )
     scopes = [head.scope for head in spec.heads]
     if "sentence_pair" in scopes:
-      return "ForPreTraining"
+      return "ForPreTraining" if "masked" in scopes else "ForNextSentencePrediction"
     return "ForMaskedLM" if "masked" in scopes else "Model"
 
   def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:

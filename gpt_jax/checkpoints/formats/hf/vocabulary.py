@@ -7,6 +7,7 @@ from gpt_jax.checkpoints.formats.hf.family import Family
 from gpt_jax.checkpoints.formats.hf_tokenizer import Template, write_tokenizer
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.openai_files import FILES, MergesTokenizer
+from gpt_jax.data.tokenizers.wordpiece import VOCABULARY, WordPieceTokenizer
 
 
 def read_vocabulary(folder: str, family: Family) -> Tokenizer:
@@ -16,11 +17,18 @@ def read_vocabulary(folder: str, family: Family) -> Tokenizer:
 
 
 def write_vocabulary(
-  folder: str, tokenizer: Tokenizer, context: int, template: Template | None
+  folder: str,
+  tokenizer: Tokenizer,
+  context: int,
+  template: Template | None,
+  fills_masks: bool = False,
 ) -> None:
-  """Our vocabulary, and that of transformers."""
+  """Our vocabulary, and that of transformers; see write_tokenizer."""
   tokenizer.save(os.path.join(folder, TOKENIZER))
-  write_tokenizer(folder, tokenizer, context, template)
+  write_tokenizer(folder, tokenizer, context, template, fills_masks)
+  if isinstance(tokenizer, WordPieceTokenizer):  # for BertTokenizer
+    with open(os.path.join(folder, VOCABULARY), "wb") as file:
+      file.write(tokenizer.files[VOCABULARY])
   if isinstance(tokenizer, MergesTokenizer):
     for name, content in zip(FILES[-1], tokenizer.files.values(), strict=True):
       with open(os.path.join(folder, name), "wb") as file:

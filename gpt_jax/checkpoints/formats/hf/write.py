@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 from gpt_jax.checkpoints.formats import safetensors
 from gpt_jax.checkpoints.formats.folder import write_sums
 from gpt_jax.checkpoints.formats.hf import t5
-from gpt_jax.checkpoints.formats.hf.family import Arrays, find_family, to_theirs
+from gpt_jax.checkpoints.formats.hf.family import Arrays, Family, find_family, to_theirs
 from gpt_jax.checkpoints.formats.hf.vocabulary import write_vocabulary
 from gpt_jax.checkpoints.formats.hf.weights import WEIGHTS
 from gpt_jax.checkpoints.formats.hf_card import write_card
@@ -18,6 +18,7 @@ from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.heads.regress import in_units
+from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
@@ -41,7 +42,9 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   spec = from_json(meta["model"])
   family = find_family(spec, meta, tokenizer)
   task = from_json(meta["task"]).build("") if "task" in meta else None
-  orders = len(task.transform(*task.columns)) if task and task.pooling == "sum" else 1
+  orders = 1
+  if task and task.pooling == "sum":
+    orders = len(task.sequences(task.columns, _format(meta, family)))
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
   meta = dict(meta)
   temperature = meta.pop("temperature", None)
@@ -60,12 +63,19 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     safetensors.write(os.path.join(partial, WEIGHTS[0]), tensors, notes)
     write_json(os.path.join(partial, "config.json"), config)
     template = family.template(spec, tokenizer)
-    write_vocabulary(partial, tokenizer, spec.trunk.context, template)
+    fills_masks = spec.head is None and spec.attention != "causal"
+    write_vocabulary(partial, tokenizer, spec.trunk.context, template, fills_masks)
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
       sequences = family.describe(spec, tokenizer) if task else []
       details = task, orders, bool(folded), temperature, sequences
       file.write(write_card(config["architectures"][0], spec, meta, step, tokenizer, *details))
     write_sums(partial)
+
+
+def _format(meta: dict, family: Family) -> Format:
+  """How labeled examples are written for a model; see family.Family."""
+  tree = meta.get("sequence_format", family.format)
+  return from_json(tree) if tree else GPTFormat()
 
 
 def _adapt_head(arrays: Arrays, task: Task | None, temperature: float | None) -> Arrays:
