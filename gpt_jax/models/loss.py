@@ -77,7 +77,8 @@ class ModelLoss:
       if head not in self.heads:
         continue
       with jax.named_scope("loss"), jax.named_scope(head.scope):
-        mean = head.loss(output, states, batch, self.model.num_tokens)
+        evaluated = getattr(head, "measured", head) if key is None else head
+        mean = evaluated.loss(output, states, batch, self.model.num_tokens)
       metrics[head.metric] = mean
       # A term without anything to predict is 0.
       denominator = jnp.where(denominators[head.scope] > 0, denominators[head.scope], 1)

@@ -54,7 +54,7 @@ def next_scores(model, params, ids, prefix):
 def _scores(model, params, ids, prefix):
   positions = np.arange(64)[None]
   rows = Rows(ids, positions, prefix=positions < prefix)
-  hidden, table = model.apply({"params": params}, rows, method="states")
+  hidden, table, *_ = model.apply({"params": params}, rows, method="states")
   return logits(hidden[0], table, model.num_tokens)[:, : model.num_tokens]
 
 
