@@ -229,7 +229,7 @@ def test_embeddings_read_the_whole_text(run):
   ids = loaded.tokenizer.encode(TEXT)[None]
   positions = np.arange(ids.shape[1], dtype=np.int32)[None]
   rows = Rows(ids, positions, prefix=np.ones_like(ids, bool))
-  hidden, _ = loaded.model.apply({"params": loaded.params}, rows, method="states")
+  hidden, *_ = loaded.model.apply({"params": loaded.params}, rows, method="states")
   np.testing.assert_allclose(gpt_jax.load(run[0]).embed(TEXT), hidden[0].mean(0), atol=1e-5)
 
 
