@@ -9,10 +9,13 @@ no labels) or freelb (Zhu et al. 2020), and TASK one of configs/finetune.py. All
 those of configs/finetune.py.
 
 Radii are L2 norms of what is added to the embeddings of a whole sequence. They have to be chosen
-for a model: the second command shows at which ones accuracy falls.
+for a model: the second command shows at which ones accuracy falls. One that takes the label away
+before the model has learned it leaves the model at the majority class.
 
 Hardware: that of configs/finetune.py; fgm and virtual_adversarial take two to three times as long,
-freelb `steps` times. Expect: higher accuracy under attack, and the clean one within half a point.
+freelb `steps` times. Expect: higher accuracy under attack on texts like those of the training set,
+and the clean one as before; on texts whose phrases have no label there, no difference (measured
+with fgm on story-ending, configs/RESULTS.md).
 """
 
 from gpt_jax.errors import InputError
