@@ -35,7 +35,7 @@ NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_drop
 ANIMALS, WORDS = ("cat", "dog"), "sat on mat ran old barn".split()
 TRUNKS = {
   "prefix": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre", **NO_DROPOUT),
-  "encoder_decoder": T5Config(0, 48, 1, 32, 2, 16, 64, residual_dropout=0.0),
+  "encoder_decoder": T5Config(0, 48, 1, 32, 2, 16, 64, version="1.1", residual_dropout=0.0),
 }
 
 
@@ -100,7 +100,7 @@ def test_it_memorizes_labels_that_follow_no_rule(pretrained, tmp_path):
   for split in ("train", "dev"):
     write_rows(tmp_path, split, rows)
   config = dataclasses.replace(
-    CONFIG, batch_size=32, train=TrainConfig(epochs=120, log_every=40, evaluate_every=120)
+    CONFIG, batch_size=32, train=TrainConfig(epochs=300, log_every=50, evaluate_every=300)
   )
   (result,) = finetune.run(config, str(tmp_path), pretrained, str(tmp_path / "run"))
   assert result["dev"] == {"dev_accuracy": 1, "dev_valid": 1}
