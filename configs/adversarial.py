@@ -14,8 +14,9 @@ before the model has learned it leaves the model at the majority class.
 
 Hardware: that of configs/finetune.py; fgm and virtual_adversarial take two to three times as long,
 freelb `steps` times. Expect: higher accuracy under attack, and no lower clean one. fgm on
-story-ending with radius 0.05, over seeds 3 to 6: 88.3, 77.8 and 48.7 % at 0.025, 0.05 and 0.1 (71.6,
-55.1 and 32.9 without), clean 95.4 (84.0); three seeds before did not show it (configs/RESULTS.md).
+story-ending with radius 0.05, over seeds 3 to 6: 88.3, 77.8 and 48.7 % at 0.025, 0.05 and 0.1
+(71.6, 55.1 and 32.9 without), clean 95.4 (84.0); three seeds before did not show it
+(configs/RESULTS.md).
 """
 
 from gpt_jax.errors import InputError

@@ -32,7 +32,12 @@ def cross_entropy(
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
   table = table.astype(hidden.dtype)
-  return _sum_over(lambda part: _chunk(*part, table, num_tokens, z_loss)[0], parts)
+
+  def of_chunk(part):
+    h, t, w = part
+    return _chunk(h, t, w, table, num_tokens, z_loss)[0]
+
+  return _sum_over(of_chunk, parts)
 
 
 def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
