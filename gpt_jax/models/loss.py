@@ -79,7 +79,8 @@ class ModelLoss:
       if head not in self.heads:
         continue
       with jax.named_scope("loss"), jax.named_scope(head.scope):
-        mean = head.loss(output, states, batch, self.model.num_tokens)
+        evaluated = getattr(head, "measured", head) if key is None else head
+        mean = evaluated.loss(output, states, batch, self.model.num_tokens)
       metrics[head.metric] = mean
       if hasattr(head, "accuracy"):
         accuracies[f"{head.scope}_accuracy"] = head.accuracy(output, batch)

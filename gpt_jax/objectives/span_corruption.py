@@ -45,6 +45,9 @@ class SpanCorruption:
   share: float = option(0.15, "share of a text's tokens that are hidden", low=0.01, high=0.9)
   span: float = option(3.0, "mean length of a hidden span", unit="tokens", low=1.0, high=1000.0)
   sentinels: int = option(100, "special tokens that stand for spans", low=1, high=10**4)
+  z_loss: float = option(
+    0.0, "weight of (log Z)^2 in the training loss of a token, Z = sum exp(logits)", low=0.0
+  )
 
   def __post_init__(self):
     validate(self)
@@ -65,7 +68,7 @@ class SpanCorruption:
 
   @property
   def heads(self) -> tuple[dict, ...]:
-    return ({"type": "language", "special_tokens": True},)
+    return ({"type": "language", "special_tokens": True, "z_loss": self.z_loss},)
 
   @property
   def format(self) -> dict[str, str]:

@@ -14,8 +14,10 @@ from gpt_jax.parallel.partition import constrain
 CHUNK_ELEMENTS = 2**26
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
-def cross_entropy(hidden, table, targets, weights, num_tokens: int) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def cross_entropy(
+  hidden, table, targets, weights, num_tokens: int, z_loss: float = 0.0
+) -> jax.Array:
   """Weighted sum of the cross-entropies of token predictions, in nats.
 
   The gradient is computed in the forward pass, chunk by chunk along T (chunks of flattened tokens
@@ -26,13 +28,19 @@ def cross_entropy(hidden, table, targets, weights, num_tokens: int) -> jax.Array
     table: float32 [R, D], as its gradient; products with it have hidden's type.
     targets, weights: [B, T].
     num_tokens: rows of the table that are tokens; the logits of all others are masked.
+    z_loss: weight of (log Z)^2, Z = sum exp(logits), which each cross-entropy has added (T5).
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
   table = table.astype(hidden.dtype)
-  return _sum_over(lambda part: _chunk(part[0], part[1], part[2], table, num_tokens)[0], parts)
+
+  def of_chunk(part):
+    h, t, w = part
+    return _chunk(h, t, w, table, num_tokens, z_loss)[0]
+
+  return _sum_over(of_chunk, parts)
 
 
-def _cross_entropy_forward(hidden, table, targets, weights, num_tokens):
+def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
   # One sum for each device along the batch: a single one would cost an all-reduce of the whole
   # table in every chunk.
   groups = axis_size("data")
@@ -40,10 +48,13 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens):
 
   def of_chunk(part):
     h, t, w = part
-    total, scores, log_sum = _chunk(h, t, w, low_table, num_tokens)
+    total, scores, log_sum = _chunk(h, t, w, low_table, num_tokens, z_loss)
     # softmax - one-hot, weighted. A masked row has probability 0 and no gradient.
     hot = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 2) == t[..., None]
-    d_scores = ((jnp.exp(scores - log_sum[..., None]) - hot) * w[..., None]).astype(h.dtype)
+    softmax = jnp.exp(scores - log_sum[..., None])
+    if z_loss:  # the derivative of z (log Z)^2 is 2 z log Z softmax
+      softmax *= 1 + 2 * z_loss * log_sum[..., None]
+    d_scores = ((softmax - hot) * w[..., None]).astype(h.dtype)
     d_hidden = jnp.einsum("btr,rd->btd", d_scores, low_table)
     d_scores, h = (x.reshape(groups, -1, *x.shape[1:]) for x in (d_scores, h))
     d_table = jnp.einsum("gbtr,gbtd->grd", d_scores, h, preferred_element_type=jnp.float32)
@@ -67,8 +78,8 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens):
   return total, (d_hidden, d_table.sum(0).astype(table.dtype))
 
 
-def _cross_entropy_backward(num_tokens, gradients, scale):
-  del num_tokens
+def _cross_entropy_backward(num_tokens, z_loss, gradients, scale):
+  del num_tokens, z_loss
   d_hidden, d_table = gradients
   return (
     (d_hidden * scale).astype(d_hidden.dtype),
@@ -88,12 +99,15 @@ def _sum_over(function, parts):
   return jax.lax.scan(lambda total, part: (total + function(part), None), jnp.float32(0), parts)[0]
 
 
-def _chunk(hidden, targets, weights, table, num_tokens):
+def _chunk(hidden, targets, weights, table, num_tokens, z_loss):
   """Weighted loss of one chunk [B, t], its logits [B, t, R] and their log-sum-exp [B, t]."""
   scores = logits(hidden, table, num_tokens)
   log_sum = jax.nn.logsumexp(scores, axis=-1)
   right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
-  return ((log_sum - right) * weights).sum(), scores, log_sum
+  losses = log_sum - right
+  if z_loss:
+    losses += z_loss * jnp.square(log_sum)
+  return (losses * weights).sum(), scores, log_sum
 
 
 def _chunks(hidden, targets, weights, rows):

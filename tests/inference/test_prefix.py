@@ -54,7 +54,7 @@ def next_scores(model, params, ids, prefix):
 def _scores(model, params, ids, prefix):
   positions = np.arange(64)[None]
   rows = Rows(ids, positions, prefix=positions < prefix)
-  hidden, table = model.apply({"params": params}, rows, method="states")
+  hidden, table, *_ = model.apply({"params": params}, rows, method="states")
   return logits(hidden[0], table, model.num_tokens)[:, : model.num_tokens]
 
 
@@ -229,7 +229,7 @@ def test_embeddings_read_the_whole_text(run):
   ids = loaded.tokenizer.encode(TEXT)[None]
   positions = np.arange(ids.shape[1], dtype=np.int32)[None]
   rows = Rows(ids, positions, prefix=np.ones_like(ids, bool))
-  hidden, _ = loaded.model.apply({"params": loaded.params}, rows, method="states")
+  hidden, *_ = loaded.model.apply({"params": loaded.params}, rows, method="states")
   np.testing.assert_allclose(gpt_jax.load(run[0]).embed(TEXT), hidden[0].mean(0), atol=1e-5)
 
 

@@ -1,5 +1,6 @@
 """The losses against plain log-softmax, jax.grad, and a NumPy computation of eq. 1 and eq. 3-5."""
 
+import dataclasses
 import re
 from functools import partial
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops import cross_entropy as cross_entropy_module
 from gpt_jax.ops.cross_entropy import _chunk, cross_entropy
+from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import OrderedBatches
@@ -133,6 +135,35 @@ def test_weights_count():
   np.testing.assert_array_equal(d_hidden[:, 2], 0)  # where the weight is 0
 
 
+@pytest.mark.parametrize("allowed", [T, 2])
+def test_z_loss(monkeypatch, allowed):
+  """In NumPy, and its gradients by finite differences in float64; whole, and in chunks."""
+  monkeypatch.setattr(cross_entropy_module, "CHUNK_ELEMENTS", B * allowed * ROWS)
+  inputs, z = make_inputs(), 0.05
+  hidden, table, targets, weights = (np.asarray(x, np.float64) for x in inputs)
+  targets = targets.astype(int)
+
+  def direct(hidden, table):
+    scores = hidden @ table[:IN_USE].T
+    log_z = np.log(np.exp(scores).sum(-1))
+    right = np.take_along_axis(scores, targets[..., None], -1)[..., 0]
+    return ((log_z - right + z * log_z**2) * weights).sum()
+
+  def loss(hidden, table):
+    return cross_entropy(hidden, table, *inputs[2:], IN_USE, z)
+
+  total, gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(*inputs[:2])
+  np.testing.assert_allclose(total, direct(hidden, table), rtol=1e-6)
+  np.testing.assert_allclose(jax.jit(loss)(*inputs[:2]), total, rtol=1e-6)  # another code path
+  rng = np.random.default_rng(0)
+  for _ in range(3):
+    d_hidden, d_table = rng.normal(size=hidden.shape), rng.normal(size=table.shape)
+    ahead, behind = (direct(hidden + e * d_hidden, table + e * d_table) for e in (1e-5, -1e-5))
+    expected = (ahead - behind) / 2e-5
+    found = (gradients[0] * d_hidden).sum() + (gradients[1] * d_table).sum()
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
 def test_bfloat16_gradients_keep_their_types():
   inputs = make_inputs(dtype=jnp.bfloat16)
   _, gradients = ours(*inputs)
@@ -172,6 +203,28 @@ def test_text_loss():
   assert metrics["loss"].weight == 12 + 5
   np.testing.assert_allclose(total, np.concatenate(each).mean(), rtol=1e-5)
   np.testing.assert_allclose(metrics["loss"].value, np.concatenate(each).mean(), rtol=1e-5)
+
+
+def test_z_loss_is_trained_on_and_not_evaluated():
+  """A training step has a dropout key, also where no rate is above 0."""
+  rates = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.0)
+  trunk = dataclasses.replace(TRUNK, **rates)
+  batch = causal_batch(np.random.default_rng(0).integers(0, 60, (3, 13)).astype(np.int32))
+  model, with_z = language_model(trunk), ModelConfig(trunk, (LanguageHead(z_loss=0.5),)).build()
+  params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
+  losses = {
+    (of, training): jax.jit(model_loss(of))(params, batch, step_key(0, 0) if training else None)
+    for of in (model, with_z)
+    for training in (True, False)
+  }
+  plain, measured = losses[model, True][0], losses[with_z, False][0]
+  assert plain == losses[model, False][0] == measured
+  hidden, table, *_ = jax.jit(model.apply)({"params": params}, batch).states
+  scores = np.asarray(hidden, np.float64) @ np.asarray(table, np.float64)[:60].T
+  penalty = 0.5 * (np.log(np.exp(scores).sum(-1)) ** 2).mean()
+  total, metrics = losses[with_z, True]
+  np.testing.assert_allclose(total, plain + penalty, rtol=1e-5)
+  np.testing.assert_allclose(metrics["loss"].value, total, rtol=1e-6)
 
 
 def encoded(n, c, k, seed=0, labels=None):

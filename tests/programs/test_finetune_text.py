@@ -2,9 +2,10 @@
 trunk, and one of T5's.
 """
 
+import dataclasses
 import random
+import string
 
-import numpy as np
 import pytest
 
 import gpt_jax
@@ -27,13 +28,14 @@ CONFIG = FinetuneConfig(
   task=TableTask(),
   batch_size=16,
   optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
-  train=TrainConfig(epochs=8, log_every=8, keep_checkpoints=5),
+  # Two evaluations, near each other: both have a checkpoint, and replay goes from one to the other.
+  train=TrainConfig(epochs=8, log_every=8, evaluate_every=60, keep_checkpoints=5),
 )
-
-
+NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+ANIMALS, WORDS = ("cat", "dog"), "sat on mat ran old barn".split()
 TRUNKS = {
-  "prefix": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre"),
-  "encoder_decoder": T5Config(0, 48, 1, 32, 2, 16, 64),
+  "prefix": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre", **NO_DROPOUT),
+  "encoder_decoder": T5Config(0, 48, 1, 32, 2, 16, 64, version="1.1", residual_dropout=0.0),
 }
 
 
@@ -55,16 +57,18 @@ def data_dir(tmp_path_factory):
   """Rows of words, one of them an animal, which is the label."""
   folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
   for split, count in (("train", 128), ("dev", 30)):
-    lines = ["text\tlabel"]
+    rows = []
     for _ in range(count):
-      animal, words = (
-        rng.choice(("cat", "dog")),
-        rng.choices("sat on mat ran old barn".split(), k=3),
-      )
+      animal, words = rng.choice(ANIMALS), rng.choices(WORDS, k=3)
       words.insert(rng.randrange(4), animal)
-      lines.append(f"{' '.join(words)}\t{animal}")
-    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+      rows.append((" ".join(words), animal))
+    write_rows(folder, split, rows)
   return str(folder)
+
+
+def write_rows(folder, split, rows):
+  lines = ["text\tlabel", *("\t".join(row) for row in rows)]
+  (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +91,24 @@ def test_it_learns_and_answers_in_words(run, data_dir):
   loaded = load_model(f"{workdir}/best")
   assert loaded.is_text_to_text and loaded.spec.head is None
   assert set(loaded.params) == {"trunk"}  # nothing new
+
+
+def test_it_memorizes_labels_that_follow_no_rule(pretrained, tmp_path):
+  """Of 32 texts, a letter each: only an example's own answer can teach it."""
+  rng = random.Random(1)
+  rows = [(letter, rng.choice(ANIMALS)) for letter in (string.ascii_lowercase + string.digits)[:32]]
+  for split in ("train", "dev"):
+    write_rows(tmp_path, split, rows)
+  is_t5 = load_model(pretrained).spec.trunk.reads_source
+  config = dataclasses.replace(
+    CONFIG,
+    batch_size=32,
+    # Adam at this rate leaves T5 with examples that it no longer tells apart.
+    optim=OptimConfig("adafactor", 0.02, "linear", 0, clip_norm=0.0) if is_t5 else CONFIG.optim,
+    train=TrainConfig(epochs=120, log_every=40, evaluate_every=120),
+  )
+  (result,) = finetune.run(config, str(tmp_path), pretrained, str(tmp_path / "run"))
+  assert result["dev"] == {"dev_accuracy": 1, "dev_valid": 1}
 
 
 def test_its_steps_replay(run, data_dir):
@@ -113,19 +135,19 @@ def test_its_steps_replay(run, data_dir):
     ),
     (
       lambda run, data, folder: finetune.run(
-        finetune.dataclasses.replace(CONFIG, train_layers=0), data, run, f"{folder}/run"
+        dataclasses.replace(CONFIG, train_layers=0), data, run, f"{folder}/run"
       ),
       "train_layers=0: a text-to-text model has no head",
     ),
     (
       lambda run, data, folder: finetune.run(
-        finetune.dataclasses.replace(CONFIG, label_smoothing=0.1), data, run, f"{folder}/run"
+        dataclasses.replace(CONFIG, label_smoothing=0.1), data, run, f"{folder}/run"
       ),
       "label_smoothing: for tasks that give each example one class",
     ),
     (
       lambda run, data, folder: finetune.run(
-        finetune.dataclasses.replace(CONFIG, adversarial=FGM()), data, run, f"{folder}/run"
+        dataclasses.replace(CONFIG, adversarial=FGM()), data, run, f"{folder}/run"
       ),
       "adversarial: attacks the loss of a head for labels",
     ),
@@ -144,18 +166,19 @@ def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message)
   assert "\n" not in str(error.value)
 
 
-def test_an_encoder_decoder_from_scratch_answers_in_words(prepared):
-  config = finetune.dataclasses.replace(CONFIG, trunk=TRUNKS["encoder_decoder"])
+def test_an_encoder_decoder_from_scratch_reads_the_format(prepared):
+  config = dataclasses.replace(CONFIG, trunk=TRUNKS["encoder_decoder"])
   start = finetune.load_start(config, "none", f"{prepared}/tokenizer")
   assert start.format == TextToText() and start.trunk.special_tokens == 5
   assert {"pad", "sep"} <= set(start.tokenizer.special)
 
 
-def test_answers_outside_the_vocabulary_are_refused(finetuned, pretrained, tmp_path):
-  """The labels are meows and barks, and the vocabulary has no w and no k."""
+def test_answers_outside_the_vocabulary_are_refused(pretrained, tmp_path):
+  """The vocabulary has no w and no k."""
+  for split in ("train", "dev"):
+    write_rows(tmp_path, split, [("the cat", "meows"), ("the dog", "barks")])
   with pytest.raises(
     InputError, match="table: its answer 'barks' is no word of the vocab"
   ) as error:
-    finetune.run(CONFIG, finetuned.data_dir, pretrained, str(tmp_path / "run"))
+    finetune.run(CONFIG, str(tmp_path), pretrained, str(tmp_path / "run"))
   assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
-  assert np.isfinite(finetuned.results[0]["best"]["dev_loss"])

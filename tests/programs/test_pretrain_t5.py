@@ -60,7 +60,8 @@ def test_it_fills_gaps(run):
   prompts = ["the cat <sentinel_0> the mat and the <sentinel_1>", "the dog <sentinel_0>"]
   texts = generate.run(folder, prompts, max_tokens=12, temperature=0)
   assert all(text.startswith("<sentinel_0>") for text in texts)
-  assert generate.run(folder, prompts, max_tokens=12, beams=1) == texts
+  alone = [generate.run(folder, [prompt], max_tokens=12, temperature=0) for prompt in prompts]
+  assert sum(alone, []) == texts
 
 
 def test_its_steps_replay(run, prepared):

@@ -78,11 +78,11 @@ def test_every_task_with_labels_has_a_wording(tokenizer):
 def test_the_words_of_scores(tokenizer):
   task = as_text(find("stsb"))
   assert len(task.labels) == 26 and task.labels[:2] == ("0.0", "0.2") and task.labels[-1] == "5.0"
-  for score in np.linspace(0, 5, 101):
-    example = example_of(task, f"{score:.2f}")
-    encoded = task.encode([example], tokenizer, 64)
-    expected = f"{np.rint(5 * float(f'{score:.2f}')) / 5:.1f}"  # T5's rule
-    assert decode_answer(encoded.targets[0].tolist(), tokenizer) == expected
+  scores = [f"{score:.2f}" for score in np.linspace(0, 5, 101)]
+  encoded = task.encode([example_of(task, score) for score in scores], tokenizer, 64)
+  for score, target in zip(scores, encoded.targets, strict=True):
+    expected = f"{np.rint(5 * float(score)) / 5:.1f}"  # T5's rule
+    assert decode_answer(target.tolist(), tokenizer) == expected
 
 
 def test_the_answer_follows_the_input(tokenizer):

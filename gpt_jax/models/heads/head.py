@@ -15,7 +15,8 @@ class Head(Protocol):
   Its flax module is called with (states, batch, key) and returns the head's outputs, any pytree.
   A head whose loss is no sum over examples has `needs_whole_batch = True`: it then trains without
   microbatches and pmap. One that guesses a class has a method `accuracy(outputs, batch) -> Mean`,
-  which is reported as `<scope>_accuracy`.
+  which is reported as `<scope>_accuracy`. One that trains on more than the loss that it is
+  evaluated by has `measured`, the head without the rest.
   """
 
   @property

@@ -26,6 +26,9 @@ class LanguageHead:
   special_tokens: bool = option(
     False, "predict special tokens too, such as sentinels and the end of a text"
   )
+  z_loss: float = option(
+    0.0, "weight of (log Z)^2 in the training loss of a token, Z = sum exp(logits)", low=0.0
+  )
 
   def __post_init__(self):
     validate(self)
@@ -34,6 +37,10 @@ class LanguageHead:
   metric = "lm_loss"
   labeled = False
   per_token = True
+
+  @property
+  def measured(self) -> "LanguageHead":
+    return dataclasses.replace(self, z_loss=0.0)
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
@@ -53,7 +60,7 @@ class LanguageHead:
     if predictions.at is not None:
       hidden = select(hidden, predictions.at)
     total = cross_entropy(
-      hidden, states.table, predictions.targets, predictions.weights, num_tokens
+      hidden, states.table, predictions.targets, predictions.weights, num_tokens, self.z_loss
     )
     return Mean(total, self.denominator(batch))
 
