@@ -1,0 +1,130 @@
+"""The loss of a model of N parameters after D tokens: L = E + A / N^a + B / D^b.
+
+Hoffmann et al. 2022, eq. 2 and appendix D.3: fitted to the logarithms of losses with a Huber loss,
+from many starts. It needs scipy, which jax requires.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.errors import InputError
+
+_HUBER = 1e-3  # residuals of log losses beyond this count linearly
+_STARTS, _FEW_STARTS = 30, 3  # of the grid, that are optimized
+_LEAST_RUNS, _LEAST_SIZES, _LEAST_LENGTHS = 6, 3, 2
+_STEEPEST = 4.0  # exponent
+
+
+class Law(NamedTuple):
+  """The five numbers.
+
+  Attributes:
+    floor: E, in nats: what neither size nor data removes.
+    size_scale, size_exponent: A and a.
+    data_scale, data_exponent: B and b.
+  """
+
+  floor: float
+  size_scale: float
+  size_exponent: float
+  data_scale: float
+  data_exponent: float
+
+  def parts(self, parameters: float, tokens: float) -> tuple[float, float, float]:
+    """(E, A / N^a, B / D^b): the floor, what size costs, what the number of tokens costs."""
+    of_size = self.size_scale * parameters**-self.size_exponent
+    of_data = self.data_scale * tokens**-self.data_exponent
+    return self.floor, of_size, of_data
+
+  def __call__(self, parameters: float, tokens: float) -> float:
+    """The loss in nats."""
+    return sum(self.parts(parameters, tokens))
+
+
+def fit_law(
+  parameters: Sequence[float],
+  tokens: Sequence[float],
+  losses: Sequence[float],
+  starts: int = _STARTS,
+) -> Law:
+  """The law of some runs.
+
+  Args:
+    parameters, tokens: N and D of each run.
+    losses: in nats, of text that no run has read.
+    starts: points of a grid that the fit starts from, those with the smallest errors.
+
+  Raises:
+    InputError: too few runs, sizes or numbers of tokens to determine it.
+  """
+  from scipy.optimize import least_squares
+
+  n, d, log_loss = (np.log(np.asarray(x, np.float64)) for x in (parameters, tokens, losses))
+  sizes, lengths = len(set(n)), len(set(d))
+  if len(n) < _LEAST_RUNS or sizes < _LEAST_SIZES or lengths < _LEAST_LENGTHS:
+    raise InputError(
+      f"{len(n)} runs of {sizes} sizes and {lengths} numbers of tokens do not determine a scaling "
+      f"law; it takes {_LEAST_RUNS} runs, {_LEAST_SIZES} sizes and {_LEAST_LENGTHS} numbers of "
+      "tokens"
+    )
+  # Around the means of log N and log D the five numbers depend less on one another.
+  n_mean, d_mean = n.mean(), d.mean()
+  n, d = n - n_mean, d - d_mean
+
+  def log_terms(x):
+    return np.stack([np.full_like(n, x[0]), x[1] - x[2] * n, x[3] - x[4] * d])
+
+  def residuals(x):
+    return np.logaddexp.reduce(log_terms(x)) - log_loss
+
+  def jacobian(x):
+    terms = log_terms(x)
+    e, of_size, of_data = np.exp(terms - np.logaddexp.reduce(terms))
+    return np.stack([e, of_size, -n * of_size, of_data, -d * of_data], axis=-1)
+
+  low, high = log_loss.min(), log_loss.max()
+  bounds = [low - 12, low - 12, 0, low - 12, 0], [low, high, _STEEPEST, high, _STEEPEST]
+  fits = [
+    least_squares(
+      residuals, start, jacobian, bounds, x_scale="jac", loss="huber", f_scale=_HUBER, max_nfev=500
+    )
+    for start in _grid(low, residuals)[:starts]
+  ]
+  e, a, size_exponent, b, data_exponent = min(fits, key=lambda fit: fit.cost).x
+  return Law(
+    math.exp(e),
+    math.exp(a + size_exponent * n_mean),
+    float(size_exponent),
+    math.exp(b + data_exponent * d_mean),
+    float(data_exponent),
+  )
+
+
+def _grid(low: float, residuals) -> list[np.ndarray]:
+  """Shares of the lowest loss, and exponents; the points with the smallest errors come first."""
+  floors = [low + math.log(share) for share in (0.02, 0.3, 0.6, 0.9)]
+  scales = [low + math.log(share) for share in (0.02, 0.1, 0.4)]
+  exponents = (0.1, 0.3, 0.6, 1.0, 1.5)
+  grid = [*map(np.array, itertools.product(floors, scales, exponents, scales, exponents))]
+  costs = [np.abs(residuals(x)).sum() for x in grid]
+  return [grid[i] for i in np.argsort(costs, kind="stable")]
+
+
+def prediction_range(
+  parameters: Sequence[float],
+  tokens: Sequence[float],
+  losses: Sequence[float],
+  at: tuple[float, float],
+) -> tuple[float, float]:
+  """The lowest and the highest prediction at (N, D) of fits that each leave out one run."""
+  runs = list(zip(parameters, tokens, losses, strict=True))
+  predictions = []
+  for left_out in range(len(runs)):
+    kept = runs[:left_out] + runs[left_out + 1 :]
+    law = fit_law(*zip(*kept, strict=True), starts=_FEW_STARTS)
+    predictions.append(law(*at))
+  return min(predictions), max(predictions)
