@@ -20,10 +20,14 @@ CHECKPOINT = flags.DEFINE_multi_string(
   "runs have a trunk of its kind; repeat it to compare models",
 )
 PARTS = flags.DEFINE_list(
-  "parts", list(DEFAULTS["parts"]), "what to measure; the others stay as an earlier command left them"
+  "parts",
+  list(DEFAULTS["parts"]),
+  "what to measure; the others stay as an earlier command left them",
 )
 BUDGET = flags.DEFINE_string(
-  "budget", DEFAULTS["budget"], "small, or smoke: fewer and shorter runs, to see that everything runs"
+  "budget",
+  DEFAULTS["budget"],
+  "small, or smoke: fewer and shorter runs, to see that everything runs",
 )
 WORKDIR = flags.DEFINE_string(
   "workdir", None, "folder for page and numbers; repeating the command resumes", required=True
@@ -33,9 +37,7 @@ WORKDIR = flags.DEFINE_string(
 def main():
   from gpt_jax.programs import diagnose
 
-  diagnose.run(
-    DATA.value, WORKDIR.value, CHECKPOINT.value, parts=PARTS.value, budget=BUDGET.value
-  )
+  diagnose.run(DATA.value, WORKDIR.value, CHECKPOINT.value, parts=PARTS.value, budget=BUDGET.value)
 
 
 if __name__ == "__main__":

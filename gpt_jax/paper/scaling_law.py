@@ -14,7 +14,8 @@ import numpy as np
 from gpt_jax.errors import InputError
 
 _HUBER = 1e-3  # residuals of log losses beyond this count linearly
-_STARTS, _FEW_STARTS = 30, 3  # of the grid, that are optimized
+_STARTS = 8  # of the grid, that are optimized
+_MOST_EVALUATIONS = 200  # of each
 _LEAST_RUNS, _LEAST_SIZES, _LEAST_LENGTHS = 6, 3, 2
 _STEEPEST = 4.0  # exponent
 
@@ -49,14 +50,14 @@ def fit_law(
   parameters: Sequence[float],
   tokens: Sequence[float],
   losses: Sequence[float],
-  starts: int = _STARTS,
+  near: Law | None = None,
 ) -> Law:
   """The law of some runs.
 
   Args:
     parameters, tokens: N and D of each run.
     losses: in nats, of text that no run has read.
-    starts: points of a grid that the fit starts from, those with the smallest errors.
+    near: the law of almost the same runs, to start from; None: start from many points of a grid.
 
   Raises:
     InputError: too few runs, sizes or numbers of tokens to determine it.
@@ -88,12 +89,27 @@ def fit_law(
 
   low, high = log_loss.min(), log_loss.max()
   bounds = [low - 12, low - 12, 0, low - 12, 0], [low, high, _STEEPEST, high, _STEEPEST]
-  fits = [
-    least_squares(
-      residuals, start, jacobian, bounds, x_scale="jac", loss="huber", f_scale=_HUBER, max_nfev=500
+  starts = _grid(low, residuals)[:_STARTS]
+  if near is not None:
+    _, of_size, of_data = np.log(near.parts(math.exp(n_mean), math.exp(d_mean)))
+    exponents = near.size_exponent, near.data_exponent
+    start = np.array([math.log(near.floor), of_size, exponents[0], of_data, exponents[1]])
+    inside = 1e-6  # of the bounds, as the optimizer wants it
+    starts = [np.clip(start, np.add(bounds[0], inside), np.subtract(bounds[1], inside))]
+  fits = []
+  for start in starts:
+    fits.append(
+      least_squares(
+        residuals,
+        start,
+        jacobian,
+        bounds,
+        x_scale="jac",
+        loss="huber",
+        f_scale=_HUBER,
+        max_nfev=_MOST_EVALUATIONS,
+      )
     )
-    for start in _grid(low, residuals)[:starts]
-  ]
   e, a, size_exponent, b, data_exponent = min(fits, key=lambda fit: fit.cost).x
   return Law(
     math.exp(e),
@@ -115,16 +131,22 @@ def _grid(low: float, residuals) -> list[np.ndarray]:
 
 
 def prediction_range(
+  law: Law,
   parameters: Sequence[float],
   tokens: Sequence[float],
   losses: Sequence[float],
   at: tuple[float, float],
 ) -> tuple[float, float]:
-  """The lowest and the highest prediction at (N, D) of fits that each leave out one run."""
+  """The lowest and the highest prediction at (N, D) of fits that each leave out one run.
+
+  Args:
+    law: the fit of all runs.
+    parameters, tokens, losses: see fit_law.
+    at: N and D of the prediction.
+  """
   runs = list(zip(parameters, tokens, losses, strict=True))
   predictions = []
   for left_out in range(len(runs)):
     kept = runs[:left_out] + runs[left_out + 1 :]
-    law = fit_law(*zip(*kept, strict=True), starts=_FEW_STARTS)
-    predictions.append(law(*at))
+    predictions.append(fit_law(*zip(*kept, strict=True), near=law)(*at))
   return min(predictions), max(predictions)

@@ -76,6 +76,7 @@ def draw(
   levels: Sequence[Level] = (),
   *,
   may_be_log: bool = False,
+  y_log: bool = False,
   x_log: bool = False,
   x_name: str = "step",
   y_range: tuple[float, float] | None = None,
@@ -85,7 +86,7 @@ def draw(
 
   Args:
     may_be_log: whether y is logarithmic if it spans a factor of 50, as after a divergence.
-    x_log: whether x, which is above 0 then, is logarithmic.
+    y_log, x_log: whether an axis, whose values are above 0 then, is logarithmic.
     x_name: of the horizontal axis.
     y_range, x_range: the ends of the axes; None: those of the points.
   """
@@ -95,7 +96,7 @@ def draw(
     return None
   every_point = np.concatenate([points for _, points in finite])
   all_y = [*every_point[:, 1], *(level.y for level in levels)]
-  log = may_be_log and min(all_y) > 0 and max(all_y) > 50 * min(all_y)
+  log = y_log or (may_be_log and min(all_y) > 0 and max(all_y) > 50 * min(all_y))
   first_x, last_x = every_point[:, 0].min(), every_point[:, 0].max()
   x_low, x_high = x_range or (first_x if x_log else min(0.0, first_x), last_x)
   y_low, y_high = y_range or _padded(min(all_y), max(all_y), log)

@@ -3,6 +3,7 @@
 As in page.py, autoescape is on and nothing is marked as safe.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -139,7 +140,7 @@ def _gradient_view(model: dict[str, Any]) -> dict[str, Any]:
         "Gradient norm by layer",
         "mean over positions",
         lines,
-        may_be_log=True,
+        y_log=True,
         x_name="layer, 0: the embedding",
       ),
       "How long the gradient of the training loss is at the output of each layer; a block that "
@@ -181,27 +182,38 @@ def _distances(models: Sequence[dict[str, Any]]) -> list[Figure]:
     for i in chosen:
       layer, several = model["layers"][i], len(models) > 1
       for state, style in (("trained", "line" if i == 0 else "thin"), ("fresh", "reference")):
-        by_distance = np.array(model[state]["of_last"][i])[::-1][1:]
-        if not len(by_distance) or by_distance[0] <= 0:
+        distances, norms = _by_distance(model[state]["of_last"][i])
+        if not norms or norms[0] <= 0:
           continue
         label = f"{model['name']}: {layer}" if several else layer
         label += "" if state == "trained" else ", before training"
-        shares = (by_distance / by_distance[0]).tolist()
-        lines.append(Line(label, range(1, len(shares) + 1), shares, 2 * color + (i > 0), style))
+        shares = [norm / norms[0] or None for norm in norms]
+        lines.append(Line(label, distances, shares, 2 * color + (i > 0), style))
   return _figures(
     (
       chart.draw(
         "Gradient of one prediction",
         "relative to distance 1",
         lines,
-        may_be_log=True,
+        y_log=True,
         x_log=True,
         x_name="tokens before the prediction, logarithmic",
       ),
       "How much a state so many tokens back can change the prediction: a straight line is a power "
-      "of the distance, a line that bends down is exponential decay.",
+      "of the distance, a line that bends down is exponential decay. Means over nearby distances.",
     )
   )
+
+
+def _by_distance(norms: Sequence[float]) -> tuple[list[float], list[float]]:
+  """Distances from 1 on and the mean norm around each, in steps of about a third."""
+  by_distance = np.array(norms)[::-1]
+  edges = [1]
+  while edges[-1] < len(by_distance):
+    edges.append(min(len(by_distance), max(edges[-1] + 1, round(4 / 3 * edges[-1]))))
+  spans = list(itertools.pairwise(edges))
+  centers = [(low * (high - 1)) ** 0.5 for low, high in spans]
+  return centers, [float(by_distance[low:high].mean()) for low, high in spans]
 
 
 def _decays(models: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
@@ -265,7 +277,9 @@ def _scaling_figures(part: dict[str, Any]) -> list[Figure]:
   if "next" in part:
     size = part["next"]
     label = f"next size, {short(size['tokens'])} tokens"
-    lines.append(Line(f"{label}: predicted", [size["parameters"]], [size["predicted"]], 5, "points"))
+    lines.append(
+      Line(f"{label}: predicted", [size["parameters"]], [size["predicted"]], 5, "points")
+    )
     lines.append(Line(f"{label}: trained", [size["parameters"]], [size["loss"]], 7, "points"))
   for color, width in enumerate(sorted({run["width"] for run in runs})):
     some = [run for run in runs if run["width"] == width]
@@ -274,7 +288,10 @@ def _scaling_figures(part: dict[str, Any]) -> list[Figure]:
   return _figures(
     (
       chart.draw(
-        "Loss and size", "held-out nats per token", lines, x_log=True,
+        "Loss and size",
+        "held-out nats per token",
+        lines,
+        x_log=True,
         x_name="parameters, logarithmic",
       ),
       "Held-out loss of models of several sizes, each trained on three numbers of tokens; the law "
@@ -282,7 +299,10 @@ def _scaling_figures(part: dict[str, Any]) -> list[Figure]:
     ),
     (
       chart.draw(
-        "Loss and compute", "held-out nats per token", by_width, x_log=True,
+        "Loss and compute",
+        "held-out nats per token",
+        by_width,
+        x_log=True,
         x_name="training FLOPs, logarithmic",
       ),
       "The same runs by what they cost: where the lines of two widths cross, the larger model "
@@ -376,15 +396,24 @@ def _rates_view(part: dict[str, Any]) -> dict[str, Any]:
     "figures": _figures(
       (
         chart.draw(
-          "How the runs end", "% of the seeds", shares, x_log=True, y_range=(0, 100),
+          "How the runs end",
+          "% of the seeds",
+          shares,
+          x_log=True,
+          y_range=(0, 100),
           x_name="peak learning rate, logarithmic",
         ),
         "Share of the seeds that learn, get stuck or diverge at each rate.",
       ),
       (
         chart.draw(
-          "Loss and rate", "held-out nats per token", [medians], [level], may_be_log=True,
-          x_log=True, x_name="peak learning rate, logarithmic",
+          "Loss and rate",
+          "held-out nats per token",
+          [medians],
+          [level],
+          may_be_log=True,
+          x_log=True,
+          x_name="peak learning rate, logarithmic",
         ),
         "The loss at the end; the level is that of a model that knows only word frequencies.",
       ),
@@ -430,15 +459,21 @@ def _sampling_view(model: dict[str, Any]) -> dict[str, Any]:
     ),
     (
       chart.draw(
-        "Repetition", "% of 4-grams", [line("repeated_4", "written before in the text", 0, 100)],
-        [Level("held-out text", 100 * text["repeated_4"])], **x,
+        "Repetition",
+        "% of 4-grams",
+        [line("repeated_4", "written before in the text", 0, 100)],
+        [Level("held-out text", 100 * text["repeated_4"])],
+        **x,
       ),
       "How much of a text was in it before: low temperatures go round in circles.",
     ),
     (
       chart.draw(
-        "Surprise", "nats per token", [line("nats", "the model's own text")],
-        [Level("held-out text", text["nats"])], **x,
+        "Surprise",
+        "nats per token",
+        [line("nats", "the model's own text")],
+        [Level("held-out text", text["nats"])],
+        **x,
       ),
       "How unlikely the model itself finds what it wrote; above the level it writes what it finds "
       "less likely than real text.",
@@ -456,7 +491,9 @@ def _sampling_view(model: dict[str, Any]) -> dict[str, Any]:
     for entry in written
     if entry["temperature"] in _SHOWN_TEMPERATURES
   ]
-  about = f"{model['about']}. {model['texts']} texts of {model['tokens']} tokens at each temperature"
+  about = (
+    f"{model['about']}. {model['texts']} texts of {model['tokens']} tokens at each temperature"
+  )
   return {
     "name": model["name"],
     "about": f"{about}, {model['tokens_per_second']:,.0f} tokens/s.",

@@ -35,11 +35,11 @@ class Budget:
 BUDGETS = {
   "smoke": Budget(
     widths=(16, 24, 32, 48, 64, 96),
-    steps=(60, 120, 240, 480),
+    steps=(120, 240, 480, 960),
     rates=(1e-4, 1e-3, 1e-2, 1e-1),
     seeds=2,
     rate_width=32,
-    rate_steps=100,
+    rate_steps=120,
   ),
   "small": Budget(
     widths=(32, 48, 64, 96, 128, 192),

@@ -35,7 +35,8 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> d
   config = short_config(trunk, budget.widths[-1], budget.steps[-1], texts.tokenizer)
   parameters = config.trunk.parameter_count()
   tokens = budget.steps[-1] * config.data.batch_size * config.data.length
-  predicted, spread = law(parameters, tokens), prediction_range(*columns, at=(parameters, tokens))
+  predicted = law(parameters, tokens)
+  spread = prediction_range(law, *columns, at=(parameters, tokens))
   log(f"next size: {parameters:,} parameters, {tokens:,} tokens: {predicted:.4f} predicted")
   measured_run = _run(trunk, budget.widths[-1], budget.steps[-1], texts, workdir)
   result["next"] = measured_run | {

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig, make_heads
@@ -23,16 +24,17 @@ from gpt_jax.training.hooks import Hook, StepContext, every
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
-# The quickstart's recipe, tuned for width 128.
+# The quickstart's recipe, tuned for width 128; narrower models take higher rates.
 _LENGTH, _ROWS, _LAYERS, _HEADS = 64, 16, 3, 4
-_RATE, _WARMUP_STEPS, _LARGEST_WARMUP = 1e-3, 150, 0.25
+_RATE, _WIDTH_OF_RATE = 1e-3, 128
+_WARMUP_STEPS, _LARGEST_WARMUP = 150, 0.25
 _UNITS_PER_WIDTH = 2.5  # of an LSTM, as configs/lstm_small.py
 _POINTS = 20  # of a training curve
 _EVALUATION_BATCHES = 40
 
 
 def short_config(
-  trunk: Any, width: int, steps: int, tokenizer: Any, learning_rate: float = _RATE
+  trunk: Any, width: int, steps: int, tokenizer: Tokenizer, learning_rate: float | None = None
 ) -> PretrainConfig:
   """A run of a small model of the same kind as `trunk`, without dropout.
 
@@ -41,7 +43,7 @@ def short_config(
     width: D, a multiple of 4.
     steps: of 1,024 tokens.
     tokenizer: of the text.
-    learning_rate: at the peak.
+    learning_rate: at the peak; None: by the width, 1e-3 (128 / D)^1/2.
   """
   trunk = TransformerConfig() if trunk is None else trunk
   names = {field.name for field in dataclasses.fields(trunk)}
@@ -56,6 +58,8 @@ def short_config(
   }
   sizes |= {name: 0.0 for name in names if name.endswith("_dropout")}
   small = dataclasses.replace(trunk, **{k: v for k, v in sizes.items() if k in names})
+  if learning_rate is None:
+    learning_rate = _RATE * (_WIDTH_OF_RATE / width) ** 0.5
   warmup = min(_WARMUP_STEPS, round(_LARGEST_WARMUP * steps))
   return PretrainConfig(
     trunk=with_vocabulary(small, tokenizer),
