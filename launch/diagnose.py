@@ -16,8 +16,8 @@ DATA = flags.DEFINE_string("data", None, "folder written by launch/prepare.py", 
 CHECKPOINT = flags.DEFINE_multi_string(
   "checkpoint",
   list(DEFAULTS["checkpoint"]),
-  "workdir of a language model, or another form of one; gradients and sampling look at it, and small "
-  "runs have a trunk of its kind; repeat it to compare models",
+  "workdir of a language model, or another form of one; gradients and sampling look at it, and "
+  "small runs have a trunk of its kind; repeat it to compare models",
 )
 PARTS = flags.DEFINE_list(
   "parts",

@@ -1,5 +1,5 @@
-"""How varied texts are and how much they repeat: distinct n-grams (Li et al. 2016), and n-grams that
-occurred before (Welleck et al. 2020).
+"""How varied texts are and how much they repeat: distinct n-grams (Li et al. 2016), and n-grams
+that occurred before (Welleck et al. 2020).
 """
 
 import re

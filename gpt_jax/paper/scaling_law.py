@@ -91,25 +91,13 @@ def fit_law(
   bounds = [low - 12, low - 12, 0, low - 12, 0], [low, high, _STEEPEST, high, _STEEPEST]
   starts = _grid(low, residuals)[:_STARTS]
   if near is not None:
-    _, of_size, of_data = np.log(near.parts(math.exp(n_mean), math.exp(d_mean)))
-    exponents = near.size_exponent, near.data_exponent
-    start = np.array([math.log(near.floor), of_size, exponents[0], of_data, exponents[1]])
+    start = _centered(near, n_mean, d_mean)
     inside = 1e-6  # of the bounds, as the optimizer wants it
     starts = [np.clip(start, np.add(bounds[0], inside), np.subtract(bounds[1], inside))]
-  fits = []
-  for start in starts:
-    fits.append(
-      least_squares(
-        residuals,
-        start,
-        jacobian,
-        bounds,
-        x_scale="jac",
-        loss="huber",
-        f_scale=_HUBER,
-        max_nfev=_MOST_EVALUATIONS,
-      )
-    )
+  robust = {"loss": "huber", "f_scale": _HUBER, "max_nfev": _MOST_EVALUATIONS}
+  fits = [
+    least_squares(residuals, start, jacobian, bounds, x_scale="jac", **robust) for start in starts
+  ]
   e, a, size_exponent, b, data_exponent = min(fits, key=lambda fit: fit.cost).x
   return Law(
     math.exp(e),
@@ -118,6 +106,12 @@ def fit_law(
     math.exp(b + data_exponent * d_mean),
     float(data_exponent),
   )
+
+
+def _centered(law: Law, n_mean: float, d_mean: float) -> np.ndarray:
+  """The numbers that are fitted: logarithms of the parts at the means, and the exponents."""
+  e, a, b = np.log(law.parts(math.exp(n_mean), math.exp(d_mean)))
+  return np.array([e, a, law.size_exponent, b, law.data_exponent])
 
 
 def _grid(low: float, residuals) -> list[np.ndarray]:

@@ -96,8 +96,8 @@ def _vanishes(models: Sequence[dict[str, Any]]) -> Answer:
   model = models[0]
   near, far, distance = _near_and_far(model["trained"]["of_last"][0])
   text = (
-    f"The embedding {distance} tokens back has {far / near:.1%} of the gradient that the one before "
-    f"the prediction has ({model['name']}, a mean over {model['rows']} rows)."
+    f"The embedding {distance} tokens back has {far / near:.1%} of the gradient that the one "
+    f"before the prediction has ({model['name']}, a mean over {model['rows']} rows)."
   )
   if len(models) > 1:
     near, far, distance = _near_and_far(models[1]["trained"]["of_last"][0])
@@ -156,18 +156,19 @@ def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> Map:
   spans = list(zip(edges[:-1], edges[1:], strict=True))
   means = np.stack([norms[:, low:high].mean(1) for low, high in spans], axis=-1)
   positive = means[means > 0]
-  low, high = (np.log(positive.min()), np.log(positive.max())) if len(positive) else (0.0, 1.0)
+  logs = np.log(positive) if len(positive) else np.zeros(1)
+  span = max(logs.max() - logs.min(), 1e-9)
   rows = []
   for layer, values in zip(layers, means, strict=True):
     cells = []
     for value in values:
-      share = (np.log(value) - low) / max(high - low, 1e-9) if value > 0 else 0.0
+      share = (np.log(value) - logs.min()) / span if value > 0 else 0.0
       cells.append((short(float(value)), round(90 * share), "right"))
     rows.append((layer, cells))
   columns = ["layer", *(f"{low}–{high - 1}" for low, high in spans)]
   caption = (
-    f"{title}: length of the gradient of a row's mean loss with respect to the hidden state of each "
-    "layer and position; shaded by its logarithm."
+    f"{title}: length of the gradient of a row's mean loss with respect to the hidden state of "
+    "each layer and position; shaded by its logarithm."
   )
   return Map(title, caption, columns, rows)
 
@@ -335,8 +336,8 @@ def _about_scaling(part: dict[str, Any]) -> str:
   floor, of_size, of_data = part["next"]["parts"]
   lacks = "more parameters" if of_size > of_data else "more tokens"
   about = (
-    f"Of the next size's {sum((floor, of_size, of_data)):.3f} nats the law lays {of_size:.3f} on too "
-    f"few parameters, {of_data:.3f} on too few tokens, and {floor:.3f} on the text itself; {lacks} "
+    f"Of the next size's {sum((floor, of_size, of_data)):.3f} nats the law lays {of_size:.3f} "
+    f"on too few parameters, {of_data:.3f} on too few tokens, and {floor:.3f} on the text itself; {lacks} "
     "would help most. So few runs determine the floor badly."
   )
   epochs = part["next"]["tokens"] / part["text_tokens"]
@@ -385,7 +386,9 @@ def _rates_view(part: dict[str, Any]) -> dict[str, Any]:
   medians = Line("median over seeds", rates, [entry["median_loss"] for entry in entries], 0, "dots")
   level = Level(f"unigram entropy {part['unigram_entropy']:.2f}", part["unigram_entropy"])
   return {
-    "about": f"{part['parameters']:,} parameters, width {part['width']}, {part['steps']:,} updates.",
+    "about": (
+      f"{part['parameters']:,} parameters, width {part['width']}, {part['steps']:,} updates."
+    ),
     "map": Map(
       "Held-out loss by peak learning rate and seed",
       "Stuck: not 0.1 nats below the unigram entropy, so nothing was learned but word frequencies; "
@@ -430,7 +433,7 @@ def _like_the_text(models: Sequence[dict[str, Any]]) -> Answer:
   nearest = min(written, key=lambda entry: abs(entry["distinct_2"] - text["distinct_2"]))
   coldest = min(written, key=lambda entry: entry["temperature"])
   about = (
-    f"There its word pairs are as varied as those of the held-out text ({nearest['distinct_2']:.1%} "
+    f"There its word pairs are as varied as the held-out text's ({nearest['distinct_2']:.1%} "
     f"and {text['distinct_2']:.1%} are distinct). At {coldest['temperature']:g} it has written "
     f"{coldest['repeated_4']:.1%} of its 4-grams before in the same text; people "
     f"{text['repeated_4']:.1%}. {model['tokens_per_second']:,.0f} tokens/s ({model['name']})."

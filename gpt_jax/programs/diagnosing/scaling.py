@@ -55,8 +55,8 @@ def _run(trunk: Any, width: int, steps: int, texts: Texts, workdir: str) -> dict
   result = measured(workdir, name, settings, lambda: make_short_run(config, texts)(0))
   loss = "none" if result["loss"] is None else f"{result['loss']:.4f}"
   log(
-    f"width {width}, {result['parameters']:,} parameters, {result['tokens']:,} tokens: held-out loss "
-    f"{loss}, {result['seconds']:.0f} s"
+    f"width {width}, {result['parameters']:,} parameters, {result['tokens']:,} tokens: held-out "
+    f"loss {loss}, {result['seconds']:.0f} s"
   )
   return result
 

@@ -1,5 +1,6 @@
 """The numbers of launch/diagnose.py as tables, one for each part."""
 
+from collections.abc import Callable
 from typing import Any
 
 Table = list[list[Any]]
@@ -7,7 +8,7 @@ Table = list[list[Any]]
 
 def tables(result: dict[str, Any]) -> dict[str, Table]:
   """Rows of each part that was measured, the first of them names."""
-  makers = {
+  makers: dict[str, Callable[[Any], Table]] = {
     "gradients": _gradients,
     "scaling": _scaling,
     "rates": _rates,

@@ -20,8 +20,8 @@ def check_workdir(workdir: str) -> None:
   names = listing(workdir)
   if names and not {RESULT, _PARTS} & set(names):
     raise InputError(
-      f"--workdir={workdir} holds {min(names)!r} but no {RESULT}: not a folder of this program; use "
-      "another"
+      f"--workdir={workdir} holds {min(names)!r} but no {RESULT}: not a folder of this program; "
+      "use another"
     )
   try:
     os.makedirs(os.path.join(workdir, _PARTS), exist_ok=True)
