@@ -163,8 +163,13 @@ class _Axis:
       lowest, highest = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
       every = max(1, -(-(highest - lowest + 1) // count))
       powers = [10.0**power for power in range(lowest, highest + 1, every)]
-      if len(powers) > 1:
+      if len(powers) > 2:
         return powers
+      around = range(lowest - 1, highest + 1)
+      ticks = [factor * 10.0**power for power in around for factor in (1, 2, 5)]
+      inside = [tick for tick in ticks if self.low <= tick <= self.high * (1 + 1e-9)]
+      if len(inside) > 1:
+        return inside
     step = _round_step((self.high - self.low) / count)
     first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]

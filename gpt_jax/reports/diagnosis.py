@@ -96,20 +96,20 @@ def _vanishes(models: Sequence[dict[str, Any]]) -> Answer:
   model = models[0]
   near, far, distance = _near_and_far(model["trained"]["of_last"][0])
   text = (
-    f"The embedding {distance} tokens back has {far / near:.1%} of the gradient that the one "
-    f"before the prediction has ({model['name']}, a mean over {model['rows']} rows)."
+    f"Of the gradient at the last token but one, at the embedding of {model['name']}; a mean over "
+    f"{model['rows']} rows."
   )
-  if len(models) > 1:
-    near, far, distance = _near_and_far(models[1]["trained"]["of_last"][0])
-    text += f" {models[1]['name']}: {far / near:.1%}."
   decay = model["trained"]["decay"][0]
-  power = decay and decay["power_fit"] > decay["exponential_fit"]
-  return Answer(
-    "Does the gradient vanish with distance?",
-    "as a power of it" if power else "exponentially",
-    text,
-    "plain",
-  )
+  if decay:
+    text += (
+      f" A power of the distance explains {decay['power_fit']:.0%} of its fall, exponential decay "
+      f"{decay['exponential_fit']:.0%}."
+    )
+  for other in models[1:]:
+    near_other, far_other, _ = _near_and_far(other["trained"]["of_last"][0])
+    text += f" {other['name']}: {far_other / near_other:.1%} left."
+  question = "Does the gradient vanish with distance?"
+  return Answer(question, f"{far / near:.1%} left after {distance} tokens", text, "plain")
 
 
 def _near_and_far(norms: Sequence[float]) -> tuple[float, float, int]:
@@ -249,7 +249,7 @@ def _next_size(part: dict[str, Any]) -> Answer:
   naive = size["best_fitted"] - size["loss"]
   text = (
     f"Trained afterwards it has {size['loss']:.3f}: the law is off by {abs(error):.3f} nats "
-    f"({abs(error) / size['loss']:.1%}), assuming that nothing more is gained by {abs(naive):.3f}. "
+    f"({abs(error) / size['loss']:.1%}), the best of the fitted runs by {abs(naive):.3f}. "
     f"Without any one of the runs the law says {low_high[0]:.3f} to {low_high[1]:.3f}."
   )
   return Answer(question, predicted, text, "good" if abs(error) < abs(naive) else "bad")
@@ -336,9 +336,9 @@ def _about_scaling(part: dict[str, Any]) -> str:
   floor, of_size, of_data = part["next"]["parts"]
   lacks = "more parameters" if of_size > of_data else "more tokens"
   about = (
-    f"Of the next size's {sum((floor, of_size, of_data)):.3f} nats the law lays {of_size:.3f} "
-    f"on too few parameters, {of_data:.3f} on too few tokens, and {floor:.3f} on the text itself; {lacks} "
-    "would help most. So few runs determine the floor badly."
+    f"Of the next size's {sum((floor, of_size, of_data)):.3f} nats the law lays {of_size:.3f} on "
+    f"too few parameters, {of_data:.3f} on too few tokens, and {floor:.3f} on the text itself; "
+    f"{lacks} would help most. So few runs determine the floor badly."
   )
   epochs = part["next"]["tokens"] / part["text_tokens"]
   if epochs > 1:
@@ -435,7 +435,7 @@ def _like_the_text(models: Sequence[dict[str, Any]]) -> Answer:
   about = (
     f"There its word pairs are as varied as the held-out text's ({nearest['distinct_2']:.1%} "
     f"and {text['distinct_2']:.1%} are distinct). At {coldest['temperature']:g} it has written "
-    f"{coldest['repeated_4']:.1%} of its 4-grams before in the same text; people "
+    f"{coldest['repeated_4']:.1%} of its 4-grams before in the same text; held-out text "
     f"{text['repeated_4']:.1%}. {model['tokens_per_second']:,.0f} tokens/s ({model['name']})."
   )
   question = "Which temperature is as varied as the text?"
