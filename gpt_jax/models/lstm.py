@@ -144,8 +144,9 @@ class LSTM(nn.Module):
     gates = constrain(self.read(x), "data", None, None, "model")
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
     added = self._added_to_states(inputs.shape, state)
-    first = (positions == 0).T
-    state, outputs = recur(self.recur(), gates.swapaxes(0, 1), first, valid.T, state, added)
+    state, outputs = recur(
+      self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state, added
+    )
     return self.out(outputs.swapaxes(0, 1)), state
 
   def _added_to_states(self, shape: tuple[int, int], state: State) -> State | None:

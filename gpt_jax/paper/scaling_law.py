@@ -46,17 +46,11 @@ class Law(NamedTuple):
     return sum(self.parts(parameters, tokens))
 
 
-def fit_law(
-  parameters: Sequence[float],
-  tokens: Sequence[float],
-  losses: Sequence[float],
-  near: Law | None = None,
-) -> Law:
+def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None) -> Law:
   """The law of some runs.
 
   Args:
-    parameters, tokens: N and D of each run.
-    losses: in nats, of text that no run has read.
+    runs: N, D, and the loss in nats, of text that no run has read.
     near: the law of almost the same runs, to start from; None: start from many points of a grid.
 
   Raises:
@@ -64,7 +58,7 @@ def fit_law(
   """
   from scipy.optimize import least_squares
 
-  n, d, log_loss = (np.log(np.asarray(x, np.float64)) for x in (parameters, tokens, losses))
+  n, d, log_loss = np.log(np.array(runs, np.float64)).T
   sizes, lengths = len(set(n)), len(set(d))
   if len(n) < _LEAST_RUNS or sizes < _LEAST_SIZES or lengths < _LEAST_LENGTHS:
     raise InputError(
@@ -125,22 +119,17 @@ def _grid(low: float, residuals) -> list[np.ndarray]:
 
 
 def prediction_range(
-  law: Law,
-  parameters: Sequence[float],
-  tokens: Sequence[float],
-  losses: Sequence[float],
-  at: tuple[float, float],
+  law: Law, runs: Sequence[tuple[float, float, float]], at: tuple[float, float]
 ) -> tuple[float, float]:
   """The lowest and the highest prediction at (N, D) of fits that each leave out one run.
 
   Args:
     law: the fit of all runs.
-    parameters, tokens, losses: see fit_law.
+    runs: see fit_law.
     at: N and D of the prediction.
   """
-  runs = list(zip(parameters, tokens, losses, strict=True))
   predictions = []
   for left_out in range(len(runs)):
-    kept = runs[:left_out] + runs[left_out + 1 :]
-    predictions.append(fit_law(*zip(*kept, strict=True), near=law)(*at))
+    kept = [run for number, run in enumerate(runs) if number != left_out]
+    predictions.append(fit_law(kept, near=law)(*at))
   return min(predictions), max(predictions)

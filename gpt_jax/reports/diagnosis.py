@@ -453,10 +453,9 @@ def _sampling_view(model: dict[str, Any]) -> dict[str, Any]:
   for color, (n, label) in enumerate(((1, "words"), (2, "pairs"), (3, "triples"))):
     distinct.append(line(f"distinct_{n}", label, color, 100))
     levels.append(Level(f"{label}, held-out text", 100 * text[f"distinct_{n}"], color))
-  x = {"x_name": "temperature"}
   figures = _figures(
     (
-      chart.draw("Distinct n-grams", "% of all", distinct, levels, **x),
+      chart.draw("Distinct n-grams", "% of all", distinct, levels, x_name="temperature"),
       "How varied the texts are together; dashed: how the held-out text goes on from the same "
       "prompts.",
     ),
@@ -466,7 +465,7 @@ def _sampling_view(model: dict[str, Any]) -> dict[str, Any]:
         "% of 4-grams",
         [line("repeated_4", "written before in the text", 0, 100)],
         [Level("held-out text", 100 * text["repeated_4"])],
-        **x,
+        x_name="temperature",
       ),
       "How much of a text was in it before: low temperatures go round in circles.",
     ),
@@ -476,7 +475,7 @@ def _sampling_view(model: dict[str, Any]) -> dict[str, Any]:
         "nats per token",
         [line("nats", "the model's own text")],
         [Level("held-out text", text["nats"])],
-        **x,
+        x_name="temperature",
       ),
       "How unlikely the model itself finds what it wrote; above the level it writes what it finds "
       "less likely than real text.",

@@ -24,10 +24,11 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> d
       runs.append(_run(trunk, width, steps, texts, workdir))
   result: dict[str, Any] = {"unigram_entropy": texts.train.unigram_entropy, "runs": runs}
   result |= {"text_tokens": texts.train.n_tokens, "bytes_per_token": _bytes_per_token(texts)}
-  columns = [[run[name] for run in runs] for name in ("parameters", "tokens", "loss")]
-  if None in columns[2]:
+  points = [(run["parameters"], run["tokens"], run["loss"]) for run in runs]
+  losses = [run["loss"] for run in runs]
+  if None in losses:
     return result  # a run without a loss: there is no law
-  law = fit_law(*columns)
+  law = fit_law(points)
   result["law"] = law._asdict()
   for run in runs:
     run["fitted"] = law(run["parameters"], run["tokens"])
@@ -36,14 +37,14 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> d
   parameters = config.trunk.parameter_count()
   tokens = budget.steps[-1] * config.data.batch_size * config.data.length
   predicted = law(parameters, tokens)
-  spread = prediction_range(law, *columns, at=(parameters, tokens))
+  spread = prediction_range(law, points, (parameters, tokens))
   log(f"next size: {parameters:,} parameters, {tokens:,} tokens: {predicted:.4f} predicted")
   measured_run = _run(trunk, budget.widths[-1], budget.steps[-1], texts, workdir)
   result["next"] = measured_run | {
     "predicted": predicted,
     "range": list(spread),
     "parts": list(law.parts(parameters, tokens)),
-    "best_fitted": min(columns[2]),
+    "best_fitted": min(losses),
   }
   return result
 
