@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError
 
 _HUBER = 1e-3  # residuals of log losses beyond this count linearly
 _STARTS = 8  # of the grid, that are optimized
-_MOST_EVALUATIONS = 200  # of each
+_MOST_EVALUATIONS, _MOST_EVALUATIONS_AT_END = 200, 3000
 _LEAST_RUNS, _LEAST_SIZES, _LEAST_LENGTHS = 6, 3, 2
 _STEEPEST = 4.0  # exponent
 
@@ -92,7 +92,11 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
   fits = [
     least_squares(residuals, start, jacobian, bounds, x_scale="jac", **robust) for start in starts
   ]
-  e, a, size_exponent, b, data_exponent = min(fits, key=lambda fit: fit.cost).x
+  best = min(fits, key=lambda fit: fit.cost).x
+  # Where noise leaves a valley, the best start ends on its slope.
+  robust["max_nfev"] = _MOST_EVALUATIONS_AT_END
+  best = least_squares(residuals, best, jacobian, bounds, x_scale="jac", **robust).x
+  e, a, size_exponent, b, data_exponent = best
   return Law(
     math.exp(e),
     math.exp(a + size_exponent * n_mean),

@@ -16,6 +16,7 @@ from gpt_jax.reports.page import environment
 
 _BINS = 8  # columns of a heat map
 _FAR = 64  # tokens
+_CLOSE = 0.05  # of the loss: an error of a prediction below it
 _SHOWN_TEMPERATURES = (0.0, 0.8, 1.5)
 _MEANINGS = (
   ("floor", "E", "nats that neither size nor data removes"),
@@ -107,7 +108,7 @@ def _vanishes(models: Sequence[dict[str, Any]]) -> Answer:
     )
   for other in models[1:]:
     near_other, far_other, _ = _near_and_far(other["trained"]["of_last"][0])
-    text += f" {other['name']}: {far_other / near_other:.1%} left."
+    text += f" {other['name']}: {short(100 * far_other / near_other)} % left."
   question = "Does the gradient vanish with distance?"
   return Answer(question, f"{far / near:.1%} left after {distance} tokens", text, "plain")
 
@@ -247,12 +248,13 @@ def _next_size(part: dict[str, Any]) -> Answer:
     return Answer(question, predicted, "The run diverged, so nothing compares with it.", "bad")
   error = size["predicted"] - size["loss"]
   naive = size["best_fitted"] - size["loss"]
+  close = abs(error) < min(abs(naive), _CLOSE * size["loss"])
   text = (
     f"Trained afterwards it has {size['loss']:.3f}: the law is off by {abs(error):.3f} nats "
     f"({abs(error) / size['loss']:.1%}), the best of the fitted runs by {abs(naive):.3f}. "
     f"Without any one of the runs the law says {low_high[0]:.3f} to {low_high[1]:.3f}."
   )
-  return Answer(question, predicted, text, "good" if abs(error) < abs(naive) else "bad")
+  return Answer(question, predicted, text, "good" if close else "bad")
 
 
 def _scaling_view(part: dict[str, Any]) -> dict[str, Any]:
@@ -361,8 +363,8 @@ def _safe_rates(part: dict[str, Any]) -> Answer:
     for name in ("stuck", "diverged")
   }
   text = (
-    f"Of {seeds * len(part['rates'])} runs of {part['steps']:,} updates {lost['stuck']} stayed at "
-    f"the unigram entropy, {lost['diverged']} diverged. The lowest median loss has "
+    f"Of {seeds * len(part['rates'])} runs of {part['steps']:,} updates {lost['stuck']} did not "
+    f"get below the unigram entropy, {lost['diverged']} diverged. The lowest median loss has "
     f"{best['rate']:g}."
   )
   return Answer("Which learning rates learn with every seed?", verdict, text, "plain")
