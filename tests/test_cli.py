@@ -445,6 +445,19 @@ CASES = [
   ),
   ("evaluate --checkpoint={pretrained} --data=prepared", "another vocabulary"),
   (
+    "diagnose --data=prepared --workdir=new",
+    "gradients and sampling look at a trained model: give --checkpoint=DIR",
+  ),
+  (
+    "diagnose --data=prepared --workdir=new --parts=rate",
+    "--parts=rate: no part 'rate'; did you mean rates",
+  ),
+  (
+    "diagnose --data=prepared --workdir=new --checkpoint={pretrained}",
+    "another vocabulary",
+  ),
+  ("diagnose --data=text.txt --workdir=new --parts=rates", "'text.txt' must be a folder made by"),
+  (
     "reproduce --checkpoint={pretrained} --data=labels --workdir=new",
     "nothing to reproduce: give --table",
   ),

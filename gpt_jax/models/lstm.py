@@ -140,14 +140,30 @@ class LSTM(nn.Module):
   def _run(self, inputs, positions, valid, state, table):
     with jax.named_scope("embedding"):
       x = self.perturb("embedded", lookup(table, inputs, self.config.dtype))
+      x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
     gates = constrain(self.read(x), "data", None, None, "model")
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
-    state, outputs = recur(self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state)
+    added = self._added_to_states(inputs.shape, state)
+    state, outputs = recur(
+      self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state, added
+    )
     return self.out(outputs.swapaxes(0, 1)), state
+
+  def _added_to_states(self, shape: tuple[int, int], state: State) -> State | None:
+    """What is added to the state at each position, [T, B, U]; None but for gradient_norms."""
+    wanted = self.is_mutable_collection("hidden") or self.has_variable("hidden", "1_output")
+    if not wanted or self.is_initializing():
+      return None
+    zeros = [jnp.zeros((*shape, x.shape[-1]), x.dtype) for x in state]
+    names = "1_output", "2_memory"
+    added = [self.perturb(name, x, "hidden") for name, x in zip(names, zeros, strict=True)]
+    return State(*(x.swapaxes(0, 1) for x in added))
 
 
 @jax.custom_vjp
-def recur(kernel, gates, first, valid, state: State) -> tuple[State, jax.Array]:
+def recur(
+  kernel, gates, first, valid, state: State, added: State | None = None
+) -> tuple[State, jax.Array]:
   """The last state and the outputs [T, B, U] of a layer.
 
   The gradient of the kernel is one product over all positions. Differentiating the loop would add
@@ -159,11 +175,12 @@ def recur(kernel, gates, first, valid, state: State) -> tuple[State, jax.Array]:
     first: bool [T, B], where a text begins: the state is cleared first.
     valid: bool [T, B]; elsewhere the state does not change.
     state: before the first position.
+    added: to the state at each position, [T, B, U]; None: nothing.
   """
-  return _loop(kernel, gates, first, valid, state)[:2]
+  return _loop(kernel, gates, first, valid, state, added)[:2]
 
 
-def _loop(kernel, gates, first, valid, state):
+def _loop(kernel, gates, first, valid, state, added):
   """Last state, outputs [T, B, U], and the previous output that each position's gates used."""
 
   units, kernel = kernel.shape[0], kernel.astype(gates.dtype)
@@ -174,7 +191,7 @@ def _loop(kernel, gates, first, valid, state):
     return jnp.einsum("bu,ugv->bgv", x, kernel)
 
   def cell(state, at):
-    gates, first, valid = at
+    gates, first, valid, added = at
     old = state
     state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
     before = state.output
@@ -183,30 +200,34 @@ def _loop(kernel, gates, first, valid, state):
     # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
     # token.
     memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
+    if added is not None:
+      memory = memory + added.memory
     output = (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
+    if added is not None:
+      output = output + added.output
     state = jax.tree.map(
       lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old
     )
     return state, (output, before)
 
-  state, (outputs, before) = jax.lax.scan(cell, state, (gates, first, valid))
+  state, (outputs, before) = jax.lax.scan(cell, state, (gates, first, valid, added))
   return state, outputs, before
 
 
-def _recur_forward(kernel, gates, first, valid, state):
-  def run(gates, state):
-    state, outputs, before = _loop(kernel, gates, first, valid, state)
+def _recur_forward(kernel, gates, first, valid, state, added):
+  def run(gates, state, added):
+    state, outputs, before = _loop(kernel, gates, first, valid, state, added)
     return (state, outputs), before
 
-  results, backward, before = jax.vjp(run, gates, state, has_aux=True)
+  results, backward, before = jax.vjp(run, gates, state, added, has_aux=True)
   return results, (backward, before)
 
 
 def _recur_backward(residuals, gradients):
   backward, before = residuals
-  d_gates, d_state = backward(gradients)
+  d_gates, d_state, d_added = backward(gradients)
   d_kernel = jnp.einsum("tbu,tbgv->ugv", before, d_gates, preferred_element_type=jnp.float32)
-  return d_kernel, d_gates, None, None, d_state
+  return d_kernel, d_gates, None, None, d_state, d_added
 
 
 recur.defvjp(_recur_forward, _recur_backward)

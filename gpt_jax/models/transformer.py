@@ -243,8 +243,10 @@ class Transformer(nn.Module):
     mask = AttentionMask(kind, rows.segments, rows.prefix)
     bias = self._bias(rows.positions, rows.positions)
     x, table = self._embed(rows.inputs, rows.positions, key, rows.types)
+    x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
     for i, block in enumerate(self._stack()):
       x = block(x, mask, bias, key and key.fold(i))
+      x = self.perturb(f"{i + 1}_block", x, "hidden")
     return States(self.last_norm(x), table, self.pooler() if self.config.pooler else None)
 
   def start(self, batch_size: int, length: int | None = None) -> Cache:

@@ -76,6 +76,8 @@ def draw(
   levels: Sequence[Level] = (),
   *,
   may_be_log: bool = False,
+  y_log: bool = False,
+  x_log: bool = False,
   x_name: str = "step",
   y_range: tuple[float, float] | None = None,
   x_range: tuple[float, float] | None = None,
@@ -84,6 +86,7 @@ def draw(
 
   Args:
     may_be_log: whether y is logarithmic if it spans a factor of 50, as after a divergence.
+    y_log, x_log: whether an axis, whose values are above 0 then, is logarithmic.
     x_name: of the horizontal axis.
     y_range, x_range: the ends of the axes; None: those of the points.
   """
@@ -93,10 +96,11 @@ def draw(
     return None
   every_point = np.concatenate([points for _, points in finite])
   all_y = [*every_point[:, 1], *(level.y for level in levels)]
-  log = may_be_log and min(all_y) > 0 and max(all_y) > 50 * min(all_y)
-  x_low, x_high = x_range or (min(0.0, every_point[:, 0].min()), every_point[:, 0].max())
+  log = y_log or (may_be_log and min(all_y) > 0 and max(all_y) > 50 * min(all_y))
+  first_x, last_x = every_point[:, 0].min(), every_point[:, 0].max()
+  x_low, x_high = x_range or (first_x if x_log else min(0.0, first_x), last_x)
   y_low, y_high = y_range or _padded(min(all_y), max(all_y), log)
-  x_axis, y_axis = _Axis(x_low, x_high), _Axis(y_low, y_high, log)
+  x_axis, y_axis = _Axis(x_low, x_high, x_log), _Axis(y_low, y_high, log)
 
   paths, legend = [], []
   for level in levels:
@@ -159,8 +163,13 @@ class _Axis:
       lowest, highest = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
       every = max(1, -(-(highest - lowest + 1) // count))
       powers = [10.0**power for power in range(lowest, highest + 1, every)]
-      if len(powers) > 1:
+      if len(powers) > 2:
         return powers
+      around = range(lowest - 1, highest + 1)
+      ticks = [factor * 10.0**power for power in around for factor in (1, 2, 5)]
+      inside = [tick for tick in ticks if self.low <= tick <= self.high * (1 + 1e-9)]
+      if len(inside) > 1:
+        return inside
     step = _round_step((self.high - self.low) / count)
     first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]

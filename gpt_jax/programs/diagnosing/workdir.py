@@ -1,0 +1,65 @@
+"""The workdir of launch/diagnose.py: whose it is, and what was measured before."""
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.errors import InputError
+from gpt_jax.files import read_json, refuse_url, verified, with_checksum, write_json
+from gpt_jax.training.reporter import log
+
+RESULT = "diagnosis.json"
+_PARTS = "measured"
+
+
+def check_workdir(workdir: str) -> None:
+  """Makes the folder. Raises InputError if it exists and is none of this program."""
+  refuse_url(workdir)
+  names = listing(workdir)
+  if names and not {RESULT, _PARTS} & set(names):
+    raise InputError(
+      f"--workdir={workdir} holds {min(names)!r} but no {RESULT}: not a folder of this program; "
+      "use another"
+    )
+  try:
+    os.makedirs(os.path.join(workdir, _PARTS), exist_ok=True)
+  except OSError as error:
+    raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
+
+
+def measured(
+  workdir: str, name: str, settings: dict[str, Any], measure: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+  """What was measured before with the same settings, or measures it now.
+
+  Args:
+    name: of the file in the workdir.
+    settings: JSON of all that the result depends on.
+    measure: returns JSON; numbers that are not finite become None.
+  """
+  path = os.path.join(workdir, _PARTS, f"{name}.json")
+  settings = _finite(settings)
+  try:
+    saved = verified(read_json(path))
+    if saved.get("settings") == settings:
+      return saved["result"]
+  except FileNotFoundError:
+    pass
+  except (OSError, ValueError, KeyError):
+    log(f"{path}: damaged; measured again")
+  result = _finite(measure())
+  write_json(path, with_checksum({"settings": settings, "result": result}))
+  return result
+
+
+def _finite(value: Any) -> Any:
+  """The value as JSON gives it back: lists for tuples, and no nan or infinity."""
+  if isinstance(value, dict):
+    return {name: _finite(entry) for name, entry in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_finite(entry) for entry in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
