@@ -73,6 +73,7 @@ from gpt_jax.training.profile import Span, parse_span, traced
 from gpt_jax.training.recipe import with_recipe
 from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.step import TrainState
+from gpt_jax.training.trackers import Trackers, parse_trackers
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer
 from gpt_jax.training.warm_start import RUNTIME_FIELDS
@@ -168,6 +169,7 @@ def run(
   folds: int = 1,
   tokenizer: str = "",
   profile: str = "",
+  tracker: str | Trackers = "auto",
 ) -> list[dict[str, Any]]:
   """Fine-tunes one model per seed or fold, and evaluates on the dev set as OpenAI's code does.
 
@@ -183,13 +185,16 @@ def run(
     folds: for a table, runs that each hold out another part of the training file as dev set.
     tokenizer: folder of a vocabulary; only if pretrained is "none".
     profile: START:STOP, the steps of each run of which a trace is written; "": none.
+    tracker: see parse_trackers.
 
   Returns:
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
   """
   check_type(config)
+  trackers = parse_trackers(tracker, workdir)
   if folds > 1:
-    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, tokenizer, profile)
+    options = tokenizer, profile, trackers
+    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *options)
 
   # 1. Checkpoint and vocabulary.
   start = load_start(config, pretrained, tokenizer)
@@ -224,7 +229,8 @@ def run(
     seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
     claim(folder, seeded, start.tokenizer, identity)
     with report_at_end(workdir):
-      results += [run_seed(seeded, task, data, start, trainer, measure, report, plan, folder, span)]
+      made = trainer, measure, report, plan
+      results += [run_seed(seeded, task, data, start, *made, folder, trackers, span)]
   if seeds > 1:
     write_summary(results, workdir)
   return results
@@ -268,6 +274,7 @@ def cross_validate(
   seeds: int,
   tokenizer: str,
   profile: str,
+  trackers: Trackers,
 ) -> list[dict[str, Any]]:
   """One run for each part of a table's training file that is held out; see run.
 
@@ -291,6 +298,7 @@ def cross_validate(
       folder,
       tokenizer=tokenizer,
       profile=profile,
+      tracker=trackers,
     )
     results.append({**result, "fold": fold})
   write_summary(results, workdir)
@@ -722,6 +730,7 @@ def run_seed(
   report: Callable[[Any, int, str], None],
   plan: Callable[[], tuple[Trainer, Forecast]],
   workdir: str,
+  trackers: Trackers,
   profile: Span | None = None,
 ) -> dict[str, Any]:
   """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
@@ -743,7 +752,8 @@ def run_seed(
     if first == 0:
       state = transfer_trunk(state, start, config.transfer_layers, trainer)
     flops = start.trunk.flops_per_token(batches.shape[1])
-    with Reporter(workdir, steps, first, None, flops, forecast) as reporter:
+    told = None, flops, forecast, trackers.with_config(config)
+    with Reporter(workdir, steps, first, *told) as reporter:
       tokens = batches.shape[0] * batches.shape[1]
       run_hooks = [
         hooks.measure_pace(reporter),

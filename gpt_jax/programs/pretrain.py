@@ -47,6 +47,7 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.profile import parse_span, traced
 from gpt_jax.training.reporter import Reporter, log
+from gpt_jax.training.trackers import parse_trackers
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.warm_start import WarmStart, load_warm_start
 
@@ -84,7 +85,13 @@ class PretrainConfig:
 
 
 def run(
-  config: PretrainConfig, data: str, workdir: str, *, pretrained: str = "", profile: str = ""
+  config: PretrainConfig,
+  data: str,
+  workdir: str,
+  *,
+  pretrained: str = "",
+  profile: str = "",
+  tracker: str = "auto",
 ) -> dict[str, float]:
   """Trains to the end, resuming from the newest checkpoint; returns the last evaluation.
 
@@ -94,11 +101,13 @@ def run(
     workdir: folder of the run.
     pretrained: checkpoint whose trunk and vocabulary the run starts from; "": random weights.
     profile: START:STOP, the steps of which a trace is written; "": none.
+    tracker: see parse_trackers.
 
   Raises:
     InputError: user errors, before training; later only if ten updates in a row are not finite.
   """
   check_type(config)
+  trackers = parse_trackers(tracker, workdir)
 
   # 1. Text and start, and the settings that follow from them.
   text, held_out, tokenizer = load_text(config, data)
@@ -140,7 +149,8 @@ def run(
     flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
     unigram_entropy = text.unigram_entropy if spec.predicts_tokens else None
-    with Reporter(workdir, total_steps, first, unigram_entropy, flops, forecast) as reporter:
+    told = unigram_entropy, flops, forecast, trackers.with_config(config)
+    with Reporter(workdir, total_steps, first, *told) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
       if spec.predicts_tokens:
