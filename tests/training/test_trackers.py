@@ -49,6 +49,7 @@ def tensorboard(root):
 
 @reader
 def mlflow(root):
+  os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
   from mlflow import MlflowClient
 
   client = MlflowClient((root / "mlflow").as_uri())
@@ -115,25 +116,6 @@ def records(data):
       part = b""
 
 
-@pytest.fixture
-def environment(monkeypatch):
-  """Trackers set variables; those of whoever runs the tests are left out."""
-  for name in list(os.environ):
-    if name.startswith(("WANDB_", "MLFLOW_", "TRACKIO_")):
-      monkeypatch.delenv(name)
-  for name in ("CACHE", "CONFIG", "DATA", "ARTIFACT"):
-    monkeypatch.setenv(f"WANDB_{name}_DIR", "")
-    monkeypatch.delenv(f"WANDB_{name}_DIR")
-  monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-  return monkeypatch
-
-
-def needs(name):
-  package = trackers.find_tracker(name).PACKAGE
-  if importlib.util.find_spec(package) is None:
-    pytest.skip(f"needs {package}, of the extra {name!r}")
-
-
 def report(workdir, chosen, start, steps, log=None):
   with Reporter(workdir, 100, start, stream=log or io.StringIO(), trackers=chosen) as reporter:
     for step in steps:
@@ -146,65 +128,70 @@ import json, sys
 from gpt_jax.config import load_config
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.trackers import parse_trackers
-name, root, work = sys.argv[1:4]
-chosen = parse_trackers(name, root).with_config(load_config("story"))
-for start, steps in json.loads(sys.argv[4]):
-  with Reporter(work, 100, start, trackers=chosen) as reporter:
+names, root = sys.argv[1:3]
+chosen = parse_trackers(names, root).with_config(load_config("story"))
+for folder, start, steps in json.loads(sys.argv[3]):
+  with Reporter(f"{root}/{folder}", 100, start, trackers=chosen) as reporter:
     for step in steps:
       reporter.progress(step, {"loss": 100 - step}, tokens=1)
       reporter.results(step, {"valid_loss": 200.0 + step})
 """
 
 
-def report_elsewhere(tmp_path, name, root, work, starts):
-  """As `report`, in a process with a home and a working directory of its own."""
-  for folder in ("home", "here"):
-    (tmp_path / folder).mkdir(exist_ok=True)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+  """A folder in whose "run" two seeds have logged, one of which was resumed; "home" is $HOME.
+
+  Each start is a process of its own. All trackers that are installed get the same.
+  """
+  folder = tmp_path_factory.mktemp("written")
+  for name in ("home", "here"):
+    (folder / name).mkdir()
+  installed = [name for name in trackers.names() if is_installed(name)]
   theirs = ("WANDB_", "MLFLOW_", "TRACKIO_", "XDG_", "HF_")
   variables = {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
-  done = subprocess.run(
-    [sys.executable, "-c", PROGRAM, name, str(root), str(work), json.dumps(starts)],
-    env={
-      **variables,
-      "HOME": str(tmp_path / "home"),
-      "TMPDIR": str(tmp_path / "here"),
-      "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-    },
-    cwd=tmp_path / "here",
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert done.returncode == 0, done.stderr
-  assert "warning" not in done.stderr and done.stdout == ""
-  return done
+  # The checkpoint that it is resumed from was at step 20.
+  for starts in ([("seed_1", 0, [10, 20, 30])], [("seed_1", 20, [30, 40]), ("seed_2", 0, [5])]):
+    done = subprocess.run(
+      [sys.executable, "-c", PROGRAM, ",".join(installed), folder / "run", json.dumps(starts)],
+      env={
+        **variables,
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "here"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+      },
+      cwd=folder / "here",
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr.lower(), done.stderr
+    assert all(line.startswith("* Run finished") for line in done.stdout.splitlines())
+  return folder
+
+
+def is_installed(name):
+  return importlib.util.find_spec(trackers.find_tracker(name).PACKAGE) is not None
 
 
 @pytest.mark.parametrize("name", sorted(trackers.names()))
-def test_a_resumed_run_is_one_run_with_every_step_once(tmp_path, name):
-  needs(name)
-  root = tmp_path / "run"
-  report_elsewhere(tmp_path, name, root, root, [(0, [10, 20, 30])])
-  report_elsewhere(tmp_path, name, root, root, [(20, [30, 40])])  # its checkpoint was at 20
-  ((metrics, settings),) = READERS[name](root).values()
+def test_a_resumed_run_is_one_run_with_every_step_once(written, name):
+  if not is_installed(name):
+    pytest.skip(f"needs the extra {name!r}: pip install -e .[{name}]")
+  runs = READERS[name](written / "run")
+  assert sorted(key.removeprefix("run").strip("/-") for key in runs) == ["seed_1", "seed_2"]
+  metrics, settings = next(run for key, run in runs.items() if key.endswith("seed_1"))
   assert metrics["loss"] == [(10, 90), (20, 80), (30, 70), (40, 60)]
   assert metrics["valid_loss"] == [(10, 210), (20, 220), (30, 230), (40, 240)]
   assert [step for step, _ in metrics["memory_bytes"]] == [10, 20, 30, 40]
   assert "optim.learning_rate" in settings and "trunk.width" in settings
-  written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
-  assert [path for path in written if path.parts[0] != "run"] == []
+  other, _ = next(run for key, run in runs.items() if key.endswith("seed_2"))
+  assert other["loss"] == [(5, 95)]
 
 
-@pytest.mark.parametrize("name", sorted(trackers.names()))
-def test_seeds_are_runs_of_one_store(tmp_path, name):
-  needs(name)
-  root = tmp_path / "run"
-  for seed in (1, 2):
-    report_elsewhere(tmp_path, name, root, root / f"seed_{seed}", [(0, [10 * seed])])
-  runs = READERS[name](root)
-  assert sorted(key.replace("run/", "").replace("run-", "") for key in runs) == ["seed_1", "seed_2"]
-  steps = sorted(metrics["loss"][0][0] for metrics, _ in runs.values())
-  assert steps == [10, 20]
+def test_trackers_write_into_the_folder_of_the_run_only(written):
+  paths = [path.relative_to(written) for path in written.rglob("*") if path.is_file()]
+  assert paths and [path for path in paths if path.parts[0] != "run"] == []
 
 
 class Recorder:
@@ -304,8 +291,8 @@ def test_a_tracker_learns_how_the_run_ended(tmp_path, use):
 def test_a_damaged_record_of_the_trackers_begins_anew(tmp_path, use):
   recorder, starts = Recorder(), []
   use(lambda run: starts.append(run) or recorder)
-  for damage in ("[1]", "{", '{"wandb": 3}', '{"wandb": {"given": [2]}}'):
-    (tmp_path / "trackers.json").write_text(damage)
+  for damage in ("[1]", "{", '{"given": [2]}', '{"given": {"loss": "a"}}'):
+    (tmp_path / "tracker_wandb.json").write_text(damage)
     report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, [10])
   assert [run.id for run in starts] == [""] * 4 and len(recorder.got) == 8
 
@@ -357,7 +344,7 @@ def test_tensorboard_does_not_import_torch(tmp_path):
   assert done.stdout.splitlines() == ["False True", "imported"]
 
 
-def test_a_finished_fine_tuning_and_its_settings(tmp_path, use):
+def test_a_config_is_told_as_numbers_and_text(tmp_path, use):
   """The fields of a config, flat; what is no number or text is told as text."""
   chosen = Trackers(("wandb",), "run").with_config(load_config("story"))
   assert chosen.settings["data.batch_size"] == load_config("story").data.batch_size

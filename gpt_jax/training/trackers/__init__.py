@@ -21,7 +21,7 @@ from gpt_jax.files import read_json, write_json
 from gpt_jax.training.trackers.background import Background, Tracker
 
 DEFAULT = "auto"  # TensorBoard events, if their package is installed
-_STATE = "trackers.json"  # of each tracker: the id of the run there, and what it was given
+_STATE = "tracker_{}.json"  # the id of the run there, and what it was given; one for each thread
 
 
 class Start(NamedTuple):
@@ -130,16 +130,16 @@ def metric_name(name: str) -> str:
 
 def _open(name: str, trackers: Trackers, workdir: str, step: int) -> Background:
   """One tracker of a run, which is off if it does not start."""
-  path = os.path.join(workdir, _STATE)
-  state = _read_state(path).get(name, {})
+  path = os.path.join(workdir, _STATE.format(name))
+  state = _read_state(path)
   title = os.path.basename(os.path.abspath(trackers.root))
   if (part := os.path.relpath(workdir, trackers.root)) != ".":
     title = f"{title}/{part}"
-  run = Start(title, state.get("id", ""), trackers.root, workdir, step, trackers.settings)
+  run = Start(title, str(state.get("id", "")), trackers.root, workdir, step, trackers.settings)
 
   def remember(tracker: Tracker, given: Mapping[str, int]) -> None:
     if tracker.id:  # others know by themselves what they have
-      write_json(path, _read_state(path) | {name: {"id": tracker.id, "given": dict(given)}})
+      write_json(path, {"id": tracker.id, "given": dict(given)})
 
   given = state.get("given", {})
   background = Background(name, given if isinstance(given, dict) else {}, remember)
@@ -152,7 +152,7 @@ def _open(name: str, trackers: Trackers, workdir: str, step: int) -> Background:
 def _read_state(path: str) -> dict[str, Any]:
   with contextlib.suppress(OSError, ValueError):
     state = read_json(path)
-    if isinstance(state, dict) and all(isinstance(entry, dict) for entry in state.values()):
+    if isinstance(state, dict):
       return state
   return {}
 

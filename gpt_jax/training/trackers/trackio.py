@@ -1,6 +1,7 @@
 """Trackio: a database in `trackio/` of the run's folder; TRACKIO_DIR names another place."""
 
 import contextlib
+import contextvars
 import io
 import os
 from collections.abc import Mapping
@@ -20,8 +21,12 @@ class Run:
     import trackio
 
     self.id = run.id or run.name.replace("/", "-")
+    # In a context of its own, so that it is not "the current run": a process may log several, and
+    # trackio would end that one again at exit.
+    begin = contextvars.copy_context().run
     with contextlib.redirect_stdout(io.StringIO()):  # how to look at it, at each start
-      self._run = trackio.init(
+      self._run = begin(
+        trackio.init,
         os.environ.get("TRACKIO_PROJECT", "gpt_jax"),
         name=self.id,
         config=dict(run.settings),
@@ -33,8 +38,7 @@ class Run:
     self._run.log(dict(values), step=step)
 
   def close(self, failed: bool) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-      self._run.finish()
+    self._run.finish()  # prints a line
 
 
 def start(run: Start) -> Run:
