@@ -193,8 +193,8 @@ def run(
   check_type(config)
   trackers = parse_trackers(tracker, workdir)
   if folds > 1:
-    options = tokenizer, profile, trackers
-    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *options)
+    more = tokenizer, profile, trackers
+    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *more)
 
   # 1. Checkpoint and vocabulary.
   start = load_start(config, pretrained, tokenizer)
@@ -228,12 +228,10 @@ def run(
   for seed, folder in folders.items():
     seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
     claim(folder, seeded, start.tokenizer, identity)
+    run_one = functools.partial(run_seed, seeded, task, data, start, trainer, measure, report)
     with report_at_end(workdir):
-      made = trainer, measure, report, plan
-      results += [run_seed(seeded, task, data, start, *made, folder, trackers, span)]
-  if seeds > 1:
-    write_summary(results, workdir)
-  return results
+      results.append(run_one(plan, folder, trackers, span))
+  return write_summary(results, workdir) if seeds > 1 else results
 
 
 def check_type(config: Any) -> None:
@@ -846,9 +844,10 @@ def read_result(path: str) -> dict[str, Any] | None:
     return None
 
 
-def write_summary(results: list[dict[str, Any]], workdir: str) -> None:
-  """Writes `summary.json` on process 0, and logs it."""
+def write_summary(results: list[dict[str, Any]], workdir: str) -> list[dict[str, Any]]:
+  """Writes `summary.json` on process 0, and logs it; returns the results."""
   over_seeds = summarize(results)
   if is_main_process():
     write_json(os.path.join(workdir, "summary.json"), over_seeds)
   log(format_summary(over_seeds))
+  return results

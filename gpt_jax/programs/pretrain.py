@@ -157,9 +157,7 @@ def run(
         run_hooks.insert(0, warn_when_stuck(config, text, total_steps))
       if spec.gives_text_probability and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
-        evaluating = hooks.every(config.train.evaluate_every)
-        due = hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
-        run_hooks.append(write_samples(workdir, first, reporter, write, due))
+        run_hooks.append(write_samples(workdir, first, reporter, write, samples_due(config)))
       with traced(run_hooks, span, reporter, workdir, first) as all_hooks:
         state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, all_hooks)
   return evaluation or measure(state.params)
@@ -348,6 +346,12 @@ def make_meta(
     "trained_special": list(dict.fromkeys(trained)),
     "sequence_format": config.objective.format,
   }
+
+
+def samples_due(config: PretrainConfig) -> Callable[[int], bool]:
+  """After evaluations, and after FIRST_SAMPLE updates times 1, 2, 4, …"""
+  evaluating = hooks.every(config.train.evaluate_every)
+  return hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
 
 
 def warn_when_stuck(config: PretrainConfig, text: TokenFile, total_steps: int) -> hooks.Hook:
