@@ -86,6 +86,9 @@ setup(
     **LIGHT,
     "all": sorted(sum(LIGHT.values(), [])),
     "onnx": ["jax2onnx>=0.13,<1", "onnx>=1.18", "onnxruntime>=1.20"],  # that format; to run it
+    "wandb": ["wandb>=0.31,<1"],  # --tracker=; older ones ignore resuming offline
+    "trackio": ["trackio>=0.43,<1"],
+    "mlflow": ["mlflow-skinny>=3.5,<4"],
     "lm-eval": ["lm-eval>=0.4.13,<0.5"],  # evaluation tasks; without torch
     "docs": ["mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"],  # launch/docs.sh
     "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # OpenAI's vocabularies
@@ -94,6 +97,8 @@ setup(
       "pytest-xdist>=3.6",
       "hypothesis>=6.100",  # inputs for tests/attack
       "setuptools>=77",  # builds the wheel of tests/test_installed.py
+      "tensorboard>=2.20,<3",  # reads the events of extra tensorboard
+      "mlflow-skinny>=3.5,<4",
       "httpx>=0.27",  # a client for launch/serve.py
       "ruff>=0.9",
       "mypy>=2.0",

@@ -122,6 +122,15 @@ def define_profile() -> flags.FlagHolder[str]:
   return flags.DEFINE_string("profile", "", help)
 
 
+def define_tracker(default: str) -> flags.FlagHolder[str]:
+  """Defines --tracker, where metrics go beside WORKDIR/metrics.jsonl."""
+  help = (
+    "where metrics go beside metrics.jsonl: tensorboard, wandb, trackio, mlflow, or several with "
+    "commas; empty: nowhere; auto: tensorboard, if it is installed"
+  )
+  return flags.DEFINE_string("tracker", default, help)
+
+
 def define_distributed() -> None:
   """Defines the flags of a multi-process run; run() joins the processes."""
   help = "join the other processes of the run, found by the cluster or the next three flags"

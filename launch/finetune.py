@@ -8,6 +8,7 @@ from absl import flags
 
 import command_line
 
+DEFAULTS = command_line.defaults("finetune")
 CONFIG = command_line.define_config(takes="FinetuneConfig")
 DATA = flags.DEFINE_string(
   "data",
@@ -36,6 +37,7 @@ FOLDS = flags.DEFINE_integer(
 )
 WORKDIR = command_line.define_workdir()
 PROFILE = command_line.define_profile()
+TRACKER = command_line.define_tracker(DEFAULTS["tracker"])
 command_line.define_distributed()
 
 
@@ -51,6 +53,7 @@ def main():
     folds=FOLDS.value,
     tokenizer=TOKENIZER.value,
     profile=PROFILE.value,
+    tracker=TRACKER.value,
   )
   folder, others = WORKDIR.value, ""
   if SEEDS.value > 1:

@@ -19,6 +19,7 @@ CHECKPOINT = flags.DEFINE_string(
 )
 WORKDIR = command_line.define_workdir()
 PROFILE = command_line.define_profile()
+TRACKER = command_line.define_tracker(DEFAULTS["tracker"])
 command_line.define_distributed()
 
 
@@ -26,7 +27,14 @@ def main():
   from gpt_jax.programs import pretrain
 
   config, data, workdir = CONFIG.value, DATA.value, WORKDIR.value
-  pretrain.run(config, data, workdir, pretrained=CHECKPOINT.value, profile=PROFILE.value)
+  pretrain.run(
+    config,
+    data,
+    workdir,
+    pretrained=CHECKPOINT.value,
+    profile=PROFILE.value,
+    tracker=TRACKER.value,
+  )
   commands = [("evaluate", {"checkpoint": workdir, "data": data})]
   finetuning = {"config": "configs/finetune.py:TASK", "data": "DIR", "checkpoint": workdir}
   if config.objective.attention == "causal":

@@ -48,6 +48,17 @@ def peak(devices: Sequence[jax.Device]) -> float:
   return float(max(_stats(device).get("peak_bytes_in_use", 0) for device in devices))
 
 
+def figures(devices: Sequence[jax.Device]) -> dict[str, float]:
+  """The memory in use and its peak by their names in a log, in bytes; what is unknown is not there.
+
+  Devices with memory of their own have the host's beside it.
+  """
+  values = {"memory_bytes": in_use(devices), "peak_memory_bytes": peak(devices)}
+  if devices[0].platform != "cpu":
+    values["host_memory_bytes"] = _process("VmRSS")
+  return {name: value for name, value in values.items() if value}
+
+
 def limit(devices: Sequence[jax.Device]) -> float:
   """The largest in_use that is possible now; 0: unknown."""
   if devices[0].platform == "cpu":

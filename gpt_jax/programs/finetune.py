@@ -73,6 +73,7 @@ from gpt_jax.training.profile import Span, parse_span, traced
 from gpt_jax.training.recipe import with_recipe
 from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.step import TrainState
+from gpt_jax.training.trackers import Trackers, parse_trackers
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer
 from gpt_jax.training.warm_start import RUNTIME_FIELDS
@@ -168,6 +169,7 @@ def run(
   folds: int = 1,
   tokenizer: str = "",
   profile: str = "",
+  tracker: str | Trackers = "auto",
 ) -> list[dict[str, Any]]:
   """Fine-tunes one model per seed or fold, and evaluates on the dev set as OpenAI's code does.
 
@@ -183,25 +185,22 @@ def run(
     folds: for a table, runs that each hold out another part of the training file as dev set.
     tokenizer: folder of a vocabulary; only if pretrained is "none".
     profile: START:STOP, the steps of each run of which a trace is written; "": none.
+    tracker: see parse_trackers.
 
   Returns:
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
   """
   check_type(config)
+  trackers = parse_trackers(tracker, workdir)
   if folds > 1:
-    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, tokenizer, profile)
+    more = tokenizer, profile, trackers
+    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *more)
 
   # 1. Checkpoint and vocabulary.
   start = load_start(config, pretrained, tokenizer)
 
   # 2. Task and examples.
-  task_config = complete_task(config.task, data_dir)
-  config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
-  task = build_task(task_config, data_dir, start)
-  check_options(config, task)
-  data = load_examples(config, task, data_dir, start)
-  check_metrics(task)
-  config = complete(config, task, data["train"])
+  config, task, data = load_task(config, data_dir, start)
   span = parse_span(profile, total_steps(config, data["train"]))
 
   # 3. Model and trainer, compiled once for all seeds, with the same microbatches.
@@ -223,11 +222,10 @@ def run(
   for seed, folder in folders.items():
     seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
     claim(folder, seeded, start.tokenizer, identity)
+    run_one = functools.partial(run_seed, seeded, task, data, start, trainer, measure, report)
     with report_at_end(workdir):
-      results += [run_seed(seeded, task, data, start, trainer, measure, report, plan, folder, span)]
-  if seeds > 1:
-    write_summary(results, workdir)
-  return results
+      results.append(run_one(plan, folder, trackers, span))
+  return write_summary(results, workdir) if seeds > 1 else results
 
 
 def check_type(config: Any) -> None:
@@ -243,6 +241,23 @@ def seed_folders(workdir: str, first: int, seeds: int) -> dict[int, str]:
   if seeds == 1:
     return {first: workdir}
   return {seed: os.path.join(workdir, f"seed_{seed}") for seed in range(first, first + seeds)}
+
+
+def load_task(
+  config: FinetuneConfig, data_dir: str, start: "Start"
+) -> tuple[FinetuneConfig, Any, dict[str, Encoded]]:
+  """The task, its examples by split, and the config with all that follows from both.
+
+  Raises:
+    InputError: files, rows or options that do not suit.
+  """
+  task_config = complete_task(config.task, data_dir)
+  config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
+  task = build_task(task_config, data_dir, start)
+  check_options(config, task)
+  data = load_examples(config, task, data_dir, start)
+  check_metrics(task)
+  return complete(config, task, data["train"]), task, data
 
 
 def complete_task(task: Any, data_dir: str) -> Any:
@@ -268,6 +283,7 @@ def cross_validate(
   seeds: int,
   tokenizer: str,
   profile: str,
+  trackers: Trackers,
 ) -> list[dict[str, Any]]:
   """One run for each part of a table's training file that is held out; see run.
 
@@ -291,6 +307,7 @@ def cross_validate(
       folder,
       tokenizer=tokenizer,
       profile=profile,
+      tracker=trackers,
     )
     results.append({**result, "fold": fold})
   write_summary(results, workdir)
@@ -728,6 +745,7 @@ def run_seed(
   report: Callable[[Any, int, str], None],
   plan: Callable[[], tuple[Trainer, Forecast]],
   workdir: str,
+  trackers: Trackers,
   profile: Span | None = None,
 ) -> dict[str, Any]:
   """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
@@ -749,7 +767,8 @@ def run_seed(
     if first == 0:
       state = transfer_trunk(state, start, config.transfer_layers, trainer)
     flops = flops_per_token(config, start.trunk, batches.shape[1])
-    with Reporter(workdir, steps, first, None, flops, forecast) as reporter:
+    told = None, flops, forecast, trackers.with_config(config)
+    with Reporter(workdir, steps, first, *told) as reporter:
       tokens = batches.shape[0] * batches.shape[1]
       run_hooks = [
         hooks.measure_pace(reporter),
@@ -842,9 +861,10 @@ def read_result(path: str) -> dict[str, Any] | None:
     return None
 
 
-def write_summary(results: list[dict[str, Any]], workdir: str) -> None:
-  """Writes `summary.json` on process 0, and logs it."""
+def write_summary(results: list[dict[str, Any]], workdir: str) -> list[dict[str, Any]]:
+  """Writes `summary.json` on process 0, and logs it; returns the results."""
   over_seeds = summarize(results)
   if is_main_process():
     write_json(os.path.join(workdir, "summary.json"), over_seeds)
   log(format_summary(over_seeds))
+  return results

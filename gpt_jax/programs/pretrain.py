@@ -47,6 +47,8 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.profile import parse_span, traced
 from gpt_jax.training.reporter import Reporter, log
+from gpt_jax.training.step import TrainState
+from gpt_jax.training.trackers import Trackers, parse_trackers
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.warm_start import WarmStart, load_warm_start
 
@@ -84,7 +86,13 @@ class PretrainConfig:
 
 
 def run(
-  config: PretrainConfig, data: str, workdir: str, *, pretrained: str = "", profile: str = ""
+  config: PretrainConfig,
+  data: str,
+  workdir: str,
+  *,
+  pretrained: str = "",
+  profile: str = "",
+  tracker: str = "auto",
 ) -> dict[str, float]:
   """Trains to the end, resuming from the newest checkpoint; returns the last evaluation.
 
@@ -94,18 +102,17 @@ def run(
     workdir: folder of the run.
     pretrained: checkpoint whose trunk and vocabulary the run starts from; "": random weights.
     profile: START:STOP, the steps of which a trace is written; "": none.
+    tracker: see parse_trackers.
 
   Raises:
     InputError: user errors, before training; later only if ten updates in a row are not finite.
   """
   check_type(config)
+  trackers = parse_trackers(tracker, workdir)
 
   # 1. Text and start, and the settings that follow from them.
   text, held_out, tokenizer = load_text(config, data)
-  start = load_start(config, pretrained, tokenizer)
-  tokenizer = start.tokenizer if start else tokenizer
-  trunk = start.trunk if start else with_vocabulary(config.trunk, tokenizer)
-  config = dataclasses.replace(config, trunk=trunk)
+  config, tokenizer, start = with_start(config, tokenizer, pretrained)
   windows = make_windows(config.objective, text, config.data, config.train.seed)
   total_steps = config.train.total_steps(windows.steps_per_epoch)
   span = parse_span(profile, total_steps)
@@ -132,26 +139,19 @@ def run(
         config = with_microbatches(config, trainer.microbatches)
         claim(workdir, config, tokenizer, identity, LENGTH_FIELDS)
     batch_at = make_batch_at(config, objective, windows, mesh)
-    state, first = trainer.restore_or_init(config.train.seed, checkpoints)
-    if start and not first:
-      state = start.apply(state, trainer)
+    state, first = first_state(trainer, config.train.seed, checkpoints, start)
     log(describe(config, tokenizer, text, total_steps, start, first))
     change_length(config, workdir, windows.steps_per_epoch, first)
-    flops = config.trunk.flops_per_token(config.data.length)
     after.enter_context(report_at_end(workdir))
-    unigram_entropy = text.unigram_entropy if spec.predicts_tokens else None
-    with Reporter(
-      workdir, total_steps, first, unigram_entropy, flops, forecast, token_metric=spec.token_metric
-    ) as reporter:
+    reporting = make_reporter(config, spec, text, workdir, (first, total_steps), forecast, trackers)
+    with reporting as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
       if spec.predicts_tokens:
         run_hooks.insert(0, warn_when_stuck(config, spec, text, total_steps))
       if spec.gives_text_probability and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
-        evaluating = hooks.every(config.train.evaluate_every)
-        due = hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
-        run_hooks.append(write_samples(workdir, first, reporter, write, due))
+        run_hooks.append(write_samples(workdir, first, reporter, write, samples_due(config)))
       with traced(run_hooks, span, reporter, workdir, first) as all_hooks:
         state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, all_hooks)
   return evaluation or measure(state.params)
@@ -202,6 +202,27 @@ def load_start(config: PretrainConfig, pretrained: str, tokenizer: Tokenizer) ->
     objective.format,
     getattr(objective, "keeps_format", False),
   )
+
+
+def with_start(
+  config: PretrainConfig, tokenizer: Tokenizer, pretrained: str
+) -> tuple[PretrainConfig, Tokenizer, WarmStart | None]:
+  """The checkpoint to start from, and the config and tokenizer with its sizes and vocabulary."""
+  start = load_start(config, pretrained, tokenizer)
+  if start:
+    return dataclasses.replace(config, trunk=start.trunk), start.tokenizer, start
+  trunk = with_vocabulary(config.trunk, tokenizer)
+  return dataclasses.replace(config, trunk=trunk), tokenizer, None
+
+
+def first_state(
+  trainer: Trainer, seed: int, checkpoints: Checkpoints, start: WarmStart | None
+) -> tuple[TrainState, int]:
+  """The newest checkpoint's state, or the start's, or random weights; and its step."""
+  state, step = trainer.restore_or_init(seed, checkpoints)
+  if start and not step:
+    state = start.apply(state, trainer)
+  return state, step
 
 
 def data_identity(
@@ -346,6 +367,34 @@ def make_meta(
     "trained_special": list(dict.fromkeys(trained)),
     "sequence_format": start.format if start else config.objective.format,
   }
+
+
+def make_reporter(
+  config: PretrainConfig,
+  spec: ModelConfig,
+  text: TokenFile,
+  workdir: str,
+  steps: tuple[int, int],
+  forecast: Forecast,
+  trackers: Trackers,
+) -> Reporter:
+  """The run's Reporter, from the first of `steps` to the last."""
+  return Reporter(
+    workdir,
+    steps[1],
+    steps[0],
+    text.unigram_entropy if spec.predicts_tokens else None,
+    config.trunk.flops_per_token(config.data.length),
+    forecast,
+    trackers.with_config(config),
+    token_metric=spec.token_metric,
+  )
+
+
+def samples_due(config: PretrainConfig) -> Callable[[int], bool]:
+  """After evaluations, and after FIRST_SAMPLE updates times 1, 2, 4, …"""
+  evaluating = hooks.every(config.train.evaluate_every)
+  return hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
 
 
 def warn_when_stuck(

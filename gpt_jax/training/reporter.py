@@ -1,4 +1,4 @@
-"""Run logging: metrics.jsonl, console progress, and TensorBoard if tensorboardX is installed."""
+"""Run logging: metrics.jsonl, console progress, and the run's trackers."""
 
 import contextlib
 import json
@@ -24,8 +24,9 @@ from gpt_jax.training.forecast import (
   format_outcome,
 )
 from gpt_jax.training.history import METRICS, cut_back, write_end, write_forecast, write_plan
+from gpt_jax.training.trackers import Trackers
 
-_NOTHING_KNOWN = Forecast()
+_NOTHING_KNOWN, _NO_TRACKERS = Forecast(), Trackers()
 
 _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
 
@@ -40,7 +41,7 @@ class Reporter:
   """Logs a run on process 0; on other processes every method does nothing.
 
   Args:
-    workdir: gets `metrics.jsonl`, one JSON object per line, `plan.json` and `tensorboard/`.
+    workdir: gets `metrics.jsonl`, one JSON object per line, and `plan.json`.
     total_steps: length of the run.
     start_step: the step the run resumed from. Entries of later steps are removed, since they will
       be logged again; at 0 that is all of them.
@@ -50,6 +51,7 @@ class Reporter:
     flops_per_token: of a training step, for MFU; 0 if unknown.
     forecast: what the run is expected to take; printed at its start, and at its end with what it
       took.
+    trackers: get the same values.
     stream: for the progress, which is one line rewritten in place on a terminal, a line per report
       otherwise. Default: standard error, or a progress bar in a notebook with tqdm.
   """
@@ -62,6 +64,7 @@ class Reporter:
     unigram_entropy: float | None = None,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
+    trackers: Trackers = _NO_TRACKERS,
     stream: TextIO | None = None,
     token_metric: str = "loss",
   ):
@@ -81,11 +84,12 @@ class Reporter:
     cut_back(path, start_step)
     write_plan(workdir, total_steps, start_step, unigram_entropy, forecast, token_metric)
     self._file = open(path, "a", encoding="utf-8")
-    self._tensorboard = _tensorboard(workdir, start_step)
+    self._trackers = trackers.open(workdir, start_step)
     if stream is None:
       self._bar = _bar(total_steps, start_step)
     if line := format_forecast(forecast, self.steps_planned):
       self.say(line)
+    self._warn_of_trackers()
 
   @property
   def steps_planned(self) -> int:
@@ -133,8 +137,7 @@ class Reporter:
     utilization = mfu(rate, self._flops_per_token)
     if utilization is not None:
       speed["mfu"] = utilization
-    peak = memory.peak(jax.local_devices())
-    self._record(step, {**values, **speed, **({"peak_memory_bytes": peak} if peak else {})})
+    self._record(step, {**values, **speed, **memory.figures(jax.local_devices())})
     metrics = self._format_metrics(values, **speed)
     waited = values.get("input_wait", 0.0) / latest
     if waited >= _NOTABLE_WAIT:
@@ -166,17 +169,19 @@ class Reporter:
     finally:
       self._paused += time.monotonic() - began
 
-  def close(self) -> None:
+  def close(self, failed: bool = False) -> None:
+    """Closes the files; `failed`: the run has not come to its end."""
     if not self._writes:
       return
+    for tracker in self._trackers:
+      tracker.close(failed)
+    self._warn_of_trackers()
     if self._line_is_open:
       print(file=self._stream, flush=True)
       self._line_is_open = False
     if self._bar is not None:
       self._bar.close()
     self._file.close()
-    if self._tensorboard:
-      self._tensorboard.close()
 
   def __enter__(self):
     return self
@@ -186,7 +191,7 @@ class Reporter:
     planned = self._forecast.memory or self._forecast.step_time
     if planned and error is None and outcome.steps:
       self.say(format_outcome(self._forecast, outcome, self.steps_planned))
-    self.close()
+    self.close(failed=error is not None)
     if self._writes:
       with contextlib.suppress(OSError):  # as of a full disk; the report says less then
         write_end(self._workdir, error, outcome)
@@ -219,9 +224,14 @@ class Reporter:
     strict = {name: value if math.isfinite(value) else None for name, value in values.items()}
     entry = {"step": step, "time": round(time.time(), 3), **strict}
     print(json.dumps(entry, allow_nan=False), file=self._file, flush=True)
-    if self._tensorboard:
-      for name, value in values.items():
-        self._tensorboard.add_scalar(name, value, step)
+    for tracker in self._trackers:
+      tracker.log(step, values)
+    self._warn_of_trackers()
+
+  def _warn_of_trackers(self) -> None:
+    for tracker in self._trackers:
+      if line := tracker.warning():
+        self.say(line)
 
   def _show(self, line: str, stays: bool) -> None:
     if not self._writes:
@@ -236,30 +246,6 @@ class Reporter:
     end = "\n" if stays else ""
     print(f"{begin}{line}", end=end, file=self._stream, flush=True)
     self._line_is_open = not stays
-
-
-def _tensorboard(workdir: str, start_step: int):
-  try:
-    with _not_importing("torch"):  # takes seconds; only pictures of networks need it
-      from tensorboardX import SummaryWriter
-  except ImportError:  # optional: metrics.jsonl has the same numbers
-    return None
-  return SummaryWriter(
-    os.path.join(workdir, "tensorboard"), purge_step=start_step + 1 if start_step else 0
-  )
-
-
-@contextlib.contextmanager
-def _not_importing(package: str) -> Iterator[None]:
-  """Makes the imports of a package within the block fail, unless it is imported already."""
-  if package in sys.modules:
-    yield
-    return
-  sys.modules[package] = None  # type: ignore[assignment]  # what importlib documents for this
-  try:
-    yield
-  finally:
-    del sys.modules[package]
 
 
 def _bar(total_steps: int, start_step: int):

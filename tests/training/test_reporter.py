@@ -1,10 +1,7 @@
 """metrics.jsonl and the progress line, also after an interruption."""
 
-import builtins
 import io
 import json
-import os
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -165,7 +162,7 @@ def test_a_curve_has_every_measured_step(tmp_path):
     file.write('{"step": 4, "lo')  # killed
   assert curve(str(tmp_path), "loss") == ([0, 10, 20], [0, 10, 20])
   assert curve(str(tmp_path), "valid_loss") == ([30], [1.5])
-  names = "loss, peak_memory_bytes, tokens_per_second, valid_loss"
+  names = "loss, memory_bytes, peak_memory_bytes, tokens_per_second, valid_loss"
   with pytest.raises(InputError, match=f"has no 'accuracy'; it has {names}$"):
     curve(str(tmp_path), "accuracy")
   with pytest.raises(InputError, match="should be the folder of a run"):
@@ -190,40 +187,3 @@ def test_mfu_is_reported(tmp_path, clock, monkeypatch):
     reporter.progress(1, {}, tokens=100)
   assert "100 tokens/s  MFU 40%" in log.getvalue()
   assert entries(tmp_path)[0]["mfu"] == pytest.approx(0.4)
-
-
-def test_tensorboard_files(tmp_path):
-  pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-  write_run(tmp_path)
-  assert list((tmp_path / "tensorboard").glob("events*"))
-
-
-def test_without_tensorboard(tmp_path, monkeypatch):
-  real = builtins.__import__
-
-  def without(name, *args, **kwargs):
-    if name.startswith("tensorboardX"):
-      raise ImportError(name)
-    return real(name, *args, **kwargs)
-
-  monkeypatch.setattr(builtins, "__import__", without)
-  write_run(tmp_path)
-  assert not (tmp_path / "tensorboard").exists() and (tmp_path / "metrics.jsonl").exists()
-
-
-def test_tensorboard_does_not_import_torch(tmp_path):
-  """Which would take seconds at each start; in a process of its own, that has not imported it."""
-  pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-  (tmp_path / "torch.py").write_text("print('imported')")
-  program = (
-    "import sys; from gpt_jax.training.reporter import Reporter; Reporter(sys.argv[1], 9).close(); "
-    "print('torch' in sys.modules, 'tensorboardX' in sys.modules); import torch"
-  )
-  path = os.pathsep.join([str(tmp_path), *sys.path])
-  done = subprocess.run(
-    [sys.executable, "-c", program, str(tmp_path / "run")],
-    env={**os.environ, "PYTHONPATH": path},
-    capture_output=True,
-    text=True,
-  )
-  assert done.stdout.splitlines() == ["False True", "imported"]

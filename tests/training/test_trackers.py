@@ -1,0 +1,351 @@
+"""What the trackers write, read back by their own packages; resuming; trackers that fail."""
+
+import importlib.util
+import io
+import json
+import os
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from gpt_jax.config import load_config
+from gpt_jax.errors import InputError
+from gpt_jax.training import trackers
+from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.trackers import Trackers, background, parse_trackers
+
+ROOT = Path(__file__).parents[2]
+# How to read what each wrote: folder -> {name of a run: ({metric: [(step, value)]}, settings)}.
+READERS = {}
+
+
+def reader(function):
+  READERS[function.__name__] = function
+  return function
+
+
+@reader
+def tensorboard(root):
+  module = "tensorboard.backend.event_processing.event_accumulator"
+  accumulator = pytest.importorskip(module, reason="needs tensorboard").EventAccumulator
+  runs = {}
+  for folder in sorted(root.rglob("tensorboard")):
+    events = accumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    tags = events.Tags()
+    runs[folder.parent.relative_to(root).as_posix()] = (
+      {tag: [(at.step, at.value) for at in events.Scalars(tag)] for tag in tags["scalars"]},
+      events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode(),
+    )
+  return runs
+
+
+@reader
+def mlflow(root):
+  os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+  from mlflow import MlflowClient
+
+  client = MlflowClient((root / "mlflow").as_uri())
+  (experiment,) = [e for e in client.search_experiments() if e.name == "gpt_jax"]
+  runs = {}
+  for run in client.search_runs([experiment.experiment_id]):
+    assert run.info.run_name not in runs and run.info.status == "FINISHED"
+    histories = {
+      name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics
+    }
+    metrics = {name: [(at.step, at.value) for at in each] for name, each in histories.items()}
+    runs[run.info.run_name] = metrics, run.data.params
+  return runs
+
+
+@reader
+def trackio(root):
+  with sqlite3.connect(root / "trackio" / "gpt_jax.db") as database:
+    rows = database.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id").fetchall()
+    configs = dict(database.execute("SELECT run_name, config FROM configs").fetchall())
+  runs = {}
+  for name, step, text in rows:
+    metrics, _ = runs.setdefault(name, ({}, json.loads(configs[name])))
+    for metric, value in json.loads(text).items():
+      metrics.setdefault(metric, []).append((step, value))
+  return runs
+
+
+@reader
+def wandb(root):
+  from wandb.proto.wandb_internal_pb2 import Record
+
+  runs, names = {}, {}
+  for path in sorted(root.glob("wandb/offline-run-*/*.wandb")):
+    for data in records(path.read_bytes()):
+      record = Record.FromString(data)
+      if record.HasField("run"):
+        names[path] = record.run.display_name, record.run.run_id
+        runs.setdefault(names[path], ({}, {}))[1].update(
+          {update.key: json.loads(update.value_json) for update in record.run.config.update}
+        )
+      elif record.HasField("history"):
+        items = {(i.key or i.nested_key[0]): json.loads(i.value_json) for i in record.history.item}
+        for metric, value in items.items():
+          if not metric.startswith("_"):
+            points = runs[names[path]][0].setdefault(metric, [])
+            points.append((record.history.step.num, value))
+  assert len({name for name, _ in runs}) == len(runs)  # one id for each name
+  return {name: run for (name, _), run in runs.items()}
+
+
+def records(data):
+  """The records of a log in LevelDB's format, after wandb's header of 7 bytes."""
+  at, part = 7, b""
+  while at + 7 <= len(data):
+    if 32768 - at % 32768 < 7:
+      at += 32768 - at % 32768
+      continue
+    _, length, kind = struct.unpack_from("<IHB", data, at)
+    part += data[at + 7 : at + 7 + length]
+    at += 7 + length
+    if kind in (1, 4):
+      yield part
+      part = b""
+
+
+def report(workdir, chosen, start, steps, log=None):
+  with Reporter(workdir, 100, start, stream=log or io.StringIO(), trackers=chosen) as reporter:
+    for step in steps:
+      reporter.progress(step, {"loss": 100 - step}, tokens=1)
+      reporter.results(step, {"valid_loss": 200.0 + step})
+
+
+PROGRAM = """
+import json, sys
+from gpt_jax.config import load_config
+from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.trackers import parse_trackers
+names, root = sys.argv[1:3]
+chosen = parse_trackers(names, root).with_config(load_config("story"))
+for folder, start, steps in json.loads(sys.argv[3]):
+  with Reporter(f"{root}/{folder}", 100, start, trackers=chosen) as reporter:
+    for step in steps:
+      reporter.progress(step, {"loss": 100 - step}, tokens=1)
+      reporter.results(step, {"valid_loss": 200.0 + step})
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+  """A folder in whose "run" two seeds have logged, one of which was resumed; "home" is $HOME.
+
+  Each start is a process of its own. All trackers that are installed get the same.
+  """
+  folder = tmp_path_factory.mktemp("written")
+  for name in ("home", "here"):
+    (folder / name).mkdir()
+  installed = [name for name in trackers.names() if is_installed(name)]
+  theirs = ("WANDB_", "MLFLOW_", "TRACKIO_", "XDG_", "HF_")
+  variables = {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
+  # The checkpoint that it is resumed from was at step 20.
+  for starts in ([("seed_1", 0, [10, 20, 30])], [("seed_1", 20, [30, 40]), ("seed_2", 0, [5])]):
+    done = subprocess.run(
+      [sys.executable, "-c", PROGRAM, ",".join(installed), folder / "run", json.dumps(starts)],
+      env={
+        **variables,
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "here"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+      },
+      cwd=folder / "here",
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr.lower(), done.stderr
+    assert all(line.startswith("* Run finished") for line in done.stdout.splitlines())
+  return folder
+
+
+def is_installed(name):
+  return importlib.util.find_spec(trackers.find_tracker(name).PACKAGE) is not None
+
+
+@pytest.mark.parametrize("name", sorted(trackers.names()))
+def test_a_resumed_run_is_one_run_with_every_step_once(written, name):
+  if not is_installed(name):
+    pytest.skip(f"needs the extra {name!r}: pip install -e .[{name}]")
+  runs = READERS[name](written / "run")
+  assert sorted(key.removeprefix("run").strip("/-") for key in runs) == ["seed_1", "seed_2"]
+  metrics, settings = next(run for key, run in runs.items() if key.endswith("seed_1"))
+  assert metrics["loss"] == [(10, 90), (20, 80), (30, 70), (40, 60)]
+  assert metrics["valid_loss"] == [(10, 210), (20, 220), (30, 230), (40, 240)]
+  assert [step for step, _ in metrics["memory_bytes"]] == [10, 20, 30, 40]
+  assert "optim.learning_rate" in settings and "trunk.width" in settings
+  other, _ = next(run for key, run in runs.items() if key.endswith("seed_2"))
+  assert other["loss"] == [(5, 95)]
+
+
+def test_trackers_write_into_the_folder_of_the_run_only(written):
+  paths = [path.relative_to(written) for path in written.rglob("*") if path.is_file()]
+  assert paths and [path for path in paths if path.parts[0] != "run"] == []
+
+
+class Recorder:
+  """A tracker of the tests; `fails` is called before each report."""
+
+  id = "7"
+
+  def __init__(self, fails=lambda: None):
+    self.got, self.closed, self._fails = [], None, fails
+
+  def log(self, step, values):
+    self._fails()
+    self.got.append((step, values))
+
+  def close(self, failed):
+    self.closed = failed
+
+
+@pytest.fixture
+def use(monkeypatch):
+  """use(start): the function that makes the tracker of the run."""
+  return lambda start: monkeypatch.setattr(
+    trackers, "find_tracker", lambda name: SimpleNamespace(start=start)
+  )
+
+
+def raise_disk_full():
+  raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("when", ["start", "log"])
+def test_a_tracker_that_fails_is_turned_off_with_one_line(tmp_path, use, when):
+  recorder = Recorder(raise_disk_full)
+
+  def start(run):
+    if when == "start":
+      raise_disk_full()
+    return recorder
+
+  use(start)
+  log = io.StringIO()
+  report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, range(1, 20), log)
+  warnings = [line for line in log.getvalue().splitlines() if line.startswith("warning")]
+  assert len(warnings) == 1 and "--tracker=wandb: OSError" in warnings[0]
+  assert "No space left" in warnings[0] and recorder.got == []
+  assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 38
+
+
+def test_a_tracker_that_hangs_costs_the_run_nothing(tmp_path, use, monkeypatch):
+  monkeypatch.setattr(background, "_MOST_WAITING", 5)
+  monkeypatch.setattr(background, "_CLOSING", 0.1)
+  forever = threading.Event()
+  use(lambda run: Recorder(forever.wait))
+  log = io.StringIO()
+  report(tmp_path, Trackers(("mlflow",), str(tmp_path)), 0, range(1, 20), log)
+  assert "--tracker=mlflow: is 5 reports behind" in log.getvalue()
+  assert log.getvalue().count("warning") == 1
+  forever.set()
+
+
+def test_a_tracker_that_does_not_end_is_left(tmp_path, use, monkeypatch):
+  monkeypatch.setattr(background, "_CLOSING", 0.1)
+  forever = threading.Event()
+  use(lambda run: Recorder(forever.wait))
+  log = io.StringIO()
+  report(tmp_path, Trackers(("mlflow",), str(tmp_path)), 0, [1], log)
+  assert "--tracker=mlflow: did not end within" in log.getvalue()
+  forever.set()
+
+
+def test_a_run_that_is_killed_repeats_no_report(tmp_path, use):
+  """What was given is recorded before it is given."""
+  killed = Recorder(raise_disk_full)
+  use(lambda run: killed)
+  report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, [10])
+  starts, resumed = [], Recorder()
+  use(lambda run: starts.append(run) or resumed)
+  report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, [10, 20])
+  assert [run.id for run in starts] == ["7"]
+  given = [(step, name) for step, values in resumed.got for name in values if "loss" in name]
+  assert given == [(10, "valid_loss"), (20, "loss"), (20, "valid_loss")]
+
+
+def test_a_tracker_learns_how_the_run_ended(tmp_path, use):
+  for error in (None, KeyboardInterrupt):
+    recorder = Recorder()
+    use(lambda run, recorder=recorder: recorder)
+    try:
+      with Reporter(tmp_path, 9, trackers=Trackers(("wandb",), str(tmp_path))):
+        if error:
+          raise error
+    except KeyboardInterrupt:
+      pass
+    assert recorder.closed is (error is not None)
+
+
+def test_a_damaged_record_of_the_trackers_begins_anew(tmp_path, use):
+  recorder, starts = Recorder(), []
+  use(lambda run: starts.append(run) or recorder)
+  for damage in ("[1]", "{", '{"given": [2]}', '{"given": {"loss": "a"}}'):
+    (tmp_path / "tracker_wandb.json").write_text(damage)
+    report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, [10])
+  assert [run.id for run in starts] == [""] * 4 and len(recorder.got) == 8
+
+
+def test_other_processes_start_no_tracker(tmp_path, use, monkeypatch):
+  starts = []
+  use(starts.append)
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  report(tmp_path / "run", Trackers(("wandb",), str(tmp_path)), 0, [1])
+  assert starts == [] and not (tmp_path / "run").exists()
+
+
+def test_names_are_checked_at_the_door(monkeypatch):
+  with pytest.raises(InputError, match="--tracker=wandbb: .*mlflow.*; did you mean wandb"):
+    parse_trackers("tensorboard, wandbb", "run")
+  real = importlib.util.find_spec
+  monkeypatch.setattr(
+    importlib.util, "find_spec", lambda name: None if name == "wandb" else real(name)
+  )
+  with pytest.raises(InputError, match=r"needs wandb; install the extra wandb: .*\[wandb\]"):
+    parse_trackers("wandb", "run")
+  assert parse_trackers("", "run").names == ()
+
+
+def test_tensorboard_is_written_where_it_is_installed(tmp_path, monkeypatch):
+  pytest.importorskip("tensorboardX", reason="needs tensorboardX")
+  assert parse_trackers("auto", "run").names == ("tensorboard",)
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  assert parse_trackers("auto", "run").names == ()
+
+
+def test_tensorboard_does_not_import_torch(tmp_path):
+  """Which would take seconds at each start; in a process of its own, that has not imported it."""
+  pytest.importorskip("tensorboardX", reason="needs tensorboardX")
+  (tmp_path / "torch.py").write_text("print('imported')")
+  program = (
+    "import sys; from gpt_jax.training.reporter import Reporter; "
+    "from gpt_jax.training.trackers import parse_trackers as parse; run = sys.argv[1]; "
+    "Reporter(run, 9, trackers=parse('tensorboard', run)).close(); "
+    "print('torch' in sys.modules, 'tensorboardX' in sys.modules); import torch"
+  )
+  path = os.pathsep.join([str(tmp_path), *sys.path])
+  done = subprocess.run(
+    [sys.executable, "-c", program, str(tmp_path / "run")],
+    env={**os.environ, "PYTHONPATH": path},
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout.splitlines() == ["False True", "imported"]
+
+
+def test_a_config_is_told_as_numbers_and_text(tmp_path, use):
+  """The fields of a config, flat; what is no number or text is told as text."""
+  chosen = Trackers(("wandb",), "run").with_config(load_config("story"))
+  assert chosen.settings["data.batch_size"] == load_config("story").data.batch_size
+  assert all(isinstance(value, (int, float, str)) for value in chosen.settings.values())
