@@ -255,6 +255,7 @@ def load_task(
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = build_task(task_config, data_dir, start)
   check_options(config, task)
+  check_auxiliary_loss(config, task, start)
   data = load_examples(config, task, data_dir, start)
   check_metrics(task)
   return complete(config, task, data["train"]), task, data
@@ -480,6 +481,16 @@ def transform_of(start: Start) -> str:
   return "dense" if isinstance(start.format, RoBERTaFormat) else "none"
 
 
+def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:
+  """Raises InputError for an auxiliary loss of a checkpoint that is not causal."""
+  has_loss = config.lm_weight and not isinstance(task, TextTask) and not is_probe(config)
+  if has_loss and start.attention != "causal":
+    raise InputError(
+      f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
+      "language model on it would see the tokens it predicts; set lm_weight=0"
+    )
+
+
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
   """Raises InputError for options that the task's head does not have, and for unlabeled examples
   that nothing would learn from.
@@ -527,11 +538,6 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
   heads = make_heads([head_of(config, task, start)])
   if is_probe(config):  # the auxiliary loss has no parameters to train
     return ModelConfig(start.trunk, heads, start.attention)
-  if config.lm_weight and start.attention != "causal":
-    raise InputError(
-      f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
-      "language model on it would see the tokens it predicts; set lm_weight=0"
-    )
   if config.lm_weight:
     heads = (LanguageHead(config.lm_weight), *heads)
   return ModelConfig(start.trunk, heads, start.attention)
