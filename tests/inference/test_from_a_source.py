@@ -181,5 +181,3 @@ def test_a_text_has_no_probability(folder, tmp_path):
     model.log_probs("the cat")
   with pytest.raises(InputError, match=message):
     zero_shot.run(folder, str(tmp_path), ["sst2"])
-  with pytest.raises(InputError, match="reads a source and writes a target"):
-    model.embed("the cat")

@@ -130,7 +130,7 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, monkeypatch):
   run_seed = finetune.run_seed
 
   def counted(config, *arguments):
-    path = arguments[-2]
+    (path,) = (argument for argument in arguments if isinstance(argument, str))
     made.append((os.path.relpath(path, world.workdir), os.path.exists(f"{path}/result.json")))
     return run_seed(config, *arguments)
 

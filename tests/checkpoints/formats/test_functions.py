@@ -170,8 +170,8 @@ def test_a_bidirectional_classifier(kind, make_run, tiny_tokenizer, runner, tmp_
 def test_what_is_no_program(make_run, tiny_tokenizer, tmp_path):
   trunk = dataclasses.replace(ENCODER, vocab_size=tiny_tokenizer.vocab_size)
   masked = make_run(tmp_path / "masked", ModelConfig(trunk, (), "bidirectional"))
-  with pytest.raises(InputError, match="^--format=onnx: holds classifiers and causal .*fine-tune"):
-    export.run(masked, str(tmp_path / "out"), "onnx")
+  with pytest.raises(InputError, match="^--format=stablehlo: holds classifiers .*fine-tune"):
+    export.run(masked, str(tmp_path / "out"), "stablehlo")
   assert not (tmp_path / "out").exists()
 
 
