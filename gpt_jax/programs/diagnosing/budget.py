@@ -39,7 +39,7 @@ BUDGETS = {
     rates=(1e-4, 1e-3, 1e-2, 1e-1),
     seeds=2,
     rate_width=32,
-    rate_steps=120,
+    rate_steps=480,
   ),
   "small": Budget(
     widths=(32, 48, 64, 96, 128, 192),
@@ -47,7 +47,7 @@ BUDGETS = {
     rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
     seeds=4,
     rate_width=64,
-    rate_steps=300,
+    rate_steps=1000,
     texts=48,
     gradient_rows=64,
   ),
