@@ -3,11 +3,10 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, refuse_url
+from gpt_jax.files import atomic_file, check_path, exists, is_folder, is_url, open_regular
 
 
 @contextlib.contextmanager
@@ -22,13 +21,12 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
     InputError: before the block runs, if out does not end in .html, cannot be written, or is
       another file; after it, if writing failed.
   """
-  refuse_url(out)
-  if os.path.isdir(out):
+  check_path(out)
+  if is_folder(out):
     raise InputError(f"--out={out} is a folder; name the page to write")
   marker = f'<meta name="generator" content="gpt_jax {program}">'.encode()
   try:
-    is_page = os.path.isfile(out) and marker in Path(out).read_bytes()[:500]
-    if os.path.lexists(out) and not is_page:
+    if _is_taken(out) and not _begins_with(out, marker):
       raise InputError(
         f"--out={out} already exists and is not a page of this program; name another file"
       )
@@ -38,3 +36,16 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
       yield file
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
+
+
+def _is_taken(path: str) -> bool:
+  return exists(path) if is_url(path) else os.path.lexists(path)
+
+
+def _begins_with(path: str, marker: bytes) -> bool:
+  """Whether the first bytes of a file have the marker; False for what is no file."""
+  try:
+    with open_regular(path) as file:
+      return marker in file.read(500)
+  except (FileNotFoundError, ValueError):
+    return False

@@ -16,7 +16,7 @@ from gpt_jax.checkpoints.run_folder import listing, read_config
 from gpt_jax.checkpoints.store import best_evaluation
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
-from gpt_jax.files import open_regular, parse_json, read_bytes, read_json
+from gpt_jax.files import exists, is_folder, open_regular, parse_json, read_bytes, read_json
 from gpt_jax.inference.samples import Sample, read_samples
 from gpt_jax.reports.multi_label import MultiLabels, is_multi_label, read_multi_labels
 from gpt_jax.tasks.task import LabeledTask
@@ -221,12 +221,12 @@ def find_runs(workdir: str) -> list[str]:
     InputError: there is no such folder, or it holds no run.
   """
   names = listing(workdir)
-  if not os.path.isdir(workdir):
+  if not is_folder(workdir):
     raise InputError(f"--workdir={workdir}: no such folder; name the folder of a run")
   if "config.json" in names:
     return [workdir]
   seeds = [name for name in names if re.fullmatch(r"seed_\d+", name)]
-  seeds = [name for name in seeds if os.path.exists(os.path.join(workdir, name, "config.json"))]
+  seeds = [name for name in seeds if exists(os.path.join(workdir, name, "config.json"))]
   if seeds:
     seeds.sort(key=lambda name: int(name.removeprefix("seed_")))
     return [os.path.join(workdir, name) for name in seeds]
