@@ -8,55 +8,39 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import (
   checksum,
   claim,
   resume_microbatches,
   with_microbatches,
 )
-from gpt_jax.checkpoints.store import Checkpoints, best_evaluation, restore_params
-from gpt_jax.config import from_json, option, register, to_json, validate
-from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.checkpoints.store import Checkpoints, best_evaluation
+from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import read_json, verified, with_checksum, write_json
-from gpt_jax.inference.dev_report import (
-  REPORT,
-  format_calibration,
-  format_labels,
-  is_classification,
-  write_dev_report,
-  write_multi_label_report,
-)
-from gpt_jax.inference.evaluate import task_measures
-from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import (
   ModelConfig,
-  generator,
   make_heads,
   parameter_shapes,
   without_trunk_dropout,
 )
-from gpt_jax.models.predictor import make_predictor
-from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
 from gpt_jax.paper.seeds import format_summary, summarize
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch, check_whole_batch
 from gpt_jax.parallel.processes import is_main_process
+from gpt_jax.programs.finetuning.config import FinetuneConfig, check_type, is_probe
+from gpt_jax.programs.finetuning.evaluations import evaluation_due, make_evaluations
+from gpt_jax.programs.finetuning.start import Start, load_start, transfer_trunk, transform_of
 from gpt_jax.programs.report import report_at_end
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
-from gpt_jax.tasks.formats import Format, GPTFormat, RoBERTaFormat
-from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task
+from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.tasks.text_batches import EncoderDecoderBatches, PrefixBatches
 from gpt_jax.tasks.text_to_text import EncodedText, TextTask, TextToText, as_text
 from gpt_jax.training import hooks
@@ -68,95 +52,12 @@ from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority
-from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.profile import Span, parse_span, traced
 from gpt_jax.training.recipe import with_recipe
 from gpt_jax.training.reporter import Reporter, log
-from gpt_jax.training.step import TrainState
 from gpt_jax.training.trackers import Trackers, parse_trackers
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.transfer import transfer
-from gpt_jax.training.warm_start import RUNTIME_FIELDS
-
-FIRST_EVALUATION = 1000  # updates; see evaluation_due
-
-
-@register("finetune")
-@dataclasses.dataclass(frozen=True)
-class FinetuneConfig:
-  """A fine-tuning run; the defaults are the paper's (section 4.1).
-
-  Learning rate, warm-up and epochs are too where the model has GPT-1's size; for others see
-  training/recipe.py.
-  """
-
-  task: Any = option(BuiltinTask(), "the task: BuiltinTask, or TableTask for files of your own")
-  lm_weight: float = option(
-    0.5, "lambda, the weight of the auxiliary language-modeling loss (eq. 5)", low=0.0
-  )
-  head_dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
-  transfer_layers: int | None = option(
-    None,
-    "parameters taken from the checkpoint: none = all, -1 nothing, 0 the embeddings, "
-    "k also the first k blocks",
-    low=-1,
-  )
-  train_layers: int | None = option(
-    None,
-    "parameters that train: none = all, 0 the head alone (a linear probe), "
-    "k also the last k blocks",
-    low=0,
-  )
-  unfreeze: bool = option(
-    False, "begin with train_layers, by default 0, and train one layer more in each epoch"
-  )
-  layer_decay: float = option(
-    1.0, "learning rate of a layer as a share of that of the layer above it", low=0.01, high=1.0
-  )
-  class_weights: tuple[str, ...] = option(
-    (),
-    "loss weight of the examples of a class: LABEL=WEIGHT,… (others 1), or balanced, in inverse "
-    "proportion to the class's frequency",
-  )
-  label_smoothing: float = option(
-    0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
-  )
-  adversarial: Any = option(
-    None, "adversarial training: the method that configs/adversarial.py:METHOD:TASK names"
-  )
-  patience: int = option(
-    0, "stop after so many evaluations without a better primary metric; 0: never", low=0
-  )
-  batch_size: int = option(32, "examples in a batch", low=1, high=10**6)
-  train_examples: int = option(
-    0, "train on only so many examples, evenly spaced in the training set; 0: on all", low=0
-  )
-  unlabeled: bool = option(
-    False,
-    "with train_examples: the other training examples too, without their labels, for virtual "
-    "adversarial training",
-  )
-  dev_examples: int = option(
-    0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
-  )
-  trunk: Any = option(
-    TransformerConfig(),
-    "the trunk for --checkpoint=none; a checkpoint brings its own, but for dtype",
-  )
-  optim: OptimConfig = option(
-    OptimConfig(learning_rate=None, schedule="linear", warmup_steps=0, warmup_share=None),
-    "optimizer and schedule",
-  )
-  mesh: MeshConfig = option(MeshConfig(), "how devices are used")
-  train: TrainConfig = option(
-    # One checkpoint beside the best: a sweep has many runs, and at GPT-1's size each checkpoint
-    # takes 1.4 GB with its moments.
-    TrainConfig(log_every=50, keep_checkpoints=1),
-    "length of the run, logs and checkpoints; without steps and epochs: by the model's size",
-  )
-
-  def __post_init__(self):
-    validate(self)
 
 
 def run(
@@ -193,8 +94,8 @@ def run(
   check_type(config)
   trackers = parse_trackers(tracker, workdir)
   if folds > 1:
-    more = tokenizer, profile, trackers
-    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *more)
+    options = tokenizer, profile, trackers
+    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *options)
 
   # 1. Checkpoint and vocabulary.
   start = load_start(config, pretrained, tokenizer)
@@ -226,14 +127,6 @@ def run(
     with report_at_end(workdir):
       results.append(run_one(plan, folder, trackers, span))
   return write_summary(results, workdir) if seeds > 1 else results
-
-
-def check_type(config: Any) -> None:
-  """Raises InputError if it is the config of another program."""
-  if not isinstance(config, FinetuneConfig):
-    raise InputError(
-      f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
-    )
 
 
 def seed_folders(workdir: str, first: int, seeds: int) -> dict[int, str]:
@@ -315,100 +208,6 @@ def cross_validate(
   return results
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
-  """The trunk and vocabulary that a run starts from.
-
-  Attributes:
-    trunk: the trunk's config.
-    attention: see ModelConfig.
-    tokenizer: its vocabulary, with the format's special tokens.
-    params: the trunk's parameters; None: they are initialized.
-    trained_special: names of the special tokens whose embeddings the checkpoint has trained.
-    identity: identifies the parameters in config.json.
-    format: how labeled examples are written.
-  """
-
-  trunk: TrunkConfig
-  attention: str
-  tokenizer: Tokenizer
-  params: Any = None
-  trained_special: tuple[str, ...] = ()
-  identity: str = "none"
-  format: Format = GPTFormat()
-
-  def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
-    """Examples of a task as the model reads them."""
-    return task.encode(examples, self.tokenizer, self.trunk.context, self.format)
-
-
-def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
-  """The checkpoint to start from, or for "none" the config's trunk and the tokenizer in a folder.
-
-  Raises:
-    InputError: a tokenizer is missing or superfluous, or the config does not fit the checkpoint.
-  """
-  if pretrained == "none":
-    return _start_from_scratch(config, tokenizer)
-  if tokenizer:
-    raise InputError(
-      "--tokenizer is for --checkpoint=none; a checkpoint brings its own: leave it out"
-    )
-  loaded = load_model(pretrained)
-  trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
-  sizes_are_set = _with_runtime_fields(FinetuneConfig.trunk, config.trunk) != config.trunk
-  if sizes_are_set and config.trunk != trunk:
-    raise InputError(
-      "config.trunk is for --checkpoint=none; a checkpoint brings its own: leave these settings out"
-    )
-  blocks = getattr(trunk, "layers", 1)
-  if (config.transfer_layers or 0) > blocks:
-    raise InputError(
-      f"transfer_layers={config.transfer_layers}: the checkpoint has {counted(blocks, 'block')}; "
-      "none takes all"
-    )
-  tokenizer_of_format = loaded.tokenizer.with_special(*loaded.format.special)
-  trunk = with_vocabulary(trunk, tokenizer_of_format)
-  return Start(
-    trunk,
-    loaded.spec.attention,
-    tokenizer_of_format,
-    _with_rows(loaded.params["trunk"], trunk.rows),
-    tuple(loaded.meta.get("trained_special", ())),
-    loaded.identity,
-    loaded.format,
-  )
-
-
-def _with_rows(params: Any, rows: int) -> Any:
-  """A trunk's parameters with further rows of its tables, for the format's special tokens."""
-  tables = {name: params[name] for name in ("tokens", "output") if name in params}
-  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in tables.items()}
-  return {**params, **padded}
-
-
-def _with_runtime_fields(trunk: Any, config: Any) -> Any:
-  """The trunk with the settings of `config` that fit any parameters, where they are no default."""
-  changes = {}
-  for name in RUNTIME_FIELDS:
-    value = getattr(config, name, None)
-    default = getattr(FinetuneConfig.trunk, name)
-    if value not in (None, default) and hasattr(trunk, name):
-      changes[name] = value
-  return dataclasses.replace(trunk, **changes)
-
-
-def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
-  if not tokenizer:
-    raise InputError(
-      "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "
-      "(DIR/tokenizer of prepare)"
-    )
-  format: Format = TextToText() if config.trunk.reads_source else GPTFormat()
-  vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
-  return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary, format=format)
-
-
 def load_examples(
   config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start
 ) -> dict[str, Encoded]:
@@ -470,15 +269,6 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
     return head
   weights = list(parse_weights(config.class_weights, task.labels))
   return {**head, "class_weights": weights, "label_smoothing": config.label_smoothing}
-
-
-def transform_of(start: Start) -> str:
-  """What stands between the anchor and W_y, see ClassifyHead.transform: BERT's pooler where the
-  trunk has one, RoBERTa's layer, or nothing.
-  """
-  if getattr(start.trunk, "pooler", False):
-    return "pooler"
-  return "dense" if isinstance(start.format, RoBERTaFormat) else "none"
 
 
 def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:
@@ -614,11 +404,6 @@ def flops_per_token(config: FinetuneConfig, trunk: Any, length: int) -> float:
   return work * trunk.flops_per_token(length)
 
 
-def is_probe(config: FinetuneConfig) -> bool:
-  """Whether nothing but the head ever trains."""
-  return config.train_layers == 0 and not config.unfreeze
-
-
 def make_batches(
   config: FinetuneConfig, train_set: Encoded, mesh: Mesh
 ) -> PackedBatches | PrefixBatches | EncoderDecoderBatches:
@@ -647,98 +432,6 @@ def make_batches(
 def total_steps(config: FinetuneConfig, train_set: Encoded) -> int:
   """Updates of a run; the last partial batch of an epoch is dropped."""
   return config.train.total_steps(len(train_set) // config.batch_size)
-
-
-def make_evaluations(
-  config: FinetuneConfig,
-  spec: ModelConfig,
-  task: LabeledTask,
-  dev_set: Encoded,
-  mesh: Mesh,
-  data_dir: str,
-  start: Start,
-) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
-  """See make_measure and make_report; both predict by one compiled function.
-
-  A text-to-text model writes its answers, and has no report.
-  """
-  if isinstance(task, TextTask):
-    return make_answer_measure(task, spec, dev_set, start.tokenizer), lambda *_: None
-  predict = make_predictor(spec.build(), mesh)
-  measure = make_measure(config, task, dev_set, predict)
-  return measure, make_report(config, task, dev_set, predict, data_dir)
-
-
-def make_answer_measure(
-  task: TextTask, spec: ModelConfig, dev_set: Any, tokenizer: Tokenizer
-) -> Callable[[Any], dict[str, float]]:
-  """The function from parameters to the metrics of what a text-to-text model writes."""
-  model = generator(spec)
-
-  def measure(params) -> dict[str, float]:
-    measures = text_measures(task, model, params, dev_set, tokenizer)
-    return {f"dev_{name}": value for name, value in measures.items()}
-
-  return measure
-
-
-def make_measure(
-  config: FinetuneConfig, task: LabeledTask, dev_set: Encoded, predict: Callable[..., Any]
-) -> Callable[[Any], dict[str, float]]:
-  """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on.
-
-  Args:
-    predict: from make_predictor.
-  """
-
-  def measure(params) -> dict[str, float]:
-    predictions = predict(params, dev_set, config.batch_size)
-    measures = task_measures(task, predictions, dev_set.truth)
-    return {f"dev_{name}": value for name, value in measures.items()}
-
-  return measure
-
-
-def make_report(
-  config: FinetuneConfig,
-  task: LabeledTask,
-  dev_set: Encoded,
-  predict: Callable[..., Any],
-  data_dir: str,
-) -> Callable[[Any, int, str], None]:
-  """The function from a run's last parameters, their step and its folder to what dev_report writes
-  there of the run's best checkpoint; it does nothing for tasks without classes.
-
-  Args:
-    predict: from make_predictor.
-    data_dir: see write_dev_report.
-  """
-
-  def report(params, step: int, workdir: str) -> None:
-    best = best_evaluation(workdir)
-    try:
-      if best is not None and best["step"] != step:
-        shapes = jax.tree.map(_abstract, params)
-        params, _, step = restore_params(os.path.join(workdir, "best"), shapes)
-      probabilities = predict(params, dev_set, config.batch_size)
-      if not is_main_process():
-        return
-      name = f"{task.name} dev, best checkpoint (step {step}):"
-      files = dev_set, probabilities, step, data_dir
-      if isinstance(task, MultiLabelTask):
-        classes = write_multi_label_report(workdir, task, *files)["per_class"]
-        log(f"{name}\n{format_labels(classes)}")
-      else:
-        log(f"{name} {format_calibration(write_dev_report(workdir, task, *files))}")
-    except InputError as error:  # scikit-learn is missing; the run's result does not depend on it
-      log(f"no {REPORT}: {error}")
-
-  has_labels = is_classification(task) or isinstance(task, MultiLabelTask)
-  return report if has_labels else lambda *_: None
-
-
-def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
 def run_seed(
@@ -772,9 +465,15 @@ def run_seed(
     state, first = trainer.restore_or_init(seed, checkpoints)
     if first == 0:
       state = transfer_trunk(state, start, config.transfer_layers, trainer)
-    flops = flops_per_token(config, start.trunk, batches.shape[1])
-    told = None, flops, forecast, trackers.with_config(config)
-    with Reporter(workdir, steps, first, *told) as reporter:
+    reporter = Reporter(
+      workdir,
+      steps,
+      first,
+      flops_per_token=flops_per_token(config, start.trunk, batches.shape[1]),
+      forecast=forecast,
+      trackers=trackers.with_config(config),
+    )
+    with reporter:
       tokens = batches.shape[0] * batches.shape[1]
       run_hooks = [
         hooks.measure_pace(reporter),
@@ -828,34 +527,6 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
   }
 
 
-def evaluation_due(evaluate_every: int, steps_per_epoch: int) -> Callable[[int], bool]:
-  """Every `evaluate_every` steps, or if 0 as OpenAI's code does: after 1000, 2000, 4000, … updates
-  of the first epoch and at the end of each epoch (`openai/train.py:430-445`).
-  """
-  if evaluate_every:
-    return hooks.every(evaluate_every)
-  epoch_ends, doubling = hooks.every(steps_per_epoch), hooks.powers_of_two_times(FIRST_EVALUATION)
-  return lambda step: epoch_ends(step) or (step < steps_per_epoch and doubling(step))
-
-
-def transfer_trunk(
-  state: TrainState, start: Start, layers: int | None, trainer: Trainer
-) -> TrainState:
-  """The first state with the checkpoint's parameters in its trunk, on the trainer's devices."""
-  if start.params is None:
-    return state
-  special = start.tokenizer.special
-  copy = functools.partial(
-    transfer,
-    layers=layers,
-    trunk=start.trunk,
-    trained_rows=[special[name] for name in start.trained_special],
-  )
-  on_devices = jax.jit(copy, out_shardings=trainer.shardings.params["trunk"])
-  trunk = on_devices(state.params["trunk"], start.params)
-  return state._replace(params={**state.params, "trunk": trunk})
-
-
 def read_result(path: str) -> dict[str, Any] | None:
   """The result of a finished run; None if there is none, or one that is not what was written."""
   try:
@@ -869,8 +540,8 @@ def read_result(path: str) -> dict[str, Any] | None:
 
 def write_summary(results: list[dict[str, Any]], workdir: str) -> list[dict[str, Any]]:
   """Writes `summary.json` on process 0, and logs it; returns the results."""
-  over_seeds = summarize(results)
-  if is_main_process():
+  if is_main_process():  # which alone knows the best evaluations
+    over_seeds = summarize(results)
     write_json(os.path.join(workdir, "summary.json"), over_seeds)
-  log(format_summary(over_seeds))
+    log(format_summary(over_seeds))
   return results

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import atomic_file
+from gpt_jax.files import atomic_file, exists
 from gpt_jax.paper.glue import HEADER, OPTIONAL, TEST_SETS, TestSet, check, trained_on
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.glue.mnli import diagnostic_file
@@ -130,7 +130,7 @@ def _task_of(loaded: LoadedModel) -> str:
 
 
 def _is_there(test_set: TestSet, data_dir: str) -> bool:
-  return test_set.file not in OPTIONAL or os.path.exists(diagnostic_file(data_dir))
+  return test_set.file not in OPTIONAL or exists(diagnostic_file(data_dir))
 
 
 def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:

@@ -20,6 +20,8 @@ from gpt_jax.inference.learning_curve import curve_of
 from gpt_jax.inference.linear_classifier import Linear, fit_best_linear, fit_tfidf
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
 from gpt_jax.programs import finetune
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetuning.start import Start, load_start
 from gpt_jax.programs.labeling.measures import (
   best_model,
   measure,
@@ -139,12 +141,12 @@ def _check(workdir: str, precision: float) -> None:
   environment()
 
 
-def _load_start(checkpoint: str, seed: int) -> tuple[finetune.FinetuneConfig, finetune.Start]:
+def _load_start(checkpoint: str, seed: int) -> tuple[FinetuneConfig, Start]:
   """The config of fine-tuning, still without its task, and what the checkpoint brings."""
-  config = finetune.FinetuneConfig(
+  config = FinetuneConfig(
     patience=_PATIENCE, train=TrainConfig(log_every=50, keep_checkpoints=1, seed=seed)
   )
-  start = finetune.load_start(config, checkpoint, "")
+  start = load_start(config, checkpoint, "")
   if isinstance(start.format, TextToText):
     raise InputError(
       f"--checkpoint={checkpoint}: learns to write its labels as text, and here probabilities are "
@@ -209,7 +211,7 @@ def _baseline(
   splits: dict[str, np.ndarray],
   groups: np.ndarray,
   seed: int,
-  config: finetune.FinetuneConfig,
+  config: FinetuneConfig,
   workdir: str,
 ) -> dict[str, np.ndarray]:
   """Probabilities of TF-IDF and logistic regression, which are saved; see _linear."""
@@ -230,8 +232,8 @@ def _probe(
   splits: dict[str, np.ndarray],
   groups: np.ndarray,
   seed: int,
-  config: finetune.FinetuneConfig,
-  start: finetune.Start,
+  config: FinetuneConfig,
+  start: Start,
   workdir: str,
 ) -> dict[str, np.ndarray]:
   """Probabilities of the probe, which becomes a checkpoint; see _linear."""
@@ -282,9 +284,7 @@ def _stack_sparse(parts: Sequence[Any]) -> Any:
   return scipy.sparse.vstack(parts).tocsr()
 
 
-def _finetune(
-  config: finetune.FinetuneConfig, checkpoint: str, workdir: str
-) -> dict[str, np.ndarray]:
+def _finetune(config: FinetuneConfig, checkpoint: str, workdir: str) -> dict[str, np.ndarray]:
   data_dir, folder = os.path.join(workdir, "data"), os.path.join(workdir, "finetuned")
   finetune.run(config, data_dir, checkpoint, folder)
   return _predict(folder, data_dir)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpt_jax.errors import InputError, MissingInput, did_you_mean
-from gpt_jax.files import atomic_file, refuse_existing
+from gpt_jax.files import atomic_file, check_path, is_folder, refuse_existing
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import is_classification
@@ -351,7 +351,8 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   """Raises InputError for an output that is an input, in the task's data, or exists already."""
   if output == "-":
     return
-  if os.path.isdir(output):
+  check_path(output)
+  if is_folder(output):
     raise InputError(f"--out={output} is a folder; name a file")
   exists = os.path.exists(output)
   if exists and source and os.path.exists(source) and os.path.samefile(output, source):

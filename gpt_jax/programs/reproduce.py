@@ -21,7 +21,7 @@ from gpt_jax.paper import comparison, figures, tables, zero_shot
 from gpt_jax.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.paper.seeds import summarize
 from gpt_jax.programs import evaluate, finetune
-from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import BuiltinTask, find

@@ -29,6 +29,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.finetuning import evaluations
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training import trainer
@@ -106,7 +107,7 @@ def test_a_run_without_its_dev_report_is_finished(finetuned, tmp_path, monkeypat
   def refuse(*_):
     raise InputError("needs scikit-learn")
 
-  monkeypatch.setattr(finetune, "write_dev_report", refuse)
+  monkeypatch.setattr(evaluations, "write_dev_report", refuse)
   config = dataclasses.replace(finetuned.config, train=TrainConfig(steps=1))
   workdir = tmp_path / "run"
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(workdir))
@@ -147,7 +148,7 @@ def test_degenerate_seeds_are_marked(finetuned, tmp_path, capsys):
 
 
 def test_evaluations_of_the_first_epoch_double(finetuned, tmp_path, monkeypatch):
-  monkeypatch.setattr(finetune, "FIRST_EVALUATION", 3)
+  monkeypatch.setattr(evaluations, "FIRST_EVALUATION", 3)
   config = dataclasses.replace(finetuned.config, train=TrainConfig(epochs=2, log_every=8))
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
   assert [entry["step"] for entry in entries(tmp_path / "run") if "dev_accuracy" in entry] == [

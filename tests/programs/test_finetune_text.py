@@ -16,7 +16,8 @@ from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs import evaluate, finetune, generate, label, predict, pretrain, replay
-from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.text_to_text import TextToText
@@ -168,7 +169,7 @@ def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message)
 
 def test_an_encoder_decoder_from_scratch_reads_the_format(prepared):
   config = dataclasses.replace(CONFIG, trunk=TRUNKS["encoder_decoder"])
-  start = finetune.load_start(config, "none", f"{prepared}/tokenizer")
+  start = load_start(config, "none", f"{prepared}/tokenizer")
   assert start.format == TextToText() and start.trunk.special_tokens == 5
   assert {"pad", "sep"} <= set(start.tokenizer.special)
 

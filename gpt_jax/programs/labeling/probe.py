@@ -17,7 +17,9 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.programs.finetune import FinetuneConfig, Start, make_meta
+from gpt_jax.programs.finetune import make_meta
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetuning.start import Start
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import Task
 

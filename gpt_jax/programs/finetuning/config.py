@@ -1,0 +1,103 @@
+"""What a fine-tuning run is made of."""
+
+import dataclasses
+from typing import Any
+
+from gpt_jax.config import option, register, validate
+from gpt_jax.errors import InputError
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.mesh import MeshConfig
+from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+
+@register("finetune")
+@dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+  """A fine-tuning run; the defaults are the paper's (section 4.1).
+
+  Learning rate, warm-up and epochs are too where the model has GPT-1's size; for others see
+  training/recipe.py.
+  """
+
+  task: Any = option(BuiltinTask(), "the task: BuiltinTask, or TableTask for files of your own")
+  lm_weight: float = option(
+    0.5, "lambda, the weight of the auxiliary language-modeling loss (eq. 5)", low=0.0
+  )
+  head_dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
+  transfer_layers: int | None = option(
+    None,
+    "parameters taken from the checkpoint: none = all, -1 nothing, 0 the embeddings, "
+    "k also the first k blocks",
+    low=-1,
+  )
+  train_layers: int | None = option(
+    None,
+    "parameters that train: none = all, 0 the head alone (a linear probe), "
+    "k also the last k blocks",
+    low=0,
+  )
+  unfreeze: bool = option(
+    False, "begin with train_layers, by default 0, and train one layer more in each epoch"
+  )
+  layer_decay: float = option(
+    1.0, "learning rate of a layer as a share of that of the layer above it", low=0.01, high=1.0
+  )
+  class_weights: tuple[str, ...] = option(
+    (),
+    "loss weight of the examples of a class: LABEL=WEIGHT,… (others 1), or balanced, in inverse "
+    "proportion to the class's frequency",
+  )
+  label_smoothing: float = option(
+    0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
+  )
+  adversarial: Any = option(
+    None, "adversarial training: the method that configs/adversarial.py:METHOD:TASK names"
+  )
+  patience: int = option(
+    0, "stop after so many evaluations without a better primary metric; 0: never", low=0
+  )
+  batch_size: int = option(32, "examples in a batch", low=1, high=10**6)
+  train_examples: int = option(
+    0, "train on only so many examples, evenly spaced in the training set; 0: on all", low=0
+  )
+  unlabeled: bool = option(
+    False,
+    "with train_examples: the other training examples too, without their labels, for virtual "
+    "adversarial training",
+  )
+  dev_examples: int = option(
+    0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
+  )
+  trunk: Any = option(
+    TransformerConfig(),
+    "the trunk for --checkpoint=none; a checkpoint brings its own, but for dtype",
+  )
+  optim: OptimConfig = option(
+    OptimConfig(learning_rate=None, schedule="linear", warmup_steps=0, warmup_share=None),
+    "optimizer and schedule",
+  )
+  mesh: MeshConfig = option(MeshConfig(), "how devices are used")
+  train: TrainConfig = option(
+    # One checkpoint beside the best: a sweep has many runs, and at GPT-1's size each checkpoint
+    # takes 1.4 GB with its moments.
+    TrainConfig(log_every=50, keep_checkpoints=1),
+    "length of the run, logs and checkpoints; without steps and epochs: by the model's size",
+  )
+
+  def __post_init__(self):
+    validate(self)
+
+
+def check_type(config: Any) -> None:
+  """Raises InputError if it is the config of another program."""
+  if not isinstance(config, FinetuneConfig):
+    raise InputError(
+      f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
+    )
+
+
+def is_probe(config: FinetuneConfig) -> bool:
+  """Whether nothing but the head ever trains."""
+  return config.train_layers == 0 and not config.unfreeze

@@ -1,0 +1,143 @@
+"""Where a fine-tuning run starts: a checkpoint, or an untrained trunk and a vocabulary."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.errors import InputError, counted
+from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.formats import Format, GPTFormat, RoBERTaFormat
+from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.training.step import TrainState
+from gpt_jax.training.trainer import Trainer
+from gpt_jax.training.transfer import transfer
+from gpt_jax.training.warm_start import RUNTIME_FIELDS
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """The trunk and vocabulary that a run starts from.
+
+  Attributes:
+    trunk: the trunk's config.
+    attention: see ModelConfig.
+    tokenizer: its vocabulary, with the format's special tokens.
+    params: the trunk's parameters; None: they are initialized.
+    trained_special: names of the special tokens whose embeddings the checkpoint has trained.
+    identity: identifies the parameters in config.json.
+    format: how labeled examples are written.
+  """
+
+  trunk: TrunkConfig
+  attention: str
+  tokenizer: Tokenizer
+  params: Any = None
+  trained_special: tuple[str, ...] = ()
+  identity: str = "none"
+  format: Format = GPTFormat()
+
+  def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
+    """Examples of a task as the model reads them."""
+    return task.encode(examples, self.tokenizer, self.trunk.context, self.format)
+
+
+def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
+  """The checkpoint to start from, or for "none" the config's trunk and the tokenizer in a folder.
+
+  Raises:
+    InputError: a tokenizer is missing or superfluous, or the config does not fit the checkpoint.
+  """
+  if pretrained == "none":
+    return _start_from_scratch(config, tokenizer)
+  if tokenizer:
+    raise InputError(
+      "--tokenizer is for --checkpoint=none; a checkpoint brings its own: leave it out"
+    )
+  loaded = load_model(pretrained)
+  trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
+  sizes_are_set = _with_runtime_fields(FinetuneConfig.trunk, config.trunk) != config.trunk
+  if sizes_are_set and config.trunk != trunk:
+    raise InputError(
+      "config.trunk is for --checkpoint=none; a checkpoint brings its own: leave these settings out"
+    )
+  blocks = getattr(trunk, "layers", 1)
+  if (config.transfer_layers or 0) > blocks:
+    raise InputError(
+      f"transfer_layers={config.transfer_layers}: the checkpoint has {counted(blocks, 'block')}; "
+      "none takes all"
+    )
+  tokenizer_of_format = loaded.tokenizer.with_special(*loaded.format.special)
+  trunk = with_vocabulary(trunk, tokenizer_of_format)
+  return Start(
+    trunk,
+    loaded.spec.attention,
+    tokenizer_of_format,
+    _with_rows(loaded.params["trunk"], trunk.rows),
+    tuple(loaded.meta.get("trained_special", ())),
+    loaded.identity,
+    loaded.format,
+  )
+
+
+def _with_rows(params: Any, rows: int) -> Any:
+  """A trunk's parameters with further rows of its tables, for the format's special tokens."""
+  tables = {name: params[name] for name in ("tokens", "output") if name in params}
+  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in tables.items()}
+  return {**params, **padded}
+
+
+def _with_runtime_fields(trunk: Any, config: Any) -> Any:
+  """The trunk with the settings of `config` that fit any parameters, where they are no default."""
+  changes = {}
+  for name in RUNTIME_FIELDS:
+    value = getattr(config, name, None)
+    default = getattr(FinetuneConfig.trunk, name)
+    if value not in (None, default) and hasattr(trunk, name):
+      changes[name] = value
+  return dataclasses.replace(trunk, **changes)
+
+
+def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
+  if not tokenizer:
+    raise InputError(
+      "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "
+      "(DIR/tokenizer of prepare)"
+    )
+  format: Format = TextToText() if config.trunk.reads_source else GPTFormat()
+  vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
+  return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary, format=format)
+
+
+def transfer_trunk(
+  state: TrainState, start: Start, layers: int | None, trainer: Trainer
+) -> TrainState:
+  """The first state with the checkpoint's parameters in its trunk, on the trainer's devices."""
+  if start.params is None:
+    return state
+  special = start.tokenizer.special
+  copy = functools.partial(
+    transfer,
+    layers=layers,
+    trunk=start.trunk,
+    trained_rows=[special[name] for name in start.trained_special],
+  )
+  on_devices = jax.jit(copy, out_shardings=trainer.shardings.params["trunk"])
+  trunk = on_devices(state.params["trunk"], start.params)
+  return state._replace(params={**state.params, "trunk": trunk})
+
+
+def transform_of(start: Start) -> str:
+  """What stands between the anchor and W_y, see ClassifyHead.transform: BERT's pooler where the
+  trunk has one, RoBERTa's layer, or nothing.
+  """
+  if getattr(start.trunk, "pooler", False):
+    return "pooler"
+  return "dense" if isinstance(start.format, RoBERTaFormat) else "none"
