@@ -114,14 +114,22 @@ class PairWindows(SentenceWindows):
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
+    self._read_ahead(step, rows)
+    pairs = self._pairs(step, rows)
+    if not pairs:
+      return np.empty((0, self.config.length + 1), np.int32)
+    return np.stack([self._row(pair) for pair in pairs])
+
+  def _pairs(self, step: int, rows: slice | np.ndarray) -> list[Pair]:
     noise = self.draw(step, np.arange(self.config.batch_size)[rows])("pair", (8,))
     pairs = []
     for begin, numbers in zip(self._spans(step, rows).begins.tolist(), noise.tolist(), strict=True):
       document = int(np.searchsorted(self.tokens.offsets, begin, side="right")) - 1
       pairs.append(self._pair(self._sentence_at(begin), document, numbers))
-    if not pairs:
-      return np.empty((0, self.config.length + 1), np.int32)
-    return np.stack([self._row(pair) for pair in pairs])
+    return pairs
+
+  def _parts(self, step: int, rows: slice | np.ndarray) -> list[tuple[int, int]]:
+    return [part for pair in self._pairs(step, rows) for part in (pair.first, pair.second)]
 
   def sequential(
     self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
@@ -148,6 +156,7 @@ class PairWindows(SentenceWindows):
       while sentence < self._documents[document + 1]:
         noise = Draw(self.seed, 0, np.array([number]))("pair", (8,))[0]
         pair = self._pair(sentence, document, noise.tolist())
+        self.tokens.expect_from(pair.first[0])
         yield pair
         sentence, number = pair.rest, number + 1
 
@@ -242,15 +251,26 @@ class PackedSentenceWindows(SentenceWindows):
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
-    begins = self._spans(step, rows).begins.tolist()
-    packed = np.full((len(begins), self.config.length + 1), PAD, np.int32)
-    for row, offset in zip(packed, begins, strict=True):
-      sentence = self._sentence_at(offset)
-      begin, end = self._sentences[sentence : sentence + 2].tolist()
-      if end - begin < self.config.length - 1:
-        offset = begin  # only a sentence that no row can hold is begun in its midst
+    self._read_ahead(step, rows)
+    offsets = self._offsets(step, rows)
+    packed = np.full((len(offsets), self.config.length + 1), PAD, np.int32)
+    for row, offset in zip(packed, offsets, strict=True):
       self._fill(row, offset, self._limit(offset))
     return packed
+
+  def _offsets(self, step: int, rows: slice | np.ndarray) -> list[int]:
+    """Where the text of each row begins."""
+    offsets = []
+    for offset in self._spans(step, rows).begins.tolist():
+      sentence = self._sentence_at(offset)
+      begin, end = self._sentences[sentence : sentence + 2].tolist()
+      # Only a sentence that no row can hold is begun in its midst.
+      offsets.append(begin if end - begin < self.config.length - 1 else offset)
+    return offsets
+
+  def _parts(self, step: int, rows: slice | np.ndarray) -> list[tuple[int, int]]:
+    # At most; a row ends with a sentence.
+    return [(begin, begin + self.config.length) for begin in self._offsets(step, rows)]
 
   def sequential(
     self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
@@ -265,6 +285,7 @@ class PackedSentenceWindows(SentenceWindows):
     for begin, size in zip(self._begin.tolist(), self._size.tolist(), strict=True):
       offset, limit = begin, begin + size
       while offset < limit:
+        self.tokens.expect_from(offset)
         row = np.full(self.config.length + 1, PAD, np.int32)
         offset = self._fill(row, offset, limit)
         yield row

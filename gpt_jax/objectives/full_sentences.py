@@ -26,6 +26,10 @@ class FullSentences(MaskingRule):
   """
 
   @property
+  def marks_sentences(self) -> bool:
+    return True
+
+  @property
   def attention(self) -> str:
     return "bidirectional"
 

@@ -41,10 +41,10 @@ class MaskingRule:
   max_predictions: int = option(
     0, "most tokens to predict in a row; 0: the share decides", unit="tokens", low=0
   )
-  unit: Literal["token", "word", "ngram"] = option(
+  unit: Literal["token", "word", "ngram", "sentence"] = option(
     "token",
-    "what is chosen together: a token, a word of several (BERT), or an n-gram of 1 to 3 words "
-    "(ALBERT)",
+    "what is chosen together: a token, a word of several (BERT), an n-gram of 1 to 3 words "
+    "(ALBERT), or a sentence (full_sentences only)",
   )
   random_ids: Literal["text", "text_and_mask", "all"] = option(
     "text",
@@ -64,6 +64,11 @@ class MaskingRule:
 
   def __post_init__(self):
     validate(self)
+    if self.unit == "sentence" and not self.marks_sentences:
+      raise InputError(
+        "objective.unit=sentence: the rows of this objective do not tell where sentences end, as "
+        "those of full_sentences do; use unit=token, word or ngram"
+      )
     if self.masked + self.random > 1:
       raise InputError(
         f"objective.masked={self.masked} and objective.random={self.random}: shares of the same "
@@ -74,6 +79,11 @@ class MaskingRule:
         f"objective.special_too=true: special tokens are no words, which "
         f"objective.unit={self.unit} asks for; use unit=token"
       )
+
+  @property
+  def marks_sentences(self) -> bool:
+    """Whether special tokens separate the sentences of a row."""
+    return False
 
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
     """See objective.make_windows."""
@@ -104,7 +114,7 @@ class MaskingRule:
     most = self.most_predictions(length)
     mask_id = tokenizer.special["mask"]
     random_ids = self._random_ids(tokenizer, special)
-    if self.unit != "token":
+    if self.unit in ("word", "ngram"):
       tokenizer.word_starts(np.zeros(1, int))  # raises now if it cannot tell
 
     def mask(tokens: np.ndarray, valid: np.ndarray, is_text: np.ndarray, draw: Draw):
@@ -114,7 +124,8 @@ class MaskingRule:
       if self.unit == "token":
         rank = np.where(candidates, noise, 2.0)
       else:
-        words = _words(tokenizer, tokens, is_text)
+        is_sentence = self.unit == "sentence"
+        words = _sentences(is_text) if is_sentence else _words(tokenizer, tokens, is_text)
         sizes = np.ones(noise.shape, int)
         if self.unit == "ngram":
           ends = np.cumsum(NGRAM_SHARES)[:-1]
@@ -171,8 +182,15 @@ def _words(tokenizer: Tokenizer, tokens: np.ndarray, is_text: np.ndarray) -> np.
   return np.where(is_text, np.cumsum(starts & is_text, axis=1) - 1, -1)
 
 
+def _sentences(is_text: np.ndarray) -> np.ndarray:
+  """The number of each position's sentence in its row, int [B, T]; -1 where no text is."""
+  starts = is_text.copy()
+  starts[:, 1:] &= ~is_text[:, :-1]
+  return np.where(is_text, np.cumsum(starts, axis=1) - 1, -1)
+
+
 def choose_words(words: np.ndarray, noise: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
-  """Whole words or n-grams of them to mask, bool [T], at most `count` tokens in all.
+  """Whole words, n-grams of them, or sentences to mask, bool [T], at most `count` tokens in all.
 
   In random order, from each word on: its n-gram, or the longest shorter one that does not exceed
   the count; none if that overlaps an earlier one (google-research/albert,

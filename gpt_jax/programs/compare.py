@@ -35,7 +35,7 @@ from gpt_jax.programs.comparing.tables import (
   is_finite,
   step_at_equal_seconds,
 )
-from gpt_jax.programs.finetune import Start
+from gpt_jax.programs.finetuning.start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.tasks.task import Task, find
 from gpt_jax.tasks.text_to_text import TextToText
@@ -43,7 +43,7 @@ from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
 
 _RESULTS = "results.json"
-_EMPTY = ("costs", "pace", "trials", "chosen", "losses", "forms", "tasks", "probes")
+_EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
 
 
 def run(
@@ -77,19 +77,19 @@ def run(
   _check_corpus(rows, budget, corpus)
   with lock(workdir):
     text = _text(workdir, budget, corpus)
-    asked = _Asked(workdir, budget, rows, data, text)
-    results = _open_results(asked)
-    asked = dataclasses.replace(asked, rows=find_rows([*rows, *results["costs"]]))
-    _measure_costs(asked, results)
+    comparison = _Comparison(workdir, budget, rows, data, text)
+    results = _open_results(comparison)
+    comparison = dataclasses.replace(comparison, rows=find_rows([*rows, *results["costs"]]))
+    _measure_costs(comparison, results)
     try:
       for number, name in enumerate(rows, start=1):
         _log(f"{number} of {len(rows)}: {rows[name].title}")
-        _make_row(asked, results, name)
-        _report(asked, results)
+        _make_row(comparison, results, name)
+        _report(comparison, results)
       for name in results["losses"]:
-        _probe_at_equal_seconds(asked, results, name)
+        _probe_at_equal_seconds(comparison, results, name)
     finally:  # after a failure too, report what is known
-      _report(asked, results)
+      _report(comparison, results)
   with open(os.path.join(workdir, "results.md"), encoding="utf-8") as file:
     print(file.read())
   _log(f"wrote results.md, results.csv and curves.png to {workdir}")
@@ -97,7 +97,7 @@ def run(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
+class _Comparison:
   """The arguments of run that every part needs.
 
   Attributes:
@@ -114,16 +114,15 @@ class _Asked:
   def save(self, results: Results) -> None:
     write_json(os.path.join(self.workdir, _RESULTS), results)
 
-  def folder(self, name: str, rate: float, steps: int) -> str:
+  def folder(self, name: str, rate: float) -> str:
     """Of a pre-training run."""
-    trial = "" if steps == self.budget.steps else f"_steps_{steps}"
-    return os.path.join(self.workdir, "runs", name, f"rate_{rate:g}{trial}")
+    return os.path.join(self.workdir, "runs", name, f"rate_{rate:g}")
 
   def checkpoint(self, results: Results, name: str) -> str:
     """What a row's fine-tuning starts from."""
     if not self.rows[name].objective:
       return "none"
-    return self.folder(name, results["chosen"][name], self.budget.steps)
+    return self.folder(name, results["chosen"][name])
 
   @property
   def tokenizer(self) -> str:
@@ -211,17 +210,17 @@ def _digests(folder: str) -> dict[str, str]:
   return {split: TokenFile(folder, split).digest for split in ("train", "valid")}
 
 
-def _open_results(asked: _Asked) -> Results:
+def _open_results(comparison: _Comparison) -> Results:
   """The results of earlier calls with this workdir.
 
   Raises:
     InputError: results of another budget or text, or an unreadable file.
   """
-  path = os.path.join(asked.workdir, _RESULTS)
-  tasks = (*asked.budget.tasks, *asked.budget.shown)
+  path = os.path.join(comparison.workdir, _RESULTS)
+  tasks = (*comparison.budget.tasks, *comparison.budget.shown)
   identity = {
-    "budget": json.loads(json.dumps(dataclasses.asdict(asked.budget))),
-    "text": _digests(asked.text),
+    "budget": json.loads(json.dumps(dataclasses.asdict(comparison.budget))),
+    "text": _digests(comparison.text),
     "probed_tasks": [name for name in tasks if can_probe(find(name))],
   }
   results: Results = {**identity, **{name: {} for name in _EMPTY}}
@@ -235,8 +234,8 @@ def _open_results(asked: _Asked) -> Results:
   for name, value in identity.items():
     if results[name] != value:
       raise InputError(
-        f"--workdir={asked.workdir} holds the results of another comparison: its {name} differs; "
-        "use another folder"
+        f"--workdir={comparison.workdir} holds the results of another comparison: its {name} "
+        "differs; use another folder"
       )
   return results
 
@@ -244,135 +243,136 @@ def _open_results(asked: _Asked) -> Results:
 # The parts of a row -------------------------------------------------------------------------------
 
 
-def _measure_costs(asked: _Asked, results: Results) -> None:
+def _measure_costs(comparison: _Comparison, results: Results) -> None:
   """Parameters, predictions, arithmetic and pace of every row; fails where a text does not suit."""
   configs = {}
-  for name, row in asked.rows.items():
+  for name, row in comparison.rows.items():
     if row.objective:
-      rate = results["chosen"].get(name, asked.budget.rates[0])
-      configs[name] = pretrain_config(asked.budget, row, rate, asked.budget.steps)
-      of_row = cost(configs[name], asked.text)
+      configs[name] = pretrain_config(comparison.budget, row, comparison.budget.rates[0])
+      of_row = cost(configs[name], comparison.text)
     else:
-      trunk = with_vocabulary(asked.budget.trunk, load_tokenizer(asked.tokenizer))
+      trunk = with_vocabulary(comparison.budget.trunk, load_tokenizer(comparison.tokenizer))
       of_row = Cost(*parameters(ModelConfig(trunk, ())), 0.0, 0.0)
     results["costs"][name] = of_row._asdict()
     _log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
   trunks = {entry["trunk"] for entry in results["costs"].values()}
   assert len(trunks) == 1, f"trunks of different sizes: {results['costs']}"
   if any(name not in results["pace"] for name in configs):  # all again: they are compared
-    results["pace"] = paces(configs, asked.text)
-  asked.save(results)
+    results["pace"] = paces(configs, comparison.text)
+  comparison.save(results)
 
 
-def _make_row(asked: _Asked, results: Results, name: str) -> None:
+def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
   """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
-  budget, row = asked.budget, asked.rows[name]
+  budget, row = comparison.budget, comparison.rows[name]
   if row.objective and name not in results["losses"]:
-    rate = _choose_rate(asked, results, name)
-    config = pretrain_config(budget, row, rate, budget.steps)
-    folder = asked.folder(name, rate, budget.steps)
-    pretrain.run(config, asked.text, folder)
-    results["losses"][name] = list(zip(*curve(folder, "valid_loss"), strict=True))
-    asked.save(results)
-  checkpoint = asked.checkpoint(results, name)
-  _probe(asked, results, name, checkpoint, budget.steps if row.objective else 0)
+    _pretrain(comparison, results, name)
+  checkpoint = comparison.checkpoint(results, name)
+  _probe(comparison, results, name, checkpoint, budget.steps if row.objective else 0)
   for task in (*budget.tasks, *budget.shown):
-    _fine_tune(asked, results, name, checkpoint, task)
+    _fine_tune(comparison, results, name, checkpoint, task)
 
 
-def _choose_rate(asked: _Asked, results: Results, name: str) -> float:
-  """The peak learning rate with the lowest held-out loss; the only one is not tried."""
-  budget, row = asked.budget, asked.rows[name]
-  trials = results["trials"].setdefault(name, {})
-  for rate in budget.rates if len(budget.rates) > 1 else ():
-    if f"{rate:g}" in trials:
+def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
+  """One run for each peak learning rate; the row is that with the lowest held-out loss."""
+  budget, row = comparison.budget, comparison.rows[name]
+  last_losses = results["trials"].setdefault(name, {})
+  for rate in budget.rates:
+    if f"{rate:g}" in last_losses:
       continue
-    _log(f"{row.title}: peak learning rate {rate:g}, {budget.trial_steps:,} steps")
-    config = pretrain_config(budget, row, rate, budget.trial_steps)
-    folder = asked.folder(name, rate, budget.trial_steps)
+    _log(f"{row.title}: peak learning rate {rate:g}")
+    config = pretrain_config(budget, row, rate)
     try:
-      trials[f"{rate:g}"] = pretrain.run(config, asked.text, folder)["valid_loss"]
+      evaluation = pretrain.run(config, comparison.text, comparison.folder(name, rate))
+      last_losses[f"{rate:g}"] = evaluation["valid_loss"]
     except Diverged as error:
       _log(f"{row.title}: {error}")
-      trials[f"{rate:g}"] = None
-    asked.save(results)
-  losses = {rate: trials.get(f"{rate:g}", 0.0) for rate in budget.rates}
-  finite = {rate: loss for rate, loss in losses.items() if is_finite(loss)}
+      last_losses[f"{rate:g}"] = None
+    comparison.save(results)
+  finite = {rate: last_losses[f"{rate:g}"] for rate in budget.rates}
+  finite = {rate: loss for rate, loss in finite.items() if is_finite(loss)}
   if not finite:
     raise InputError(f"{row.title}: diverges with every learning rate of the budget")
-  results["chosen"][name] = min(finite, key=lambda rate: finite[rate])
-  return results["chosen"][name]
+  best = min(finite, key=lambda rate: finite[rate])
+  results["chosen"][name] = best
+  steps, losses = curve(comparison.folder(name, best), "valid_loss")
+  results["losses"][name] = list(zip(steps, losses, strict=True))
+  comparison.save(results)
 
 
-def _fine_tune(asked: _Asked, results: Results, name: str, checkpoint: str, task: str) -> None:
+def _fine_tune(
+  comparison: _Comparison, results: Results, name: str, checkpoint: str, task: str
+) -> None:
   """Notes the last dev result of every seed."""
   done = results["tasks"].setdefault(name, {})
   if task in done:
     return
-  budget, row = asked.budget, asked.rows[name]
+  budget, row = comparison.budget, comparison.rows[name]
   config = finetune_config(budget, task, from_scratch=not row.objective)
-  folder = os.path.join(asked.workdir, "tasks", name, task)
+  folder = os.path.join(comparison.workdir, "tasks", name, task)
   arguments: dict[str, Any] = {"workdir": folder, "seeds": budget.seeds}
   if budget.seeds == 1:
     arguments = {"workdir": os.path.join(folder, "seed_0")}
   if not row.objective:
-    arguments["tokenizer"] = asked.tokenizer
+    arguments["tokenizer"] = comparison.tokenizer
   _log(f"{row.title}: fine-tuning on {task}")
-  runs = finetune.run(config, asked.data, checkpoint, **arguments)
+  runs = finetune.run(config, comparison.data, checkpoint, **arguments)
   metric = f"dev_{find(task).primary_metric}"
   done[task] = [run["dev"][metric] for run in runs]
-  asked.save(results)
+  comparison.save(results)
 
 
-def _probe(asked: _Asked, results: Results, name: str, checkpoint: str, step: int) -> None:
+def _probe(
+  comparison: _Comparison, results: Results, name: str, checkpoint: str, step: int
+) -> None:
   """Notes the probes of one checkpoint, and how the row is fine-tuned."""
   done = results["probes"].setdefault(name, {}).setdefault(str(step), {})
   missing = [task for task in results["probed_tasks"] if task not in done]
-  if not missing and name in results["forms"]:
+  if not missing and name in results["format_and_head"]:
     return
-  scratch = not asked.rows[name].objective
-  config = finetune_config(asked.budget, asked.budget.tasks[0], from_scratch=scratch)
-  tokenizer = asked.tokenizer if scratch else ""
-  results["forms"][name] = _form(finetune.load_start(config, checkpoint, tokenizer))
+  scratch = not comparison.rows[name].objective
+  config = finetune_config(comparison.budget, comparison.budget.tasks[0], from_scratch=scratch)
+  tokenizer = comparison.tokenizer if scratch else ""
+  results["format_and_head"][name] = _format_and_head(load_start(config, checkpoint, tokenizer))
   start = probe_start(config, checkpoint, tokenizer)
   for name_of_task in missing:
     task = find(name_of_task)
     assert isinstance(task, Task)
-    done[name_of_task] = probe_score(start, task, asked.data, asked.budget.examples)
-  asked.save(results)
+    done[name_of_task] = probe_score(start, task, comparison.data, comparison.budget.examples)
+  comparison.save(results)
 
 
-def _probe_at_equal_seconds(asked: _Asked, results: Results, name: str) -> None:
-  step = step_at_equal_seconds(results, asked.budget, name)
-  folder = os.path.join(asked.checkpoint(results, name), "checkpoints", str(step))
+def _probe_at_equal_seconds(comparison: _Comparison, results: Results, name: str) -> None:
+  step = step_at_equal_seconds(results, comparison.budget, name)
+  folder = os.path.join(comparison.checkpoint(results, name), "checkpoints", str(step))
   if os.path.isdir(folder):
-    _probe(asked, results, name, folder, step)
+    _probe(comparison, results, name, folder, step)
 
 
-def _form(start: Start) -> str:
+def _format_and_head(start: Start) -> str:
   """How a checkpoint is fine-tuned, in words."""
   if isinstance(start.format, TextToText):
     return "text to text, answers in words"
   name = type(start.format).__name__.removesuffix("Format")
   heads = {"none": "linear", "dense": "dense + linear", "pooler": "pooler + linear"}
-  return f"{name}, {heads[finetune.transform_of(start)]}"
+  return f"{name}, {heads[transform_of(start)]}"
 
 
 # Reports ------------------------------------------------------------------------------------------
 
 
-def _report(asked: _Asked, results: Results) -> None:
+def _report(comparison: _Comparison, results: Results) -> None:
   """Writes results.md, results.csv and curves.png."""
   for name, content in (
-    ("results.md", describe(results, asked.budget, asked.rows)),
-    ("results.csv", as_csv(results, asked.budget, asked.rows)),
+    ("results.md", describe(results, comparison.budget, comparison.rows)),
+    ("results.csv", as_csv(results, comparison.budget, comparison.rows)),
   ):
-    with atomic_file(os.path.join(asked.workdir, name)) as file:
+    with atomic_file(os.path.join(comparison.workdir, name)) as file:
       file.write(content)
-  done = [name for name in asked.rows if name in results["losses"]]
+  done = [name for name in comparison.rows if name in results["losses"]]
   if done:
-    folders = [asked.checkpoint(results, name) for name in done]
-    plot.run(folders, os.path.join(asked.workdir, "curves.png"), overwrite=True)
+    folders = [comparison.checkpoint(results, name) for name in done]
+    plot.run(folders, os.path.join(comparison.workdir, "curves.png"), overwrite=True)
 
 
 def _log(text: str) -> None:

@@ -12,6 +12,7 @@ from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.objectives.masking import choose_words
 
 SPECIAL = ("cls", "sep", "mask")
@@ -243,7 +244,25 @@ def test_a_word_ends_at_a_special_token(tokenizer, unit):
         assert len(set(marked[stretch][word])) == 1
 
 
-@pytest.mark.parametrize("unit", ["token", "word", "ngram"])
+def test_whole_sentences_are_chosen(tokenizer):
+  objective = FullSentences(unit="sentence", share=0.4)
+  batch, is_special = full_sentences(tokenizer, objective)
+  chosen = predicted(batch)
+  assert not (chosen & is_special).any()
+  stretches = np.stack([chosen[:, begin : begin + 10] for begin in range(1, 56, 11)], axis=1)
+  counts = stretches.sum(axis=2)
+  assert set(counts.ravel().tolist()) == {0, 10}
+  assert (counts.sum(axis=1) == 20).all()  # two fit into 0.4 * 56 tokens
+  assert (counts > 0).mean(axis=0) == pytest.approx(np.full(5, 0.4), abs=0.05)  # any of the five
+
+
+@pytest.mark.parametrize("kind", [Masked, MaskedPairs])
+def test_rows_without_marks_have_no_sentences_to_choose(kind):
+  with pytest.raises(InputError, match="unit=sentence: the rows of this objective do not tell"):
+    kind(unit="sentence")
+
+
+@pytest.mark.parametrize("unit", ["token", "word", "ngram", "sentence"])
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_hosts_draw_the_same(tokenizer, unit, hosts):
   objective = FullSentences(count="probabilistic", unit=unit, random_ids="all")

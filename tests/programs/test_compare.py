@@ -34,7 +34,6 @@ TINY = Budget(
   steps=4,
   warmup_steps=1,
   rates=(1e-3,),
-  trial_steps=2,
   evaluations=2,
   evaluation_batches=1,
   tasks=("story-ending",),
@@ -94,7 +93,7 @@ def test_all_objectives_train_trunks_of_one_size(corpus, budget):
   costs = {}
   for name, row in ROWS.items():
     if row.objective:
-      costs[name] = cost(pretrain_config(budget, row, 1e-3, budget.steps), text)
+      costs[name] = cost(pretrain_config(budget, row, 1e-3), text)
   assert len({entry.trunk for entry in costs.values()}) == 1
   width, positions = budget.trunk.width, budget.batch_size * budget.length
   heads = {name: entry.head for name, entry in costs.items()}
@@ -156,7 +155,7 @@ def test_averages_are_over_the_tasks_that_all_rows_have():
   budget = dataclasses.replace(TINY, tasks=("sst2", "stsb"), shown=("rte",))
   results = {
     "tasks": {"causal": {"sst2": [0.8, 0.9], "stsb": [0.2, 0.4], "rte": [0.5, 0.6]}},
-    "forms": {"causal": "GPT, linear"},
+    "format_and_head": {"causal": "GPT, linear"},
     "probes": {"causal": {"4": {"sst2": 0.7, "rte": 0.6}}},
     "probed_tasks": ["sst2", "rte"],
   }
@@ -175,26 +174,30 @@ def test_averages_are_over_the_tasks_that_all_rows_have():
 
 
 def test_the_rate_is_chosen_by_the_held_out_loss(monkeypatch, corpus, tmp_path):
-  """One that diverges is not; all are tried with the same number of steps, once."""
-  losses, tried = {5e-4: 3.5, 1e-3: 3.0, 2e-2: None}, []
+  """One that diverges is not; all have a whole run, once."""
+  losses, trained = {5e-4: 3.5, 1e-3: 3.0, 2e-2: None}, []
 
   def train(config, text, folder):
     rate = config.optim.learning_rate
-    tried.append((rate, config.train.steps))
+    trained.append((rate, config.train.steps))
     if losses[rate] is None:
       raise Diverged("ten updates are not finite")
     return {"valid_loss": losses[rate]}
 
   monkeypatch.setattr(pretrain, "run", train)
+  monkeypatch.setattr(compare, "curve", lambda folder, name: ([4], [os.path.basename(folder)]))
   budget = dataclasses.replace(TINY, rates=tuple(losses))
-  asked = compare._Asked(str(tmp_path), budget, {"causal": ROWS["causal"]}, "", corpus)
-  results = {"trials": {}, "chosen": {}}
-  assert [compare._choose_rate(asked, results, "causal") for _ in range(2)] == [1e-3, 1e-3]
-  assert results["trials"] == {"causal": {"0.0005": 3.5, "0.001": 3.0, "0.02": None}}
-  assert tried == [(rate, TINY.trial_steps) for rate in losses]
+  comparison = compare._Comparison(str(tmp_path), budget, {"causal": ROWS["causal"]}, "", corpus)
+  results = {"trials": {}, "chosen": {}, "losses": {}}
+  for _ in range(2):
+    compare._pretrain(comparison, results, "causal")
+    assert results["trials"] == {"causal": {"0.0005": 3.5, "0.001": 3.0, "0.02": None}}
+    assert results["chosen"] == {"causal": 1e-3}
+    assert results["losses"] == {"causal": [(4, "rate_0.001")]}
+  assert trained == [(rate, TINY.steps) for rate in losses]
   losses = dict.fromkeys(losses)
   with pytest.raises(InputError, match="causal: diverges with every learning rate"):
-    compare._choose_rate(asked, {"trials": {}, "chosen": {}}, "causal")
+    compare._pretrain(comparison, {"trials": {}, "chosen": {}}, "causal")
 
 
 def test_a_task_of_several_choices_has_no_probe():

@@ -20,7 +20,6 @@ BUDGET = Budget(
   steps=2,
   warmup_steps=1,
   rates=(1e-3,),
-  trial_steps=2,
   evaluations=2,
   evaluation_batches=1,
   tasks=("story-ending",),

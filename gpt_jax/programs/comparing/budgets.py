@@ -5,7 +5,7 @@ import dataclasses
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.comparing.rows import Row
-from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
@@ -24,9 +24,8 @@ class Budget:
     batch_size, length: of pre-training: rows, and positions in a row.
     steps: updates of pre-training.
     warmup_steps: of these.
-    rates: peak learning rates to choose from by the held-out loss.
-    trial_steps: updates of the run by which a rate is judged, with a schedule of its own. As many
-      as `steps`: the best run is the result. Fewer: it is made again with all steps.
+    rates: peak learning rates; each has a whole run, and the one with the lowest held-out loss
+      counts. Shorter trials would choose blindly: a masked model leaves the unigram entropy late.
     evaluations: how often a run is evaluated, and how many of its checkpoints are kept.
     evaluation_batches: of held-out text.
     tasks: what the averages are over.
@@ -44,7 +43,6 @@ class Budget:
   steps: int
   warmup_steps: int
   rates: tuple[float, ...]
-  trial_steps: int
   evaluations: int
   evaluation_batches: int
   tasks: tuple[str, ...]
@@ -68,12 +66,11 @@ BUDGETS = {
   "smoke": Budget(
     "smoke",
     TransformerConfig(context=64, layers=3, width=128, heads=4, norm="pre"),
-    batch_size=16,
+    batch_size=32,
     length=64,
     steps=1600,
-    warmup_steps=100,
-    rates=(1e-3, 2e-3, 4e-3),
-    trial_steps=320,
+    warmup_steps=150,
+    rates=(1e-3,),
     evaluations=8,
     evaluation_batches=10,
     tasks=("story-ending", "story-company", "story-next"),
@@ -89,7 +86,6 @@ BUDGETS = {
     steps=750,
     warmup_steps=200,
     rates=(1e-3,),
-    trial_steps=750,
     evaluations=8,
     evaluation_batches=20,
     tasks=_GLUE,
@@ -104,7 +100,6 @@ BUDGETS = {
     steps=3000,
     warmup_steps=400,
     rates=(5e-4, 1e-3, 2e-3),
-    trial_steps=3000,
     evaluations=12,
     evaluation_batches=20,
     tasks=_GLUE,
@@ -115,21 +110,19 @@ BUDGETS = {
 }
 
 
-def pretrain_config(budget: Budget, row: Row, rate: float, steps: int) -> PretrainConfig:
-  """A pre-training run of a row; the warm-up of a shorter run is shorter, too."""
-  is_trial = steps < budget.steps
-  warmup = max(1, budget.warmup_steps * steps // budget.steps)
+def pretrain_config(budget: Budget, row: Row, rate: float) -> PretrainConfig:
+  """A pre-training run of a row."""
   return PretrainConfig(
     trunk=dataclasses.replace(budget.trunk, pooler=row.needs_pooler),
     objective=row.objective,
     data=WindowsConfig(batch_size=budget.batch_size, length=budget.length),
-    optim=OptimConfig(learning_rate=rate, warmup_steps=warmup),
+    optim=OptimConfig(learning_rate=rate, warmup_steps=budget.warmup_steps),
     train=TrainConfig(
-      steps=steps,
-      log_every=max(1, steps // 40),
-      evaluate_every=0 if is_trial else budget.evaluate_every,
+      steps=budget.steps,
+      log_every=max(1, budget.steps // 40),
+      evaluate_every=budget.evaluate_every,
       checkpoint_every=0,
-      keep_checkpoints=1 if is_trial else budget.evaluations,
+      keep_checkpoints=budget.evaluations,
     ),
     evaluation_batches=budget.evaluation_batches,
   )

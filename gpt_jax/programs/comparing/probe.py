@@ -10,8 +10,8 @@ import numpy as np
 from gpt_jax.batch import Rows
 from gpt_jax.inference.linear_classifier import fit_best_linear
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.programs import finetune
-from gpt_jax.programs.finetune import FinetuneConfig, Start
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetuning.start import Start, load_start
 from gpt_jax.programs.labeling.probe import probe_features
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import RoBERTaFormat
@@ -27,7 +27,7 @@ def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Star
   A text-to-text model, which writes its answers, reads plain texts here: in RoBERTa's format, and
   all positions attend to all.
   """
-  start = finetune.load_start(config, checkpoint, tokenizer)
+  start = load_start(config, checkpoint, tokenizer)
   if isinstance(start.format, TextToText):
     start = dataclasses.replace(start, format=RoBERTaFormat())
   if start.params is None:

@@ -26,8 +26,7 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
   rates = f"Peak learning rate {budget.rates[0]:g}."
   if len(budget.rates) > 1:
     listed = ", ".join(f"{rate:g}" for rate in budget.rates)
-    rates = f"Peak learning rate out of {listed}, by the held-out loss after "
-    rates += f"{budget.trial_steps:,} steps."
+    rates = f"The best peak learning rate of {listed}, by the last held-out loss."
   batch, epochs, rate = budget.finetuning
   examples = f", at most {budget.examples:,} examples" if budget.examples else ""
   lines = [
@@ -115,10 +114,8 @@ def fine_tuned(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Tab
       task: _spread(values[task]) if task in values else ""
       for task in (*budget.tasks, *budget.shown)
     }
-    form = results["forms"].get(name, "")
-    table.append(
-      {"objective": row.title, "format and head": form, **scores, **_averages(means, budget)}
-    )
+    cells = {"format and head": results["format_and_head"].get(name, ""), **scores}
+    table.append({"objective": row.title, **cells, **_averages(means, budget)})
   return table
 
 
@@ -137,10 +134,10 @@ def probed(
       cells["step"] = f"{step:,}" if row.objective else ""
       cells["held-out loss"] = f"{known[step]:.3f}" if step in known else ""
     scores = probes.get(str(step if row.objective else 0), {})
-    asked = [task for task in (*budget.tasks, *budget.shown) if task in results["probed_tasks"]]
-    for task in asked:
+    for task in results["probed_tasks"]:
       cells[task] = f"{100 * scores[task]:.1f}" if task in scores else ""
-    table.append({"objective": row.title, **cells, **_averages(scores, budget, asked)})
+    averages = _averages(scores, budget, results["probed_tasks"])
+    table.append({"objective": row.title, **cells, **averages})
   return table
 
 
@@ -153,16 +150,20 @@ def step_at_equal_seconds(results: Results, budget: Budget, name: str) -> int:
 
 
 def _averages(
-  scores: Mapping[str, float], budget: Budget, asked: Sequence[str] | None = None
+  scores: Mapping[str, float], budget: Budget, scored: Sequence[str] | None = None
 ) -> dict[str, str]:
-  """The mean over the budget's tasks, and with the shown ones too."""
+  """The mean over the budget's tasks, and with the shown ones too.
+
+  Args:
+    scored: the tasks that every row has a score of; None: all.
+  """
   cells = {}
   for title, tasks in (
     ("average", budget.tasks),
     (f"with {', '.join(budget.shown)}", (*budget.tasks, *budget.shown)),
   ):
     if title == "average" or budget.shown:
-      known = [task for task in tasks if asked is None or task in asked]
+      known = [task for task in tasks if scored is None or task in scored]
       complete = known and all(task in scores for task in known)
       cells[title] = f"{100 * statistics.mean(scores[t] for t in known):.1f}" if complete else ""
   return cells
