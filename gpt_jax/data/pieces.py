@@ -1,12 +1,16 @@
 """Documents in pieces, so that memory does not grow with their length."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpt_jax.data.cleaning import continues, wrap_width
 from gpt_jax.data.sources.source import Source, chunked_documents
 
+OVERHEAD = 100  # characters of a piece in a batch, so that short ones make finite batches
 PIECE_SIZE = 1 << 19  # characters; longer documents are read in pieces of about this size
+
+
+Place = TypeVar("Place")
 
 
 class Piece(NamedTuple):
@@ -50,12 +54,12 @@ def numbered_pieces(sources: Iterable[Source], field: str) -> Iterator[tuple[int
       document += piece.last
 
 
-def batched(pieces: Iterable[tuple[int, Piece]]) -> Iterator[list[tuple[int, Piece]]]:
-  """Numbered pieces in lists of about PIECE_SIZE characters, worth sending to another process."""
+def batched(pieces: Iterable[tuple[Place, Piece]]) -> Iterator[list[tuple[Place, Piece]]]:
+  """Pieces in lists of about PIECE_SIZE characters, worth sending to another process."""
   batch, size = [], 0
   for document, piece in pieces:
     batch.append((document, piece))
-    size += len(piece.text) + 100  # the overhead of a piece, so that short ones make finite lists
+    size += len(piece.text) + OVERHEAD
     if size >= PIECE_SIZE:
       yield batch
       batch, size = [], 0

@@ -10,10 +10,9 @@ from typing import Any
 
 from gpt_jax.data import hold_out
 from gpt_jax.data.cleaning import cleaner
-from gpt_jax.data.pieces import Piece
 from gpt_jax.data.sources.source import Source
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.files import read_json, verified, with_checksum, write_json
+from gpt_jax.files import is_url, read_json, verified, with_checksum, write_json
 
 FILE = "survey.json"
 
@@ -35,10 +34,11 @@ class Survey:
   words: WordCounts = dataclasses.field(default_factory=WordCounts)
   _size: int = 0  # of the current document
 
-  def add(self, piece: Piece) -> None:
-    self.n_characters += len(piece.text)
-    self._size += len(piece.text)
-    if piece.last:
+  def add(self, characters: int, last: bool) -> None:
+    """Adds a piece of the current document; `last` ends it."""
+    self.n_characters += characters
+    self._size += characters
+    if last:
       if self.n_documents < hold_out.FEW:
         self.sizes.append(self._size)
       self.n_documents += 1
@@ -49,7 +49,7 @@ class Survey:
     content = {
       "settings": settings,
       "cleaner": cleaner(),
-      "modified": _modified(sources),
+      "modified": modified(sources),
       "n_documents": self.n_documents,
       "n_characters": self.n_characters,
       "sizes": self.sizes,
@@ -63,12 +63,16 @@ def read_survey(folder: str, settings: dict[str, Any], sources: Sequence[Source]
     content = verified(read_json(os.path.join(folder, FILE)))
   except (OSError, ValueError):
     return None
-  known = {"settings": settings, "cleaner": cleaner(), "modified": _modified(sources)}
+  known = {"settings": settings, "cleaner": cleaner(), "modified": modified(sources)}
   if any(content[name] != value for name, value in known.items()):
     return None
   return Survey(content["n_documents"], content["n_characters"], content["sizes"])
 
 
-def _modified(sources: Sequence[Source]) -> list[int]:
-  """When each file was modified last, in ns; 0 for a data set."""
-  return [os.stat(name).st_mtime_ns if size else 0 for name, size in sources]
+def modified(sources: Sequence[Source]) -> list[int]:
+  """When each file was modified last, in ns; 0 for a data set, and on a store."""
+  return [_time_of(name) if size else 0 for name, size in sources]
+
+
+def _time_of(path: str) -> int:
+  return 0 if is_url(path) else os.stat(path).st_mtime_ns

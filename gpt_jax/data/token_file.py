@@ -2,8 +2,9 @@
 
 A split is three files: `<split>.bin` (ids), `<split>.documents.npy` (offsets of the documents) and
 `<split>.json` (the header), and with `prepare --sentences` a fourth, `<split>.sentences.npy`
-(offsets of the sentences). The header has a CRC-32 of every block of ids, of the offsets and of
-itself, so that no damage goes unnoticed.
+(offsets of the sentences). With `prepare --shard_tokens` the ids of a long split are in several
+files, `<split>-00000.bin` and so on; all else is as with one. The header has a CRC-32 of every
+block of ids, of the offsets and of itself, so that no damage goes unnoticed.
 """
 
 import functools
@@ -13,33 +14,57 @@ import json
 import os
 import weakref
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from gpt_jax.data.remote_array import RemoteArray
+from gpt_jax.data.shards import ShardedArray, shard_name
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import open_regular, read_bytes, read_json, verified, with_checksum, write_json
+from gpt_jax.files import (
+  is_uploading,
+  is_url,
+  open_regular,
+  read_bytes,
+  read_json,
+  verified,
+  with_checksum,
+  write_json,
+)
 
 BLOCK = 1 << 16  # bytes with one checksum: a row of ids reads one or two blocks
+IN_ORDER = 4 << 20  # bytes requested ahead where a text on a store is read in order
 DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
 class TokenWriter:
   """Writes one split. The header is written last, so a split without one is incomplete."""
 
-  def __init__(self, folder: str, split: str, vocab_size: int, sentences: bool = False):
+  def __init__(
+    self,
+    folder: str,
+    split: str,
+    vocab_size: int,
+    sentences: bool = False,
+    shard_tokens: int = 0,
+  ):
     """Args:
     folder: an existing folder.
     split: the name of the files.
     vocab_size: of the tokenizer.
     sentences: whether to write where sentences end, too.
+    shard_tokens: ids in a file, rounded up to whole blocks; 0: all.
     """
     self._path = os.path.join(folder, split)
     self._dtype = DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
     self.counts = np.zeros(vocab_size, np.int64)  # of each id
     self.n_tokens = self.n_bytes = self.n_words = 0
-    self._file = open(self._path + ".bin", "wb")
+    block = BLOCK // self._dtype.itemsize
+    self._shard_bytes = -(-shard_tokens // block) * BLOCK
+    self._shards = [0]  # bytes of each
+    self._file = open(shard_name(self._path, 0, 1), "wb")
     self._blocks = _BlockChecksums()
     self._documents = _OffsetsWriter(self._path + ".documents.npy")
     self._sentences = _OffsetsWriter(self._path + ".sentences.npy") if sentences else None
@@ -66,7 +91,7 @@ class TokenWriter:
       sentence_ends: int [k], ascending in 1..n; a document's end is one in any case.
     """
     content = ids.astype(self._dtype).tobytes()
-    self._file.write(content)
+    self._write(content)
     self._blocks.add(content)
     np.add.at(self.counts, ids, 1)
     if self._sentences and sentence_ends is not None:
@@ -78,6 +103,22 @@ class TokenWriter:
       for offsets in filter(None, (self._documents, self._sentences)):
         offsets.add(np.array([self.n_tokens]))
 
+  def _write(self, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+      if self._shard_bytes and self._shards[-1] == self._shard_bytes:
+        self._next_shard()
+      room = self._shard_bytes - self._shards[-1] if self._shard_bytes else len(rest)
+      self._shards[-1] += self._file.write(rest[:room])
+      rest = rest[room:]
+
+  def _next_shard(self) -> None:
+    self._file.close()
+    if len(self._shards) == 1:  # a single file has the plain name
+      os.rename(shard_name(self._path, 0, 1), shard_name(self._path, 0, 2))
+    self._file = open(shard_name(self._path, len(self._shards), 2), "wb")
+    self._shards.append(0)
+
   def close(self, **entries: Any) -> dict[str, Any]:
     """Completes the files; returns the header, with `entries` such as tokenizer_hash."""
     documents_checksum = self._documents.close()
@@ -85,6 +126,8 @@ class TokenWriter:
       entries["n_sentences"] = self._sentences.count
       entries["sentences_checksum"] = self._sentences.close()
     self._file.close()
+    if len(self._shards) > 1:
+      entries["shards"] = [size // self._dtype.itemsize for size in self._shards]
     header = {
       "n_tokens": self.n_tokens,
       "n_documents": self.n_documents,
@@ -170,11 +213,35 @@ def unigram_entropy(counts: np.ndarray) -> float:
   return float(-(share * np.log(share)).sum())
 
 
-class TokenFile:
-  """One split of a prepared folder, with random access.
+class LocalArray:
+  """The numbers in a file on a disk: `len(array)`, and `array[start:stop]` as an np.ndarray.
 
-  Ids are read by pread, not mapped, so that resident memory stays small for files of any size. A
-  block of ids is verified when it is read for the first time.
+  They are read by pread, not mapped, so that resident memory stays small for files of any size.
+
+  Attributes: see RemoteArray.
+  """
+
+  def __init__(self, path: str, dtype: np.dtype):
+    """Raises OSError, and ValueError if it is no regular file."""
+    self.path, self.dtype = path, dtype
+    file = open_regular(path)
+    weakref.finalize(self, file.close)
+    self._descriptor = file.fileno()
+    self.n_bytes = os.fstat(self._descriptor).st_size
+
+  def __len__(self) -> int:
+    return self.n_bytes // self.dtype.itemsize
+
+  def __getitem__(self, part: slice) -> np.ndarray:
+    start, stop, _ = part.indices(len(self))
+    begin, end = start * self.dtype.itemsize, stop * self.dtype.itemsize
+    return np.frombuffer(os.pread(self._descriptor, end - begin, begin), self.dtype)
+
+
+class TokenFile:
+  """One split of a prepared folder, with random access, on a disk or on a store.
+
+  A block of ids is verified when it is read for the first time.
 
   Attributes:
     n_tokens: in the file.
@@ -186,35 +253,50 @@ class TokenFile:
     tokenizer_hash: see Tokenizer.hash.
     offsets: int64 [n_documents + 1], where each document begins, and the end.
     header: all entries of `<split>.json`.
+    is_remote: whether it is on a store, so that reading ahead pays.
   """
 
   def __init__(self, folder: str, split: str):
     """Raises InputError if the split is missing, damaged or inconsistent with its header."""
     self.path = os.path.join(folder, split)
+    self.is_remote = is_url(folder)
     try:
+      if is_uploading(folder):
+        raise InputError(f"{folder}: its upload is not finished; give the command of prepare again")
       header = read_json(self.path + ".json")
       self._read_header(header)
       self.offsets = self._read_offsets("documents", self.n_documents)
-      file = open_regular(self.path + ".bin")
+      self._ids = self._open_ids()
     except InputError:
       raise
     except (FileNotFoundError, NotADirectoryError) as error:
       raise InputError(
-        f"{error.filename}: missing; {folder!r} must be a folder made by launch/prepare.py"
+        f"{error.filename or self.path + '.*'}: missing; {folder!r} must be a folder made by "
+        "launch/prepare.py"
       ) from error
     except (OSError, ValueError) as error:
-      raise InputError(
-        f"{self.path}.*: cannot be read ({error}); prepare the text again"
-      ) from error
-    weakref.finalize(self, file.close)
-    self._descriptor = file.fileno()
-    size, expected = os.fstat(self._descriptor).st_size, self.n_tokens * self._dtype.itemsize
-    if size != expected:
-      state = "truncated" if size < expected else "longer than its header says"
-      raise self._damaged(".bin", f"{state}, {size} bytes instead of {expected}")
-    if len(self._block_checksums) != -(-size // BLOCK):
+      advice = "" if self.is_remote else "; prepare the text again"
+      raise InputError(f"{self.path}.*: cannot be read ({error}){advice}") from error
+    if len(self._block_checksums) != -(-self._ids.n_bytes // BLOCK):
       raise self._damaged(".json", "not a checksum for every block")
     self._verified = np.zeros(len(self._block_checksums), bool)
+
+  def _open_ids(self) -> LocalArray | RemoteArray | ShardedArray:
+    sizes = self.header.get("shards", [self.n_tokens])
+    if not isinstance(sizes, list) or sum(map(_count, sizes)) != self.n_tokens:
+      raise self._damaged(".json", "its shards do not add up to its tokens")
+    open_array = RemoteArray if self.is_remote else LocalArray
+    arrays = []
+    for shard, n_tokens in enumerate(sizes):
+      path = shard_name(self.path, shard, len(sizes))
+      array = open_array(path, self._dtype)
+      expected = n_tokens * self._dtype.itemsize
+      if array.n_bytes != expected:
+        state = "truncated" if array.n_bytes < expected else "longer than its header says"
+        suffix = path.removeprefix(self.path)
+        raise self._damaged(suffix, f"{state}, {array.n_bytes} bytes instead of {expected}")
+      arrays.append(array)
+    return ShardedArray(arrays) if len(arrays) > 1 else arrays[0]
 
   def _read_header(self, header: Any) -> None:
     if isinstance(header, dict) and "n_tokens" in header and "checksum" not in header:
@@ -302,8 +384,19 @@ class TokenFile:
     """The ids at [offset, offset + count), int32. Raises InputError if they are damaged."""
     begin, end = offset * self._dtype.itemsize, (offset + count) * self._dtype.itemsize
     self._verify(begin // BLOCK, -(-end // BLOCK))
-    content = os.pread(self._descriptor, end - begin, begin)
-    return np.frombuffer(content, self._dtype).astype(np.int32)
+    return self._ids[offset : offset + count].astype(np.int32)
+
+  def expect(self, parts: Iterable[tuple[int, int]]) -> None:
+    """Begins to read the ids at these (begin, end), if they are on a store; returns at once.
+
+    See RemoteArray.expect.
+    """
+    if not isinstance(self._ids, LocalArray):
+      self._ids.expect(parts)
+
+  def expect_from(self, offset: int) -> None:
+    """As `expect`, for text that is read in order from an offset on."""
+    self.expect([(offset, offset + IN_ORDER // self._dtype.itemsize)])
 
   def verify(self) -> None:
     """Reads the whole file. Raises InputError if any part of it is damaged."""
@@ -313,13 +406,14 @@ class TokenFile:
 
   def _verify(self, first: int, end: int) -> None:
     """Verifies the blocks [first, end) that have not been read before."""
+    length = BLOCK // self._dtype.itemsize
     for block in range(first, end):
       if self._verified[block]:
         continue
-      content = os.pread(self._descriptor, BLOCK, block * BLOCK)
-      if zlib.crc32(content) != self._block_checksums[block]:
+      content = self._ids[block * length : (block + 1) * length]
+      if zlib.crc32(content.tobytes()) != self._block_checksums[block]:
         raise self._damaged(".bin", f"wrong checksum of the bytes from {block * BLOCK:,} on")
-      largest = np.frombuffer(content, self._dtype).max()
+      largest = content.max()
       if largest >= self.vocab_size:
         raise self._damaged(
           ".bin", f"it has the id {largest}, and its vocabulary ends at {self.vocab_size - 1}"

@@ -12,6 +12,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 
 PAD = -1  # in rows: past the end of a document
+AHEAD = 2  # steps whose text is requested before they are due, if it is on a store
 
 
 @register("windows")
@@ -100,8 +101,20 @@ class Windows:
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
+    self._read_ahead(step, rows)
     spans = self._spans(step, rows)
     return self._read(spans.begins, spans.counts)
+
+  def _read_ahead(self, step: int, rows: slice | np.ndarray) -> None:
+    """Requests the text of a step and of those after it, all at once, if it is on a store."""
+    if self.tokens.is_remote:
+      steps = range(step, step + AHEAD + 1)
+      self.tokens.expect(part for following in steps for part in self._parts(following, rows))
+
+  def _parts(self, step: int, rows: slice | np.ndarray) -> list[tuple[int, int]]:
+    """The (begin, end) of the text that the rows of a step read."""
+    spans = self._spans(step, rows)
+    return [*zip(spans.begins.tolist(), (spans.begins + spans.counts).tolist(), strict=True)]
 
   def draw(self, step: int, rows: np.ndarray) -> Draw:
     """The noise of these rows of a step: new or, with `copies`, that of span and copy."""
@@ -167,4 +180,6 @@ class Windows:
       first_span = np.where(document > 0, span_ends[document - 1], 0)
       begin = (spans - first_span) * stride
       count = np.where(spans < total, np.minimum(stride + 1, self._size[document] - begin), 0)
+      if len(spans):
+        self.tokens.expect_from(int(self._begin[document[0]] + begin[0]))
       yield self._read(self._begin[document] + begin, count)

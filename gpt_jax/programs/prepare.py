@@ -1,13 +1,12 @@
 """Prepares text for pre-training: cleans it, trains or reuses a tokenizer, writes token files."""
 
-import collections
 import contextlib
 import dataclasses
-import functools
 import glob
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,35 +14,57 @@ import numpy as np
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.data import hold_out
-from gpt_jax.data.cleaning import clean_piece, cleaner
-from gpt_jax.data.pieces import Piece, batched, numbered_pieces
+from gpt_jax.data.cleaning import cleaner
+from gpt_jax.data.pieces import Piece
 from gpt_jax.data.progress import progress
-from gpt_jax.data.sentences import encode_sentences
+from gpt_jax.data.removal import LEDGER, NUMBERS, Corpus
 from gpt_jax.data.sources.source import Source, find_all, is_plain_text, usage
 from gpt_jax.data.survey import FILE as SURVEY
 from gpt_jax.data.survey import Survey, read_survey
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer, require
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
-from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, worker_pool
+from gpt_jax.data.workers import MAX_WORKERS, worker_pool
 from gpt_jax.errors import InputError
-from gpt_jax.files import abandoned, read_json, refuse_url, write_json
+from gpt_jax.files import (
+  abandoned,
+  atomic_folder,
+  exists,
+  is_folder,
+  is_uploading,
+  is_url,
+  list_folder,
+  read_json,
+  remove,
+  write_json,
+)
+from gpt_jax.programs.preparing.beam import (
+  RUNNERS,
+  STAGES,
+  BeamPasses,
+  adopt_stages,
+  require_beam,
+  stages_key,
+)
+from gpt_jax.programs.preparing.local import LocalPasses
+from gpt_jax.programs.preparing.passes import TRAINED, Encoded
+from gpt_jax.programs.preparing.removing import Removing
 
 SETTINGS = "prepare.json"
 DEFAULT_VOCAB_SIZE = 40_000
 SMALL = 4 << 20  # bytes; for less text, starting workers takes longer than they save
+HOW = ("runner", "beam_options", "data")  # change nothing in the result
+# Settings of folders made before these options.
+BEFORE_REMOVAL = {
+  "shard_tokens": 0,
+  "deduplicate": "none",
+  "decontaminate": "",
+  "evaluation_rows": "",
+  "vocabulary_share": 1.0,
+}
 ROW_LENGTH = 512  # tokens; the closing table shows the padding of rows of this length
 
-TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
-  "sentencepiece": SentencePieceTokenizer,
-  "wordpiece": WordPieceTokenizer,
-  "bytes": ByteBPETokenizer,
-}
-
-Batch = list[tuple[int, Piece]]  # document number, piece
+Passes = LocalPasses | BeamPasses
 
 
 @register("prepare")
@@ -75,6 +96,35 @@ class PrepareConfig:
     False, "record where sentences end, for objectives that pair or pack them, such as BERT's"
   )
 
+  deduplicate: str = option(
+    "none",
+    "documents to remove: exact duplicates of earlier ones, or near-duplicates too (MinHash); "
+    "removed.jsonl says which and why",
+    choices=("none", "exact", "near"),
+  )
+  decontaminate: str = option(
+    "",
+    "files of evaluation rows (text, JSON lines, tables) and names of tasks, separated by commas; "
+    "documents with a row in them are removed",
+  )
+  vocabulary_share: float = option(
+    1.0,
+    "share of the documents, drawn by number, that a vocabulary is learned from",
+    low=1e-6,
+    high=1.0,
+  )
+  data: str = option("", "folder of the tasks named by --decontaminate")
+  runner: str = option(
+    "",
+    "Apache Beam's runner that shares the work: direct (this machine), dataflow, flink or spark; "
+    "without one, processes of this machine do it. The result is the same",
+    choices=("", *RUNNERS),
+  )
+  beam_options: str = option("", "options for --runner, such as '--project=P --region=R'")
+  shard_tokens: int = option(
+    0, "ids in one file of a split, which may have several; 0: all in one", unit="ids", low=0
+  )
+
   def __post_init__(self):
     validate(self)
 
@@ -89,25 +139,50 @@ def run(config: PrepareConfig, out: str) -> None:
   Raises:
     InputError: bad input, or `out` holds something else.
   """
-  refuse_url(out)
   sources = find_all(config.source)
   tokenizer = _load_tokenizer(config)
-  settings = _settings(config, sources, tokenizer)
-  out = os.path.realpath(out)  # a link must not be replaced by the folder
+  if config.runner:
+    require_beam(config.runner, config.beam_options)
+  removing = Removing(config.deduplicate, config.decontaminate, config.data)
+  settings = _settings(config, sources, tokenizer) | {"evaluation_rows": removing.digest}
+  if not is_url(out):
+    out = os.path.realpath(out)  # a link must not be replaced by the folder
   if _is_prepared(out, settings):
     print(f"{out}: already prepared with these settings")
     return
-  first_pass = _kept_first_pass(out, settings, sources)
-  with _new_folder(out) as folder:
-    with worker_pool(_worker_count(sources)) as pool:
-      survey, tokenizer = first_pass or _first_pass(sources, config, settings, tokenizer, pool)
+  first_pass = None if is_url(out) else _kept_first_pass(out, settings, sources)
+  key = stages_key(settings, sources)
+  with _folder_on_store(out) if is_url(out) else _new_folder(out) as folder:
+    if not is_url(out):
+      _take_over(out, folder, key if config.runner else None)
+    with _passes(config, sources, folder, key) as passes:
+      if first_pass:
+        survey, tokenizer, corpus = first_pass.restore(sources, config, folder)
+      else:
+        corpus = _remove(sources, config, removing, folder, passes)
+        survey, tokenizer = _first_pass(corpus, config, settings, tokenizer, passes)
       tokenizer.save(os.path.join(folder, "tokenizer"))
       survey.save(folder, settings, sources)
-      report = _write_splits(sources, config, tokenizer, survey, folder, pool)
-    os.remove(os.path.join(folder, SURVEY))
+      report = _write_splits(corpus, config, tokenizer, survey, folder, passes)
+    for name in (SURVEY, NUMBERS):
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(folder, name))
     write_json(os.path.join(folder, SETTINGS), settings)
   print(report)
   print(f"prepared {out}")
+
+
+def _take_over(out: str, folder: str, key: dict[str, Any] | None) -> None:
+  """Moves what killed runs have finished into this run's folder, and removes theirs.
+
+  Args:
+    key: see adopt_stages; None: nothing is moved.
+  """
+  if key is not None:
+    adopt_stages(out, folder, key)
+  for left in abandoned(out):
+    if left != folder:
+      shutil.rmtree(left, ignore_errors=True)
 
 
 def _load_tokenizer(config: PrepareConfig) -> Tokenizer | None:
@@ -135,7 +210,8 @@ def _settings(
   config: PrepareConfig, sources: Sequence[Source], tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
   """The JSON values that decide what is prepared."""
-  settings = dataclasses.asdict(config) | {"sources": [list(source) for source in sources]}
+  settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in HOW}
+  settings |= {"sources": [list(source) for source in sources]}
   if tokenizer is None:
     settings["vocab_size"] = config.vocab_size or DEFAULT_VOCAB_SIZE
   else:
@@ -146,15 +222,17 @@ def _settings(
 
 def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
   """Whether `out` holds the result of these settings; InputError if it holds anything else."""
-  if os.path.exists(out) and not os.path.isdir(out):
+  if exists(out) and not is_folder(out):
     raise InputError(f"{out}: is a file; --out names the folder to make")
-  if not os.path.isdir(out) or not os.listdir(out):
+  if not is_folder(out) or not list_folder(out) or is_uploading(out):
     return False
   try:
     earlier = read_json(os.path.join(out, SETTINGS))
     earlier.setdefault("text_column", earlier.get("field"))  # its name before 0.3
     earlier.setdefault("vocabulary", "sentencepiece")  # the only one before 0.3
     earlier.setdefault("sentences", False)
+    for name, value in BEFORE_REMOVAL.items():
+      earlier.setdefault(name, value)
   except (AttributeError, OSError, ValueError) as error:
     raise InputError(f"{out}: not empty, and not made by prepare; choose another --out") from error
   for name, value in settings.items():
@@ -167,7 +245,9 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
         "first"
       )
   for split in ("train", "valid"):
-    TokenFile(out, split).verify()
+    tokens = TokenFile(out, split)
+    if not tokens.is_remote:  # from a store all would be transferred; header and size were checked
+      tokens.verify()
   load_tokenizer(os.path.join(out, "tokenizer"))  # raises if it is damaged
   return True
 
@@ -175,8 +255,6 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
 @contextlib.contextmanager
 def _new_folder(out: str) -> Iterator[str]:
   """A folder to fill, which becomes `out` at the end of the block, and disappears if that fails."""
-  for folder in abandoned(out):
-    shutil.rmtree(folder, ignore_errors=True)
   if os.path.ismount(out):
     raise InputError(
       f"--out={out}: is a mounted folder, which a finished one cannot replace; name a new folder "
@@ -199,9 +277,10 @@ def _new_folder(out: str) -> Iterator[str]:
         "whether it is the same"
       ) from error
   except BaseException as error:
-    if isinstance(error, KeyboardInterrupt) and os.path.exists(os.path.join(partial, SURVEY)):
+    kept = any(os.path.exists(os.path.join(partial, name)) for name in (SURVEY, STAGES))
+    if isinstance(error, KeyboardInterrupt) and kept:
       for path in glob.glob(f"{glob.escape(partial)}/*.*"):
-        if os.path.basename(path) != SURVEY:
+        if os.path.basename(path) not in (SURVEY, LEDGER, NUMBERS):
           os.remove(path)
       print("the vocabulary is kept; the same command uses it", file=sys.stderr)
     else:
@@ -209,19 +288,104 @@ def _new_folder(out: str) -> Iterator[str]:
     raise
 
 
+@contextlib.contextmanager
+def _folder_on_store(out: str) -> Iterator[str]:
+  """A local folder to fill, which is uploaded at the end of the block, and kept if that fails."""
+  test = os.path.join(out, f"test-{os.getpid()}.json")
+  try:  # fail before the work
+    write_json(test, {})
+    remove(test)
+  except OSError as error:
+    raise InputError(f"--out={out}: cannot be written ({error})") from error
+  with contextlib.ExitStack() as after:
+    folder = tempfile.mkdtemp(prefix="gpt_jax-prepare-")
+    after.callback(shutil.rmtree, folder, ignore_errors=True)
+    yield folder
+    try:
+      with atomic_folder(out) as upload:
+        shutil.copytree(folder, upload, copy_function=os.link, dirs_exist_ok=True)
+    except InputError as error:
+      after.pop_all()
+      raise InputError(f"{error}; what should be there is kept in {folder}") from error
+
+
+class _FirstPass(NamedTuple):
+  """What the passes of a killed run before its last one left: files by name, and their content."""
+
+  survey: Survey
+  tokenizer: Tokenizer
+  files: dict[str, bytes]
+
+  def restore(
+    self, sources: Sequence[Source], config: PrepareConfig, folder: str
+  ) -> tuple[Survey, Tokenizer, Corpus]:
+    """Writes the files of removed documents to the folder of this run."""
+    for name, content in self.files.items():
+      with open(os.path.join(folder, name), "wb") as file:
+        file.write(content)
+    removed = _read_numbers(folder)
+    return self.survey, self.tokenizer, Corpus(sources, config.text_column, removed)
+
+
 def _kept_first_pass(
   out: str, settings: dict[str, Any], sources: Sequence[Source]
-) -> tuple[Survey, Tokenizer] | None:
-  """What the first pass of a killed run found and trained; None if none ended, or of other text."""
+) -> _FirstPass | None:
+  """What a killed run counted and trained; None if its first pass did not end, or of other text."""
   for folder in abandoned(out):
     survey = read_survey(folder, settings, sources)
     if survey is None:
       continue
-    with contextlib.suppress(InputError):  # damaged: trained again
+    with contextlib.suppress(InputError, OSError, ValueError):  # damaged: done again
       tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
+      _read_numbers(folder)
+      files = {}
+      for name in (LEDGER, NUMBERS):
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, name), "rb") as file:
+          files[name] = file.read()
       print(f"taking over the vocabulary of {tokenizer.vocab_size:,} ids of the run before")
-      return survey, tokenizer
+      return _FirstPass(survey, tokenizer, files)
   return None
+
+
+def _read_numbers(folder: str) -> np.ndarray:
+  """What is removed, int64 [R, 2], source and number in it; none if nothing was looked for."""
+  path = os.path.join(folder, NUMBERS)
+  if not os.path.exists(path):
+    return np.empty((0, 2), np.int64)
+  return np.load(path, allow_pickle=False)
+
+
+def _remove(
+  sources: Sequence[Source],
+  config: PrepareConfig,
+  removing: Removing,
+  folder: str,
+  passes: Passes,
+) -> Corpus:
+  """The documents to prepare; the ledger of the others is in the folder."""
+  field, numbers = config.text_column, np.empty((0, 2), np.int64)
+  if removing.active:
+    with progress("comparing documents", _plain_size(sources)) as add:
+      everything = Corpus(sources, field, numbers)
+      numbers = removing(
+        folder, sources, lambda rows: passes.prints(everything, removing.near, rows, add)
+      )
+    np.save(os.path.join(folder, NUMBERS), numbers, allow_pickle=False)
+  return Corpus(sources, field, numbers)
+
+
+@contextlib.contextmanager
+def _passes(
+  config: PrepareConfig, sources: Sequence[Source], folder: str, key: dict[str, Any]
+) -> Iterator[Passes]:
+  """Who does the work: processes of this machine, or a runner of Beam."""
+  if config.runner:
+    passes = BeamPasses(config.runner, config.beam_options, os.path.join(folder, STAGES), key)
+    yield passes
+    passes.close()
+    return
+  with worker_pool(_worker_count(sources)) as pool:
+    yield LocalPasses(pool)
 
 
 def _worker_count(sources: Sequence[Source]) -> int:
@@ -237,47 +401,38 @@ def _total_size(sources: Sequence[Source]) -> int | None:
   return sum(sizes) if all(sizes) else None
 
 
+def _plain_size(sources: Sequence[Source]) -> int | None:
+  """Bytes of all sources, if they are about as many characters."""
+  is_text = all(is_plain_text(source.name) for source in sources)
+  return _total_size(sources) if is_text else None
+
+
 def _first_pass(
-  sources: Sequence[Source],
+  corpus: Corpus,
   config: PrepareConfig,
   settings: dict[str, Any],
   tokenizer: Tokenizer | None,
-  pool: Pool | None,
+  passes: Passes,
 ) -> tuple[Survey, Tokenizer]:
   """Reads everything once and, without a tokenizer, trains a vocabulary."""
   kind = config.vocabulary if tokenizer is None else ""
-  survey = _survey(sources, config.text_column, pool, kind)
+  survey = _survey(corpus, passes, kind, config.vocabulary_share)
   if not survey.n_documents:
     raise InputError(f"{config.source}: there is no text in it")
   return survey, tokenizer or _train_tokenizer(survey, kind, settings["vocab_size"])
 
 
-def _survey(sources: Sequence[Source], field: str, pool: Pool | None, kind: str) -> Survey:
+def _survey(corpus: Corpus, passes: Passes, kind: str, share: float) -> Survey:
   """Reads everything once: its size and, to train a vocabulary of a kind, its words."""
   survey = Survey()
-  batches = batched(numbered_pieces(sources, field))
   label = "counting words" if kind else "reading"
-  is_text = all(is_plain_text(source.name) for source in sources)
-  with progress(label, _total_size(sources) if is_text else None) as add:
-    if kind:
-      counted = map_in_order(pool, functools.partial(_count, kind), batches)
-    else:
-      counted = ((batch, {}) for batch in batches)
-    for batch, words in counted:
+  with progress(label, _plain_size(corpus.sources)) as add:
+    for sizes, words in passes.words(corpus, kind, share):
       survey.words.add(words)
-      for _, piece in batch:
-        survey.add(piece)
-        add(len(piece.text), piece.last)
+      for characters, last in sizes:
+        survey.add(characters, last)
+        add(characters, last)
   return survey
-
-
-def _count(kind: str, batch: Batch) -> dict[str, int]:
-  """The words of a batch, in a worker."""
-  words_of = TRAINED[kind].training_words
-  counts = WordCounts()
-  for _, piece in batch:
-    counts.add(collections.Counter(words_of(clean_piece(piece.text, piece.width))))
-  return counts.words
 
 
 def _train_tokenizer(survey: Survey, kind: str, vocab_size: int) -> Tokenizer:
@@ -288,33 +443,32 @@ def _train_tokenizer(survey: Survey, kind: str, vocab_size: int) -> Tokenizer:
 
 
 def _write_splits(
-  sources: Sequence[Source],
+  corpus: Corpus,
   config: PrepareConfig,
   tokenizer: Tokenizer,
   survey: Survey,
   folder: str,
-  pool: Pool | None,
+  passes: Passes,
 ) -> str:
   """Reads everything again, writes both token files and returns the closing table."""
-  pieces = numbered_pieces(sources, config.text_column)
+  limit = None
   is_valid: Callable[[int], bool]
   if survey.n_documents == 1:
     print("one document only: its last paragraphs are held out for validation", flush=True)
-    pieces = hold_out.split_document(pieces, survey.n_characters * (1 - config.valid_share))
+    limit = survey.n_characters * (1 - config.valid_share)
     is_valid = bool  # the document numbered 1
   else:
     is_valid = hold_out.held_out(survey.sizes, survey.n_documents, config.valid_share)
   writers = {
-    split: _SplitWriter(folder, split, tokenizer, config.sentences) for split in ("train", "valid")
+    split: _SplitWriter(folder, split, tokenizer, config.sentences, config.shard_tokens)
+    for split in ("train", "valid")
   }
-  encode = functools.partial(
-    _encode, os.path.join(folder, "tokenizer"), tokenizer.hash, config.sentences
-  )
+  vocabulary = os.path.join(folder, "tokenizer")
   with progress("writing tokens", survey.n_characters) as add:
-    for batch, encoded in map_in_order(pool, encode, batched(pieces)):
-      for (document, piece), ids in zip(batch, encoded, strict=True):
-        writers["valid" if is_valid(document) else "train"].add(piece, ids)
-        add(len(piece.text), piece.last)
+    for item in passes.encoded(corpus, vocabulary, tokenizer, config.sentences, limit):
+      split = "valid" if is_valid(item.document) else "train"
+      writers[split].add(item.piece, item.encoded)
+      add(item.characters, item.piece.last)
   headers = {}
   for split, writer in writers.items():
     if not writer.tokens.n_tokens:
@@ -322,53 +476,28 @@ def _write_splits(
         f"{config.source}: nothing is left for the {split} split; use more text or another "
         "--valid_share"
       )
-    headers[split] = writer.close(sources)
+    headers[split] = writer.close(corpus.sources)
   return _table(headers, {split: writer.padding.share for split, writer in writers.items()})
-
-
-class _Encoded(NamedTuple):
-  """The ids of a piece, the bytes and words of its cleaned text, and where its sentences end."""
-
-  ids: np.ndarray
-  n_bytes: int
-  n_words: int
-  sentence_ends: np.ndarray | None = None
-
-
-def _encode(folder: str, hash: str, sentences: bool, batch: Batch) -> list[_Encoded]:
-  """The pieces of a batch, in a worker."""
-  texts = [clean_piece(piece.text, piece.width) for _, piece in batch]
-  tokenizer = _worker_tokenizer(folder, hash)
-  ids_and_ends: list[tuple[np.ndarray, np.ndarray | None]]
-  if sentences:
-    ids_and_ends = [*encode_sentences(tokenizer, texts)]
-  else:
-    ids_and_ends = [(ids, None) for ids in tokenizer.encode_many(texts)]
-  return [
-    _Encoded(ids, len(text.encode()), len(text.split()), ends)
-    for (ids, ends), text in zip(ids_and_ends, texts, strict=True)
-  ]
-
-
-@functools.lru_cache(maxsize=1)
-def _worker_tokenizer(folder: str, hash: str) -> Tokenizer:
-  """Loads a tokenizer once per process. The hash is in the key because a later run may write
-  another one to the same folder.
-  """
-  return load_tokenizer(folder)
 
 
 class _SplitWriter:
   """Writes one split, putting the pieces of each document together again."""
 
-  def __init__(self, folder: str, split: str, tokenizer: Tokenizer, sentences: bool = False):
-    self.tokens = TokenWriter(folder, split, tokenizer.vocab_size, sentences)
+  def __init__(
+    self,
+    folder: str,
+    split: str,
+    tokenizer: Tokenizer,
+    sentences: bool = False,
+    shard_tokens: int = 0,
+  ):
+    self.tokens = TokenWriter(folder, split, tokenizer.vocab_size, sentences, shard_tokens)
     self.padding = _Padding()
     self._tokenizer = tokenizer
     self._length = 0  # tokens of the current document
     self._joint = ""  # between its last piece that has tokens and the next
 
-  def add(self, piece: Piece, encoded: _Encoded) -> None:
+  def add(self, piece: Piece, encoded: Encoded) -> None:
     ids, n_bytes, n_words, ends = encoded
     if self._length and len(ids):
       line_id = self._tokenizer.line_id

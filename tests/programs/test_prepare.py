@@ -244,7 +244,7 @@ def test_a_line_break_joins_paragraphs_if_the_tokenizer_has_one(tmp_path, line_i
   )
   for ids, joint, last in (([3], "\n", False), ([4], " ", False), ([5], "", True)):
     piece = pieces.Piece("x", None, joint, last)
-    writer.add(piece, prepare._Encoded(np.array(ids), n_bytes=1, n_words=1))
+    writer.add(piece, prepare.Encoded(np.array(ids), n_bytes=1, n_words=1))
   writer.close([])
   file = TokenFile(tmp_path, "train")
   assert file.read(0, file.n_tokens).tolist() == expected

@@ -22,7 +22,8 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.programs import evaluate, export, finetune, predict, prepare, pretrain
-from gpt_jax.programs.finetune import FinetuneConfig, Start, transform_of
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetuning.start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat
@@ -106,7 +107,7 @@ def test_all_rows_are_the_vocabularys(wordpiece):
   for loaded in (pretrained, finetuned):
     assert loaded.spec.trunk.special_tokens == 0 and loaded.format == RoBERTaFormat()
     assert loaded.tokenizer.special.items() == [("pad", 0), ("cls", 2), ("sep", 3), ("mask", 4)]
-  start = finetune.load_start(TASK, wordpiece.pretrained, "")
+  start = load_start(TASK, wordpiece.pretrained, "")
   np.testing.assert_array_equal(start.params["tokens"], pretrained.params["trunk"]["tokens"])
 
 
@@ -166,7 +167,7 @@ def full_table(make_run, tiny_tokenizer, tmp_path):
 
 def test_special_tokens_of_the_format_get_rows(full_table, tmp_path):
   before = load_model(full_table)
-  start = finetune.load_start(TASK, full_table, "")
+  start = load_start(TASK, full_table, "")
   assert start.format == BERTFormat() and start.trunk.rows == len(start.params["tokens"]) == 512
   special = start.tokenizer.special
   assert (special["cls"], special["sep"]) == (384, 385)
@@ -183,7 +184,7 @@ def test_special_tokens_of_the_format_get_rows(full_table, tmp_path):
 def test_a_checkpoint_without_a_format_has_gpts(make_run, tmp_path, tiny_tokenizer):
   trunk = dataclasses.replace(TRUNK, vocab_size=tiny_tokenizer.vocab_size)
   folder = make_run(tmp_path / "old", ModelConfig(trunk, attention="bidirectional"))
-  start = finetune.load_start(TASK, folder, "")
+  start = load_start(TASK, folder, "")
   assert load_model(folder).format == start.format == GPTFormat()
   assert start.trunk.special_tokens == 3 and start.tokenizer.special.count == 3
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.data.sources.utf8 import decode, open_bytes
+from gpt_jax.data.sources.utf8 import decode, open_bytes, without_compression
 from gpt_jax.errors import InputError
 from gpt_jax.files import parse_json
 
 USAGE = "JSON lines (.jsonl, .json)"
-FOLDER_SUFFIXES = (".jsonl", ".jsonl.gz")  # not .json: folders have such files of other kinds
+FOLDER_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")  # .json files may be anything
 
 
 def reads(name: str) -> bool:
-  return name.removesuffix(".gz").endswith((".jsonl", ".json"))
+  return without_compression(name).endswith((".jsonl", ".json"))
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from gpt_jax.data.cleaning import plain_line_ends
 from gpt_jax.data.sources import text
 from gpt_jax.errors import InputError
-from gpt_jax.files import refuse_url
+from gpt_jax.files import find_files, is_url, refuse_url
 
 
 class Source(NamedTuple):
@@ -23,6 +23,8 @@ class Source(NamedTuple):
 
 class SourceFile(Protocol):
   """What a file of this folder declares in order to be found.
+
+  If its sources are data sets of several files, `files(name)` may give the name of each.
 
   Attributes:
     USAGE: how a user names such a source, for --help.
@@ -52,12 +54,18 @@ class SourceFile(Protocol):
 def find(name: str) -> list[Source]:
   """The files or data sets of a file name, glob, folder or data set name, in a fixed order.
 
+  Files and folders may be on a store, as gs://bucket/folder/*.txt.
+
   Raises:
     InputError: there is none.
   """
+  module = _module_of(name)
+  if module.FOLDER_SUFFIXES is None:
+    files = getattr(module, "files", None)
+    return [Source(file, 0) for file in files(name)] if files else [Source(name, 0)]
+  if is_url(name):
+    return _find_on_store(name)
   refuse_url(name)
-  if _module_of(name).FOLDER_SUFFIXES is None:
-    return [Source(name, 0)]
   if os.path.isdir(name):
     paths = _files_in(name)
   elif os.path.exists(name):
@@ -68,6 +76,22 @@ def find(name: str) -> list[Source]:
       fault = "no file matches" if glob.has_magic(name) else "no such file or folder"
       raise InputError(f"{name}: {fault}; a source is {usage()}")
   return [Source(path, os.path.getsize(path)) for path in sorted(paths)]
+
+
+def _find_on_store(name: str) -> list[Source]:
+  try:
+    sizes = find_files(name)
+  except (OSError, ValueError) as error:
+    raise InputError(f"{name}: cannot be listed ({error})") from error
+  if not sizes:
+    fault = "no file matches" if glob.has_magic(name) else "no such file or folder"
+    raise InputError(f"{name}: {fault}; a source is {usage()}")
+  if not glob.has_magic(name) and name not in sizes:  # a folder
+    suffixes = _suffixes()
+    sizes = {path: size for path, size in sizes.items() if path.endswith(suffixes)}
+    if not sizes:
+      raise _nothing_in(name, suffixes)
+  return [Source(path, size) for path, size in sizes.items()]
 
 
 def find_all(names: str) -> list[Source]:
@@ -97,7 +121,7 @@ def chunked_documents(name: str, field: str) -> Iterator[Iterable[str]]:
 
 def is_plain_text(name: str) -> bool:
   """Whether a Source is text as a whole, so that its size is about the number of characters."""
-  return _module_of(name) is text and not name.endswith(".gz")
+  return _module_of(name) is text and not name.endswith((".gz", ".zst"))
 
 
 def usage() -> str:
@@ -108,14 +132,23 @@ def usage() -> str:
 
 
 def _files_in(folder: str) -> list[str]:
-  suffixes = tuple(suffix for module in _source_files() for suffix in module.FOLDER_SUFFIXES or ())
+  suffixes = _suffixes()
   paths = glob.glob(os.path.join(glob.escape(folder), "**"), recursive=True)
   paths = [path for path in paths if path.endswith(suffixes) and os.path.isfile(path)]
   if not paths:
-    raise InputError(
-      f"{folder}: no {', '.join(suffixes)} file in this folder; give a glob for other file names"
-    )
+    raise _nothing_in(folder, suffixes)
   return paths
+
+
+def _suffixes() -> tuple[str, ...]:
+  """How the files that a folder is searched for end."""
+  return tuple(suffix for module in _source_files() for suffix in module.FOLDER_SUFFIXES or ())
+
+
+def _nothing_in(folder: str, suffixes: tuple[str, ...]) -> InputError:
+  return InputError(
+    f"{folder}: no {', '.join(suffixes)} file in this folder; give a glob for other file names"
+  )
 
 
 def _module_of(name: str) -> SourceFile:

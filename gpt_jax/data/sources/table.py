@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.data.sources.utf8 import decode, open_bytes
+from gpt_jax.data.sources.utf8 import decode, open_bytes, without_compression
 from gpt_jax.errors import InputError, counted, did_you_mean
 
 USAGE = "tables (.csv, .tsv)"
@@ -11,7 +11,7 @@ FOLDER_SUFFIXES = ()  # folders of text have tables of other things, such as the
 
 
 def reads(name: str) -> bool:
-  return name.removesuffix(".gz").endswith((".csv", ".tsv"))
+  return without_compression(name).endswith((".csv", ".tsv"))
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
@@ -36,7 +36,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
 def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
   """(first line, cells) of each row that is not blank. In .csv a quoted cell may span lines."""
   with open_bytes(name) as file:
-    if name.removesuffix(".gz").endswith(".tsv"):
+    if without_compression(name).endswith(".tsv"):
       reader = csv.reader(_lines(name, file), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
       reader = csv.reader(_lines(name, file), strict=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from gpt_jax.data.sources.utf8 import decode, open_bytes
 
-USAGE = "text (any other file), .gz too"
-FOLDER_SUFFIXES: tuple[str, ...] = (".txt", ".txt.gz")
+USAGE = "text (any other file), .gz and .zst too"
+FOLDER_SUFFIXES: tuple[str, ...] = (".txt", ".txt.gz", ".txt.zst")
 BLOCK_SIZE = 1 << 19  # bytes
 
 

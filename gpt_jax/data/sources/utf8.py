@@ -1,4 +1,4 @@
-"""Opening and decoding files of text, gzip-compressed or not."""
+"""Opening and decoding files of text, compressed by gzip or zstd or not."""
 
 import contextlib
 import gzip
@@ -6,26 +6,40 @@ import io
 import zlib
 from collections.abc import Iterator
 
+from gpt_jax.data.sources.zstd import open_zstd
 from gpt_jax.errors import InputError
-from gpt_jax.files import describe_binary
+from gpt_jax.files import describe_binary, is_url, open_regular
 
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
-  """A file to read, decompressed if its name ends in .gz.
+  """A file to read, decompressed if its name ends in .gz or .zst.
 
   Raises:
     InputError: it cannot be opened or, within the block, not be read to its end.
   """
   try:
-    file = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
+    stored = open_regular(path) if is_url(path) else open(path, "rb")
   except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-  with file:
+    raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+  with stored:
     try:
-      yield file
+      yield _decompressed(stored, path)
     except (OSError, EOFError, zlib.error) as error:
       raise InputError(f"{path}: cannot be read to its end ({error})") from error
+
+
+def without_compression(path: str) -> str:
+  """The name of what a compressed file holds: "a.jsonl" of "a.jsonl.zst"."""
+  return path.removesuffix(".gz").removesuffix(".zst")
+
+
+def _decompressed(stored: io.BufferedIOBase, path: str) -> io.BufferedIOBase:
+  if path.endswith(".gz"):
+    return gzip.GzipFile(fileobj=stored)
+  if path.endswith(".zst"):
+    return open_zstd(stored, path)
+  return stored
 
 
 def decode(block: bytes, path: str, offset: int) -> str:

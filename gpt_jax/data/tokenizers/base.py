@@ -8,13 +8,22 @@ import json
 import os
 import pkgutil
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, read_bytes, read_json
+from gpt_jax.files import (
+  atomic_file,
+  check_path,
+  download,
+  is_url,
+  make_folders,
+  read_bytes,
+  read_json,
+)
 
 LARGEST_FILE = 1 << 30  # bytes
 METADATA = "tokenizer.json"
@@ -231,7 +240,7 @@ class Tokenizer(abc.ABC):
       **self.metadata,
     }
     text = json.dumps(metadata, indent=2) + "\n"
-    os.makedirs(folder, exist_ok=True)
+    make_folders(folder)
     for name, content in (*self.files.items(), (METADATA, text.encode())):
       with atomic_file(os.path.join(folder, name), "wb") as file:
         file.write(content)
@@ -267,6 +276,8 @@ def load_tokenizer(folder: str) -> Tokenizer:
   Raises:
     InputError: there is none, its kind is unknown, or its files are damaged.
   """
+  if is_url(folder):
+    return _load_from_store(folder)
   metadata = _read_metadata(folder)
   if metadata is None:
     return load_released(folder)
@@ -292,6 +303,19 @@ def load_tokenizer(folder: str) -> Tokenizer:
       f"{folder}: its files make no {kind} tokenizer ({reason}); copy another folder"
     ) from error
   return dataclasses.replace(tokenizer, special_names=_special_names(folder, metadata))
+
+
+def _load_from_store(folder: str) -> Tokenizer:
+  """A tokenizer that is read from a copy of its folder."""
+  check_path(folder)
+  with tempfile.TemporaryDirectory() as parent:
+    try:
+      local = download(folder, parent)
+      return load_tokenizer(local)
+    except FileNotFoundError as error:
+      raise InputError(f"{folder}: no such folder; a tokenizer's is needed") from error
+    except InputError as error:
+      raise InputError(str(error).replace(parent, os.path.dirname(folder))) from error
 
 
 def load_released(folder: str) -> Tokenizer:

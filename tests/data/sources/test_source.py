@@ -60,10 +60,7 @@ def test_a_new_source_is_one_new_file(tmp_path, monkeypatch):
   (tmp_path / "texts" / "b.txt").write_text("three")
   try:
     assert list(documents(str(tmp_path / "texts"), field="x")) == ["ONE\nx", "TWO\nx", "three"]
-    assert (
-      "JSON lines (.jsonl, .json) or shouted text (.shout) or tables (.csv, .tsv) or text"
-      in usage()
-    )
+    assert "Parquet (.parquet) or shouted text (.shout) or tables (.csv, .tsv) or text" in usage()
   finally:
     sys.modules.pop("gpt_jax.data.sources.shouted", None)
 

@@ -1,0 +1,132 @@
+"""Finding rows of evaluation sets in text: GPT-3's 13-grams (Brown et al. 2020, appendix C).
+
+Words are compared without case and punctuation. By the number of words of a row it matches
+
+- from 13 on: if a run of 13 words of it occurs;
+- from 8 to 25: if all of it occurs with at most one word replaced by another. A longer row with one
+  word replaced has 13 words in a row that are the same;
+- from 5 to 7: if all of it occurs;
+- below 5: never, since such rows are phrases that any text has.
+"""
+
+import functools
+import io
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.data.word_grams import grams, normalized_words, word_hashes
+
+RUN = 13  # words
+SHORTEST, ONE_REPLACED, LONGEST = 5, 8, 25  # words of a row that matches as a whole
+RULES = ("", "13-gram", "whole row")
+
+
+class Overlap(NamedTuple):
+  """What text has of an evaluation set.
+
+  Attributes:
+    rule: index in RULES; 0: nothing.
+    row: number of the row.
+    score: the share of the row's 13-grams, or of its words, in the text.
+  """
+
+  rule: int
+  row: int
+  score: float
+
+
+NOTHING = Overlap(0, -1, 0.0)
+
+
+class EvaluationRows:
+  """An index of the rows; it is saved as the hashes of their words."""
+
+  def __init__(self, rows: list[np.ndarray]):
+    """Args:
+    rows: uint64 [n] each, the hashes of a row's words.
+    """
+    self._rows = rows
+    long = [number for number, row in enumerate(rows) if len(row) >= RUN]
+    self._runs = _Table([(grams(rows[number], RUN), number, 0) for number in long])
+    parts: dict[int, list[tuple[np.ndarray, int, int]]] = {}
+    for number, row in enumerate(rows):
+      for begin, end in _intact_parts(len(row)):
+        parts.setdefault(end - begin, []).append(
+          (grams(row[begin:end], end - begin), number, begin)
+        )
+    self._parts = {length: _Table(entries) for length, entries in sorted(parts.items())}
+
+  def find(self, hashes: np.ndarray) -> Overlap:
+    """The overlap of the highest score with a text, given the hashes of its words."""
+    best = NOTHING
+    counts: dict[int, set[int]] = {}
+    text = grams(hashes, RUN)
+    for position, _, row, _ in self._runs.matches(text):
+      counts.setdefault(row, set()).add(int(text[position]))
+    for row, runs in counts.items():
+      total = len(np.unique(grams(self._rows[row], RUN)))
+      best = best_overlap(best, Overlap(1, row, len(runs) / total))
+    for length, table in self._parts.items():
+      for position, _, number, offset in table.matches(grams(hashes, length)):
+        words, begin = self._rows[number], position - offset
+        if begin < 0 or begin + len(words) > len(hashes):
+          continue
+        replaced = int((hashes[begin : begin + len(words)] != words).sum())
+        if replaced <= (len(words) >= ONE_REPLACED):
+          best = best_overlap(best, Overlap(2, number, 1 - replaced / len(words)))
+    return best
+
+  def save(self) -> bytes:
+    content = io.BytesIO()
+    flat = np.concatenate([np.empty(0, np.uint64), *self._rows])
+    np.savez(content, words=flat, sizes=np.array([len(row) for row in self._rows], np.int64))
+    return content.getvalue()
+
+
+def index_rows(texts: Iterable[str]) -> EvaluationRows:
+  return EvaluationRows([word_hashes(normalized_words(text)) for text in texts])
+
+
+@functools.lru_cache(maxsize=1)
+def load_rows(path: str) -> EvaluationRows:
+  """What `save` gave, from a file; kept for the next call."""
+  with np.load(path, allow_pickle=False) as arrays:
+    words, sizes = arrays["words"], arrays["sizes"]
+  return EvaluationRows(np.split(words, np.cumsum(sizes)[:-1]))
+
+
+class _Table:
+  """Hashes with the row and the offset in it that they come from, sorted."""
+
+  def __init__(self, entries: list[tuple[np.ndarray, int, int]]):
+    hashes = [entry for entry, _, _ in entries]
+    sizes = [len(entry) for entry in hashes]
+    flat = np.concatenate([np.empty(0, np.uint64), *hashes])
+    rows = np.repeat(np.array([row for _, row, _ in entries], np.int64), sizes)
+    offsets = np.repeat(np.array([offset for _, _, offset in entries], np.int64), sizes)
+    order = np.argsort(flat, kind="stable")
+    self._hashes, self._rows, self._offsets = flat[order], rows[order], offsets[order]
+
+  def matches(self, text: np.ndarray) -> Iterable[tuple[int, int, int, int]]:
+    """(position in the text, entry, row, offset) of every equal hash."""
+    first = np.searchsorted(self._hashes, text, "left")
+    last = np.searchsorted(self._hashes, text, "right")
+    for position in np.flatnonzero(last > first).tolist():
+      for entry in range(first[position], last[position]):
+        yield position, entry, int(self._rows[entry]), int(self._offsets[entry])
+
+
+def _intact_parts(n_words: int) -> list[tuple[int, int]]:
+  """(begin, end) of parts, one of which is intact wherever the whole row matches."""
+  if not SHORTEST <= n_words <= LONGEST:
+    return []
+  if n_words < ONE_REPLACED:
+    return [(0, n_words)]
+  return [(0, n_words // 2), (n_words // 2, n_words)]
+
+
+def best_overlap(a: Overlap, b: Overlap) -> Overlap:
+  """The one of the higher score, or of the earlier row."""
+  return min(a, b, key=lambda overlap: (-overlap.score, overlap.row if overlap.rule else 1 << 62))

@@ -1,0 +1,201 @@
+"""The passes over a corpus on a runner of Apache Beam.
+
+A pass is a pipeline with an element per source, whose result is a file in the folder `stages`; the
+launching process joins them in the order of the sources, so that the result is the one without a
+runner. What a killed run has finished is not done again. All workers must see the folder.
+"""
+
+import functools
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.data import pieces
+from gpt_jax.data.cleaning import cleaner
+from gpt_jax.data.pieces import Piece
+from gpt_jax.data.removal import Corpus
+from gpt_jax.data.sources.source import Source
+from gpt_jax.data.survey import modified
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.word_counts import WordCounts
+from gpt_jax.errors import InputError
+from gpt_jax.files import abandoned, parse_json, read_json, write_json
+from gpt_jax.programs.preparing import stages
+from gpt_jax.programs.preparing.local import EncodedPiece, LocalPasses, Progress, Sizes
+from gpt_jax.programs.preparing.passes import Encoded
+from gpt_jax.programs.preparing.stages import Frame, Work
+
+STAGES = "stages"
+_KEY = "key.json"
+RUNNERS = {
+  "direct": "",
+  "dataflow": "DataflowRunner",
+  "flink": "FlinkRunner",
+  "spark": "SparkRunner",
+}
+
+
+class BeamPasses:
+  """The passes of prepare, as LocalPasses gives them."""
+
+  def __init__(self, runner: str, options: str, folder: str, key: dict[str, Any]):
+    """Args:
+    runner: one of RUNNERS.
+    options: of Beam, as in a shell.
+    folder: for the results; it may hold those of a killed run.
+    key: what the results depend on.
+    """
+    self._pipeline = functools.partial(make_pipeline, runner, options)
+    self._folder = folder
+    os.makedirs(folder, exist_ok=True)
+    write_json(os.path.join(folder, _KEY), key)
+
+  def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
+    """Arrays of records; see LocalPasses."""
+    for frame in self._run("prints", stages.prints_of, corpus, (near, rows)):
+      add(0, len(frame["prints"]))
+      yield frame["prints"]
+
+  def words(
+    self, corpus: Corpus, kind: str, share: float
+  ) -> Iterator[tuple[Sizes, dict[str, int]]]:
+    """As LocalPasses: the same batches, since the rarest words are dropped between them."""
+    firsts: list[int] = [0] * len(corpus.sources)
+    if share != 1:
+      for number, frame in self._numbered("sizes", stages.words_of, corpus, ("", 0, 1.0)):
+        firsts[number] += int(frame["last"].sum())
+      firsts = [0, *np.cumsum(firsts)[:-1].tolist()]
+    options = [(kind, first, share) for first in firsts]
+    sizes: Sizes = []
+    words, total = WordCounts(), 0
+    for _, frame in self._numbered("words", stages.words_of, corpus, options):
+      counts = parse_json(frame["words"].tobytes())
+      of_pieces = zip(frame["characters"].tolist(), frame["last"].tolist(), counts, strict=True)
+      for characters, last, counted in of_pieces:
+        sizes.append((characters, last))
+        words.add(counted)
+        total += characters + pieces.OVERHEAD
+        if total >= pieces.PIECE_SIZE:
+          yield sizes, words.words
+          sizes, words, total = [], WordCounts(), 0
+    if sizes:
+      yield sizes, words.words
+
+  def encoded(
+    self, corpus: Corpus, folder: str, tokenizer: Tokenizer, sentences: bool, limit: float | None
+  ) -> Iterator[EncodedPiece]:
+    """See LocalPasses, which does a single document."""
+    if limit is not None:
+      yield from LocalPasses(None).encoded(corpus, folder, tokenizer, sentences, limit)
+      return
+    document = 0
+    options = (folder, tokenizer.hash, sentences)
+    for frame in self._run(f"tokens-{tokenizer.hash[:8]}", stages.tokens_of, corpus, options):
+      ids = np.split(frame["ids"], np.cumsum(frame["sizes"])[:-1])
+      ends = np.split(frame["ends"], np.cumsum(frame["n_ends"])[:-1])
+      for index, last in enumerate(frame["last"].tolist()):
+        encoded = Encoded(
+          ids[index],
+          int(frame["n_bytes"][index]),
+          int(frame["n_words"][index]),
+          ends[index] if sentences else None,
+        )
+        joint = stages.JOINTS[frame["joint"][index]]
+        piece = Piece("", None, joint, last)
+        yield EncodedPiece(document, piece, int(frame["characters"][index]), encoded)
+        document += last
+
+  def close(self) -> None:
+    shutil.rmtree(self._folder)
+
+  def _run(self, *arguments: Any) -> Iterator[Frame]:
+    return (frame for _, frame in self._numbered(*arguments))
+
+  def _numbered(
+    self,
+    name: str,
+    make: Callable[..., Iterable[Frame]],
+    corpus: Corpus,
+    options: tuple[Any, ...] | list[tuple[Any, ...]],
+  ) -> Iterator[tuple[int, Frame]]:
+    """Runs a pass over the sources not done yet; yields the frames of all, with their sources."""
+    removed: list[list[int]] = [[] for _ in corpus.sources]
+    for source_number, number in corpus.removed.tolist():
+      removed[source_number].append(number)
+    tasks = [
+      Work(
+        os.path.join(self._folder, f"{name}-{number:06}"),
+        number,
+        source.name,
+        corpus.field,
+        tuple(removed[number]),
+        options[number] if isinstance(options, list) else options,
+      )
+      for number, source in enumerate(corpus.sources)
+    ]
+    missing = [task for task in tasks if not os.path.exists(task.path)]
+    if missing:
+      self._pipeline(functools.partial(stages.do, make), missing)
+    for task in tasks:
+      if os.path.exists(f"{task.path}.error"):
+        raise InputError(read_json(f"{task.path}.error"))
+      for frame in stages.frames(task.path):
+        yield task.number, frame
+
+
+def make_pipeline(
+  runner: str, options: str, function: Callable[[Work], None], tasks: Sequence[Work]
+) -> None:
+  """Runs the function on every task.
+
+  Raises:
+    InputError: Beam is not installed, or the runner refuses its options or cannot be reached.
+  """
+  beam, pipeline_options = require_beam(runner, options)
+  chosen: Any = RUNNERS[runner]
+  if not chosen:
+    # Of this process: Beam's default for one machine, Prism, is a program that it downloads.
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    chosen = FnApiRunner()
+  try:
+    with beam.Pipeline(runner=chosen, options=pipeline_options) as pipeline:
+      made = pipeline | beam.Create(list(tasks)) | beam.Reshuffle()
+      made | beam.Map(function)
+  except Exception as error:  # a runner's own kinds
+    message = " ".join(str(error).split())[:300]
+    raise InputError(f"--runner={runner}: the pipeline failed: {message}") from error
+
+
+def require_beam(runner: str, options: str) -> tuple[Any, Any]:
+  """The package and the options for a pipeline; InputError if either cannot be used."""
+  try:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+  except ImportError as error:
+    raise InputError(f"--runner={runner} needs apache-beam: pip install 'gpt_jax[beam]'") from error
+  words = shlex.split(options)
+  if wrong := next((word for word in words if not word.startswith("--")), ""):
+    raise InputError(f"--beam_options: {wrong!r} should be --NAME=VALUE, as for Beam")
+  return beam, PipelineOptions(words)
+
+
+def stages_key(settings: dict[str, Any], sources: Sequence[Source]) -> dict[str, Any]:
+  """What decides the results of the passes."""
+  return {"settings": settings, "cleaner": cleaner(), "modified": modified(sources)}
+
+
+def adopt_stages(out: str, folder: str, key: dict[str, Any]) -> None:
+  """Moves the results of a killed run with the same key to the folder of this one."""
+  for partial in abandoned(out):
+    old, new = os.path.join(partial, STAGES), os.path.join(folder, STAGES)
+    try:
+      if read_json(os.path.join(old, _KEY)) == key:
+        os.rename(old, new)
+        return
+    except (OSError, ValueError):
+      continue

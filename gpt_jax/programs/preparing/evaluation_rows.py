@@ -1,0 +1,117 @@
+"""The rows of evaluation sets, from files and tasks, that a corpus must not hold."""
+
+import csv
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from gpt_jax.data.contamination import SHORTEST
+from gpt_jax.data.sources.utf8 import decode, open_bytes, without_compression
+from gpt_jax.data.word_grams import normalized_words
+from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.files import parse_json
+from gpt_jax.tasks.task import find
+
+EVALUATED = ("dev", "test")  # splits of a task
+
+
+class EvaluationRow(NamedTuple):
+  """A text of an evaluation set, and where it comes from."""
+
+  location: str
+  text: str
+
+
+def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
+  """The rows of files and tasks, separated by commas, without those too short.
+
+  A file is text (a row per line), JSON lines (every string) or a table (every cell). Of a task
+  these are the texts of its dev and test rows.
+
+  Args:
+    data: the folder of the tasks.
+
+  Raises:
+    InputError: there is no such file or task, it cannot be read, or it has no row.
+  """
+  rows: list[EvaluationRow] = []
+  for name in filter(None, map(str.strip, names.split(","))):
+    of_one = list(_of_file(name) if os.path.isfile(name) else _of_task(name, data))
+    usable = [row for row in of_one if len(normalized_words(row.text)) >= SHORTEST]
+    if not usable:
+      raise InputError(f"--decontaminate={name}: no row of at least {SHORTEST} words")
+    print(
+      f"{name}: {len(usable):,} texts to look for; {len(of_one) - len(usable):,} of fewer than "
+      f"{SHORTEST} words are not"
+    )
+    rows += usable
+  return rows
+
+
+def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
+  if os.sep in name or "." in name:
+    raise InputError(f"--decontaminate={name}: no such file")
+  task, n_splits = find(name), 0
+  for split in EVALUATED:
+    try:
+      examples = task.examples(data, split)
+    except MissingInput as error:
+      missing = error
+      continue
+    n_splits += 1
+    for example in examples:
+      for text in dict.fromkeys(_strings(example.sequences)):
+        yield EvaluationRow(f"{name} {split} {example.location}", text)
+  if not n_splits:
+    raise InputError(f"--decontaminate={name}: {missing}; --data names the folder of the tasks")
+
+
+def _of_file(path: str) -> Iterator[EvaluationRow]:
+  name = without_compression(path)
+  with open_bytes(path) as file:
+    lines = _lines(path, file)
+    if name.endswith((".jsonl", ".json")):
+      for number, line in enumerate(lines, start=1):
+        yield from _of_json(f"{path}:{number}", line)
+    elif name.endswith((".csv", ".tsv")):
+      csv.field_size_limit(2**31 - 1)
+      if name.endswith(".tsv"):
+        table = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+      else:
+        table = csv.reader(lines)
+      try:
+        for cells in table:
+          yield from (EvaluationRow(f"{path}:{table.line_num}", cell) for cell in cells)
+      except csv.Error as error:
+        raise InputError(f"{path}:{table.line_num}: not a table ({error})") from error
+    else:
+      for number, line in enumerate(lines, start=1):
+        yield EvaluationRow(f"{path}:{number}", line)
+
+
+def _lines(path: str, file: Any) -> Iterator[str]:
+  offset = 0
+  for line in file:
+    yield decode(line, path, offset)
+    offset += len(line)
+
+
+def _of_json(location: str, line: str) -> Iterator[EvaluationRow]:
+  if not line.strip():
+    return
+  try:
+    value = parse_json(line)
+  except ValueError as error:
+    raise InputError(f"{location}: not JSON ({error}); each line should be one object") from error
+  yield from (EvaluationRow(location, text) for text in _strings(value))
+
+
+def _strings(value: Any) -> Iterator[str]:
+  """All strings in nested lists and values of objects."""
+  if isinstance(value, str):
+    yield value
+  elif isinstance(value, dict):
+    yield from _strings(list(value.values()))
+  elif isinstance(value, (list, tuple)):
+    for item in value:
+      yield from _strings(item)

@@ -1,0 +1,79 @@
+"""What each pass does with a batch of pieces: counts its words, or encodes it. Run by workers."""
+
+import collections
+import functools
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.data.cleaning import clean_piece
+from gpt_jax.data.pieces import Piece
+from gpt_jax.data.sentences import encode_sentences
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
+from gpt_jax.data.word_counts import WordCounts
+
+TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
+  "sentencepiece": SentencePieceTokenizer,
+  "wordpiece": WordPieceTokenizer,
+  "bytes": ByteBPETokenizer,
+}
+
+Batch = list[tuple[int, Piece]]  # document number, piece
+
+
+class Encoded(NamedTuple):
+  """The ids of a piece, the bytes and words of its cleaned text, and where its sentences end."""
+
+  ids: np.ndarray
+  n_bytes: int
+  n_words: int
+  sentence_ends: np.ndarray | None = None
+
+
+def in_sample(document: int, share: float) -> bool:
+  """Whether a vocabulary is learned from a document: a share of them, by a hash of the number."""
+  digest = hashlib.sha256(b"vocabulary %d" % document).digest()
+  return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def count_words(kind: str, share: float, batch: Batch) -> dict[str, int]:
+  """The words of a batch, for a vocabulary of a kind from a share of the documents."""
+  counts = WordCounts()
+  for document, piece in batch:
+    if share == 1 or in_sample(document, share):
+      counts.add(piece_words(kind, piece))
+  return counts.words
+
+
+def piece_words(kind: str, piece: Piece) -> dict[str, int]:
+  words_of = TRAINED[kind].training_words
+  return collections.Counter(words_of(clean_piece(piece.text, piece.width)))
+
+
+def encode(
+  folder: str, hash: str, sentences: bool, batch: list[tuple[Any, Piece]]
+) -> list[Encoded]:
+  """The pieces of a batch, by the tokenizer in a folder."""
+  texts = [clean_piece(piece.text, piece.width) for _, piece in batch]
+  tokenizer = _tokenizer(folder, hash)
+  ids_and_ends: list[tuple[np.ndarray, np.ndarray | None]]
+  if sentences:
+    ids_and_ends = [*encode_sentences(tokenizer, texts)]
+  else:
+    ids_and_ends = [(ids, None) for ids in tokenizer.encode_many(texts)]
+  return [
+    Encoded(ids, len(text.encode()), len(text.split()), ends)
+    for (ids, ends), text in zip(ids_and_ends, texts, strict=True)
+  ]
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(folder: str, hash: str) -> Tokenizer:
+  """Loads a tokenizer once per process. The hash is in the key because a later run may write
+  another one to the same folder.
+  """
+  return load_tokenizer(folder)

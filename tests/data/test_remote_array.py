@@ -1,0 +1,313 @@
+"""Arrays on a store: the numbers of the file, by few requests, in bounded memory."""
+
+import itertools
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+from token_files import numbered, write
+
+from gpt_jax.data import remote_array, token_file
+from gpt_jax.data.remote_array import AHEAD, BLOCK, CACHE, REQUEST, RemoteArray
+from gpt_jax.data.sentence_windows import PackedSentenceWindows, PairWindows
+from gpt_jax.data.token_file import TokenFile, TokenWriter
+from gpt_jax.data.windows import Windows, WindowsConfig
+from gpt_jax.errors import InputError
+
+URL = "gs://bucket/numbers.bin"
+U16 = np.dtype("<u2")
+
+
+class Store:
+  """Objects in memory, and what is asked of them.
+
+  Attributes:
+    ranges: (path, first byte, one past the last) of each request.
+    failures: how many of the next requests fail.
+    hold: requests wait until it is set.
+  """
+
+  def __init__(self, folder=None):
+    self.folder, self.objects = folder, {}
+    self.ranges, self.failures = [], 0
+    self.hold = threading.Event()
+    self.hold.set()
+
+  def content(self, path: str) -> bytes:
+    if path in self.objects:
+      return self.objects[path]
+    return (self.folder / path.removeprefix("gs://")).read_bytes()
+
+  def size(self, path: str) -> int:
+    return len(self.content(path))
+
+  def read_range(self, path: str, start: int, stop: int) -> bytes:
+    self.hold.wait(10)
+    self.ranges.append((path, start, stop))
+    if self.failures:
+      self.failures -= 1
+      raise OSError("503 Service Unavailable")
+    return self.content(path)[start:stop]
+
+  @property
+  def n_bytes(self) -> int:
+    return sum(stop - start for _, start, stop in self.ranges)
+
+
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+  """A Store whose folder is tmp_path, in place of gs://."""
+  store = Store(tmp_path)
+  monkeypatch.setattr(remote_array, "size", store.size)
+  monkeypatch.setattr(remote_array, "read_range", store.read_range)
+  monkeypatch.setattr(token_file, "is_uploading", lambda folder: False)
+  for name in ("read_json", "read_bytes"):
+    local = getattr(token_file, name)
+    monkeypatch.setattr(
+      token_file,
+      name,
+      lambda path, *limit, local=local: local(
+        str(tmp_path / path[5:]) if path.startswith("gs://") else path, *limit
+      ),
+    )
+  return store
+
+
+@pytest.fixture
+def numbers(store):
+  """Numbers on three and a half requests' worth of blocks."""
+  values = np.random.default_rng(0).integers(1 << 16, size=(7 * REQUEST * BLOCK // 4) + 3)
+  values = values.astype(U16)
+  store.objects[URL] = values.tobytes()
+  return values
+
+
+def finished(array: RemoteArray):
+  """Waits until all that was requested is there."""
+  for future in [*array._blocks.values()]:
+    future.exception(10)
+
+
+def test_slices_are_those_of_the_numbers(store, numbers):
+  array = RemoteArray(URL, U16)
+  assert len(array) == len(numbers)
+  rng = np.random.default_rng(1)
+  for start in [0, *rng.integers(len(numbers), size=100).tolist(), len(numbers) - 5]:
+    stop = start + int(rng.integers(3 * BLOCK))
+    np.testing.assert_array_equal(array[start:stop], numbers[start:stop])
+  assert len(array[5:5]) == len(array[7:3]) == len(array[len(numbers) :]) == 0
+  np.testing.assert_array_equal(array[-7:], numbers[-7:])
+  with pytest.raises(ValueError, match="a step of 2"):
+    array[::2]
+
+
+def test_only_the_blocks_of_a_slice_are_read_and_each_once(store, numbers):
+  array = RemoteArray(URL, U16)
+  per_block = BLOCK // 2
+  array[10:20], array[30:40]
+  assert store.ranges == [(URL, 0, BLOCK)]
+  array[per_block - 1 : 2 * per_block + 1]  # blocks 0 to 2; adjacent ones in one request
+  assert store.ranges[1:] == [(URL, BLOCK, 3 * BLOCK)]
+  array[len(numbers) - 1 :]
+  last = len(numbers) * 2 // BLOCK * BLOCK
+  assert store.ranges[2:] == [(URL, last, len(numbers) * 2)]
+
+
+def test_what_is_expected_is_there_before_it_is_read(store, numbers):
+  array = RemoteArray(URL, U16)
+  per_block = BLOCK // 2
+  parts = [(n * per_block, n * per_block + 9) for n in (40, 7, 8, 9, 3)]
+  array.expect(parts)
+  finished(array)
+  asked = sorted(store.ranges)
+  assert asked == [(URL, n * BLOCK, m * BLOCK) for n, m in [(3, 4), (7, 10), (40, 41)]]
+  for start, stop in parts:
+    np.testing.assert_array_equal(array[start:stop], numbers[start:stop])
+  array.expect(parts)
+  assert sorted(store.ranges) == asked
+
+
+def test_expect_does_not_wait_and_a_read_does_not_queue_behind_it(store, numbers):
+  array = RemoteArray(URL, U16)
+  store.hold.clear()
+  array.expect([(0, len(numbers) // 2)])
+  assert not store.ranges
+  store.hold.set()
+  np.testing.assert_array_equal(array[-9:], numbers[-9:])
+
+
+def test_memory_and_what_is_requested_ahead_are_bounded(store, monkeypatch):
+  """Any number of parts can be expected; all are read, none of them twice."""
+  monkeypatch.setattr(remote_array, "CACHE", 24)
+  monkeypatch.setattr(remote_array, "AHEAD", 12)
+  values = np.arange(100 * BLOCK // 2).astype(U16)
+  store.objects[URL] = values.tobytes()
+  array = RemoteArray(URL, U16)
+  order = np.random.default_rng(0).permutation(100)
+  parts = [(n * BLOCK // 2, n * BLOCK // 2 + 5) for n in order.tolist()]
+  array.expect(parts)
+  finished(array)
+  assert store.n_bytes <= 12 * BLOCK
+  for start, stop in parts:
+    np.testing.assert_array_equal(array[start:stop], values[start:stop])
+    assert len(array._blocks) <= 24
+  finished(array)
+  assert store.n_bytes == 100 * BLOCK
+
+
+def test_several_threads_read_one_array(store, numbers):
+  array, wrong = RemoteArray(URL, U16), []
+
+  def read(seed):
+    rng = np.random.default_rng(seed)
+    for start in rng.integers(len(numbers), size=200).tolist():
+      array.expect([(start, start + 10), (start // 2, start // 2 + 3)])
+      if (array[start : start + 10] != numbers[start : start + 10]).any():
+        wrong.append(start)
+
+  threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(20)
+  assert not wrong
+  assert store.n_bytes <= len(numbers) * 2  # no block twice
+
+
+def test_a_failed_request_is_one_line_and_is_asked_again(store, numbers):
+  array = RemoteArray(URL, U16)
+  store.failures = 1
+  with pytest.raises(InputError, match=rf"^{URL}: cannot be read \(503 Service Unavailable\)"):
+    array[:10]
+  np.testing.assert_array_equal(array[:10], numbers[:10])
+  store.failures = 1
+  array.expect([(BLOCK, BLOCK + 9)])
+  finished(array)
+  with pytest.raises(InputError, match="503"):
+    array[BLOCK : BLOCK + 9]
+  np.testing.assert_array_equal(array[BLOCK : BLOCK + 9], numbers[BLOCK : BLOCK + 9])
+
+
+def test_a_short_answer_is_not_taken_for_the_end(store, numbers):
+  array = RemoteArray(URL, U16)
+  store.objects[URL] = store.objects[URL][: BLOCK // 2]
+  with pytest.raises(InputError, match=rf"{BLOCK // 2} bytes from 0 on instead of {BLOCK}"):
+    array[:10]
+
+
+def test_threads_end_with_their_array(store, numbers):
+  array = RemoteArray(URL, U16)
+  array.expect([(n * BLOCK // 2, n * BLOCK // 2 + 1) for n in range(0, 40, 2)])
+  threads = array._threads
+  assert len(threads) > 1
+  finished(array)
+  del array
+  for thread in threads:
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def texts(store, tmp_path):
+  """The same text with sentences on a disk and on the store, of 13 blocks."""
+  (tmp_path / "text").mkdir()
+  writer = TokenWriter(str(tmp_path / "text"), "train", 60_000, sentences=True)
+  rng = np.random.default_rng(0)
+  for size in [40_000, 7, 300, 90_000, 250_000, 20_000]:
+    ends = np.unique(rng.integers(1, size + 1, size=1 + size // 12))
+    writer.add(rng.integers(60_000, size=size), 3 * size, size // 2, sentence_ends=ends)
+  writer.close(tokenizer_hash="abc")
+  return TokenFile(str(tmp_path / "text"), "train"), TokenFile("gs://text", "train")
+
+
+KINDS = {
+  "within_documents": (Windows, "within_documents"),
+  "across_documents": (Windows, "across_documents"),
+  "random_offset": (Windows, "random_offset"),
+  "pairs": (PairWindows, "within_documents"),
+  "packed": (PackedSentenceWindows, "within_documents"),
+  "packed_across": (PackedSentenceWindows, "across_documents"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_are_those_of_the_disk_and_are_read_ahead(texts, store, kind):
+  """The rows of every step are the same, and the text of the next two is there after each."""
+  make, sampling = KINDS[kind]
+  local, remote = (
+    make(text, WindowsConfig(batch_size=3, length=32, sampling=sampling), seed=1) for text in texts
+  )
+  array = texts[1]._ids
+  for step in range(8):
+    np.testing.assert_array_equal(remote(step), local(step))
+    finished(array)
+    own = remote._parts(step + 1, slice(None)) + remote._parts(step + 2, slice(None))
+    needed = {
+      block for begin, end in own for block in range(begin * 2 // BLOCK, -(-end * 2 // BLOCK))
+    }
+    assert {block for block in needed if block * BLOCK < array.n_bytes} <= array._blocks.keys()
+  both = zip(remote.sequential(4), local.sequential(4), strict=True)
+  for ours, theirs in itertools.islice(both, 40):
+    np.testing.assert_array_equal(ours, theirs)
+  finished(array)
+  assert store.n_bytes <= array.n_bytes  # no block twice
+
+
+def test_damage_on_the_store_is_noticed(store, tmp_path):
+  (tmp_path / "text").mkdir()
+  write(tmp_path / "text", numbered([100_000]), vocab_size=100_000)
+  path = tmp_path / "text" / "train.bin"
+  content = bytearray(path.read_bytes())
+  content[BLOCK + 7] ^= 1
+  path.write_bytes(content)
+  file = TokenFile("gs://text", "train")  # reads its header and size, not its ids
+  assert not store.ranges
+  assert file.read(0, 5).tolist() == [0, 1, 2, 3, 4]
+  with pytest.raises(InputError, match=r"^gs://text/train.bin: wrong checksum of the bytes from"):
+    file.read(BLOCK // 4, 9)
+  path.write_bytes(content[:-1])
+  with pytest.raises(InputError, match="^gs://text/train.bin: truncated"):
+    TokenFile("gs://text", "train")
+
+
+BIG = """
+import numpy as np
+from gpt_jax.data import remote_array
+BLOCK = remote_array.BLOCK
+block = np.arange(BLOCK // 2, dtype="<u2").tobytes()
+requested = 0
+
+def read_range(path, start, stop):
+  global requested
+  requested += stop - start
+  repeated = block * ((stop - start) // BLOCK + 2)
+  return repeated[start % BLOCK :][: stop - start]
+
+remote_array.size = lambda path: 10 << 30
+remote_array.read_range = read_range
+array = remote_array.RemoteArray("gs://bucket/big.bin", np.dtype("<u2"))
+rng = np.random.default_rng(0)
+begins = rng.integers(len(array) - 513, size=(60, 64))
+for step in range(58):
+  array.expect((int(begin), int(begin) + 513) for begin in begins[step : step + 3].ravel())
+  for begin in begins[step].tolist():
+    ids = array[begin : begin + 513]
+    assert (ids == (begin + np.arange(513)) % (BLOCK // 2)).all()
+# Not ru_maxrss, which begins with that of the process that forked.
+status = open("/proc/self/status").read()
+print(requested, int(status.partition("VmHWM:")[2].split()[0]) >> 10)
+"""
+
+
+def test_windows_over_ten_gigabytes_move_their_blocks_and_stay_small():
+  result = subprocess.run(
+    [sys.executable, "-c", textwrap.dedent(BIG)], capture_output=True, text=True, check=True
+  )
+  requested, megabytes = map(int, result.stdout.split())
+  assert requested <= 60 * 64 * 2 * BLOCK  # at most two blocks a row
+  assert requested > CACHE * BLOCK  # or it would fit
+  assert megabytes < 300
+  assert AHEAD < CACHE

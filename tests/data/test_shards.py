@@ -1,0 +1,105 @@
+"""Ids in several files: every reader gets the same numbers as from one."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gpt_jax.data.sentence_windows import PackedSentenceWindows, PairWindows
+from gpt_jax.data.shards import ShardedArray
+from gpt_jax.data.token_file import BLOCK, TokenFile, TokenWriter
+from gpt_jax.data.windows import Windows, WindowsConfig
+from gpt_jax.errors import InputError
+
+BLOCK_IDS = BLOCK // 2
+
+
+def write(folder, shard_tokens=0, total=150_000) -> TokenFile:
+  """Documents of random ids and lengths, with sentences."""
+  folder.mkdir()
+  rng = np.random.default_rng(0)
+  writer = TokenWriter(folder, "train", 1000, True, shard_tokens)
+  while writer.n_tokens < total:
+    ids = rng.integers(0, 1000, rng.integers(5, 9000))
+    ends = np.unique(rng.integers(1, len(ids), 40))
+    writer.add(ids, 2 * len(ids), len(ids), sentence_ends=ends)
+  writer.close(tokenizer_hash="abc")
+  return TokenFile(folder, "train")
+
+
+@pytest.fixture
+def files(tmp_path) -> tuple[TokenFile, TokenFile]:
+  return write(tmp_path / "one"), write(tmp_path / "many", 1)
+
+
+def test_windows_and_sentences_are_those_of_one_file(files, tmp_path):
+  one, many = files
+  assert len(list((tmp_path / "many").glob("train-*.bin"))) == -(-one.n_tokens // BLOCK_IDS) > 3
+  assert not (tmp_path / "many" / "train.bin").exists()
+  assert many.header["shards"] == [BLOCK_IDS] * 4 + [one.n_tokens - 4 * BLOCK_IDS]
+  for sampling in ("within_documents", "across_documents", "random_offset"):
+    config = WindowsConfig(8, 700, sampling)
+    for step in range(20):
+      np.testing.assert_array_equal(Windows(one, config)(step), Windows(many, config)(step))
+  for kind in (PackedSentenceWindows, PairWindows):
+    windows = [kind(file, WindowsConfig(8, 500), seed=3) for file in files]
+    for step in range(5):
+      np.testing.assert_array_equal(windows[0](step), windows[1](step))
+  np.testing.assert_array_equal(one.read(0, one.n_tokens), many.read(0, one.n_tokens))
+  assert one.digest == many.digest  # so that a run resumes with either
+  many.verify()
+
+
+def test_other_files_are_the_same_and_a_single_shard_is_todays_layout(files, tmp_path):
+  for name in ("train.documents.npy", "train.sentences.npy"):
+    assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
+  joined = b"".join(p.read_bytes() for p in sorted((tmp_path / "many").glob("train-*.bin")))
+  assert joined == (tmp_path / "one" / "train.bin").read_bytes()
+  write(tmp_path / "large", 10**9)
+  contents = [
+    {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+    for name in ("one", "large")
+  ]
+  assert contents[0] == contents[1]
+
+
+def test_damage_names_the_shard(files, tmp_path):
+  shards = sorted((tmp_path / "many").glob("train-*.bin"))
+  content = bytearray(shards[2].read_bytes())
+  content[77] ^= 1
+  shards[2].write_bytes(content)
+  with pytest.raises(InputError, match=r"wrong checksum of the bytes from 131,072 on"):
+    TokenFile(tmp_path / "many", "train").verify()
+  shards[2].write_bytes(content[:-2])
+  with pytest.raises(InputError, match=r"train-00002\.bin: truncated, 65534 bytes instead of"):
+    TokenFile(tmp_path / "many", "train")
+  shards[2].unlink()
+  with pytest.raises(InputError, match=r"train-00002\.bin: missing"):
+    TokenFile(tmp_path / "many", "train")
+
+
+def test_arrays_that_are_only_sliced_read_as_one():
+  asked = []
+
+  class Sliced:
+    dtype = np.dtype(np.int64)
+
+    def __init__(self, values):
+      self.values = values
+
+    def __len__(self):
+      return len(self.values)
+
+    def __getitem__(self, part):
+      return self.values[part]
+
+    def expect(self, parts):
+      asked.append(list(parts))
+
+  numbers = np.arange(20)
+  array = ShardedArray([Sliced(part) for part in np.split(numbers, [3, 3, 11])])
+  assert (len(array), array.n_bytes) == (20, 160)
+  for begin, end in itertools.combinations_with_replacement(range(22), 2):
+    np.testing.assert_array_equal(array[begin:end], numbers[begin:end])
+  array.expect([(1, 5), (12, 99)])
+  assert asked == [[(1, 3)], [(0, 2)], [(1, 9)]]

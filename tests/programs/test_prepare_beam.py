@@ -1,0 +1,169 @@
+"""prepare --runner: the files of the single-machine path, byte for byte; restarts; mistakes."""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt_jax.data import pieces, word_counts
+from gpt_jax.data.sources import text as text_source
+from gpt_jax.errors import InputError
+from gpt_jax.programs.prepare import PrepareConfig, run
+from gpt_jax.programs.preparing import beam as beam_passes
+from gpt_jax.programs.preparing import stages
+
+pytest.importorskip("apache_beam")
+ROOT = Path(__file__).parents[2]
+ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+  return {
+    str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+  }
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+  """Text files, one long, and JSON lines, with duplicates and a row; in small pieces."""
+  monkeypatch.setattr(pieces, "PIECE_SIZE", 3000)
+  monkeypatch.setattr(text_source, "BLOCK_SIZE", 3000)
+  rng = random.Random(0)
+  words = [f"{a}{b}{c}" for a in "bdfg" for b in "aeio" for c in ("la", "men", "tor", "sk", "rin")]
+
+  def prose(count):
+    return " ".join(word + ". " * (rng.random() < 0.1) for word in rng.choices(words, k=count))
+
+  folder = tmp_path / "corpus"
+  folder.mkdir()
+  texts = [prose(rng.randint(100, 400)) for _ in range(12)]
+  (folder / "long.txt").write_text(prose(3000))
+  (folder / "short.txt").write_text(f"{texts[1]} {ROW} {texts[2]}")
+  (folder / "zzz.txt").write_text(texts[4])
+  rows = [*texts, "", texts[3], texts[5].replace("bala", "balata")]
+  (folder / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+  with gzip.open(folder / "more.txt.gz", "wt") as file:
+    file.write(prose(700))
+  (tmp_path / "rows.txt").write_text(ROW.title())
+  return folder
+
+
+def settings(corpus, **changes) -> PrepareConfig:
+  defaults = {"source": str(corpus), "vocab_size": 320, "valid_share": 0.2}
+  return PrepareConfig(**defaults | changes)
+
+
+def everything(corpus):
+  return {
+    "deduplicate": "near",
+    "decontaminate": str(corpus.parent / "rows.txt"),
+    "sentences": True,
+    "vocabulary_share": 0.7,
+    "shard_tokens": 1,
+  }
+
+
+def test_the_files_are_those_without_a_runner(corpus, tmp_path, monkeypatch):
+  changes = everything(corpus)
+  run(settings(corpus, **changes), str(tmp_path / "local"))
+  run(settings(corpus, runner="direct", **changes), str(tmp_path / "beam"))
+  local = contents(tmp_path / "local")
+  assert local == contents(tmp_path / "beam")
+  assert len(local["removed.jsonl"].splitlines()) == 4
+  # With a bound on words that is reached in the middle, and nothing removed.
+  monkeypatch.setattr(word_counts.WordCounts.__init__, "__defaults__", (300,))
+  run(settings(corpus), str(tmp_path / "local2"))
+  run(settings(corpus, runner="direct"), str(tmp_path / "beam2"))
+  assert contents(tmp_path / "local2") == contents(tmp_path / "beam2")
+
+
+def test_a_single_document(corpus, tmp_path):
+  run(settings(corpus / "long.txt"), str(tmp_path / "local"))
+  run(settings(corpus / "long.txt", runner="direct"), str(tmp_path / "beam"))
+  assert contents(tmp_path / "local") == contents(tmp_path / "beam")
+
+
+@pytest.mark.parametrize("stop_in", ["prints", "words", "tokens"])
+def test_what_a_killed_run_finished_is_not_done_again(corpus, tmp_path, monkeypatch, stop_in):
+  changes = everything(corpus) | {"runner": "direct"}
+  out = tmp_path / "out"
+  program = f"""
+import os, sys
+from gpt_jax.data import pieces
+from gpt_jax.data.sources import text
+from gpt_jax.programs.prepare import PrepareConfig, run
+from gpt_jax.programs.preparing import beam, stages
+pieces.PIECE_SIZE = text.BLOCK_SIZE = 3000
+def local(runner, options, function, tasks):
+  for task in tasks:
+    if "{stop_in}" in task.path and "rows.jsonl" in task.source:
+      os._exit(9)
+    function(task)
+beam.make_pipeline = local
+run(PrepareConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
+"""
+  killed = subprocess.run(
+    [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=False
+  )
+  assert killed.returncode == 9, killed.stderr.decode()
+  done = []
+  do = stages.do
+
+  def counted(make, work):
+    done.append(Path(work.path).name)
+    do(make, work)
+
+  monkeypatch.setattr(
+    beam_passes,
+    "make_pipeline",
+    lambda runner, options, function, tasks: [counted(function.args[0], task) for task in tasks],
+  )
+  run(settings(corpus, **changes), str(out))
+  assert [name for name in done if name.startswith(stop_in)]
+  order = ["prints", "sizes", "words", "tokens"]
+  before = tuple(order[: order.index(stop_in)])
+  assert not [name for name in done if before and name.startswith(before)]
+  of_stage = [name for name in done if name.startswith(stop_in)]
+  assert not [name for name in of_stage if name.endswith("-000000")]  # long.txt was finished
+  assert not [path for path in tmp_path.iterdir() if ".partial" in path.name]
+  run(settings(corpus, **everything(corpus)), str(tmp_path / "whole"))
+  assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_bad_source_is_one_line_and_leaves_nothing(corpus, tmp_path):
+  (corpus / "rows.jsonl").write_text('{"text": "fine"}\n{"no": 1}\n')
+  with pytest.raises(InputError, match=r"rows\.jsonl:2: no text in field 'text'"):
+    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "rows.txt"]
+
+
+@pytest.mark.parametrize(
+  "changes, fault",
+  [
+    ({"runner": "sparks"}, "runner"),
+    ({"runner": "direct", "beam_options": "project=x"}, "--beam_options: 'project=x' should be --"),
+  ],
+)
+def test_mistakes(corpus, tmp_path, changes, fault):
+  with pytest.raises(InputError, match=fault):
+    run(settings(corpus, **changes), str(tmp_path / "out"))
+  assert not (tmp_path / "out").exists()
+
+
+def test_without_beam(corpus, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "apache_beam", None)
+  with pytest.raises(InputError, match=r"pip install 'gpt_jax\[beam\]'"):
+    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
+
+
+def test_a_run_without_a_runner_imports_no_beam():
+  program = "import sys, gpt_jax.programs.prepare as p; print(sorted({'apache_beam', 'datasketch', "
+  program += "'pyarrow', 'zstandard', 'huggingface_hub'} & set(sys.modules)))"
+  shown = subprocess.run(
+    [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=True
+  )
+  assert shown.stdout.decode().strip() == "[]"

@@ -1,0 +1,148 @@
+"""prepare without duplicates and evaluation rows: the ledger, what is left, and mistakes."""
+
+import json
+import random
+
+import pytest
+
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.errors import InputError
+from gpt_jax.programs import prepare
+from gpt_jax.programs.prepare import PrepareConfig, run
+
+pytest.importorskip("datasketch")
+ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"
+
+
+def settings(source, /, **changes) -> PrepareConfig:
+  return PrepareConfig(**{"source": str(source), "vocab_size": 320, "valid_share": 0.1} | changes)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+  """20 documents; 20 to 22 are a copy, one with 5 % of its words changed, and one with a row."""
+  rng = random.Random(0)
+  words = [f"{a}{b}{c}" for a in "bdfg" for b in "aeio" for c in ("la", "men", "tor", "sk", "rin")]
+  texts = [rng.choices(words, k=300) for _ in range(20)]
+  near = list(texts[5])
+  for position in rng.sample(range(300), 15):
+    near[position] = "changed"
+  row = [*texts[7][:50], *ROW.upper().split(), *texts[8][50:100]]
+  documents = [" ".join(text) for text in [*texts, texts[3], near, row]]
+  path = tmp_path / "corpus.jsonl"
+  path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+  (tmp_path / "rows.txt").write_text(f"{ROW}\nshort one\n")
+  return path
+
+
+def n_documents(out):
+  return sum(TokenFile(out, split).n_documents for split in ("train", "valid"))
+
+
+def test_the_ledger_and_what_is_left(corpus, tmp_path, capsys):
+  changes = {"deduplicate": "near", "decontaminate": str(tmp_path / "rows.txt")}
+  run(settings(corpus, **changes), str(tmp_path / "out"))
+  lines = (tmp_path / "out" / "removed.jsonl").read_text().splitlines()
+  copy, near, row = map(json.loads, lines)
+  assert copy == {
+    "document": f"{corpus}#20",
+    "rule": "exact duplicate",
+    "with": f"{corpus}#3",
+    "score": 1.0,
+  }
+  assert (near["document"], near["with"]) == (f"{corpus}#21", f"{corpus}#5")
+  assert near["rule"] == "near-duplicate" and 0.5 < near["score"] < 0.8
+  assert row["document"] == f"{corpus}#22" and row["with"] == f"{tmp_path / 'rows.txt'}:1"
+  assert n_documents(tmp_path / "out") == 20
+  shown = capsys.readouterr().out
+  assert "rows.txt: 1 texts to look for; 1 of fewer than 5 words are not" in shown
+  assert "removed 3 of 23 documents (13.04%)" in shown
+  assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.suffix != ".bin") == [
+    "prepare.json",
+    "removed.jsonl",
+    "tokenizer",
+    "train.documents.npy",
+    "train.json",
+    "valid.documents.npy",
+    "valid.json",
+  ]
+  # The text is the one of a corpus that never had them.
+  kept = corpus.read_text().splitlines(keepends=True)[:20]
+  corpus.write_text("".join(kept))
+  run(settings(corpus), str(tmp_path / "clean"))
+  assert not (tmp_path / "clean" / "removed.jsonl").exists()
+  for name in ("train.bin", "valid.bin", "train.documents.npy"):
+    assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "clean" / name).read_bytes()
+
+
+def test_exact_duplicates_alone(corpus, tmp_path):
+  run(settings(corpus, deduplicate="exact"), str(tmp_path / "out"))
+  assert n_documents(tmp_path / "out") == 22
+
+
+def test_other_evaluation_rows_are_other_settings(corpus, tmp_path, capsys):
+  config = settings(corpus, decontaminate=str(tmp_path / "rows.txt"))
+  run(config, str(tmp_path / "out"))
+  run(config, str(tmp_path / "out"))
+  assert "already prepared" in capsys.readouterr().out
+  (tmp_path / "rows.txt").write_text("these are other words of a row\n")
+  with pytest.raises(InputError, match="evaluation_rows"):
+    run(config, str(tmp_path / "out"))
+
+
+def test_a_kill_after_the_first_pass_keeps_what_is_removed(corpus, tmp_path, monkeypatch, capsys):
+  config = settings(corpus, deduplicate="near", decontaminate=str(tmp_path / "rows.txt"))
+  run(config, str(tmp_path / "whole"))
+  partial = tmp_path / "out.partial-99999999"
+  write_splits = prepare._write_splits
+
+  def killed(corpus, config, tokenizer, survey, folder, pool):
+    import shutil
+
+    shutil.copytree(folder, partial)
+    raise InputError("killed")
+
+  monkeypatch.setattr(prepare, "_write_splits", killed)
+  with pytest.raises(InputError, match="killed"):
+    run(config, str(tmp_path / "out"))
+  monkeypatch.setattr(prepare, "_write_splits", write_splits)
+  monkeypatch.setattr(prepare, "_remove", None)
+  run(config, str(tmp_path / "out"))
+  assert "taking over the vocabulary" in capsys.readouterr().out
+  for name in ("train.bin", "valid.bin", "removed.jsonl", "prepare.json"):
+    assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_rows_of_a_task(corpus, tmp_path):
+  data = tmp_path / "tasks" / "glue" / "RTE"
+  data.mkdir(parents=True)
+  header = "index\tsentence1\tsentence2\tlabel\n"
+  (data / "dev.tsv").write_text(f"{header}0\t{ROW}.\tNobody told him.\tentailment\n")
+  config = settings(corpus, decontaminate="rte", data=str(tmp_path / "tasks"))
+  run(config, str(tmp_path / "out"))
+  (entry,) = map(json.loads, (tmp_path / "out" / "removed.jsonl").read_text().splitlines())
+  assert entry["document"] == f"{corpus}#22" and entry["with"].startswith("rte dev ")
+
+
+@pytest.mark.parametrize(
+  "changes, fault",
+  [
+    ({"decontaminate": "gone.txt"}, r"--decontaminate=gone\.txt: no such file"),
+    ({"decontaminate": "rtee"}, r"no task 'rtee'; did you mean rte"),
+    ({"decontaminate": "rte"}, r"--decontaminate=rte: .*--data names the folder of the tasks"),
+    ({"deduplicate": "fuzzy"}, r"deduplicate"),
+  ],
+)
+def test_mistakes_are_met_before_the_work(corpus, tmp_path, changes, fault):
+  with pytest.raises(InputError, match=fault):
+    run(settings(corpus, **changes), str(tmp_path / "out"))
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_corpus_of_rows_alone(tmp_path):
+  (tmp_path / "rows.txt").write_text(ROW)
+  with pytest.raises(InputError, match="every document is removed"):
+    run(
+      settings(tmp_path / "rows.txt", decontaminate=str(tmp_path / "rows.txt")),
+      str(tmp_path / "out"),
+    )
