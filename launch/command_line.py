@@ -25,7 +25,7 @@ import compilation_cache
 import usage
 from gpt_jax.config import describe_config, fields_of, load_config, named_configs, override_all
 from gpt_jax.errors import InputError, did_you_mean
-from gpt_jax.files import refuse_url
+from gpt_jax.files import StoreError, check_path
 
 # Flags defined by functions of this file belong to the script that calls them.
 flags.disclaim_key_flags()
@@ -34,6 +34,8 @@ FLAGS = flags.FLAGS
 # Libraries put the text of a full disk's OSError into exceptions of their own.
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+_STARTING = 300  # seconds that the processes of a run have, from the first to the last
+_NEWS = 10  # seconds
 _TEXTS = ("coordinator",)  # flags that may hold :// without being a path
 _RENAMED = {  # names of version 0.1
   "data_dir": "data",
@@ -204,9 +206,12 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
       if reason == os.strerror(errno.EFBIG):
         advice = "raise the limit of a file's size (ulimit -f)"
       message = f"{reason}; {advice} and repeat the command"
+    elif isinstance(error, StoreError):
+      message = f"{error.filename}: {error.strerror}; the command can be given again"
     elif isinstance(error, MemoryError) or _is_out_of_memory(str(error)):
       message = _out_of_memory(str(error))
     else:
+      _await_news(error)
       raise
     print("error:", message, file=sys.stderr, flush=True)
     _tell_others(False)
@@ -237,6 +242,15 @@ def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:
 def _tell_others(done: bool) -> None:
   for tell in _at_end:
     tell(done)
+
+
+def _await_news(error: Exception) -> None:
+  """Waits before an error of JAX, which may only say that another process of the run is lost.
+
+  What was started at _join_processes then says so, and ends this process.
+  """
+  if _at_end and type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
+    time.sleep(_NEWS)
 
 
 def _is_out_of_memory(error: str) -> bool:
@@ -326,7 +340,7 @@ def _parse(argv: list[str], doc: str, positional: str | None) -> bool:
     return False
   for flag in _own_flags():
     if isinstance(flag.value, str) and flag.name not in _TEXTS:
-      refuse_url(flag.value)
+      check_path(flag.value)
   if missing:
     raise InputError(
       f"missing {', '.join('--' + name for name in missing)} (--help describes the flags)"
@@ -520,13 +534,30 @@ def _join_processes() -> None:
     raise InputError(f"--coordinator={FLAGS.coordinator}: must be HOST:PORT")
   import jax
 
+  late = threading.Timer(_STARTING, _end_without_others)
+  late.daemon = True
+  late.start()
   try:
-    jax.distributed.initialize(*values.values())
+    jax.distributed.initialize(
+      FLAGS.coordinator,
+      FLAGS.num_processes,
+      FLAGS.process_id,
+      initialization_timeout=2 * _STARTING,  # at which JAX would end it with pages of C++
+    )
   except ValueError as error:
     raise InputError(
       f"--distributed found no cluster ({error}); give {', '.join(values)}"
     ) from error
+  finally:
+    late.cancel()
   if jax.process_count() > 1:
     from gpt_jax.parallel.watch import watch
 
     _at_end.append(watch((FLAGS.coordinator or "").rpartition(":")[0]))
+
+
+def _end_without_others() -> None:
+  coordinator = f" or do not reach {FLAGS.coordinator}" if FLAGS.coordinator else ""
+  message = f"after {_STARTING} s some processes of the run have not started{coordinator}"
+  print(f"error: {message}; start all of them with the same command", file=sys.stderr, flush=True)
+  os._exit(1)

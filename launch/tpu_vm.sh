@@ -253,6 +253,7 @@ go_on() {  # starts the program on a TPU that is there, unless it runs, has fini
     case $states in
       *'gpt_jax: stopped'*) echo "$name: was stopped; \`run\` without --retry starts it again"; return 0 ;;
       *'gpt_jax: ended 2'*) echo "error: $name: exit code 2, a user error; see \`logs\`" >&2; return 2 ;;
+      *'gpt_jax: ended 130'*) echo "$name: was interrupted (exit code 130); \`run\` without --retry starts it again"; return 0 ;;
     esac
     if ! grep -F 'gpt_jax: ' <<<"$states" | grep -qv 'gpt_jax: ended 0'; then
       echo "$name: finished"

@@ -61,7 +61,7 @@ program() {
   cd "$clone"
   # shellcheck source=launch/environment.sh
   source launch/environment.sh
-  install all,tpu
+  install all,tpu,gcs
   exec "$python" "launch/$name.py" --distributed "$@"
 }
 

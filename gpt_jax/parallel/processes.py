@@ -4,6 +4,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+_PADDED = 1 << 14  # bytes; a program of its own is compiled for every size that is gathered
+
 
 def is_main_process() -> bool:
   """Whether this process logs and writes what the run writes once; one process of a run does."""
@@ -20,3 +22,13 @@ def largest(value: float) -> float:
 def smallest(value: float) -> float:
   """The smallest, as `largest`."""
   return -largest(-value)
+
+
+def gather(text: str) -> list[str]:
+  """The texts of all processes, in their order; all must call this."""
+  content = text.encode()
+  sizes = multihost_utils.process_allgather(np.int32(len(content))).reshape(-1)
+  padded = np.zeros(_PADDED * -(-int(sizes.max()) // _PADDED), np.uint8)
+  padded[: len(content)] = np.frombuffer(content, np.uint8)
+  rows = multihost_utils.process_allgather(padded).reshape(len(sizes), -1)
+  return [row[:size].tobytes().decode() for row, size in zip(rows, sizes, strict=True)]

@@ -1,7 +1,6 @@
 """What the log of a run says afterwards: metrics.jsonl and plan.json, read leniently."""
 
 import contextlib
-import json
 import os
 import shlex
 import sys
@@ -11,8 +10,9 @@ from typing import Any
 import jax
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, parse_json, read_json, write_json
+from gpt_jax.files import parse_json, read_json, write_json
 from gpt_jax.training.forecast import Forecast, Outcome
+from gpt_jax.training.json_lines import read_lines
 
 METRICS = "metrics.jsonl"
 _PLAN = "plan.json"
@@ -20,22 +20,6 @@ _LARGEST_PLAN = 1 << 20  # bytes
 # Their command resumes the run when it is given again.
 _PROGRAMS = ("pretrain", "finetune", "label", "reproduce")
 _MOST_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
-
-
-def cut_back(path: str, step: int) -> None:
-  """Removes the entries after a step, and a line cut off by a kill; atomic.
-
-  Args:
-    path: of JSON lines, each with its "step"; nothing happens if there is no such file.
-    step: the last one that is kept; 0 removes all.
-  """
-  if not os.path.exists(path):
-    return
-  with open(path, encoding="utf-8", errors="replace") as file, atomic_file(path) as kept:
-    for line in file:
-      with contextlib.suppress(ValueError):
-        if step and line.endswith("\n") and json.loads(line)["step"] <= step:
-          kept.write(line)
 
 
 def read_metrics(workdir: str) -> list[dict[str, Any]]:
@@ -48,10 +32,9 @@ def read_metrics(workdir: str) -> list[dict[str, Any]]:
   """
   path, entries = os.path.join(workdir, METRICS), []
   try:
-    with open(path, encoding="utf-8", errors="replace") as file:
-      for line in file:
-        with contextlib.suppress(ValueError):
-          entries.append(parse_json(line))
+    for line in read_lines(path):
+      with contextlib.suppress(ValueError):
+        entries.append(parse_json(line))
   except OSError as error:
     raise InputError(
       f"{path}: {error.strerror}; {workdir!r} should be the folder of a run"

@@ -137,6 +137,7 @@ def save(
     saving = not moment.interval.refused_in_a_row or moment.step == moment.total_steps
     if saving:
       with reporter.paused():
+        reporter.sync()
         checkpoints.save(moment.step, moment.state, meta, moment.evaluation)
     else:
       reporter.say(f"step {moment.step}: not saved, since its update was refused")

@@ -19,6 +19,7 @@ from gpt_jax.training.hooks import Hook, StepContext
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.prefetch import Prefetch
 from gpt_jax.training.step import TrainState
+from gpt_jax.training.watchdog import Watchdog
 
 
 @register("train")
@@ -84,7 +85,8 @@ def fit(
 
   Metrics are fetched one step late and batches are built ahead, to keep the device busy. Before a
   hook runs metrics are fetched at once, so that no hook sees an unchecked state. `input_wait`, the
-  seconds that the device waited for the batch, is added to the metrics of each step.
+  seconds that the device waited for the batch, is added to the metrics of each step. A Watchdog
+  ends a run that hangs.
 
   Args:
     state: the first state; its memory is reused.
@@ -104,7 +106,8 @@ def fit(
   interval, pending = Interval(), None
   evaluation: dict[str, float] = {}
   first = int(state.step)
-  with Termination() as termination, Prefetch(batch_at, first, total_steps) as batches:
+  batches_ahead = Prefetch(batch_at, first, total_steps)
+  with Termination() as termination, Watchdog() as watchdog, batches_ahead as batches:
     for number in range(first + 1, total_steps + 1):
       batch, waited = batches.take(pending)
       with jax.profiler.StepTraceAnnotation("train", step_num=number):
@@ -117,10 +120,13 @@ def fit(
       if hooks_due:
         interval.add(*pending)
         pending = None
+      watchdog.step(number)
       evaluation = {}
-      for hook in hooks_due:
-        moment = StepContext(number, total_steps, stopping, state, interval, evaluation)
-        evaluation = evaluation | (hook.run(moment) or {})
+      if hooks_due:
+        with watchdog.paused():
+          for hook in hooks_due:
+            moment = StepContext(number, total_steps, stopping, state, interval, evaluation)
+            evaluation = evaluation | (hook.run(moment) or {})
       if stopping:
         termination.exit()
     if termination.asked:  # during the last evaluation; another run may follow this one

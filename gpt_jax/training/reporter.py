@@ -13,6 +13,7 @@ from typing import TextIO
 
 import jax
 
+from gpt_jax.files import make_folders
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
@@ -23,7 +24,8 @@ from gpt_jax.training.forecast import (
   format_forecast,
   format_outcome,
 )
-from gpt_jax.training.history import METRICS, cut_back, write_end, write_forecast, write_plan
+from gpt_jax.training.history import METRICS, write_end, write_forecast, write_plan
+from gpt_jax.training.json_lines import Segments, cut_back, open_to_append
 from gpt_jax.training.trackers import Trackers
 
 _NOTHING_KNOWN, _NO_TRACKERS = Forecast(), Trackers()
@@ -61,6 +63,7 @@ class Reporter:
     workdir: str,
     total_steps: int,
     start_step: int = 0,
+    *,
     unigram_entropy: float | None = None,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
@@ -79,11 +82,11 @@ class Reporter:
     self.start_step, self._forecast = start_step, forecast
     if not self._writes:
       return
-    os.makedirs(workdir, exist_ok=True)
+    make_folders(workdir)
     path = os.path.join(workdir, METRICS)
     cut_back(path, start_step)
     write_plan(workdir, total_steps, start_step, unigram_entropy, forecast, token_metric)
-    self._file = open(path, "a", encoding="utf-8")
+    self._file = open_to_append(path)
     self._trackers = trackers.open(workdir, start_step)
     if stream is None:
       self._bar = _bar(total_steps, start_step)
@@ -156,6 +159,11 @@ class Reporter:
     measured = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
     self._show(f"step {step:,}  {measured}", stays=True)
 
+  def sync(self) -> None:
+    """Returns when the entries so far are safe from a kill; a checkpoint never has more steps."""
+    if self._writes and isinstance(self._file, Segments):
+      self._file.upload()
+
   def say(self, text: str) -> None:
     """Prints a line, which stays above the progress."""
     self._show(text, stays=True)
@@ -223,7 +231,8 @@ class Reporter:
     # JSON has no nan or infinity.
     strict = {name: value if math.isfinite(value) else None for name, value in values.items()}
     entry = {"step": step, "time": round(time.time(), 3), **strict}
-    print(json.dumps(entry, allow_nan=False), file=self._file, flush=True)
+    self._file.write(json.dumps(entry, allow_nan=False) + "\n")
+    self._file.flush()
     for tracker in self._trackers:
       tracker.log(step, values)
     self._warn_of_trackers()

@@ -104,13 +104,13 @@ def test_the_parts_of_a_manifest_agree(name):
   pod = job["template"]["spec"]
   (container,) = pod["containers"]
   assert job["completions"] == job["parallelism"]
-  # JobSet starts all pods again at once, but not after a user error.
+  # JobSet starts all pods again at once, but not after a user error or Ctrl-C.
   assert (job["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
   (rule,) = job["podFailurePolicy"]["rules"]
   assert rule["onExitCodes"] == {
     "containerName": container["name"],
     "operator": "In",
-    "values": [2],
+    "values": [2, 130],
   }
   (rule,) = jobset["spec"]["failurePolicy"]["rules"]
   assert rule["action"] == "FailJobSet" and rule["onJobFailureReasons"] == ["PodFailurePolicy"]

@@ -213,6 +213,12 @@ def test_a_user_error_is_not_repeated(active):
   assert (active.folder / "0" / "gpt_jax_run" / "log").read_text().count("== ") == 2
 
 
+def test_an_interrupted_run_is_not_started_again(active):
+  code, out, _ = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=130")
+  assert code == 0 and "was interrupted (exit code 130)" in out
+  assert (active.folder / "0" / "gpt_jax_run" / "log").read_text().count("== ") == 2
+
+
 def test_it_gives_up_where_the_program_gets_no_further(active):
   for earlier in (0, 3):
     (active.folder / "0" / "gpt_jax_run").mkdir(exist_ok=True)

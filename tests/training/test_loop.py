@@ -227,6 +227,9 @@ class Diary:
   def say(self, text):
     self.entries.append(("say", text))
 
+  def sync(self):
+    pass
+
   def save(self, step, state, meta, metrics):
     assert self.is_paused and meta == {"a": 1}
     self.entries.append(("save", step, int(state.step), metrics))

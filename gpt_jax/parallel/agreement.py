@@ -1,0 +1,94 @@
+"""The check that all processes of a run have the same code, config and data."""
+
+import hashlib
+import json
+import pathlib
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from gpt_jax.errors import InputError
+from gpt_jax.parallel.processes import gather, is_main_process
+
+_MOST = 3  # differences in the message
+_MOST_HOSTS = 4  # with the same value
+
+
+def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
+  """Every process calls it, before it trains; with one process it does nothing.
+
+  Args:
+    config: of the run, as JSON values.
+    data: JSON values that identify the data.
+
+  Raises:
+    InputError: on all processes, if they differ in code, config or data. The message of process 0
+      names the processes, their hosts and the fields.
+  """
+  if jax.process_count() == 1:
+    return
+  facts = {"code": code_version(), "jax": jax.__version__, "config": config, "data": data}
+  gathered = gather(json.dumps([platform.node(), facts]))
+  hosts, all_facts = zip(*map(json.loads, gathered), strict=True)
+  differences = list_differences(all_facts, hosts)
+  if not differences:
+    return
+  if not is_main_process():
+    raise InputError("the processes of this run differ; process 0 says in what")
+  more = f"; and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
+  raise InputError(
+    f"the processes of this run differ: {'; '.join(differences[:_MOST])}{more}. All need the same "
+    "code, the same command and the same data"
+  )
+
+
+def list_differences(facts: tuple[dict[str, Any], ...], hosts: tuple[str, ...]) -> list[str]:
+  """What differs between processes: "config.train.steps is 6 on process 0 (a), 7 on …".
+
+  Args:
+    facts: of each process, nested dicts of JSON values.
+    hosts: their names.
+  """
+  flat = [dict(_flatten(of_one)) for of_one in facts]
+  names = dict.fromkeys(name for of_one in flat for name in of_one)
+  differences = []
+  for name in names:
+    values = [of_one.get(name, "missing") for of_one in flat]
+    processes: dict[str, list[int]] = {}
+    for number, value in enumerate(values):
+      processes.setdefault(str(value), []).append(number)
+    if len(processes) > 1:
+      parts = [f"{value} on {_name(numbers, hosts)}" for value, numbers in processes.items()]
+      differences.append(f"{name} is {', '.join(parts)}")
+  return differences
+
+
+def code_version() -> str:
+  """A hash of the source files of this package, its version among them."""
+  folder = pathlib.Path(__file__).parents[1]
+  digest = hashlib.sha256()
+  for path in sorted(folder.rglob("*.py")):
+    digest.update(f"{path.relative_to(folder)}\n".encode())
+    digest.update(path.read_bytes())
+  return digest.hexdigest()[:8]
+
+
+def _flatten(tree: Any, name: str = "") -> list[tuple[str, Any]]:
+  """(dotted name, value) of every leaf."""
+  if not isinstance(tree, dict) or not tree:
+    return [(name, tree)]
+  leaves = []
+  for key, value in tree.items():
+    leaves += _flatten(value, f"{name}.{key}" if name else key)
+  return leaves
+
+
+def _name(numbers: list[int], hosts: tuple[str, ...]) -> str:
+  """ "process 1 (a)", "processes 1, 2 (a, b)", and the first few of many."""
+  shown = numbers[:_MOST_HOSTS]
+  more = f" and {len(numbers) - _MOST_HOSTS} more" if len(numbers) > _MOST_HOSTS else ""
+  words = "process" if len(numbers) == 1 else "processes"
+  machines = ", ".join(dict.fromkeys(hosts[number] for number in shown))
+  return f"{words} {', '.join(map(str, shown))}{more} ({machines})"
