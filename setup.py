@@ -89,6 +89,12 @@ setup(
     "wandb": ["wandb>=0.31,<1"],  # --tracker=; older ones ignore resuming offline
     "trackio": ["trackio>=0.43,<1"],
     "mlflow": ["mlflow-skinny>=3.5,<4"],
+    "gcs": ["gcsfs>=2026.7"],  # paths that begin with gs://
+    "s3": ["s3fs>=2026.7"],  # and with s3://
+    "hub": ["huggingface_hub>=1,<3"],  # prepare --source=hf://
+    "zstd": ["zstandard>=0.23"],  # prepare --source=….zst
+    "dedupe": ["datasketch>=2,<3"],  # near-duplicates in prepare
+    "beam": ["apache-beam>=2.77,<3", "datasketch>=2,<3"],  # prepare --runner=
     "lm-eval": ["lm-eval>=0.4.13,<0.5"],  # evaluation tasks; without torch
     "docs": ["mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"],  # launch/docs.sh
     "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # OpenAI's vocabularies
@@ -99,7 +105,15 @@ setup(
       "setuptools>=77",  # builds the wheel of tests/test_installed.py
       "tensorboard>=2.20,<3",  # reads the events of extra tensorboard
       "mlflow-skinny>=3.5,<4",
+      "trackio>=0.43,<1",
       "httpx>=0.27",  # a client for launch/serve.py
+      "gcsfs>=2026.7",
+      "gcp-storage-emulator>=2026.7",  # a server for gs://, on loopback
+      "s3fs>=2026.7",
+      "moto[server]>=5.2",  # one for s3://
+      "zstandard>=0.23",
+      "datasketch>=2,<3",
+      "apache-beam>=2.77,<3",
       "ruff>=0.9",
       "mypy>=2.0",
       "nbclient>=0.10",  # executes the notebooks, with ipykernel

@@ -1,19 +1,35 @@
-"""Reading files that may be damaged, and atomic writes: a file or folder appears complete."""
+"""Reading files that may be damaged, and atomic writes: a file or folder appears complete.
+
+Paths are local or begin with gs:// or s3://. On a store an object appears complete by itself; a
+folder is marked by the object _UPLOADING until all of it is there.
+"""
 
 import contextlib
+import errno
+import functools
+import glob
+import importlib.util
 import io
 import json
+import logging
 import os
 import re
 import shutil
 import stat
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from gpt_jax.errors import InputError
 
+_STORES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}  # scheme: package, extra
+_UPLOADING = "_UPLOADING"
 LARGEST_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
+
+
+class StoreError(OSError):
+  """A store did not do what it was asked, also when asked again: its packages retry for a while."""
 
 
 @contextlib.contextmanager
@@ -31,6 +47,10 @@ def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterat
     FileExistsError: path exists at the end, and overwrite is false.
     OSError: opening, writing or renaming failed.
   """
+  if is_url(path):
+    with _object_file(path, mode, overwrite) as file:
+      yield file
+    return
   partial = _partial(path)
   for name in abandoned(path):
     with contextlib.suppress(OSError):
@@ -61,6 +81,10 @@ def atomic_folder(folder: str, compare: Callable[[str, str], None] | None = None
   Raises:
     InputError: something of this name exists, or it cannot be written.
   """
+  if is_url(folder):
+    with _object_folder(folder, compare) as partial:
+      yield partial
+    return
   folder = os.path.abspath(folder)
   partial = _partial(folder)
   for name in abandoned(folder):
@@ -104,15 +128,21 @@ def read_bytes(path: str, limit: int) -> bytes:
     OSError: it cannot be read.
     ValueError: it has more than `limit` bytes, or is no regular file.
   """
+  length = size(path)
+  if length > limit:
+    raise ValueError(f"{length:,} bytes, more than {limit:,}")
   with open_regular(path) as file:
-    size = os.fstat(file.fileno()).st_size
-    if size > limit:
-      raise ValueError(f"{size:,} bytes, more than {limit:,}")
     return file.read()
 
 
 def open_regular(path: str) -> io.BufferedReader:
-  """Opens a file to read. Raises OSError, and ValueError for a pipe, a device or a folder."""
+  """Opens a file to read, at any position.
+
+  Raises OSError, and ValueError for a pipe, a device or a folder.
+  """
+  if is_url(path):
+    with _store_errors(path):
+      return _store(path).open(path, "rb")
   # Opening a pipe would wait for a writer.
   descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
   if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -168,23 +198,159 @@ def shipped_folder(name: str) -> str:
   return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), name)
 
 
+def is_url(path: str | os.PathLike) -> bool:
+  """Whether a path begins with gs://, s3:// or the like, supported or not."""
+  scheme, separator, _ = os.fspath(path).partition("://")
+  return bool(separator) and scheme.isalnum()
+
+
+def check_path(path: str | os.PathLike) -> None:
+  """Raises InputError for a URL of a store that is not supported, or whose package is missing."""
+  if not is_url(path):
+    return
+  scheme = os.fspath(path).partition("://")[0]
+  if scheme not in _STORES:
+    known = " and ".join(f"{name}://" for name in _STORES)
+    raise InputError(f"{path}: {scheme}:// is not supported; {known} and local paths are")
+  package, extra = _STORES[scheme]
+  if importlib.util.find_spec(package) is None:
+    raise InputError(
+      f"{path}: needs the package {package}: pip install 'gpt_jax[{extra}]', or in a clone "
+      f"pip install -c launch/constraints.txt -e '.[{extra}]'"
+    )
+
+
 def refuse_url(path: str) -> None:
   """Raises InputError for gs://, s3:// and the like, before a folder of that name is made."""
-  scheme, separator, _ = os.fspath(path).partition("://")
-  if separator and scheme.isalnum():
+  if is_url(path):
+    scheme = os.fspath(path).partition("://")[0]
     raise InputError(
-      f"{path}: {scheme}:// is not supported; copy it to a disk of this machine and name that"
+      f"{path}: {scheme}:// is not supported here; copy it to a disk of this machine and name that"
     )
+
+
+def absolute(path: str) -> str:
+  """os.path.abspath, but for URLs, which are without a slash at the end."""
+  return path.rstrip("/") if is_url(path) else os.path.abspath(path)
+
+
+def exists(path: str) -> bool:
+  """Whether there is a file or folder; on a store a folder is what has objects below it."""
+  if not is_url(path):
+    return os.path.exists(path)
+  with _store_errors(path):
+    return _store(path).exists(path)
+
+
+def is_folder(path: str) -> bool:
+  """Whether a path is a folder."""
+  if not is_url(path):
+    return os.path.isdir(path)
+  with _store_errors(path):
+    return _store(path).isdir(path)
+
+
+def list_folder(folder: str) -> list[str]:
+  """The names of what is in a folder, in no order. Raises OSError if there is no such folder."""
+  if not is_url(folder):
+    return os.listdir(folder)
+  with _store_errors(folder):
+    paths = _store(folder).ls(folder, detail=False)
+  inside = {os.path.basename(path.rstrip("/")) for path in paths}
+  return sorted(inside - {"", os.path.basename(folder.rstrip("/"))})
+
+
+def make_folders(path: str) -> None:
+  """Makes a folder and those above it; on a store they need not be made. Raises OSError."""
+  if not is_url(path):
+    os.makedirs(path, exist_ok=True)
+
+
+def remove(path: str) -> None:
+  """Removes a file. Raises OSError."""
+  if not is_url(path):
+    os.remove(path)
+    return
+  with _store_errors(path):
+    _store(path).rm_file(path)
+
+
+def remove_folder(path: str) -> None:
+  """Removes a folder with all in it. Raises OSError."""
+  if not is_url(path):
+    shutil.rmtree(path)
+    return
+  with _store_errors(path):
+    _store(path).rm(path, recursive=True)
+
+
+def rename_folder(old: str, new: str) -> None:
+  """Renames a folder. On a store its objects come here and go back: seldom needed, and so small."""
+  if not is_url(old):
+    os.rename(old, new)
+    return
+  with tempfile.TemporaryDirectory() as parent:
+    local = os.path.join(parent, "folder")
+    with _store_errors(old):
+      _store(old).get(old, local, recursive=True)
+    _upload_folder(local, new)
+  remove_folder(old)
+
+
+def size(path: str) -> int:
+  """Of a file, in bytes. Raises OSError."""
+  if not is_url(path):
+    return os.stat(path).st_size
+  with _store_errors(path):
+    return _store(path).size(path)
+
+
+def read_range(path: str, start: int, stop: int) -> bytes:
+  """The bytes of a file from start to stop. Raises OSError."""
+  if not is_url(path):
+    with open(path, "rb") as file:
+      file.seek(start)
+      return file.read(stop - start)
+  with _store_errors(path):
+    return _store(path).cat_file(path, start=start, end=stop)
+
+
+def download(path: str, folder: str) -> str:
+  """Copies a file or folder of a store into a local folder; its path there. Raises OSError."""
+  local = os.path.join(folder, os.path.basename(path.rstrip("/")))
+  with _store_errors(path):
+    _store(path).get(path, local, recursive=is_folder(path))
+  return local
+
+
+def is_uploading(folder: str) -> bool:
+  """Whether a folder of a store is not complete, since its upload goes on or was cut off."""
+  return is_url(folder) and exists(os.path.join(folder, _UPLOADING))
+
+
+def find_files(pattern: str) -> dict[str, int]:
+  """The files on a store that a glob matches or, of a folder, those at any depth below it.
+
+  Returns:
+    URL -> size in bytes, sorted.
+  """
+  store, scheme = _store(pattern), pattern.partition("://")[0]
+  with _store_errors(pattern):
+    find = store.glob if glob.has_magic(pattern) else store.find
+    entries = find(pattern, detail=True).values()
+  # Consoles make an empty object "folder/" to show an empty folder.
+  files = [e for e in entries if e["type"] == "file" and not e["name"].endswith("/")]
+  return dict(sorted((f"{scheme}://{entry['name']}", entry["size"]) for entry in files))
 
 
 def describe_binary(head: bytes) -> str:
   """The kind of a binary file by its first bytes, and what to do; "" if they do not say."""
   known = {
-    b"PAR1": "a Parquet file; convert it to JSON lines or CSV",
+    b"PAR1": "a Parquet file; its name should end in .parquet",
     b"PK\x03\x04": "a zip archive, or an Excel workbook; save it as CSV",
     b"\xd0\xcf\x11\xe0": "an old Excel or Word file; save it as CSV or text",
     b"\x1f\x8b": "compressed; decompress it first",
-    b"(\xb5/\xfd": "compressed by zstd; decompress it first",
+    b"(\xb5/\xfd": "compressed by zstd; decompress it, or name it .txt.zst or .jsonl.zst",
     b"%PDF": "a PDF; convert it to text",
   }
   return next((kind for magic, kind in known.items() if head.startswith(magic)), "")
@@ -192,15 +358,17 @@ def describe_binary(head: bytes) -> str:
 
 def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
   """Raises InputError if an output exists and the user did not ask to replace it."""
-  if not overwrite and os.path.lexists(path):
+  taken = exists(path) if is_url(path) else os.path.lexists(path)
+  if not overwrite and taken:
     raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")
 
 
 def check_out(out: str, overwrite: bool) -> None:
   """Raises InputError unless the file --out can be written and, if it exists, replaced."""
-  if os.path.isdir(out):
+  check_path(out)
+  if is_folder(out):
     raise InputError(f"--out={out} is a folder; name a file")
-  if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+  if not is_url(out) and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
     raise InputError(f"--out={out}: no such folder; name a file in an existing one")
   refuse_existing(out, "--out", overwrite)
 
@@ -215,13 +383,13 @@ def abandoned(path: str) -> list[str]:
   paths = []
   for entry in entries:
     match = re.fullmatch(re.escape(name) + r"\.partial-(\d+)", entry)
-    if match and not _is_running(int(match[1])):
+    if match and not is_running(int(match[1])):
       paths.append(os.path.join(parent, entry))
   return paths
 
 
-def _is_running(process: int) -> bool:
-  """Whether another process of this number exists."""
+def is_running(process: int) -> bool:
+  """Whether another process of this number exists on this machine."""
   try:
     os.kill(process, 0)
   except (ProcessLookupError, OverflowError):
@@ -245,3 +413,92 @@ def _rename_to_new(old: str, new: str) -> None:
     os.replace(old, new)
   else:
     os.remove(old)
+
+
+@functools.cache
+def _file_system(scheme: str) -> Any:
+  """fsspec's file system for a scheme, the one that etils.epath and so orbax use as well."""
+  check_path(f"{scheme}://")
+  # gcsfs would ask for the kind of every bucket first, for minutes where gRPC is blocked.
+  os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+  from etils.epath import backend
+  from fsspec.config import conf
+
+  # Objects are written by other processes and, without fsspec, by tensorstore: a listing that was
+  # right a moment ago is not.
+  for name in (scheme, "gcs") if scheme == "gs" else (scheme,):
+    conf.setdefault(name, {}).setdefault("use_listings_cache", False)
+  if scheme == "gs":
+    import aiohttp
+
+    # Without limits gcsfs waits for ever for an answer that does not come; with them it asks again.
+    limits = aiohttp.ClientTimeout(total=None, connect=60, sock_connect=30, sock_read=60)
+    conf["gcs"].setdefault("requests_timeout", limits)
+  logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the errors that it raises
+  return backend.fsspec_backend.fs(f"{scheme}://")
+
+
+def _store(path: str) -> Any:
+  return _file_system(os.fspath(path).partition("://")[0])
+
+
+@contextlib.contextmanager
+def _store_errors(path: str) -> Iterator[None]:
+  """Raises StoreError for what goes wrong on a store: its packages have exceptions of their own."""
+  try:
+    yield
+  except (FileNotFoundError, FileExistsError, NotADirectoryError, StoreError, InputError):
+    raise
+  except Exception as error:
+    message = " ".join(str(error).split())[:200] or type(error).__name__
+    raise StoreError(errno.EIO, message, path) from error
+
+
+@contextlib.contextmanager
+def _object_file(path: str, mode: str, overwrite: bool) -> Iterator[IO]:
+  """See atomic_file: a local file, which becomes an object at the end."""
+  encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
+  with tempfile.TemporaryDirectory() as folder:
+    local = os.path.join(folder, "object")
+    with open(local, mode, encoding=encoding, newline=newline) as file:
+      yield file
+    _upload(local, path, overwrite)
+
+
+def _upload(local: str, path: str, overwrite: bool = True) -> None:
+  with _store_errors(path):
+    if not overwrite and _store(path).exists(path):
+      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    # "create" fails where another process has made the object since.
+    _store(path).put_file(local, path, mode="overwrite" if overwrite else "create")
+
+
+def _upload_folder(local: str, folder: str) -> None:
+  for root, _, files in os.walk(local):
+    for name in files:
+      source = os.path.join(root, name)
+      _upload(source, os.path.join(folder, os.path.relpath(source, local)))
+
+
+@contextlib.contextmanager
+def _object_folder(folder: str, compare: Callable[[str, str], None] | None) -> Iterator[str]:
+  """See atomic_folder: a local folder, which is uploaded at the end."""
+  folder = absolute(folder)
+  marker = os.path.join(folder, _UPLOADING)
+  try:
+    is_there = exists(folder) and not exists(marker)
+    if is_there and not compare:
+      raise InputError(f"{folder} is there already; choose another place")
+    with tempfile.TemporaryDirectory() as parent:
+      local = os.path.join(parent, os.path.basename(folder))
+      os.mkdir(local)
+      yield local
+      if is_there and compare:
+        compare(local, folder)
+        return
+      with atomic_file(marker) as file:
+        file.write("_UPLOADING is removed when this folder is complete.\n")
+      _upload_folder(local, folder)
+      remove(marker)
+  except OSError as error:
+    raise InputError(f"cannot write {folder}: {error}") from error

@@ -2,15 +2,18 @@
 warnings as errors.
 """
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import signal
 import socket
+import uuid
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from stores import gcs_server, s3_server
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,6 +43,9 @@ if (
 def pytest_addoption(parser):
   parser.addoption(
     "--budget", type=float, default=1.0, help="how many times as many attempts tests/attack makes"
+  )
+  parser.addoption(
+    "--stores", action="store_true", help="also run the tests on emulated gs:// and s3:// servers"
   )
 
 
@@ -110,6 +116,42 @@ def no_network(monkeypatch):
 
   monkeypatch.setattr(socket.socket, "connect", local_only)
   monkeypatch.setattr(socket.socket, "connect_ex", local_only)
+
+
+@pytest.fixture(scope="session")
+def stores(request):
+  """Servers for gs:// and s3://, and the environment in which clients find them."""
+  if not request.config.getoption("--stores"):
+    pytest.skip("needs --stores: in one process with many others these tests can hang")
+  with contextlib.ExitStack() as running:
+    environment = running.enter_context(gcs_server()) | running.enter_context(s3_server())
+    os.environ.update(environment)
+    import fsspec.config
+    import s3fs
+
+    fsspec.config.set_conf_env(fsspec.config.conf)
+    s3fs.S3FileSystem().mkdir("bucket")
+    yield environment
+    for name in environment:
+      os.environ.pop(name, None)
+
+
+@pytest.fixture
+def gs(stores) -> str:
+  """The URL of an empty folder in a bucket of an emulated Google Cloud Storage."""
+  return f"gs://bucket/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def s3(stores) -> str:
+  """The URL of an empty folder in a bucket of an emulated S3."""
+  return f"s3://bucket/{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=["gs", "s3"])
+def store(request) -> str:
+  """The URL of an empty folder on each store."""
+  return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,12 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from gpt_jax import files
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
   atomic_file,
@@ -111,6 +113,98 @@ def test_a_checksum_tells_what_was_written():
   for changed in (value | {"a": "y"}, value | {"c": 1}, {"a": "x"}, [], None, 3):
     with pytest.raises(ValueError, match="checksum does not match|no JSON object with a"):
       verified(changed)
+
+
+def test_a_store_has_files_and_folders(store):
+  folder = f"{store}/folder"
+  assert not files.exists(folder) and not files.is_folder(folder)
+  with pytest.raises(FileNotFoundError):
+    files.list_folder(folder)
+  with atomic_file(f"{folder}/text") as file:
+    file.write("café\r\n")
+  write_json(f"{folder}/inner/value.json", [1, 2])
+  assert files.is_folder(folder) and sorted(files.list_folder(folder)) == ["inner", "text"]
+  assert files.read_bytes(f"{folder}/text", 100) == "café\r\n".encode()
+  assert files.read_range(f"{folder}/text", 1, 3) == b"af"
+  assert files.size(f"{folder}/text") == 7
+  assert read_json(f"{folder}/inner/value.json") == [1, 2]
+  with files.open_regular(f"{folder}/text") as file:
+    file.seek(2)
+    assert file.read(1) == b"f"
+  with pytest.raises(FileNotFoundError):
+    read_json(f"{folder}/other.json")
+  with pytest.raises(ValueError, match="more than 3"):
+    files.read_bytes(f"{folder}/text", 3)
+  files.rename_folder(folder, f"{store}/renamed")
+  assert not files.exists(folder) and files.exists(f"{store}/renamed/inner/value.json")
+  files.remove(f"{store}/renamed/text")
+  assert files.list_folder(f"{store}/renamed") == ["inner"]
+  files.remove_folder(f"{store}/renamed")
+  assert not files.exists(f"{store}/renamed")
+
+
+def test_an_object_is_written_when_it_is_complete(store):
+  path = f"{store}/object"
+  with pytest.raises(ZeroDivisionError), atomic_file(path) as file:
+    file.write("text")
+    1 / 0  # noqa: B018
+  assert not files.exists(path)
+  write_json(path, 1, overwrite=False)
+  with pytest.raises(FileExistsError):
+    write_json(path, 2, overwrite=False)
+  assert read_json(path) == 1
+  write_json(path, 3)
+  assert read_json(path) == 3
+
+
+def test_a_folder_of_a_store_is_marked_until_it_is_complete(store, monkeypatch):
+  folder = f"{store}/folder"
+
+  def write(upload):
+    monkeypatch.setattr(files, "_upload", upload)
+    with atomic_folder(folder) as partial:
+      for name in ("a", "b"):
+        (Path(partial) / name).write_text(name)
+
+  upload, uploaded = files._upload, []
+
+  def fails(local, path, *options):
+    if len(uploaded) == 2:  # the marker and one file
+      raise ConnectionError("gone")
+    uploaded.append(path)
+    upload(local, path, *options)
+
+  with pytest.raises(InputError, match="cannot write .*gone"):
+    write(fails)
+  assert files.is_uploading(folder)
+  write(upload)
+  assert not files.is_uploading(folder)
+  assert list(files.find_files(folder)) == [f"{folder}/a", f"{folder}/b"]
+  assert sorted(files.list_folder(folder)) == ["a", "b"]
+  with pytest.raises(InputError, match="already"):
+    write(upload)
+
+
+def test_local_paths_need_no_package_of_a_store(tmp_path):
+  code = (
+    "import sys; from gpt_jax import files; "
+    f"files.write_json({str(tmp_path / 'x')!r}, 1); files.read_json({str(tmp_path / 'x')!r}); "
+    "print(sorted({'fsspec', 'gcsfs', 's3fs', 'etils'} & set(sys.modules)))"
+  )
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("path", ["hf://a/b", "https://x"])
+def test_other_stores_are_refused_by_name(path):
+  with pytest.raises(InputError, match="gs:// and s3:// and local paths are"):
+    files.check_path(path)
+
+
+def test_a_missing_package_of_a_store_names_its_extra(monkeypatch):
+  monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+  with pytest.raises(InputError, match=r"needs the package gcsfs: .*gpt_jax\[gcs\]"):
+    files.check_path("gs://bucket/x")
 
 
 @pytest.mark.parametrize("path", ["gs://a/b", "s3://a", "hf://a/b", "https://x"])

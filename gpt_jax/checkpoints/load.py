@@ -12,7 +12,7 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import refuse_url
+from gpt_jax.files import absolute, check_path, exists
 from gpt_jax.models.model import Model, ModelConfig, generator, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -157,7 +157,7 @@ def load_model(path: str, format: str = "") -> LoadedModel:
   Raises:
     InputError: no model, a damaged one, or one with another tokenizer.
   """
-  refuse_url(path)
+  check_path(path)
   reader = find_format(format) if format else detect_format(path)
   if reader:
     params, meta, step, tokenizer = reader.load(path)
@@ -184,9 +184,9 @@ def _from_json(tree: Any, path: str) -> Any:
 
 def _find_workdir(path: str) -> str:
   """The run folder of a checkpoint."""
-  folder = os.path.abspath(path)
+  folder = absolute(path)
   for _ in range(3):  # <workdir>/checkpoints/<step> is the deepest path
-    if os.path.exists(os.path.join(folder, "config.json")):
+    if exists(os.path.join(folder, "config.json")):
       return folder
     folder = os.path.dirname(folder)
   raise InputError(

@@ -10,10 +10,12 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from gpt_jax.checkpoints.lease import check_store
 from gpt_jax.config import difference, from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json, refuse_url, write_json
+from gpt_jax.files import exists, list_folder, make_folders, read_json, write_json
+from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.processes import is_main_process
 
 # Fields that do not affect the result, and so may change when a run resumes.
@@ -46,20 +48,21 @@ def claim(
 
   Raises:
     InputError: the folder belongs to a run with different settings (the message has the
-      difference), or holds files of something else.
+      difference), or holds files of something else; the processes of the run differ.
   """
-  refuse_url(workdir)
+  check_store(workdir)
   path = os.path.join(workdir, "config.json")
   data = {**data, "tokenizer_hash": tokenizer.hash}
+  check_agreement(to_json(config), data)
   may_change = (*RESUMABLE_FIELDS, *may_change)
-  existed = os.path.exists(path)
+  existed = exists(path)
   claimed = _is_claimed(workdir, config, data, tokenizer, may_change)
   begins_anew = existed and not claimed
   multihost_utils.sync_global_devices("every process has checked the run folder")
   if claimed or not is_main_process():
     return
   try:
-    os.makedirs(workdir, exist_ok=True)
+    make_folders(workdir)
     tokenizer.save(os.path.join(workdir, "tokenizer"))
     write_json(path, {"config": to_json(config), "data": data}, overwrite=begins_anew)
   except FileExistsError:  # another run claimed it in the meantime
@@ -124,7 +127,7 @@ def _is_claimed(
 
   Raises InputError if the folder is not free.
   """
-  if not os.path.exists(os.path.join(workdir, "config.json")):
+  if not exists(os.path.join(workdir, "config.json")):
     _check_free(workdir, tokenizer)
     return False
   saved = read_config(workdir)
@@ -157,26 +160,26 @@ def _is_claimed(
 
 def _has_checkpoint(workdir: str) -> bool:
   try:
-    return any(name.isdecimal() for name in os.listdir(os.path.join(workdir, "checkpoints")))
+    return any(name.isdecimal() for name in list_folder(os.path.join(workdir, "checkpoints")))
   except FileNotFoundError:
     return False
 
 
 def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
   """Raises InputError if a folder without config.json holds the files of something else."""
-  names = sorted(listing(workdir))
-  for name in names:
+  entries = sorted(listing(workdir))
+  for name in entries:
     if name.startswith(("seed_", "fold_")):
       kind = f"{name[:4]}s"
       raise InputError(f"--workdir={workdir} holds runs of several {kind}; use another folder")
-  for name in names:
+  for name in entries:
     unfinished = name.startswith("config.json.")
     if name != _BEFORE_CONFIG and not unfinished:
       raise InputError(
         f"--workdir={workdir} holds {name!r} but no config.json: not a run's folder; use another"
       )
   folder = os.path.join(workdir, "tokenizer")
-  if not os.path.exists(os.path.join(folder, "tokenizer.json")):
+  if not exists(os.path.join(folder, "tokenizer.json")):
     return
   if load_tokenizer(folder).hash != tokenizer.hash:
     raise InputError(
@@ -222,7 +225,7 @@ def checksum(tree: Any) -> str:
 def listing(workdir: str) -> list[str]:
   """The names in a folder, empty if it does not exist. Raises InputError if it cannot be read."""
   try:
-    return os.listdir(workdir)
+    return list_folder(workdir)
   except FileNotFoundError:
     return []
   except NotADirectoryError as error:

@@ -6,6 +6,7 @@ fingerprint of every array by its path in the state. Orbax does not verify the a
 so without fingerprints a flipped bit would go unnoticed.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import gc
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -29,10 +30,14 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 from jax.experimental import multihost_utils
 
+from gpt_jax import files
+from gpt_jax.checkpoints.lease import Lease, check_store
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified, with_checksum
 from gpt_jax.parallel.processes import is_main_process
 
+_OUTAGES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSION_DENIED")
+_COMMITTED = "commit_success.txt"
 TFIDF_FILE = "classifier.npz"  # in a folder that launch/label.py wrote; see inference/
 # Workdirs in the workdir of several seeds or folds, or of launch/label.py.
 _WORKDIR_INSIDE = re.compile(r"(seed|fold)_\d+|finetuned|probe")
@@ -69,7 +74,7 @@ class Checkpoints:
     keep: Callable[[int], bool] = lambda step: False,
     newest: int = 3,
   ):
-    self._folder = os.path.abspath(os.path.join(workdir, "checkpoints"))
+    self._folder = os.path.join(files.absolute(workdir), "checkpoints")
     self._ranking = [metric, mode]
     self._keep, self._newest = keep, newest
     with contextlib.ExitStack() as resources:
@@ -78,7 +83,8 @@ class Checkpoints:
       options = ocp.CheckpointManagerOptions(
         cleanup_tmp_directories=True, enable_async_checkpointing=True, preservation_policy=self
       )
-      self._manager = ocp.CheckpointManager(self._folder, options=options)
+      with _store_errors(self._folder):
+        self._manager = ocp.CheckpointManager(self._folder, options=options)
       self._scores = _scores(_step_folders(self._folder))
       self._resources = resources.pop_all()
 
@@ -110,7 +116,8 @@ class Checkpoints:
       state=ocp.args.PyTreeSave(tree),
       meta=ocp.args.JsonSave(with_checksum(record)),
     )
-    self._manager.save(step, args=arguments, force=True)
+    with _store_errors(self._folder):
+      self._manager.save(step, args=arguments, force=True)
 
   def restore(self, abstract: Any, step: int | str | None = None) -> tuple[Any, dict, int]:
     """Reads a state and verifies every array.
@@ -147,8 +154,9 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Returns when everything is on disk. Raises the errors of background saves."""
-    self._manager.wait_until_finished()
-    self._manager.check_for_errors()
+    with _store_errors(self._folder):
+      self._manager.wait_until_finished()
+      self._manager.check_for_errors()
 
   def close(self) -> None:
     try:
@@ -181,19 +189,38 @@ class Checkpoints:
       return
     if is_main_process():
       for folder in folders:
-        os.rename(folder, f"{folder}.damaged-{int(time.time())}")
+        files.rename_folder(folder, f"{folder}.damaged-{int(time.time())}")
     multihost_utils.sync_global_devices("damaged checkpoints set aside")
     self._manager.reload()
     for folder in folders:
       self._scores.pop(int(os.path.basename(folder)), None)
 
 
-def lock(workdir: str) -> TextIO:
+@contextlib.contextmanager
+def _store_errors(folder: str) -> Iterator[None]:
+  """Raises InputError for what orbax, tensorstore and fsspec raise about a store."""
+  try:
+    yield
+  except Exception as error:
+    if not files.is_url(folder) or isinstance(error, InputError):
+      raise
+    reason = " ".join(str(error).split())[:200]
+    raise InputError(
+      f"{folder}: cannot be written ({reason}); the same command again resumes from the last "
+      "checkpoint"
+    ) from error
+
+
+def lock(workdir: str) -> TextIO | Lease:
   """Opens and locks `<workdir>/lock`; closing the file, or the end of the process, unlocks it.
+
+  On a store it is a lease, which runs out after a process that was killed.
 
   Raises:
     InputError: another process holds the lock, or the folder cannot be written.
   """
+  if files.is_url(workdir):
+    return Lease(workdir)
   try:
     os.makedirs(workdir, exist_ok=True)
     # Appending, and no link followed: whatever file a link names stays as it is.
@@ -273,7 +300,7 @@ def compare(a: Any, b: Any) -> dict[str, float]:
 
 def best_evaluation(workdir: str) -> dict[str, float] | None:
   """The step of the best checkpoint, as "step", and its metrics; None if no metric was a number."""
-  folder = os.path.join(os.path.abspath(workdir), "checkpoints")
+  folder = os.path.join(files.absolute(workdir), "checkpoints")
   scores = _scores(_step_folders(folder))
   if not scores:
     return None
@@ -375,14 +402,14 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
     Damaged: on all processes alike.
     InputError: the checkpoint is of another model.
   """
-  record = _on_every_process(lambda: _read_record(folder))
+  record = _on_every_process(folder, lambda: _read_record(folder))
   saved = record["leaves"]
   if abstract is None:
     abstract = _params_as_saved(saved)
   _check_shapes(folder, saved, abstract, exact)
   with _quiet:
     try:
-      tree = _on_every_process(lambda: _read_arrays(folder, abstract))
+      tree = _on_every_process(folder, lambda: _read_arrays(folder, abstract))
     except Damaged:
       _await_abandoned_reads()
       raise
@@ -400,18 +427,29 @@ def _read_record(folder: str) -> dict:
 
 
 def _read_arrays(folder: str, abstract: Any) -> Any:
-  for entry in pathlib.Path(folder, "state").rglob("*"):
-    if not entry.is_file() and not entry.is_dir():  # reading a pipe would wait for ever
-      raise ValueError(f"{entry.relative_to(folder)} is not a regular file")
+  state = _as_path(os.path.join(folder, "state"))
+  if not files.is_url(folder):
+    for entry in state.rglob("*"):
+      if not entry.is_file() and not entry.is_dir():  # reading a pipe would wait for ever
+        raise ValueError(f"{entry.relative_to(folder)} is not a regular file")
   restore_args = jax.tree.map(_restore_args, abstract)
   arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
   # The handler instead of a Checkpointer, which ends in a barrier that a failing process would
   # never reach.
-  tree = ocp.PyTreeCheckpointHandler().restore(pathlib.Path(folder, "state"), args=arguments)
+  tree = ocp.PyTreeCheckpointHandler().restore(state, args=arguments)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, jax.ShapeDtypeStruct):  # partial_restore leaves missing arrays abstract
       raise ValueError(f"{_name(path)} is missing")
   return tree
+
+
+def _as_path(path: str) -> Any:
+  """A pathlib.Path or, on a store, the path that orbax itself works with."""
+  if not files.is_url(path):
+    return pathlib.Path(path)
+  from etils import epath
+
+  return epath.Path(path)
 
 
 def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
@@ -420,18 +458,28 @@ def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
   return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
 
 
-def _on_every_process(read: Callable[[], Any]) -> Any:
-  """read(); raises Damaged on all processes if it fails on one, so that all try the same next."""
+def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
+  """read(); raises Damaged on all processes if it fails on one, so that all try the same next.
+
+  Raises InputError if a store does not answer: what it holds may be in order.
+  """
   result, problem = None, ""
   try:
     result = read()
   except Exception as error:  # damaged bytes can raise anything, in four libraries
     problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if files.is_url(folder) and _is_outage(error):
+      raise InputError(f"{folder}: cannot be read ({problem})") from error
   if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
     problem = problem or "unreadable for another process"
   if problem:
     raise Damaged(problem)
   return result
+
+
+def _is_outage(error: Exception) -> bool:
+  """Whether an error says that a store was not reached or refused, not that data are damaged."""
+  return isinstance(error, files.StoreError) or any(code in str(error) for code in _OUTAGES)
 
 
 def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: bool) -> None:
@@ -506,9 +554,12 @@ def _not_of_tensorstore(record: logging.LogRecord) -> bool:
 
 
 def _await_abandoned_reads() -> None:
-  """After a failed read, gives the other reads the time to fail while `_quiet` is active."""
-  gc.collect()  # asyncio logs the errors of tasks when they are collected
-  time.sleep(0.2)
+  """After a failed read, waits up to a second until the other reads have failed under `_quiet`."""
+  for _ in range(5):
+    time.sleep(0.2)
+    gc.collect()  # asyncio logs the error of a task when the task is collected
+    if not any(type(thing) is asyncio.Task for thing in gc.get_objects()):
+      return
 
 
 # -------------------------------------------------------------------------------- Paths and records
@@ -516,11 +567,12 @@ def _await_abandoned_reads() -> None:
 
 def _locate(path: str) -> list[str]:
   """The folders of the checkpoints at a path, newest first."""
-  path = os.path.abspath(path)
-  if os.path.isdir(os.path.join(path, "meta")):
+  check_store(path)
+  path = files.absolute(path)
+  if files.is_folder(os.path.join(path, "meta")):
     return [path]
   parent, last = os.path.split(path)
-  best = last == "best" and not os.path.exists(path)
+  best = last == "best" and not files.exists(path)
   workdir = parent if best else path
   folders = _step_folders(os.path.join(workdir, "checkpoints"))
   if not folders:
@@ -541,15 +593,19 @@ def _locate(path: str) -> list[str]:
 def _step_folders(folder: str) -> list[str]:
   """Newest first. Unfinished and damaged checkpoints are excluded: their names are no numbers."""
   names = [name for name in _names(folder) if name.isdigit()]
-  return [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
+  folders = [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
+  if not files.is_url(folder):
+    return folders
+  # On a store orbax writes a checkpoint under its final name, and this object last.
+  return [folder for folder in folders if files.exists(os.path.join(folder, _COMMITTED))]
 
 
 def _step_folder(workdir: str, step: int) -> str:
-  return os.path.join(os.path.abspath(workdir), "checkpoints", str(step))
+  return os.path.join(files.absolute(workdir), "checkpoints", str(step))
 
 
 def _names(folder: str) -> list[str]:
-  return os.listdir(folder) if os.path.isdir(folder) else []
+  return files.list_folder(folder) if files.is_folder(folder) else []
 
 
 def _best_folder(folder: str) -> list[str]:

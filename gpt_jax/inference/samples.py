@@ -22,8 +22,8 @@ from gpt_jax.files import open_regular, parse_json
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.parallel.processes import is_main_process
-from gpt_jax.training.history import cut_back
 from gpt_jax.training.hooks import Hook, StepContext
+from gpt_jax.training.json_lines import cut_back, open_to_append
 from gpt_jax.training.reporter import Reporter
 
 SAMPLES = "samples.jsonl"
@@ -70,9 +70,10 @@ def write_samples(
       pairs = write(moment.state.params)
       if not is_main_process():
         return
-      with open(path, "a", encoding="utf-8") as file:
+      with open_to_append(path) as file:
         for prompt, text in pairs:
-          print(json.dumps({"step": moment.step, "prompt": prompt, "text": text}), file=file)
+          entry = {"step": moment.step, "prompt": prompt, "text": text}
+          file.write(json.dumps(entry) + "\n")
 
   return Hook(run, due)
 

@@ -383,10 +383,10 @@ def make_reporter(
     workdir,
     steps[1],
     steps[0],
-    text.unigram_entropy if spec.predicts_tokens else None,
-    config.trunk.flops_per_token(config.data.length),
-    forecast,
-    trackers.with_config(config),
+    unigram_entropy=text.unigram_entropy if spec.predicts_tokens else None,
+    flops_per_token=config.trunk.flops_per_token(config.data.length),
+    forecast=forecast,
+    trackers=trackers.with_config(config),
     token_metric=spec.token_metric,
   )
 

@@ -16,7 +16,8 @@ from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs import finetune, pretrain
-from gpt_jax.programs.finetune import FinetuneConfig, Start
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetuning.start import Start
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import Format

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
-from gpt_jax.files import refuse_url
 from gpt_jax.inference.generate import continuations
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs import visualize
@@ -44,7 +43,6 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
   if not out:
     if len(workdirs) > 1:
       raise InputError("a comparison has no folder of its own: name the page with --out=FILE.html")
-    refuse_url(workdirs[0])
     out = os.path.join(workdirs[0], NAME)
   folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
   environment()  # fail before the expensive part

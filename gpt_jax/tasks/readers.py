@@ -1,6 +1,7 @@
 """Readers of labeled rows: TSV, CSV and JSONL files, and data sets prepared by TFDS."""
 
 import csv
+import errno
 import functools
 import io
 import json
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean
-from gpt_jax.files import describe_binary, parse_json
+from gpt_jax.files import describe_binary, is_folder, is_url, open_regular, parse_json
 
 
 class Row(NamedTuple):
@@ -41,7 +42,7 @@ def check_data_dir(data_dir: str) -> None:
   Raises:
     InputError: data_dir (or the DIR of "tfds:DIR") is not a folder.
   """
-  if not os.path.isdir(data_dir.removeprefix("tfds:") or os.curdir):
+  if not is_folder(data_dir.removeprefix("tfds:") or os.curdir):
     raise InputError(f"--data={data_dir}: no such folder")
 
 
@@ -55,7 +56,7 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
   if name or os.path.basename(os.path.abspath(data_dir)) == collection:
     candidates.append(os.path.join(data_dir, name))
   for candidate in candidates:
-    if data_dir and os.path.isdir(candidate):
+    if data_dir and is_folder(candidate):
       return candidate
   folder = os.path.join(collection, name) if name else collection
   raise MissingInput(
@@ -317,9 +318,10 @@ def _read_text(path: str) -> str:
     data = _read_standard_input()
   else:
     try:
-      data = _read_bytes(path) if os.path.isfile(path) else _read_pipe(path)
+      whole = is_url(path) or os.path.isfile(path)
+      data = _read_bytes(path) if whole else _read_pipe(path)
     except FileNotFoundError as error:
-      raise MissingInput(f"{path}: {error.strerror}") from error
+      raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
     except OSError as error:
       raise InputError(f"{path}: {error.strerror or error}") from error
   if kind := describe_binary(data):
@@ -334,7 +336,7 @@ def _read_text(path: str) -> str:
 
 
 def _read_bytes(path: str) -> bytes:
-  with open(path, "rb") as file:
+  with open_regular(path) if is_url(path) else open(path, "rb") as file:
     return file.read()
 
 

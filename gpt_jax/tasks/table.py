@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gpt_jax import files
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.formats import first_field
@@ -396,7 +397,7 @@ def _tables_beside(path: str) -> list[str]:
   """
   folder, name = os.path.split(path)
   try:
-    names = sorted(os.listdir(folder or os.curdir))
+    names = sorted(files.list_folder(folder or os.curdir))
   except OSError:
     return []
   tables = [other for other in names if other.endswith((".csv", ".tsv", ".jsonl"))]

@@ -23,6 +23,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from gpt_jax import files
 from gpt_jax.checkpoints import store
 from gpt_jax.errors import InputError
 
@@ -82,6 +83,12 @@ def workdir(two_steps, tmp_path):
   return shutil.copytree(two_steps, tmp_path / "run")
 
 
+@pytest.fixture(params=["disk", "gs"])
+def place(request, tmp_path):
+  """An empty folder, as a string, on each kind of storage."""
+  return str(tmp_path) if request.param == "disk" else request.getfixturevalue("gs")
+
+
 def test_round_trip_is_bit_exact(workdir):
   with store.Checkpoints(str(workdir)) as checkpoints:
     assert checkpoints.steps() == [1, 2]
@@ -107,14 +114,12 @@ def test_a_background_save_keeps_the_values_of_its_moment(tmp_path):
   assert_same(restored, expected)
 
 
-def test_newest_three_and_the_best_are_kept(tmp_path):
+def test_newest_three_and_the_best_are_kept(place):
   accuracy = [float("nan"), 0.7, 0.3, 0.7, 0.1, 0.2]
-  with store.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
+  with store.Checkpoints(place, metric="accuracy") as checkpoints:
     for step in range(4):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
-  with store.Checkpoints(
-    str(tmp_path), metric="accuracy"
-  ) as checkpoints:  # what was best is known again
+  with store.Checkpoints(place, metric="accuracy") as checkpoints:  # what was best is known again
     for step in range(4, 6):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
     checkpoints.wait()
@@ -122,17 +127,17 @@ def test_newest_three_and_the_best_are_kept(tmp_path):
     state, _, step = checkpoints.restore(abstract_of(make_state()), "best")
     assert step == 1  # the first of equals
     assert_same(state, make_state(1))
-  assert store.restore_params(str(tmp_path / "best"))[2] == 1
+  assert store.restore_params(f"{place}/best")[2] == 1
 
 
-def test_the_best_evaluation_is_that_of_the_best_checkpoint(tmp_path):
-  with store.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
+def test_the_best_evaluation_is_that_of_the_best_checkpoint(place):
+  with store.Checkpoints(place, metric="accuracy") as checkpoints:
     checkpoints.save(1, make_state(1), {}, {"accuracy": float("nan")})
-  assert store.best_evaluation(str(tmp_path)) is None
-  with store.Checkpoints(str(tmp_path), metric="accuracy") as checkpoints:
+  assert store.best_evaluation(place) is None
+  with store.Checkpoints(place, metric="accuracy") as checkpoints:
     for step, accuracy in ((2, 0.5), (3, 0.75), (4, 0.75)):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy, "loss": 1.0})
-  assert store.best_evaluation(str(tmp_path)) == {"step": 3, "accuracy": 0.75, "loss": 1.0}
+  assert store.best_evaluation(place) == {"step": 3, "accuracy": 0.75, "loss": 1.0}
 
 
 def test_the_newest_is_never_the_only_one(tmp_path):
@@ -192,12 +197,12 @@ def test_an_older_step_can_still_be_saved(tmp_path):
 
 def data_files(folder):
   """Everything orbax reads of the arrays, largest first."""
-  files = [
+  paths = [
     path
     for path in pathlib.Path(folder, "state").rglob("*")
     if path.is_file() and path.stat().st_size
   ]
-  return sorted(files, key=lambda path: -path.stat().st_size)
+  return sorted(paths, key=lambda path: -path.stat().st_size)
 
 
 def flip(path, bit):
@@ -229,12 +234,17 @@ def lose_a_name(folder):
   path.write_text(path.read_text().replace("embedding", "embeddinh"))
 
 
+@pytest.mark.parametrize("kind", ["disk", "gs"])
 @pytest.mark.parametrize(
   "damage", [remove_arrays, remove_meta, halve_arrays, change_meta, lose_a_name]
 )
-def test_a_damaged_step_is_passed_over(workdir, damage):
+def test_a_damaged_step_is_passed_over(workdir, request, kind, damage):
   damage(workdir / "checkpoints" / "2")
-  with store.Checkpoints(str(workdir)) as checkpoints:
+  workdir = str(workdir)
+  if kind == "gs":
+    workdir = request.getfixturevalue("gs")
+    files._upload_folder(str(request.getfixturevalue("workdir")), workdir)
+  with store.Checkpoints(workdir) as checkpoints:
     with pytest.warns(
       UserWarning, match=r"damaged checkpoint: 2 \(.+\); loaded 1 instead"
     ) as caught:
@@ -246,7 +256,9 @@ def test_a_damaged_step_is_passed_over(workdir, damage):
     state, _, step = checkpoints.restore(abstract_of(make_state()))
     assert step == 2
     assert_same(state, make_state(2))
-  assert len(list((workdir / "checkpoints").glob("2.damaged-*"))) == 1
+  assert (
+    sum(name.startswith("2.damaged-") for name in files.list_folder(f"{workdir}/checkpoints")) == 1
+  )
 
 
 def test_flipped_bits_never_load(workdir):
@@ -501,19 +513,18 @@ with store.Checkpoints(sys.argv[1]) as checkpoints:
 """
 
 
-def test_a_killed_save_is_harmless(tmp_path):
+def test_a_killed_save_is_harmless(place):
   rng, root = np.random.default_rng(0), ROOT
   environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-  command = [sys.executable, "-c", KILLED, str(tmp_path)]
+  command = [sys.executable, "-c", KILLED, place]
   with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
     while int(process.stdout.readline()) < 8:
       pass
     time.sleep(rng.uniform(0, 0.05))
     process.send_signal(signal.SIGKILL)
-  (tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp" / "state").mkdir(
-    parents=True
-  )  # in case it died between saves
-  with store.Checkpoints(str(tmp_path)) as checkpoints:
+  if not files.is_url(place):  # in case it died between saves
+    os.makedirs(f"{place}/checkpoints/3.orbax-checkpoint-tmp/state")
+  with store.Checkpoints(place) as checkpoints:
     kernel = jax.ShapeDtypeStruct((256, 1024), jnp.float32)
     abstract = {"params": {"kernel": kernel}, "step": jax.ShapeDtypeStruct((), jnp.int32)}
     state, meta, step = checkpoints.restore(abstract)
@@ -522,13 +533,13 @@ def test_a_killed_save_is_harmless(tmp_path):
     checkpoints.save(step + 1, state, {})
     checkpoints.wait()
     assert checkpoints.steps()[-1] == step + 1
-  assert all(name.isdigit() for name in os.listdir(tmp_path / "checkpoints"))
+  assert all(name.isdigit() for name in files.list_folder(f"{place}/checkpoints"))
 
 
-def test_one_run_at_a_time(tmp_path):
-  with store.Checkpoints(str(saved(tmp_path, steps=(1,)))) as first:
+def test_one_run_at_a_time(place):
+  with store.Checkpoints(saved(place, steps=(1,))) as first:
     with pytest.raises(InputError, match="another run is at work there"):
-      store.Checkpoints(str(tmp_path))
+      store.Checkpoints(place)
     first.save(2, make_state(2), {})
-  with store.Checkpoints(str(tmp_path)) as second:
+  with store.Checkpoints(place) as second:
     assert second.steps() == [1, 2]

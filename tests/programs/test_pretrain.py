@@ -28,6 +28,7 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.json_lines import read_lines
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.reporter import Reporter
@@ -49,8 +50,7 @@ def changed(config=CONFIG, **changes):
 
 
 def entries(workdir):
-  with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
-    return [json.loads(line) for line in file]
+  return [json.loads(line) for line in read_lines(os.path.join(workdir, "metrics.jsonl"))]
 
 
 def assert_same_bits(a, b):
@@ -150,11 +150,11 @@ def assert_resumes_exactly(uninterrupted, prepared, workdir, monkeypatch, capsys
   return mine, theirs
 
 
-@pytest.mark.parametrize("step, resumed_at", [(5, 0), (20, 18)])
+@pytest.mark.parametrize("place, step, resumed_at", [("", 5, 0), ("", 20, 18), ("gs", 20, 18)])
 def test_a_crashed_run_resumes_exactly(
-  uninterrupted, prepared, tmp_path, monkeypatch, capsys, step, resumed_at
+  uninterrupted, prepared, tmp_path, request, monkeypatch, capsys, place, step, resumed_at
 ):
-  workdir = str(tmp_path / "run")
+  workdir = request.getfixturevalue(place) if place else str(tmp_path / "run")
   stop_at(monkeypatch, step, crash)
   with pytest.raises(Stop):
     pretrain.run(CONFIG, prepared, workdir)

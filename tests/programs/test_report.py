@@ -25,6 +25,7 @@ from gpt_jax.files import with_checksum
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, plot, pretrain, report
+from gpt_jax.programs.finetuning import evaluations
 from gpt_jax.reports import chart, reference
 from gpt_jax.reports.answers import answers
 from gpt_jax.reports.record import read_run
@@ -356,7 +357,7 @@ def test_finetuning_that_is_interrupted_has_a_report(finetuned, tmp_path, monkey
   def stop(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(finetune, "make_measure", lambda *_: stop)
+  monkeypatch.setattr(evaluations, "make_measure", lambda *_: stop)
   workdir = tmp_path / "run"
   with pytest.raises(KeyboardInterrupt):
     finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, str(workdir), seeds=2)
@@ -623,7 +624,7 @@ def test_mistakes_are_one_line(pretrained, tmp_path):
     (([str(pretrained)] * 2,), "name the page with --out=FILE.html"),
     (([str(pretrained)], "page.pdf"), "--out=page.pdf: the page is HTML; name it page.html"),
     (([str(pretrained)], str(tmp_path / "x" / "page.html")), "page.html: No such file"),
-    (([str(pretrained)], "gs://bucket/page.html"), "gs:// is not supported"),
+    (([str(pretrained)], "az://bucket/page.html"), "az:// is not supported"),
   ):
     with pytest.raises(InputError, match=message):
       report.run(*arguments)

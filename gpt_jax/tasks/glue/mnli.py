@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Iterator
 
+from gpt_jax.files import exists
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
@@ -39,7 +40,7 @@ def diagnostic_file(data_dir: str) -> str:
   paths = []
   for folder in ("glue", ""):
     paths += [os.path.join(data_dir, folder, name) for name in _DIAGNOSTIC_FILES]
-  return next(filter(os.path.exists, paths), paths[0])
+  return next(filter(exists, paths), paths[0])
 
 
 def _task(name: str, genres: str, paper: str) -> Task:

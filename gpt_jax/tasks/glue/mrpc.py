@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 from gpt_jax.errors import InputError
+from gpt_jax.files import exists
 from gpt_jax.tasks.metrics import accuracy, f1
 from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table
 from gpt_jax.tasks.task import Task
@@ -23,7 +24,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   folder = find_folder(data_dir, "glue", "MRPC")
   original = os.path.join(folder, f"msr_paraphrase_{'test' if split == 'test' else 'train'}.txt")
   glue = os.path.join(folder, f"{split}.tsv")
-  if os.path.exists(glue) and not os.path.exists(original):
+  if exists(glue) and not exists(original):
     return read_table(glue, SENTENCES, "Quality", label_names=LABELS, unlabeled=split == "test")
   if split == "test":
     return read_table(original, SENTENCES, "Quality", label_names=LABELS)

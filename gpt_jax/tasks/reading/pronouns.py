@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpt_jax.errors import InputError, MissingInput, counted
+from gpt_jax.files import exists
 from gpt_jax.tasks.readers import find_folder, read_lines
 
 FILES = {"dprd": "test.c.txt", "wsc273": "wsc273.txt"}
@@ -42,7 +43,7 @@ def read(data_dir: str, name: str) -> list[Pronoun]:
   """
   root = find_folder(data_dir, "winograd")
   path, schemas = os.path.join(root, FILES[name]), os.path.join(root, SCHEMAS)
-  if name == "wsc273" and not os.path.exists(path):
+  if name == "wsc273" and not exists(path):
     pronouns = list(_read_schemas(schemas))
   else:
     pronouns = list(_read_blocks(path))

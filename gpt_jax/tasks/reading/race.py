@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.files import parse_json
+from gpt_jax.files import is_folder, list_folder, parse_json
 from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
@@ -29,14 +29,14 @@ def read(data_dir: str, split: str, schools: tuple[str, ...]) -> Iterator[Row]:
   root = find_folder(data_dir, "race")
   for school in schools:
     folder = os.path.join(root, split, school)
-    if not os.path.isdir(folder):
+    if not is_folder(folder):
       raise MissingInput(
         f"{folder}: no such folder; RACE has one per split and school, "
         "with one .txt file per passage"
       )
-    names = [name for name in os.listdir(folder) if name.endswith(".txt")]
-    names.sort(key=lambda name: (len(name), name))  # 2.txt before 10.txt
-    for name in names:
+    passages = [name for name in list_folder(folder) if name.endswith(".txt")]
+    passages.sort(key=lambda name: (len(name), name))  # 2.txt before 10.txt
+    for name in passages:
       yield from _read_passage(os.path.join(folder, name))
 
 

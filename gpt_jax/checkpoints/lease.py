@@ -1,0 +1,143 @@
+"""The lock of a run folder on a store, which has no file locks: a lease that its owner renews.
+
+`<workdir>/lock/<n>` names the n-th owner and when its lease runs out. An object is created only if
+there is none of this name, so one process becomes the n-th owner; whoever sees a later number has
+lost the folder. Clocks of the machines may differ by less than the lease.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from typing import Any
+
+from gpt_jax import files
+from gpt_jax.errors import InputError
+from gpt_jax.files import is_running
+from gpt_jax.parallel.processes import is_main_process
+
+SECONDS = 60.0  # that a lease lasts, and so that a killed run keeps its folder
+_RENEWALS = 4  # tries within a lease
+_LOST = 75  # exit code, EX_TEMPFAIL
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+def check_store(path: str) -> None:
+  """Raises InputError for a URL of a store that cannot hold checkpoints."""
+  files.check_path(path)
+  if files.is_url(path) and not os.fspath(path).startswith("gs://"):
+    raise InputError(
+      f"{path}: checkpoints can be on gs:// or a disk; orbax does not write them to other stores"
+    )
+
+
+class Lease:
+  """Owns a run folder on a store until `close`. Only process 0 takes it.
+
+  Raises:
+    InputError: another run has the lease, or the folder cannot be written.
+  """
+
+  def __init__(self, workdir: str):
+    self._folder = os.path.join(files.absolute(workdir), "lock")
+    self._owner = [_machine(), os.getpid(), uuid.uuid4().hex]
+    self._closed = threading.Event()
+    self._thread: threading.Thread | None = None
+    if not is_main_process():
+      return
+    check_store(workdir)
+    try:
+      number = self._take(workdir)
+    except OSError as error:
+      raise InputError(f"{workdir}: cannot be written ({error.strerror})") from error
+    self._path = self._path_of(number)
+    self._thread = threading.Thread(target=self._renew, args=(number,), daemon=True)
+    self._thread.start()
+
+  def close(self) -> None:
+    """Gives the lease back."""
+    if self._thread is None or self._closed.is_set():
+      return
+    self._closed.set()
+    self._thread.join()
+    files.remove(self._path)
+
+  def __enter__(self) -> "Lease":
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.close()
+
+  def _take(self, workdir: str) -> int:
+    """Becomes the next owner; its number."""
+    numbers = self._numbers()
+    if numbers and (left := self._seconds_left(numbers[-1])) > 0:
+      raise InputError(
+        f"{workdir}: another run is at work there; wait until it ends, or use another folder. If "
+        f"it was killed, its lease ends in {left:.0f} s"
+      )
+    number = numbers[-1] + 1 if numbers else 1
+    try:
+      self._write(number, overwrite=False)
+    except FileExistsError as error:
+      raise InputError(f"{workdir}: another run has begun there just now") from error
+    if self._read(number).get("owner") != self._owner:  # a store without preconditions
+      raise InputError(f"{workdir}: another run has begun there just now")
+    for old in numbers:
+      files.remove(self._path_of(old))
+    return number
+
+  def _renew(self, number: int) -> None:
+    until = time.time() + SECONDS
+    while not self._closed.wait(SECONDS / _RENEWALS):
+      try:
+        if max(self._numbers(), default=number) > number:
+          self._end("another run has taken this folder")
+        self._write(number, overwrite=True)
+        until = time.time() + SECONDS
+      except OSError as error:
+        if time.time() > until:
+          self._end(f"the lease could not be renewed for {SECONDS:.0f} s ({error.strerror})")
+
+  def _end(self, reason: str) -> None:
+    # Not an exception: the main thread may wait on a device or a store for minutes.
+    print(f"{self._folder}: {reason}; ending", file=sys.stderr, flush=True)
+    os._exit(_LOST)
+
+  def _numbers(self) -> list[int]:
+    if not files.is_folder(self._folder):
+      return []
+    return sorted(int(name) for name in files.list_folder(self._folder) if name.isdecimal())
+
+  def _path_of(self, number: int) -> str:
+    return os.path.join(self._folder, str(number))
+
+  def _write(self, number: int, overwrite: bool) -> None:
+    value = {"owner": self._owner, "until": time.time() + SECONDS}
+    files.write_json(self._path_of(number), value, overwrite=overwrite)
+
+  def _seconds_left(self, number: int) -> float:
+    lease = self._read(number)
+    machine, process, _ = lease["owner"]
+    if machine == _machine() and process != os.getpid() and not is_running(process):
+      return 0.0  # killed on this machine
+    return lease["until"] - time.time()
+
+  def _read(self, number: int) -> dict[str, Any]:
+    """A lease; if it was given back or is damaged, one that has run out."""
+    try:
+      lease = files.read_json(self._path_of(number), 1 << 16)
+      machine, process, key = lease["owner"]
+      return {"owner": [machine, int(process), key], "until": float(lease["until"])}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+      return {"owner": ["", 0, ""], "until": 0.0}
+
+
+def _machine() -> str:
+  """Identifies a machine, and a container on it, until it starts again."""
+  with contextlib.suppress(OSError), open(_BOOT, encoding="ascii") as file:
+    return f"{socket.gethostname()} {file.read().strip()}"
+  return f"{socket.gethostname()} {uuid.getnode()}"

@@ -1,0 +1,144 @@
+"""Servers for gs:// and s3:// on loopback: an emulator each, in a process of its own."""
+
+import contextlib
+import http.client
+import http.server
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+PROGRAMS = os.path.dirname(sys.executable)
+
+
+def free_port() -> int:
+  with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serve(command: list[str], port: int) -> Iterator[None]:
+  """Runs a server until the end of the block, which begins when it accepts connections."""
+  server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  try:
+    deadline = time.monotonic() + 60
+    while True:
+      try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        break
+      except OSError:
+        assert server.poll() is None, f"{command[0]} ended with {server.returncode}"
+        assert time.monotonic() < deadline, f"{command[0]} does not answer"
+        time.sleep(0.1)
+    yield
+  finally:
+    server.kill()
+    server.wait()
+
+
+@contextlib.contextmanager
+def gcs_server() -> Iterator[dict[str, str]]:
+  """Serves the bucket gs://bucket; yields the environment of its clients."""
+  port = free_port()
+  script = os.path.join(os.path.dirname(__file__), "gcs_server.py")
+  with serve([sys.executable, script, str(port)], port):
+    yield gcs_environment(port)
+
+
+def gcs_environment(port: int) -> dict[str, str]:
+  url = f"http://127.0.0.1:{port}"
+  return {
+    "STORAGE_EMULATOR_HOST": url,  # read by gcsfs; the next by tensorstore
+    "TENSORSTORE_GCS_HTTP_URL": url,
+    "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
+    "FSSPEC_GCS_TOKEN": "anon",
+  }
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[dict[str, str]]:
+  """Serves S3 without buckets; yields the environment of its clients."""
+  port = free_port()
+  with serve([f"{PROGRAMS}/moto_server", "-H", "127.0.0.1", "-p", str(port)], port):
+    yield {
+      "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+      "AWS_ACCESS_KEY_ID": "testing",
+      "AWS_SECRET_ACCESS_KEY": "testing",
+      "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+class Faults:
+  """A proxy before a server: some requests get 429, 503 or a connection that is dropped.
+
+  Attributes:
+    port: where it listens.
+    injected: how many requests it failed.
+    rate: the share of requests that it fails.
+  """
+
+  def __init__(self, port: int, rate: float):
+    self.rate, self.injected = rate, 0
+    self._random = random.Random(0)
+    faults = self
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+      protocol_version = "HTTP/1.1"
+
+      def forward(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        kind = faults.choose()
+        if kind == "dropped":
+          self.close_connection = True
+          return
+        if kind:
+          self.answer(kind, [], b'{"error": {"message": "injected"}}')
+          return
+        server = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        server.request(self.command, self.path, body, dict(self.headers))
+        response = server.getresponse()
+        content = response.read()
+        self.answer(response.status, response.getheaders(), content)
+        server.close()
+
+      def answer(self, status, headers, content):
+        self.send_response(status)
+        for name, value in headers:
+          if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+            self.send_header(name, value)
+        # The answer to HEAD has the length of what it does not send.
+        lengths = [value for name, value in headers if name.lower() == "content-length"]
+        is_head = self.command == "HEAD"
+        self.send_header("Content-Length", lengths[0] if is_head and lengths else len(content))
+        self.end_headers()
+        self.wfile.write(content)
+
+      def log_message(self, *_):
+        pass
+
+      do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = forward
+
+    self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    self._server.daemon_threads = True
+    self._server.handle_error = lambda *_: None  # a client that has gone
+    self.port = self._server.server_address[1]
+    self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+  def choose(self):
+    if self._random.random() >= self.rate:
+      return None
+    self.injected += 1
+    return self._random.choice([429, 503, "dropped"])
+
+  def __enter__(self):
+    self._thread.start()
+    return self
+
+  def __exit__(self, *_):
+    self._server.shutdown()
+    self._server.server_close()
