@@ -36,16 +36,20 @@ RADIUS = flags.DEFINE_list(
   list(DEFAULTS["radius"]),
   "of the attack: L2 norms of what is added to the embeddings of a sequence",
 )
+command_line.define_distributed()
 
 
 def main():
   from gpt_jax.inference.attack import format_attack
   from gpt_jax.inference.dev_report import format_classes, format_labels
+  from gpt_jax.parallel.processes import is_main_process
   from gpt_jax.programs import evaluate
 
   metrics = evaluate.run(
     CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value, ATTACK.value, RADIUS.value
   )
+  if not is_main_process():
+    return
   classes, labels = metrics.pop("classes", None), metrics.pop("labels", None)
   attacked = metrics.pop("attack", None)
   width = max(13, *map(len, metrics))

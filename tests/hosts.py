@@ -18,7 +18,7 @@ class Program:
   def __init__(self, program, log, *flags, devices=1, root=ROOT):
     os.makedirs(os.path.dirname(log), exist_ok=True)
     self.log = log
-    with open(log, "wb") as file:
+    with open(log, "wb") as errors, open(f"{log}.out", "wb") as output:
       self.process = subprocess.Popen(
         [sys.executable, f"launch/{program}.py", *flags],
         cwd=root,
@@ -27,12 +27,17 @@ class Program:
           "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("count=8", f"count={devices}"),
           "PYTHONPATH": str(root),
         },
-        stdout=subprocess.DEVNULL,
-        stderr=file,
+        stdout=output,
+        stderr=errors,
       )
 
   def log_text(self) -> str:
     return Path(self.log).read_text(encoding="utf-8", errors="replace")
+
+  def output_text(self) -> str:
+    """Standard output, without the lines of the library that joins processes on CPUs."""
+    lines = Path(f"{self.log}.out").read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("[Gloo]"))
 
   def errors(self) -> list[str]:
     """The lines that say why it has ended, without a traceback beside them."""

@@ -172,6 +172,40 @@ def test_two_processes_finetune_all_seeds_as_one(finetuned, tmp_path):
   assert (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.fixture(scope="module")
+def pretrained(flags, tmp_path_factory):
+  """The folder of a run of one process."""
+  folder = tmp_path_factory.mktemp("pretrained") / "run"
+  length = f"--workdir={folder}", "--config.train.steps=5"
+  with Program("pretrain", f"{folder}.log", *flags, *length) as program:
+    program.ends()
+  return folder
+
+
+def evaluated(flags, log, processes):
+  """What evaluate prints, by name; of several processes only the first one prints."""
+  if processes == 1:
+    programs = [Program("evaluate", log, *flags)]
+  else:
+    programs = start_distributed("evaluate", log, *flags, processes=processes)
+  for program in programs:
+    with program:
+      program.ends()
+  printed, *others = (program.output_text() for program in programs)
+  assert not any(others)
+  lines = printed.split("\n\n")[0].splitlines()  # before the table of classes
+  return {name: float(value.replace(",", "")) for name, value in map(str.split, lines)}
+
+
+@pytest.mark.parametrize("kind", ["text", "task"])
+def test_processes_evaluate_as_one(kind, flags, pretrained, finetuned, tmp_path):
+  of_kind = [f"--checkpoint={pretrained}", flags[1]]
+  if kind == "task":
+    of_kind = [f"--checkpoint={finetuned.workdir}/seed_0", f"--data={finetuned.data_dir}"]
+  alone, three = (evaluated(of_kind, f"{tmp_path}/{n}", n) for n in (1, 3))
+  assert three == pytest.approx(alone, rel=1e-3)
+
+
 @pytest.fixture
 def other_clone(tmp_path):
   """A copy of this package with a comment more."""
@@ -219,6 +253,17 @@ def test_processes_with_other_code_config_and_data_are_refused(
   ), error
   assert programs[1].errors() == ["error: the processes of this run differ; process 0 says in what"]
   assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_evaluate_other_data_are_refused(flags, pretrained, other_data, tmp_path):
+  checkpoint = f"--checkpoint={pretrained}"
+  last = [checkpoint, f"--data={other_data}"]
+  programs = start_distributed("evaluate", f"{tmp_path}/two", checkpoint, flags[1], flags=last)
+  for program in programs:
+    with program:
+      program.ends(2)
+  (error,) = programs[0].errors()
+  assert error.startswith("error: the processes of this run differ: data.digest is ")
 
 
 def test_differences_name_fields_and_hosts():

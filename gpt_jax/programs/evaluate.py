@@ -1,6 +1,7 @@
 """Evaluates a language model on held-out text, or a fine-tuned model on its task."""
 
 import dataclasses
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.inference.similarity import cosine_measures
 from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.objectives.objective import make_windows
+from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs.pretrain import config_of
@@ -32,7 +34,7 @@ def run(
   attack: str = "",
   radius: Sequence[float | str] = (),
 ) -> dict[str, Any]:
-  """Evaluates a checkpoint on a whole split.
+  """Evaluates a checkpoint on a whole split. Every process of a distributed run calls it.
 
   Args:
     checkpoint: see load_model.
@@ -54,8 +56,8 @@ def run(
     metrics, and "radius". Similarity: the number of examples, the task's metrics.
 
   Raises:
-    InputError: a missing checkpoint or data, data of another vocabulary, unlabeled examples, or an
-      attack without radii or on a language model.
+    InputError: a missing checkpoint or data, data of another vocabulary, unlabeled examples, an
+      attack without radii or on a language model, or processes with different models or data.
   """
   radii = _radii(attack, radius)
   loaded = load_model(checkpoint)
@@ -90,6 +92,11 @@ def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
   return radii
 
 
+def _check_agreement(loaded: LoadedModel, split: str, digest: str) -> None:
+  """Raises InputError if the processes of a run have different models or data."""
+  check_agreement({"checkpoint": loaded.identity, "split": split}, {"digest": digest})
+
+
 def _on_task(
   loaded: LoadedModel, data_dir: str, split: str, name: str, radii: Sequence[float]
 ) -> dict[str, Any]:
@@ -110,6 +117,8 @@ def _on_task(
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
+  content = repr([(example.sequences, example.label) for example in examples])
+  _check_agreement(loaded, split, f"{zlib.crc32(content.encode()):08x}")
   encoded = loaded.encode(task, examples)
   if isinstance(task, TextTask):
     assert isinstance(encoded, EncodedText)
@@ -149,6 +158,7 @@ def _under_attack(
 def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   text.check_vocabulary(loaded.tokenizer)
+  _check_agreement(loaded, split, text.digest)
   config = config_of(loaded)
   windows, objective = config.data, config.objective
   mesh = make_mesh(MeshConfig())
