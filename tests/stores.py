@@ -82,9 +82,9 @@ class Faults:
     rate: the share of requests that it fails.
   """
 
-  def __init__(self, port: int, rate: float):
+  def __init__(self, port: int, rate: float, seed: int = 0):
     self.rate, self.injected = rate, 0
-    self._random = random.Random(0)
+    self._random = random.Random(seed)
     faults = self
 
     class Handler(http.server.BaseHTTPRequestHandler):
