@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     devices: how many.
     memory: bytes that a step needs on each device, the state included.
     capacity: bytes of each device; 0: unknown.
-    collectives: operation -> bytes on each device per step; {} for a formula.
+    collectives: operation -> bytes on each device per step; None: unknown.
     bounds: seconds that a step takes at least for its "arithmetic", "memory" (traffic) and
       "network"; {} if the chip is not known.
     tokens: of a step.
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
   devices: int
   memory: float
   capacity: float
-  collectives: dict[str, int]
+  collectives: dict[str, int] | None
   bounds: dict[str, float]
   tokens: int
   steps: int
@@ -139,7 +139,7 @@ def make_plan(
     there = capacity(devices)
   tokens = config.data.batch_size * config.data.length
   flops = tokens * config.trunk.flops_per_token(config.data.length) / len(devices)
-  bounds = chip.bounds(flops, traffic, collectives) if chip else {}
+  bounds = chip.bounds(flops, traffic, collectives or {}) if chip else {}
   steps = config.train.steps or config.train.epochs * steps_per_epoch
   count = len(devices)
   return Plan((), count, memory, there, collectives, bounds, tokens, steps, compiled)
@@ -188,8 +188,10 @@ def describe(plan: Plan, price: float = 0.0) -> str:
   capacity = f" of {plan.capacity / 1e9:.1f}" if plan.capacity else ""
   source = "" if plan.compiled else ", by a formula"
   lines = [settings, f"  memory   {plan.memory / 1e9:.2f}{capacity} GB a device{source}{verdict}"]
-  moved = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in plan.collectives.items())
-  if moved:
+  if plan.collectives is None:
+    lines.append("  traffic  unknown: the compiler's program cannot be read")
+  elif plan.collectives:
+    moved = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in plan.collectives.items())
     lines.append(f"  traffic  {moved} MB a device and step")
   if plan.bounds:
     bound = max(plan.bounds, key=plan.bounds.__getitem__)
@@ -229,7 +231,7 @@ def _combinations(vary: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
 
 def _compiled(
   config: PretrainConfig, devices: Sequence[Any]
-) -> tuple[float, float, dict[str, int]]:
+) -> tuple[float, float, dict[str, int] | None]:
   """Bytes of memory, bytes read and written, and bytes between devices, as compiled."""
   mesh = make_mesh(config.mesh, devices)
   size, microbatches = config.data.batch_size, config.train.parts
@@ -240,7 +242,11 @@ def _compiled(
   example = example_batch(config.objective, objective, config.data.length, size)
   compiled: Any = trainer.compile(example)
   traffic = compiled.cost_analysis().get("bytes accessed", 0.0)
-  return bytes_needed(compiled), traffic, bytes_moved(compiled.as_text())
+  try:
+    collectives = bytes_moved(compiled.as_text())
+  except jax.errors.JaxRuntimeError:  # of v5p, libtpu 0.0.52 gives what jaxlib 0.10.2 does not read
+    collectives = None
+  return bytes_needed(compiled), traffic, collectives
 
 
 def _any_tokenizer(config: PretrainConfig) -> Any:
@@ -253,7 +259,7 @@ def _any_tokenizer(config: PretrainConfig) -> Any:
 
 def _estimated(
   config: PretrainConfig, devices: Sequence[Any]
-) -> tuple[float, float, dict[str, int]]:
+) -> tuple[float, float, dict[str, int] | None]:
   """The same by a formula; traffic between memory and cores is not known.
 
   Parameters, two moments and the gradient in float32; activations by Korthikanti et al. 2022,

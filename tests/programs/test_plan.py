@@ -51,6 +51,16 @@ def test_fsdp_gathers_the_parameters_and_needs_less_memory(here):
   assert plain.memory - sharded.memory > 0.5 * 7 / 8 * 12 * PARAMETERS
 
 
+def test_a_program_that_cannot_be_read_has_unknown_traffic(monkeypatch):
+  def unreadable(_):
+    raise jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")
+
+  monkeypatch.setattr("jax.stages.Compiled.as_text", unreadable)
+  unread = plan.make_plan(CONFIG, jax.devices(), find_chip("TPU v5 lite"))
+  assert unread.collectives is None and unread.memory > 0 and unread.step_time > 0
+  assert "traffic  unknown" in plan.describe(unread)
+
+
 def test_bounds_are_work_over_rate():
   chip = Chip(memory=1e5, bandwidth=1e9, interconnect=1e8, flops=1e12)
   made = plan.make_plan(CONFIG, jax.devices(), chip)
