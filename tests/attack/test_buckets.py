@@ -30,7 +30,7 @@ def get_config():
   return PretrainConfig(
     trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
     data=WindowsConfig(batch_size=8, length=16),
-    train=TrainConfig(steps=24, log_every=2, evaluate_every=12, checkpoint_every=3),
+    train=TrainConfig(steps=24, log_every=1, evaluate_every=12, checkpoint_every=3),
   )
 """
 FINETUNE = """
