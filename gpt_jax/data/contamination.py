@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.data.word_grams import grams, normalized_words, word_hashes
+from gpt_jax.files import open_regular
 
 RUN = 13  # words
 SHORTEST, ONE_REPLACED, LONGEST = 5, 8, 25  # words of a row that matches as a whole
@@ -92,7 +93,7 @@ def index_rows(texts: Iterable[str]) -> EvaluationRows:
 @functools.lru_cache(maxsize=1)
 def load_rows(path: str) -> EvaluationRows:
   """What `save` gave, from a file; kept for the next call."""
-  with np.load(path, allow_pickle=False) as arrays:
+  with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
     words, sizes = arrays["words"], arrays["sizes"]
   return EvaluationRows(np.split(words, np.cumsum(sizes)[:-1]))
 

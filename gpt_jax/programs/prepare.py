@@ -44,6 +44,7 @@ from gpt_jax.programs.preparing.beam import (
   BeamPasses,
   adopt_stages,
   require_beam,
+  stages_folder,
   stages_key,
 )
 from gpt_jax.programs.preparing.local import LocalPasses
@@ -155,7 +156,7 @@ def run(config: PrepareConfig, out: str) -> None:
   with _folder_on_store(out) if is_url(out) else _new_folder(out) as folder:
     if not is_url(out):
       _take_over(out, folder, key if config.runner else None)
-    with _passes(config, sources, folder, key) as passes:
+    with _passes(config, sources, stages_folder(out, folder), key) as passes:
       if first_pass:
         survey, tokenizer, corpus = first_pass.restore(sources, config, folder)
       else:
@@ -376,11 +377,11 @@ def _remove(
 
 @contextlib.contextmanager
 def _passes(
-  config: PrepareConfig, sources: Sequence[Source], folder: str, key: dict[str, Any]
+  config: PrepareConfig, sources: Sequence[Source], stages: str, key: dict[str, Any]
 ) -> Iterator[Passes]:
-  """Who does the work: processes of this machine, or a runner of Beam."""
+  """Who does the work: processes of this machine, or a runner of Beam, with a folder of stages."""
   if config.runner:
-    passes = BeamPasses(config.runner, config.beam_options, os.path.join(folder, STAGES), key)
+    passes = BeamPasses(config.runner, config.beam_options, stages, key)
     yield passes
     passes.close()
     return

@@ -18,6 +18,7 @@ from gpt_jax.files import atomic_file, exists, list_folder, read_bytes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.preparing import beam, stages
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
@@ -120,6 +121,51 @@ def test_prepare_writes_the_same_folder_to_a_store(books, store, tmp_path, capsy
   prepare.run(again, str(tmp_path / "again"))
   assert TokenFile(str(tmp_path / "again"), "train").digest == theirs.digest
   assert load_tokenizer(f"{out}/tokenizer").hash == load_tokenizer(f"{local}/tokenizer").hash
+
+
+def test_runners_leave_their_results_on_the_store(books, store, monkeypatch, tmp_path):
+  """What workers need and write is below the output folder's name; a second run goes on with it."""
+  pytest.importorskip("apache_beam")
+  copy(books, f"{store}/books")
+  (tmp_path / "rows.txt").write_text(" ".join(WORDS))
+  config = {
+    "vocab_size": 300,
+    "valid_share": 0.2,
+    "deduplicate": "near",
+    "decontaminate": str(tmp_path / "rows.txt"),
+  }
+  prepare.run(PrepareConfig(source=f"{store}/books/*.txt", **config), f"{store}/local/text")
+  remote = PrepareConfig(source=f"{store}/books/*.txt", runner="direct", **config)
+  works, do = [], stages.do
+
+  def stopped(make, work):
+    if "tokens" in work.path and work.number == 3:
+      raise KeyboardInterrupt
+    do(make, work)
+
+  def here(runner, options, function, tasks):
+    works.extend(tasks)
+    for task in tasks:
+      stages.do(function.args[0], task)
+
+  monkeypatch.setattr(beam, "make_pipeline", here)
+  monkeypatch.setattr(stages, "do", stopped)
+  with pytest.raises(KeyboardInterrupt):
+    prepare.run(remote, f"{store}/beam/text")
+  assert list_folder(f"{store}/beam") == ["text.partial"]
+  places = [work.path for work in works] + [
+    str(option) for work in works for option in work.options if "/" in str(option)
+  ]
+  assert len(places) > len(works) and all(place.startswith(store) for place in places)
+  monkeypatch.setattr(stages, "do", do)
+  works.clear()
+  prepare.run(remote, f"{store}/beam/text")
+  assert [work.number for work in works] == [3, 4, 5]
+  assert list_folder(f"{store}/beam") == ["text"]
+  for name in list_folder(f"{store}/local/text"):
+    if "." in name and name != "prepare.json":
+      same = read_bytes(f"{store}/local/text/{name}", 1 << 30)
+      assert read_bytes(f"{store}/beam/text/{name}", 1 << 30) == same
 
 
 def test_an_upload_that_ends_early_is_not_taken_for_a_text(books, gs, monkeypatch, tmp_path):

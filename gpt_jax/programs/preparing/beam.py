@@ -2,13 +2,14 @@
 
 A pass is a pipeline with an element per source, whose result is a file in the folder `stages`; the
 launching process joins them in the order of the sources, so that the result is the one without a
-runner. What a killed run has finished is not done again. All workers must see the folder.
+runner. What a killed run has finished is not done again. All workers must see the folder, which may
+be on a store.
 """
 
+import contextlib
 import functools
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,7 +24,18 @@ from gpt_jax.data.survey import modified
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
-from gpt_jax.files import abandoned, parse_json, read_json, write_json
+from gpt_jax.files import (
+  abandoned,
+  atomic_file,
+  exists,
+  is_url,
+  list_folder,
+  make_folders,
+  parse_json,
+  read_json,
+  remove_folder,
+  write_json,
+)
 from gpt_jax.programs.preparing import stages
 from gpt_jax.programs.preparing.local import EncodedPiece, LocalPasses, Progress, Sizes
 from gpt_jax.programs.preparing.passes import Encoded
@@ -51,11 +63,18 @@ class BeamPasses:
     """
     self._pipeline = functools.partial(make_pipeline, runner, options)
     self._folder = folder
-    os.makedirs(folder, exist_ok=True)
+    if is_url(folder) and exists(folder) and not _is_of(folder, key):
+      remove_folder(folder)
+    make_folders(folder)
     write_json(os.path.join(folder, _KEY), key)
 
   def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
     """Arrays of records; see LocalPasses."""
+    if rows:  # to where all workers see it
+      shared = os.path.join(self._folder, os.path.basename(rows))
+      with open(rows, "rb") as local, atomic_file(shared, "wb") as file:
+        file.write(local.read())
+      rows = shared
     for frame in self._run("prints", stages.prints_of, corpus, (near, rows)):
       add(0, len(frame["prints"]))
       yield frame["prints"]
@@ -92,9 +111,11 @@ class BeamPasses:
     if limit is not None:
       yield from LocalPasses(None).encoded(corpus, folder, tokenizer, sentences, limit)
       return
-    document = 0
-    options = (folder, tokenizer.hash, sentences)
-    for frame in self._run(f"tokens-{tokenizer.hash[:8]}", stages.tokens_of, corpus, options):
+    document, name = 0, tokenizer.hash[:8]
+    vocabulary = os.path.join(self._folder, f"tokenizer-{name}")  # where all workers see it
+    tokenizer.save(vocabulary)
+    options = (vocabulary, tokenizer.hash, sentences)
+    for frame in self._run(f"tokens-{name}", stages.tokens_of, corpus, options):
       ids = np.split(frame["ids"], np.cumsum(frame["sizes"])[:-1])
       ends = np.split(frame["ends"], np.cumsum(frame["n_ends"])[:-1])
       for index, last in enumerate(frame["last"].tolist()):
@@ -110,7 +131,7 @@ class BeamPasses:
         document += last
 
   def close(self) -> None:
-    shutil.rmtree(self._folder)
+    remove_folder(self._folder)
 
   def _run(self, *arguments: Any) -> Iterator[Frame]:
     return (frame for _, frame in self._numbered(*arguments))
@@ -137,14 +158,20 @@ class BeamPasses:
       )
       for number, source in enumerate(corpus.sources)
     ]
-    missing = [task for task in tasks if not os.path.exists(task.path)]
+    done = self._done()
+    missing = [task for task in tasks if os.path.basename(task.path) not in done]
     if missing:
       self._pipeline(functools.partial(stages.do, make), missing)
+    done = self._done()
     for task in tasks:
-      if os.path.exists(f"{task.path}.error"):
+      if f"{os.path.basename(task.path)}.error" in done:
         raise InputError(read_json(f"{task.path}.error"))
       for frame in stages.frames(task.path):
         yield task.number, frame
+
+  def _done(self) -> set[str]:
+    """The names of what the workers have written so far."""
+    return set(list_folder(self._folder))
 
 
 def make_pipeline(
@@ -189,13 +216,24 @@ def stages_key(settings: dict[str, Any], sources: Sequence[Source]) -> dict[str,
   return {"settings": settings, "cleaner": cleaner(), "modified": modified(sources)}
 
 
+def stages_folder(out: str, folder: str) -> str:
+  """Where workers leave their results: in the run's own folder, or on a store beside `out`."""
+  return f"{out}.partial/{STAGES}" if is_url(out) else os.path.join(folder, STAGES)
+
+
 def adopt_stages(out: str, folder: str, key: dict[str, Any]) -> None:
   """Moves the results of a killed run with the same key to the folder of this one."""
   for partial in abandoned(out):
-    old, new = os.path.join(partial, STAGES), os.path.join(folder, STAGES)
-    try:
-      if read_json(os.path.join(old, _KEY)) == key:
-        os.rename(old, new)
+    old = os.path.join(partial, STAGES)
+    if _is_of(old, key):
+      with contextlib.suppress(OSError):
+        os.rename(old, os.path.join(folder, STAGES))
         return
-    except (OSError, ValueError):
-      continue
+
+
+def _is_of(folder: str, key: dict[str, Any]) -> bool:
+  """Whether the results in a folder depend on the same."""
+  try:
+    return bool(read_json(os.path.join(folder, _KEY)) == key)
+  except (OSError, ValueError):
+    return False
