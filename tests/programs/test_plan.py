@@ -158,6 +158,16 @@ def test_wrong_arguments(arguments, message, monkeypatch):
     plan.run(CONFIG, **arguments)
 
 
+def test_one_program_at_a_time_uses_libtpu(monkeypatch):
+  def locked(**_):
+    raise RuntimeError("ABORTED: Internal error when accessing libtpu multi-process lockfile.")
+
+  monkeypatch.setitem(sys.modules, "libtpu", object())
+  monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", locked)
+  with pytest.raises(InputError, match="--topology=v5e:2x2: another program of this machine uses"):
+    plan.run(CONFIG, "v5e:2x2")
+
+
 def test_only_transformers_have_a_formula():
   config = dataclasses.replace(CONFIG, trunk=LSTMConfig(vocab_size=60, width=16, units=8))
   with pytest.raises(InputError, match="only Transformers have a formula"):
