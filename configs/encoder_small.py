@@ -11,9 +11,10 @@
 next: masked tokens, and whether the second text follows the first; order: whether the two are in
 order; full: packed sentences, of which whole ones are masked. 0.8M parameters, 2,048 tokens per
 step. Hardware: 2 CPU cores, half an hour, for full a quarter. Expect from next 0.27 nats per masked
-token on held-out text, whose unigram entropy is 4.44, and 68 % of the pairs right (order: 0.34 nats,
-74 %), but story-ending is not learned from next (50 to 65 %); from full 1.27 nats, and story-ending
-at 93, 90 and 95 % in three seeds, or in 20 epochs at 5e-4 at 97, 95 and 93 % (configs/RESULTS.md).
+token on held-out text, whose unigram entropy is 4.44, and 68 % of the pairs right (order: 0.34
+nats, 74 %), but story-ending is not learned from next (50 to 65 %); from full 1.27 nats, and
+story-ending at 93, 90 and 95 % in three seeds, in 20 epochs at 5e-4 at 97, 95 and 93 %
+(configs/RESULTS.md).
 """
 
 import dataclasses
