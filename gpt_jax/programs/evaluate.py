@@ -117,7 +117,7 @@ def _on_task(
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
-  content = repr([(example.sequences, example.label) for example in examples])
+  content = repr([example._replace(location="") for example in examples])
   _check_agreement(loaded, split, f"{zlib.crc32(content.encode()):08x}")
   encoded = loaded.encode(task, examples)
   if isinstance(task, TextTask):

@@ -4,6 +4,7 @@ Letters: N examples, C sequences per example, F fields per sequence, K classes.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,6 +30,11 @@ class Example(NamedTuple):
   sequences: tuple[tuple[str, ...], ...]
   label: tuple[float, ...] | None
   location: str
+
+  @property
+  def texts(self) -> list[str]:
+    """The distinct fields of all its sequences, in order."""
+    return list(dict.fromkeys(itertools.chain(*self.sequences)))
 
 
 def evenly(examples: list[Any], count: int) -> list[Any]:

@@ -30,6 +30,11 @@ class TaggedExample(NamedTuple):
   label: tuple[str, ...] | None
   location: str
 
+  @property
+  def texts(self) -> list[str]:
+    """Its one text, with a space between words."""
+    return [" ".join(self.words)]
+
 
 @dataclasses.dataclass(frozen=True)
 class TagTask:

@@ -9,6 +9,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.programs.prepare import PrepareConfig, run
+from gpt_jax.tasks.task import find
 
 pytest.importorskip("datasketch")
 ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"
@@ -122,6 +123,14 @@ def test_rows_of_a_task(corpus, tmp_path):
   run(config, str(tmp_path / "out"))
   (entry,) = map(json.loads, (tmp_path / "out" / "removed.jsonl").read_text().splitlines())
   assert entry["document"] == f"{corpus}#22" and entry["with"].startswith("rte dev ")
+
+
+def test_rows_of_a_task_of_tagged_words(corpus, tmp_path):
+  (example, *_) = find("story-tags").examples("", "dev")
+  corpus.write_text(corpus.read_text() + json.dumps({"text": " ".join(example.words)}) + "\n")
+  run(settings(corpus, decontaminate="story-tags"), str(tmp_path / "out"))
+  (entry,) = map(json.loads, (tmp_path / "out" / "removed.jsonl").read_text().splitlines())
+  assert entry["document"] == f"{corpus}#23" and entry["with"].startswith("story-tags dev ")
 
 
 @pytest.mark.parametrize(

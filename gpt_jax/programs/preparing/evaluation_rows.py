@@ -60,7 +60,7 @@ def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
       continue
     n_splits += 1
     for example in examples:
-      for text in dict.fromkeys(_strings(example.sequences)):
+      for text in example.texts:
         yield EvaluationRow(f"{name} {split} {example.location}", text)
   if not n_splits:
     raise InputError(f"--decontaminate={name}: {missing}; --data names the folder of the tasks")
