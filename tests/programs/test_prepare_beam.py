@@ -7,14 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpt_jax.data import pieces, word_counts
+from gpt_jax.data.removal import Corpus
 from gpt_jax.data.sources import text as text_source
+from gpt_jax.data.sources.source import Source
 from gpt_jax.errors import InputError
 from gpt_jax.programs.prepare import PrepareConfig, run
 from gpt_jax.programs.preparing import beam as beam_passes
 from gpt_jax.programs.preparing import stages
+from gpt_jax.programs.preparing.beam import BeamPasses
 
 pytest.importorskip("apache_beam")
 ROOT = Path(__file__).parents[2]
@@ -139,6 +143,28 @@ def test_a_bad_source_is_one_line_and_leaves_nothing(corpus, tmp_path):
   with pytest.raises(InputError, match=r"rows\.jsonl:2: no text in field 'text'"):
     run(settings(corpus, runner="direct"), str(tmp_path / "out"))
   assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "rows.txt"]
+
+
+def test_a_fault_of_workers_is_not_kept_when_it_is_mended(corpus, tmp_path):
+  key = {"settings": "same"}
+  sources = [Source(str(corpus / "short.txt"), 0)]
+  whole = Corpus(sources, "text", np.empty((0, 2), np.int64))
+
+  def sizes(passes):
+    return [size for sizes, _ in passes.words(whole, "", 1.0) for size in sizes]
+
+  folder = str(tmp_path / "stages")
+  (corpus / "short.txt").rename(corpus / "away.txt")
+  with pytest.raises(InputError, match="short.txt"):
+    sizes(BeamPasses("direct", "", folder, key))
+  (corpus / "away.txt").rename(corpus / "short.txt")
+  assert sizes(BeamPasses("direct", "", folder, key))
+
+
+def test_workers_that_do_not_see_the_folder(corpus, tmp_path, monkeypatch):
+  monkeypatch.setattr(beam_passes, "make_pipeline", lambda *_: None)
+  with pytest.raises(InputError, match=r"no worker left a result in .*stages, which all of them"):
+    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(

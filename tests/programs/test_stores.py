@@ -34,6 +34,29 @@ def test_a_lease_is_taken_over_when_it_has_run_out(gs, monkeypatch):
   assert not files.exists(f"{gs}/lock")
 
 
+def test_a_lease_whose_first_answer_was_lost(gs, monkeypatch):
+  write = Lease._write
+
+  def twice(lease, number, overwrite):
+    write(lease, number, overwrite)
+    write(lease, number, overwrite)
+
+  monkeypatch.setattr(Lease, "_write", twice)
+  with Lease(gs):
+    assert files.list_folder(f"{gs}/lock") == ["1"]
+
+
+def test_a_lease_that_cannot_be_given_back_runs_out(gs, monkeypatch):
+  lease = Lease(gs)
+
+  def gone(path):
+    raise files.StoreError(5, "Connection reset by peer", path)
+
+  monkeypatch.setattr(files, "remove", gone)
+  lease.close()
+  assert files.list_folder(f"{gs}/lock") == ["1"]
+
+
 def test_lines_are_appended_in_segments(gs, monkeypatch):
   path = f"{gs}/metrics.jsonl"
   monkeypatch.setattr("gpt_jax.training.json_lines._SEGMENT", 20)

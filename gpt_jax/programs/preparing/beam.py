@@ -164,10 +164,16 @@ class BeamPasses:
       self._pipeline(functools.partial(stages.do, make), missing)
     done = self._done()
     for task in tasks:
-      if f"{os.path.basename(task.path)}.error" in done:
-        raise InputError(read_json(f"{task.path}.error"))
+      if os.path.basename(task.path) not in done:
+        raise InputError(self._fault(task, done))
       for frame in stages.frames(task.path):
         yield task.number, frame
+
+  def _fault(self, task: Work, done: set[str]) -> str:
+    """Why there is no result of a task."""
+    if f"{os.path.basename(task.path)}.error" in done:
+      return str(read_json(f"{task.path}.error"))
+    return f"{task.source}: no worker left a result in {self._folder}, which all of them must see"
 
   def _done(self) -> set[str]:
     """The names of what the workers have written so far."""
