@@ -61,6 +61,22 @@ class Budget:
 _SMALL_GPT = TransformerConfig(context=256, layers=4, width=256, heads=4)  # configs/gpt1_small.py
 _GLUE = ("sst2", "cola", "stsb", "qnli")
 
+_FULL = Budget(
+  "full",
+  _SMALL_GPT,
+  batch_size=8,
+  length=256,
+  steps=3000,
+  warmup_steps=400,
+  rates=(5e-4, 1e-3, 2e-3),
+  evaluations=12,
+  evaluation_batches=20,
+  tasks=_GLUE,
+  shown=("mrpc", "rte"),
+  examples=10_000,
+  seeds=3,
+)
+
 BUDGETS = {
   # Pre-norm: post-norm masked models do not leave the unigram entropy in so few steps.
   "smoke": Budget(
@@ -78,35 +94,9 @@ BUDGETS = {
     seeds=3,
     vocab_size=1500,
   ),
-  "small": Budget(
-    "small",
-    _SMALL_GPT,
-    batch_size=8,
-    length=256,
-    steps=750,
-    warmup_steps=200,
-    rates=(1e-3,),
-    evaluations=8,
-    evaluation_batches=20,
-    tasks=_GLUE,
-    shown=("mrpc", "rte"),
-    examples=2000,
-  ),
-  "full": Budget(
-    "full",
-    _SMALL_GPT,
-    batch_size=8,
-    length=256,
-    steps=3000,
-    warmup_steps=400,
-    rates=(5e-4, 1e-3, 2e-3),
-    evaluations=12,
-    evaluation_batches=20,
-    tasks=_GLUE,
-    shown=("mrpc", "rte"),
-    examples=10_000,
-    seeds=3,
-  ),
+  # One rate, one seed and parts of the training sets of `full`.
+  "small": dataclasses.replace(_FULL, name="small", rates=(1e-3,), examples=2000, seeds=1),
+  "full": _FULL,
 }
 
 
