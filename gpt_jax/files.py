@@ -141,8 +141,7 @@ def open_regular(path: str) -> io.BufferedReader:
   Raises OSError, and ValueError for a pipe, a device or a folder.
   """
   if is_url(path):
-    with _store_errors(path):
-      return _store(path).open(path, "rb")
+    return io.BufferedReader(_StoreReader(path))
   # Opening a pipe would wait for a writer.
   descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
   if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -452,6 +451,32 @@ def _store_errors(path: str) -> Iterator[None]:
   except Exception as error:
     message = " ".join(str(error).split())[:200] or type(error).__name__
     raise StoreError(errno.EIO, message, path) from error
+
+
+class _StoreReader(io.RawIOBase):
+  """An object, read by ranged requests, whose errors are StoreErrors."""
+
+  def __init__(self, path: str):
+    self._path = path
+    with _store_errors(path):
+      self._file = _store(path).open(path, "rb")
+
+  def readable(self) -> bool:
+    return True
+
+  def seekable(self) -> bool:
+    return True
+
+  def readinto(self, buffer: Any) -> int:
+    with _store_errors(self._path):
+      return self._file.readinto(buffer)
+
+  def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+    return self._file.seek(offset, whence)
+
+  def close(self) -> None:
+    self._file.close()
+    super().close()
 
 
 @contextlib.contextmanager

@@ -83,6 +83,36 @@ def test_sources(books, store):
     ]
 
 
+def test_parquet_and_zstd(books, store):
+  pyarrow = pytest.importorskip("pyarrow")
+  from pyarrow import parquet
+
+  zstandard = pytest.importorskip("zstandard")
+  texts = [" ".join(np.random.default_rng(i).choice(WORDS, 400)) for i in range(300)]
+  parquet.write_table(pyarrow.table({"text": texts}), books / "rows.parquet", row_group_size=70)
+  rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+  (books / "rows.jsonl.zst").write_bytes(zstandard.compress(rows.encode()))
+  copy(books, store)
+  for name in ("rows.parquet", "rows.jsonl.zst"):
+    assert [*documents(f"{store}/{name}")] == texts
+    put(f"{store}/{name}", read_bytes(f"{store}/{name}", 1 << 30)[:-20])
+    with pytest.raises(InputError, match=rf"{store}/{name}: .*(cannot be read|truncated)"):
+      [*documents(f"{store}/{name}")]
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl", "rows.txt", "rows.csv"])
+def test_a_store_that_breaks_off_is_one_line(store, monkeypatch, name):
+  aiohttp, spec = pytest.importorskip("aiohttp"), pytest.importorskip("fsspec.spec")
+  put(f"{store}/{name}", "PAR1" * 1000)
+
+  def gone(*_):
+    raise aiohttp.ServerDisconnectedError()
+
+  monkeypatch.setattr(spec.AbstractBufferedFile, "read", gone)
+  with pytest.raises(InputError, match=rf"{store}/{name}: cannot be read .*Server disconnected"):
+    [*documents(f"{store}/{name}")]
+
+
 def test_missing_sources_are_one_line(store):
   put(f"{store}/a.bin", "x")
   for name, message in {

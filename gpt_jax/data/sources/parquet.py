@@ -1,9 +1,11 @@
 """Parquet: one document per row, the text of one column; memory is bounded by a row group."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.files import is_url, open_regular
 
 USAGE = "Parquet (.parquet)"
 FOLDER_SUFFIXES = (".parquet",)
@@ -20,11 +22,13 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
     import pyarrow.parquet
   except ImportError as error:
     raise InputError(f"{name}: needs pyarrow: pip install pyarrow") from error
-  try:
-    file = pyarrow.parquet.ParquetFile(name)
-  except (OSError, pyarrow.ArrowException) as error:
-    raise InputError(f"{name}: cannot be read ({_line(error)})") from error
-  with file:
+  with contextlib.ExitStack() as open_files:
+    try:
+      # Arrow has readers of its own for stores, with other credentials, retries and errors.
+      stored = open_files.enter_context(open_regular(name)) if is_url(name) else name
+      file = open_files.enter_context(pyarrow.parquet.ParquetFile(stored))
+    except (OSError, pyarrow.ArrowException) as error:
+      raise InputError(f"{name}: cannot be read ({_line(error)})") from error
     _check_column(name, file.schema_arrow, field, pyarrow)
     for group in range(file.num_row_groups):
       row = 0
