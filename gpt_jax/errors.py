@@ -1,5 +1,5 @@
-"""Errors in a user's input: launch/ prints their single line and exits with code 2; the nearest
-valid names and counts in messages.
+"""Errors of one line, which launch/ prints and exits with their code; the nearest valid names and
+counts in messages.
 """
 
 import difflib
@@ -16,6 +16,8 @@ class InputError(ValueError):
   A value may be a whole document: of each word 200 characters are shown, of the message 1,000.
   """
 
+  exit_code = 2
+
   def __str__(self):
     line = " ".join(super().__str__().splitlines())
     # The end of a long path has the file and the line.
@@ -27,6 +29,12 @@ class InputError(ValueError):
 
 class MissingInput(InputError):
   """A missing file or folder; the caller may try another."""
+
+
+class Unavailable(InputError):
+  """A store was not reached: no fault of the input, and schedulers may start the program again."""
+
+  exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 3) -> str:

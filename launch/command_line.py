@@ -24,7 +24,7 @@ from absl import flags
 import compilation_cache
 import usage
 from gpt_jax.config import describe_config, fields_of, load_config, named_configs, override_all
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError, Unavailable, did_you_mean
 from gpt_jax.files import StoreError, check_path
 
 # Flags defined by functions of this file belong to the script that calls them.
@@ -167,8 +167,8 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   `positional` is a flag whose value may also be given without its name, as in label.py my.csv.
 
   Modules that import JAX are imported within main(), so that --help and flag errors are immediate.
-  User errors (InputError, a full disk) print one line to standard error and exit with code 2; all
-  other exceptions keep their traceback.
+  User errors (InputError, a full disk) print one line to standard error and exit with code 2, a
+  store that is not reached with 75; all other exceptions keep their traceback.
   """
   if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
     import completion
@@ -191,7 +191,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   except InputError as error:
     print("error:", usage.as_typed(str(error)), file=sys.stderr)
     _tell_others(False)
-    sys.exit(2)
+    sys.exit(error.exit_code)
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     _tell_others(False)
@@ -200,6 +200,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
   except Exception as error:
+    code = InputError.exit_code
     reason = next((text for text in _DISK_FULL if text in str(error)), None)
     if reason is not None:
       advice = "free some space"
@@ -208,6 +209,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
       message = f"{reason}; {advice} and repeat the command"
     elif isinstance(error, StoreError):
       message = f"{error.filename}: {error.strerror}; the command can be given again"
+      code = Unavailable.exit_code
     elif isinstance(error, MemoryError) or _is_out_of_memory(str(error)):
       message = _out_of_memory(str(error))
     else:
@@ -217,7 +219,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     _tell_others(False)
     with contextlib.suppress(OSError):
       sys.stdout.flush()
-    os._exit(2)  # a normal exit would retry pending writes, and may need memory
+    os._exit(code)  # a normal exit would retry pending writes, and may need memory
 
 
 def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:

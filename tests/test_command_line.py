@@ -41,6 +41,12 @@ def main():
     warnings.warn("too high")
   if FAIL.value == "input":
     raise InputError("line 3: broken\\nbadly")
+  if FAIL.value == "store":
+    from gpt_jax.files import StoreError
+    raise StoreError(5, "Server disconnected", "gs://b/a")
+  if FAIL.value == "unavailable":
+    from gpt_jax.errors import Unavailable
+    raise Unavailable("gs://b/a: cannot be read")
   if FAIL.value == "interrupt":
     raise KeyboardInterrupt
   if FAIL.value == "import":
@@ -293,6 +299,11 @@ def test_other_ends(toy):
   assert toy(*GOOD, "--fail=warn")[::2] == (0, "warning: too high\n")
   code, _, err = toy(*GOOD, "--fail=interrupt")
   assert (code, err) == (130, "interrupted\n")
+  code, _, err = toy(*GOOD, "--fail=store")
+  message = "error: gs://b/a: Server disconnected; the command can be given again\n"
+  assert (code, err) == (75, message)
+  code, _, err = toy(*GOOD, "--fail=unavailable")
+  assert (code, err) == (75, "error: gs://b/a: cannot be read\n")
   for lost in ("collector", "import"):
     code, _, err = toy(*GOOD, f"--fail={lost}")
     assert (code, err) == (130, "interrupted\n")

@@ -2,7 +2,8 @@
 
 `<workdir>/lock/<n>` names the n-th owner and when its lease runs out. An object is created only if
 there is none of this name, so one process becomes the n-th owner; whoever sees a later number has
-lost the folder. Clocks of the machines may differ by less than the lease.
+lost the folder. The last object stays, so that no number is given twice. Clocks of the machines may
+differ by less than the lease.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ SECONDS = 60.0  # that a lease lasts, and so that a killed run keeps its folder
 _RENEWALS = 4  # tries within a lease
 _LOST = 75  # exit code, EX_TEMPFAIL
 _BOOT = "/proc/sys/kernel/random/boot_id"
+_PROCESSES = "/proc/self/ns/pid"  # containers with numbers of processes of their own
+_held: set[str] = set()  # keys of the leases of this process
 
 
 def check_store(path: str) -> None:
@@ -43,18 +46,19 @@ class Lease:
 
   def __init__(self, workdir: str):
     self._folder = os.path.join(files.absolute(workdir), "lock")
-    self._owner = [_machine(), os.getpid(), uuid.uuid4().hex]
+    self._key = uuid.uuid4().hex
+    self._owner = [_machine(), os.getpid(), self._key]
     self._closed = threading.Event()
     self._thread: threading.Thread | None = None
     if not is_main_process():
       return
     check_store(workdir)
     try:
-      number = self._take(workdir)
+      self._number = self._take(workdir)
     except OSError as error:
       raise InputError(f"{workdir}: cannot be written ({error.strerror})") from error
-    self._path = self._path_of(number)
-    self._thread = threading.Thread(target=self._renew, args=(number,), daemon=True)
+    _held.add(self._key)
+    self._thread = threading.Thread(target=self._renew, args=(self._number,), daemon=True)
     self._thread.start()
 
   def close(self) -> None:
@@ -63,8 +67,9 @@ class Lease:
       return
     self._closed.set()
     self._thread.join()
+    _held.discard(self._key)
     with contextlib.suppress(OSError):
-      files.remove(self._path)
+      self._write(self._number, overwrite=True, seconds=0.0)
 
   def __enter__(self) -> "Lease":
     return self
@@ -75,11 +80,8 @@ class Lease:
   def _take(self, workdir: str) -> int:
     """Becomes the next owner; its number."""
     numbers = self._numbers()
-    if numbers and (left := self._seconds_left(numbers[-1])) > 0:
-      raise InputError(
-        f"{workdir}: another run is at work there; wait until it ends, or use another folder. If "
-        f"it was killed, its lease ends in {left:.0f} s"
-      )
+    if numbers:
+      self._await_end(workdir, numbers[-1])
     number = numbers[-1] + 1 if numbers else 1
     with contextlib.suppress(FileExistsError):  # perhaps our own: written twice, one answer lost
       self._write(number, overwrite=False)
@@ -89,12 +91,33 @@ class Lease:
       files.remove(self._path_of(old))
     return number
 
+  def _await_end(self, workdir: str, number: int) -> None:
+    """Waits until a lease runs out. Raises InputError if its owner renews it."""
+    first = self._read(number)
+    if self._is_over(first):
+      return
+    seconds = first["until"] - time.time()
+    print(
+      f"{workdir}: a run that is at work, or was killed, has a lease for {seconds:.0f} s; waiting",
+      file=sys.stderr,
+      flush=True,
+    )
+    lease = first
+    while not self._is_over(lease):
+      if lease["until"] > first["until"]:
+        raise InputError(
+          f"{workdir}: another run is at work there; wait until it ends, or use another folder"
+        )
+      time.sleep(min(1.0, SECONDS / _RENEWALS))
+      lease = self._read(number)
+
   def _renew(self, number: int) -> None:
     until = time.time() + SECONDS
     while not self._closed.wait(SECONDS / _RENEWALS):
       try:
         if max(self._numbers(), default=number) > number:
           self._end("another run has taken this folder")
+          return
         self._write(number, overwrite=True)
         until = time.time() + SECONDS
       except OSError as error:
@@ -114,16 +137,17 @@ class Lease:
   def _path_of(self, number: int) -> str:
     return os.path.join(self._folder, str(number))
 
-  def _write(self, number: int, overwrite: bool) -> None:
-    value = {"owner": self._owner, "until": time.time() + SECONDS}
+  def _write(self, number: int, overwrite: bool, seconds: float | None = None) -> None:
+    """The lease of this owner, for SECONDS from now or another time."""
+    until = time.time() + (SECONDS if seconds is None else seconds)
+    value = {"owner": self._owner, "until": until}
     files.write_json(self._path_of(number), value, overwrite=overwrite)
 
-  def _seconds_left(self, number: int) -> float:
-    lease = self._read(number)
-    machine, process, _ = lease["owner"]
-    if machine == _machine() and process != os.getpid() and not is_running(process):
-      return 0.0  # killed on this machine
-    return lease["until"] - time.time()
+  def _is_over(self, lease: dict[str, Any]) -> bool:
+    """Whether a lease has run out, or its owner was killed on this machine."""
+    machine, process, key = lease["owner"]
+    was_killed = machine == _machine() and key not in _held and not is_running(process)
+    return was_killed or lease["until"] <= time.time()
 
   def _read(self, number: int) -> dict[str, Any]:
     """A lease; if it was given back or is damaged, one that has run out."""
@@ -138,5 +162,6 @@ class Lease:
 def _machine() -> str:
   """Identifies a machine, and a container on it, until it starts again."""
   with contextlib.suppress(OSError), open(_BOOT, encoding="ascii") as file:
-    return f"{socket.gethostname()} {file.read().strip()}"
+    boot, processes = file.read().strip(), os.stat(_PROCESSES).st_ino
+    return f"{socket.gethostname()} {boot} {processes}"
   return f"{socket.gethostname()} {uuid.getnode()}"

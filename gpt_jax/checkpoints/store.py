@@ -32,7 +32,7 @@ from jax.experimental import multihost_utils
 
 from gpt_jax import files
 from gpt_jax.checkpoints.lease import Lease, check_store
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import read_json, verified, with_checksum
 from gpt_jax.parallel.processes import is_main_process
 
@@ -198,14 +198,14 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _store_errors(folder: str) -> Iterator[None]:
-  """Raises InputError for what orbax, tensorstore and fsspec raise about a store."""
+  """Raises Unavailable for what orbax, tensorstore and fsspec raise about a store."""
   try:
     yield
   except Exception as error:
     if not files.is_url(folder) or isinstance(error, InputError):
       raise
     reason = " ".join(str(error).split())[:200]
-    raise InputError(
+    raise Unavailable(
       f"{folder}: cannot be written ({reason}); the same command again resumes from the last "
       "checkpoint"
     ) from error
@@ -461,7 +461,7 @@ def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
 def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
   """read(); raises Damaged on all processes if it fails on one, so that all try the same next.
 
-  Raises InputError if a store does not answer: what it holds may be in order.
+  Raises Unavailable if a store does not answer: what it holds may be in order.
   """
   result, problem = None, ""
   try:
@@ -469,7 +469,7 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
   except Exception as error:  # damaged bytes can raise anything, in four libraries
     problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     if files.is_url(folder) and _is_outage(error):
-      raise InputError(f"{folder}: cannot be read ({problem})") from error
+      raise Unavailable(f"{folder}: cannot be read ({problem})") from error
   if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
     problem = problem or "unreadable for another process"
   if problem:

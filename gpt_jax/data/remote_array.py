@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import Unavailable
 from gpt_jax.files import read_range, size
 
 BLOCK = 1 << 16  # bytes; requests are aligned to it, as are a token file's checksums
@@ -54,7 +54,7 @@ class RemoteArray:
     """The numbers [start:stop], read-only.
 
     Raises:
-      InputError: the store does not give them, after the attempts of `files.read_range`.
+      Unavailable: the store does not give them, after the attempts of `files.read_range`.
     """
     start, stop, step = part.indices(len(self))
     if step != 1:
@@ -108,7 +108,7 @@ class RemoteArray:
     except BaseException as error:
       self._forget(blocks)
       if isinstance(error, OSError | ValueError):
-        raise InputError(f"{self.path}: cannot be read ({error})") from error
+        raise Unavailable(f"{self.path}: cannot be read ({error})") from error
       raise
 
   def _add(self, blocks: list[int]) -> list[_Request]:

@@ -87,7 +87,7 @@ def write_ledger(
       "with": rows[removal.other] if by_row else name(removal.other),
       "score": round(removal.score, 4),
     }
-    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+    file.write(json.dumps(entry) + "\n")
 
 
 class Corpus(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set
 from gpt_jax.inference.temperature import META, find_temperature
@@ -173,7 +174,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
 
 def _expand(checkpoint: str) -> list[str]:
   """The best checkpoints of the seeds or folds in a workdir; else the checkpoint itself."""
-  names = os.listdir(checkpoint) if os.path.isdir(checkpoint) else []
+  names = list_folder(checkpoint) if is_folder(checkpoint) else []
   seeds = [name for name in names if re.fullmatch(r"(seed|fold)_\d+", name)]
   if not seeds or "config.json" in names:
     return [checkpoint]

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpt_jax.errors import InputError, MissingInput, did_you_mean
-from gpt_jax.files import atomic_file, check_path, is_folder, refuse_existing
+from gpt_jax.files import (
+  absolute,
+  atomic_file,
+  check_path,
+  exists,
+  is_folder,
+  is_url,
+  refuse_existing,
+)
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import is_classification
@@ -347,6 +355,19 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
       print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
+def _is_same(output: str, source: str) -> bool:
+  if is_url(output):
+    return output == source
+  return os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source)
+
+
+def _is_inside(output: str, folder: str) -> bool:
+  """Whether an output is an existing file in a folder."""
+  if is_url(output):
+    return output.startswith(f"{absolute(folder)}/") and exists(output)
+  return os.path.exists(output) and Path(output).resolve().is_relative_to(Path(folder).resolve())
+
+
 def _check_output(output: str, source: str | None, data_dir: str | None, overwrite: bool) -> None:
   """Raises InputError for an output that is an input, in the task's data, or exists already."""
   if output == "-":
@@ -354,10 +375,9 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   check_path(output)
   if is_folder(output):
     raise InputError(f"--out={output} is a folder; name a file")
-  exists = os.path.exists(output)
-  if exists and source and os.path.exists(source) and os.path.samefile(output, source):
+  if source and _is_same(output, source):
     raise InputError(f"--out={output} is the input; name another file")
-  if exists and data_dir and Path(output).resolve().is_relative_to(Path(data_dir).resolve()):
+  if data_dir and _is_inside(output, data_dir):
     raise InputError(f"--out={output} is a file of --data; name another file")
   refuse_existing(output, "--out", overwrite)
   if not output.endswith(_SUFFIXES):

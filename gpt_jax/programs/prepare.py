@@ -54,6 +54,7 @@ from gpt_jax.programs.preparing.removing import Removing
 SETTINGS = "prepare.json"
 DEFAULT_VOCAB_SIZE = 40_000
 SMALL = 4 << 20  # bytes; for less text, starting workers takes longer than they save
+NOBODY = 10**9  # no process has this number
 HOW = ("runner", "beam_options", "data")  # change nothing in the result
 # Settings of folders made before these options.
 BEFORE_REMOVAL = {
@@ -263,6 +264,9 @@ def _new_folder(out: str) -> Iterator[str]:
     )
   partial = f"{out}.partial-{os.getpid()}"
   try:
+    if os.path.isdir(partial):  # of a killed process with this number: in containers all have 1
+      shutil.rmtree(f"{out}.partial-{NOBODY}", ignore_errors=True)
+      os.rename(partial, f"{out}.partial-{NOBODY}")
     os.makedirs(partial)
   except OSError as error:
     raise InputError(f"--out={out}: cannot be made ({error.strerror})") from error
@@ -305,9 +309,13 @@ def _folder_on_store(out: str) -> Iterator[str]:
     try:
       with atomic_folder(out) as upload:
         shutil.copytree(folder, upload, copy_function=os.link, dirs_exist_ok=True)
-    except InputError as error:
+    except BaseException as error:
       after.pop_all()
-      raise InputError(f"{error}; what should be there is kept in {folder}") from error
+      kept = f"what should be there is kept in {folder}"
+      if not isinstance(error, InputError):
+        print(kept, file=sys.stderr)
+        raise
+      raise InputError(f"{error}; {kept}") from error
 
 
 class _FirstPass(NamedTuple):

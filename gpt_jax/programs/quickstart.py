@@ -18,7 +18,7 @@ from gpt_jax.data.sources.source import find_all
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.files import write_json
+from gpt_jax.files import refuse_url, write_json
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
@@ -47,6 +47,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
     short: a few steps and one seed, to see that everything runs. The results are meaningless.
   """
+  refuse_url(workdir)
   began = time.monotonic()
   data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
   size = vocabulary_size(text) if text else 1500

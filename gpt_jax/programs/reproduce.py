@@ -14,7 +14,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.files import atomic_file, read_json, write_json
+from gpt_jax.files import atomic_file, exists, read_json, write_json
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper import comparison, figures, tables, zero_shot
@@ -313,7 +313,7 @@ def _open_results(asked: _Asked) -> Iterator[dict[str, Any]]:
   budget = asked.budget.name
   with lock(asked.workdir):
     results: dict[str, Any] = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
-    if os.path.exists(path):
+    if exists(path):
       try:
         results |= read_json(path)
       except (ValueError, TypeError) as error:

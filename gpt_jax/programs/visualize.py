@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import math
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
+from gpt_jax.files import size
 from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.scoring import bucket
@@ -74,7 +74,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     page = {"model": _describe_model(loaded, checkpoint, task), "texts": contents}
     file.write(_render(page))
   plural = "" if len(rows) == 1 else "s"
-  print(f"wrote {out}: {len(rows)} text{plural}, {os.path.getsize(out) / 1e6:.2f} MB")
+  print(f"wrote {out}: {len(rows)} text{plural}, {size(out) / 1e6:.2f} MB")
   return page
 
 

@@ -512,3 +512,12 @@ def test_after_a_kill_the_next_run_cleans_up(books, tmp_path):
   running.mkdir()
   run(settings(f"{books}/*.txt"), tmp_path / "out")
   assert sorted(path.name for path in tmp_path.iterdir()) == ["books", "out", running.name]
+
+
+def test_a_killed_run_had_the_same_process_number(books, tmp_path):
+  """As in a container, where each program is process 1."""
+  left = tmp_path / f"out.partial-{os.getpid()}"
+  left.mkdir()
+  (left / "train.bin").write_bytes(b"half")
+  run(settings(f"{books}/*.txt"), tmp_path / "out")
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["books", "out"]

@@ -172,6 +172,10 @@ def test_workers_that_do_not_see_the_folder(corpus, tmp_path, monkeypatch):
   [
     ({"runner": "sparks"}, "runner"),
     ({"runner": "direct", "beam_options": "project=x"}, "--beam_options: 'project=x' should be --"),
+    (
+      {"runner": "direct", "beam_options": "--project='x"},
+      "--beam_options: .*No closing quotation",
+    ),
   ],
 )
 def test_mistakes(corpus, tmp_path, changes, fault):

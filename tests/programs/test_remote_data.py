@@ -16,7 +16,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, exists, list_folder, read_bytes
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import evaluate, finetune, prepare, pretrain
+from gpt_jax.programs import evaluate, finetune, predict, prepare, pretrain, quickstart, visualize
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.preparing import beam, stages
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -268,6 +268,28 @@ def test_an_unknown_bucket_is_one_line(stores):
   with pytest.raises(InputError, match="gs://nothing/here: no such folder; a tok"):
     load_tokenizer("gs://nothing/here")
   assert not exists("gs://nothing/here")
+
+
+def test_what_reads_fine_tuned_runs(finetuned, gs, tmp_path):
+  """Both seeds as an ensemble, a page, and outputs that would replace their input."""
+  workdir, rows = copy(finetuned.workdir, f"{gs}/run"), f"{gs}/data/dev.tsv"
+  copy(finetuned.data_dir, f"{gs}/data")
+  before = read_bytes(rows, 1 << 20)
+  for given in ({"source": rows}, {"data_dir": f"{gs}/data", "split": "dev"}):
+    with pytest.raises(InputError, match="name another file"):
+      predict.run(workdir, output=rows, overwrite=True, **given)
+  assert read_bytes(rows, 1 << 20) == before
+  local = predict.run(finetuned.workdir, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "a.tsv"))
+  assert predict.run(workdir, rows, f"{gs}/a.tsv") == local
+  assert read_bytes(f"{gs}/a.tsv", 1 << 20) == (tmp_path / "a.tsv").read_bytes()
+  visualize.run(f"{workdir}/seed_0", f"{gs}/page.html", ["the cat meows"])
+  assert b"meows" in read_bytes(f"{gs}/page.html", 1 << 24)
+
+
+def test_quickstart_needs_a_disk(gs):
+  with pytest.raises(InputError, match="gs:// is not supported here"):
+    quickstart.run(f"{gs}/quickstart", short=True)
+  assert not exists(f"{gs}/quickstart")
 
 
 def test_local_text_needs_no_package_of_a_store(prepared):

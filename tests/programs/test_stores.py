@@ -6,6 +6,7 @@ import pytest
 from hosts import Program
 
 from gpt_jax import files
+from gpt_jax.checkpoints import lease
 from gpt_jax.checkpoints.lease import Lease
 from gpt_jax.errors import InputError
 from gpt_jax.training.json_lines import cut_back, open_to_append, read_lines
@@ -21,25 +22,55 @@ def test_a_store_that_is_gone_is_one_line(gs, stores, monkeypatch):
 
 
 def test_a_lease_is_taken_over_when_it_has_run_out(gs, monkeypatch):
-  monkeypatch.setattr("gpt_jax.checkpoints.lease._machine", lambda: "elsewhere")
+  monkeypatch.setattr(lease, "SECONDS", 3.0)
+  monkeypatch.setattr(lease, "_machine", lambda: "elsewhere")
   Lease(gs)._closed.set()  # renewed no more
-  monkeypatch.undo()
-  with pytest.raises(InputError, match=r"another run is at work there.*its lease ends in \d+ s"):
-    Lease(gs)
-  later = time.time() + 61
-  monkeypatch.setattr("time.time", lambda: later)
+  monkeypatch.setattr(lease, "_machine", lambda: "here")
+  began = time.time()
   with Lease(gs) as second:
+    assert time.time() - began > 1
     assert files.list_folder(f"{gs}/lock") == ["2"]
     assert second._read(2)["owner"] == second._owner
-  assert not files.exists(f"{gs}/lock")
+  with Lease(gs):
+    assert files.list_folder(f"{gs}/lock") == ["3"]
+
+
+def test_a_lease_that_is_renewed_is_refused(gs, monkeypatch, capsys):
+  monkeypatch.setattr(lease, "SECONDS", 3.0)
+  with Lease(gs):
+    with pytest.raises(InputError, match="another run is at work there"):
+      Lease(gs)
+  assert "has a lease for 3 s; waiting" in capsys.readouterr().err
+
+
+def test_a_run_that_was_stopped_sees_that_another_has_been_there(gs, monkeypatch):
+  monkeypatch.setattr(lease, "SECONDS", 2.0)
+  renew = Lease._renew
+  monkeypatch.setattr(Lease, "_renew", lambda *_: None)
+  stopped = Lease(gs)
+  monkeypatch.setattr(Lease, "_renew", renew)
+  with Lease(gs):
+    pass
+  ends = []
+  monkeypatch.setattr(Lease, "_end", lambda self, reason: ends.append(reason) or self._closed.set())
+  stopped._renew(1)
+  assert ends == ["another run has taken this folder"]
+
+
+def test_a_lease_of_a_killed_process_of_the_same_number(gs):
+  killed = Lease(gs)
+  killed._closed.set()
+  lease._held.clear()  # as in a new process
+  with Lease(gs) as second:
+    assert second._number == 2
 
 
 def test_a_lease_whose_first_answer_was_lost(gs, monkeypatch):
   write = Lease._write
 
-  def twice(lease, number, overwrite):
-    write(lease, number, overwrite)
-    write(lease, number, overwrite)
+  def twice(owner, number, overwrite, **seconds):
+    write(owner, number, overwrite, **seconds)
+    write(owner, number, overwrite, **seconds)
 
   monkeypatch.setattr(Lease, "_write", twice)
   with Lease(gs):
@@ -47,13 +78,13 @@ def test_a_lease_whose_first_answer_was_lost(gs, monkeypatch):
 
 
 def test_a_lease_that_cannot_be_given_back_runs_out(gs, monkeypatch):
-  lease = Lease(gs)
+  owner = Lease(gs)
 
-  def gone(path):
+  def gone(path, *_, **__):
     raise files.StoreError(5, "Connection reset by peer", path)
 
-  monkeypatch.setattr(files, "remove", gone)
-  lease.close()
+  monkeypatch.setattr(files, "write_json", gone)
+  owner.close()
   assert files.list_folder(f"{gs}/lock") == ["1"]
 
 

@@ -211,7 +211,10 @@ def require_beam(runner: str, options: str) -> tuple[Any, Any]:
     from apache_beam.options.pipeline_options import PipelineOptions
   except ImportError as error:
     raise InputError(f"--runner={runner} needs apache-beam: pip install 'gpt_jax[beam]'") from error
-  words = shlex.split(options)
+  try:
+    words = shlex.split(options)
+  except ValueError as error:
+    raise InputError(f"--beam_options: {options!r}: {error}") from error
   if wrong := next((word for word in words if not word.startswith("--")), ""):
     raise InputError(f"--beam_options: {wrong!r} should be --NAME=VALUE, as for Beam")
   return beam, PipelineOptions(words)
