@@ -1,6 +1,4 @@
-"""Errors of one line, which launch/ prints and exits with their code; the nearest valid names and
-counts in messages.
-"""
+"""Errors of one line, which launch/ prints; the nearest valid names and counts in messages."""
 
 import difflib
 import re
@@ -15,8 +13,6 @@ class InputError(ValueError):
 
   A value may be a whole document: of each word 200 characters are shown, of the message 1,000.
   """
-
-  exit_code = 2
 
   def __str__(self):
     line = " ".join(super().__str__().splitlines())
@@ -33,8 +29,6 @@ class MissingInput(InputError):
 
 class Unavailable(InputError):
   """A store was not reached: no fault of the input, and schedulers may start the program again."""
-
-  exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 3) -> str:

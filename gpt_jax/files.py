@@ -29,7 +29,10 @@ LARGEST_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this 
 
 
 class StoreError(OSError):
-  """A store did not do what it was asked, also when asked again: its packages retry for a while."""
+  """A store did not do what it was asked, also when asked again: its packages retry for a while.
+
+  Its errno is EACCES if the store refuses the user, or else EIO.
+  """
 
 
 @contextlib.contextmanager
@@ -450,7 +453,14 @@ def _store_errors(path: str) -> Iterator[None]:
     raise
   except Exception as error:
     message = " ".join(str(error).split())[:200] or type(error).__name__
-    raise StoreError(errno.EIO, message, path) from error
+    raise StoreError(errno.EACCES if _is_refusal(error) else errno.EIO, message, path) from error
+
+
+def _is_refusal(error: Exception) -> bool:
+  """Whether a store says that the user may not; s3fs, gcsfs and their sign-ins differ."""
+  if isinstance(error, PermissionError) or getattr(error, "code", 0) in (401, 403):
+    return True
+  return str(error).startswith("Forbidden") or "Credentials" in type(error).__name__
 
 
 class _StoreReader(io.RawIOBase):

@@ -167,8 +167,8 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   `positional` is a flag whose value may also be given without its name, as in label.py my.csv.
 
   Modules that import JAX are imported within main(), so that --help and flag errors are immediate.
-  User errors (InputError, a full disk) print one line to standard error and exit with code 2, a
-  store that is not reached with 75; all other exceptions keep their traceback.
+  User errors (InputError, a full disk) print one line to standard error and exit with code 2, or
+  75 where a store was not reached; all other exceptions keep their traceback.
   """
   if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
     import completion
@@ -191,7 +191,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   except InputError as error:
     print("error:", usage.as_typed(str(error)), file=sys.stderr)
     _tell_others(False)
-    sys.exit(error.exit_code)
+    sys.exit(_exit_code(error))
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     _tell_others(False)
@@ -200,7 +200,6 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
   except Exception as error:
-    code = InputError.exit_code
     reason = next((text for text in _DISK_FULL if text in str(error)), None)
     if reason is not None:
       advice = "free some space"
@@ -208,8 +207,9 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
         advice = "raise the limit of a file's size (ulimit -f)"
       message = f"{reason}; {advice} and repeat the command"
     elif isinstance(error, StoreError):
-      message = f"{error.filename}: {error.strerror}; the command can be given again"
-      code = Unavailable.exit_code
+      message = f"{error.filename}: {error.strerror}"
+      if _exit_code(error) == os.EX_TEMPFAIL:
+        message += "; the command can be given again"
     elif isinstance(error, MemoryError) or _is_out_of_memory(str(error)):
       message = _out_of_memory(str(error))
     else:
@@ -219,7 +219,17 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     _tell_others(False)
     with contextlib.suppress(OSError):
       sys.stdout.flush()
-    os._exit(code)  # a normal exit would retry pending writes, and may need memory
+    os._exit(_exit_code(error))  # a normal exit would retry pending writes, and may need memory
+
+
+def _exit_code(error: BaseException | None) -> int:
+  """2, or 75 if the cause is a store that was not reached: schedulers may try again."""
+  while error is not None:
+    is_outage = isinstance(error, StoreError) and error.errno == errno.EIO
+    if is_outage or isinstance(error, Unavailable):
+      return os.EX_TEMPFAIL
+    error = error.__cause__
+  return 2
 
 
 def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:

@@ -47,6 +47,16 @@ def main():
   if FAIL.value == "unavailable":
     from gpt_jax.errors import Unavailable
     raise Unavailable("gs://b/a: cannot be read")
+  if FAIL.value in ("outage", "forbidden"):
+    from gpt_jax.files import StoreError
+    number = 5 if FAIL.value == "outage" else 13
+    try:
+      raise StoreError(number, "no answer", "gs://b/a")
+    except OSError as error:
+      raise InputError("gs://b/a: cannot be written") from error
+  if FAIL.value == "refused":
+    from gpt_jax.files import StoreError
+    raise StoreError(13, "Forbidden", "gs://b/a")
   if FAIL.value == "interrupt":
     raise KeyboardInterrupt
   if FAIL.value == "import":
@@ -304,6 +314,12 @@ def test_other_ends(toy):
   assert (code, err) == (75, message)
   code, _, err = toy(*GOOD, "--fail=unavailable")
   assert (code, err) == (75, "error: gs://b/a: cannot be read\n")
+  code, _, err = toy(*GOOD, "--fail=outage")
+  assert (code, err) == (75, "error: gs://b/a: cannot be written\n")
+  code, _, err = toy(*GOOD, "--fail=forbidden")
+  assert (code, err) == (2, "error: gs://b/a: cannot be written\n")
+  code, _, err = toy(*GOOD, "--fail=refused")
+  assert (code, err) == (2, "error: gs://b/a: Forbidden\n")
   for lost in ("collector", "import"):
     code, _, err = toy(*GOOD, f"--fail={lost}")
     assert (code, err) == (130, "interrupted\n")

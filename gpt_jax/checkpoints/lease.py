@@ -22,7 +22,6 @@ from gpt_jax.parallel.processes import is_main_process
 
 SECONDS = 60.0  # that a lease lasts, and so that a killed run keeps its folder
 _RENEWALS = 4  # tries within a lease
-_LOST = 75  # exit code, EX_TEMPFAIL
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _PROCESSES = "/proc/self/ns/pid"  # containers with numbers of processes of their own
 _held: set[str] = set()  # keys of the leases of this process
@@ -58,7 +57,7 @@ class Lease:
     except OSError as error:
       raise InputError(f"{workdir}: cannot be written ({error.strerror})") from error
     _held.add(self._key)
-    self._thread = threading.Thread(target=self._renew, args=(self._number,), daemon=True)
+    self._thread = threading.Thread(target=self._renew, daemon=True)
     self._thread.start()
 
   def close(self) -> None:
@@ -111,14 +110,14 @@ class Lease:
       time.sleep(min(1.0, SECONDS / _RENEWALS))
       lease = self._read(number)
 
-  def _renew(self, number: int) -> None:
+  def _renew(self) -> None:
     until = time.time() + SECONDS
     while not self._closed.wait(SECONDS / _RENEWALS):
       try:
-        if max(self._numbers(), default=number) > number:
+        if max(self._numbers(), default=0) > self._number:
           self._end("another run has taken this folder")
           return
-        self._write(number, overwrite=True)
+        self._write(self._number, overwrite=True)
         until = time.time() + SECONDS
       except OSError as error:
         if time.time() > until:
@@ -127,7 +126,7 @@ class Lease:
   def _end(self, reason: str) -> None:
     # Not an exception: the main thread may wait on a device or a store for minutes.
     print(f"{self._folder}: {reason}; ending", file=sys.stderr, flush=True)
-    os._exit(_LOST)
+    os._exit(os.EX_TEMPFAIL)
 
   def _numbers(self) -> list[int]:
     if not files.is_folder(self._folder):

@@ -1,15 +1,17 @@
 """Arrays in files on a store (gs://, s3://): ranged requests, a bounded cache, read-ahead."""
 
+import bisect
 import collections
+import itertools
 import queue
 import threading
 import weakref
-from collections.abc import Iterable
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from gpt_jax.errors import Unavailable
+from gpt_jax.errors import InputError
 from gpt_jax.files import read_range, size
 
 BLOCK = 1 << 16  # bytes; requests are aligned to it, as are a token file's checksums
@@ -18,26 +20,37 @@ AHEAD = CACHE // 2  # blocks that may wait for their reader
 REQUEST = 16  # blocks in a request, where they are adjacent: 1 MiB
 THREADS = 16  # requests at the same time; a store answers each after tens of milliseconds
 
-# The first byte, one past the last one, and the blocks to complete.
-_Request = tuple[int, int, list[Future[bytes]]]
+# URL of the file, the first byte in it, one past the last one, and the blocks to complete.
+_Request = tuple[str, int, int, list[Future[bytes]]]
 
 
 class RemoteArray:
-  """The numbers in a file on a store: `len(array)`, and `array[start:stop]` as an np.ndarray.
+  """The numbers in files on a store, one after the other: `len(array)`, and `array[start:stop]` as
+  an np.ndarray.
 
   Only the blocks that a slice touches are read. The last ones stay in memory, of any number of
   slices at most CACHE. `expect` reads ahead on threads of its own. May be used from several
   threads.
 
   Attributes:
-    path: URL of the file.
+    paths: URLs of the files.
+    sizes: of each, in bytes.
     dtype: of the numbers.
-    n_bytes: in the file.
+    n_bytes: in all files.
   """
 
-  def __init__(self, path: str, dtype: np.dtype):
-    """Raises OSError if there is no such file."""
-    self.path, self.dtype, self.n_bytes = path, dtype, size(path)
+  def __init__(self, paths: Sequence[str], dtype: np.dtype):
+    """Raises OSError if there is no such file.
+
+    Args:
+      paths: of the files; all but the last should end with a whole block.
+      dtype: of the numbers.
+    """
+    self.paths, self.dtype = paths, dtype
+    with ThreadPoolExecutor(THREADS) as pool:
+      self.sizes = list(pool.map(size, paths))
+    self._begins = [0, *itertools.accumulate(self.sizes)]
+    self.n_bytes = self._begins[-1]
     self._lock = threading.Lock()
     self._blocks: collections.OrderedDict[int, Future[bytes]] = collections.OrderedDict()
     self._expected: set[int] = set()  # not read yet
@@ -54,7 +67,7 @@ class RemoteArray:
     """The numbers [start:stop], read-only.
 
     Raises:
-      Unavailable: the store does not give them, after the attempts of `files.read_range`.
+      InputError: the store does not give them, after the attempts of `files.read_range`.
     """
     start, stop, step = part.indices(len(self))
     if step != 1:
@@ -102,29 +115,37 @@ class RemoteArray:
       self._read_ahead()
       self._discard_oldest()
     for request in requests:  # by this thread, so that it need not wait for those ahead of it
-      _answer(self.path, request)
+      _answer(request)
+    contents: list[bytes] = []
     try:
-      return b"".join(future.result() for future in futures)
+      for future in futures:
+        contents.append(future.result())
     except BaseException as error:
       self._forget(blocks)
       if isinstance(error, OSError | ValueError):
-        raise Unavailable(f"{self.path}: cannot be read ({error})") from error
+        path = self.paths[self._file_of(blocks[len(contents)])]
+        raise InputError(f"{path}: cannot be read ({error})") from error
       raise
+    return b"".join(contents)
 
   def _add(self, blocks: list[int]) -> list[_Request]:
     """Makes room for blocks that are not there; returns the requests that bring them."""
     requests: list[_Request] = []
-    previous = None
     for block in blocks:
       self._blocks[block] = future = Future[bytes]()
-      end = min((block + 1) * BLOCK, self.n_bytes)
-      if previous is not None and block == previous + 1 and len(requests[-1][2]) < REQUEST:
-        begin, _, futures = requests[-1]
-        requests[-1] = (begin, end, [*futures, future])
+      file = self._file_of(block)
+      path, offset = self.paths[file], self._begins[file]
+      begin = block * BLOCK - offset
+      end = min(begin + BLOCK, self.sizes[file])
+      last_path, first, last_end, futures = requests[-1] if requests else ("", 0, 0, [])
+      if (last_path, last_end) == (path, begin) and len(futures) < REQUEST:
+        requests[-1] = (path, first, end, [*futures, future])
       else:
-        requests.append((block * BLOCK, end, [future]))
-      previous = block
+        requests.append((path, begin, end, [future]))
     return requests
+
+  def _file_of(self, block: int) -> int:
+    return bisect.bisect_right(self._begins, block * BLOCK) - 1
 
   def _read_ahead(self) -> None:
     """Requests expected blocks, as many as may wait for their reader."""
@@ -136,7 +157,7 @@ class RemoteArray:
     for request in self._add(blocks):
       self._requests.put(request)
       if len(self._threads) < THREADS:
-        arguments = (self.path, self._requests)  # not self, which could never be freed
+        arguments = (self._requests,)  # not self, which could never be freed
         thread = threading.Thread(target=_answer_all, args=arguments, daemon=True)
         thread.start()
         self._threads.append(thread)
@@ -158,9 +179,9 @@ class RemoteArray:
           del self._blocks[block]
 
 
-def _answer(path: str, request: _Request) -> None:
+def _answer(request: _Request) -> None:
   """Reads the bytes of a request and completes its blocks."""
-  begin, end, futures = request
+  path, begin, end, futures = request
   try:
     content = read_range(path, begin, end)
     if len(content) != end - begin:
@@ -173,9 +194,9 @@ def _answer(path: str, request: _Request) -> None:
     future.set_result(content[number * BLOCK : (number + 1) * BLOCK])
 
 
-def _answer_all(path: str, requests: "queue.SimpleQueue[_Request | None]") -> None:
+def _answer_all(requests: "queue.SimpleQueue[_Request | None]") -> None:
   while (request := requests.get()) is not None:
-    _answer(path, request)
+    _answer(request)
 
 
 def _end_threads(requests: "queue.SimpleQueue[_Request | None]") -> None:

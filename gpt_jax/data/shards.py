@@ -42,16 +42,6 @@ class ShardedArray:
       return parts[0]
     return np.concatenate([np.empty(0, self.dtype), *parts])
 
-  def expect(self, parts: Iterable[tuple[int, int]]) -> None:
-    """Tells arrays that can read ahead (those with `expect`) which (begin, end) will be read."""
-    by_shard: dict[int, list[tuple[int, int]]] = {}
-    for start, stop in parts:
-      for shard, begin, end in self._parts(start, min(stop, len(self))):
-        by_shard.setdefault(shard, []).append((begin, end))
-    for shard, inside in by_shard.items():
-      if expect := getattr(self._arrays[shard], "expect", None):
-        expect(inside)
-
   def _parts(self, start: int, stop: int) -> Iterable[tuple[int, int, int]]:
     """(shard, begin, end) of the parts of [start, stop), relative to their shards."""
     shard = bisect.bisect_right(self._begins, start) - 1

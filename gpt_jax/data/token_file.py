@@ -218,7 +218,10 @@ class LocalArray:
 
   They are read by pread, not mapped, so that resident memory stays small for files of any size.
 
-  Attributes: see RemoteArray.
+  Attributes:
+    path: of the file.
+    dtype: of the numbers.
+    n_bytes: in the file.
   """
 
   def __init__(self, path: str, dtype: np.dtype):
@@ -285,18 +288,24 @@ class TokenFile:
     sizes = self.header.get("shards", [self.n_tokens])
     if not isinstance(sizes, list) or sum(map(_count, sizes)) != self.n_tokens:
       raise self._damaged(".json", "its shards do not add up to its tokens")
-    open_array = RemoteArray if self.is_remote else LocalArray
-    arrays = []
-    for shard, n_tokens in enumerate(sizes):
-      path = shard_name(self.path, shard, len(sizes))
-      array = open_array(path, self._dtype)
+    if any(n_tokens * self._dtype.itemsize % BLOCK for n_tokens in sizes[:-1]):
+      raise self._damaged(".json", "a shard ends within a block")
+    paths = [shard_name(self.path, shard, len(sizes)) for shard in range(len(sizes))]
+    ids: LocalArray | RemoteArray | ShardedArray
+    if self.is_remote:
+      ids = RemoteArray(paths, self._dtype)
+      lengths = ids.sizes
+    else:
+      arrays = [LocalArray(path, self._dtype) for path in paths]
+      lengths = [array.n_bytes for array in arrays]
+      ids = ShardedArray(arrays) if len(arrays) > 1 else arrays[0]
+    for path, n_tokens, n_bytes in zip(paths, sizes, lengths, strict=True):
       expected = n_tokens * self._dtype.itemsize
-      if array.n_bytes != expected:
-        state = "truncated" if array.n_bytes < expected else "longer than its header says"
+      if n_bytes != expected:
+        state = "truncated" if n_bytes < expected else "longer than its header says"
         suffix = path.removeprefix(self.path)
-        raise self._damaged(suffix, f"{state}, {array.n_bytes} bytes instead of {expected}")
-      arrays.append(array)
-    return ShardedArray(arrays) if len(arrays) > 1 else arrays[0]
+        raise self._damaged(suffix, f"{state}, {n_bytes} bytes instead of {expected}")
+    return ids
 
   def _read_header(self, header: Any) -> None:
     if isinstance(header, dict) and "n_tokens" in header and "checksum" not in header:
@@ -391,7 +400,7 @@ class TokenFile:
 
     See RemoteArray.expect.
     """
-    if not isinstance(self._ids, LocalArray):
+    if isinstance(self._ids, RemoteArray):
       self._ids.expect(parts)
 
   def expect_from(self, offset: int) -> None:

@@ -92,7 +92,7 @@ def finished(array: RemoteArray):
 
 
 def test_slices_are_those_of_the_numbers(store, numbers):
-  array = RemoteArray(URL, U16)
+  array = RemoteArray([URL], U16)
   assert len(array) == len(numbers)
   rng = np.random.default_rng(1)
   for start in [0, *rng.integers(len(numbers), size=100).tolist(), len(numbers) - 5]:
@@ -105,7 +105,7 @@ def test_slices_are_those_of_the_numbers(store, numbers):
 
 
 def test_only_the_blocks_of_a_slice_are_read_and_each_once(store, numbers):
-  array = RemoteArray(URL, U16)
+  array = RemoteArray([URL], U16)
   per_block = BLOCK // 2
   array[10:20], array[30:40]
   assert store.ranges == [(URL, 0, BLOCK)]
@@ -117,7 +117,7 @@ def test_only_the_blocks_of_a_slice_are_read_and_each_once(store, numbers):
 
 
 def test_what_is_expected_is_there_before_it_is_read(store, numbers):
-  array = RemoteArray(URL, U16)
+  array = RemoteArray([URL], U16)
   per_block = BLOCK // 2
   parts = [(n * per_block, n * per_block + 9) for n in (40, 7, 8, 9, 3)]
   array.expect(parts)
@@ -131,7 +131,7 @@ def test_what_is_expected_is_there_before_it_is_read(store, numbers):
 
 
 def test_expect_does_not_wait_and_a_read_does_not_queue_behind_it(store, numbers):
-  array = RemoteArray(URL, U16)
+  array = RemoteArray([URL], U16)
   store.hold.clear()
   array.expect([(0, len(numbers) // 2)])
   assert not store.ranges
@@ -145,7 +145,7 @@ def test_memory_and_what_is_requested_ahead_are_bounded(store, monkeypatch):
   monkeypatch.setattr(remote_array, "AHEAD", 12)
   values = np.arange(100 * BLOCK // 2).astype(U16)
   store.objects[URL] = values.tobytes()
-  array = RemoteArray(URL, U16)
+  array = RemoteArray([URL], U16)
   order = np.random.default_rng(0).permutation(100)
   parts = [(n * BLOCK // 2, n * BLOCK // 2 + 5) for n in order.tolist()]
   array.expect(parts)
@@ -158,8 +158,30 @@ def test_memory_and_what_is_requested_ahead_are_bounded(store, monkeypatch):
   assert store.n_bytes == 100 * BLOCK
 
 
+def test_several_files_are_one_array_with_one_cache_and_one_set_of_threads(store):
+  """Requests do not cross the end of a file."""
+  values = np.random.default_rng(0).integers(1 << 16, size=40 * BLOCK // 2 - 100).astype(U16)
+  content, ends = values.tobytes(), [0, *range(2 * BLOCK, 40 * BLOCK, 2 * BLOCK), len(values) * 2]
+  paths = [f"gs://bucket/numbers-{file:05}.bin" for file in range(20)]
+  for path, (begin, end) in zip(paths, itertools.pairwise(ends), strict=True):
+    store.objects[path] = content[begin:end]
+  array = RemoteArray(paths, U16)
+  assert len(array) == len(values)
+  begins = np.random.default_rng(1).permutation(40) * (BLOCK // 2)
+  parts = [(begin, begin + BLOCK) for begin in begins.tolist()]
+  array.expect(parts)
+  for begin, end in parts:
+    np.testing.assert_array_equal(array[begin:end], values[begin:end])
+  assert len(array._threads) <= remote_array.THREADS
+  np.testing.assert_array_equal(array[:], values)
+  assert store.n_bytes == len(content)  # no block twice
+  del store.objects[paths[7]], array._blocks[14]
+  with pytest.raises(InputError, match=rf"^{paths[7]}: cannot be read"):
+    array[: len(array)]
+
+
 def test_several_threads_read_one_array(store, numbers):
-  array, wrong = RemoteArray(URL, U16), []
+  array, wrong = RemoteArray([URL], U16), []
 
   def read(seed):
     rng = np.random.default_rng(seed)
@@ -178,7 +200,7 @@ def test_several_threads_read_one_array(store, numbers):
 
 
 def test_a_failed_request_is_one_line_and_is_asked_again(store, numbers):
-  array = RemoteArray(URL, U16)
+  array = RemoteArray([URL], U16)
   store.failures = 1
   with pytest.raises(InputError, match=rf"^{URL}: cannot be read \(503 Service Unavailable\)"):
     array[:10]
@@ -192,14 +214,14 @@ def test_a_failed_request_is_one_line_and_is_asked_again(store, numbers):
 
 
 def test_a_short_answer_is_not_taken_for_the_end(store, numbers):
-  array = RemoteArray(URL, U16)
+  array = RemoteArray([URL], U16)
   store.objects[URL] = store.objects[URL][: BLOCK // 2]
   with pytest.raises(InputError, match=rf"{BLOCK // 2} bytes from 0 on instead of {BLOCK}"):
     array[:10]
 
 
 def test_threads_end_with_their_array(store, numbers):
-  array = RemoteArray(URL, U16)
+  array = RemoteArray([URL], U16)
   array.expect([(n * BLOCK // 2, n * BLOCK // 2 + 1) for n in range(0, 40, 2)])
   threads = array._threads
   assert len(threads) > 1
@@ -210,11 +232,12 @@ def test_threads_end_with_their_array(store, numbers):
     assert not thread.is_alive()
 
 
-@pytest.fixture
-def texts(store, tmp_path):
+@pytest.fixture(params=["one_file", "shards"])
+def texts(store, tmp_path, request):
   """The same text with sentences on a disk and on the store, of 13 blocks."""
   (tmp_path / "text").mkdir()
-  writer = TokenWriter(str(tmp_path / "text"), "train", 60_000, sentences=True)
+  shard_tokens = 3 * BLOCK // 2 if request.param == "shards" else 0
+  writer = TokenWriter(str(tmp_path / "text"), "train", 60_000, True, shard_tokens)
   rng = np.random.default_rng(0)
   for size in [40_000, 7, 300, 90_000, 250_000, 20_000]:
     ends = np.unique(rng.integers(1, size + 1, size=1 + size // 12))
@@ -288,7 +311,7 @@ def read_range(path, start, stop):
 
 remote_array.size = lambda path: 10 << 30
 remote_array.read_range = read_range
-array = remote_array.RemoteArray("gs://bucket/big.bin", np.dtype("<u2"))
+array = remote_array.RemoteArray(["gs://bucket/big.bin"], np.dtype("<u2"))
 rng = np.random.default_rng(0)
 begins = rng.integers(len(array) - 513, size=(60, 64))
 for step in range(58):

@@ -41,7 +41,7 @@ def test_faults_are_not_noticed(faults):
   rng = np.random.default_rng(0)
   for _ in range(20):
     faults.pending = rng.choice([429, 503, 0], 3).tolist()
-    array = RemoteArray("gs://bucket/values.bin", np.dtype("<u2"))
+    array = RemoteArray(["gs://bucket/values.bin"], np.dtype("<u2"))
     start = int(rng.integers(len(VALUES) - 600))
     np.testing.assert_array_equal(array[start : start + 513], VALUES[start : start + 513])
     assert not faults.pending
@@ -50,7 +50,7 @@ def test_faults_are_not_noticed(faults):
 
 
 def test_a_store_that_stays_away_is_one_line(faults):
-  array = RemoteArray("gs://bucket/values.bin", np.dtype("<u2"))
+  array = RemoteArray(["gs://bucket/values.bin"], np.dtype("<u2"))
   faults.pending = [503] * 1000
   with pytest.raises(InputError, match=r"^gs://bucket/values.bin: cannot be read \(") as raised:
     array[:10]

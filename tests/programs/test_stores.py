@@ -1,5 +1,6 @@
 """What a run needs of gs://: its lock, its log, and one line where it cannot go on."""
 
+import errno
 import time
 
 import pytest
@@ -17,8 +18,27 @@ def test_a_store_that_is_gone_is_one_line(gs, stores, monkeypatch):
     raise ConnectionResetError(104, "Connection reset by peer")
 
   monkeypatch.setattr(files._store(gs), "exists", gone)
-  with pytest.raises(files.StoreError, match="reset by peer"):
+  with pytest.raises(files.StoreError, match="reset by peer") as raised:
     files.exists(f"{gs}/x")
+  assert raised.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("kind", ["Forbidden: gs://b", "rights", 401, 503])
+def test_a_store_that_refuses_the_user_is_no_outage(gs, monkeypatch, kind):
+  """The error of gcsfs for 403, that of s3fs, that of gcsfs for other codes."""
+  from gcsfs.retry import HttpError
+
+  error = PermissionError("Access Denied") if kind == "rights" else OSError(kind)
+  if isinstance(kind, int):
+    error = HttpError({"code": kind, "message": "no"})
+
+  def refuse(*_, **__):
+    raise error
+
+  monkeypatch.setattr(files._store(gs), "exists", refuse)
+  with pytest.raises(files.StoreError) as raised:
+    files.exists(f"{gs}/x")
+  assert raised.value.errno == (errno.EIO if kind == 503 else errno.EACCES)
 
 
 def test_a_lease_is_taken_over_when_it_has_run_out(gs, monkeypatch):
@@ -53,7 +73,7 @@ def test_a_run_that_was_stopped_sees_that_another_has_been_there(gs, monkeypatch
     pass
   ends = []
   monkeypatch.setattr(Lease, "_end", lambda self, reason: ends.append(reason) or self._closed.set())
-  stopped._renew(1)
+  stopped._renew()
   assert ends == ["another run has taken this folder"]
 
 
