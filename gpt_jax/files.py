@@ -17,8 +17,10 @@ import re
 import shutil
 import stat
 import tempfile
+import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 from gpt_jax.errors import InputError
@@ -244,6 +246,11 @@ def exists(path: str) -> bool:
     return _store(path).exists(path)
 
 
+def is_taken(path: str) -> bool:
+  """Whether something has this name; on a disk also a link to nothing."""
+  return exists(path) if is_url(path) else os.path.lexists(path)
+
+
 def is_folder(path: str) -> bool:
   """Whether a path is a folder."""
   if not is_url(path):
@@ -317,12 +324,23 @@ def read_range(path: str, start: int, stop: int) -> bytes:
     return _store(path).cat_file(path, start=start, end=stop)
 
 
-def download(path: str, folder: str) -> str:
-  """Copies a file or folder of a store into a local folder; its path there. Raises OSError."""
-  local = os.path.join(folder, os.path.basename(path.rstrip("/")))
-  with _store_errors(path):
-    _store(path).get(path, local, recursive=is_folder(path))
-  return local
+@contextlib.contextmanager
+def local_copy(path: str) -> Iterator[str]:
+  """A copy of a file or folder of a store on this machine's disk; a local path is itself.
+
+  An InputError that names the copy is raised with the name of the original. Raises OSError.
+  """
+  if not is_url(path):
+    yield path
+    return
+  with tempfile.TemporaryDirectory() as parent:
+    copy = os.path.join(parent, os.path.basename(path.rstrip("/")))
+    with _store_errors(path):
+      _store(path).get(path, copy, recursive=is_folder(path))
+    try:
+      yield copy
+    except InputError as error:
+      raise type(error)(str(error).replace(copy, path.rstrip("/"))) from error
 
 
 def is_uploading(folder: str) -> bool:
@@ -360,8 +378,7 @@ def describe_binary(head: bytes) -> str:
 
 def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
   """Raises InputError if an output exists and the user did not ask to replace it."""
-  taken = exists(path) if is_url(path) else os.path.lexists(path)
-  if not overwrite and taken:
+  if not overwrite and is_taken(path):
     raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")
 
 
@@ -373,6 +390,35 @@ def check_out(out: str, overwrite: bool) -> None:
   if not is_url(out) and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
     raise InputError(f"--out={out}: no such folder; name a file in an existing one")
   refuse_existing(out, "--out", overwrite)
+  check_writable(os.path.dirname(out), out)
+
+
+def check_writable(folder: str, out: str) -> None:
+  """Makes and removes a file in a folder, so that hours of work do not end at a lack of rights.
+
+  Raises InputError, which names the --out that is to be there.
+  """
+  test = os.path.join(folder, f"test-{uuid.uuid4().hex}")
+  try:
+    with atomic_file(test) as file:
+      file.write("A test of whether files can be written here.\n")
+    remove(test)
+  except OSError as error:
+    raise InputError(f"--out={out}: cannot be written ({error.strerror})") from error
+
+
+def is_same_file(path: str, other: str) -> bool:
+  """Whether both are names of one file that exists, or equal URLs."""
+  if is_url(path):
+    return path == other
+  return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
+
+
+def is_inside(path: str, folder: str) -> bool:
+  """Whether a path exists and is somewhere below a folder."""
+  if is_url(path):
+    return path.startswith(f"{absolute(folder)}/") and exists(path)
+  return os.path.exists(path) and Path(path).resolve().is_relative_to(Path(folder).resolve())
 
 
 def abandoned(path: str) -> list[str]:
@@ -521,7 +567,8 @@ def _object_folder(folder: str, compare: Callable[[str, str], None] | None) -> I
   folder = absolute(folder)
   marker = os.path.join(folder, _UPLOADING)
   try:
-    is_there = exists(folder) and not exists(marker)
+    # A console's empty object "folder/" makes the folder exist.
+    is_there = is_folder(folder) and bool(list_folder(folder)) and not exists(marker)
     if is_there and not compare:
       raise InputError(f"{folder} is there already; choose another place")
     with tempfile.TemporaryDirectory() as parent:

@@ -1,5 +1,6 @@
 """JSON, read strictly, and atomic writes of files and folders."""
 
+import errno
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt_jax import files
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import (
   atomic_file,
   atomic_folder,
@@ -183,6 +184,44 @@ def test_a_folder_of_a_store_is_marked_until_it_is_complete(store, monkeypatch):
   assert sorted(files.list_folder(folder)) == ["a", "b"]
   with pytest.raises(InputError, match="already"):
     write(upload)
+
+
+def test_an_empty_folder_of_a_console_is_free(s3, stores):
+  """Consoles show an empty folder by an empty object of its name and a slash."""
+  boto3 = pytest.importorskip("boto3")
+  client = boto3.client("s3", endpoint_url=stores["AWS_ENDPOINT_URL"])
+  bucket, _, key = s3.removeprefix("s3://").partition("/")
+  client.put_object(Bucket=bucket, Key=f"{key}/", Body=b"")
+  assert files.is_folder(s3) and files.list_folder(s3) == []
+  with atomic_folder(s3) as partial:
+    (Path(partial) / "a").write_text("a")
+  assert files.list_folder(s3) == ["a"]
+
+
+def test_what_cannot_be_written_is_met_before_the_work(store, monkeypatch):
+  files.check_out(f"{store}/out.json", overwrite=False)
+  assert not files.exists(store)  # nothing is left of the test
+
+  def refuse(local, path, *_):
+    raise files.StoreError(errno.EACCES, "Forbidden", path)
+
+  monkeypatch.setattr(files, "_upload", refuse)
+  with pytest.raises(InputError, match=rf"--out={store}/out.json: cannot be written \(Forbidden"):
+    files.check_out(f"{store}/out.json", overwrite=False)
+
+
+def test_a_local_copy_is_removed_and_errors_name_the_original(store):
+  write_json(f"{store}/folder/inner/value.json", [1])
+  with files.local_copy(f"{store}/folder") as copy:
+    assert read_json(f"{copy}/inner/value.json") == [1]
+  assert not Path(copy).exists()
+  with files.local_copy(copy) as local:
+    assert local == copy
+  with (
+    pytest.raises(MissingInput, match=f"^{store}/folder/x: missing$"),
+    files.local_copy(f"{store}/folder/") as copy,
+  ):
+    raise MissingInput(f"{copy}/x: missing")
 
 
 def test_local_paths_need_no_package_of_a_store(tmp_path):

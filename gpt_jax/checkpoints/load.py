@@ -12,7 +12,7 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import absolute, check_path, exists
+from gpt_jax.files import absolute, check_path, exists, is_url, local_copy
 from gpt_jax.models.model import Model, ModelConfig, generator, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -21,6 +21,8 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.tasks.text_to_text import TextTask, TextToText, as_text
+
+_EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +160,9 @@ def load_model(path: str, format: str = "") -> LoadedModel:
     InputError: no model, a damaged one, or one with another tokenizer.
   """
   check_path(path)
+  if is_url(path) and _is_export(path):
+    with local_copy(path) as copy:
+      return dataclasses.replace(load_model(copy, format), path=path, folder=path)
   reader = find_format(format) if format else detect_format(path)
   if reader:
     params, meta, step, tokenizer = reader.load(path)
@@ -173,6 +178,13 @@ def load_model(path: str, format: str = "") -> LoadedModel:
       f"{folder}/tokenizer"
     )
   return LoadedModel(_from_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
+
+
+def _is_export(folder: str) -> bool:
+  """Whether a folder on a store holds a model of formats/, and no run."""
+  if exists(os.path.join(folder, "checkpoints")):
+    return False
+  return any(exists(os.path.join(folder, name)) for name in _EXPORTS)
 
 
 def _from_json(tree: Any, path: str) -> Any:

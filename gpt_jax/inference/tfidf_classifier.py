@@ -17,7 +17,7 @@ from gpt_jax.checkpoints.store import TFIDF_FILE
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, parse_json
+from gpt_jax.files import atomic_file, check_path, exists, local_copy, parse_json
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set, write_dev_report
 from gpt_jax.inference.ensemble import Calibration, Ensemble
@@ -69,7 +69,8 @@ class TfidfClassifier(Ensemble):
 
 def is_tfidf(checkpoint: str) -> bool:
   """Whether this is a folder that save_tfidf wrote; WORKDIR/best means the folder itself."""
-  return os.path.isfile(os.path.join(checkpoint, TFIDF_FILE))
+  check_path(checkpoint)
+  return exists(os.path.join(checkpoint, TFIDF_FILE))
 
 
 def save_tfidf(
@@ -102,9 +103,10 @@ def load_tfidf(folder: str) -> TfidfClassifier:
   """Reads the classifier. Raises InputError if the file is damaged, or without scikit-learn."""
   path = os.path.join(folder, TFIDF_FILE)
   try:
-    npz.describe(path)
-    with np.load(path, allow_pickle=False) as file:
-      arrays = {name: file[name] for name in file.files}
+    with local_copy(path) as copy:
+      npz.describe(copy)
+      with np.load(copy, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
     task = from_json(parse_json(arrays["task"].tobytes())).build("")
     terms = {}
     for name in sorted({name.partition("/")[0] for name in arrays if "/" in name}):

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import atomic_file, exists
+from gpt_jax.files import atomic_file, check_path, check_writable, exists, is_taken
 from gpt_jax.paper.glue import HEADER, OPTIONAL, TEST_SETS, TestSet, check, trained_on
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.glue.mnli import diagnostic_file
@@ -43,6 +43,7 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
   if data_dir.startswith("tfds:"):
     raise InputError(f"--data={data_dir}: TFDS shuffles the rows; use GLUE's official files")
   _check_out(out)
+  check_writable(os.path.dirname(out), out)
   encoded = _encode_all(checkpoints, data_dir)
   sources = _sources(encoded, data_dir)
   if constant := [file for file, source in sources.items() if source not in encoded]:
@@ -146,7 +147,8 @@ def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:
 
 
 def _check_out(out: str) -> None:
-  if os.path.lexists(out):
+  check_path(out)
+  if is_taken(out):
     raise InputError(f"--out={out} already exists; name another file")
   if not os.path.basename(out):
     raise InputError(f"--out={out}: name the zip file to create")

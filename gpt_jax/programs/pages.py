@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, check_path, exists, is_folder, is_url, open_regular
+from gpt_jax.files import atomic_file, check_path, is_folder, is_taken, open_regular
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
     raise InputError(f"--out={out} is a folder; name the page to write")
   marker = f'<meta name="generator" content="gpt_jax {program}">'.encode()
   try:
-    if _is_taken(out) and not _begins_with(out, marker):
+    if is_taken(out) and not _begins_with(out, marker):
       raise InputError(
         f"--out={out} already exists and is not a page of this program; name another file"
       )
@@ -36,10 +36,6 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
       yield file
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
-
-
-def _is_taken(path: str) -> bool:
-  return exists(path) if is_url(path) else os.path.lexists(path)
 
 
 def _begins_with(path: str, marker: bytes) -> bool:

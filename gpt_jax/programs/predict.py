@@ -14,12 +14,12 @@ from typing import IO, Any
 
 from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.files import (
-  absolute,
   atomic_file,
   check_path,
-  exists,
+  check_writable,
   is_folder,
-  is_url,
+  is_inside,
+  is_same_file,
   refuse_existing,
 )
 from gpt_jax.inference.abstention import choose_threshold
@@ -355,19 +355,6 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
       print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _is_same(output: str, source: str) -> bool:
-  if is_url(output):
-    return output == source
-  return os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source)
-
-
-def _is_inside(output: str, folder: str) -> bool:
-  """Whether an output is an existing file in a folder."""
-  if is_url(output):
-    return output.startswith(f"{absolute(folder)}/") and exists(output)
-  return os.path.exists(output) and Path(output).resolve().is_relative_to(Path(folder).resolve())
-
-
 def _check_output(output: str, source: str | None, data_dir: str | None, overwrite: bool) -> None:
   """Raises InputError for an output that is an input, in the task's data, or exists already."""
   if output == "-":
@@ -375,9 +362,9 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   check_path(output)
   if is_folder(output):
     raise InputError(f"--out={output} is a folder; name a file")
-  if source and _is_same(output, source):
+  if source and is_same_file(output, source):
     raise InputError(f"--out={output} is the input; name another file")
-  if data_dir and _is_inside(output, data_dir):
+  if data_dir and is_inside(output, data_dir):
     raise InputError(f"--out={output} is a file of --data; name another file")
   refuse_existing(output, "--out", overwrite)
   if not output.endswith(_SUFFIXES):
@@ -386,6 +373,7 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
     raise InputError(
       f"--out={output}: {kind}; name a file in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
     )
+  check_writable(os.path.dirname(output), output)
 
 
 @contextlib.contextmanager

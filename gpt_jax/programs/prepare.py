@@ -24,18 +24,18 @@ from gpt_jax.data.survey import Survey, read_survey
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer, require
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.data.workers import MAX_WORKERS, worker_pool
+from gpt_jax.data.workers import MAX_WORKERS, peak_memory, worker_pool
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
   abandoned,
   atomic_folder,
+  check_writable,
   exists,
   is_folder,
   is_uploading,
   is_url,
   list_folder,
   read_json,
-  remove,
   write_json,
 )
 from gpt_jax.programs.preparing.beam import (
@@ -171,7 +171,7 @@ def run(config: PrepareConfig, out: str) -> None:
         os.remove(os.path.join(folder, name))
     write_json(os.path.join(folder, SETTINGS), settings)
   print(report)
-  print(f"prepared {out}")
+  print(f"prepared {out}; the largest process held {peak_memory() >> 20} MB of memory")
 
 
 def _take_over(out: str, folder: str, key: dict[str, Any] | None) -> None:
@@ -296,12 +296,7 @@ def _new_folder(out: str) -> Iterator[str]:
 @contextlib.contextmanager
 def _folder_on_store(out: str) -> Iterator[str]:
   """A local folder to fill, which is uploaded at the end of the block, and kept if that fails."""
-  test = os.path.join(out, f"test-{os.getpid()}.json")
-  try:  # fail before the work
-    write_json(test, {})
-    remove(test)
-  except OSError as error:
-    raise InputError(f"--out={out}: cannot be written ({error})") from error
+  check_writable(out, out)
   with contextlib.ExitStack() as after:
     folder = tempfile.mkdtemp(prefix="gpt_jax-prepare-")
     after.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -11,6 +11,7 @@ import pytest
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export
@@ -45,6 +46,20 @@ def test_a_missing_checkpoint_is_one_line(tmp_path):
   assert done.returncode == 2
   assert done.stderr.startswith("error: no checkpoint in") and done.stderr.count("\n") == 1
   assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("format", ["npz", "hf"])
+def test_an_export_on_a_store_loads(run, store, tmp_path, format):
+  for folder in (str(tmp_path / "out"), f"{store}/out"):
+    export.run(run, folder, format)
+  local, after = load_model(str(tmp_path / "out")), load_model(f"{store}/out")
+  jax.tree.map(np.testing.assert_array_equal, local.params, after.params)
+  assert after.path == after.folder == f"{store}/out"
+  weights = "weights.npz" if format == "npz" else "model.safetensors"
+  with atomic_file(f"{store}/out/{weights}") as file:
+    file.write("damaged")
+  with pytest.raises(InputError, match=rf"{store}/out.*damaged"):
+    load_model(f"{store}/out")
 
 
 def test_an_unknown_format(run, tmp_path):

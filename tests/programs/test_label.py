@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import os
 import random
 import shutil
 import unicodedata
@@ -15,6 +16,7 @@ import gpt_jax
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, label, predict
@@ -156,6 +158,15 @@ def test_every_model_predicts_as_it_was_measured(labeled, name, tmp_path):
     for row, guess in zip(rows_of(source), predicted, strict=True)
   ]
   assert np.mean(right) == pytest.approx(model["test"]["accuracy"])
+
+
+def test_a_tfidf_classifier_on_a_store_predicts(labeled, gs, tmp_path):
+  folder, source = f"{labeled.workdir}/tfidf", f"{labeled.workdir}/data/test.csv"
+  for name in os.listdir(folder):
+    with open(f"{folder}/{name}", "rb") as file, atomic_file(f"{gs}/tfidf/{name}", "wb") as copy:
+      copy.write(file.read())
+  local = predict.run(folder, source, str(tmp_path / "local.csv"))
+  assert predict.run(f"{gs}/tfidf", source, str(tmp_path / "remote.csv")) == local
 
 
 def test_the_threshold_is_that_of_predict(labeled, tmp_path):

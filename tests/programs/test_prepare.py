@@ -105,6 +105,7 @@ def test_every_document_once_in_one_split_and_whole(books, tmp_path, capsys):
     "unigram entropy",
     "spelled in bytes",
     "padding in rows of 512",
+    "MB of memory",
   ):
     assert label in shown
 

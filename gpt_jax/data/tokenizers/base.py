@@ -8,7 +8,6 @@ import json
 import os
 import pkgutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -18,8 +17,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import (
   atomic_file,
   check_path,
-  download,
   is_url,
+  local_copy,
   make_folders,
   read_bytes,
   read_json,
@@ -308,14 +307,11 @@ def load_tokenizer(folder: str) -> Tokenizer:
 def _load_from_store(folder: str) -> Tokenizer:
   """A tokenizer that is read from a copy of its folder."""
   check_path(folder)
-  with tempfile.TemporaryDirectory() as parent:
-    try:
-      local = download(folder, parent)
-      return load_tokenizer(local)
-    except FileNotFoundError as error:
-      raise InputError(f"{folder}: no such folder; a tokenizer's is needed") from error
-    except InputError as error:
-      raise InputError(str(error).replace(parent, os.path.dirname(folder))) from error
+  try:
+    with local_copy(folder) as copy:
+      return load_tokenizer(copy)
+  except FileNotFoundError as error:
+    raise InputError(f"{folder}: no such folder; a tokenizer's is needed") from error
 
 
 def load_released(folder: str) -> Tokenizer:

@@ -4,10 +4,8 @@ A file is a row of frames: NumPy archives, each behind its size. It is written u
 first, so that one that is there is complete.
 """
 
-import contextlib
 import io
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +16,7 @@ from gpt_jax.data.prints import PRINT, prints
 from gpt_jax.data.removal import Corpus
 from gpt_jax.data.sources.source import Source
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, download, is_url, write_json
+from gpt_jax.files import atomic_file, local_copy, write_json
 from gpt_jax.programs.preparing.passes import encode, in_sample, piece_words
 
 JOINTS = ("", " ", "\n")
@@ -62,10 +60,7 @@ def do(make: Callable[..., Iterable[Frame]], work: Work) -> None:
 
 
 def frames(path: str) -> Iterator[Frame]:
-  with contextlib.ExitStack() as open_files:
-    if is_url(path):
-      path = download(path, open_files.enter_context(tempfile.TemporaryDirectory()))
-    file = open_files.enter_context(open(path, "rb"))
+  with local_copy(path) as copy, open(copy, "rb") as file:
     while size := file.read(8):
       with np.load(io.BytesIO(file.read(int.from_bytes(size, "little"))), allow_pickle=False) as a:
         yield dict(a)
