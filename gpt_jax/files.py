@@ -302,7 +302,7 @@ def rename_folder(old: str, new: str) -> None:
     local = os.path.join(parent, "folder")
     with _store_errors(old):
       _store(old).get(old, local, recursive=True)
-    _upload_folder(local, new)
+    upload_folder(local, new)
   remove_folder(old)
 
 
@@ -554,7 +554,8 @@ def _upload(local: str, path: str, overwrite: bool = True) -> None:
     _store(path).put_file(local, path, mode="overwrite" if overwrite else "create")
 
 
-def _upload_folder(local: str, folder: str) -> None:
+def upload_folder(local: str, folder: str) -> None:
+  """Copies a local folder to a store, file by file. Raises OSError."""
   for root, _, files in os.walk(local):
     for name in files:
       source = os.path.join(root, name)
@@ -580,7 +581,7 @@ def _object_folder(folder: str, compare: Callable[[str, str], None] | None) -> I
         return
       with atomic_file(marker) as file:
         file.write("_UPLOADING is removed when this folder is complete.\n")
-      _upload_folder(local, folder)
+      upload_folder(local, folder)
       remove(marker)
   except OSError as error:
     raise InputError(f"cannot write {folder}: {error}") from error

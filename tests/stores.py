@@ -65,12 +65,16 @@ def s3_server() -> Iterator[dict[str, str]]:
   """Serves S3 without buckets; yields the environment of its clients."""
   port = free_port()
   with serve([f"{PROGRAMS}/moto_server", "-H", "127.0.0.1", "-p", str(port)], port):
-    yield {
-      "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-      "AWS_ACCESS_KEY_ID": "testing",
-      "AWS_SECRET_ACCESS_KEY": "testing",
-      "AWS_DEFAULT_REGION": "us-east-1",
-    }
+    yield s3_environment(port)
+
+
+def s3_environment(port: int) -> dict[str, str]:
+  return {
+    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+  }
 
 
 class Faults:

@@ -27,15 +27,6 @@ _PROCESSES = "/proc/self/ns/pid"  # containers with numbers of processes of thei
 _held: set[str] = set()  # keys of the leases of this process
 
 
-def check_store(path: str) -> None:
-  """Raises InputError for a URL of a store that cannot hold checkpoints."""
-  files.check_path(path)
-  if files.is_url(path) and not os.fspath(path).startswith("gs://"):
-    raise InputError(
-      f"{path}: checkpoints can be on gs:// or a disk; orbax does not write them to other stores"
-    )
-
-
 class Lease:
   """Owns a run folder on a store until `close`. Only process 0 takes it.
 
@@ -51,7 +42,6 @@ class Lease:
     self._thread: threading.Thread | None = None
     if not is_main_process():
       return
-    check_store(workdir)
     try:
       self._number = self._take(workdir)
     except OSError as error:

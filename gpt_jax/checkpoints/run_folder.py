@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from gpt_jax.checkpoints.lease import check_store
+from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.config import difference, from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
@@ -50,7 +50,7 @@ def claim(
     InputError: the folder belongs to a run with different settings (the message has the
       difference), or holds files of something else; the processes of the run differ.
   """
-  check_store(workdir)
+  check_workdir(workdir)
   path = os.path.join(workdir, "config.json")
   data = {**data, "tokenizer_hash": tokenizer.hash}
   check_agreement(to_json(config), data)

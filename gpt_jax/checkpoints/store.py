@@ -8,6 +8,7 @@ so without fingerprints a flipped bit would go unnoticed.
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import gc
 import json
@@ -31,13 +32,13 @@ from flax.traverse_util import unflatten_dict
 from jax.experimental import multihost_utils
 
 from gpt_jax import files
-from gpt_jax.checkpoints.lease import Lease, check_store
+from gpt_jax.checkpoints.lease import Lease
+from gpt_jax.checkpoints.staged import StagedManager, committed_steps, is_staged
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import read_json, verified, with_checksum
 from gpt_jax.parallel.processes import is_main_process
 
 _OUTAGES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSION_DENIED")
-_COMMITTED = "commit_success.txt"
 TFIDF_FILE = "classifier.npz"  # in a folder that launch/label.py wrote; see inference/
 # Workdirs in the workdir of several seeds or folds, or of launch/label.py.
 _WORKDIR_INSIDE = re.compile(r"(seed|fold)_\d+|finetuned|probe")
@@ -84,7 +85,11 @@ class Checkpoints:
         cleanup_tmp_directories=True, enable_async_checkpointing=True, preservation_policy=self
       )
       with _store_errors(self._folder):
-        self._manager = ocp.CheckpointManager(self._folder, options=options)
+        self._manager: ocp.CheckpointManager | StagedManager
+        if is_staged(workdir):
+          self._manager = StagedManager(self._folder, self)
+        else:
+          self._manager = ocp.CheckpointManager(self._folder, options=options)
       self._scores = _scores(_step_folders(self._folder))
       self._resources = resources.pop_all()
 
@@ -202,7 +207,8 @@ def _store_errors(folder: str) -> Iterator[None]:
   try:
     yield
   except Exception as error:
-    if not files.is_url(folder) or isinstance(error, InputError):
+    disk_is_full = os.strerror(errno.ENOSPC) in str(error)  # through which s3:// is written
+    if not files.is_url(folder) or isinstance(error, InputError) or disk_is_full:
       raise
     reason = " ".join(str(error).split())[:200]
     raise Unavailable(
@@ -427,7 +433,14 @@ def _read_record(folder: str) -> dict:
 
 
 def _read_arrays(folder: str, abstract: Any) -> Any:
-  state = _as_path(os.path.join(folder, "state"))
+  if is_staged(folder):
+    with files.local_copy(os.path.join(folder, "state")) as copy:
+      return _read_state(copy, abstract)
+  return _read_state(os.path.join(folder, "state"), abstract)
+
+
+def _read_state(folder: str, abstract: Any) -> Any:
+  state = _as_path(folder)
   if not files.is_url(folder):
     for entry in state.rglob("*"):
       if not entry.is_file() and not entry.is_dir():  # reading a pipe would wait for ever
@@ -567,7 +580,7 @@ def _await_abandoned_reads() -> None:
 
 def _locate(path: str) -> list[str]:
   """The folders of the checkpoints at a path, newest first."""
-  check_store(path)
+  files.check_path(path)
   path = files.absolute(path)
   if files.is_folder(os.path.join(path, "meta")):
     return [path]
@@ -592,12 +605,11 @@ def _locate(path: str) -> list[str]:
 
 def _step_folders(folder: str) -> list[str]:
   """Newest first. Unfinished and damaged checkpoints are excluded: their names are no numbers."""
-  names = [name for name in _names(folder) if name.isdigit()]
-  folders = [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
-  if not files.is_url(folder):
-    return folders
-  # On a store orbax writes a checkpoint under its final name, and this object last.
-  return [folder for folder in folders if files.exists(os.path.join(folder, _COMMITTED))]
+  if files.is_url(folder):
+    names = [str(step) for step in committed_steps(folder)]
+  else:
+    names = [name for name in _names(folder) if name.isdigit()]
+  return [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
 
 
 def _step_folder(workdir: str, step: int) -> str:

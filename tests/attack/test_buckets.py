@@ -1,6 +1,6 @@
-"""Runs on an emulated gs:// that are killed with -9, or whose store fails: nothing is lost.
+"""Runs on gs:// and s3:// that are killed with -9, or whose store fails: nothing is lost.
 
-`pytest --stores tests/attack/test_buckets.py --budget=20` makes 40 kills and 400 errors.
+`pytest --stores tests/attack/test_buckets.py --budget=20` makes 80 kills and 800 errors.
 """
 
 import json
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import complete
-from stores import Faults, gcs_environment
+from stores import Faults, gcs_environment, s3_environment
 
 from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.config import override_all, to_json
@@ -76,16 +76,16 @@ def results(program, workdir):
 
 
 @pytest.mark.parametrize("program", ["pretrain", "finetune"])
-def test_kills(program, make, gs, tmp_path, random, attempts, ledger):
+def test_kills(program, make, store, tmp_path, random, attempts, ledger):
   count, outcomes = attempts(1), []
   local = str(tmp_path / "whole")
   complete(make(program, local))
   expected = results(program, local)
   began = time.monotonic()
-  complete(make(program, f"{gs}/whole"))
+  complete(make(program, f"{store}/whole"))
   duration = time.monotonic() - began
   while len(outcomes) < count:
-    workdir, met = f"{gs}/{len(outcomes)}", 0
+    workdir, met = f"{store}/{len(outcomes)}", 0
     while met < min(4, count - len(outcomes)):
       process = make(program, workdir)
       time.sleep(random.uniform(0, duration))
@@ -98,22 +98,25 @@ def test_kills(program, make, gs, tmp_path, random, attempts, ledger):
     complete(make(program, workdir))
     same = results(program, workdir) == expected
     outcomes += met * ["harmless" if same else f"{workdir}: not the same"]
-  ledger(f"kills, {program} on gs://", outcomes)
+  ledger(f"kills, {program} on {store[:5]}", outcomes)
 
 
-def test_errors(make, gs, stores, tmp_path, monkeypatch, attempts, ledger):
+def test_errors(make, store, stores, tmp_path, monkeypatch, attempts, ledger):
   """Each run meets a few, and is the same as on a disk."""
   count, outcomes = attempts(20), []
   local = str(tmp_path / "whole")
   complete(make("pretrain", local))
   expected = results("pretrain", local)
-  port = int(stores["STORAGE_EMULATOR_HOST"].rpartition(":")[2])
+  environment, url = gcs_environment, stores["STORAGE_EMULATOR_HOST"]
+  if store.startswith("s3://"):
+    environment, url = s3_environment, stores["AWS_ENDPOINT_URL"]
+  port = int(url.rpartition(":")[2])
   while len(outcomes) < count:
-    workdir = f"{gs}/{len(outcomes)}"
+    workdir = f"{store}/{len(outcomes)}"
     with Faults(port, rate=0.04, seed=len(outcomes)) as faults, monkeypatch.context() as patch:
-      for name, value in gcs_environment(faults.port).items():
+      for name, value in environment(faults.port).items():
         patch.setenv(name, value)
       output = complete(make("pretrain", workdir))
     same = results("pretrain", workdir) == expected and "Traceback" not in output
     outcomes += faults.injected * ["harmless" if same else f"{workdir}: {output[-300:]}"]
-  ledger("errors of gs:// (429, 503, dropped connections)", outcomes)
+  ledger(f"errors of {store[:5]} (429, 503, dropped connections)", outcomes)

@@ -83,10 +83,10 @@ def workdir(two_steps, tmp_path):
   return shutil.copytree(two_steps, tmp_path / "run")
 
 
-@pytest.fixture(params=["disk", "gs"])
+@pytest.fixture(params=["disk", "gs", "s3"])
 def place(request, tmp_path):
   """An empty folder, as a string, on each kind of storage."""
-  return str(tmp_path) if request.param == "disk" else request.getfixturevalue("gs")
+  return str(tmp_path) if request.param == "disk" else request.getfixturevalue(request.param)
 
 
 def test_round_trip_is_bit_exact(workdir):
@@ -234,16 +234,16 @@ def lose_a_name(folder):
   path.write_text(path.read_text().replace("embedding", "embeddinh"))
 
 
-@pytest.mark.parametrize("kind", ["disk", "gs"])
+@pytest.mark.parametrize("kind", ["disk", "gs", "s3"])
 @pytest.mark.parametrize(
   "damage", [remove_arrays, remove_meta, halve_arrays, change_meta, lose_a_name]
 )
 def test_a_damaged_step_is_passed_over(workdir, request, kind, damage):
   damage(workdir / "checkpoints" / "2")
   workdir = str(workdir)
-  if kind == "gs":
-    workdir = request.getfixturevalue("gs")
-    files._upload_folder(str(request.getfixturevalue("workdir")), workdir)
+  if kind != "disk":
+    workdir = request.getfixturevalue(kind)
+    files.upload_folder(str(request.getfixturevalue("workdir")), workdir)
   with store.Checkpoints(workdir) as checkpoints:
     with pytest.warns(
       UserWarning, match=r"damaged checkpoint: 2 \(.+\); loaded 1 instead"

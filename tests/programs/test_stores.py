@@ -1,25 +1,26 @@
-"""What a run needs of gs://: its lock, its log, and one line where it cannot go on."""
+"""What a run needs of a store: its lock, its log, and one line where it cannot go on."""
 
 import errno
 import time
 
+import jax
 import pytest
-from hosts import Program
 
 from gpt_jax import files
 from gpt_jax.checkpoints import lease
 from gpt_jax.checkpoints.lease import Lease
+from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.errors import InputError
 from gpt_jax.training.json_lines import cut_back, open_to_append, read_lines
 
 
-def test_a_store_that_is_gone_is_one_line(gs, stores, monkeypatch):
+def test_a_store_that_is_gone_is_one_line(store, stores, monkeypatch):
   def gone(*_, **__):
     raise ConnectionResetError(104, "Connection reset by peer")
 
-  monkeypatch.setattr(files._store(gs), "exists", gone)
+  monkeypatch.setattr(files._store(store), "exists", gone)
   with pytest.raises(files.StoreError, match="reset by peer") as raised:
-    files.exists(f"{gs}/x")
+    files.exists(f"{store}/x")
   assert raised.value.errno == errno.EIO
 
 
@@ -41,35 +42,35 @@ def test_a_store_that_refuses_the_user_is_no_outage(gs, monkeypatch, kind):
   assert raised.value.errno == (errno.EIO if kind == 503 else errno.EACCES)
 
 
-def test_a_lease_is_taken_over_when_it_has_run_out(gs, monkeypatch):
+def test_a_lease_is_taken_over_when_it_has_run_out(store, monkeypatch):
   monkeypatch.setattr(lease, "SECONDS", 3.0)
   monkeypatch.setattr(lease, "_machine", lambda: "elsewhere")
-  Lease(gs)._closed.set()  # renewed no more
+  Lease(store)._closed.set()  # renewed no more
   monkeypatch.setattr(lease, "_machine", lambda: "here")
   began = time.time()
-  with Lease(gs) as second:
+  with Lease(store) as second:
     assert time.time() - began > 1
-    assert files.list_folder(f"{gs}/lock") == ["2"]
+    assert files.list_folder(f"{store}/lock") == ["2"]
     assert second._read(2)["owner"] == second._owner
-  with Lease(gs):
-    assert files.list_folder(f"{gs}/lock") == ["3"]
+  with Lease(store):
+    assert files.list_folder(f"{store}/lock") == ["3"]
 
 
-def test_a_lease_that_is_renewed_is_refused(gs, monkeypatch, capsys):
+def test_a_lease_that_is_renewed_is_refused(store, monkeypatch, capsys):
   monkeypatch.setattr(lease, "SECONDS", 3.0)
-  with Lease(gs):
+  with Lease(store):
     with pytest.raises(InputError, match="another run is at work there"):
-      Lease(gs)
+      Lease(store)
   assert "has a lease for 3 s; waiting" in capsys.readouterr().err
 
 
-def test_a_run_that_was_stopped_sees_that_another_has_been_there(gs, monkeypatch):
+def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypatch):
   monkeypatch.setattr(lease, "SECONDS", 2.0)
   renew = Lease._renew
   monkeypatch.setattr(Lease, "_renew", lambda *_: None)
-  stopped = Lease(gs)
+  stopped = Lease(store)
   monkeypatch.setattr(Lease, "_renew", renew)
-  with Lease(gs):
+  with Lease(store):
     pass
   ends = []
   monkeypatch.setattr(Lease, "_end", lambda self, reason: ends.append(reason) or self._closed.set())
@@ -77,15 +78,15 @@ def test_a_run_that_was_stopped_sees_that_another_has_been_there(gs, monkeypatch
   assert ends == ["another run has taken this folder"]
 
 
-def test_a_lease_of_a_killed_process_of_the_same_number(gs):
-  killed = Lease(gs)
+def test_a_lease_of_a_killed_process_of_the_same_number(store):
+  killed = Lease(store)
   killed._closed.set()
   lease._held.clear()  # as in a new process
-  with Lease(gs) as second:
+  with Lease(store) as second:
     assert second._number == 2
 
 
-def test_a_lease_whose_first_answer_was_lost(gs, monkeypatch):
+def test_a_lease_whose_first_answer_was_lost(store, monkeypatch):
   write = Lease._write
 
   def twice(owner, number, overwrite, **seconds):
@@ -93,23 +94,23 @@ def test_a_lease_whose_first_answer_was_lost(gs, monkeypatch):
     write(owner, number, overwrite, **seconds)
 
   monkeypatch.setattr(Lease, "_write", twice)
-  with Lease(gs):
-    assert files.list_folder(f"{gs}/lock") == ["1"]
+  with Lease(store):
+    assert files.list_folder(f"{store}/lock") == ["1"]
 
 
-def test_a_lease_that_cannot_be_given_back_runs_out(gs, monkeypatch):
-  owner = Lease(gs)
+def test_a_lease_that_cannot_be_given_back_runs_out(store, monkeypatch):
+  owner = Lease(store)
 
   def gone(path, *_, **__):
     raise files.StoreError(5, "Connection reset by peer", path)
 
   monkeypatch.setattr(files, "write_json", gone)
   owner.close()
-  assert files.list_folder(f"{gs}/lock") == ["1"]
+  assert files.list_folder(f"{store}/lock") == ["1"]
 
 
-def test_lines_are_appended_in_segments(gs, monkeypatch):
-  path = f"{gs}/metrics.jsonl"
+def test_lines_are_appended_in_segments(store, monkeypatch):
+  path = f"{store}/metrics.jsonl"
   monkeypatch.setattr("gpt_jax.training.json_lines._SEGMENT", 20)
   monkeypatch.setattr("gpt_jax.training.json_lines._SECONDS", 0)
   lines = [f'{{"step": {step}}}\n' for step in range(1, 10)]
@@ -123,9 +124,8 @@ def test_lines_are_appended_in_segments(gs, monkeypatch):
   assert len(files.list_folder(path)) == 1 and list(read_lines(path)) == lines[:4]
 
 
-def test_run_folders_are_not_on_s3(s3, prepared, tmp_path):
-  flags = "--config=gpt1_small", f"--data={prepared}", f"--workdir={s3}"
-  with Program("pretrain", f"{tmp_path}/log", *flags) as program:
-    program.ends(2)
-  (error,) = program.errors()
-  assert "checkpoints can be on gs:// or a disk" in error
+def test_a_run_of_several_hosts_is_refused_on_s3_before_it_works(monkeypatch):
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  check_workdir("gs://bucket/run")
+  with pytest.raises(InputError, match="^s3://bucket/run: the checkpoints of a run on several"):
+    check_workdir("s3://bucket/run")

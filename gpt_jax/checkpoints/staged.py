@@ -1,0 +1,127 @@
+"""Checkpoints on stores that orbax does not write to: s3://. They pass through this machine's disk.
+
+For runs of one process: orbax's files of several hosts would have to meet on one disk.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from gpt_jax import files
+from gpt_jax.errors import InputError
+
+COMMITTED = "commit_success.txt"  # written last, by orbax on gs:// as well
+
+
+def is_staged(path: str) -> bool:
+  """Whether checkpoints at a path pass through this machine's disk."""
+  return files.is_url(path) and not os.fspath(path).startswith("gs://")
+
+
+def check_workdir(workdir: str) -> None:
+  """Raises InputError for a URL at which this run cannot save checkpoints."""
+  files.check_path(workdir)
+  if is_staged(workdir) and jax.process_count() > 1:
+    raise InputError(
+      f"{workdir}: the checkpoints of a run on several hosts can be on gs:// or a disk that all "
+      "hosts share; on s3:// those of a single host can"
+    )
+
+
+def committed_steps(folder: str) -> list[int]:
+  """The steps of the complete checkpoints in a folder of a store, oldest first."""
+  names = files.list_folder(folder) if files.is_folder(folder) else []
+  steps = sorted(int(name) for name in names if name.isdigit())
+  return [step for step in steps if files.exists(os.path.join(folder, str(step), COMMITTED))]
+
+
+class StagedManager:
+  """What `Checkpoints` uses of ocp.CheckpointManager, with the same files.
+
+  A checkpoint is written to a temporary folder while the run waits, and uploaded while it goes on.
+  The lease of the run folder keeps other runs from this temporary folder.
+
+  Args:
+    folder: URL of the checkpoints.
+    preservation_policy: says by `should_preserve` which checkpoints to keep.
+  """
+
+  def __init__(self, folder: str, preservation_policy: Any):
+    self._folder, self._policy = folder, preservation_policy
+    name = hashlib.sha256(folder.encode()).hexdigest()[:16]
+    self._disk = os.path.join(tempfile.gettempdir(), f"gpt_jax-checkpoints-{os.getuid()}-{name}")
+    shutil.rmtree(self._disk, ignore_errors=True)  # of a killed run
+    os.mkdir(self._disk, 0o700)
+    self._checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+    self._thread = ThreadPoolExecutor(1)
+    self._upload: Future[None] | None = None
+    self._uploading: list[int] = []
+    self._remove_incomplete()
+
+  def all_steps(self) -> list[int]:
+    return sorted({*committed_steps(self._folder), *self._uploading})
+
+  def save(self, step: int, args: Any, force: bool = True) -> None:
+    """Writes a checkpoint, and begins to upload it when the one before it is there."""
+    del force
+    self.wait_until_finished()
+    copy = os.path.join(self._disk, str(step))
+    self._checkpointer.save(copy, args=args)
+    self._uploading = [step]
+    self._upload = self._thread.submit(self._publish, step, copy)
+
+  def wait_until_finished(self) -> None:
+    """Returns when all checkpoints are on the store. Raises the error of an upload."""
+    upload, self._upload = self._upload, None
+    try:
+      if upload:
+        upload.result()
+    finally:
+      self._uploading = []
+
+  def check_for_errors(self) -> None:
+    """wait_until_finished has raised them."""
+
+  def reload(self) -> None:
+    """Nothing is cached."""
+
+  def close(self) -> None:
+    self._thread.shutdown()
+    self._checkpointer.close()
+    shutil.rmtree(self._disk, ignore_errors=True)
+
+  def _publish(self, step: int, copy: str) -> None:
+    target = os.path.join(self._folder, str(step))
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(os.path.join(copy, COMMITTED))  # written anew when all else is there
+    files.upload_folder(copy, target)
+    with files.atomic_file(os.path.join(target, COMMITTED)) as file:
+      file.write("This checkpoint is complete.\n")
+    shutil.rmtree(copy)
+    checkpoints = [SimpleNamespace(step=step) for step in committed_steps(self._folder)]
+    kept = self._policy.should_preserve(checkpoints, context=None)
+    for checkpoint, keep in zip(checkpoints, kept, strict=True):
+      if not keep:
+        self._remove(checkpoint.step)
+
+  def _remove(self, step: int) -> None:
+    folder = os.path.join(self._folder, str(step))
+    files.remove(os.path.join(folder, COMMITTED))  # first, so that no part is taken for the whole
+    files.remove_folder(folder)
+
+  def _remove_incomplete(self) -> None:
+    """Removes what killed runs left of uploads."""
+    if not files.is_folder(self._folder):
+      return
+    complete = committed_steps(self._folder)
+    for name in files.list_folder(self._folder):
+      if name.isdigit() and int(name) not in complete:
+        files.remove_folder(os.path.join(self._folder, name))
