@@ -17,6 +17,7 @@ import pytest
 
 from gpt_jax.config import load_config
 from gpt_jax.errors import InputError
+from gpt_jax.files import find_files
 from gpt_jax.training import trackers
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.trackers import Trackers, background, parse_trackers
@@ -315,6 +316,46 @@ def test_names_are_checked_at_the_door(monkeypatch):
   with pytest.raises(InputError, match=r"needs wandb; install the extra wandb: .*\[wandb\]"):
     parse_trackers("wandb", "run")
   assert parse_trackers("", "run").names == ()
+
+
+@pytest.mark.parametrize("name", ["mlflow", "trackio", "wandb"])
+def test_files_that_a_store_cannot_hold_are_refused(name, monkeypatch):
+  variable = trackers.find_tracker(name).ELSEWHERE
+  monkeypatch.delenv(variable, raising=False)
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+  with pytest.raises(InputError, match=f"--tracker={name}: .* gs://bucket/run; set {variable}, or"):
+    parse_trackers(f"tensorboard,{name}", "gs://bucket/run")
+  monkeypatch.setenv(variable, "somewhere")
+  assert parse_trackers(name, "gs://bucket/run").names == (name,)
+
+
+def test_a_workdir_on_a_store(store, tmp_path):
+  """TensorBoard's events are in it, other files where the environment says; none are here."""
+  installed = [name for name in trackers.names() if is_installed(name)]
+  (tmp_path / "here").mkdir()
+  environment = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    "WANDB_API_KEY": "0" * 40,
+    "WANDB_MODE": "offline",
+    "MLFLOW_TRACKING_URI": (tmp_path / "mlflow").as_uri(),
+    "TRACKIO_DIR": str(tmp_path / "trackio"),
+    "TMPDIR": str(tmp_path),
+  }
+  starts = json.dumps([("seed_1", 0, [10, 20])])
+  done = subprocess.run(
+    [sys.executable, "-c", PROGRAM, ",".join(installed), f"{store}/run", starts],
+    env=environment,
+    cwd=tmp_path / "here",
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0 and "warning" not in done.stderr.lower(), done.stderr
+  assert not list((tmp_path / "here").iterdir())
+  written = [name for name in ("mlflow", "trackio") if (tmp_path / name).exists()]
+  assert written == [name for name in ("mlflow", "trackio") if name in installed]
+  if "tensorboard" in installed:
+    assert list(find_files(f"{store}/run/seed_1/tensorboard"))
 
 
 def test_tensorboard_is_written_where_it_is_installed(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Experiment trackers: one file per tracker, named as in --tracker.
 
-To add one, add a file with `PACKAGE`, `EXTRA` and `start` (see TrackerFile); it edits no other.
+To add one, add a file with `PACKAGE`, `EXTRA`, `ELSEWHERE` and `start` (see TrackerFile); it edits
+no other.
 metrics.jsonl is the log of a run; a tracker gets the same values, and is never waited for.
 """
 
@@ -11,13 +12,14 @@ import importlib.util
 import os
 import pkgutil
 import re
+import tempfile
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpt_jax.config import fields_of
 from gpt_jax.errors import InputError, did_you_mean
-from gpt_jax.files import read_json, write_json
+from gpt_jax.files import is_url, read_json, write_json
 from gpt_jax.training.trackers.background import Background, Tracker
 
 DEFAULT = "auto"  # TensorBoard events, if their package is installed
@@ -30,8 +32,8 @@ class Start(NamedTuple):
   Attributes:
     name: of the run, for people.
     id: of the run in this tracker if an earlier start of the run has made one; "": there is none.
-    root: folder for what the tracker writes. Several seeds or folds share it.
-    workdir: of the run; `root` or a folder in it.
+    root: folder on a disk for what the tracker writes. Several seeds or folds share it.
+    workdir: of the run; `root` or a folder in it, or a folder on a store.
     step: the step that this start goes on from.
     settings: the fields of the config, by dotted name.
   """
@@ -50,10 +52,13 @@ class TrackerFile(Protocol):
   Attributes:
     PACKAGE: what it imports.
     EXTRA: the extra of setup.py that installs it.
+    ELSEWHERE: variable of the environment that names a server or folder in place of files in the
+      workdir, needed where that is on a store; "": the files can be on a store.
   """
 
   PACKAGE: str
   EXTRA: str
+  ELSEWHERE: str
 
   def start(self, run: Start) -> Tracker:
     """Begins a run, or goes on with that of `run.id`. Any exception turns the tracker off."""
@@ -65,7 +70,7 @@ class Trackers:
 
   Attributes:
     names: of the trackers.
-    root: see Start.
+    root: workdir of all runs, which is Start.root if it is on a disk.
     settings: see Start.
   """
 
@@ -97,7 +102,8 @@ def parse_trackers(trackers: str | Trackers, workdir: str) -> Trackers:
   """The trackers of a flag such as "wandb,mlflow"; "auto" is DEFAULT, "" none.
 
   Raises:
-    InputError: an unknown name, or a tracker whose package is not installed.
+    InputError: an unknown name, a tracker whose package is not installed, or one that cannot write
+      to a store.
   """
   if isinstance(trackers, Trackers):
     return trackers
@@ -114,6 +120,10 @@ def parse_trackers(trackers: str | Trackers, workdir: str) -> Trackers:
       raise InputError(
         f"--tracker={name}: needs {file.PACKAGE}; install the extra {file.EXTRA}: "
         f"pip install 'gpt_jax[{file.EXTRA}]'"
+      )
+    if is_url(workdir) and file.ELSEWHERE and file.ELSEWHERE not in os.environ:
+      raise InputError(
+        f"--tracker={name}: its files cannot be in {workdir}; set {file.ELSEWHERE}, or leave it out"
       )
   return Trackers(tuple(given), workdir)
 
@@ -135,7 +145,10 @@ def _open(name: str, trackers: Trackers, workdir: str, step: int) -> Background:
   title = os.path.basename(os.path.abspath(trackers.root))
   if (part := os.path.relpath(workdir, trackers.root)) != ".":
     title = f"{title}/{part}"
-  run = Start(title, str(state.get("id", "")), trackers.root, workdir, step, trackers.settings)
+  root = trackers.root
+  if is_url(root):
+    root = tempfile.mkdtemp(prefix=f"gpt_jax-{name}-")
+  run = Start(title, str(state.get("id", "")), root, workdir, step, trackers.settings)
 
   def remember(tracker: Tracker, given: Mapping[str, int]) -> None:
     if tracker.id:  # others know by themselves what they have

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpt_jax.training.trackers import Start, metric_name
 
 PACKAGE, EXTRA = "mlflow", "mlflow"
+ELSEWHERE = "MLFLOW_TRACKING_URI"
 
 _ENVIRONMENT = {  # where the user has not set it
   "MLFLOW_DISABLE_TELEMETRY": "true",

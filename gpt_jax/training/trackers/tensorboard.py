@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from gpt_jax.training.trackers import Start
 
 PACKAGE, EXTRA = "tensorboardX", "tensorboard"
+ELSEWHERE = ""
 
 
 class EventFiles:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from gpt_jax.training.trackers import Start
 
 PACKAGE, EXTRA = "trackio", "trackio"
+ELSEWHERE = "TRACKIO_DIR"
 
 
 class Run:
