@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,46 @@ def test_mistakes(corpus, tmp_path, changes, fault):
   with pytest.raises(InputError, match=fault):
     run(settings(corpus, **changes), str(tmp_path / "out"))
   assert not (tmp_path / "out").exists()
+
+
+def test_dataflow_needs_googles_packages(corpus, tmp_path, monkeypatch):
+  """Without them Beam asks for a bucket without credentials, for minutes."""
+  monkeypatch.setattr(beam_passes.importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(
+    InputError, match=r"--runner=dataflow needs .*pip install 'apache-beam\[gcp\]'"
+  ):
+    run(settings(corpus, runner="dataflow"), str(tmp_path / "out"))
+
+
+@pytest.fixture(scope="module")
+def job_service(tmp_path_factory):
+  """The address of a server for Beam's portable jobs, such as Flink and Spark have."""
+  folder = tmp_path_factory.mktemp("job_service")
+  command = [
+    *(sys.executable, "-m", "apache_beam.runners.portability.local_job_service_main"),
+    *(f"--staging_dir={folder}", f"--port_file={folder}/port"),
+  ]
+  with open(folder / "log", "w") as log:
+    server = subprocess.Popen(command, stdout=log, stderr=log)
+  try:
+    deadline = time.monotonic() + 60
+    while not (folder / "port").exists() or not (folder / "port").read_text():
+      assert server.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
+      time.sleep(0.1)
+    yield f"localhost:{(folder / 'port').read_text().strip()}"
+  finally:
+    server.kill()
+    server.wait()
+
+
+@pytest.mark.parametrize("runner", ["flink", "spark"])
+def test_runners_of_clusters_send_their_jobs_to_a_server(job_service, corpus, tmp_path, runner):
+  """Beam's own, in place of Flink's or Spark's, which are of other languages."""
+  changes = everything(corpus)
+  run(settings(corpus, **changes), str(tmp_path / "local"))
+  options = f"--job_endpoint={job_service} --environment_type=LOOPBACK"
+  run(settings(corpus, runner=runner, beam_options=options, **changes), str(tmp_path / runner))
+  assert contents(tmp_path / "local") == contents(tmp_path / runner)
 
 
 def test_without_beam(corpus, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ be on a store.
 
 import contextlib
 import functools
+import importlib.util
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -211,6 +212,8 @@ def require_beam(runner: str, options: str) -> tuple[Any, Any]:
     from apache_beam.options.pipeline_options import PipelineOptions
   except ImportError as error:
     raise InputError(f"--runner={runner} needs apache-beam: pip install 'gpt_jax[beam]'") from error
+  if runner == "dataflow" and importlib.util.find_spec("google_auth_httplib2") is None:
+    raise InputError("--runner=dataflow needs Google's packages: pip install 'apache-beam[gcp]'")
   try:
     words = shlex.split(options)
   except ValueError as error:
