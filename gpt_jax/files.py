@@ -568,8 +568,8 @@ def _object_folder(folder: str, compare: Callable[[str, str], None] | None) -> I
   folder = absolute(folder)
   marker = os.path.join(folder, _UPLOADING)
   try:
-    # A console's empty object "folder/" makes the folder exist.
-    is_there = is_folder(folder) and bool(list_folder(folder)) and not exists(marker)
+    is_empty = is_folder(folder) and not list_folder(folder)  # a console's object "folder/"
+    is_there = exists(folder) and not is_empty and not exists(marker)
     if is_there and not compare:
       raise InputError(f"{folder} is there already; choose another place")
     with tempfile.TemporaryDirectory() as parent:

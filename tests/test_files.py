@@ -196,6 +196,8 @@ def test_an_empty_folder_of_a_console_is_free(s3, stores):
   with atomic_folder(s3) as partial:
     (Path(partial) / "a").write_text("a")
   assert files.list_folder(s3) == ["a"]
+  with pytest.raises(InputError, match="already"), atomic_folder(f"{s3}/a"):
+    pass  # an object
 
 
 def test_what_cannot_be_written_is_met_before_the_work(store, monkeypatch):

@@ -203,7 +203,10 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _store_errors(folder: str) -> Iterator[None]:
-  """Raises Unavailable for what orbax, tensorstore and fsspec raise about a store."""
+  """Raises Unavailable for what orbax, tensorstore and fsspec raise about a store.
+
+  Raises InputError if it says that the user may not.
+  """
   try:
     yield
   except Exception as error:
@@ -211,7 +214,9 @@ def _store_errors(folder: str) -> Iterator[None]:
     if not files.is_url(folder) or isinstance(error, InputError) or disk_is_full:
       raise
     reason = " ".join(str(error).split())[:200]
-    raise Unavailable(
+    is_refusal = isinstance(error, OSError) and error.errno == errno.EACCES
+    kind = InputError if is_refusal or "PERMISSION_DENIED" in reason else Unavailable
+    raise kind(
       f"{folder}: cannot be written ({reason}); the same command again resumes from the last "
       "checkpoint"
     ) from error

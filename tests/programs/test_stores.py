@@ -4,13 +4,15 @@ import errno
 import time
 
 import jax
+import numpy as np
 import pytest
 
 from gpt_jax import files
 from gpt_jax.checkpoints import lease
 from gpt_jax.checkpoints.lease import Lease
 from gpt_jax.checkpoints.staged import check_workdir
-from gpt_jax.errors import InputError
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.training.json_lines import cut_back, open_to_append, read_lines
 
 
@@ -40,6 +42,23 @@ def test_a_store_that_refuses_the_user_is_no_outage(gs, monkeypatch, kind):
   with pytest.raises(files.StoreError) as raised:
     files.exists(f"{gs}/x")
   assert raised.value.errno == (errno.EIO if kind == 503 else errno.EACCES)
+
+
+@pytest.mark.parametrize("problem", ["PERMISSION_DENIED: no", "UNAVAILABLE: 503", "errno"])
+def test_a_refused_save_is_no_outage(store, monkeypatch, problem):
+  """The user's rights are for the user to mend; what passes is tried again by a scheduler."""
+  error = files.StoreError(errno.EACCES, "Forbidden", store)
+  if problem != "errno":
+    error = ValueError(problem)
+
+  def refuse(*_, **__):
+    raise error
+
+  with pytest.raises(InputError, match="cannot be written .*; the same command") as raised:
+    with Checkpoints(store) as checkpoints:
+      monkeypatch.setattr(checkpoints._manager, "save", refuse)
+      checkpoints.save(1, {"params": {"kernel": np.zeros(3, np.float32)}}, {})
+  assert isinstance(raised.value, Unavailable) == problem.startswith("UNAVAILABLE")
 
 
 def test_a_lease_is_taken_over_when_it_has_run_out(store, monkeypatch):
