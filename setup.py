@@ -90,7 +90,7 @@ setup(
     "trackio": ["trackio>=0.43,<1"],
     "mlflow": ["mlflow-skinny>=3.5,<4"],
     "gcs": ["gcsfs>=2026.7"],  # paths that begin with gs://
-    "s3": ["s3fs>=2026.7", "boto3>=1.40"],  # and with s3://; TensorBoard's events there
+    "s3": ["s3fs>=2026.7"],  # and with s3://
     "hub": ["huggingface_hub>=1,<3"],  # prepare --source=hf://
     "zstd": ["zstandard>=0.23"],  # prepare --source=….zst
     "dedupe": ["datasketch>=2,<3"],  # near-duplicates in prepare

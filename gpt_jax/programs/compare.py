@@ -7,6 +7,7 @@ every row again with one command.
 import dataclasses
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +15,21 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, did_you_mean
-from gpt_jax.files import atomic_file, atomic_folder, read_json, refuse_url, write_json
+from gpt_jax.files import (
+  atomic_file,
+  atomic_folder,
+  exists,
+  is_folder,
+  is_url,
+  local_copy,
+  read_json,
+  write_json,
+)
 from gpt_jax.inference.linear_classifier import fit_linear
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.trunk import with_vocabulary
@@ -90,8 +101,7 @@ def run(
         _probe_at_equal_seconds(comparison, results, name)
     finally:  # after a failure too, report what is known
       _report(comparison, results)
-  with open(os.path.join(workdir, "results.md"), encoding="utf-8") as file:
-    print(file.read())
+  print(describe(results, budget, comparison.rows))
   _log(f"wrote results.md, results.csv and curves.png to {workdir}")
   return results
 
@@ -144,7 +154,7 @@ def _find_budget(budget: str | Budget) -> Budget:
 
 def _check(workdir: str, budget: Budget, data: str, corpus: str) -> None:
   """Raises InputError for arguments that would fail later, and for missing packages."""
-  refuse_url(workdir)
+  check_workdir(workdir)
   names = listing(workdir)
   known = ("lock", "text", "prepared", f"{_RESULTS}.partial")
   foreign = [name for name in sorted(names) if not name.startswith(known)]
@@ -190,7 +200,7 @@ def _text(workdir: str, budget: Budget, corpus: str) -> str:
     corpus = os.path.join(workdir, "prepared")
     prepare.run(PrepareConfig("embedded", budget.vocab_size, sentences=True), corpus)
   folder = os.path.join(workdir, "text")
-  if os.path.isdir(folder):
+  if is_folder(folder):
     if _digests(folder) != _digests(corpus):
       raise InputError(
         f"--workdir={workdir} holds the results of another comparison: its text is not that of "
@@ -198,11 +208,13 @@ def _text(workdir: str, budget: Budget, corpus: str) -> str:
       )
     return folder
   tokenizer = load_tokenizer(os.path.join(corpus, "tokenizer")).with_special(*SPECIAL)
-  with atomic_folder(folder) as partial:
+  # A text on a disk is not copied, but for a workdir on a store.
+  place = shutil.copy if is_url(corpus) or is_url(workdir) else os.symlink
+  with atomic_folder(folder) as partial, local_copy(corpus) as copy:
     tokenizer.save(os.path.join(partial, "tokenizer"))
-    for name in listing(corpus):
-      if name.startswith(("train.", "valid.")):
-        os.symlink(os.path.abspath(os.path.join(corpus, name)), os.path.join(partial, name))
+    for name in listing(copy):
+      if name.startswith(("train.", "train-", "valid.", "valid-")):
+        place(os.path.abspath(os.path.join(copy, name)), os.path.join(partial, name))
   return folder
 
 
@@ -224,7 +236,7 @@ def _open_results(comparison: _Comparison) -> Results:
     "probed_tasks": [name for name in tasks if can_probe(find(name))],
   }
   results: Results = {**identity, **{name: {} for name in _EMPTY}}
-  if os.path.exists(path):
+  if exists(path):
     try:
       results |= read_json(path)
     except (ValueError, TypeError) as error:
@@ -345,7 +357,7 @@ def _probe(
 def _probe_at_equal_seconds(comparison: _Comparison, results: Results, name: str) -> None:
   step = step_at_equal_seconds(results, comparison.budget, name)
   folder = os.path.join(comparison.checkpoint(results, name), "checkpoints", str(step))
-  if os.path.isdir(folder):
+  if is_folder(folder):
     _probe(comparison, results, name, folder, step)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import refuse_existing, refuse_url
+from gpt_jax.files import check_path, check_writable, refuse_existing
 from gpt_jax.paper.figures import pyplot
 from gpt_jax.reports.curves import SUFFIXES, draw_curves
 from gpt_jax.reports.page import group_runs, run_names
@@ -25,10 +25,11 @@ def run(workdirs: Sequence[str], out: str, *, overwrite: bool = False) -> None:
   """
   if not workdirs:
     raise InputError("no run: name its folder with --workdir=DIR")
-  refuse_url(out)
+  check_path(out)
   if not out.lower().endswith(SUFFIXES):
     raise InputError(f"--out={out}: the name of a picture ends in {', '.join(SUFFIXES)}")
   refuse_existing(out, "--out", overwrite)
+  check_writable(os.path.dirname(out), out)
   pyplot()  # fail before reading
   folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
   runs = [read_run(folder) for folder in folders]
@@ -39,4 +40,4 @@ def run(workdirs: Sequence[str], out: str, *, overwrite: bool = False) -> None:
   try:
     draw_curves(groups, out)
   except OSError as error:
-    raise InputError(f"--out={out}: {os.strerror(error.errno or 0)}") from error
+    raise InputError(f"--out={out}: {error.strerror or error}") from error

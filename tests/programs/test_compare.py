@@ -11,6 +11,7 @@ import pytest
 
 from gpt_jax.data import storyworld
 from gpt_jax.errors import InputError
+from gpt_jax.files import list_folder, read_json, upload_folder
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import compare, finetune, prepare, pretrain
 from gpt_jax.programs.comparing.budgets import BUDGETS, Budget, pretrain_config
@@ -75,6 +76,19 @@ def compared(tmp_path_factory, corpus):
   before = read(workdir)
   results = compare.run(workdir, **asked)
   return SimpleNamespace(workdir=workdir, asked=asked, before=before, results=results)
+
+
+def test_a_comparison_on_a_store_is_that_of_the_disk(compared, store, monkeypatch):
+  upload_folder(compared.asked["corpus"], f"{store}/text")
+  asked = compared.asked | {"corpus": f"{store}/text"}
+  compare.run(f"{store}/out", **asked)
+  results = read_json(f"{store}/out/results.json")
+  for part in ("text", "losses", "tasks", "probes"):
+    assert results[part] == read(compared.workdir)[part]
+  assert "curves.png" in list_folder(f"{store}/out")
+  for program in (pretrain, finetune):
+    monkeypatch.setattr(program, "run", refuse)
+  assert compare.run(f"{store}/out", **asked)["tasks"] == results["tasks"]
 
 
 def read(workdir):

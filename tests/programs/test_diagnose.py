@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from types import SimpleNamespace
 
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json, with_checksum, write_json
+from gpt_jax.files import read_json, upload_folder, with_checksum, write_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper.scaling_law import Law
 from gpt_jax.programs import diagnose
 from gpt_jax.programs.diagnosing import rates, scaling
 from gpt_jax.programs.diagnosing.budget import Budget
+from gpt_jax.programs.diagnosing.workdir import check_workdir, measured
 from gpt_jax.training.stability import outcome
 
 LAW = Law(1.5, 30.0, 0.4, 50.0, 0.5)
@@ -138,6 +140,22 @@ def test_the_same_command_measures_nothing_again(diagnosed, prepared, monkeypatc
   before = json.dumps(diagnosed.result)
   again = diagnose.run(prepared, diagnosed.workdir, [diagnosed.checkpoint], budget=BUDGET)
   assert json.dumps(again) == before
+
+
+def test_what_was_measured_is_found_on_a_store(store):
+  calls = []
+
+  def measure():
+    calls.append(1)
+    return {"loss": 2.0}
+
+  for _ in range(2):
+    check_workdir(store)
+    assert measured(store, "width_8", {"width": 8}, measure) == {"loss": 2.0}
+  assert len(calls) == 1
+  upload_folder(os.path.dirname(__file__), f"{store}/foreign")
+  with pytest.raises(InputError, match=f"--workdir={store}/foreign holds .* but no diagnosis.json"):
+    check_workdir(f"{store}/foreign")
 
 
 def test_a_damaged_result_is_measured_again(diagnosed, prepared, tmp_path, monkeypatch, capsys):

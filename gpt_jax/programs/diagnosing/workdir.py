@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json, refuse_url, verified, with_checksum, write_json
+from gpt_jax.files import check_path, make_folders, read_json, verified, with_checksum, write_json
 from gpt_jax.training.reporter import log
 
 RESULT = "diagnosis.json"
@@ -16,7 +16,7 @@ _PARTS = "measured"
 
 def check_workdir(workdir: str) -> None:
   """Makes the folder. Raises InputError if it exists and is none of this program."""
-  refuse_url(workdir)
+  check_path(workdir)
   names = listing(workdir)
   if names and not {RESULT, _PARTS} & set(names):
     raise InputError(
@@ -24,7 +24,7 @@ def check_workdir(workdir: str) -> None:
       "use another"
     )
   try:
-    os.makedirs(os.path.join(workdir, _PARTS), exist_ok=True)
+    make_folders(os.path.join(workdir, _PARTS))
   except OSError as error:
     raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
 

@@ -13,6 +13,7 @@ import os
 import pkgutil
 import re
 import tempfile
+import uuid
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
@@ -32,7 +33,8 @@ class Start(NamedTuple):
   Attributes:
     name: of the run, for people.
     id: of the run in this tracker if an earlier start of the run has made one; "": there is none.
-    root: folder on a disk for what the tracker writes. Several seeds or folds share it.
+    root: folder on a disk for what the tracker writes, which may have to be made. Several seeds or
+      folds share it, unless the run is on a store.
     workdir: of the run; `root` or a folder in it, or a folder on a store.
     step: the step that this start goes on from.
     settings: the fields of the config, by dotted name.
@@ -147,7 +149,7 @@ def _open(name: str, trackers: Trackers, workdir: str, step: int) -> Background:
     title = f"{title}/{part}"
   root = trackers.root
   if is_url(root):
-    root = tempfile.mkdtemp(prefix=f"gpt_jax-{name}-")
+    root = os.path.join(tempfile.gettempdir(), f"gpt_jax-{name}-{uuid.uuid4().hex}")
   run = Start(title, str(state.get("id", "")), root, workdir, step, trackers.settings)
 
   def remember(tracker: Tracker, given: Mapping[str, int]) -> None:

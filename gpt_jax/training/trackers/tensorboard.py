@@ -2,13 +2,18 @@
 
 import contextlib
 import os
+import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping
 
+from gpt_jax.files import is_url, upload_folder
 from gpt_jax.training.trackers import Start
 
 PACKAGE, EXTRA = "tensorboardX", "tensorboard"
 ELSEWHERE = ""
+
+_SECONDS = 30.0  # between uploads to a store
 
 
 class EventFiles:
@@ -19,8 +24,13 @@ class EventFiles:
   def __init__(self, run: Start):
     with _not_importing("torch"):  # takes seconds; only pictures of networks need it
       from tensorboardX import SummaryWriter
-    folder = os.path.join(run.workdir, "tensorboard")
-    self._writer = SummaryWriter(folder, purge_step=run.step + 1 if run.step else 0)
+    self._folder = os.path.join(run.workdir, "tensorboard")
+    # tensorboardX would transfer all events at each flush, and again when it is collected.
+    self._copy = run.root if is_url(run.workdir) else ""
+    self._uploaded = time.monotonic()
+    self._writer = SummaryWriter(
+      self._copy or self._folder, purge_step=run.step + 1 if run.step else 0
+    )
     if not run.step:
       rows = "".join(f"| {name} | {value} |\n" for name, value in run.settings.items())
       if rows:
@@ -30,9 +40,18 @@ class EventFiles:
     for name, value in values.items():
       self._writer.add_scalar(name, value, step)
     self._writer.flush()
+    if self._copy and time.monotonic() - self._uploaded > _SECONDS:
+      self._upload()
 
   def close(self, failed: bool) -> None:
     self._writer.close()
+    if self._copy:
+      self._upload()
+      shutil.rmtree(self._copy)
+
+  def _upload(self) -> None:
+    upload_folder(self._copy, self._folder)
+    self._uploaded = time.monotonic()
 
 
 def start(run: Start) -> EventFiles:
