@@ -224,10 +224,12 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
 
 def _exit_code(error: BaseException | None) -> int:
   """2, or 75 if the cause is a store that was not reached: schedulers may try again."""
-  while error is not None:
+  seen: list[BaseException] = []  # one that was raised from a later one is its own cause
+  while error is not None and error not in seen:
     is_outage = isinstance(error, StoreError) and error.errno == errno.EIO
     if is_outage or isinstance(error, Unavailable):
       return os.EX_TEMPFAIL
+    seen.append(error)
     error = error.__cause__
   return 2
 

@@ -54,6 +54,12 @@ def main():
       raise StoreError(number, "no answer", "gs://b/a")
     except OSError as error:
       raise InputError("gs://b/a: cannot be written") from error
+  if FAIL.value == "circular":
+    first = InputError("first")
+    try:
+      raise InputError("second") from first
+    except InputError as second:
+      raise first from second
   if FAIL.value == "refused":
     from gpt_jax.files import StoreError
     raise StoreError(13, "Forbidden", "gs://b/a")
@@ -318,6 +324,8 @@ def test_other_ends(toy):
   assert (code, err) == (75, "error: gs://b/a: cannot be written\n")
   code, _, err = toy(*GOOD, "--fail=forbidden")
   assert (code, err) == (2, "error: gs://b/a: cannot be written\n")
+  code, _, err = toy(*GOOD, "--fail=circular")
+  assert (code, err) == (2, "error: first\n")
   code, _, err = toy(*GOOD, "--fail=refused")
   assert (code, err) == (2, "error: gs://b/a: Forbidden\n")
   for lost in ("collector", "import"):
