@@ -5,9 +5,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import os
-import resource
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -52,14 +50,6 @@ def map_in_order(
       yield task, future.result()
   for task, future in waiting:
     yield task, future.result()
-
-
-def peak_memory() -> int:
-  """The most bytes that this process held, or any of its workers that have ended."""
-  unit = 1 if sys.platform == "darwin" else 1024
-  # A worker's begins with that of this process, which does not change the maximum.
-  whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-  return unit * max(resource.getrusage(processes).ru_maxrss for processes in whose)
 
 
 def _exit_with_parent() -> None:

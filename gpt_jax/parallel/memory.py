@@ -4,13 +4,18 @@ A CPU's devices share the memory of the machine, and of its control group if a c
 cluster sets a limit; what is in use there is the resident memory of this process.
 """
 
+from __future__ import annotations
+
 import itertools
 import os
 import re
+import resource
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
+if TYPE_CHECKING:  # launch/prepare.py needs no JAX
+  import jax
 
 _GROUPS = (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"))
 
@@ -46,6 +51,15 @@ def peak(devices: Sequence[jax.Device]) -> float:
   if devices[0].platform == "cpu":
     return _process("VmHWM")
   return float(max(_stats(device).get("peak_bytes_in_use", 0) for device in devices))
+
+
+def peak_with_workers() -> float:
+  """The largest resident memory of this process, or of one that it started and that has ended."""
+  unit = 1 if sys.platform == "darwin" else 1024
+  # A worker's begins with the peak of this process, this one's with that of what started it.
+  workers = unit * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+  own = _process("VmHWM") or unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return float(max(own, workers))
 
 
 def figures(devices: Sequence[jax.Device]) -> dict[str, float]:

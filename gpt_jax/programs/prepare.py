@@ -24,7 +24,7 @@ from gpt_jax.data.survey import Survey, read_survey
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer, require
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.data.workers import MAX_WORKERS, peak_memory, worker_pool
+from gpt_jax.data.workers import MAX_WORKERS, worker_pool
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
   abandoned,
@@ -38,6 +38,7 @@ from gpt_jax.files import (
   read_json,
   write_json,
 )
+from gpt_jax.parallel.memory import peak_with_workers
 from gpt_jax.programs.preparing.beam import (
   RUNNERS,
   STAGES,
@@ -171,7 +172,7 @@ def run(config: PrepareConfig, out: str) -> None:
         os.remove(os.path.join(folder, name))
     write_json(os.path.join(folder, SETTINGS), settings)
   print(report)
-  print(f"prepared {out}; the largest process held {peak_memory() >> 20} MB of memory")
+  print(f"prepared {out}; the largest process held {peak_with_workers() / 1e6:.0f} MB of memory")
 
 
 def _take_over(out: str, folder: str, key: dict[str, Any] | None) -> None:
