@@ -495,7 +495,11 @@ def _store_errors(path: str) -> Iterator[None]:
   """Raises StoreError for what goes wrong on a store: its packages have exceptions of their own."""
   try:
     yield
-  except (FileNotFoundError, FileExistsError, NotADirectoryError, StoreError, InputError):
+  except FileNotFoundError as error:
+    if error.strerror:
+      raise
+    raise FileNotFoundError(errno.ENOENT, "no such file or bucket", path) from error
+  except (FileExistsError, NotADirectoryError, StoreError, InputError):
     raise
   except Exception as error:
     message = " ".join(str(error).split())[:200] or type(error).__name__

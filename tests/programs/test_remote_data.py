@@ -14,7 +14,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, exists, list_folder, read_bytes
+from gpt_jax.files import atomic_file, check_out, exists, list_folder, read_bytes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune, predict, prepare, pretrain, quickstart, visualize
 from gpt_jax.programs.prepare import PrepareConfig
@@ -262,8 +262,17 @@ def test_missing_tables_are_one_line(gs):
     TableTask().build(gs).examples(gs, "train")
 
 
-def test_an_unknown_bucket_is_one_line(stores):
-  with pytest.raises(InputError, match=r"gs://nothing/here/train\.\*: missing"):
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_an_unknown_bucket_is_one_line(stores, scheme, prepared):
+  missing = f"{scheme}://nothing/here"
+  with pytest.raises(InputError, match=f"{missing}.* cannot be written .no such file or bucket"):
+    pretrain.run(CONFIG, prepared, missing)
+  with pytest.raises(InputError, match=f"{missing}.* cannot be written .no such file or bucket"):
+    check_out(missing, overwrite=False)
+
+
+def test_an_unknown_bucket_of_inputs_is_one_line(stores):
+  with pytest.raises(InputError, match=r"gs://nothing/here/train\.json: missing"):
     TokenFile("gs://nothing/here", "train")
   with pytest.raises(InputError, match="gs://nothing/here: no such folder; a tok"):
     load_tokenizer("gs://nothing/here")
