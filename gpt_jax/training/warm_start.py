@@ -13,7 +13,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.transfer import transfer
+from gpt_jax.training.transfer import transfer, with_trained_rows
 
 RUNTIME_FIELDS = ("dtype", "attention_backend")  # and dropout rates: any value fits the parameters
 
@@ -49,12 +49,18 @@ class WarmStart:
     """
     special = self.tokenizer.special
     rows = [special[name] for name in self.trained_special]
+    their_rows = len(self.params["trunk"]["tokens"])
+
+    def take(fresh: Any, loaded: Any) -> Any:
+      if fresh.shape == loaded.shape:
+        return jnp.asarray(loaded)
+      return with_trained_rows(fresh, loaded, self.trunk.vocab_size, rows)
 
     def copy(fresh: Any, loaded: Any) -> Any:
       params = {**fresh, "trunk": transfer(fresh["trunk"], loaded["trunk"], None, self.trunk, rows)}
       for scope in fresh.keys() - {"trunk"}:
-        if _shapes(fresh[scope]) == _shapes(loaded.get(scope)):
-          params[scope] = jax.tree.map(jnp.asarray, loaded[scope])
+        if _fits(fresh[scope], loaded.get(scope), self.trunk.rows, their_rows):
+          params[scope] = jax.tree.map(take, fresh[scope], loaded[scope])
       return params
 
     on_devices = jax.jit(copy, out_shardings=trainer.shardings.params)
@@ -142,6 +148,14 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
   return dataclasses.replace(loaded, **changes)
 
 
-def _shapes(tree: Any) -> Any:
-  leaves, structure = jax.tree.flatten(tree)
-  return structure, [leaf.shape for leaf in leaves]
+def _fits(fresh: Any, loaded: Any, rows: int, their_rows: int) -> bool:
+  """Whether two heads have the same arrays; those with a row for each id may differ in rows."""
+  leaves, structure = jax.tree.flatten(fresh)
+  their_leaves, their_structure = jax.tree.flatten(loaded)
+  if structure != their_structure:
+    return False
+  shapes = [(mine.shape, theirs.shape) for mine, theirs in zip(leaves, their_leaves, strict=True)]
+  return all(
+    mine == theirs or (mine[:1], theirs[:1]) == ((rows,), (their_rows,)) and mine[1:] == theirs[1:]
+    for mine, theirs in shapes
+  )
