@@ -15,6 +15,7 @@ from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.inference.similarity import cosine_measures
 from gpt_jax.inference.text_answers import text_measures
+from gpt_jax.models.model import make_heads
 from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -161,6 +162,12 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   _check_agreement(loaded, split, text.digest)
   config = config_of(loaded)
   windows, objective = config.data, config.objective
+  needed = {type(head) for head in make_heads(objective.heads)}
+  if needed != {type(head) for head in loaded.spec.heads}:
+    raise InputError(
+      f"--checkpoint={loaded.path}: its heads are not those of a pre-training objective, so there "
+      "is no loss to measure on text; fine-tune it, or continue its pre-training"
+    )
   mesh = make_mesh(MeshConfig())
   size = -(-windows.batch_size // mesh.size) * mesh.size
   windows = dataclasses.replace(windows, batch_size=size)

@@ -25,12 +25,16 @@ from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.inference.samples import FIRST_SAMPLE, LEAST_STEPS, make_writer, write_samples
+from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.objectives.objective import Bound, example_batch, make_windows
+from gpt_jax.objectives.prefix_lm import PrefixLM
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import (
@@ -167,12 +171,27 @@ def check_type(config: Any) -> None:
 
 
 def config_of(loaded: LoadedModel) -> Any:
-  """The config of the run that trained a model; of weights from elsewhere, one with its sizes."""
+  """The config of the run that trained a model; of weights from elsewhere, one with its sizes and
+  the objective of its heads.
+  """
   if loaded.config is not None:
     return loaded.config
   trunk = loaded.spec.trunk
-  objective = SpanCorruption("encoder_decoder") if trunk.reads_source else Causal()
-  return PretrainConfig(trunk, objective, WindowsConfig(length=trunk.context))
+  return PretrainConfig(trunk, _objective_of(loaded.spec), WindowsConfig(length=trunk.context))
+
+
+def _objective_of(spec: ModelConfig) -> Any:
+  """The objective that suits a model's attention and heads."""
+  if spec.trunk.reads_source:
+    return SpanCorruption("encoder_decoder")
+  if spec.attention == "prefix":
+    return PrefixLM()
+  if spec.attention == "causal":
+    return Causal()
+  if any(isinstance(head, SentencePairHead) for head in spec.heads):
+    is_albert = getattr(spec.trunk, "shared_layers", False)
+    return MaskedPairs(second="swapped" if is_albert else "random_document")
+  return Masked()
 
 
 def load_text(config: PretrainConfig, data: str) -> tuple[TokenFile, TokenFile, Tokenizer]:

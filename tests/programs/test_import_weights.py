@@ -7,13 +7,21 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.checkpoints.formats import list_formats
+from gpt_jax.checkpoints.formats import list_formats, npz
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.programs import evaluate, export, finetune, generate, import_weights, prepare, pretrain
+from gpt_jax.programs.pretrain import config_of
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -62,6 +70,42 @@ def test_a_fine_tuned_model_keeps_its_head(finetuned, tmp_path, format):
   before = evaluate.run(source, finetuned.data_dir)
   assert evaluate.run(str(tmp_path / "run"), finetuned.data_dir) == before
   assert evaluate.run(str(tmp_path / "there"), finetuned.data_dir) == before
+
+
+@pytest.fixture
+def encoder(tmp_path, make_run, tiny_tokenizer):
+  """encoder(*heads): the folder of an encoder that no run of ours trained."""
+
+  def make(*heads):
+    tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
+    sizes = {"context": 16, "layers": 1, "width": 16, "heads": 2, "pooler": True}
+    trunk = with_vocabulary(TransformerConfig(**sizes), tokenizer)
+    spec = ModelConfig(trunk, heads, "bidirectional")
+    meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
+    npz.save(str(tmp_path / "there"), make_run.params_of(spec, 7), meta, 7, tokenizer)
+    return str(tmp_path / "there")
+
+  return make
+
+
+def test_a_foreign_masked_model_is_measured_on_masked_tokens(encoder, prepared, tmp_path):
+  folder = encoder(MaskedHead())
+  assert config_of(load_model(folder)).objective == Masked()
+  import_weights.run("npz", folder, str(tmp_path / "run"))
+  results = evaluate.run(str(tmp_path / "run"), prepared)
+  assert evaluate.run(folder, prepared) == results
+  assert np.isfinite(results["loss"]) and "bits_per_byte" not in results
+
+
+def test_a_foreign_encoder_has_the_objective_of_its_heads(encoder):
+  folder = encoder(MaskedHead(), SentencePairHead())
+  assert config_of(load_model(folder)).objective == MaskedPairs(second="random_document")
+
+
+def test_a_foreign_encoder_without_a_head_has_no_loss(encoder, prepared):
+  folder = encoder()
+  with pytest.raises(InputError, match="there: its heads are not those of .* fine-tune it"):
+    evaluate.run(folder, prepared)
 
 
 def test_an_lstm_through_npz(tmp_path, make_run, tiny_tokenizer):
