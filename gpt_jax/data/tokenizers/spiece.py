@@ -1,8 +1,7 @@
 """The SentencePiece models that ALBERT and T5 were released with, spiece.model.
 
 Ids are SentencePiece's, as in Google's code; transformers has its own search, which differs where
-two ways to cut a word are equally likely. A folder that also holds a tokenizer.json is read from
-that file, by tokenizer_json.py.
+two ways to cut a word are equally likely. A tokenizer.json beside the model is ignored.
 """
 
 import dataclasses

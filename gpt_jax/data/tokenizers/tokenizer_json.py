@@ -2,8 +2,8 @@
 
 The file alone decides the ids. Its post-processor adds no special tokens such as [CLS], and text
 that spells one is ordinary text. Those of BERT, RoBERTa, ALBERT and T5 are special tokens inside
-the vocabulary. A tokenizer.json beside OpenAI's two files is ignored: gpt1.py, gpt2.py and
-byte_bpe.py read those.
+the vocabulary. A tokenizer.json beside OpenAI's two files or a spiece.model is ignored: gpt1.py,
+gpt2.py, byte_bpe.py and spiece.py read those.
 """
 
 import dataclasses
