@@ -225,6 +225,18 @@ def copied(exported, tmp_path):
   return change
 
 
+def test_a_model_of_theirs_has_trained_its_special_tokens(copied, tokenizer):
+  """So fine-tuning keeps their rows; a released T5 has 100 sentinels."""
+  meta = load_model(copied({"gpt_jax": None})).meta
+  assert meta["trained_special"] == list(tokenizer.special)
+
+
+def test_a_model_of_ours_says_which_special_tokens_it_has_trained(copied, exported):
+  own = json.loads((exported[0] / "config.json").read_text())["gpt_jax"]
+  meta = load_model(copied({"gpt_jax": {**own, "trained_special": ["sep"]}})).meta
+  assert meta["trained_special"] == ["sep"]
+
+
 @pytest.mark.parametrize(
   "settings, message",
   [

@@ -115,6 +115,7 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   meta["model"] = to_json(spec)
   if decoder:
     meta.setdefault("sequence_format", {"type": "text_to_text"})
+  meta.setdefault("trained_special", list(tokenizer.special))  # the rows in the file
   try:
     check_finite(arrays)
     check_meta(meta, meta["step"])
