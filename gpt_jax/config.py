@@ -473,7 +473,7 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
   """Whether a value has the hinted type, and the value, an integer converted to float."""
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if hint is Any:
-    return True, value
+    return value is not None, value
   if origin in (typing.Union, types.UnionType):
     for choice in arguments:
       fits, fitted = _fit(value, choice)

@@ -54,6 +54,7 @@ class Other:
 class Run:
   trunk: Trunk | Other = option(Trunk(), "the model")
   anything: Any = option(Other(), "an extension")
+  nothing: Any | None = option(None, "another extension")
   steps: int = option(100, "updates", unit="steps", low=0)
   seed: int | None = option(None, "of everything random")
   packed: bool = option(True, "several a row")
@@ -93,6 +94,7 @@ def in_package(monkeypatch):
     ("name", "none", "none"),
     ("seed", "4", 4),
     ("seed", "none", None),
+    ("nothing", "none", None),
     ("mesh", "2,4", (2, 4)),
     ("mesh", "(2, 4)", (2, 4)),
     ("files", "a,b", ("a", "b")),
@@ -120,6 +122,7 @@ def test_override_reads_the_fields_type(path, text, value):
     ("trunk.dtype", "float16", "trunk.dtype = 'float16': must be one of float32, bfloat16"),
     ("steps", "none", "steps = None: must be an integer from 0 to 1,000,000,000"),
     ("packed", "yes", "packed = 'yes': must be true or false"),
+    ("anything", "none", "anything = None: must be a group of fields, which is chosen in the con"),
     ("seed", "x", "seed = 'x': must be an integer or none"),
     (
       "mesh",
@@ -353,7 +356,7 @@ def test_describe_shows_every_field_and_reads_back():
     (name.strip(), rest.split("  ")[0].strip())
     for name, rest in (line.split(" = ", 1) for line in lines if line and line not in heads)
   ]
-  assert len(pairs) == 5 + 1 + 8
+  assert len(pairs) == 5 + 1 + 9
   assert any(line.endswith("compute type (float32 | bfloat16)") for line in lines)
   assert (
     override_all(Run(), [(name, "" if text == "()" else text) for name, text in pairs]) == changed

@@ -34,7 +34,7 @@ class ModelConfig:
 
   def __post_init__(self):
     validate(self)
-    if self.trunk is not None and any(isinstance(head, LanguageHead) for head in self.heads):
+    if any(isinstance(head, LanguageHead) for head in self.heads):
       check_table(self.trunk)
 
   @property

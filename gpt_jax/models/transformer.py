@@ -90,7 +90,9 @@ class TransformerConfig:
     NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
   )
   learned_positions: bool = option(True, "add a learned embedding of each position")
-  attention_bias: Any = option(None, "config of a bias added to the attention scores, e.g. ALiBi")
+  attention_bias: Any | None = option(
+    None, "config of a bias added to the attention scores, e.g. ALiBi"
+  )
   attention_backend: str = option(
     "plain", "plain, or fused: kernels for TPU and GPU (file gpt_jax/ops/attention_<name>.py)"
   )

@@ -52,7 +52,7 @@ class FinetuneConfig:
   label_smoothing: float = option(
     0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
   )
-  adversarial: Any = option(
+  adversarial: Any | None = option(
     None, "adversarial training: the method that configs/adversarial.py:METHOD:TASK names"
   )
   patience: int = option(
