@@ -279,6 +279,9 @@ def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
   budget, row = comparison.budget, comparison.rows[name]
   if row.objective and name not in results["losses"]:
     _pretrain(comparison, results, name)
+  if row.objective and name not in results["chosen"]:
+    _log(f"{row.title}: diverges with every learning rate of the budget, so it has no results")
+    return
   checkpoint = comparison.checkpoint(results, name)
   _probe(comparison, results, name, checkpoint, budget.steps if row.objective else 0)
   for task in (*budget.tasks, *budget.shown):
@@ -286,7 +289,9 @@ def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
 
 
 def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
-  """One run for each peak learning rate; the row is that with the lowest held-out loss."""
+  """One run for each peak learning rate; the row is that with the lowest held-out loss, if any
+  run ends with one.
+  """
   budget, row = comparison.budget, comparison.rows[name]
   last_losses = results["trials"].setdefault(name, {})
   for rate in budget.rates:
@@ -304,7 +309,7 @@ def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
   finite = {rate: last_losses[f"{rate:g}"] for rate in budget.rates}
   finite = {rate: loss for rate, loss in finite.items() if is_finite(loss)}
   if not finite:
-    raise InputError(f"{row.title}: diverges with every learning rate of the budget")
+    return
   best = min(finite, key=lambda rate: finite[rate])
   results["chosen"][name] = best
   steps, losses = curve(comparison.folder(name, best), "valid_loss")

@@ -209,9 +209,24 @@ def test_the_rate_is_chosen_by_the_held_out_loss(monkeypatch, corpus, tmp_path):
     assert results["chosen"] == {"causal": 1e-3}
     assert results["losses"] == {"causal": [(4, "rate_0.001")]}
   assert trained == [(rate, TINY.steps) for rate in losses]
-  losses = dict.fromkeys(losses)
-  with pytest.raises(InputError, match="causal: diverges with every learning rate"):
-    compare._pretrain(comparison, {"trials": {}, "chosen": {}}, "causal")
+
+
+def test_an_objective_that_diverges_has_no_results_and_the_others_have(
+  tmp_path, corpus, monkeypatch
+):
+  budget = dataclasses.replace(TINY, rates=(1e-3, 2e-3))
+
+  def diverge(config, *_):
+    raise Diverged("ten updates are not finite")
+
+  monkeypatch.setattr(pretrain, "run", diverge)
+  workdir = str(tmp_path / "out")
+  results = compare.run(workdir, budget=budget, objectives=["masked", "none"], corpus=corpus)
+  assert results["trials"] == {"masked": {"0.001": None, "0.002": None}}
+  assert list(results["tasks"]) == ["none"]
+  masked, none = csv.DictReader(open(f"{workdir}/results.csv", encoding="utf-8"))
+  assert masked["held-out loss"] == "diverged" and not masked["fine-tuned, story-ending"]
+  assert not none["held-out loss"] and none["fine-tuned, story-ending"]
 
 
 def test_a_task_of_several_choices_has_no_probe():

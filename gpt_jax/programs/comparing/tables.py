@@ -100,6 +100,8 @@ def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Ta
     if name in results["losses"]:
       cells["peak rate"] = f"{results['chosen'][name]:g}"
       cells["held-out loss"] = f"{results['losses'][name][-1][1]:.3f}"
+    elif _has_diverged(results, budget, name):
+      cells["held-out loss"] = "diverged"
     table.append({"objective": row.title, **cells})
   return table
 
@@ -167,6 +169,13 @@ def _averages(
       complete = known and all(task in scores for task in known)
       cells[title] = f"{100 * statistics.mean(scores[t] for t in known):.1f}" if complete else ""
   return cells
+
+
+def _has_diverged(results: Results, budget: Budget, name: str) -> bool:
+  """Whether every learning rate has been tried, and none ended with a loss."""
+  trials = results["trials"].get(name, {})
+  tried = all(f"{rate:g}" in trials for rate in budget.rates)
+  return tried and not any(is_finite(loss) for loss in trials.values())
 
 
 def _spread(values: Sequence[float]) -> str:

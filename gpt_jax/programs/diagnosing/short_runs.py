@@ -7,7 +7,6 @@ from typing import Any
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
@@ -21,6 +20,7 @@ from gpt_jax.programs.pretrain import (
   make_trainer,
 )
 from gpt_jax.training.hooks import Hook, StepContext, every
+from gpt_jax.training.interval import Diverged
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -96,7 +96,7 @@ def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict
     try:
       state, _ = trainer.fit(state, batch_at, steps, seed, [hook])
       seconds, loss = time.monotonic() - began, measure(state.params)["valid_loss"]
-    except InputError:  # of fit: ten updates in a row were refused
+    except Diverged:
       seconds, loss = time.monotonic() - began, float("nan")
     return {
       "width": config.trunk.width,
