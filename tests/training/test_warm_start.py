@@ -37,9 +37,7 @@ MORE = tuple(f"more_{i}" for i in range(200))  # more than fit into the padding 
   ],
   ids=["masked", "T5 1.1"],
 )
-def test_tables_keep_their_rows(
-  trunk, head, attention, tables, make_run, tiny_tokenizer, tmp_path
-):
+def test_tables_keep_their_rows(trunk, head, attention, tables, make_run, tiny_tokenizer, tmp_path):
   """Of the vocabulary and of trained special tokens; all other rows are as initialized."""
   tokenizer = tiny_tokenizer.with_special("pad", "sep", "mask")
   spec = ModelConfig(with_vocabulary(trunk, tokenizer), (head,), attention)

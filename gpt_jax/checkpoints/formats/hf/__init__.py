@@ -1,7 +1,8 @@
 """transformers folders: config.json, weights, vocabulary; a file for each family of models.
 
-Weights are model.safetensors or pytorch_model.bin. To add a family, add a file with FAMILIES (see
-family.Family), such as gpt.py; it edits no other.
+Weights are model.safetensors or pytorch_model.bin. To add a family of the Transformer trunk, add a
+file with FAMILIES (see family.Family), such as gpt.py; it edits no other. T5 has a trunk of its
+own, and read.py and write.py call t5.py.
 
 The search for registered names imports this file, so it imports JAX only where it is used.
 """

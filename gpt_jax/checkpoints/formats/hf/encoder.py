@@ -17,6 +17,7 @@ from gpt_jax.checkpoints.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.heads.multi_label import MultiLabelHead
 from gpt_jax.models.heads.regress import RegressHead
@@ -130,6 +131,7 @@ class EncoderFamily:
       others.append(SentencePairHead())
     if own:  # with the weights of their losses
       others = [next((x for x in own.heads if type(x) is type(new)), new) for new in others]
+      others += [head for head in own.heads if isinstance(head, ContrastiveHead)]
     heads = (*others, head) if head else tuple(others)
     reads_pooler = head is not None and head.transform == "pooler"
     has_pooler = f"{self.pooler}.weight" in weights.shapes
@@ -260,7 +262,11 @@ class EncoderFamily:
         arrays.append(Array(bias, "masked/bias", (rows,), (spec.trunk.rows,), np.s_[:rows]))
       elif isinstance(head, SentencePairHead):
         arrays += dense(self.pair, "sentence_pair", d, 2)
+      elif not head.labeled:  # a contrastive head has no arrays
+        continue
       elif head.pooling == "per_choice":
+        # A layer of the head's own is where this class has the pooler, which computes the same.
+        arrays += dense(self.pooler, "head/dense", d, d) if head.transform == "dense" else []
         arrays += dense("classifier", "head", d, 1)
       else:
         first, last = self.classifier
@@ -283,14 +289,19 @@ class EncoderFamily:
       return "it has no model with a head for every token"
     if head and head.pooling == "mean":
       return "transformers reads no mean of the tokens, as this head does"
+    if reason := self.is_like(spec, tokenizer):
+      return reason
     if head and meta.get("sequence_format", self.format) != self.format:
       name = meta["sequence_format"].get("type")
       return f"{self.classes}'s head reads the first token, and this model's sequences are {name}"
     if head:
-      wanted = "dense" if self.classifier[0] and head.pooling == "sum" else "pooler"
-      if head.transform != wanted:
+      transforms = ("dense",) if self.classifier[0] else ("pooler",)
+      if self.classifier[0] and head.pooling == "per_choice":
+        transforms = ("dense", "pooler")
+      if head.transform not in transforms:
+        wanted = " or ".join(transforms)
         return f"{self.classes}'s head has transform={wanted}, this one's is {head.transform}"
-    return self.is_like(spec, tokenizer)
+    return ""
 
   def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
     del arrays, spec, orders  # their heads have all that ours have

@@ -136,7 +136,7 @@ def families() -> list[Family]:
 
 
 def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> Family:
-  """The family that a model can be written as. Raises InputError, with the reason, if none."""
+  """The family that a model can be written as. Raises InputError, with all reasons, if none."""
   candidates = [family for family in families() if family.attention == spec.attention]
   reasons = []
   for family in candidates:
@@ -144,8 +144,8 @@ def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> Family:
     if not reason:
       return family
     reasons.append(reason)
-  reason = reasons[0] if reasons else f"transformers has no model of {spec.attention} attention"
-  raise InputError(f"--format=hf: {reason}; npz can hold it")
+  reasons = reasons or [f"transformers has no model of {spec.attention} attention"]
+  raise InputError(f"--format=hf: {'; '.join(dict.fromkeys(reasons))}; npz can hold it")
 
 
 def to_ours(layout: Iterable[Array], weights: Weights) -> Arrays:

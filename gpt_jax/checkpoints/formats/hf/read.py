@@ -84,7 +84,7 @@ def _read_config(path: str) -> tuple[dict, Family]:
   model_type = config.get("model_type")
   family = next((family for family in known if family.model_type == model_type), None)
   if family is None:
-    names = ", ".join(family.model_type for family in known)
+    names = ", ".join([*(family.model_type for family in known), t5.MODEL_TYPE])
     raise InputError(f"{path}: model_type {model_type!r}: should be one of {names}")
   for name in family.sizes:
     if type(config.get(name)) is not int:

@@ -4,8 +4,7 @@ Versions 1.0 and 1.1. read.py finds the files and calls `load`, write.py calls `
 """
 
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -19,6 +18,7 @@ from gpt_jax.checkpoints.formats.folder import (
   read_object,
   write_sums,
 )
+from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import write_tokenizer
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released, load_tokenizer
@@ -44,19 +44,6 @@ _NAMES = {
   "head_width": "d_kv",
   "units": "d_ff",
 }
-
-
-class Weights(Protocol):
-  """An open weights file: the shapes of its arrays, and a reader of one as float32."""
-
-  @property
-  def path(self) -> str: ...
-
-  @property
-  def shapes(self) -> dict[str, tuple[int, ...]]: ...
-
-  @property
-  def read(self) -> Callable[[str], np.ndarray]: ...
 
 
 class _Array(NamedTuple):

@@ -1,5 +1,6 @@
 """Writing a transformers folder."""
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -14,10 +15,12 @@ from gpt_jax.checkpoints.formats.hf.family import Arrays, Family, find_family, t
 from gpt_jax.checkpoints.formats.hf.vocabulary import write_vocabulary
 from gpt_jax.checkpoints.formats.hf.weights import WEIGHTS
 from gpt_jax.checkpoints.formats.hf_card import write_card
-from gpt_jax.config import from_json
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.regress import in_units
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
@@ -39,14 +42,14 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   if t5.holds(meta):
     t5.save(folder, params, meta, step, tokenizer)
     return
-  spec = from_json(meta["model"])
+  spec = _for_embeddings(from_json(meta["model"]))
+  meta = {**meta, "model": to_json(spec)}
   family = find_family(spec, meta, tokenizer)
   task = from_json(meta["task"]).build("") if "task" in meta else None
   orders = 1
   if task and task.pooling == "sum":
     orders = len(task.sequences(task.columns, _format(meta, family)))
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
-  meta = dict(meta)
   temperature = meta.pop("temperature", None)
   before = _adapt_head(arrays, task, temperature)
   folded = family.fold(arrays, spec, orders)
@@ -70,6 +73,17 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
       details = task, orders, bool(folded), temperature, sequences
       file.write(write_card(config["architectures"][0], spec, meta, step, tokenizer, *details))
     write_sums(partial)
+
+
+def _for_embeddings(spec: ModelConfig) -> ModelConfig:
+  """The model without the layer of a contrastive head, which only its loss reads."""
+  return dataclasses.replace(
+    spec,
+    heads=tuple(
+      dataclasses.replace(head, mlp=False) if isinstance(head, ContrastiveHead) else head
+      for head in spec.heads
+    ),
+  )
 
 
 def _format(meta: dict, family: Family) -> Format:
