@@ -150,11 +150,11 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
 
 def _fits(fresh: Any, loaded: Any, rows: int, their_rows: int) -> bool:
   """Whether two heads have the same arrays; those with a row for each id may differ in rows."""
-  leaves, structure = jax.tree.flatten(fresh)
-  their_leaves, their_structure = jax.tree.flatten(loaded)
-  if structure != their_structure:
+  same_names: bool = jax.tree.structure(fresh) == jax.tree.structure(loaded)
+  if not same_names:
     return False
-  shapes = [(mine.shape, theirs.shape) for mine, theirs in zip(leaves, their_leaves, strict=True)]
+  leaves = zip(jax.tree.leaves(fresh), jax.tree.leaves(loaded), strict=True)
+  shapes = [(mine.shape, theirs.shape) for mine, theirs in leaves]
   return all(
     mine == theirs or (mine[:1], theirs[:1]) == ((rows,), (their_rows,)) and mine[1:] == theirs[1:]
     for mine, theirs in shapes

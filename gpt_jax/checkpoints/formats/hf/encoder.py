@@ -295,9 +295,9 @@ class EncoderFamily:
       name = meta["sequence_format"].get("type")
       return f"{self.classes}'s head reads the first token, and this model's sequences are {name}"
     if head:
-      transforms = ("dense",) if self.classifier[0] else ("pooler",)
+      transforms = ["dense"] if self.classifier[0] else ["pooler"]
       if self.classifier[0] and head.pooling == "per_choice":
-        transforms = ("dense", "pooler")
+        transforms.append("pooler")
       if head.transform not in transforms:
         wanted = " or ".join(transforms)
         return f"{self.classes}'s head has transform={wanted}, this one's is {head.transform}"
