@@ -100,8 +100,8 @@ class LoadedModel:
     """Raises InputError if the model has no head that gives labels, since it writes them."""
     if isinstance(self.task, TextTask):
       raise InputError(
-        f"{self.path}: writes its labels as text; launch/evaluate.py scores them, "
-        "launch/generate.py asks for them"
+        f"{self.path}: writes its labels as text; launch/predict.py asks for them, "
+        "launch/evaluate.py scores them"
       )
 
   @property

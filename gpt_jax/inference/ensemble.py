@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
@@ -14,9 +15,11 @@ from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set
 from gpt_jax.inference.temperature import META, find_temperature
+from gpt_jax.inference.text_answers import greedy_answers
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.tasks.text_to_text import EncodedText, TextTask
 
 _SHARED = ("name", "labels", "columns", "head")  # by all tasks of an ensemble
 
@@ -70,7 +73,8 @@ class Ensemble:
     done: Callable[[int], None],
     calibration: Calibration | None = None,
   ) -> Any:
-    """The predictions of make_predictor, averaged over the members.
+    """The predictions of make_predictor, averaged over the members; of a text-to-text model, which
+    is alone, its answers.
 
     Args:
       encoded: from `encode`.
@@ -78,6 +82,8 @@ class Ensemble:
       done: is called with the number of examples after every batch; it counts those of each member.
       calibration: of probabilities; None leaves them as the models give them.
     """
+    if isinstance(self.task, TextTask):
+      return self._answers(encoded, done)
     predictions: list[Any] = []
     for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
       before = number * len(examples)
@@ -92,6 +98,14 @@ class Ensemble:
     if calibration and not calibration.of_members:
       mean = scale(mean, calibration.temperature)
     return mean
+
+  def _answers(self, encoded: Sequence[Encoded], done: Callable[[int], None]) -> list[str | None]:
+    """What a text-to-text model writes; see TextTask.read."""
+    (member,), (examples,) = self.members, encoded
+    assert isinstance(self.task, TextTask) and isinstance(examples, EncodedText)
+    params = jax.device_put(member.params)
+    answers = greedy_answers(member.generator(), params, examples, member.tokenizer, done)
+    return self.task.read(answers, examples.words)
 
   def calibration(self) -> Calibration:
     """The temperature of the mean; for the models of several folds, which have no dev set in
@@ -146,8 +160,8 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
       for the best checkpoint of each.
 
   Raises:
-    InputError: no checkpoint, a language model, one that writes its labels, or models of different
-      tasks.
+    InputError: no checkpoint, a language model, models of different tasks, or several that write
+      their labels.
   """
   paths = [path for checkpoint in checkpoints for path in _expand(checkpoint)]
   members = tuple(load_model(path) for path in paths)
@@ -158,7 +172,11 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         f"--checkpoint={member.path}: a language model without a head; fine-tune it first, or "
         "generate"
       )
-    member.check_head()
+    if len(members) > 1 and isinstance(member.task, TextTask):
+      raise InputError(
+        f"--checkpoint={member.path}: writes its labels as text, so that there are no "
+        "probabilities to average; give one checkpoint"
+      )
     tasks.append(member.task)
   first = tasks[0]
   for member, task in zip(members, tasks, strict=True):

@@ -1,6 +1,6 @@
 """What a text-to-text model writes for an input: the most likely tokens, up to the end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpt_jax.data.tokenizers.base import Tokenizer
@@ -28,7 +28,11 @@ def answer_to(
 
 
 def greedy_answers(
-  model: Model, params: Any, encoded: EncodedText, tokenizer: Tokenizer
+  model: Model,
+  params: Any,
+  encoded: EncodedText,
+  tokenizer: Tokenizer,
+  done: Callable[[int], None] = lambda _: None,
 ) -> list[str | None]:
   """The most likely token after each other, for every example; None: a text without an end.
 
@@ -37,13 +41,16 @@ def greedy_answers(
     params: on the device.
     encoded: from TextTask.encode; its answers are not read.
     tokenizer: of the model.
+    done: is called with the number of finished texts as it grows.
   """
   # No label is longer; a text that goes on is none.
   sampling, trunk = Sampling(encoded.longest, temperature=0.0), model.config.trunk
   sources = [encoded.source(n).tolist() for n in range(len(encoded))]
   texts = [answer_to(source, trunk, tokenizer, sampling) for source in sources]
-  for _ in continue_texts(model, params, by_length(texts)):
-    pass
+  finished = 0
+  for continued in continue_texts(model, params, by_length(texts)):
+    finished += sum(text.done for text in continued)
+    done(finished)
   return [decode_answer([token.id for token in text.added], tokenizer) for text in texts]
 
 

@@ -79,7 +79,8 @@ def run(
   Returns:
     For every row {"prediction": label, list of labels or number, "probabilities":
     {label: probability}}, after its kept columns. The prediction is None, and "problem" has the
-    reason, where it is withheld, and for a row that cannot be used, without probabilities.
+    reason, where it is withheld, and for a row that cannot be used, without probabilities. A
+    text-to-text model has no probabilities, and may write what is no label: a problem too.
 
   Raises:
     InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; an
@@ -143,7 +144,7 @@ def _calibration(
     if threshold is not None or precision is not None:
       name = "threshold" if precision is None else "precision"
       task = f"{ensemble.task.name} ({ensemble.task.kind})"
-      raise InputError(f"--{name}: {task} does not give each row one of its labels")
+      raise InputError(f"--{name}: {task} has no probability for one label of each row")
     return None, None
   calibration = None
   if calibrate:

@@ -31,6 +31,7 @@ from gpt_jax.tasks.transforms import Sequences
 START = "pad"  # the decoder's first token
 END = "sep"  # ends inputs and answers
 NO_NUMBER = -1.0  # T5's value of an output that is no number
+Z_LOSS = 1e-4  # of T5, in fine-tuning too
 _WORDS_PER_POINT = 5  # of scores: 0.0, 0.2, …
 
 
@@ -132,7 +133,7 @@ class TextTask:
 
   @property
   def head(self) -> dict[str, Any]:
-    return {"type": "language", "special_tokens": True}
+    return {"type": "language", "special_tokens": True, "z_loss": Z_LOSS}
 
   @property
   def name(self) -> str:
@@ -261,9 +262,15 @@ class TextTask:
     return scores
 
   def result(self, prediction: str | None, truth: np.ndarray) -> dict[str, Any]:
-    """What is reported of one example; there are no probabilities."""
+    """What is reported of one example; there are no probabilities, and an output that is no label
+    is a problem.
+    """
     del truth
-    return {"prediction": prediction, "probabilities": {}}
+    if prediction in self.labels:
+      return {"prediction": prediction, "probabilities": {}}
+    written = "an answer without an end" if prediction is None else f"{prediction!r}"
+    problem = f"the model wrote {written}, which is no label"
+    return {"prediction": None, "probabilities": {}, "problem": problem}
 
   def _value(self, prediction: str | None) -> float:
     if not self.has_scores:

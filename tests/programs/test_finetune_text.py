@@ -2,10 +2,12 @@
 trunk, and one of T5's.
 """
 
+import csv
 import dataclasses
 import random
 import string
 
+import numpy as np
 import pytest
 
 import gpt_jax
@@ -15,7 +17,15 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
-from gpt_jax.programs import evaluate, finetune, generate, label, predict, pretrain, replay
+from gpt_jax.programs import (
+  evaluate,
+  finetune,
+  generate,
+  label,
+  predict,
+  pretrain,
+  replay,
+)
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -92,6 +102,34 @@ def test_it_learns_and_answers_in_words(run, data_dir):
   loaded = load_model(f"{workdir}/best")
   assert loaded.is_text_to_text and loaded.spec.head is None
   assert set(loaded.params) == {"trunk"}  # nothing new
+  assert loaded.spec.heads[0].z_loss == 1e-4
+
+
+def test_it_predicts_a_split_and_a_file(run, data_dir, tmp_path):
+  workdir, result = run
+  examples = load_model(f"{workdir}/best").task.examples(data_dir, "dev")
+  truth = [ANIMALS[np.argmax(example.label)] for example in examples]
+  out = tmp_path / "predictions.tsv"
+  predicted = predict.run(f"{workdir}/best", output=str(out), data_dir=data_dir, split="dev")
+  right = [row["prediction"] == label for row, label in zip(predicted, truth, strict=True)]
+  assert np.mean(right) == pytest.approx(result["best"]["dev_accuracy"])
+  assert out.read_text().splitlines() == ["prediction", *(row["prediction"] for row in predicted)]
+  source = tmp_path / "rows.csv"
+  source.write_text("text\nsat cat old mat\n\nran on dog barn\n")
+  out = tmp_path / "predictions.csv"
+  with pytest.warns(UserWarning, match="1 of 3 rows have no prediction"):
+    predict.run(f"{workdir}/best", str(source), str(out), keep=["all"])
+  rows = list(csv.DictReader(out.open()))
+  assert [row["prediction"] for row in rows] == ["cat", "", "dog"]
+  assert [bool(row["problem"]) for row in rows] == [False, True, False]
+
+
+def test_it_says_what_is_no_label(run):
+  task = load_model(f"{run[0]}/best").task
+  assert task.result("cat", np.zeros(2)) == {"prediction": "cat", "probabilities": {}}
+  for written, words in (("horse", "wrote 'horse', which is no"), (None, "without an end")):
+    result = task.result(written, np.zeros(2))
+    assert result["prediction"] is None and words in result["problem"]
 
 
 def test_it_memorizes_labels_that_follow_no_rule(pretrained, tmp_path):
@@ -124,15 +162,15 @@ def test_its_steps_replay(run, data_dir):
   [
     (
       lambda run, data, folder: predict.run(
-        run, output=f"{folder}/a.tsv", data_dir=data, split="dev"
+        run, output=f"{folder}/a.tsv", data_dir=data, split="dev", threshold=0.5
       ),
-      "writes its labels as text; launch/evaluate.py",
+      r"--threshold: table \(text to text\) has no probability for one label of each row",
     ),
     (
       lambda run, data, folder: predict.run(
         [run, run], output=f"{folder}/a.tsv", data_dir=data, split="dev"
       ),
-      "writes its labels as text; launch/evaluate.py",
+      "writes its labels as text, so that there are no probabilities to average; give one",
     ),
     (
       lambda run, data, folder: finetune.run(
@@ -159,7 +197,16 @@ def test_its_steps_replay(run, data_dir):
     (lambda run, data, folder: label.run(f"{data}/train.tsv", run, f"{folder}/run"), "write its"),
     (lambda run, data, folder: gpt_jax.load(run).log_probs("the cat"), "prefix attention|no prob"),
   ],
-  ids=["predict", "ensemble", "probe", "smoothing", "adversarial", "attack", "label", "log_probs"],
+  ids=[
+    "threshold",
+    "ensemble",
+    "probe",
+    "smoothing",
+    "adversarial",
+    "attack",
+    "label",
+    "log_probs",
+  ],
 )
 def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message):
   with pytest.raises(InputError, match=message) as error:

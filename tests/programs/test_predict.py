@@ -509,7 +509,7 @@ def test_flags_that_do_not_fit(checkpoint, texts, arguments, message):
 def test_a_score_has_no_threshold(model_of, tmp_path):
   source = write(tmp_path, "pairs.txt", "the cat\tthe dog\n")
   for name in ("threshold", "precision"):
-    with pytest.raises(InputError, match=rf"--{name}: stsb \(similarity\) does not give each"):
+    with pytest.raises(InputError, match=rf"--{name}: stsb \(similarity\) has no probability for"):
       predict.run(model_of("stsb"), source, **{name: 0.5})
 
 
