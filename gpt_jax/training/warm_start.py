@@ -150,12 +150,15 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
 
 def _fits(fresh: Any, loaded: Any, rows: int, their_rows: int) -> bool:
   """Whether two heads have the same arrays; those with a row for each id may differ in rows."""
-  same_names: bool = jax.tree.structure(fresh) == jax.tree.structure(loaded)
-  if not same_names:
-    return False
-  leaves = zip(jax.tree.leaves(fresh), jax.tree.leaves(loaded), strict=True)
-  shapes = [(mine.shape, theirs.shape) for mine, theirs in leaves]
-  return all(
-    mine == theirs or (mine[:1], theirs[:1]) == ((rows,), (their_rows,)) and mine[1:] == theirs[1:]
-    for mine, theirs in shapes
+  ours, theirs = _shapes(fresh), _shapes(loaded)
+  return ours.keys() == theirs.keys() and all(
+    shape == theirs[name]
+    or (shape[:1], theirs[name][:1]) == ((rows,), (their_rows,))
+    and shape[1:] == theirs[name][1:]
+    for name, shape in ours.items()
   )
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
