@@ -27,6 +27,7 @@ ARGUMENTS = {
   "adversarial.py": ":fgm:cola",
   "encoder_small.py": ":next",
   "finetune.py": ":cola",
+  "finetune_encoder.py": ":bert:cola",
   "gpt2.py": ":small",
   "t5.py": ":small",
   "bert.py": ":base",
@@ -226,6 +227,42 @@ def test_fine_tuning_is_the_paper():
     0.01,
     1.0,
   )
+
+
+@pytest.mark.parametrize(
+  "family, task, examples, rule, peak",
+  [
+    ("bert", "cola", 8_551, ("bert", 0.01, 1.0), 2e-5),
+    ("bert", "table", 800, ("bert", 0.01, 1.0), 2e-5),
+    ("roberta", "cola", 8_551, ("fairseq", 0.1, 0.0), 1e-5),
+    ("roberta", "stsb", 5_749, ("fairseq", 0.1, 0.0), 2e-5),
+    ("roberta", "qqp", 363_846, ("fairseq", 0.1, 0.0), 1e-5),
+    ("albert", "rte", 2_490, ("bert", 0.01, 1.0), 3e-5),
+  ],
+)
+def test_encoders_are_fine_tuned_as_by_their_authors(family, task, examples, rule, peak):
+  """The tables of updates have the epochs and the share of warm-up that the papers report."""
+  config = load("finetune_encoder.py", f"{family}:{task}")
+  optim = config.optim
+  assert (optim.optimizer, optim.weight_decay, optim.clip_norm) == rule
+  assert config.lm_weight == 0
+  steps = config.train.steps or config.train.epochs * examples // config.batch_size
+  epochs = {"bert": 3, "roberta": 10, "albert": 10}[family]
+  assert steps * config.batch_size / examples == pytest.approx(epochs, rel=0.05)
+  warmup = optim.warmup_length(steps)
+  assert warmup / steps == pytest.approx(
+    {"bert": 0.1, "roberta": 0.06, "albert": 0.25}[family], 0.01
+  )
+  schedule = make_optimizer(optim, steps).schedule
+  assert float(schedule(0)) == 0
+  assert max(map(float, map(schedule, range(int(warmup) + 3)))) == pytest.approx(peak, rel=0.11)
+  assert float(schedule(steps)) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpt:cola", "bert"])
+def test_an_encoder_of_no_known_family(name):
+  with pytest.raises(InputError, match=f"'{name}': must be FAMILY:TASK, FAMILY one of bert, rob"):
+    load("finetune_encoder.py", name)
 
 
 def test_the_lstm_is_the_papers():
