@@ -159,6 +159,24 @@ def model_of(objective, trunk=TRUNK):
   return ModelConfig(trunk, heads, objective.attention).build()
 
 
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+@pytest.mark.parametrize("objective", [DropoutViews(), NeighborSpans()])
+def test_a_token_moves_the_vector_of_its_own_text_alone(objective, attention):
+  """And padding moves none: row 3 of the windows is short."""
+  objective = dataclasses.replace(objective, attention=attention)
+  model, batch = model_of(objective), batch_of(objective)
+  params = model.init(jax.random.key(0), batch)["params"]
+  apply = jax.jit(lambda rows: model.apply({"params": params}, Batch(rows)).heads[0])
+  rows = batch.rows
+  before = np.asarray(apply(rows))
+  row, padding = 6, np.argwhere(rows.segments == 0)[0]
+  for place, moved in (((row, 1), [row]), (tuple(padding), [])):
+    ids = np.array(rows.inputs)
+    ids[place] = (ids[place] + 1) % 60
+    after = np.asarray(apply(rows._replace(inputs=ids)))
+    assert np.flatnonzero((after != before).any(axis=1)).tolist() == moved
+
+
 @pytest.mark.parametrize(
   "objective", [DropoutViews(mlp=True), NeighborSpans(attention="bidirectional")]
 )
