@@ -3,7 +3,7 @@
 Makes the missing runs, skips finished ones, and writes results.md, results.csv and curves.png.
 
 python launch/compare.py --budget=smoke --workdir=runs/compared
-python launch/compare.py --budget=full --corpus=data/novels --data=DIR --workdir=runs/compared
+python launch/compare.py --budget=full --corpus=data/novels_sentences --data=DIR --workdir=runs/compared
 
 The text needs sentence ends: prepare --sentences.
 """

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,6 +51,7 @@ from gpt_jax.tasks.task import Task, find
 from gpt_jax.tasks.text_to_text import TextToText
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
+from gpt_jax.training.reporter import log
 
 _RESULTS = "results.json"
 _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
@@ -94,7 +94,7 @@ def run(
     _measure_costs(comparison, results)
     try:
       for number, name in enumerate(rows, start=1):
-        _log(f"{number} of {len(rows)}: {rows[name].title}")
+        log(f"{number} of {len(rows)}: {rows[name].title}")
         _make_row(comparison, results, name)
         _report(comparison, results)
       for name in results["losses"]:
@@ -102,7 +102,7 @@ def run(
     finally:  # after a failure too, report what is known
       _report(comparison, results)
   print(describe(results, budget, comparison.rows))
-  _log(f"wrote results.md, results.csv and curves.png to {workdir}")
+  log(f"wrote results.md, results.csv and curves.png to {workdir}")
   return results
 
 
@@ -266,7 +266,7 @@ def _measure_costs(comparison: _Comparison, results: Results) -> None:
       trunk = with_vocabulary(comparison.budget.trunk, load_tokenizer(comparison.tokenizer))
       of_row = Cost(*parameters(ModelConfig(trunk, ())), 0.0, 0.0)
     results["costs"][name] = of_row._asdict()
-    _log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
+    log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
   trunks = {entry["trunk"] for entry in results["costs"].values()}
   assert len(trunks) == 1, f"trunks of different sizes: {results['costs']}"
   if any(name not in results["pace"] for name in configs):  # all again: they are compared
@@ -280,7 +280,7 @@ def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
   if row.objective and name not in results["losses"]:
     _pretrain(comparison, results, name)
   if row.objective and name not in results["chosen"]:
-    _log(f"{row.title}: diverges with every learning rate of the budget, so it has no results")
+    log(f"{row.title}: diverges with every learning rate of the budget, so it has no results")
     return
   checkpoint = comparison.checkpoint(results, name)
   _probe(comparison, results, name, checkpoint, budget.steps if row.objective else 0)
@@ -297,13 +297,13 @@ def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
   for rate in budget.rates:
     if f"{rate:g}" in last_losses:
       continue
-    _log(f"{row.title}: peak learning rate {rate:g}")
+    log(f"{row.title}: peak learning rate {rate:g}")
     config = pretrain_config(budget, row, rate)
     try:
       evaluation = pretrain.run(config, comparison.text, comparison.folder(name, rate))
       last_losses[f"{rate:g}"] = evaluation["valid_loss"]
     except Diverged as error:
-      _log(f"{row.title}: {error}")
+      log(f"{row.title}: {error}")
       last_losses[f"{rate:g}"] = None
     comparison.save(results)
   finite = {rate: last_losses[f"{rate:g}"] for rate in budget.rates}
@@ -332,7 +332,7 @@ def _fine_tune(
     arguments = {"workdir": os.path.join(folder, "seed_0")}
   if not row.objective:
     arguments["tokenizer"] = comparison.tokenizer
-  _log(f"{row.title}: fine-tuning on {task}")
+  log(f"{row.title}: fine-tuning on {task}")
   runs = finetune.run(config, comparison.data, checkpoint, **arguments)
   metric = f"dev_{find(task).primary_metric}"
   done[task] = [run["dev"][metric] for run in runs]
@@ -390,7 +390,3 @@ def _report(comparison: _Comparison, results: Results) -> None:
   if done:
     folders = [comparison.checkpoint(results, name) for name in done]
     plot.run(folders, os.path.join(comparison.workdir, "curves.png"), overwrite=True)
-
-
-def _log(text: str) -> None:
-  print(text, file=sys.stderr, flush=True)

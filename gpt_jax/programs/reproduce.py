@@ -6,7 +6,6 @@ Radford et al. 2018, sections 4 and 5.
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import PAPER_EPOCHS, PAPER_OPTIM
+from gpt_jax.training.reporter import log
 
 # Further dev sets that a task's model is evaluated on.
 SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
@@ -344,7 +344,7 @@ def _fine_tune(
   loaded = asked.models[setting.trunk]
   config, note = sized(asked.budget, task, asked.data_dir, loaded, asked.microbatches)
   config = dataclasses.replace(config, **dict(setting.changes))
-  _log(f"{progress}: {task}, {setting.name} {note}")
+  log(f"{progress}: {task}, {setting.name} {note}")
   folder = os.path.join(asked.workdir, "runs", setting.name, task)
   seeds = max(asked.seeds, len(known.get(task, {}).get("seeds", ())))
   arguments: dict[str, Any]
@@ -385,7 +385,7 @@ def _zero_shot(
   """Evaluates the missing tasks of every checkpoint of a run."""
   known = results["zero_shot"].setdefault(trunk, [])
   score = zero_shot.make_scorer(asked.models[trunk].language_model())
-  _log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
+  log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
   for folder in folders:
     step = int(os.path.basename(folder))
     done = {result["task"] for result in known if result["step"] == step}
@@ -395,7 +395,7 @@ def _zero_shot(
     try:
       loaded = load_model(folder)
     except InputError as error:
-      _log(f"left out: {error}")
+      log(f"left out: {error}")
       continue
     known += [result._asdict() for result in zero_shot.measure(loaded, missing, score)]
     write_json(os.path.join(asked.workdir, "results.json"), results)
@@ -441,7 +441,3 @@ def _draw(results: dict[str, Any], workdir: str) -> None:
     figures.transferred(transferred, deviations, os.path.join(workdir, "figure2_left"), note)
   if progress := comparison.progress_points(results["zero_shot"]):
     figures.progress(progress, os.path.join(workdir, "figure2_right"), note)
-
-
-def _log(text: str) -> None:
-  print(text, file=sys.stderr, flush=True)
