@@ -6,10 +6,11 @@ python launch/pretrain.py --config=configs/albert.py:base --data=data/books --wo
 
 With a vocabulary of 30,000 ids, base, large, xlarge and xxlarge have 11,683,584, 17,683,968,
 58,724,864 and 222,595,584 parameters, without heads; a step takes the operations of all layers.
-The paper's recipe: 4096 x 512 tokens a step for 125,000 steps, peak rate 1.76e-3 of LAMB after
-3,125 steps, then linear to 0; it runs 10 % of the rows shorter, here all have 512. Hardware and
-hours: not run by us at these sizes. Expect of base, by the README of google-research/albert for its
-first release, an average of 80.1 on its five tasks.
+The paper's recipe: 4096 x 512 tokens a step, 10 % of the rows shorter, for 125,000 steps, peak rate
+1.76e-3 of LAMB after 3,125 steps, then linear to 0. As in the paper 15 % of the tokens are
+predicted; the command in the README of google-research/albert has max_predictions_per_seq=20, which
+is 3.9 % of 512 (--config.objective.max_predictions=20). Hardware and hours: not run by us at these
+sizes. Expect of base, by that README for its first release, an average of 80.1 on its five tasks.
 """
 
 from gpt_jax.data.windows import WindowsConfig

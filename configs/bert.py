@@ -1,17 +1,17 @@
-"""BERT (Devlin et al. 2018): a bidirectional Transformer that fills masked tokens, in its two
-published sizes and the two small ones that google-research/bert released later; and says whether a
-second text follows the first.
+"""BERT (Devlin et al. 2018): a bidirectional Transformer, pre-trained on masked tokens and
+next-sentence prediction, in its two published sizes and two of the small ones that
+google-research/bert released later.
 
 python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR --sentences=true
 python launch/pretrain.py --config=configs/bert.py:base --data=data/books --workdir=runs/bert
 
 DIR is the folder of a vocabulary. With the released one of 30,522 ids, base and large have
-109,482,240 and 335,141,888 parameters, without heads. Section 3.1 and appendix A.2: 256 x 512
-tokens a step for 1M steps, learning rate 1e-4 after 10,000 steps of warm-up, then linear to 0; the
-paper runs 90 % of the steps at 128 tokens, here all are at 512. Hardware and hours: not run by us
-at these sizes. Expect of tiny and mini, by the README of google-research/bert for its releases,
-which saw far more text, on GLUE's test sets: SST-2 83.2 and 85.9, MRPC 81.1 and 81.1 (F1), RTE 57.2
-and 57.9, STS-B 74.3 and 75.4, CoLA 0 and 0.
+109,482,240 and 335,141,888 parameters, without heads. Recipe (section 3.1, appendix A.2): 256 x 512
+tokens a step for 1M steps, learning rate 1e-4 after 10,000 steps of warm-up, then linear to 0. The
+paper runs 90 % of the steps at 128 tokens; here all have 512. Hardware and hours: not run by us at
+these sizes. Expect on GLUE's test sets, by the README of google-research/bert for its releases of
+tiny and mini: SST-2 83.2 and 85.9, MRPC 81.1 and 81.1 (F1), RTE 57.2 and 57.9, STS-B 74.3 and 75.4,
+CoLA 0 and 0.
 """
 
 from gpt_jax.data.windows import WindowsConfig

@@ -1,4 +1,5 @@
-"""Small encoders for the embedded story world: :next as BERT, :order as ALBERT, :full as RoBERTa.
+"""Small encoders for the embedded story world: the objectives of BERT (:next), ALBERT (:order) and
+RoBERTa (:full).
 
   python launch/prepare.py --source=embedded --vocab_size=1500 --sentences=true \
     --valid_share=0.05 --out=data/sentences
@@ -8,13 +9,17 @@
     --checkpoint=runs/next --workdir=runs/ending --config.lm_weight=0 --config.batch_size=16 \
     --config.train.epochs=5 --config.optim.learning_rate=1e-3 --config.optim.warmup_share=0.1
 
-next: masked tokens, and whether the second text follows the first; order: whether the two are in
-order; full: packed sentences, of which whole ones are masked. 0.8M parameters, 2,048 tokens per
-step. Hardware: 2 CPU cores, half an hour, for full a quarter. Expect from next 0.27 nats per masked
-token on held-out text, whose unigram entropy is 4.44, and 68 % of the pairs right (order: 0.34
-nats, 74 %), but story-ending is not learned from next (50 to 65 %); from full 1.27 nats, and
-story-ending at 93, 90 and 95 % in three seeds, in 20 epochs at 5e-4 at 97, 95 and 93 %
-(configs/RESULTS.md).
+next: masked tokens, and whether the second text follows the first; order: masked tokens, and
+whether the two texts are in order; full: packed sentences. They differ from configs/bert.py,
+albert.py and roberta.py in more than size: pre-norm blocks, GPT-1's embeddings, activation, Adam
+and schedule, and new masks for each batch; order has ALBERT's sentence order alone, but neither
+shared layers nor n-grams; full masks whole sentences, 20 % of the tokens.
+
+0.8M parameters, 2,048 tokens per step. Hardware: 2 CPU cores, half an hour, for full a quarter.
+Expect on held-out text, whose unigram entropy is 4.44 nats: next 0.27 nats per masked token and
+68 % accuracy on pairs, order 0.34 and 74 %, full 1.27. story-ending, by the last command: 50 to
+65 % from next, so it is not learned; 93, 90 and 95 % from full in three seeds, 97, 95 and 93 % in
+20 epochs at 5e-4 (configs/RESULTS.md).
 """
 
 import dataclasses

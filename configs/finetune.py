@@ -2,8 +2,8 @@
 GPT-1's size, 3 epochs, learning rate 6.25e-5 and a warm-up of 0.2 %.
 
 Smaller models get a larger rate, a longer warm-up and more epochs (gpt_jax/training/recipe.py).
-Each run prints its own; --config.optim.learning_rate, .optim.warmup_share and .train.epochs set
-them.
+Each run prints those it uses; --config.optim.learning_rate, .optim.warmup_share and .train.epochs
+set them.
 
   python launch/finetune.py --config=configs/finetune.py:cola --data=DIR \
     --checkpoint=runs/gpt1 --workdir=runs/cola
@@ -23,14 +23,15 @@ embedded story world. With `:table`, files of your own; in one of two columns th
 A table's labels are one of a fixed set; with --config.task.kind=regression they are numbers, with
 --config.task.kind=multi_label several labels in a cell (--config.task.separator=,).
 
-After configs/masked_small.py add --config.lm_weight=0: a bidirectional model has no next token.
-From scratch, with the checkpoint's vocabulary and sizes: --config.transfer_layers=-1.
+For a bidirectional model, such as one of configs/masked_small.py, add --config.lm_weight=0: it has
+no auxiliary language-modeling loss. From scratch, with the checkpoint's vocabulary and sizes:
+--config.transfer_layers=-1.
 
 Hardware: one GPU, minutes per task; for a small model a CPU (README.md). Expect: the paper's test
 results with the full model are CoLA 45.4, RTE 56.0, MRPC 82.3, STS-B 82.0, RACE 59.0; each run
 prints its task's.
 
-Below 500 updates a warm-up of 0.2 % is the first update alone, with learning rate 0;
+In a run of fewer than 500 updates a warm-up of 0.2 % is a single update, at learning rate 0;
 --config.optim.min_warmup_steps makes it longer.
 """
 

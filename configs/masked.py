@@ -9,7 +9,7 @@ BERT is the checkpoint's folder; sizes, vocabulary, masked head and the format o
 its own. Rows are windows of the text without [CLS] and [SEP], and a pooler stays as it is.
 Hardware: a GPU for a model of BERT's size, for which the rate is meant; for a small one a CPU.
 Expect a held-out loss below that of the checkpoint on the same text, which the first evaluation is
-close to. Not run by us with released weights.
+close to. Not run by us with released weights, so there is no number to compare with.
 """
 
 from gpt_jax.data.windows import WindowsConfig

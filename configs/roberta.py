@@ -5,10 +5,12 @@ python launch/prepare.py --source='books/*.txt' --out=data/books --tokenizer=DIR
 python launch/pretrain.py --config=configs/roberta.py:base --data=data/books --workdir=runs/roberta
 
 DIR is the folder of a vocabulary. With the released one of 50,265 ids, base and large have
-124,052,736 and 354,307,072 parameters, without the head. The paper's recipe: 8192 x 512 tokens a
-step for 500,000 steps, peak rate 6e-4 (large 4e-4) after 24,000 (30,000) steps, then linear to 0,
-no clipping. Hardware and hours: not run by us at these sizes. Expect, by the README of fairseq's
-examples/roberta for its releases, 87.6 and 90.2 % on MNLI's dev set after fine-tuning.
+124,052,736 and 354,307,072 parameters, without the head. The released models have three rows more,
+2,304 and 3,072 parameters: two positions for padding, which no token reads, and the single token
+type. The paper's recipe: 8192 x 512 tokens a step for 500,000 steps, peak rate 6e-4 (large 4e-4)
+after 24,000 (30,000) steps, then linear to 0, no clipping. Hardware and hours: not run by us at
+these sizes. Expect, by the README of fairseq's examples/roberta for its releases, 87.6 and 90.2 %
+on MNLI's dev set after fine-tuning.
 """
 
 from gpt_jax.data.windows import WindowsConfig

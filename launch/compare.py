@@ -3,7 +3,8 @@
 Makes the missing runs, skips finished ones, and writes results.md, results.csv and curves.png.
 
 python launch/compare.py --budget=smoke --workdir=runs/compared
-python launch/compare.py --budget=full --corpus=data/novels_sentences --data=DIR --workdir=runs/compared
+python launch/compare.py --budget=full --corpus=data/novels_sentences --data=DIR \\
+  --workdir=runs/compared
 
 The text needs sentence ends: prepare --sentences.
 """

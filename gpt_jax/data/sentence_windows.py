@@ -74,7 +74,7 @@ class Pair(NamedTuple):
 
 
 class PairWindows(SentenceWindows):
-  """Pairs of texts: int32 [B, T + 1], "A mark B" and -1 behind, at most T - 2 long.
+  """Pairs of texts: int32 [B, T + 1], "A mark B" and -1 after it, at most T - 2 long.
 
   A chunk of sentences of one document is cut at the end of a random one into A and B, by the rule
   of google-research/bert, create_pretraining_data.py. With `second` "random_document" B is in half
@@ -136,7 +136,7 @@ class PairWindows(SentenceWindows):
   ) -> Iterator[np.ndarray]:
     """The pairs of the text in order, for evaluation, each where the one before it ends.
 
-    As in BERT's code the text behind A comes again if B is not that text. The last batch is padded
+    As in BERT's code the text after A comes again if B is not that text. The last batch is padded
     with rows of -1.
     """
     size = batch_size or self.config.batch_size

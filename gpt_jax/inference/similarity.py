@@ -40,8 +40,8 @@ def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -
     model.embed([example.sequences[0][i] for example in examples], truncate=True) for i in (0, 1)
   )
   scores = task.value(np.array([example.label for example in examples]))
-  found = cosines(first, second)
-  metrics = {name: float(metric(scores, found)) for name, metric in task.metrics.items()}
+  similarities = cosines(first, second)
+  metrics = {name: float(metric(scores, similarities)) for name, metric in task.metrics.items()}
   return {"examples": len(examples), **metrics}
 
 

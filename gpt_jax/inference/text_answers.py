@@ -13,7 +13,7 @@ from gpt_jax.tasks.text_to_text import END, START, EncodedText, TextTask, decode
 def answer_to(
   ids: Sequence[int], trunk: TrunkConfig, tokenizer: Tokenizer, sampling: Sampling
 ) -> Text:
-  """The text in which a model answers: a decoder's own, or behind the input, which is its prefix.
+  """The text in which a model answers: a decoder's own, or after the input, which is its prefix.
 
   Args:
     ids: the input with its end.

@@ -72,7 +72,7 @@ class T5Config:
   )
   dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
   special_tokens: int = option(
-    NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
+    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 

@@ -52,7 +52,7 @@ class LSTMConfig:
   embedding_dropout: float = option(0.1, "dropout on the embedding table", low=0.0, high=0.99)
   dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
   special_tokens: int = option(
-    NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
+    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL

@@ -87,7 +87,7 @@ class TransformerConfig:
   )
   dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
   special_tokens: int = option(
-    NUM_SPECIAL, "special tokens behind the vocabulary, as the tokenizer has", low=0
+    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
   learned_positions: bool = option(True, "add a learned embedding of each position")
   attention_bias: Any | None = option(
@@ -107,10 +107,15 @@ class TransformerConfig:
     choices=("table", "sum"),
   )
   embedding_width: int = option(
-    0, "size of an embedding, E, which a map makes D (ALBERT: 128); 0: D", low=0, high=10**6
+    0,
+    "size of an embedding, E, with a dense layer from E to D (ALBERT: 128); 0: D, and no layer",
+    low=0,
+    high=10**6,
   )
   shared_layers: bool = option(False, "one block, applied `layers` times, as ALBERT")
-  pooler: bool = option(False, "a map of the first token, for heads that read a text, as BERT")
+  pooler: bool = option(
+    False, "a dense layer with tanh on the first token, for heads that classify texts, as BERT"
+  )
   activation: str = option(
     "gelu_tanh",
     "gelu_tanh: GELU's tanh form, as GPT and ALBERT; gelu: by erf, as BERT and RoBERTa",

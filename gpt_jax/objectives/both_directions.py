@@ -1,16 +1,17 @@
 """Language modeling in both directions (ELMo, Peters et al. 2018, section 3.1) with one trunk.
 
-A row is read from left to right or, reversed, from right to left, and every token is predicted from
-those read before it:
+A row is read from left to right or, reversed, from right to left, and each token is predicted from
+those before it in that order:
 
   text      the cat sat
   forward   <start> the cat      ->  the cat sat
   reversed  <reversed> sat cat   ->  sat cat the
 
-ELMo's directions share the embeddings and the softmax and nothing else, and each token is predicted
-in both; here they share everything, each batch reads about half of its rows in each, and the first
-token of a row tells the trunk which way it runs. Fine-tuning reads forward: its <start> is that of
-the forward rows. Text that is generated or scored has no such token, and its words must tell.
+ELMo has one LSTM per direction; the two share only the embeddings and the softmax, and each token
+is predicted in both. Here one trunk serves both directions: each row gets one of them at random,
+and its first token tells the trunk which. Fine-tuning reads from left to right, with the <start> of
+the forward rows. Text that is generated or scored has no such token, so the trunk must infer the
+direction from the words.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
-"""Contrastive learning: two texts that belong together are found among the others of the batch.
+"""Contrastive learning with in-batch negatives: pairs of texts that should have similar vectors.
 
-A pair are rows 2i and 2i + 1 of the batch, so that the rows which a host provides hold whole pairs.
-What a text is: a window of the token file, data.length tokens of one document at most. Dropout
-views read it twice (SimCSE, Gao et al. 2021, section 3); neighbor spans read its beginning and its
-end (QuickThoughts, Logeswaran and Lee 2018, with spans in place of sentences).
+Rows 2i and 2i + 1 of the batch are a pair, so that each host's rows hold whole pairs. The texts
+come from a window of the token file, at most data.length tokens of one document. Dropout views are
+the window twice (SimCSE, Gao et al. 2021, section 3); neighbor spans are its beginning and its end
+(QuickThoughts, Logeswaran and Lee 2018, with spans in place of sentences).
 """
 
 import dataclasses
@@ -31,19 +31,19 @@ class _Pairs:
   pooling: str = option(
     "mean",
     "the vector of a text: the mean of its tokens; the last token, which alone has read all of it "
-    "in a causal model; or cls, put in front of it (and sep behind it), as BERT",
+    "in a causal model; or cls, put in front of it (and sep after it), as BERT",
     choices=("mean", "last", "cls"),
   )
   temperature: float = option(0.05, "tau, by which cosines are divided", low=1e-3, high=100.0)
   mlp: bool = option(
-    False, "a dense layer and tanh before the cosine, which the embeddings do not have"
+    False, "a dense layer with tanh before the cosine when training; embeddings are taken before it"
   )
 
   def __post_init__(self):
     validate(self)
 
   keeps_format = True
-  symmetric = False  # whether each of the two looks for the other, or the first for the second
+  symmetric = False  # whether both texts of a pair are anchors, or only the first
 
   @property
   def special(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class _Pairs:
 @register("dropout_views")
 @dataclasses.dataclass(frozen=True)
 class DropoutViews(_Pairs):
-  """The same text twice, with different dropout: it is a counter hash of the row."""
+  """The same text twice; its two rows get different dropout, which is a hash of the row."""
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     room = self._room(length, length)
@@ -95,12 +95,12 @@ class DropoutViews(_Pairs):
 @register("neighbor_spans")
 @dataclasses.dataclass(frozen=True)
 class NeighborSpans(_Pairs):
-  """The beginning and the end of a window; each looks for the other."""
+  """The beginning and the end of a window; both are anchors."""
 
   span: int = option(
     0,
-    "tokens of each of the two; 0: half of data.length, so that one follows the other. More "
-    "overlap, fewer leave a gap",
+    "length of each of the two; 0: half of data.length, so that the second follows the first; "
+    "longer ones overlap, shorter ones leave a gap",
     unit="tokens",
     low=0,
   )
@@ -120,8 +120,8 @@ class NeighborSpans(_Pairs):
       sizes = (tokens >= 0).sum(axis=1, keepdims=True)
       lengths = span * sizes // window
       columns = np.arange(span)[None]
-      behind = np.minimum(sizes - lengths + columns, window - 1)
-      second = np.take_along_axis(tokens, np.maximum(behind, 0), axis=1)
+      from_end = np.minimum(sizes - lengths + columns, window - 1)
+      second = np.take_along_axis(tokens, np.maximum(from_end, 0), axis=1)
       inside = columns < lengths
       first = np.where(inside, tokens[:, :span], PAD)
       return self._batch((first, np.where(inside, second, PAD).astype(np.int32)), tokenizer)

@@ -58,7 +58,7 @@ class MaskedPairs(MaskingRule):
       """Rows int32 [B, T + 1], see PairWindows; class 0: B follows A, 1: it does not."""
       size = (rows != -1).sum(axis=1, keepdims=True)  # of A, the mark and B
       is_mark = (rows == IN_ORDER) | (rows == NOT_IN_ORDER)
-      # One to the right, behind [CLS].
+      # One to the right, after [CLS].
       column = np.arange(length, dtype=np.int32)[None]
       shifted = np.concatenate([np.zeros_like(rows[:, :1]), rows[:, : length - 1]], axis=1)
       after = np.concatenate([np.zeros_like(is_mark[:, :1]), is_mark[:, : length - 1]], axis=1)

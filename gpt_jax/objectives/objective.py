@@ -25,7 +25,11 @@ class Bound(Protocol):
 
 
 class Objective(Protocol):
-  """A frozen config dataclass, registered by name."""
+  """A frozen config dataclass, registered by name.
+
+  An objective whose batches have rows for an encoder, Batch.source, has `gives_source = True` and
+  needs a trunk with `reads_source`: an encoder-decoder. All others may leave it out.
+  """
 
   @property
   def attention(self) -> str:

@@ -41,7 +41,7 @@ class PrefixLM:
 
 
 def _prefix_lm_batch(rows: np.ndarray, draw: Draw) -> Batch:
-  """Rows int32 [B, T + 1], -1 past a text's end, to inputs and the tokens behind a cut [B, T]."""
+  """Rows int32 [B, T + 1], -1 past a text's end, to inputs and the tokens after a cut [B, T]."""
   batch = causal_batch(rows)
   tokens = (rows >= 0).sum(axis=1)
   # All cuts that leave a token on both sides are equally likely; of n tokens there are n - 1.
@@ -49,10 +49,10 @@ def _prefix_lm_batch(rows: np.ndarray, draw: Draw) -> Batch:
   column = np.arange(rows.shape[1] - 1)[None]
   predictions = batch.predictions
   assert predictions is not None
-  behind = column >= cut[:, None] - 1  # the last token of the prefix predicts the next one
+  after_cut = column >= cut[:, None] - 1  # the last token of the prefix predicts the next one
   return batch._replace(
     rows=batch.rows._replace(
       segments=(rows[:, :-1] >= 0).astype(np.int32), prefix=column < cut[:, None]
     ),
-    predictions=predictions._replace(weights=predictions.weights * behind),
+    predictions=predictions._replace(weights=predictions.weights * after_cut),
   )

@@ -24,7 +24,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.objectives.objective import Bound
 
 END = "sep"  # ends every input and every target
-_LAST = np.iinfo(np.int64).max  # sorts behind every token
+_LAST = np.iinfo(np.int64).max  # sorts after every token
 
 
 @register("span_corruption")
@@ -162,7 +162,7 @@ def split(
     rows: int32 [B, L], -1 past a text's end. A text of less than two tokens gives empty rows.
     hidden, span: from SpanCorruption.divide.
     sentinels: the id of each.
-    end: id of the token behind inputs and targets.
+    end: id of the token after inputs and targets.
     shape: (I, J).
   """
   valid = (rows >= 0) & ((rows >= 0).sum(axis=1, keepdims=True) >= 2)
@@ -185,8 +185,8 @@ def prefix_batch(source: np.ndarray, target: np.ndarray, length: int) -> Batch:
   inputs, targets = ((x >= 0).sum(axis=1)[:, None] for x in (source, target))
   column = np.arange(length + 1)[None]
   from_source = np.take_along_axis(source, np.minimum(column, source.shape[1] - 1), axis=1)
-  behind = np.clip(column - inputs, 0, target.shape[1] - 1)
-  both = np.where(column < inputs, from_source, np.take_along_axis(target, behind, axis=1))
+  in_target = np.clip(column - inputs, 0, target.shape[1] - 1)
+  both = np.where(column < inputs, from_source, np.take_along_axis(target, in_target, axis=1))
   both = np.where(column < inputs + targets, both, -1)
   # The last token of the input predicts the first of the target.
   at = np.minimum(np.maximum(inputs - 1, 0) + np.arange(target.shape[1]), length - 1)
@@ -224,7 +224,7 @@ def _rows(ids: np.ndarray) -> Rows:
 
 
 def _parts(name: str, items: np.ndarray, parts: np.ndarray, length: int, draw: Draw) -> np.ndarray:
-  """The part of each item, int64 [B, length], of a random division; _LAST behind the items.
+  """The part of each item, int64 [B, length], of a random division; _LAST after the items.
 
   Args:
     name: of the draw.

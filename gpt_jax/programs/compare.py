@@ -139,7 +139,7 @@ class _Comparison:
     return os.path.join(self.text, "tokenizer")
 
 
-# At the door --------------------------------------------------------------------------------------
+# Argument checks ----------------------------------------------------------------------------------
 
 
 def _find_budget(budget: str | Budget) -> Budget:

@@ -65,7 +65,7 @@ class PretrainConfig:
   """A pre-training run; the defaults are the paper's (section 4.1)."""
 
   trunk: Any = option(
-    TransformerConfig(), "the model below the head: TransformerConfig or LSTMConfig"
+    TransformerConfig(), "the model below the head: TransformerConfig, T5Config or LSTMConfig"
   )
   objective: Any = option(Causal(), "what is predicted")
   data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")

@@ -15,7 +15,7 @@ _MULTIPLE = 8  # of a row's length
 
 
 class PrefixBatches:
-  """Packed rows of inputs, each with its answer behind it, for prefix attention.
+  """Packed rows of inputs, each with its answer after it, for prefix attention.
 
   Attributes:
     steps_per_epoch, shape: see PackedBatches.

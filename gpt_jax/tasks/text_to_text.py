@@ -206,7 +206,7 @@ class TextTask:
     )
 
   def encode_words(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The ids of each label with the end behind it.
+    """The ids of each label, with the end token after them.
 
     Raises:
       InputError: a label with pieces that the vocabulary does not know, or two that it spells

@@ -26,7 +26,7 @@ def stop_early(
 ) -> Hook:
   """Raises StoppedEarly after `patience` evaluations without a higher value of the metric.
 
-  It comes last among the hooks, behind those that evaluate and save. What it remembers is in
+  It comes last among the hooks, after those that evaluate and save. What it remembers is in
   metrics.jsonl, so a resumed run stops where an uninterrupted one would.
 
   Args:

@@ -44,7 +44,7 @@ def model(request, make_run):
 
 
 def next_scores(model, params, ids, prefix):
-  """The logits of the token behind `ids`, of which the first `prefix` are one, uncached."""
+  """The logits of the token after `ids`, of which the first `prefix` are one, uncached."""
   padded = np.zeros((1, 64), np.int32)  # of one length, so that it compiles once
   padded[0, : len(ids)] = ids
   return np.asarray(_scores(model, params, padded, prefix))[len(ids) - 1]

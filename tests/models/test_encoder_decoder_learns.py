@@ -15,7 +15,7 @@ from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 
 VOCAB, LENGTH, BATCH, STEPS = 32, 8, 64, 1000
-START = VOCAB  # of the decoder, the id behind the vocabulary
+START = VOCAB  # of the decoder, the id after the vocabulary
 
 
 def batch_at(step):

@@ -54,7 +54,7 @@ RNG = np.random.default_rng(0)
 
 
 def make_batch(rows=4, length=12):
-  """Pairs of texts with padding behind the second, predictions in both, and a label each."""
+  """Pairs of texts with padding after the second, predictions in both, and a label each."""
   inputs = RNG.integers(60, size=(rows, length)).astype(np.int32)
   columns = np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)
   segments = (columns < length - 2).astype(np.int32)

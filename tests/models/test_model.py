@@ -117,7 +117,7 @@ def test_dropout_is_one_mask_an_example(pooling):
 
 
 def test_the_head_reads_the_extract_tokens():
-  """Changing what stands behind an extract token, or in another row, does not change the scores."""
+  """Changing what stands after an extract token, or in another row, does not change the scores."""
   model = ModelConfig(TRUNKS[0], (LanguageHead(), ClassifyHead(num_classes=2))).build()
   params = jax.jit(model.init)(jax.random.key(0), BATCH)["params"]
   scores = jax.jit(

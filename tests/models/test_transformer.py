@@ -217,7 +217,7 @@ def test_attention_maps_cost_nothing_where_nobody_looks(monkeypatch):
 
 @pytest.mark.parametrize("length, changed", [(9, 4), (128, 31), (128, 32), (128, 100)])
 def test_causality(trunk, length, changed):
-  """Nothing before a changed token moves, and everything behind it does."""
+  """Nothing before a changed token moves, and everything after it does."""
   apply, _ = trunk
   inputs, positions = tokens(1, length)
   other = inputs.copy()
@@ -260,7 +260,7 @@ def test_cache_equals_the_full_forward(trunk):
 
   cache = module.apply({"params": params}, rows, method="start")
   valid = positions[:, :6] < lengths[:, None]
-  prompt = np.where(valid, inputs[:, :6], 59)  # anything may stand behind a shorter prompt
+  prompt = np.where(valid, inputs[:, :6], 59)  # anything may stand after a shorter prompt
   hidden, cached_table, cache = extend(prompt, positions[:, :6], valid, cache)
   np.testing.assert_array_equal(table, cached_table)
   for row, length in enumerate(lengths):

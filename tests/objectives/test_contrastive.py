@@ -46,7 +46,7 @@ def windows():
 
 def texts(batch):
   """The ids of each row, without padding."""
-  assert (np.diff(batch.rows.segments, axis=1) <= 0).all()  # padding is behind
+  assert (np.diff(batch.rows.segments, axis=1) <= 0).all()  # padding is at the end
   pairs = zip(batch.rows.inputs, batch.rows.segments, strict=True)
   return [row[inside > 0].tolist() for row, inside in pairs]
 

@@ -60,7 +60,7 @@ def restored(source, target, special):
   assert source.pop() == target.pop() == special["sep"]
 
   def spans(ids):
-    """Sentinel -> the ids behind it, and the ids before the first."""
+    """Sentinel -> the ids after it, and the ids before the first."""
     parts = [[]]
     order = []
     for i in ids:
@@ -93,7 +93,7 @@ def test_t5s_lengths(tiny_tokenizer, text, lengths):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_counts_are_exact_and_the_text_comes_back(tiny_tokenizer, layout):
-  """For every length up to the longest, with padding behind it."""
+  """For every length up to the longest, with padding after it."""
   objective, tokenizer, columns = bind(tiny_tokenizer, layout, 256)
   rows = texts(range(2, columns + 1), columns)
   batch = objective(rows, Draw(5, 3, np.arange(len(rows))))
@@ -182,7 +182,7 @@ def test_hosts_draw_the_same_batch(tiny_tokenizer, objective, hosts):
 
 
 def test_prefix_lm_cuts_anywhere():
-  """Of n tokens the n - 1 cuts are equally likely; what is behind the cut is predicted."""
+  """Of n tokens the n - 1 cuts are equally likely; what is after the cut is predicted."""
   bound = PrefixLM().bind(None, 8)
   rows = texts([9] * 4000 + [3, 2, 1, 0], 9)
   batch = bound(rows, Draw(0, 0, np.arange(4004)))

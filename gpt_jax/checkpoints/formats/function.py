@@ -213,7 +213,7 @@ def _describe(file: str, function: Function, context: int, tokenizer: Tokenizer)
     "inputs": [{"name": name, **each} for name in function.inputs],
     "outputs": [{"name": "logits", "dtype": "float32", "shape": function.output_shape}],
     "special_tokens": dict(tokenizer.special.items()),
-    "use": "Logits of the token after each position. Put padding behind a text, with any id.",
+    "use": "Logits of the token after each position. Put padding after a text, with any id.",
   }
 
 
@@ -221,7 +221,7 @@ def _describe_classifier(
   function: Function, template: Template, format: Format, task: Task | None
 ) -> dict[str, Any]:
   """What model.json says besides of a classifier."""
-  padding = "put padding behind it, with any id but these"
+  padding = "put padding after it, with any id but these"
   if MASK in function.inputs:
     padding += f"; {MASK} is 1 for its tokens and 0 for padding"
   types = ""

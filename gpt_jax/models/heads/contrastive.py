@@ -1,8 +1,9 @@
-"""InfoNCE: a text's partner is to be found among the texts of the batch, by the cosine.
+"""InfoNCE with in-batch negatives: classify which candidate is the anchor's partner, by cosine.
 
-SimCSE (Gao et al. 2021, eq. 4): the first text of a pair looks among the second ones. Symmetric, as
-QuickThoughts (Logeswaran and Lee 2018): each text looks among all others. Theirs has two encoders
-and inner products without a temperature; ours has one encoder, and cosines.
+SimCSE (Gao et al. 2021, eq. 4): anchors are the first texts of the pairs, candidates all second
+ones. Symmetric, as QuickThoughts (Logeswaran and Lee 2018): every text is an anchor, and all others
+are its candidates. QuickThoughts has two encoders and inner products without a temperature; this
+head has one encoder, and cosines.
 
 Letters: B pairs, so 2 B rows; T positions, D width.
 """
@@ -26,7 +27,7 @@ _SMALLEST = 1e-16  # squared length of a vector, of an empty row
 @register("contrastive")
 @dataclasses.dataclass(frozen=True)
 class ContrastiveHead:
-  """Cross-entropy of cosine / tau over the batch; rows 2i and 2i + 1 are a pair."""
+  """Cross-entropy of cosine / tau over the candidates; rows 2i and 2i + 1 are a pair."""
 
   pooling: str = option(
     "mean",
@@ -35,9 +36,9 @@ class ContrastiveHead:
   )
   temperature: float = option(0.05, "tau, by which cosines are divided", low=1e-3, high=100.0)
   mlp: bool = option(
-    False, "a dense layer and tanh before the cosine, which the embeddings do not have"
+    False, "a dense layer with tanh before the cosine when training; embeddings are taken before it"
   )
-  symmetric: bool = option(False, "whether the second of a pair looks for the first, too")
+  symmetric: bool = option(False, "whether the second text of a pair is an anchor, too")
   weight: float = option(1.0, "loss weight", low=0.0)
 
   def __post_init__(self):
@@ -53,13 +54,13 @@ class ContrastiveHead:
     return _Embedder(self.pooling, trunk.width if self.mlp else 0)
 
   def denominator(self, batch: Batch) -> jax.Array:
-    """The number of texts that look for a partner."""
+    """The number of anchors."""
     return self._weights(batch).sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Outputs are vectors [2 B, D] of length 1.
 
-    The texts of an incomplete pair, which only fill the batch, neither look nor are found.
+    The texts of an incomplete pair, which only fill the batch, are neither anchors nor candidates.
     """
     del states, num_tokens
     pairs = outputs.reshape(-1, 2, outputs.shape[-1])
@@ -70,19 +71,19 @@ class ContrastiveHead:
     else:
       anchors, candidates, partners = pairs[:, 0], pairs[:, 1], pairs[:, 1]
       excluded = (weights == 0)[None]
-    # Each device compares its texts with those of all devices.
+    # Each device compares its anchors with the candidates of all devices.
     scores = jnp.einsum(
       "ad,cd->ac",
       constrain(anchors, "data"),
       constrain(candidates),
-      precision=jax.lax.Precision.HIGHEST,  # tau enlarges what a GPU would round
+      precision=jax.lax.Precision.HIGHEST,  # division by tau enlarges rounding errors
     )
     everything = jax.nn.logsumexp(jnp.where(excluded, -1e9, scores / self.temperature), axis=-1)
     per_text = everything - (anchors * partners).sum(-1) / self.temperature
     return Mean((per_text * weights).sum(), weights.sum())
 
   def _weights(self, batch: Batch) -> jax.Array:
-    """1 for each text that looks for its partner, [B] or [2 B]; 0 where a pair is not whole."""
+    """1 for each anchor, [B] or [2 B]; 0 where a pair is incomplete."""
     used = _inside(batch).any(axis=1).reshape(-1, 2).all(axis=1)
     return jnp.repeat(used, 2 if self.symmetric else 1).astype(jnp.float32)
 

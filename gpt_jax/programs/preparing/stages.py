@@ -1,6 +1,6 @@
 """What a runner does with one source in each pass, and the file that it leaves.
 
-A file is a row of frames: NumPy archives, each behind its size. It is written under another name
+A file is a row of frames: NumPy archives, each after its size. It is written under another name
 first, so that one that is there is complete.
 """
 

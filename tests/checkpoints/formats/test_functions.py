@@ -70,7 +70,7 @@ def test_a_classifier(finetuned, runner, tmp_path):
   special, tokenizer = description["special_tokens"], load_model(checkpoint).tokenizer
   assert description["labels"] == ["barks", "meows"]
   rows = [[special["start"], *ids, special["extract"]] for ids in tokenizer.encode_many(TEXTS)]
-  batch = np.zeros((len(rows), 40), np.int32)  # padding behind the sequences
+  batch = np.zeros((len(rows), 40), np.int32)  # padding after the sequences
   for row, ids in zip(batch, rows, strict=True):
     row[: len(ids)] = ids
   alone = np.array(rows[1:2], np.int32)

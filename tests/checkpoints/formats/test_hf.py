@@ -59,7 +59,7 @@ def parts_of(make_run, tokenizer, norm="post", head="no head"):
 
 
 def without_unused(params, tokenizer, rows=0):
-  """What no format keeps, the rows behind the last token, set to zero."""
+  """What no format keeps, the rows after the last token, set to zero."""
   table = params["trunk"]["tokens"].copy()
   table[tokenizer.vocab_size + rows :] = 0
   return {**params, "trunk": {**params["trunk"], "tokens": table}}

@@ -86,7 +86,7 @@ def parts_of(name, tokenizer):
   sizes = {"vocab_size": tokenizer.vocab_size, "special_tokens": len(tokenizer.special)}
   spec = ModelConfig(dataclasses.replace(trunk, **sizes), heads, "bidirectional")
   params = random_params(spec)
-  # What no format keeps, the rows behind the last token.
+  # What no format keeps, the rows after the last token.
   rows = spec.trunk.vocab_size + spec.trunk.special_tokens
   params["trunk"]["tokens"][rows:] = 0
   if "masked" in params:

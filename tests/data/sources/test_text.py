@@ -28,7 +28,7 @@ def test_utf16_is_recognized(tmp_path):
 
 def test_a_truncated_gzip_is_an_error(tmp_path):
   whole = gzip.compress(b'{"text": "text and more text"}\n' * 1000)
-  flipped = whole[:10] + b"\xff" * 9 + whole[19:]  # behind the header
+  flipped = whole[:10] + b"\xff" * 9 + whole[19:]  # after the header
   for name in ("cut.txt.gz", "cut.jsonl.gz", "cut.json.gz"):
     for damaged in (whole[:-20], flipped):
       (tmp_path / name).write_bytes(damaged)

@@ -364,7 +364,7 @@ class EncoderFamily:
     types = " Its token types tell the two texts apart." if template.types else ""
     return [
       f"A text A is written as `{single}`, two texts as `{pair}`; the tokenizer does so.{types} "
-      "The score is read at the first token; pad behind the last, with an `attention_mask`."
+      "The score is read at the first token; pad after the last, with an `attention_mask`."
     ]
 
 

@@ -217,7 +217,7 @@ class GPTFamily:
       f"A sequence is {special.start}, the "
       f"ids of its texts, {special.extract}; {special.delimiter} separates the last text from "
       "those before it. The tokenizer adds these to a text, or to a text and its `text_pair`. The "
-      f"score is read at {special.extract}; pad behind it, with `pad_token_id`."
+      f"score is read at {special.extract}; pad after it, with `pad_token_id`."
     ]
     if spec.head.pooling == "per_choice":
       paragraphs.append(

@@ -1,6 +1,6 @@
 """`roberta`: no types, no pooler that was trained, a classifier of its own (Liu et al. 2019).
 
-Its position embeddings begin behind the padding token's id: two rows that no token reads.
+Its position embeddings begin after the padding token's id: no token reads the first two rows.
 """
 
 from gpt_jax.checkpoints.formats.hf.bert import BLOCK, LAYER

@@ -73,7 +73,7 @@ def holds(meta: dict) -> bool:
 def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   """Reads a folder; a file without a decoder is an encoder.
 
-  Rows of the table behind the vocabulary and its special tokens are left out: they fill it up.
+  Rows of the table after the vocabulary and its special tokens are left out: they are padding.
 
   Raises:
     InputError: a setting or an array that is not T5's, another vocabulary, or a damaged file.
