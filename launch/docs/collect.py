@@ -35,6 +35,7 @@ GUIDES = ("data", "training", "tasks", "inference", "checkpoints", "parallel", "
 # The argument with which a config that takes one is shown.
 ARGUMENTS = {
   "adversarial": "fgm:table",
+  "finetune_encoder": "bert:table",
   "encoder_small": "next",
   "finetune": "table",
   **dict.fromkeys(("bert", "roberta", "albert"), "base"),
