@@ -359,7 +359,7 @@ def test_freed_memory_is_kept(toy):
 
 def test_help_has_the_configs_that_a_program_takes():
   for program, takes, refuses in (
-    ("finetune", "finetune, or", "gpt1"),
+    ("finetune", "finetune, finetune_encoder, or", "gpt1"),
     ("pretrain", "gpt1, gpt1_small, gpt2, lstm", "finetune, "),
     ("plan", "masked_small, roberta, story", "finetune, "),
   ):
