@@ -255,7 +255,7 @@ def test_what_needs_one_label_is_refused(trained, tmp_path):
   source = f"{trained.prices.data_dir}/dev.csv"
   for run, kind in ((trained.prices, "regression"), (trained.topics, "multi-label")):
     for option in ({"threshold": 0.5}, {"precision": 0.9}):
-      with pytest.raises(InputError, match=rf"--{next(iter(option))}: table \({kind}\) has no prob"):
+      with pytest.raises(InputError, match=rf"--{next(iter(option))}: table \({kind}\) has no"):
         predict.run(run.best, source, **option)
     model = gpt_jax.load(run.best)  # has no temperature
     assert model.classify("cat") == model.classify("cat", calibrated=False)
