@@ -120,7 +120,7 @@ def test_one_of_four_is_killed_and_three_go_on(flags, alone, tmp_path):
       assert survivor.errors() == [
         "error: process 2 of 4 is lost; start all of them again with the same command, which "
         "resumes the run"
-      ]
+      ], survivor.log_text()
   steps = newest(workdir) + 3
   expected = alone(steps)
   losses = resume(flags, workdir, 3, steps)

@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 
 # Sent before a normal exit; before an exit with an error, which the others may meet as well.
 _DONE, _FAILED = b"done\n", b"failed\n"
-_GRACE = 5  # seconds that they have to meet it
+_GRACE = 5  # seconds that they have to meet it, or to end once process 0 has told them to
 _CONNECTING = 60  # seconds
 
 
@@ -110,7 +110,7 @@ class _Peers:
   def _watch(self, number: int) -> None:
     words = b""
     with contextlib.suppress(OSError):
-      while content := self._connections[number].recv(100):
+      while not words.endswith(b"\n") and (content := self._connections[number].recv(100)):
         words += content
     if words.endswith(_DONE):
       return
@@ -122,9 +122,20 @@ class _Peers:
     elif words:  # process 0 tells the others what it has noticed
       message = words.decode().strip()
     with self._lock:  # the first thread ends the process
-      self.tell(f"{message}\n".encode())
-      print("error:", message, file=sys.stderr, flush=True)
+      os.write(2, f"error: {message}\n".encode())  # whole, beside what other threads print
+      if jax.process_index() == 0:
+        self.tell(f"{message}\n".encode())
+        self._outlive_others()
       os._exit(1)
+
+  def _outlive_others(self) -> None:
+    """Waits until they have ended: without process 0, JAX would end them with pages of C++."""
+    end = time.monotonic() + _GRACE
+    for connection in self._connections.values():
+      connection.settimeout(max(0.1, end - time.monotonic()))
+      with contextlib.suppress(OSError):
+        while connection.recv(100):
+          pass
 
   def tell(self, words: bytes) -> None:
     for connection in self._connections.values():

@@ -1,4 +1,4 @@
-"""Watching the processes of a run: who is missing or a stranger does no harm."""
+"""Watching the processes of a run: the missing, strangers, and who ends last."""
 
 import socket
 import threading
@@ -73,3 +73,28 @@ def test_a_process_that_cannot_connect_is_not_watched(process_0):
   assert sorted(result["connections"]) == [2]
   assert result["warnings"] == ["the loss of process 1 will be noticed late"]
   mine.close()
+
+
+def test_process_0_ends_last(monkeypatch, capfd):
+  """Without it, JAX would end the others with pages of C++, perhaps before their line."""
+  ended = threading.Event()
+
+  def end(code):
+    assert code == 1
+    ended.set()
+    threading.Event().wait(30)  # as os._exit, it does not return while the test runs
+
+  monkeypatch.setattr(watch.os, "_exit", end)
+  monkeypatch.setattr(watch.jax, "process_count", lambda: 3)
+  with socket.create_server(("127.0.0.1", 0)) as server:
+    theirs = [connect(server.getsockname()[1], b"") for _ in range(2)]
+    mine = [server.accept()[0] for _ in range(2)]
+  watch._Peers({1: mine[0], 2: mine[1]})
+  theirs[1].close()
+  told = theirs[0].makefile().readline()
+  assert told.startswith("process 2 of 3 is lost; ") and not ended.wait(0.5)
+  theirs[0].close()
+  assert ended.wait(30)
+  assert capfd.readouterr().err == f"error: {told}"
+  for connection in (*mine, *theirs):
+    connection.close()
