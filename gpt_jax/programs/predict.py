@@ -78,9 +78,8 @@ def run(
 
   Returns:
     For every row {"prediction": label, list of labels or number, "probabilities":
-    {label: probability}}, after its kept columns. The prediction is None, and "problem" has the
-    reason, where it is withheld, and for a row that cannot be used, without probabilities. A
-    text-to-text model has no probabilities, and may write what is no label: a problem too.
+    {label: probability}}, after its kept columns. Where there is no prediction it is None, and
+    "problem" has the reason. A text-to-text model has no probabilities, and may write no label.
 
   Raises:
     InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; an
@@ -102,8 +101,8 @@ def run(
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
     if threshold is not None:
       _withhold(predicted, threshold)
-    results = _merge_problems(rows, predicted)
-    results = [cells | result for cells, result in zip(kept, results, strict=True)]
+    merged = _merge_problems(rows, predicted)
+    results = [cells | result for cells, result in zip(kept, merged, strict=True)]
     separator = task.separator if isinstance(task, MultiLabelTask) else ""
     _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None, separator)
   return results
