@@ -390,7 +390,7 @@ def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, li
   problems = {}
   for folder in folders:
     try:
-      tree, record = _read(folder, abstract, exact)
+      tree, record = _read_surely(folder, abstract, exact)
     except Damaged as problem:
       problems[folder] = f"{os.path.basename(folder)} ({problem})"
       continue
@@ -404,6 +404,16 @@ def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, li
   raise InputError(
     f"no undamaged checkpoint in {os.path.dirname(folders[0])}: {', '.join(problems.values())}"
   )
+
+
+def _read_surely(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
+  """As _read; what looks damaged on a store may only have been cut short on its way."""
+  try:
+    return _read(folder, abstract, exact)
+  except Damaged:
+    if not files.is_url(folder):
+      raise
+  return _read(folder, abstract, exact)
 
 
 def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:

@@ -261,6 +261,26 @@ def test_a_damaged_step_is_passed_over(workdir, request, kind, damage):
   )
 
 
+@pytest.mark.parametrize("kind", ["gs", "s3"])
+def test_a_read_that_fails_once_is_no_damage(workdir, request, monkeypatch, kind):
+  original, calls = store._read_state, []
+
+  def unlucky(folder, abstract):
+    calls.append(folder)
+    if len(calls) == 1:
+      raise ValueError("OUT_OF_RANGE: the connection was cut")
+    return original(folder, abstract)
+
+  monkeypatch.setattr(store, "_read_state", unlucky)
+  remote = request.getfixturevalue(kind)
+  files.upload_folder(str(workdir), remote)
+  with store.Checkpoints(remote) as checkpoints:
+    state, _, step = checkpoints.restore(abstract_of(make_state()))
+  assert step == 2 and len(calls) == 2
+  assert_same(state, make_state(2))
+  assert sorted(files.list_folder(f"{remote}/checkpoints")) == ["1", "2"]
+
+
 def test_flipped_bits_never_load(workdir):
   """Whatever the flipped bit, the values are those of step 2, where it did not matter, or the
   valid step 1.
