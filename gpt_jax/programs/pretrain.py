@@ -25,6 +25,7 @@ from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.inference.samples import FIRST_SAMPLE, LEAST_STEPS, make_writer, write_samples
+from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
@@ -151,8 +152,7 @@ def run(
     with reporting as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
-      if spec.predicts_tokens:
-        run_hooks.insert(0, warn_when_stuck(config, spec, text, total_steps))
+      run_hooks[:0] = warn_when_stuck(config, spec, text, total_steps)
       if spec.gives_text_probability and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
         run_hooks.append(write_samples(workdir, first, reporter, write, samples_due(config)))
@@ -418,11 +418,23 @@ def samples_due(config: PretrainConfig) -> Callable[[int], bool]:
 
 def warn_when_stuck(
   config: PretrainConfig, spec: ModelConfig, text: TokenFile, total_steps: int
-) -> hooks.Hook:
-  """The warning that the loss stays at the unigram entropy after twice the warm-up."""
+) -> list[hooks.Hook]:
+  """The warning that after twice the warm-up a loss is no better than with nothing learned."""
   after = 2 * config.optim.warmup_length(total_steps)
   due = hooks.every(config.train.log_every)
-  return hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric)
+  if spec.predicts_tokens:
+    return [hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric)]
+  return [
+    hooks.warn_when_stuck(
+      head.chance(config.data.batch_size),
+      after,
+      due,
+      name="chance",
+      meaning="the vectors of all texts are alike so far",
+    )
+    for head in spec.heads
+    if isinstance(head, ContrastiveHead)
+  ]
 
 
 def make_hooks(

@@ -150,27 +150,34 @@ def save(
 
 
 def warn_when_stuck(
-  unigram_entropy: float, after: float, due: Callable[[int], bool], metric: str = "loss"
+  baseline: float,
+  after: float,
+  due: Callable[[int], bool],
+  metric: str = "loss",
+  *,
+  name: str = "the unigram entropy",
+  meaning: str = "the model has learned nothing but word frequencies so far",
 ) -> Hook:
-  """Warns once if a model predicts no better than word frequencies after step `after`.
+  """Warns once if after step `after` a loss is still that of a model that has learned nothing.
 
   Post-norm models fail this way when the learning rate is too high or the warm-up too short.
 
   Args:
-    metric: the loss per token, see ModelConfig.token_metric.
+    baseline: in nats.
+    metric: what is compared with it; for the unigram entropy see ModelConfig.token_metric.
+    name, meaning: of the baseline, and of a loss that is not below it.
   """
   warned = False
 
   def run(moment: StepContext) -> None:
     nonlocal warned
     loss = moment.interval.means().get(metric)
-    if warned or loss is None or moment.step <= after or loss < unigram_entropy:
+    if warned or loss is None or moment.step <= after or loss < baseline:
       return
     warned = True
     warnings.warn(
-      f"{metric} {loss:.3f} is not below the unigram entropy {unigram_entropy:.3f} after warm-up: "
-      "the model has learned nothing but word frequencies so far; if it stays there, lower "
-      "optim.learning_rate or raise optim.warmup_steps",
+      f"{metric} {loss:.3f} is not below {name} {baseline:.3f} after warm-up: {meaning}; if it "
+      "stays there, lower optim.learning_rate or raise optim.warmup_steps",
       stacklevel=2,
     )
 

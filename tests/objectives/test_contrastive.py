@@ -5,13 +5,14 @@ the splits of a batch that would change it.
 import dataclasses
 import json
 import types
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.batch import Batch, Rows
+from gpt_jax.batch import Batch, Mean, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
@@ -29,6 +30,8 @@ from gpt_jax.parallel.placement import replicate, to_device
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.history import curve
+from gpt_jax.training.hooks import StepContext
+from gpt_jax.training.interval import Interval
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -148,6 +151,14 @@ def test_infonce_is_that_of_numpy(symmetric, pooling, mlp):
   assert float(mean.weight) == float(head.denominator(batch)) == count == (6 if symmetric else 3)
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_chance_is_the_loss_of_equal_vectors(symmetric):
+  head = ContrastiveHead(symmetric=symmetric)
+  rows = np.zeros((2 * 5, LENGTH), np.int32)
+  mean = head.loss(jnp.full((2 * 5, 4), 0.5), None, Batch(Rows(rows, rows)), 0)
+  assert float(mean.total / mean.weight) == pytest.approx(head.chance(pairs=5), rel=1e-6)
+
+
 def batch_of(objective, size=16):
   rows = np.random.default_rng(1).integers(60, size=(size, LENGTH + 1)).astype(np.int32)
   rows[3, 5:] = -1
@@ -258,6 +269,21 @@ def test_a_run_learns_from_a_checkpoint_and_is_evaluated(run, prepared):
   assert again[0]["loss"] == pytest.approx(run.results["valid_loss"], rel=1e-5)
   with open(f"{run.workdir}/plan.json") as file:
     assert json.load(file)["unigram_entropy"] is None
+
+
+@pytest.mark.parametrize("loss, is_stuck", [(3.5, True), (3.4, False)])
+def test_a_run_whose_vectors_stay_alike_warns(loss, is_stuck):
+  """Chance is log 31 = 3.43: 16 pairs, whose 32 texts each choose between 31."""
+  spec = model_of(CONFIG.objective).config
+  (hook,) = pretrain.warn_when_stuck(CONFIG, spec, None, total_steps=20)
+  interval = Interval()
+  interval.add(11, {"finite": True, "loss": Mean(np.float32(loss), np.float32(1))})
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    hook.run(StepContext(11, 20, False, None, interval, {}))
+  messages = [str(warning.message) for warning in caught]
+  assert len(messages) == is_stuck
+  assert all("is not below chance 3.434" in x and "are alike" in x for x in messages)
 
 
 @pytest.mark.parametrize(

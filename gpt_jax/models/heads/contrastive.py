@@ -9,6 +9,7 @@ Letters: B pairs, so 2 B rows; T positions, D width.
 """
 
 import dataclasses
+import math
 
 import flax.linen as nn
 import jax
@@ -81,6 +82,10 @@ class ContrastiveHead:
     everything = jax.nn.logsumexp(jnp.where(excluded, -1e9, scores / self.temperature), axis=-1)
     per_text = everything - (anchors * partners).sum(-1) / self.temperature
     return Mean((per_text * weights).sum(), weights.sum())
+
+  def chance(self, pairs: int) -> float:
+    """The loss of vectors that are all alike, in nats."""
+    return math.log(2 * pairs - 1 if self.symmetric else pairs)
 
   def _weights(self, batch: Batch) -> jax.Array:
     """1 for each anchor, [B] or [2 B]; 0 where a pair is incomplete."""
