@@ -183,3 +183,13 @@ class Windows:
       if len(spans):
         self.tokens.expect_from(int(self._begin[document[0]] + begin[0]))
       yield self._read(self._begin[document] + begin, count)
+
+  def shuffled(self, rows: slice | np.ndarray = slice(None)) -> Iterator[np.ndarray]:
+    """The full batches of the first epoch, for a loss that compares the texts of a batch.
+
+    In the file's order they would be of one document. Without a full batch: as `sequential`.
+    """
+    if self.spans_per_epoch < self.config.batch_size:
+      yield from self.sequential(rows=rows)
+    for step in range(self.spans_per_epoch // self.config.batch_size):
+      yield self(step, rows)

@@ -24,9 +24,10 @@ def make_text_measure(
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to the text_measures of the windows' text.
 
-  Every evaluation reads the text in order and draws the same noise. Where the model has several
-  heads, the loss is that of all, and each head's own is there under its metric; the first one
-  predicts tokens, and perplexity is its. A head that guesses a class has its accuracy, too.
+  Every evaluation draws the same noise and reads the text in the same order: the file's or, where
+  the loss compares the texts of a batch, a shuffled one, as in training. Where the model has
+  several heads, the loss is that of all, and each head's own is there under its metric; the first
+  one predicts tokens, and perplexity is its. A head that guesses a class has its accuracy, too.
 
   Args:
     batches: read only so many; 0: the whole text.
@@ -42,7 +43,9 @@ def make_text_measure(
 
   def measure(params) -> dict[str, float]:
     totals: dict[str, Mean] = {}
-    text_rows = itertools.islice(windows.sequential(rows=rows), batches or None)
+    compares = model.config.needs_whole_batch
+    in_order = windows.shuffled(rows) if compares else windows.sequential(rows=rows)
+    text_rows = itertools.islice(in_order, batches or None)
     with jax.set_mesh(mesh):
       for number, ids in enumerate(text_rows):
         batch = anchors_of_parts(objective(ids, Draw(0, number, rows)), rows, size)

@@ -137,6 +137,24 @@ def test_sequential_predicts_every_token_once(tokens, sampling, batch_size):
     np.testing.assert_array_equal(np.concatenate([one, rest]), batch)
 
 
+def test_shuffled_gives_the_full_batches_of_an_epoch(tokens):
+  windows = Windows(tokens, WindowsConfig(5, 16))
+  batches = list(windows.shuffled())
+  assert len(batches) == windows.spans_per_epoch // 5 and windows.spans_per_epoch % 5
+  first_ids = np.concatenate(batches)[:, 0]
+  assert len(np.unique(first_ids)) == len(first_ids)
+  assert (np.diff(first_ids) < 0).any()
+  halves = zip(windows.shuffled(slice(0, 1)), windows.shuffled(slice(1, None)), strict=True)
+  for batch, (one, rest) in zip(batches, halves, strict=True):
+    np.testing.assert_array_equal(np.concatenate([one, rest]), batch)
+
+
+def test_shuffled_without_a_full_batch_is_sequential(tokens):
+  windows = Windows(tokens, WindowsConfig(1000, 16))
+  for shuffled, sequential in zip(windows.shuffled(), windows.sequential(), strict=True):
+    np.testing.assert_array_equal(shuffled, sequential)
+
+
 @pytest.mark.parametrize("sampling", ["across_documents", "random_offset"])
 def test_a_text_shorter_than_a_window_is_refused(tmp_path, sampling):
   tokens = write(tmp_path, [np.arange(16)])

@@ -11,13 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import token_files
 
 from gpt_jax.batch import Batch, Mean, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
-from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
@@ -269,6 +271,25 @@ def test_a_run_learns_from_a_checkpoint_and_is_evaluated(run, prepared):
   assert again[0]["loss"] == pytest.approx(run.results["valid_loss"], rel=1e-5)
   with open(f"{run.workdir}/plan.json") as file:
     assert json.load(file)["unigram_entropy"] is None
+
+
+def test_an_evaluation_compares_texts_of_several_documents(tmp_path):
+  """As training does; in the file's order, whole batches are of one book."""
+  text = token_files.write(tmp_path, [np.full(400, document) for document in range(8)])
+  objective, batches = NeighborSpans(), []
+  bound = objective.bind(None, 16)
+
+  def seen(rows, draw):
+    batches.append(rows)
+    return bound(rows, draw)
+
+  model = model_of(objective)
+  windows = Windows(text, WindowsConfig(batch_size=8, length=16))
+  measure = make_text_measure(model, seen, windows, make_mesh(MeshConfig(), jax.devices()[:1]), 4)
+  params = model.init(jax.random.key(0), batch_of(objective))["params"]
+  first, again = measure(params), measure(params)
+  assert first == again and len(batches) == 8
+  assert all(len(np.unique(rows[:, 0])) > 2 for rows in batches)
 
 
 @pytest.mark.parametrize("loss, is_stuck", [(3.5, True), (3.4, False)])
