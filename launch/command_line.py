@@ -51,7 +51,7 @@ _CHECKPOINT = (
 )
 _default_format = warnings.formatwarning
 _began = time.monotonic()
-_at_end: list[Callable[[bool], None]] = []  # called with whether the program ends as it should
+_at_end: list[Callable[[int], None]] = []  # called with the exit code
 _config_names: list[str] = []  # of configs/, which the program takes
 _changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
 
@@ -184,17 +184,17 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
       _set_up_jax()
       main()
     sys.stdout.flush()  # so that a closed pipe is noticed inside this try
-    _tell_others(True)
+    _tell_others(0)
   except SystemExit as error:
-    _tell_others(error.code == 128 + signal.SIGTERM)  # which has made all processes save
+    _tell_others(error.code if isinstance(error.code, int) else 1)
     raise
   except InputError as error:
     print("error:", usage.as_typed(str(error)), file=sys.stderr)
-    _tell_others(False)
+    _tell_others(_exit_code(error))
     sys.exit(_exit_code(error))
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
-    _tell_others(False)
+    _tell_others(130)
     sys.exit(130)
   except BrokenPipeError:  # the reader of standard output, such as head, has exited
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -216,7 +216,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
       _await_news(error)
       raise
     print("error:", message, file=sys.stderr, flush=True)
-    _tell_others(False)
+    _tell_others(_exit_code(error))
     with contextlib.suppress(OSError):
       sys.stdout.flush()
     os._exit(_exit_code(error))  # a normal exit would retry pending writes, and may need memory
@@ -253,9 +253,9 @@ def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:
   print("\n".join(lines), file=sys.stderr)
 
 
-def _tell_others(done: bool) -> None:
+def _tell_others(code: int) -> None:
   for tell in _at_end:
-    tell(done)
+    tell(code)
 
 
 def _await_news(error: Exception) -> None:

@@ -27,14 +27,14 @@ _GRACE = 5  # seconds that they have to meet it, or to end once process 0 has to
 _CONNECTING = 60  # seconds
 
 
-def watch(host: str = "") -> Callable[[bool], None]:
+def watch(host: str = "") -> Callable[[int], None]:
   """Starts to watch the other processes of the run; every process calls it.
 
   Args:
     host: name or address of process 0's machine; empty: the address that it sends from.
 
   Returns:
-    The function that each process calls before it ends, with whether it ends as it should.
+    The function that each process calls before it ends, with its exit code.
   """
   if jax.process_index() != 0:
     _delay_abort()
@@ -42,8 +42,8 @@ def watch(host: str = "") -> Callable[[bool], None]:
     peers = _Peers(_accept() if jax.process_index() == 0 else _connect(host))
   except OSError as error:  # a firewall between the hosts; JAX still notices, only later
     warnings.warn(f"lost processes will be noticed late: {error}", stacklevel=2)
-    return lambda done: None
-  return lambda done: peers.tell(_DONE if done else _FAILED)
+    return lambda code: None
+  return peers.tell_end
 
 
 def _delay_abort() -> None:
@@ -98,6 +98,9 @@ class _Peers:
 
   def __init__(self, connections: dict[int, socket.socket]):
     self._connections = connections
+    # Asked once: while the process ends, JAX would start its devices anew to answer.
+    self._index, self._count = jax.process_index(), jax.process_count()
+    self._failed_with = 0  # exit code, once this process has told the others that it fails
     self._lock = threading.Lock()
     for connection in connections.values():
       connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -114,7 +117,7 @@ class _Peers:
         words += content
     if words.endswith(_DONE):
       return
-    who = f"process {number} of {jax.process_count()}"
+    who = f"process {number} of {self._count}"
     message = f"{who} is lost; start all of them again with the same command, which resumes the run"
     if words.endswith(_FAILED):
       time.sleep(_GRACE)
@@ -122,9 +125,12 @@ class _Peers:
     elif words:  # process 0 tells the others what it has noticed
       message = words.decode().strip()
     with self._lock:  # the first thread ends the process
+      if self._failed_with:  # it has said why, and JAX would wait for the others
+        time.sleep(_GRACE)
+        os._exit(self._failed_with)
       os.write(2, f"error: {message}\n".encode())  # whole, beside what other threads print
-      if jax.process_index() == 0:
-        self.tell(f"{message}\n".encode())
+      if self._index == 0:
+        self._tell(f"{message}\n".encode())
         self._outlive_others()
       os._exit(1)
 
@@ -132,12 +138,19 @@ class _Peers:
     """Waits until they have ended: without process 0, JAX would end them with pages of C++."""
     end = time.monotonic() + _GRACE
     for connection in self._connections.values():
-      connection.settimeout(max(0.1, end - time.monotonic()))
       with contextlib.suppress(OSError):
+        connection.settimeout(max(0.1, end - time.monotonic()))
         while connection.recv(100):
           pass
 
-  def tell(self, words: bytes) -> None:
+  def tell_end(self, code: int) -> None:
+    """Tells the others, before this process ends, whether it does so as it should."""
+    # After SIGTERM all processes have saved.
+    as_it_should = code in (0, 128 + signal.SIGTERM)
+    self._failed_with = 0 if as_it_should else code
+    self._tell(_DONE if as_it_should else _FAILED)
+
+  def _tell(self, words: bytes) -> None:
     for connection in self._connections.values():
       with contextlib.suppress(OSError):
         connection.sendall(words)

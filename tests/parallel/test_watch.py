@@ -1,5 +1,6 @@
 """Watching the processes of a run: the missing, strangers, and who ends last."""
 
+import queue
 import socket
 import threading
 import warnings
@@ -75,26 +76,46 @@ def test_a_process_that_cannot_connect_is_not_watched(process_0):
   mine.close()
 
 
-def test_process_0_ends_last(monkeypatch, capfd):
-  """Without it, JAX would end the others with pages of C++, perhaps before their line."""
-  ended = threading.Event()
+@pytest.fixture
+def peers(monkeypatch):
+  """Process 0 of three, its connections as the others have them, and the exit code that comes."""
+  codes: queue.Queue[int] = queue.Queue()
 
   def end(code):
-    assert code == 1
-    ended.set()
-    threading.Event().wait(30)  # as os._exit, it does not return while the test runs
+    codes.put(code)
+    threading.Event().wait()  # like os._exit it does not return
 
   monkeypatch.setattr(watch.os, "_exit", end)
   monkeypatch.setattr(watch.jax, "process_count", lambda: 3)
   with socket.create_server(("127.0.0.1", 0)) as server:
     theirs = [connect(server.getsockname()[1], b"") for _ in range(2)]
     mine = [server.accept()[0] for _ in range(2)]
-  watch._Peers({1: mine[0], 2: mine[1]})
-  theirs[1].close()
-  told = theirs[0].makefile().readline()
-  assert told.startswith("process 2 of 3 is lost; ") and not ended.wait(0.5)
-  theirs[0].close()
-  assert ended.wait(30)
-  assert capfd.readouterr().err == f"error: {told}"
+  yield watch._Peers({1: mine[0], 2: mine[1]}), theirs, codes
   for connection in (*mine, *theirs):
     connection.close()
+
+
+def test_process_0_ends_last(peers, monkeypatch, capfd):
+  """Without it, JAX would end the others with pages of C++, perhaps before their line."""
+  _, (first, second), codes = peers
+  for name in ("process_index", "process_count"):  # JAX may be on its way out
+    monkeypatch.delattr(watch.jax, name)
+  second.close()
+  told = first.makefile().readline()
+  assert told.startswith("process 2 of 3 is lost; ")
+  with pytest.raises(queue.Empty):
+    codes.get(timeout=0.5)
+  first.close()
+  assert codes.get(timeout=30) == 1
+  assert capfd.readouterr().err == f"error: {told}"
+
+
+def test_a_failure_keeps_its_exit_code(peers, monkeypatch, capfd):
+  """The process has printed why, and JAX would wait for those that are gone."""
+  monkeypatch.setattr(watch, "_GRACE", 0.1)
+  process, (first, second), codes = peers
+  process.tell_end(2)
+  assert first.makefile().readline() == "failed\n"
+  second.close()
+  assert codes.get(timeout=30) == 2
+  assert capfd.readouterr().err == ""
