@@ -136,6 +136,9 @@ def read_bytes(path: str, limit: int) -> bytes:
   length = size(path)
   if length > limit:
     raise ValueError(f"{length:,} bytes, more than {limit:,}")
+  if is_url(path):
+    with _store_errors(path):
+      return _store(path).cat_file(path)  # in one request: the object may be replaced meanwhile
   with open_regular(path) as file:
     return file.read()
 

@@ -1,6 +1,7 @@
 """What a run needs of a store: its lock, its log, and one line where it cannot go on."""
 
 import errno
+import threading
 import time
 
 import jax
@@ -73,6 +74,23 @@ def test_a_lease_is_taken_over_when_it_has_run_out(store, monkeypatch):
     assert second._read(2)["owner"] == second._owner
   with Lease(store):
     assert files.list_folder(f"{store}/lock") == ["3"]
+
+
+def test_a_file_that_is_replaced_is_read_whole(store):
+  """As a lease is, by whoever waits for its end."""
+  path, is_done = f"{store}/lease", threading.Event()
+  files.write_json(path, {"until": 0})
+
+  def renew():
+    for number in range(60):
+      files.write_json(path, {"until": 10 ** (number % 20)}, overwrite=True)
+    is_done.set()
+
+  thread = threading.Thread(target=renew)
+  thread.start()
+  while not is_done.is_set():
+    assert files.read_json(path).keys() == {"until"}
+  thread.join()
 
 
 def test_a_lease_that_is_renewed_is_refused(store, monkeypatch, capsys):
