@@ -8,8 +8,10 @@ import shutil
 import unicodedata
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
+from shared_predictors import shared_predictors  # noqa: F401
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import gpt_jax
@@ -240,13 +242,19 @@ def test_the_probe_is_a_head_on_the_mean_of_each_text(labeled):
   examples = task.examples(f"{labeled.workdir}/data", "test")[:5]
   encoded = task.encode(examples, tokenizer, loaded.spec.trunk.context)
   packed = loaded.predictor()(encoded, 8)
-  trunk = ModelConfig(loaded.spec.trunk, (), loaded.spec.attention).build()
+  trunk, length = ModelConfig(loaded.spec.trunk, (), loaded.spec.attention).build(), 64
+
+  @jax.jit
+  def hidden(ids):
+    rows = Rows(ids, np.arange(length)[None])
+    return trunk.apply({"params": {"trunk": loaded.params["trunk"]}}, rows, method="states").hidden
+
   for number in range(len(examples)):
-    ids = encoded.sequence(number, 0)[None]
-    rows = Rows(ids, np.arange(ids.shape[1])[None])
-    states = trunk.apply({"params": {"trunk": loaded.params["trunk"]}}, rows, method="states")
-    head = loaded.params["head"]
-    scores = np.asarray(states.hidden[0]).mean(axis=0) @ head["kernel"] + head["bias"]
+    ids = encoded.sequence(number, 0)
+    padded = np.zeros((1, length), np.int32)  # of one length, so that it compiles once
+    padded[0, : len(ids)] = ids
+    states, head = np.asarray(hidden(padded))[0, : len(ids)], loaded.params["head"]
+    scores = states.mean(axis=0) @ head["kernel"] + head["bias"]
     powers = np.exp(scores - scores.max())
     np.testing.assert_allclose(packed[number], powers / powers.sum(), atol=1e-5)
 

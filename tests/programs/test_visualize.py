@@ -2,14 +2,17 @@
 
 import base64
 import dataclasses
+import functools
 import html.parser
 import json
 import os
 import re
 import subprocess
 
+import jax
 import numpy as np
 import pytest
+from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
@@ -92,6 +95,19 @@ def shares(sequence, layers=2, heads=2):
   return whole
 
 
+def token_scores(trunk, params, ids):
+  """Logits [T, rows of the table] of a text by itself, padded, so that it compiles once."""
+  padded = np.zeros((1, 160), np.int32)
+  padded[0, : len(ids)] = ids
+  return _token_scores(trunk, params, padded)[: len(ids)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _token_scores(trunk, params, ids):
+  hidden, table, *_ = trunk.build().apply({"params": params}, Rows(ids, np.arange(160)[None]))
+  return hidden[0] @ table.T
+
+
 @pytest.mark.parametrize("trunk", ["transformer", "lstm"])
 def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
   texts, page = ["the cat sat on the mat", "the", LONG.strip()], tmp_path / "page.html"
@@ -107,11 +123,8 @@ def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
       sequence["tokens"] == tokenizer.processor.encode(text, out_type=str)
       and shown["classes"] is None
     )
-    positions = np.arange(len(ids), dtype=np.int32)[None]
-    hidden, table, *_ = model.spec.trunk.build().apply(
-      {"params": model.params["trunk"]}, Rows(ids[None], positions)
-    )
-    scores = np.asarray(hidden[0] @ table.T, np.float64)[:, : tokenizer.vocab_size]
+    scores = np.asarray(token_scores(model.spec.trunk, model.params["trunk"], ids), np.float64)
+    scores = scores[:, : tokenizer.vocab_size]
     distributions = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     assert (sequence["logp"][0], sequence["rank"][0], sequence["best"][0]) == (None, None, None)
     expected = [np.log(p[i]) for p, i in zip(distributions, ids[1:], strict=False)]
@@ -144,9 +157,12 @@ def test_attention_is_accurate_to_a_byte(model_of, tmp_path):
   )  # the program then goes by blocks of queries; at this odd length the next lines do not
   positions = np.arange(len(ids), dtype=np.int32)[None]
   trunk = model.spec.trunk.build()
-  _, kept = trunk.apply(
-    {"params": model.params["trunk"]}, Rows(ids[None], positions), mutable="intermediates"
-  )
+
+  @jax.jit
+  def observe(params):
+    return trunk.apply({"params": params}, Rows(ids[None], positions), mutable="intermediates")
+
+  _, kept = observe(model.params["trunk"])
   np.testing.assert_allclose(page_data, attention_maps(kept["intermediates"])[:, 0], atol=0.004)
 
 
@@ -170,7 +186,7 @@ def test_label_probabilities_of_every_prefix(model_of, tmp_path, name, sequences
   model = load_model(model_of(name))
   task = BuiltinTask(name).build("")
   encoded = task.encode([task.example(Row(tuple(columns), None, ""))], model.tokenizer, 160)
-  mesh = make_mesh(MeshConfig())
+  predict_alone = make_predictor(model.model, make_mesh(MeshConfig()))
   growing = [
     model.tokenizer.encode(text)
     for text in (columns[2:] if name == "race-middle" else columns[-1:])
@@ -184,7 +200,7 @@ def test_label_probabilities_of_every_prefix(model_of, tmp_path, name, sequences
     ]
     lengths = np.array([len(ids) for ids in cut])
     prefix = dataclasses.replace(encoded, texts=cut, kept=lengths[encoded.fields])
-    expected.append(make_predictor(model.model, mesh)(model.params, prefix, 1)[0])
+    expected.append(predict_alone(model.params, prefix, 1, few_shapes=True)[0])
   assert shown["classes"]["labels"] == list(task.labels)
   np.testing.assert_allclose(shown["classes"]["probabilities"], expected, atol=2e-5)
   pieces = (
@@ -213,9 +229,8 @@ def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
   model, task = load_model(model_of("stsb")), BuiltinTask("stsb").build("")
   encoded = task.encode([task.example(Row(tuple(COLUMNS["stsb"]), None, ""))], model.tokenizer, 160)
   batch = next(iter(OrderedBatches(encoded, 1)))
-  measured = model_loss(ModelConfig(model.spec.trunk, (LanguageHead(), model.spec.head)).build())(
-    model.params, batch, None
-  )[1]["lm_loss"]
+  spec = ModelConfig(model.spec.trunk, (LanguageHead(), model.spec.head))
+  measured = jax.jit(model_loss(spec.build()))(model.params, batch, None)[1]["lm_loss"]
   assert np.mean([sequence["mean"] for sequence in text["sequences"]]) == pytest.approx(
     -measured.value, abs=1e-4
   )
