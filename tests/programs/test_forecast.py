@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.checkpoints.run_folder import claimed_config
-from gpt_jax.checkpoints.store import restore_params, saved_meta, saved_steps
+from gpt_jax.checkpoints.store import saved_meta, saved_steps
 from gpt_jax.config import from_json, override_all, to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
@@ -27,7 +27,6 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, pretrain, replay, report
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training import fitting
 from gpt_jax.training.forecast import Forecast, Outcome, duration, format_outcome
 from gpt_jax.training.loop import TrainConfig
@@ -95,34 +94,12 @@ def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, caps
   assert "plan" not in capsys.readouterr().err.replace("plan.json", "")
 
 
-def test_seeds_of_a_fine_tuning_share_one_compilation(
-  make_run, tiny_tokenizer, tmp_path, capsys, caplog
-):
-  trunk = dataclasses.replace(TRUNK, context=64, vocab_size=tiny_tokenizer.vocab_size)
-  source = make_run(tmp_path / "source", ModelConfig(trunk))
-  config = finetune.FinetuneConfig(
-    task=BuiltinTask("story-ending"),
-    batch_size=16,
-    train_examples=32,
-    dev_examples=8,
-    train=TrainConfig(steps=2),
-  )
-  with jax.log_compiles(), caplog.at_level(logging.WARNING):
-    finetune.run(config, "", source, str(tmp_path / "run"), seeds=2)
-  assert compilations(caplog) == 1
-  lines = capsys.readouterr().err.splitlines()
-  assert len([line for line in lines if re.match(r"planned [\d.]+ GB; was [\d.]+ GB", line)]) == 2
-
-
-@pytest.mark.parametrize(
-  "mesh, microbatches",
-  [(MeshConfig(data=4, model=2, fsdp=True), 2), (MeshConfig(data=8), 1)],
-  ids=["4x2 fsdp", "8x1"],
-)
-def test_a_step_that_was_asked_does_not_compile_again(mesh, microbatches, caplog):
+def test_a_step_that_was_asked_does_not_compile_again(caplog):
+  """Where parameters are sharded; the runs of this file are data parallel."""
+  mesh = MeshConfig(data=4, model=2, fsdp=True)
   trunk = dataclasses.replace(TRUNK, vocab_size=126)  # compiled by no other test
   config = dataclasses.replace(CONFIG, trunk=trunk, mesh=mesh)
-  config = override_all(config, [("train.microbatches", str(microbatches))])
+  config = override_all(config, [("train.microbatches", "2")])
   trainer, _ = build(config)
   batch = causal_batch(np.zeros((64, 17), np.int32))
   with jax.log_compiles(), caplog.at_level(logging.WARNING):
@@ -143,31 +120,56 @@ def advised(message):
   return re.findall(r"--config\.([\w.]+)=([^\s,;]+)", message)
 
 
+LARGE = dataclasses.replace(CONFIG, data=WindowsConfig(batch_size=4096, length=16))
+
+
+@pytest.fixture(scope="module")
+def compiled_once():
+  """The programs of LARGE's step by their number of microbatches."""
+  return {}
+
+
 @pytest.fixture
-def compiled_alone(monkeypatch):
-  """Only the step as compiled counts, for compiling takes memory of the process, too."""
+def compiled_alone(monkeypatch, compiled_once):
+  """Only the step as compiled counts, for compiling takes memory of the process, too.
+
+  No number of microbatches of LARGE is compiled twice.
+  """
+  compile_step = Trainer.compile
+
+  def compile_once(trainer, batch):
+    assert len(batch.rows.inputs) == LARGE.data.batch_size
+    if trainer.microbatches not in compiled_once:
+      compiled_once[trainer.microbatches] = compile_step(trainer, batch)
+    return compiled_once[trainer.microbatches]
+
   monkeypatch.setattr(memory, "in_use", lambda devices: 0.0)
+  monkeypatch.setattr(Trainer, "compile", compile_once)
 
 
-def test_the_advice_makes_a_pre_training_fit(compiled_alone):
-  config = dataclasses.replace(CONFIG, data=WindowsConfig(batch_size=4096, length=16))
-  whole = forecast_of(config)
+@pytest.fixture
+def limit(compiled_alone):
+  """Bytes that LARGE needs more than, and its step in 16 microbatches less than."""
+  whole = forecast_of(LARGE)
   assert whole.fits and whole.limit > whole.memory > 0
-  least = forecast_of(override_all(config, [("train.microbatches", "16")]))
-  limit = (whole.memory + least.memory) / 2
-  assert limit < whole.memory
+  least = forecast_of(override_all(LARGE, [("train.microbatches", "16")]))
+  assert least.memory < whole.memory
+  return (whole.memory + least.memory) / 2
+
+
+def test_the_advice_makes_a_pre_training_fit(limit):
   with pytest.warns(UserWarning, match=r"needs [\d.]+ GB of memory, and this machine has") as said:
-    forecast_of(config, limit)
+    forecast_of(LARGE, limit)
   changes = advised(str(said[0].message))
   assert [name for name, _ in changes] == ["train.microbatches"]
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    assert forecast_of(override_all(config, changes), limit).fits
+    assert forecast_of(override_all(LARGE, changes), limit).fits
 
 
-def test_nothing_that_fits_is_said_too():
+def test_nothing_that_fits_is_said_too(compiled_alone):
   with pytest.warns(UserWarning, match="use a smaller --config.data.batch_size or") as said:
-    forecast_of(CONFIG, limit=1.0)
+    forecast_of(LARGE, limit=1.0)
   assert not advised(str(said[0].message))
 
 
@@ -247,20 +249,17 @@ def test_a_step_too_large_for_any_number_is_said():
       )
 
 
-def test_the_chosen_number_fits(compiled_alone):
-  config = dataclasses.replace(CONFIG, data=WindowsConfig(batch_size=4096, length=16))
-  trainer, spec = build(config)
-  whole = forecast_of(config)
-  least = forecast_of(override_all(config, [("train.microbatches", "16")]))
-  limit = (whole.memory + least.memory) / 2
-  arguments = config, spec, causal_batch_of, trainer, 60
+def test_the_chosen_number_fits(limit):
+  trainer, spec = build(LARGE)
+  arguments = LARGE, spec, causal_batch_of, trainer, 60
   chosen, forecast = pretrain.plan_run(*arguments, chooses=True, limit=limit)
   assert chosen.microbatches > 1 and forecast.memory <= limit
-  same, forecast = pretrain.plan_run(*arguments, chooses=True, limit=2 * whole.memory)
+  same, forecast = pretrain.plan_run(*arguments, chooses=True, limit=10 * limit)
   assert same is trainer and forecast.fits
 
 
-PROCESS = """import dataclasses, sys
+# A pre-training that ends where it would make its first state. Nothing is compiled.
+PROCESS = """import json, sys
 import jax
 from gpt_jax.config import from_json
 from gpt_jax.parallel import memory
@@ -273,16 +272,15 @@ memory.limit = lambda devices: float(limit)
 memory.in_use = lambda devices: 0.0
 memory.bytes_needed = lambda compiled: float(needed) / microbatches[-1]
 microbatches = []
+Trainer.compile = lambda trainer, batch: microbatches.append(trainer.microbatches)
 
-compile_step = Trainer.compile
-def compile_and_note(trainer, batch):
-  microbatches.append(trainer.microbatches)
-  return compile_step(trainer, batch)
-Trainer.compile = compile_and_note
+def first_state(trainer, *_):
+  assert trainer.microbatches == microbatches[-1]
+  print(microbatches)
+  sys.exit()
 
-config = from_json(__import__("json").loads(sys.stdin.read()))
-pretrain.run(config, data, workdir)
-print(microbatches)
+pretrain.first_state = first_state
+pretrain.run(from_json(json.loads(sys.stdin.read())), data, workdir)
 """
 
 
@@ -321,12 +319,25 @@ def test_processes_agree_on_a_number(prepared, tmp_path):
 
 @pytest.fixture
 def has_memory_for(monkeypatch):
-  """has_memory_for(count): the machine has room for steps in at least so many microbatches."""
+  """has_memory_for(count): the machine has room for steps in at least so many microbatches.
+
+  Returns the numbers with which a step is asked for, in turn. A step that does not fit is not
+  compiled.
+  """
+  asked, compile_step = [], Trainer.compile
+
+  def compile_fitting(trainer, batch):
+    asked.append(trainer.microbatches)
+    fits = trainer.memory_with(None) <= memory.limit(())
+    return compile_step(trainer, batch) if fits else None
 
   def set_limit(count):
     monkeypatch.setattr(memory, "limit", lambda devices: 1.2e9 / count)
+    asked.clear()
+    return asked
 
   monkeypatch.setattr(Trainer, "memory_with", lambda trainer, _: 1e9 / trainer.microbatches)
+  monkeypatch.setattr(Trainer, "compile", compile_fitting)
   return set_limit
 
 
@@ -338,66 +349,95 @@ def microbatches_of(workdir):
   return *(config.train.microbatches for config in saved), planned
 
 
-def test_a_run_keeps_the_number_that_it_chose(prepared, tmp_path, has_memory_for, capsys, caplog):
-  def train(name, steps, count=0):
+def test_a_run_keeps_the_number_that_it_chose(
+  prepared, tmp_path, has_memory_for, monkeypatch, capsys, caplog
+):
+  workdir = tmp_path / "chosen"
+
+  def train(steps, count=0):
     trunk = dataclasses.replace(TRUNK, vocab_size=0)
     train = dataclasses.replace(CONFIG.train, steps=steps, microbatches=count)
-    config = dataclasses.replace(CONFIG, trunk=trunk, train=train)
-    pretrain.run(config, prepared, str(tmp_path / name))
-    return restore_params(str(tmp_path / name))[0]
+    pretrain.run(dataclasses.replace(CONFIG, trunk=trunk, train=train), prepared, str(workdir))
 
-  has_memory_for(4)
+  asked = has_memory_for(4)
   with jax.log_compiles(), caplog.at_level(logging.WARNING):
-    train("chosen", 2)
-  assert compilations(caplog) == 2  # the one that did not fit, the one that ran
+    train(2)
+  assert asked == [1, 4] and compilations(caplog) == 1  # what was asked is what ran
   assert "microbatches 4, so that a step needs 0.25 GB, not 1.00 GB; there are 0.30 GB" in (
     capsys.readouterr().err
   )
-  assert microbatches_of(tmp_path / "chosen") == (4, 4, 4)
+  assert microbatches_of(workdir) == (4, 4, 4)
   with pytest.raises(InputError, match="train.microbatches: 4 != 2"):
-    train("chosen", 4, count=2)
+    train(4, count=2)
 
   has_memory_for(1)
-  resumed = train("chosen", 4)
-  assert microbatches_of(tmp_path / "chosen") == (4, 4, 4)
+  train(4)
+  assert microbatches_of(workdir) == (4, 4, 4)
   assert "microbatches" not in capsys.readouterr().err
-  jax.tree.map(np.testing.assert_array_equal, resumed, train("set", 4, count=4))
-  assert replay.run(str(tmp_path / "chosen"), 4, prepared)["equal"]
-  has_memory_for(16)
-  with pytest.warns(UserWarning, match="needs 0.25 GB of memory, and this machine has 0.07 GB"):
-    assert train("chosen", 5) is not None  # also where it no longer fits
-  assert microbatches_of(tmp_path / "chosen") == (4, 4, 4)
+  assert replay.run(str(workdir), 4, prepared)["equal"]  # as one in which the number was set
+
+  # Also where it no longer fits.
+  class Planned(Exception):
+    pass
+
+  def first_state(trainer, *_):
+    assert trainer.microbatches == 4
+    raise Planned
+
+  monkeypatch.setattr(pretrain, "first_state", first_state)
+  asked = has_memory_for(16)
+  with (
+    pytest.warns(UserWarning, match="needs 0.25 GB of memory, and this machine has 0.07 GB"),
+    pytest.raises(Planned),
+  ):
+    train(5)
+  assert asked[0] == 4
+  assert microbatches_of(workdir)[:2] == (4, 4)
 
 
 def test_all_seeds_and_folds_have_one_number(
-  make_run, tiny_tokenizer, tmp_path, has_memory_for, capsys
+  make_run, tiny_tokenizer, tmp_path, has_memory_for, monkeypatch, capsys, caplog
 ):
   trunk = dataclasses.replace(TRUNK, context=64, vocab_size=tiny_tokenizer.vocab_size)
   source = make_run(tmp_path / "source", ModelConfig(trunk))
-  config = finetune.FinetuneConfig(
-    task=BuiltinTask("story-ending"),
-    batch_size=32,
-    train_examples=64,
-    dev_examples=8,
-    mesh=MeshConfig(data=4, model=2),
-    train=TrainConfig(steps=2),
-  )
-  has_memory_for(4)
-  finetune.run(config, "", source, str(tmp_path / "seeds"), seeds=2)
-  has_memory_for(1)
-  finetune.run(config, "", source, str(tmp_path / "seeds"), seeds=3)
   table = tmp_path / "table"
   table.mkdir()
-  rows = "".join(f"{'cat' if n % 2 else 'dog'} number {n}\t{n % 2}\n" for n in range(96))
-  (table / "train.tsv").write_text(f"text\tlabel\n{rows}")
-  config = dataclasses.replace(config, task=TableTask(), train_examples=0)
-  has_memory_for(8)
+  for split, size in (("train", 96), ("dev", 8)):
+    rows = "".join(f"{'cat' if n % 2 else 'dog'} number {n}\t{n % 2}\n" for n in range(size))
+    (table / f"{split}.tsv").write_text(f"text\tlabel\n{rows}")
+  config = finetune.FinetuneConfig(
+    task=TableTask(), batch_size=32, mesh=MeshConfig(data=4, model=2), train=TrainConfig(steps=2)
+  )
+  asked = has_memory_for(4)
+  with jax.log_compiles(), caplog.at_level(logging.WARNING):
+    finetune.run(config, str(table), source, str(tmp_path / "seeds"), seeds=2)
+  assert asked == [1, 4] and compilations(caplog) == 1  # for both seeds
+  said = capsys.readouterr().err
+  assert said.count("so that a step needs") == 1
+  assert len(re.findall(r"^planned [\d.]+ GB; was [\d.]+ GB", said, re.MULTILINE)) == 2
+  for seed in range(2):
+    assert microbatches_of(tmp_path / "seeds" / f"seed_{seed}") == (4, 4, 4)
+
+  made = []
+
+  def run_seed(config, task, data, start, trainer, measure, report, plan, folder, *_):
+    """Trains nothing, and leaves what looks like a checkpoint."""
+    os.makedirs(f"{folder}/checkpoints/2", exist_ok=True)
+    of_folder = claimed_config(folder).train.microbatches
+    made.append((config.train.microbatches, trainer.microbatches, of_folder))
+    metrics = {"dev_accuracy": 0.5}
+    return {"task": task.name, "seed": 0, "dev": metrics, "best": {"step": 1, **metrics}}
+
+  monkeypatch.setattr(finetune, "run_seed", run_seed)
+  has_memory_for(1)
+  finetune.run(config, str(table), source, str(tmp_path / "seeds"), seeds=3)
+  assert made == [(4, 4, 4)] * 3  # the seed that is added, too
+  made.clear()
+  asked = has_memory_for(8)
+  monkeypatch.setattr(Trainer, "compile", lambda trainer, _: asked.append(trainer.microbatches))
   finetune.run(config, str(table), source, str(tmp_path / "folds"), folds=2)
-  assert capsys.readouterr().err.count("so that a step needs") == 2
-  for folder, count in (("seeds", 4), ("folds", 8)):
-    runs = sorted((tmp_path / folder).glob("*_?"))
-    assert len(runs) == {"seeds": 3, "folds": 2}[folder]
-    assert [microbatches_of(run) for run in runs] == [(count, count, count)] * len(runs)
+  assert asked == [1, 8] and made == [(8, 8, 8)] * 2
+  assert capsys.readouterr().err.count("so that a step needs") == 1
 
 
 def test_memory_in_use_follows_an_allocation():
