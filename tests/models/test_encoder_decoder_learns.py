@@ -1,8 +1,7 @@
-"""A T5 of 0.2M parameters learns in a minute to reverse 8 random ids, and makes no error."""
+"""A T5 of 0.02M parameters learns in seconds to reverse 4 random ids."""
 
 import jax
 import numpy as np
-import pytest
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.inference.stream import Sampling, Text, continue_texts
@@ -14,7 +13,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 
-VOCAB, LENGTH, BATCH, STEPS = 32, 8, 64, 1000
+VOCAB, LENGTH, BATCH, STEPS = 8, 4, 32, 400
 START = VOCAB  # of the decoder, the id after the vocabulary
 
 
@@ -31,16 +30,15 @@ def batch_at(step):
   )
 
 
-@pytest.mark.slow
 def test_it_reverses_random_ids():
-  sizes = {"layers": 2, "width": 64, "heads": 4, "head_width": 16, "units": 128}
+  sizes = {"layers": 1, "width": 32, "heads": 4, "head_width": 8, "units": 64}
   trunk = T5Config(VOCAB, 16, **sizes, version="1.1", residual_dropout=0.0)
   model = ModelConfig(trunk, (LanguageHead(z_loss=1e-4),)).build()
   trainer = Trainer.build(
     model,
     model_loss(model),
     batch_at(0),
-    make_optimizer(OptimConfig("adafactor", 0.02, "linear", 0, clip_norm=0.0), STEPS),
+    make_optimizer(OptimConfig("adafactor", 0.05, "linear", 0, clip_norm=0.0), STEPS),
     make_mesh(MeshConfig(data=1), jax.devices()[:1]),
     rules=trunk.TENSOR_PARALLEL,
   )
@@ -53,4 +51,5 @@ def test_it_reverses_random_ids():
   for _ in continue_texts(model, state.params, texts):
     pass
   written = np.array([[token.id for token in text.added] for text in texts])
-  np.testing.assert_array_equal(written, unseen.predictions.targets)
+  # Without the source, or without its order, no more than half of the ids are right.
+  assert (written == unseen.predictions.targets).mean() > 0.95
