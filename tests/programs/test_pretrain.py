@@ -1,17 +1,22 @@
 """Pre-training end to end on a tiny prepared folder: learning, resumption, files, refusals."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import shutil
 import signal
+import warnings
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from shared_trainers import shared_trainers
 
-from gpt_jax.checkpoints.run_folder import claim
+from gpt_jax.batch import Mean
+from gpt_jax.checkpoints.run_folder import claim, claimed_config
 from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -25,20 +30,30 @@ from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.objectives.contrastive import DropoutViews
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.parallel.mesh import MeshConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training import hooks
+from gpt_jax.training.interval import Interval
 from gpt_jax.training.json_lines import read_lines
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.reporter import Reporter
 
 CONFIG = PretrainConfig(
   trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
   data=WindowsConfig(batch_size=16, length=16),
-  optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
-  train=TrainConfig(steps=24, log_every=5, evaluate_every=10, checkpoint_every=6),
+  # Without decay, which is not scaled by the learning rate, the first update changes nothing.
+  optim=OptimConfig(learning_rate=5e-2, warmup_steps=10, weight_decay=0.0),
+  train=TrainConfig(steps=24, log_every=5, evaluate_every=10, checkpoint_every=12),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+  """On two devices, or those that a config names."""
+  with shared_trainers(devices=2):
+    yield
 
 
 def changed(config=CONFIG, **changes):
@@ -86,8 +101,8 @@ def test_files_of_a_run(uninterrupted, prepared):
   assert [entry["step"] for entry in evaluated] == [10, 20, 24]
   assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second"} <= set(trained[0])
   assert {name: evaluated[-1][name] for name in evaluation} == evaluation
-  # Saved at 6, 10, 12, 18, 20 and 24; the newest three are kept, and the last one is also the best.
-  assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["18", "20", "24"]
+  # Saved at 10, 12, 20 and 24; the newest three are kept, and the last one is also the best.
+  assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["12", "20", "24"]
   assert restore_params(workdir)[1]["trained_special"] == []
 
 
@@ -98,7 +113,7 @@ def test_evaluation_is_the_mean_over_all_held_out_tokens(uninterrupted, prepared
   held_out = TokenFile(prepared, "valid")
   trunk = dataclasses.replace(CONFIG.trunk, vocab_size=held_out.vocab_size)
   apply = jax.jit(language_model(trunk).apply)
-  nats = []
+  nats, first_batch, windows = [], [], 0
   for begin, end in zip(held_out.offsets[:-1], held_out.offsets[1:], strict=True):
     for at in range(begin, end - 1, 16):
       span = held_out.read(at, min(17, end - at))
@@ -109,11 +124,20 @@ def test_evaluation_is_the_mean_over_all_held_out_tokens(uninterrupted, prepared
       nats += [
         math.log(np.exp(s).sum()) - s[target] for s, target in zip(scores, span[1:], strict=False)
       ]
+      windows += 1
+      if windows == CONFIG.data.batch_size:
+        first_batch = list(nats)
   assert len(nats) == held_out.n_tokens - held_out.n_documents
   assert evaluation["valid_loss"] == pytest.approx(np.mean(nats), rel=1e-5)
   assert evaluation["valid_perplexity"] == pytest.approx(np.exp(np.mean(nats)), rel=1e-4)
   bits = np.mean(nats) * held_out.n_tokens / held_out.n_bytes / np.log(2)
   assert evaluation["valid_bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+  # Or over some batches of them.
+  config = dataclasses.replace(CONFIG, trunk=trunk, evaluation_batches=1)
+  objective = config.objective.bind(load_tokenizer(f"{prepared}/tokenizer"), config.data.length)
+  mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+  measure = pretrain.make_measure(config, ModelConfig(trunk), objective, held_out, mesh)
+  assert measure(params)["valid_loss"] == pytest.approx(np.mean(first_batch), rel=1e-5)
 
 
 class Stop(Exception):
@@ -136,60 +160,59 @@ def crash():
   raise Stop
 
 
-def assert_resumes_exactly(uninterrupted, prepared, workdir, monkeypatch, capsys, resumed_at):
-  monkeypatch.undo()
-  capsys.readouterr()
-  assert pretrain.run(CONFIG, prepared, workdir) == uninterrupted[1]
-  assert (f"resumed at step {resumed_at}" in capsys.readouterr().err) == (resumed_at > 0)
+def assert_same_run(workdir, uninterrupted):
+  """The same parameters and numbers; returns the metrics of both but for times."""
   assert_same_bits(workdir, uninterrupted[0])
   timeless = ("time", "tokens_per_second", "input_wait")
-  mine, theirs = (
+  return [
     [{k: v for k, v in e.items() if k not in timeless} for e in entries(w)]
     for w in (workdir, uninterrupted[0])
-  )
-  return mine, theirs
+  ]
 
 
-@pytest.mark.parametrize("place, step, resumed_at", [("", 5, 0), ("", 20, 18), ("gs", 20, 18)])
+@pytest.mark.parametrize("place", ["", "gs"])
 def test_a_crashed_run_resumes_exactly(
-  uninterrupted, prepared, tmp_path, request, monkeypatch, capsys, place, step, resumed_at
+  uninterrupted, prepared, tmp_path, request, monkeypatch, capsys, place
 ):
+  """Before its first checkpoint, and again after the third."""
   workdir = request.getfixturevalue(place) if place else str(tmp_path / "run")
-  stop_at(monkeypatch, step, crash)
-  with pytest.raises(Stop):
-    pretrain.run(CONFIG, prepared, workdir)
-  mine, theirs = assert_resumes_exactly(
-    uninterrupted, prepared, workdir, monkeypatch, capsys, resumed_at
-  )
+  for step in (5, 20):
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+      stop_at(patch, step, crash)
+      pretrain.run(CONFIG, prepared, workdir)
+  assert "resumed" not in capsys.readouterr().err
+  assert pretrain.run(CONFIG, prepared, workdir) == uninterrupted[1]
+  assert "resumed at step 12" in capsys.readouterr().err
+  mine, theirs = assert_same_run(workdir, uninterrupted)
   assert [e["step"] for e in mine] == [e["step"] for e in theirs]
   assert mine[-1] == theirs[-1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_terminated_run_resumes_exactly(
-  uninterrupted, prepared, tmp_path, monkeypatch, capsys, number
-):
-  workdir = str(tmp_path / "run")
-  stop_at(monkeypatch, 10, lambda: os.kill(os.getpid(), number))
-  with pytest.raises((SystemExit, KeyboardInterrupt)) as stopped:
-    pretrain.run(CONFIG, prepared, workdir)
-  if number == signal.SIGINT:
-    assert stopped.type is KeyboardInterrupt
-  else:
-    assert stopped.value.code == 143
-  assert "stopped at step 11 of 24 and saved" in capsys.readouterr().err
-  assert_resumes_exactly(uninterrupted, prepared, workdir, monkeypatch, capsys, 11)
-
-
-@pytest.mark.parametrize("step", [10, 24])
-def test_terminated_at_an_evaluation_it_is_made(
-  uninterrupted, prepared, tmp_path, monkeypatch, capsys, step
-):
-  workdir = str(tmp_path / "run")
-  stop_at(monkeypatch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
-  with pytest.raises(SystemExit):
-    pretrain.run(changed(train={"log_every": 1}), prepared, workdir)
-  mine, theirs = assert_resumes_exactly(uninterrupted, prepared, workdir, monkeypatch, capsys, step)
+def test_a_terminated_run_resumes_exactly(uninterrupted, prepared, tmp_path, monkeypatch, capsys):
+  """Between its checkpoints and, where an evaluation is due, after that has been made."""
+  workdir, often = str(tmp_path / "run"), changed(train={"log_every": 1})
+  stops = (
+    # config, step after which the signal comes, signal, step that was made all the same
+    (CONFIG, 5, signal.SIGINT, 6),
+    (often, 9, signal.SIGTERM, 10),
+    (often, 12, signal.SIGTERM, 13),
+    (often, 23, signal.SIGTERM, 24),
+  )
+  resumed_at = 0
+  for config, step, number, stopped_at in stops:
+    with monkeypatch.context() as patch, pytest.raises((SystemExit, KeyboardInterrupt)) as stopped:
+      stop_at(patch, step, lambda number=number: os.kill(os.getpid(), number))
+      pretrain.run(config, prepared, workdir)
+    if number == signal.SIGINT:
+      assert stopped.type is KeyboardInterrupt
+    else:
+      assert stopped.value.code == 143
+    shown = capsys.readouterr().err
+    assert f"stopped at step {stopped_at} of 24 and saved" in shown
+    assert (f"resumed at step {resumed_at}" in shown) == (resumed_at > 0)
+    resumed_at = stopped_at
+  assert pretrain.run(CONFIG, prepared, workdir) == uninterrupted[1]
+  mine, theirs = assert_same_run(workdir, uninterrupted)
   assert [e for e in mine if "valid_loss" in e] == [e for e in theirs if "valid_loss" in e]
 
 
@@ -202,49 +225,51 @@ def test_a_finished_run_only_evaluates(uninterrupted, prepared, monkeypatch):
   assert entries(uninterrupted[0]) == before
 
 
-def test_a_run_resumes_on_another_mesh(uninterrupted, prepared, tmp_path):
+def test_a_run_resumes_with_other_devices_and_another_rhythm(uninterrupted, prepared, tmp_path):
   """To float tolerance: sums in another order round differently."""
   workdir = str(tmp_path / "run")
   shutil.copytree(uninterrupted[0], workdir)
-  for step in ("18", "24"):
-    shutil.rmtree(f"{workdir}/checkpoints/{step}")
-  evaluation = pretrain.run(
-    dataclasses.replace(CONFIG, mesh=MeshConfig(data=4, model=2, fsdp=True)), prepared, workdir
-  )
+  shutil.rmtree(f"{workdir}/checkpoints/24")
+  train = {"log_every": 1, "checkpoint_every": 7, "keep_checkpoints": 9}
+  config = dataclasses.replace(changed(train=train), mesh=MeshConfig(data=2, model=2, fsdp=True))
+  evaluation = pretrain.run(config, prepared, workdir)
   assert evaluation["valid_loss"] == pytest.approx(uninterrupted[1]["valid_loss"], abs=1e-4)
+  assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["12", "20", "21", "24"]
 
 
-def test_lstm_with_microbatches_on_a_part_of_the_evaluation(prepared, tmp_path):
+def test_when_a_run_saves_and_what_stays(tmp_path, tiny_tokenizer):
+  """Saved at the milestones too, which stay beside the newest two."""
   config = changed(
-    train={"steps": 3, "microbatches": 2, "evaluate_every": 0, "checkpoint_every": 0}
+    train={"evaluate_every": 5, "checkpoint_every": 3, "milestone": 2, "keep_checkpoints": 2}
   )
-  trunk = LSTMConfig(context=16, width=16, units=8)
-  config = dataclasses.replace(
-    config, trunk=trunk, mesh=MeshConfig(data=4, model=2), evaluation_batches=1
-  )
-  evaluation = pretrain.run(config, prepared, str(tmp_path / "run"))
-  assert np.isfinite(evaluation["valid_loss"])
+  reporter = SimpleNamespace(start_step=0, steps_planned=24, sync=lambda: None)
+  reporter.paused = contextlib.nullcontext
+  with pretrain.open_checkpoints(config, str(tmp_path)) as checkpoints:
+    *_, save = pretrain.make_hooks(config, reporter, None, checkpoints, {})
+    assert [step for step in range(1, 13) if save.due(step)] == [2, 3, 4, 5, 6, 8, 9, 10, 12]
+    assert save.is_due(7, 7, False) and save.is_due(7, 24, True)  # at the end, and when stopped
+    for step in (2, 3, 4, 5, 6):
+      state = {"params": {"w": np.zeros(step, np.float32)}}
+      save.run(hooks.StepContext(step, 24, False, state, Interval(), {}))
+  assert sorted(os.listdir(tmp_path / "checkpoints"), key=int) == ["2", "4", "5", "6"]
 
 
-def test_milestones_stay(prepared, tmp_path):
-  config = changed(train={"steps": 9, "evaluate_every": 0, "checkpoint_every": 1, "milestone": 2})
-  pretrain.run(config, prepared, str(tmp_path))
-  assert sorted(os.listdir(tmp_path / "checkpoints"), key=int) == ["2", "4", "7", "8", "9"]
+def test_a_run_that_is_stuck_is_one_above_the_unigram_entropy_after_warm_up(prepared):
+  text = TokenFile(prepared, "train")
+  trunk = dataclasses.replace(CONFIG.trunk, vocab_size=text.vocab_size)
+  (hook,) = pretrain.warn_when_stuck(CONFIG, ModelConfig(trunk), text, 24)
+  assert [step for step in range(1, 25) if hook.due(step)] == [5, 10, 15, 20]
 
+  def at(step, loss):
+    interval = Interval()
+    interval.add(step, {"finite": True, "loss": Mean(np.float32(loss), np.float32(1))})
+    hook.run(hooks.StepContext(step, 24, False, None, interval, {}))
 
-def test_keep_checkpoints_is_a_setting(prepared, tmp_path):
-  train = {"steps": 5, "evaluate_every": 0, "checkpoint_every": 1, "keep_checkpoints": 2}
-  pretrain.run(changed(train=train), prepared, str(tmp_path))
-  assert sorted(os.listdir(tmp_path / "checkpoints")) == ["4", "5"]
-
-
-def test_a_run_that_is_stuck_warns_once(prepared, tmp_path):
-  config = changed(
-    optim={"learning_rate": 0.0, "warmup_steps": 1}, train={"steps": 8, "log_every": 2}
-  )
-  with pytest.warns(UserWarning, match="not below the unigram entropy") as warned:
-    pretrain.run(config, prepared, str(tmp_path / "run"))
-  assert len([w for w in warned if "unigram" in str(w.message)]) == 1
+  with warnings.catch_warnings(action="error"):
+    at(20, 9.0)  # twice the warm-up
+    at(24, text.unigram_entropy - 0.01)
+  with pytest.warns(UserWarning, match="not below the unigram entropy"):
+    at(24, text.unigram_entropy + 0.01)
 
 
 # Refusals, before any training time is spent.
@@ -270,7 +295,8 @@ def refused(config, data, workdir, match):
     (changed(train={"epochs": 1}), "train.steps=24 and train.epochs=1: exactly one of them"),
   ],
 )
-def test_configs_that_do_not_fit(prepared, tmp_path, config, match):
+def test_configs_that_do_not_fit(prepared, tmp_path, monkeypatch, config, match):
+  monkeypatch.setattr(pretrain, "make_mesh", make_mesh)  # all devices
   refused(config, prepared, tmp_path / "run", match)
 
 
@@ -362,16 +388,6 @@ def test_damaged_text_is_noticed_in_training_and_evaluation(copied, uninterrupte
     evaluate.run(uninterrupted[0], str(copied))
 
 
-def test_settings_that_may_change_on_resuming(uninterrupted, prepared, tmp_path):
-  workdir = str(tmp_path / "run")
-  shutil.copytree(uninterrupted[0], workdir)
-  train = {"log_every": 1, "checkpoint_every": 7, "keep_checkpoints": 9}
-  again = changed(train=train, mesh={"data": 8})
-  assert pretrain.run(again, prepared, workdir)["valid_loss"] == pytest.approx(
-    uninterrupted[1]["valid_loss"], abs=1e-5
-  )
-
-
 def test_a_checkpoint_of_another_size(uninterrupted, prepared, tmp_path):
   """The checkpoints of another run, copied into this one's folder."""
   workdir = tmp_path / "run"
@@ -397,30 +413,36 @@ def test_a_finished_run_goes_on_when_its_steps_are_raised(
   uninterrupted, prepared, tmp_path, monkeypatch, capsys
 ):
   """The remaining steps follow the new schedule, and an interruption changes nothing."""
-  longer, workdirs = changed(train={"steps": 40}), []
+  longer, workdirs = changed(train={"steps": 32}), []
   for name in ("straight", "interrupted"):
     workdirs.append(str(tmp_path / name))
     shutil.copytree(uninterrupted[0], workdirs[-1])
-  pretrain.run(longer, prepared, workdirs[0])
+  make_warning = hooks.warn_when_stuck
+  monkeypatch.setattr(hooks, "warn_when_stuck", lambda _, *rest: make_warning(0.1, *rest))
+  with pytest.warns(UserWarning, match="not below the unigram entropy") as warned:
+    pretrain.run(longer, prepared, workdirs[0])
+  assert len([w for w in warned if "unigram" in str(w.message)]) == 1  # of three reports
+  monkeypatch.undo()
   shown = capsys.readouterr().err
-  assert "from step 24 on 40 steps instead of 24, and the learning rate follows their" in shown
+  assert "from step 24 on 32 steps instead of 24, and the learning rate follows their" in shown
   rates = {e["step"]: e["learning_rate"] for e in entries(workdirs[0]) if "learning_rate" in e}
-  schedule = longer.optim.learning_rate * 0.5 * (1 + math.cos(math.pi * 29 / 40))
-  assert rates[30] == pytest.approx(schedule, rel=0.3) and rates[24] < rates[25] / 3
+  schedules = [make_optimizer(CONFIG.optim, steps).schedule for steps in (24, 32)]
+  assert rates[24] == pytest.approx(float(schedules[0](23)), rel=1e-5)
+  assert rates[30] == pytest.approx(float(schedules[1](29)), rel=1e-5)
   assert [e for e in entries(workdirs[0]) if e["step"] <= 24] == entries(uninterrupted[0])
 
-  stop_at(monkeypatch, 35, crash)
-  with pytest.raises(Stop):
+  with monkeypatch.context() as patch, pytest.raises(Stop):
+    stop_at(patch, 32, crash)
     pretrain.run(longer, prepared, workdirs[1])
-  monkeypatch.undo()
   capsys.readouterr()
   pretrain.run(longer, prepared, workdirs[1])
-  assert "instead of" not in capsys.readouterr().err
+  shown = capsys.readouterr().err
+  assert "resumed at step 30" in shown and "instead of" not in shown
   assert_same_bits(*workdirs)
   with open(f"{workdirs[1]}/config.json", encoding="utf-8") as file:
     content = json.load(file)
-  assert content["config"]["train"]["steps"] == 40
-  assert content["changes"] == [{"at_step": 24, "total_steps": [24, 40]}]
+  assert content["config"]["train"]["steps"] == 32
+  assert content["changes"] == [{"at_step": 24, "total_steps": [24, 32]}]
 
 
 def test_a_run_is_not_made_shorter_than_it_is(uninterrupted, prepared):
@@ -436,30 +458,30 @@ def test_a_run_is_not_made_shorter_than_it_is(uninterrupted, prepared):
     assert file.read() == before
 
 
-def test_a_constant_rate_does_not_depend_on_the_length(prepared, tmp_path, capsys):
-  """Raising the steps of such a run gives the parameters of a run that had them at once."""
-  short = changed(optim={"schedule": "constant"}, train={"steps": 4, "evaluate_every": 0})
-  longer = changed(short, train={"steps": 9})
-  pretrain.run(short, prepared, str(tmp_path / "extended"))
-  capsys.readouterr()
-  pretrain.run(longer, prepared, str(tmp_path / "extended"))
+def test_a_constant_rate_does_not_depend_on_the_length(tmp_path, tiny_tokenizer, capsys):
+  """The optimizer alone knows the length; so a run made longer equals one that had it at once."""
+  short = changed(optim={"schedule": "constant"}, train={"steps": 4})
+  longer, workdir = changed(short, train={"steps": 9}), str(tmp_path / "run")
+  claim(workdir, short, tiny_tokenizer, {})
+  pretrain.change_length(longer, workdir, 1, 4)
   assert "9 steps instead of 4, which does not change the learning" in capsys.readouterr().err
-  pretrain.run(longer, prepared, str(tmp_path / "at_once"))
-  assert_same_bits(tmp_path / "extended", tmp_path / "at_once")
-
-
-FIRST_STEP = {"steps": 1, "evaluate_every": 0, "checkpoint_every": 0}
+  assert claimed_config(workdir).train.steps == 9
+  schedules = [make_optimizer(short.optim, steps).schedule for steps in (4, 9)]
+  for count in range(9):
+    assert schedules[0](count) == schedules[1](count)
 
 
 def test_a_run_starts_from_a_checkpoint(uninterrupted, prepared, tmp_path, monkeypatch, capsys):
-  """The first update has learning rate 0 and no decay: its parameters are the checkpoint's."""
-  sizes = dataclasses.replace(CONFIG, trunk=TransformerConfig())  # the checkpoint brings its own
-  config = changed(sizes, train=FIRST_STEP, optim={"weight_decay": 0.0})
+  """The first update has learning rate 0: its parameters are the checkpoint's."""
+  config = dataclasses.replace(CONFIG, trunk=TransformerConfig())  # the checkpoint brings its own
+  config = changed(config, train={"checkpoint_every": 1, "log_every": 1})
   workdir, pretrained = str(tmp_path / "run"), uninterrupted[0]
-  evaluation = pretrain.run(config, prepared, workdir, pretrained=pretrained)
+  with monkeypatch.context() as patch, pytest.raises(Stop):
+    stop_at(patch, 3, crash)
+    pretrain.run(config, prepared, workdir, pretrained=pretrained)
   assert f"start   {pretrained}, step 24: sizes, vocabulary" in capsys.readouterr().err
-  assert evaluation["valid_loss"] == pytest.approx(uninterrupted[1]["valid_loss"], abs=1e-6)
-  mine, theirs = (restore_params(folder)[0]["trunk"] for folder in (workdir, pretrained))
+  first = f"{workdir}/checkpoints/1"
+  mine, theirs = (restore_params(folder)[0]["trunk"] for folder in (first, pretrained))
   vocab_size = load_tokenizer(f"{prepared}/tokenizer").vocab_size
   for trunk in (mine, theirs):  # untrained special tokens are drawn anew
     trunk["tokens"] = trunk["tokens"][:vocab_size]
@@ -468,34 +490,15 @@ def test_a_run_starts_from_a_checkpoint(uninterrupted, prepared, tmp_path, monke
   # The start belongs to the run.
   without = dataclasses.replace(config, trunk=CONFIG.trunk)
   refused(without, prepared, workdir, "another config .data pretrained: step 24, .* != None")
-  shutil.rmtree(f"{workdir}/checkpoints")
-  config = changed(config, train={"steps": 8, "log_every": 1, "checkpoint_every": 3})
+  config = changed(config, train={"checkpoint_every": 0})
   pretrain.run(config, prepared, workdir, pretrained=pretrained)
-  stop_at(monkeypatch, 5, crash)
-  with pytest.raises(Stop):
-    pretrain.run(config, prepared, str(tmp_path / "resumed"), pretrained=pretrained)
-  monkeypatch.undo()
-  pretrain.run(config, prepared, str(tmp_path / "resumed"), pretrained=pretrained)
-  assert "resumed at step 3" in capsys.readouterr().err
-  assert_same_bits(workdir, tmp_path / "resumed")
-
-
-def test_a_masked_model_keeps_its_head(prepared, tmp_path):
-  config = dataclasses.replace(CONFIG, objective=Masked())
-  config = changed(config, train={"steps": 6}, optim={"learning_rate": 1e-2, "weight_decay": 0.0})
-  pretrain.run(config, prepared, str(tmp_path / "first"))
-  config = changed(config, train=FIRST_STEP)
-  pretrain.run(config, prepared, str(tmp_path / "second"), pretrained=str(tmp_path / "first"))
-  first, second = (restore_params(str(tmp_path / name)) for name in ("first", "second"))
-  jax.tree.map(np.testing.assert_array_equal, first[0]["masked"], second[0]["masked"])
-  assert second[1]["trained_special"] == ["mask"]
-  mask = load_tokenizer(f"{tmp_path}/second/tokenizer").special.mask
-  tables = (params["trunk"]["tokens"][mask] for params, *_ in (first, second))
-  np.testing.assert_array_equal(*tables)
+  assert "resumed at step 2" in capsys.readouterr().err
+  pretrain.run(config, prepared, str(tmp_path / "straight"), pretrained=pretrained)
+  assert_same_bits(workdir, tmp_path / "straight")
 
 
 def test_plain_text_goes_on_in_the_checkpoints_format(make_run, prepared, tmp_path, tiny_tokenizer):
-  """As a released BERT does on a user's own text."""
+  """As a released BERT does on a user's own text; and the model that comes of it keeps its head."""
   tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
   trunk = TransformerConfig(
     tokenizer.vocab_size, 32, 1, 16, 2, special_tokens=3, token_types=2, pooler=True
@@ -503,18 +506,33 @@ def test_plain_text_goes_on_in_the_checkpoints_format(make_run, prepared, tmp_pa
   spec = ModelConfig(trunk, (), "bidirectional")
   bert = {"type": "bert_format"}
   start = make_run(tmp_path / "bert", spec, tokenizer=tokenizer, sequence_format=bert)
-  config = changed(train=FIRST_STEP, optim={"weight_decay": 0.0})
-  for name, objective in {
-    "masked": Masked(),
-    "views": DropoutViews("bidirectional", "cls"),
-  }.items():
-    config = dataclasses.replace(config, trunk=TransformerConfig(), objective=objective)
-    pretrain.run(config, prepared, str(tmp_path / name), pretrained=start)
-    params, meta, *_ = restore_params(str(tmp_path / name))
-    assert meta["sequence_format"] == bert
-    for part in ("pooler", "types"):  # kept for fine-tuning; the first update has rate 0
-      theirs = make_run.params_of(spec, 7)["trunk"][part]
-      jax.tree.map(np.testing.assert_array_equal, params["trunk"][part], theirs)
+  config = dataclasses.replace(CONFIG, trunk=TransformerConfig(), objective=Masked())
+  two_steps = {"steps": 2, "evaluate_every": 0, "checkpoint_every": 1}
+  config = changed(config, train=two_steps, optim={"warmup_steps": 1})
+  first, second = str(tmp_path / "first"), str(tmp_path / "second")
+  pretrain.run(config, prepared, first, pretrained=start)
+  params, meta, _ = restore_params(f"{first}/checkpoints/1")
+  assert (meta["sequence_format"], meta["trained_special"]) == (bert, ["mask"])
+  for part in ("pooler", "types"):  # kept for fine-tuning; the first update has rate 0
+    theirs = make_run.params_of(spec, 7)["trunk"][part]
+    jax.tree.map(np.testing.assert_array_equal, params["trunk"][part], theirs)
+
+  pretrain.run(config, prepared, second, pretrained=first)
+  before, (after, meta, _) = restore_params(first)[0], restore_params(f"{second}/checkpoints/1")
+  assert (before["masked"]["bias"] != params["masked"]["bias"]).any()  # it was trained
+  jax.tree.map(np.testing.assert_array_equal, before["masked"], after["masked"])
+  assert (meta["sequence_format"], meta["trained_special"]) == (bert, ["mask"])
+  mask = load_tokenizer(f"{second}/tokenizer").special.mask
+  tables = (params["trunk"]["tokens"][mask] for params in (before, after))
+  np.testing.assert_array_equal(*tables)
+
+  # Other objectives take the format, too, or refuse it.
+  views = dataclasses.replace(config, objective=DropoutViews("bidirectional", "cls"))
+  _, _, vocabulary = pretrain.load_text(views, prepared)
+  views, vocabulary, warm = pretrain.with_start(views, vocabulary, start)
+  assert {"pooler", "types"} <= set(warm.params["trunk"]) and views.trunk.pooler
+  views_spec = ModelConfig(views.trunk, (), "bidirectional")
+  assert pretrain.make_meta(views, views_spec, vocabulary, warm)["sequence_format"] == bert
   config = dataclasses.replace(config, objective=FullSentences())
   with pytest.raises(InputError, match="are of bert_format, those of .* roberta_format; use"):
     pretrain.run(config, prepared, str(tmp_path / "full"), pretrained=start)

@@ -1,0 +1,83 @@
+"""Runs of one test file that share what they compile, and run on few devices.
+
+All but a tenth of a tiny run's time goes into tracing and compiling its training step. A trainer is
+a function of the run's settings, its number of steps and the shape of its batches; runs that agree
+in these take the same trainer, as the seeds of one fine-tuning do.
+"""
+
+import contextlib
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.checkpoints import load
+from gpt_jax.parallel import mesh as meshes
+from gpt_jax.programs import evaluate, finetune, pretrain, replay
+from gpt_jax.programs.finetuning import evaluations
+from gpt_jax.training.loop import TrainConfig
+
+
+@contextlib.contextmanager
+def shared_trainers(devices: int = 1):
+  """While it is open, pretrain, finetune and replay compile each training step once.
+
+  Args:
+    devices: what a config whose mesh leaves them open gets; one that sets mesh.data has that many.
+  """
+  make = SimpleNamespace(
+    mesh=meshes.make_mesh,
+    pretrainer=pretrain.make_trainer,
+    text_measure=pretrain.make_measure,
+    finetuner=finetune.make_trainer,
+    predictor=load.make_predictor,
+  )
+  made = {}
+
+  def once(key, function, *arguments):
+    if key not in made:
+      made[key] = function(*arguments)
+    return made[key]
+
+  def make_mesh(config, given=None):
+    wanted = config.data * config.model if config.data else devices
+    return make.mesh(config, given or jax.devices()[:wanted])
+
+  def make_pretrainer(config, spec, objective, mesh, total_steps):
+    key = "pretrain", _compiled_settings(config, total_steps), spec, mesh
+    return once(key, make.pretrainer, config, spec, objective, mesh, total_steps)
+
+  def make_text_measure(config, spec, objective, held_out, mesh):
+    text = held_out.path, held_out.digest
+    key = "measure", config.data, config.objective, config.evaluation_batches, spec, mesh, text
+    return once(key, make.text_measure, config, spec, objective, held_out, mesh)
+
+  def make_finetuner(config, spec, train_set, mesh):
+    shapes = str(jax.tree.map(np.shape, finetune.make_batches(config, train_set, mesh)(0)))
+    settings = _compiled_settings(config, finetune.total_steps(config, train_set))
+    key = "finetune", settings, len(train_set), shapes, spec, mesh
+    return once(key, make.finetuner, config, spec, train_set, mesh)
+
+  def make_predictor(model, mesh):
+    return once(("predict", model.config, mesh), make.predictor, model, mesh)
+
+  with pytest.MonkeyPatch.context() as patch:
+    for module in (pretrain, finetune, replay, load, evaluate):
+      patch.setattr(module, "make_mesh", make_mesh)
+    patch.setattr(pretrain, "make_trainer", make_pretrainer)
+    patch.setattr(pretrain, "make_measure", make_text_measure)
+    patch.setattr(finetune, "make_trainer", make_finetuner)
+    for module in (evaluations, load):
+      patch.setattr(module, "make_predictor", make_predictor)
+    yield
+
+
+def _compiled_settings(config, total_steps):
+  """The config without what a compiled step does not depend on: the seed and when to report."""
+  kept = TrainConfig(total_steps, microbatches=config.train.parts, remat=config.train.remat)
+  config = dataclasses.replace(config, train=kept)
+  if hasattr(config, "patience"):  # of fine-tuning
+    config = dataclasses.replace(config, patience=0, transfer_layers=None)
+  return config
