@@ -2,14 +2,12 @@
 
 import dataclasses
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from launching import launch_in_process  # noqa: F401
+from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import load_model
@@ -22,7 +20,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate
 from gpt_jax.tasks.readers import Row
 
-ROOT = Path(__file__).parents[2]
 CONTEXT = 8
 TEXTS = [
   "the cat sat on the mat",
@@ -118,35 +115,25 @@ def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
     evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path), "test")
 
 
-def launch(*flags):
-  command = [sys.executable, str(ROOT / "launch" / "evaluate.py"), *flags]
-  return subprocess.run(
-    command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-  )
-
-
-def test_the_command_line(run, tmp_path, tiny_tokenizer):
+def test_the_command_line(run, tmp_path, tiny_tokenizer, launch):
   data = prepare(tmp_path, tiny_tokenizer)
-  done = launch(f"--checkpoint={run}", f"--data={data}")
-  assert (done.returncode, done.stderr) == (0, "")
-  shown = dict(line.split() for line in done.stdout.splitlines())
+  code, printed, errors = launch("evaluate", f"--checkpoint={run}", f"--data={data}")
+  assert (code, errors) == (0, "")
+  shown = dict(line.split() for line in printed.splitlines())
   assert shown["loss"] == f"{evaluate.run(run, data)['loss']:,.4f}"
 
 
-def test_the_command_line_shows_every_label_of_a_task(finetuned):
+def test_the_command_line_shows_every_label_of_a_task(finetuned, launch):
   checkpoint = f"{finetuned.workdir}/seed_0"
-  done = launch(f"--checkpoint={checkpoint}", f"--data={finetuned.data_dir}")
-  assert (done.returncode, done.stderr) == (0, "")
-  metrics, table = done.stdout.split("\n\n")
+  flags = f"--checkpoint={checkpoint}", f"--data={finetuned.data_dir}"
+  code, printed, errors = launch("evaluate", *flags)
+  assert (code, errors) == (0, "")
+  metrics, table = printed.split("\n\n")
   assert [line.split()[0] for line in metrics.splitlines()] == ["examples", "loss", "accuracy"]
   assert table.rstrip() == format_classes(evaluate.run(checkpoint, finetuned.data_dir)["classes"])
 
 
-def test_missing_data_is_one_line(run, tmp_path):
-  done = launch(f"--checkpoint={run}", f"--data={tmp_path}")
-  assert done.returncode == 2
-  assert (
-    done.stderr.startswith("error:")
-    and "valid.json: missing" in done.stderr
-    and done.stderr.count("\n") == 1
-  )
+def test_missing_data_is_one_line(run, tmp_path, launch):
+  code, _, errors = launch("evaluate", f"--checkpoint={run}", f"--data={tmp_path}")
+  assert code == 2 and errors.count("\n") == 1
+  assert errors.startswith("error:") and "valid.json: missing" in errors

@@ -1,16 +1,13 @@
 """Generation: equal to generation without a cache, each prompt by itself, within the vocabulary."""
 
 import functools
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from launching import launch_in_process  # noqa: F401
 
 import gpt_jax
 from gpt_jax.batch import Rows
@@ -25,7 +22,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs import generate
 
-ROOT = Path(__file__).parents[2]
 CONTEXT = 24
 PROMPTS = [[5, 9, 11], [7], list(range(20, 50)), [3] * 13]  # the third is longer than the context
 SEEDS = [4, 5, 6, 7]
@@ -149,27 +145,21 @@ def test_bad_values(run, settings, message):
     generate.run(run, **{"prompts": ["the cat"], **settings})
 
 
-def launch(*flags, **kwargs):
-  command = [sys.executable, str(ROOT / "launch" / "generate.py"), *flags]
-  env = {**os.environ, "PYTHONPATH": str(ROOT)}
-  return subprocess.run(command, capture_output=True, text=True, env=env, **kwargs)
-
-
-def test_the_command_line(run):
+def test_the_command_line(run, launch):
   flags = [
     f"--checkpoint={run}",
     "--max_tokens=4",
     "--temperature=0",
     "--prompt=The cat, on\nthe mat",
   ]
-  done = launch(*flags, "--input=-", input="the dog\n")
-  assert (done.returncode, done.stderr) == (0, "")
+  code, printed, errors = launch("generate", *flags, "--input=-", input="the dog\n")
+  assert (code, errors) == (0, "")
   first, second = generate.run(
     run, ["the cat, on\nthe mat", "the dog"], max_tokens=4, temperature=0
   )
-  assert done.stdout == f"=== 1 of 2 ===\n{first}\n=== 2 of 2 ===\n{second}\n"
-  streamed = launch(*flags, "--input=-", "--stream", input="the dog\n")
-  assert streamed.stdout == done.stdout
+  assert printed == f"=== 1 of 2 ===\n{first}\n=== 2 of 2 ===\n{second}\n"
+  streamed = launch("generate", *flags, "--input=-", "--stream", input="the dog\n")
+  assert streamed == (0, printed, "")
 
 
 def test_a_stream_has_the_same_words(run):
@@ -217,10 +207,7 @@ def test_beam_search(run):
   )
 
 
-def test_a_missing_prompts_file_is_one_line(run):
-  done = launch(f"--checkpoint={run}", "--input=nowhere.txt")
-  assert done.returncode == 2
-  assert (
-    done.stderr.startswith("error: --input=nowhere.txt: cannot be read")
-    and done.stderr.count("\n") == 1
-  )
+def test_a_missing_prompts_file_is_one_line(run, launch):
+  code, _, errors = launch("generate", f"--checkpoint={run}", "--input=nowhere.txt")
+  assert code == 2 and errors.count("\n") == 1
+  assert errors.startswith("error: --input=nowhere.txt: cannot be read")

@@ -1,5 +1,8 @@
 """Embeddings as the checkpoint's head reads them, and STS-B by their cosine, without labels."""
 
+import functools
+
+import jax
 import numpy as np
 import pytest
 import scipy.stats
@@ -49,6 +52,12 @@ def checkpoint(make_run, tiny_tokenizer, tmp_path_factory):
   return make
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _hidden(model, params, ids):
+  rows = Rows(ids, np.arange(ids.shape[1], dtype=np.int32)[None])
+  return model.apply({"params": params}, rows, method="states").hidden
+
+
 @pytest.mark.parametrize(
   "pooling, trunk, attention",
   [
@@ -63,14 +72,13 @@ def test_embed_reads_what_the_head_reads(checkpoint, pooling, trunk, attention):
   model = gpt_jax.load(checkpoint(ContrastiveHead(pooling, mlp=True), trunk, attention))
   found = model.embed(TEXTS)
   assert (found.shape, found.dtype) == ((3, 16), np.float32)
-  tokenizer = model.loaded.tokenizer
+  tokenizer, spec = model.loaded.tokenizer, model.loaded.spec
+  trunk_alone = ModelConfig(spec.trunk, (), spec.attention).build()
   for text, vector in zip(TEXTS, found, strict=True):
     ids = tokenizer.encode(text)
     if pooling == "cls":
       ids = np.array([tokenizer.special["cls"], *ids, tokenizer.special["sep"]])
-    places = np.arange(len(ids), dtype=np.int32)
-    rows = Rows(ids[None], places[None])
-    hidden = model.loaded.model.apply({"params": model.loaded.params}, rows, method="states")[0][0]
+    hidden = _hidden(trunk_alone, {"trunk": model.loaded.params["trunk"]}, ids[None])[0]
     expected = {"mean": hidden.mean(0), "last": hidden[-1], "cls": hidden[0]}[pooling]
     np.testing.assert_allclose(vector, expected, atol=1e-5)
 

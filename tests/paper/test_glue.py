@@ -2,16 +2,17 @@
 
 import collections
 import dataclasses
+import functools
 import os
 import random
-import subprocess
-import sys
 import warnings
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launching import launch_in_process  # noqa: F401
+from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
@@ -20,7 +21,6 @@ from gpt_jax.paper.glue import TEST_SETS, average, check
 from gpt_jax.programs import glue, predict
 from gpt_jax.tasks.task import find
 
-ROOT = Path(__file__).parents[2]
 some_are_constant = pytest.mark.filterwarnings("ignore:.*not predicted by any model")
 WORDS = "the cat sat on mat and dog ran to old red barn by sea".split()
 
@@ -38,6 +38,12 @@ TEST_FILES = {
   "WNLI.tsv": ("WNLI/test.tsv", "index sentence1 sentence2"),
   "AX.tsv": ("AX/diagnostic.tsv", "index sentence1 sentence2"),
 }
+
+
+@pytest.fixture(scope="module")
+def model_of(model_of):
+  """Each model once; the tests only read them."""
+  return functools.cache(model_of)
 
 
 def write_test_file(data_dir, file, rows):
@@ -278,20 +284,16 @@ def test_a_model_that_predicts_nothing_is_told(model_of, few, data, tmp_path, mo
   assert os.listdir(tmp_path) == ["data"]
 
 
-def test_a_submission_of_full_size(model_of, tmp_path):
+def test_a_submission_of_full_size(model_of, tmp_path, launch):
   write_test_file(tmp_path, "CoLA.tsv", 1063)
   model, out = model_of("cola"), tmp_path / "submission.zip"
-  command = [sys.executable, ROOT / "launch" / "glue.py"]
-  making = [*command, f"--checkpoint={model}", f"--data={tmp_path}", f"--out={out}"]
-  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-  made = subprocess.run(making, capture_output=True, text=True, env=environment)
-  assert made.returncode == 0, made.stderr
-  assert (
-    f"warning: {out}: not predicted by any model: SST-2.tsv (constant: no checkpoint of"
-    in made.stderr
-  )
+  making = f"--checkpoint={model}", f"--data={tmp_path}", f"--out={out}"
+  constant = f"^{out}: not predicted by any model: SST-2.tsv .constant: no checkpoint of"
+  with pytest.warns(UserWarning, match=constant):
+    code, made, errors = launch("glue", *making)
+  assert (code, errors) == (0, "")
   columns = columns_of(out)
-  lines = dict(line.split(maxsplit=1) for line in made.stdout.splitlines())
+  lines = dict(line.split(maxsplit=1) for line in made.splitlines())
   assert lines.keys() == columns.keys() == TEST_FILES.keys()
   shares = ", ".join(
     f"{label} {count / 1063:.1%}"
@@ -300,11 +302,9 @@ def test_a_submission_of_full_size(model_of, tmp_path):
   assert lines["CoLA.tsv"].split("  ", 1)[0] == "1,063" and shares in lines["CoLA.tsv"]
   assert lines["CoLA.tsv"].endswith(f" {model}")
   assert lines["QQP.tsv"].split() == "390,965 0 100.0% constant: no checkpoint of qqp".split()
-  checked = subprocess.run(
-    [*command, f"--check={out}"], capture_output=True, text=True, env=environment
-  )
-  assert (checked.returncode, checked.stderr) == (0, "")
-  told = zip(made.stdout.splitlines(), checked.stdout.splitlines(), strict=True)
+  code, checked, errors = launch("glue", f"--check={out}")
+  assert (code, errors) == (0, "")
+  told = zip(made.splitlines(), checked.splitlines(), strict=True)
   assert all(
     line.startswith(without_source) and line != without_source for line, without_source in told
   )

@@ -31,7 +31,7 @@ from gpt_jax.reports.answers import answers
 from gpt_jax.reports.record import read_run
 from gpt_jax.reports.status import ending
 from gpt_jax.training.forecast import Forecast
-from gpt_jax.training.history import curve, write_plan
+from gpt_jax.training.history import Outcome, curve, write_end, write_plan
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
 
@@ -74,17 +74,42 @@ class Page(html.parser.HTMLParser):
     return dict(re.findall(pattern, self.source))
 
 
+CONFIG = pretrain.PretrainConfig(
+  TransformerConfig(**SIZES),
+  data=WindowsConfig(batch_size=8, length=16),
+  train=TrainConfig(steps=6, log_every=1, evaluate_every=2),
+)
+
+
 @pytest.fixture(scope="module")
-def pretrained(prepared, tmp_path_factory):
-  """The folder of a real run of six steps."""
+def interrupted(prepared, tmp_path_factory):
+  """A run of six steps that Ctrl-C ended after four: its workdir, a copy, and its page.
+
+  `pretrained` goes on with it; the copy stays.
+  """
   workdir = tmp_path_factory.mktemp("report") / "run"
-  config = pretrain.PretrainConfig(
-    TransformerConfig(**SIZES),
-    data=WindowsConfig(batch_size=8, length=16),
-    train=TrainConfig(steps=6, log_every=1, evaluate_every=2),
-  )
-  pretrain.run(config, prepared, str(workdir))
-  return workdir
+  stopping = KeyboardInterrupt()
+
+  def stop(moment):
+    raise stopping
+
+  real = pretrain.make_hooks
+  last = Hook(stop, lambda step: step == 4)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sys, "argv", ["launch/pretrain.py", f"--workdir={workdir}", "--a=b c"])
+    patch.setattr(pretrain, "make_hooks", lambda *rest: [*real(*rest), last])
+    with pytest.raises(KeyboardInterrupt) as raised:
+      pretrain.run(CONFIG, prepared, str(workdir))
+    assert raised.value is stopping
+  copy = shutil.copytree(workdir, workdir.parent / "copy")
+  return SimpleNamespace(workdir=workdir, copy=copy, page=Page(workdir / "report.html"))
+
+
+@pytest.fixture(scope="module")
+def pretrained(interrupted, prepared):
+  """The folder of a real run of six steps, which went on after four."""
+  pretrain.run(CONFIG, prepared, str(interrupted.workdir))
+  return interrupted.workdir
 
 
 @pytest.fixture
@@ -287,51 +312,38 @@ def test_many_samples_are_thinned(make_folder):
 # Interrupted runs.
 
 
-@pytest.fixture
-def interrupted(prepared, tmp_path, monkeypatch):
-  """interrupted(error): a run of 6 steps that an error ends after 4, from the command line."""
-
-  def make(error):
-    workdir = tmp_path / "run"
-    monkeypatch.setattr(sys, "argv", ["launch/pretrain.py", f"--workdir={workdir}", "--a=b c"])
-
-    def stop(moment):
-      raise error
-
-    real = pretrain.make_hooks
-    last = Hook(stop, lambda step: step == 4)
-    monkeypatch.setattr(pretrain, "make_hooks", lambda *rest: [*real(*rest), last])
-    config = pretrain.PretrainConfig(
-      TransformerConfig(**SIZES),
-      data=WindowsConfig(batch_size=8, length=16),
-      train=TrainConfig(steps=6, log_every=1, checkpoint_every=2),
-    )
-    with pytest.raises(type(error)) as raised:
-      pretrain.run(config, prepared, str(workdir))
-    assert raised.value is error
-    monkeypatch.setattr(pretrain, "make_hooks", real)
-    return workdir, config
-
-  return make
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
-def test_an_interrupted_run_says_so_and_how_it_goes_on(interrupted, error, prepared):
-  workdir, config = interrupted(error)
-  page = Page(workdir / "report.html")
+def test_an_interrupted_run_says_so_and_how_it_goes_on(interrupted):
+  page = interrupted.page
   assert "Interrupted at step 4 of 6 (67%)" in page.text.partition("Did it learn?")[0]
   assert "Its state is saved at step 4." in page.text
-  command = f"python launch/pretrain.py --workdir={workdir} '--a=b c'"
+  command = f"python launch/pretrain.py --workdir={interrupted.workdir} '--a=b c'"
   assert command in page.paragraphs
-  pretrain.run(config, prepared, str(workdir))  # goes on
-  text = Page(workdir / "report.html").text
+
+
+def test_a_run_that_went_on_is_no_longer_interrupted(pretrained):
+  text = Page(pretrained / "report.html").text
   assert "nterrupted" not in text and "--a=b c" not in text and "finished, 6 steps" in text
 
 
-def test_a_run_that_an_error_ends_names_it(interrupted):
-  workdir, _ = interrupted(InputError("ten updates in a row"))
-  text = Page(workdir / "report.html").text
-  assert "Ended by an error at step 4 of 6 (67%). ten updates in a row" in text
+@pytest.mark.parametrize(
+  "error, told",
+  [
+    (SystemExit(143), "Interrupted at step 4 of 6 (67%). Its state is saved at step 4."),
+    (
+      InputError("ten updates in a row"),
+      "Ended by an error at step 4 of 6 (67%). ten updates in a row Its state is saved",
+    ),
+  ],
+)
+def test_a_run_that_a_signal_or_an_error_ends_names_it(interrupted, tmp_path, error, told):
+  """As the end of Ctrl-C, which the fixture sees from the program on."""
+  folder = shutil.copytree(interrupted.copy, tmp_path / "run")
+  (folder / "report.html").unlink()
+  outcome = Outcome(**json.loads((folder / "plan.json").read_text())["outcome"])
+  with pytest.raises(type(error)), report.report_at_end(str(folder)):
+    write_end(str(folder), error, outcome)
+    raise error
+  assert told in Page(folder / "report.html").text
 
 
 def test_a_killed_run_shows_its_command(make_folder):

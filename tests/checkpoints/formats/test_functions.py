@@ -1,9 +1,11 @@
 """ONNX and StableHLO: the classifier and the language model, run without this package."""
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -28,81 +30,31 @@ import sys
 import numpy as np
 from jax import export
 
-with open(sys.argv[1] + "/model.stablehlo", "rb") as file:
-  call = export.deserialize(file.read()).call
-for i in range(2):
-  with np.load(f"{sys.argv[2]}_inputs{i}.npz") as inputs:
-    np.save(f"{sys.argv[2]}{i}.npy", call(*inputs.values()))
+for folder in sys.argv[1:]:
+  with open(folder + "/out/model.stablehlo", "rb") as file:
+    call = export.deserialize(file.read()).call
+  for i in range(2):
+    with np.load(f"{folder}/inputs{i}.npz") as inputs:
+      np.save(f"{folder}/logits{i}.npy", call(*inputs.values()))
 assert not [name for name in sys.modules if name.startswith(("gpt_jax", "flax"))]
 """
 
 
-def run_stablehlo(folder, inputs, tmp_path):
-  """Logits of each {name: array}, computed by a process with jax and numpy alone."""
-  for i, arrays in enumerate(inputs):
-    np.savez(tmp_path / f"_inputs{i}.npz", **arrays)
-  command = [sys.executable, "-I", "-c", STABLEHLO, str(folder), f"{tmp_path}/"]
-  done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+def run_stablehlo(folders):
+  """Writes the logits of the inputs in each folder, by one process with jax and numpy alone."""
+  command = [sys.executable, "-I", "-c", STABLEHLO, *map(str, folders)]
+  done = subprocess.run(command, capture_output=True, text=True, cwd=folders[0])
   assert done.returncode == 0, done.stderr
-  return [np.load(tmp_path / f"{i}.npy") for i in range(len(inputs))]
 
 
-def run_onnx(folder, inputs, tmp_path):
+def run_onnx(folders):
   import onnxruntime as runtime
 
-  session = runtime.InferenceSession(str(folder / "model.onnx"))
-  return [session.run(["logits"], arrays)[0] for arrays in inputs]
-
-
-RUNNERS = {"stablehlo": run_stablehlo, "onnx": run_onnx}
-
-
-@pytest.fixture(params=["stablehlo", pytest.param("onnx", marks=pytest.mark.onnx)])
-def runner(request):
-  return request.param, RUNNERS[request.param]
-
-
-def test_a_classifier(finetuned, runner, tmp_path):
-  name, run = runner
-  checkpoint = f"{finetuned.workdir}/seed_0/best"
-  export.run(checkpoint, str(tmp_path / "out"), name)
-  description = json.loads((tmp_path / "out" / "model.json").read_text())
-  special, tokenizer = description["special_tokens"], load_model(checkpoint).tokenizer
-  assert description["labels"] == ["barks", "meows"]
-  rows = [[special["start"], *ids, special["extract"]] for ids in tokenizer.encode_many(TEXTS)]
-  batch = np.zeros((len(rows), 40), np.int32)  # padding after the sequences
-  for row, ids in zip(batch, rows, strict=True):
-    row[: len(ids)] = ids
-  alone = np.array(rows[1:2], np.int32)
-  together, single = run(tmp_path / "out", ({"input_ids": batch}, {"input_ids": alone}), tmp_path)
-  np.testing.assert_allclose(single[0], together[1], atol=1e-4, rtol=0)
-  probabilities = np.exp(together) / np.exp(together).sum(-1, keepdims=True)
-  for row, expected in zip(probabilities, gpt_jax.load(checkpoint).classify(TEXTS), strict=True):
-    found = dict(zip(description["labels"], row.tolist(), strict=True))
-    assert found == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_language_model(make_run, tiny_tokenizer, runner, tmp_path):
-  name, run = runner
-  trunk = TransformerConfig(
-    tiny_tokenizer.vocab_size, context=16, layers=2, width=16, heads=2, norm="pre", dtype="bfloat16"
-  )
-  checkpoint = make_run(tmp_path / "run", ModelConfig(trunk))
-  export.run(checkpoint, str(tmp_path / "out"), name)
-  full = make_run(
-    tmp_path / "float32", ModelConfig(TransformerConfig(**{**vars(trunk), "dtype": "float32"}))
-  )
-  text = "the cat sat on the mat"
-  ids = tiny_tokenizer.encode(text)[None]
-  several = np.tile(ids, (3, 1))[:, :4]
-  inputs = {"input_ids": ids}, {"input_ids": several}
-  logits, others = run(tmp_path / "out", inputs, tmp_path)
-  assert logits.shape == (1, ids.shape[1], tiny_tokenizer.vocab_size)
-  log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-  found = np.take_along_axis(log_probs[0, :-1], ids[0, 1:, None], -1)[:, 0]
-  expected = gpt_jax.load(full).log_probs(text).log_probs[1:]
-  np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
-  np.testing.assert_allclose(others[2], logits[0, :4], atol=1e-4, rtol=0)
+  for folder in folders:
+    session = runtime.InferenceSession(str(folder / "out" / "model.onnx"))
+    for i in range(2):
+      with np.load(folder / f"inputs{i}.npz") as inputs:
+        np.save(folder / f"logits{i}.npy", session.run(["logits"], dict(inputs))[0])
 
 
 ENCODER = TransformerConfig(context=96, layers=2, width=16, heads=2, embedding_norm=True)
@@ -116,54 +68,132 @@ ENCODERS = {
   "choices": (BERT, {"transform": "pooler"}, "bert_format", "story-next", {TYPES}),
   "GPT's sequences": (BERT, {}, "gpt_format", "story-company", set()),
 }
+SENTENCE = "the cat sat on the mat"
 
 
-@pytest.mark.parametrize("kind", ENCODERS)
-def test_a_bidirectional_classifier(kind, make_run, tiny_tokenizer, runner, tmp_path):
-  """Its probabilities are those of predict, also of texts that are padded."""
-  name, run = runner
-  trunk, head, format, task_name, further = ENCODERS[kind]
+@pytest.fixture(scope="module", params=["stablehlo", pytest.param("onnx", marks=pytest.mark.onnx)])
+def ran(request, finetuned, make_run, tiny_tokenizer, tmp_path_factory):
+  """Every kind of model, exported and run on two inputs without this package.
+
+  By kind: description, logits (of both inputs), expected (what this package predicts).
+  """
+  format, folder, made = request.param, tmp_path_factory.mktemp("functions"), {}
+
+  def add(kind, checkpoint, inputs_of):
+    place = folder / str(len(made))
+    export.run(checkpoint, str(place / "out"), format)
+    description = json.loads((place / "out" / "model.json").read_text())
+    inputs, expected = inputs_of(description)
+    for i, arrays in enumerate(inputs):
+      np.savez(place / f"inputs{i}.npz", **arrays)
+    made[kind] = SimpleNamespace(folder=place, description=description, expected=expected)
+
+  checkpoint = f"{finetuned.workdir}/seed_0/best"
+  add("classifier", checkpoint, functools.partial(classifier_inputs, checkpoint))
+  add("language", *language_model(make_run, tiny_tokenizer, folder))
+  for kind in ENCODERS:
+    add(kind, *encoder(kind, make_run, tiny_tokenizer, folder / f"run {kind}"))
+  {"stablehlo": run_stablehlo, "onnx": run_onnx}[format]([x.folder for x in made.values()])
+  for value in made.values():
+    value.logits = [np.load(value.folder / f"logits{i}.npy") for i in range(2)]
+  return made
+
+
+def classifier_inputs(checkpoint, description):
+  special, tokenizer = description["special_tokens"], load_model(checkpoint).tokenizer
+  rows = [[special["start"], *ids, special["extract"]] for ids in tokenizer.encode_many(TEXTS)]
+  batch = np.zeros((len(rows), 40), np.int32)  # padding after the sequences
+  for row, ids in zip(batch, rows, strict=True):
+    row[: len(ids)] = ids
+  alone = np.array(rows[1:2], np.int32)
+  return ({"input_ids": batch}, {"input_ids": alone}), gpt_jax.load(checkpoint).classify(TEXTS)
+
+
+def test_a_classifier(ran):
+  found = ran["classifier"]
+  assert found.description["labels"] == ["barks", "meows"]
+  together, single = found.logits
+  np.testing.assert_allclose(single[0], together[1], atol=1e-4, rtol=0)
+  check_probabilities(together, found)
+
+
+def check_probabilities(logits, found):
+  probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+  for row, expected in zip(probabilities, found.expected, strict=True):
+    of_labels = dict(zip(found.description["labels"], row.tolist(), strict=True))
+    assert of_labels == pytest.approx(expected, abs=1e-4)
+
+
+def language_model(make_run, tokenizer, folder):
+  """A model in bfloat16, its inputs, and the log-probabilities of the same model in float32."""
+  trunk = TransformerConfig(
+    tokenizer.vocab_size, context=16, layers=1, width=16, heads=2, norm="pre", dtype="bfloat16"
+  )
+  full = dataclasses.replace(trunk, dtype="float32")
+  full = gpt_jax.load(make_run(folder / "float32", ModelConfig(full)))
+  ids = tokenizer.encode(SENTENCE)[None]
+  inputs = {"input_ids": ids}, {"input_ids": np.tile(ids, (3, 1))[:, :4]}
+  checkpoint = make_run(folder / "run", ModelConfig(trunk))
+  return checkpoint, lambda _: (inputs, full.log_probs(SENTENCE).log_probs[1:])
+
+
+def test_a_language_model(ran, tiny_tokenizer):
+  ids = tiny_tokenizer.encode(SENTENCE)
+  logits, others = ran["language"].logits
+  assert logits.shape == (1, len(ids), tiny_tokenizer.vocab_size)
+  log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  found = np.take_along_axis(log_probs[0, :-1], ids[1:, None], -1)[:, 0]
+  np.testing.assert_allclose(found, ran["language"].expected, atol=1e-4, rtol=0)
+  np.testing.assert_allclose(others[2], logits[0, :4], atol=1e-4, rtol=0)
+
+
+def encoder(kind, make_run, tiny_tokenizer, folder):
+  """A bidirectional classifier, its inputs with padding and without, and its predictions."""
+  trunk, head, format, task_name, _ = ENCODERS[kind]
   tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask", "pad")
   task = BuiltinTask(task_name).build("")
   sizes = {"vocab_size": tokenizer.vocab_size, "special_tokens": tokenizer.special.count}
   heads = (ClassifyHead(task.num_classes, task.pooling, **head),)
   spec = ModelConfig(dataclasses.replace(trunk, **sizes), heads, "bidirectional")
-  checkpoint = make_run(tmp_path / "run", spec, tokenizer=tokenizer)
+  checkpoint = make_run(folder, spec, tokenizer=tokenizer)
   meta = load_model(checkpoint).meta
   meta |= {"task": to_json(BuiltinTask(task_name)), "sequence_format": {"type": format}}
   params = jax.tree.map(lambda x: 3 * x, make_run.params_of(spec, 0))  # farther from one another
   with Checkpoints(checkpoint, metric="valid_loss", mode="min") as checkpoints:
     checkpoints.save(8, {"params": params}, meta)
-  export.run(checkpoint, str(tmp_path / "out"), name)
 
-  description = json.loads((tmp_path / "out" / "model.json").read_text())
-  names = [entry["name"] for entry in description["inputs"]]
-  assert names[:2] == ["input_ids", "attention_mask"] and {*names[2:]} == further
-  examples = task.examples("", "dev")[:5]
-  rows = [example.sequences[0] for example in examples]
-  if task.pooling == "per_choice":
-    columns = [(x.sequences[0][0], *(option for _, option in x.sequences)) for x in examples]
-  else:
-    columns = rows
-  expected = gpt_jax.load(checkpoint).classify(columns)
-  encoded = load_model(checkpoint).encode(task, examples)
-  shape = (5, encoded.fields.shape[1], 96)
-  ids, mask, types = (np.zeros(shape, np.int32) for _ in range(3))
-  ids[:] = 7  # padding of any id
-  for n, c in np.ndindex(shape[:2]):
-    sequence, of_type = encoded.sequence(n, c), encoded.sequence_types(n, c)
-    ids[n, c, : len(sequence)], mask[n, c, : len(sequence)] = sequence, 1
-    types[n, c, : len(sequence)] = 0 if of_type is None else of_type
-  arrays = dict(zip(("input_ids", "attention_mask", TYPES), (ids, mask, types), strict=True))
-  arrays = {name: arrays[name][:, 0] if shape[1] == 1 else arrays[name] for name in names}
-  shortest = mask.sum(axis=-1).max()
-  cut = {name: x[..., :shortest] for name, x in arrays.items()}
-  for logits in run(tmp_path / "out", (arrays, cut), tmp_path):
-    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    for row, answer in zip(probabilities, expected, strict=True):
-      found = dict(zip(description["labels"], row.tolist(), strict=True))
-      assert found == pytest.approx(answer, abs=1e-4)
-  answers = [list(answer.values()) for answer in expected]
+  def inputs_of(description):
+    names = [entry["name"] for entry in description["inputs"]]
+    examples = task.examples("", "dev")[:5]
+    columns = [example.sequences[0] for example in examples]
+    if task.pooling == "per_choice":
+      columns = [(x.sequences[0][0], *(option for _, option in x.sequences)) for x in examples]
+    encoded = load_model(checkpoint).encode(task, examples)
+    shape = (5, encoded.fields.shape[1], 96)
+    ids, mask, types = (np.zeros(shape, np.int32) for _ in range(3))
+    ids[:] = 7  # padding of any id
+    for n, c in np.ndindex(shape[:2]):
+      sequence, of_type = encoded.sequence(n, c), encoded.sequence_types(n, c)
+      ids[n, c, : len(sequence)], mask[n, c, : len(sequence)] = sequence, 1
+      types[n, c, : len(sequence)] = 0 if of_type is None else of_type
+    arrays = dict(zip(("input_ids", "attention_mask", TYPES), (ids, mask, types), strict=True))
+    arrays = {name: arrays[name][:, 0] if shape[1] == 1 else arrays[name] for name in names}
+    shortest = mask.sum(axis=-1).max()
+    cut = {name: x[..., :shortest] for name, x in arrays.items()}
+    return (arrays, cut), gpt_jax.load(checkpoint).classify(columns)
+
+  return checkpoint, inputs_of
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_bidirectional_classifier(kind, ran):
+  """Its probabilities are those of predict, also of texts that are padded."""
+  found = ran[kind]
+  names = [entry["name"] for entry in found.description["inputs"]]
+  assert names[:2] == ["input_ids", "attention_mask"] and {*names[2:]} == ENCODERS[kind][-1]
+  for logits in found.logits:
+    check_probabilities(logits, found)
+  answers = [list(answer.values()) for answer in found.expected]
   assert np.ptp(answers, axis=0).max() > 0.01  # that differ between the examples
 
 
