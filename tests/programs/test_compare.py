@@ -219,14 +219,20 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
   def diverge(config, *_):
     raise Diverged("ten updates are not finite")
 
+  def fine_tune(config, data, checkpoint, **_):
+    assert checkpoint == "none"
+    return [{"dev": {"dev_accuracy": 0.25}}]
+
   monkeypatch.setattr(pretrain, "run", diverge)
+  monkeypatch.setattr(finetune, "run", fine_tune)
+  monkeypatch.setattr(compare, "paces", lambda configs, text: dict.fromkeys(configs, 1.0))
   workdir = str(tmp_path / "out")
   results = compare.run(workdir, budget=budget, objectives=["masked", "none"], corpus=corpus)
   assert results["trials"] == {"masked": {"0.001": None, "0.002": None}}
-  assert list(results["tasks"]) == ["none"]
+  assert results["tasks"] == {"none": {"story-ending": [0.25]}}
   masked, none = csv.DictReader(open(f"{workdir}/results.csv", encoding="utf-8"))
   assert masked["held-out loss"] == "diverged" and not masked["fine-tuned, story-ending"]
-  assert not none["held-out loss"] and none["fine-tuned, story-ending"]
+  assert not none["held-out loss"] and none["fine-tuned, story-ending"] == "25.0"
 
 
 def test_a_task_of_several_choices_has_no_probe():

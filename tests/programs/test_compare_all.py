@@ -7,9 +7,12 @@ import pytest
 
 from gpt_jax.data import storyworld
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import compare, prepare
+from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.programs import compare, finetune, prepare
 from gpt_jax.programs.comparing.budgets import Budget
 from gpt_jax.programs.comparing.rows import ROWS
+from gpt_jax.programs.comparing.tables import step_at_equal_seconds
+from gpt_jax.programs.finetuning.start import load_start, transfer_trunk
 from gpt_jax.programs.prepare import PrepareConfig
 
 BUDGET = Budget(
@@ -38,20 +41,54 @@ FORMS = {
 }
 
 
+# The first row of each form is fine-tuned; those after it are brought up to the first step.
+PACES = {"causal": 1.0, "spans": 3.0}  # seconds; of all others 0.5
+
+
+@pytest.fixture
+def brought_up(monkeypatch):
+  """The folders of the rows whose fine-tuning ends before its first step."""
+  tune, known, folders = finetune.run, set(), []
+
+  def run(config, data_dir, checkpoint, workdir, tokenizer=""):
+    start = load_start(config, checkpoint, tokenizer)
+    form = compare._format_and_head(start)
+    if form not in known:
+      known.add(form)
+      return tune(config, data_dir, checkpoint, workdir, tokenizer=tokenizer)
+    config, task, data = finetune.load_task(config, data_dir, start)
+    spec = finetune.model_config(config, task, start)
+    trainer = finetune.make_trainer(config, spec, data["train"], make_mesh(config.mesh))
+    transfer_trunk(trainer.init(0), start, config.transfer_layers, trainer)
+    folders.append(workdir)
+    return [{"dev": {"dev_accuracy": 0.5}}]
+
+  monkeypatch.setattr(finetune, "run", run)
+  return folders
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy")
-def test_every_row_runs_to_the_tables(tmp_path):
+def test_every_row_runs_to_the_tables(tmp_path, monkeypatch, brought_up):
   stories = itertools.islice(storyworld.documents(size=60_000), 60)
   (tmp_path / "stories.txt").write_text("\n\n\n".join(stories))
   corpus, workdir = str(tmp_path / "prepared"), str(tmp_path / "out")
   source = str(tmp_path / "stories.txt")
   prepare.run(PrepareConfig(source, vocab_size=600, valid_share=0.2, sentences=True), corpus)
+  monkeypatch.setattr(
+    compare, "paces", lambda configs, _: {name: PACES.get(name, 0.5) for name in configs}
+  )
   results = compare.run(workdir, budget=BUDGET, corpus=corpus)
   assert len({entry["trunk"] for entry in results["costs"].values()}) == 1
   lines = list(csv.DictReader(open(f"{workdir}/results.csv", encoding="utf-8")))
   assert {line["objective"]: line["fine-tuned, format and head"] for line in lines} == FORMS
   assert [line["objective"] for line in lines] == [row.title for row in ROWS.values()]
+  assert len(brought_up) == len(FORMS) - len(set(FORMS.values()))
+  # Two steps of the fastest rows take a second, and so does one of the causal model.
+  steps = {name: step_at_equal_seconds(results, BUDGET, name) for name in results["losses"]}
+  assert steps == dict.fromkeys(steps, 2) | {"causal": 1, "spans": 0}
   for line in lines:
     scores = [cell for name, cell in line.items() if name.endswith(", story-ending")]
     is_late = line["equal seconds, step"] == "0"  # no checkpoint was there yet
+    assert is_late == (line["objective"] == "span corruption, prefix")
     assert all(0 <= float(cell) <= 100 for cell in scores[: 2 if is_late else 3])
