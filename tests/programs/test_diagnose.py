@@ -15,7 +15,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.paper.scaling_law import Law
 from gpt_jax.programs import diagnose
-from gpt_jax.programs.diagnosing import rates, scaling
+from gpt_jax.programs.diagnosing import rates, scaling, short_runs
 from gpt_jax.programs.diagnosing.budget import Budget
 from gpt_jax.programs.diagnosing.workdir import check_workdir, measured
 from gpt_jax.training.stability import outcome
@@ -58,9 +58,18 @@ def run_of_the_law(config, texts):
   return train
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_layer():
+  """Short runs of models with one layer and one batch of held-out text, as all of this file."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(short_runs, "_LAYERS", 1)
+    patch.setattr(short_runs, "_EVALUATION_BATCHES", 1)
+    yield
+
+
 @pytest.fixture(scope="module")
 def trunk(tiny_tokenizer):
-  return TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=2, width=16, heads=2)
+  return TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +91,7 @@ def test_all_parts_are_on_the_page_and_in_the_files(diagnosed):
   assert headings == ["Gradients", "Scaling", "Learning rates", "Sampling"]
   assert "<b>run" not in page and "&lt;b&gt;run" in page
   assert not re.search(r"https?://|<script|<img", page)
-  counts = {"gradients": 2 * 3 * 16, "scaling": 3 * 3 + 1, "rates": 2 * 2, "sampling": 1 + 2}
+  counts = {"gradients": 2 * 2 * 16, "scaling": 3 * 3 + 1, "rates": 2 * 2, "sampling": 1 + 2}
   for part, count in counts.items():
     with open(f"{diagnosed.workdir}/{part}.csv", encoding="utf-8") as file:
       assert len(list(csv.DictReader(file))) == count, part

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -20,38 +21,65 @@ from gpt_jax.programs import plan
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.chips import Chip, find_chip
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.trainer import Trainer
 
-TRUNK = TransformerConfig(vocab_size=125, context=32, layers=2, width=32, heads=2)
+TRUNK = TransformerConfig(vocab_size=125, context=32, layers=1, width=32, heads=2)
 CONFIG = PretrainConfig(
   trunk=TRUNK, data=WindowsConfig(batch_size=16, length=32), train=TrainConfig(steps=1000)
 )
 PARAMETERS = TRUNK.parameter_count() + 3 * TRUNK.width  # with the special tokens
 TABLE = 128 * TRUNK.width
+DEEPER = dataclasses.replace(TRUNK, layers=2)  # of one layer, rematerialization saves nothing
 
 
 @pytest.fixture(scope="module")
 def here():
-  """The plans for the 8 devices of this machine, plain and with FSDP."""
-  changes = (MeshConfig(), MeshConfig(fsdp=True))
-  configs = [dataclasses.replace(CONFIG, mesh=mesh) for mesh in changes]
-  return [plan.make_plan(config, jax.devices(), None) for config in configs]
+  """The plans for the 8 devices of this machine, plain and with FSDP; and the plain step's program.
+
+  Attributes: plain, sharded, program.
+  """
+  compile_step, programs = Trainer.compile, []
+
+  def keep(trainer, batch):
+    programs.append(compile_step(trainer, batch))
+    return programs[-1]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Trainer, "compile", keep)
+    changes = (MeshConfig(), MeshConfig(fsdp=True))
+    configs = [dataclasses.replace(CONFIG, mesh=mesh) for mesh in changes]
+    plain, sharded = (plan.make_plan(config, jax.devices(), None) for config in configs)
+  return SimpleNamespace(plain=plain, sharded=sharded, program=programs[0])
+
+
+@pytest.fixture
+def compiled(here, monkeypatch):
+  """The batches of steps that are asked for; each gets the program of `here`."""
+  batches = []
+
+  def compiled_before(trainer, batch):
+    batches.append(batch)
+    return here.program
+
+  monkeypatch.setattr(Trainer, "compile", compiled_before)
+  return batches
 
 
 def test_data_parallelism_adds_up_each_gradient_once(here):
-  moved = here[0].collectives
+  moved = here.plain.collectives
   assert set(moved) == {"all-reduce"}
   # The table's gradient comes from its two uses apart.
   assert moved["all-reduce"] == pytest.approx(4 * (PARAMETERS + TABLE), rel=0.01)
 
 
 def test_fsdp_gathers_the_parameters_and_needs_less_memory(here):
-  plain, sharded = here
+  plain, sharded = here.plain, here.sharded
   assert sharded.collectives["all-gather"] == pytest.approx(4 * PARAMETERS, rel=0.1)
   # Seven of eight parts of parameters and two moments are elsewhere.
   assert plain.memory - sharded.memory > 0.5 * 7 / 8 * 12 * PARAMETERS
 
 
-def test_a_program_that_cannot_be_read_has_unknown_traffic(monkeypatch):
+def test_a_program_that_cannot_be_read_has_unknown_traffic(compiled, monkeypatch):
   def unreadable(_):
     raise jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")
 
@@ -61,7 +89,7 @@ def test_a_program_that_cannot_be_read_has_unknown_traffic(monkeypatch):
   assert "traffic  unknown" in plan.describe(unread)
 
 
-def test_bounds_are_work_over_rate():
+def test_bounds_are_work_over_rate(compiled):
   chip = Chip(memory=1e5, bandwidth=1e9, interconnect=1e8, flops=1e12)
   made = plan.make_plan(CONFIG, jax.devices(), chip)
   flops = 16 * 32 * TRUNK.flops_per_token(32) / 8
@@ -84,14 +112,17 @@ def test_the_formula_counts_no_scores_of_fused_attention():
 
 
 @pytest.mark.parametrize("objective", [Masked(), FullSentences(unit="ngram"), SpanCorruption()])
-def test_objectives_that_ask_a_tokenizer_need_none(objective):
+def test_objectives_that_ask_a_tokenizer_need_none(objective, compiled):
   config = dataclasses.replace(CONFIG, objective=objective)
   assert plan.make_plan(config, jax.devices(), None).memory > 0
+  (batch,) = compiled
+  assert len(batch.rows.inputs) == len(batch.predictions.targets) == CONFIG.data.batch_size
 
 
-def test_an_encoder_decoder():
+def test_an_encoder_decoder(here, monkeypatch):
   trunk = T5Config(125, 32, 1, 16, 2, 8, 24)
   config = dataclasses.replace(CONFIG, trunk=trunk, objective=SpanCorruption("encoder_decoder"))
+  monkeypatch.setattr(jax.stages.Lowered, "compile", lambda _: here.program)  # traced all the same
   assert plan.make_plan(config, jax.devices(), None).memory > 0
   with pytest.raises(InputError, match="only Transformers have a formula"):
     plan.run(config, "h100:8")
@@ -100,7 +131,7 @@ def test_an_encoder_decoder():
 def test_plans_side_by_side(tmp_path, capsys):
   out = str(tmp_path / "plans.json")
   vary = ["data.batch_size=64,128", "train.remat=none,full"]
-  config = dataclasses.replace(CONFIG, trunk=dataclasses.replace(TRUNK, vocab_size=0))
+  config = dataclasses.replace(CONFIG, trunk=dataclasses.replace(DEEPER, vocab_size=0))
   plans = plan.run(config, "h100:8", vary, price=3.6, out=out)
   assert [dict(made.changes)["data.batch_size"] for made in plans] == ["64", "64", "128", "128"]
   text = capsys.readouterr().out
@@ -116,17 +147,17 @@ def test_plans_side_by_side(tmp_path, capsys):
 
 def test_the_formula_counts_what_each_device_holds():
   def memory(**changes):
-    config = dataclasses.replace(CONFIG, **changes)
+    config = dataclasses.replace(CONFIG, trunk=DEEPER, **changes)
     return plan.make_plan(config, [None] * 8, None).memory
 
   whole, fsdp = memory(), memory(mesh=MeshConfig(fsdp=True))
-  assert whole - fsdp == pytest.approx(7 / 8 * 16 * TRUNK.parameter_count())
+  assert whole - fsdp == pytest.approx(7 / 8 * 16 * DEEPER.parameter_count())
   remat = {name: memory(train=TrainConfig(steps=1, remat=name)) for name in ("none", "full")}
   assert remat["full"] < remat["none"] == whole
-  # 34 s b h + 5 a s s b bytes in 16 bits, for the two layers of two rows.
-  activations = 2 * 2 * (2 * 34 * 2 * 32 * 32 + 2 * 5 * 2 * 2 * 32 * 32) / 2
+  # 34 s b h + 5 a s s b bytes in 16 bits, for two rows.
+  activations = DEEPER.layers * 2 * (2 * 34 * 2 * 32 * 32 + 2 * 5 * 2 * 2 * 32 * 32) / 2
   logits = 3 * 4 * 2 * 32 * 128
-  assert whole == pytest.approx(16 * TRUNK.parameter_count() + activations + logits)
+  assert whole == pytest.approx(16 * DEEPER.parameter_count() + activations + logits)
 
 
 def test_the_steps_of_epochs_need_data(prepared, capsys):

@@ -1,15 +1,17 @@
+import dataclasses
 import json
 import warnings
 
 import pytest
 
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import quickstart
 
 
 @pytest.fixture(scope="module")
 def own_text(tmp_path_factory):
-  """A quickstart of a few steps on the user's own text."""
+  """A quickstart of a few steps of a tiny model on the user's own text."""
   folder = tmp_path_factory.mktemp("quickstart")
   lines = [
     f"The {a} of the {b} was {c}."
@@ -18,9 +20,16 @@ def own_text(tmp_path_factory):
     for c in ("old", "ill")
   ]
   (folder / "novel.txt").write_text("\n".join(lines * 60))
+  make_config = quickstart.pretrain_config
+
+  def tiny(steps):
+    trunk = TransformerConfig(context=64, layers=1, width=16, heads=2)
+    return dataclasses.replace(make_config(steps), trunk=trunk, evaluation_batches=1)
+
   with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # four steps learn nothing, and a warning says so
     patch.setattr(quickstart, "SHORT_STEPS", 4)
+    patch.setattr(quickstart, "pretrain_config", tiny)
     quickstart.run(str(folder / "work"), str(folder / "novel.txt"), short=True)
   return folder / "work"
 
