@@ -9,19 +9,50 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CONFIG = """
-from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training.loop import TrainConfig
+# The loop of training in the processes of a run; the state is the number of steps, and a restart
+# makes three more.
+COUNTS = '''"""Counts steps.
 
-def get_config():
-  return PretrainConfig(
-    trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
-    data=WindowsConfig(batch_size=8, length=16),
-    train=TrainConfig(steps=120, log_every=1),
-  )
+python launch/pretrain.py --workdir=DIR
 """
+
+import command_line
+
+WORKDIR = command_line.define_workdir()
+command_line.define_distributed()
+
+
+def main():
+  import types
+  from pathlib import Path
+
+  import jax
+  import jax.numpy as jnp
+
+  from gpt_jax.training import hooks, loop
+
+  folder, index = Path(WORKDIR.value), jax.process_index()
+  saved = folder / f"saved_{index}"
+  start = int(saved.read_text()) if saved.exists() else 0
+  end = start + 3 if start else 10**6
+  print(f"process {index} of {jax.process_count()} begins at {start}", flush=True)
+
+  def step(state, batch):
+    if index == 0:
+      with open(folder / "steps", "a") as file:
+        print(batch + 1, file=file)
+    return state, {"loss": jnp.float32(1), "finite": jnp.array(True)}
+
+  def save(moment):
+    saved.write_text(str(moment.step))
+
+  hook = hooks.Hook(save, hooks.every(0), at_end=False, on_stop=True)
+  loop.fit(types.SimpleNamespace(step=start), step, lambda number: number, end, [hook])
+
+
+if __name__ == "__main__":
+  command_line.run(main)
+'''
 # Ends with the next of the codes in a file.
 PROGRAM = """
 import sys
@@ -92,22 +123,25 @@ def cluster(tmp_path):
   return Cluster(tmp_path)
 
 
-def test_two_tasks_find_each_other_save_at_the_time_limit_and_resume(cluster, prepared):
-  clone, workdir = cluster.folder / "clone", cluster.folder / "run"
-  (clone / "config.py").write_text(CONFIG)
-  (clone / "launch" / "pretrain.py").unlink()
+def test_two_tasks_find_each_other_save_at_the_time_limit_and_resume(cluster):
+  launch, workdir = cluster.folder / "clone" / "launch", cluster.folder / "run"
   for path in (ROOT / "launch").glob("*.py"):
-    (clone / "launch" / path.name).symlink_to(path)
-  (cluster.folder / "limit").write_text(str(workdir / "metrics.jsonl"))
-  flags = ["--config=config.py", f"--data={prepared}", f"--workdir={workdir}"]
-  code, _, err = cluster("--ntasks=2", "pretrain", *flags)
+    if path.name != "pretrain.py":
+      (launch / path.name).symlink_to(path)
+  (launch / "pretrain.py").write_text(COUNTS)
+  workdir.mkdir()
+  (cluster.folder / "limit").write_text(str(workdir / "steps"))
+  code, _, err = cluster("--ntasks=2", "pretrain", f"--workdir={workdir}")
   assert code == 0, (err, cluster.log())
   names = [call["name"] for call in cluster.calls()]
   assert names == ["sbatch", "srun", "scontrol", "srun"]
-  with (workdir / "metrics.jsonl").open() as file:
-    steps = [entry["step"] for entry in map(json.loads, file) if "loss" in entry]
-  assert steps == list(range(1, 121))
-  assert "and saved" in cluster.log() and "resumed at step" in cluster.log()
+  steps = [int(line) for line in (workdir / "steps").read_text().splitlines()]
+  assert steps == list(range(1, steps[-1] + 1))
+  stopped = [int((workdir / f"saved_{index}").read_text()) for index in (0, 1)]
+  assert stopped == [steps[-1] - 3] * 2  # both at the same step, from which both went on
+  for start in (0, stopped[0]):
+    for index in (0, 1):
+      assert f"process {index} of 2 begins at {start}\n" in cluster.log()
 
 
 def test_the_flags_before_the_program_are_sbatch_s(cluster):
