@@ -18,6 +18,15 @@ from gpt_jax.parallel import mesh as meshes
 from gpt_jax.programs import evaluate, finetune, pretrain, replay
 from gpt_jax.programs.finetuning import evaluations
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.trainer import Trainer
+
+_MAKE = SimpleNamespace(  # as they are outside of shared_trainers
+  mesh=meshes.make_mesh,
+  pretrainer=pretrain.make_trainer,
+  text_measure=pretrain.make_measure,
+  finetuner=finetune.make_trainer,
+  predictor=load.make_predictor,
+)
 
 
 @contextlib.contextmanager
@@ -27,13 +36,6 @@ def shared_trainers(devices: int = 1):
   Args:
     devices: what a config whose mesh leaves them open gets; one that sets mesh.data has that many.
   """
-  make = SimpleNamespace(
-    mesh=meshes.make_mesh,
-    pretrainer=pretrain.make_trainer,
-    text_measure=pretrain.make_measure,
-    finetuner=finetune.make_trainer,
-    predictor=load.make_predictor,
-  )
   made = {}
 
   def once(key, function, *arguments):
@@ -43,25 +45,25 @@ def shared_trainers(devices: int = 1):
 
   def make_mesh(config, given=None):
     wanted = config.data * config.model if config.data else devices
-    return make.mesh(config, given or jax.devices()[:wanted])
+    return _MAKE.mesh(config, given or jax.devices()[:wanted])
 
   def make_pretrainer(config, spec, objective, mesh, total_steps):
     key = "pretrain", _compiled_settings(config, total_steps), spec, mesh
-    return once(key, make.pretrainer, config, spec, objective, mesh, total_steps)
+    return once(key, _MAKE.pretrainer, config, spec, objective, mesh, total_steps)
 
   def make_text_measure(config, spec, objective, held_out, mesh):
     text = held_out.path, held_out.digest
     key = "measure", config.data, config.objective, config.evaluation_batches, spec, mesh, text
-    return once(key, make.text_measure, config, spec, objective, held_out, mesh)
+    return once(key, _MAKE.text_measure, config, spec, objective, held_out, mesh)
 
   def make_finetuner(config, spec, train_set, mesh):
     shapes = str(jax.tree.map(np.shape, finetune.make_batches(config, train_set, mesh)(0)))
     settings = _compiled_settings(config, finetune.total_steps(config, train_set))
     key = "finetune", settings, len(train_set), shapes, spec, mesh
-    return once(key, make.finetuner, config, spec, train_set, mesh)
+    return once(key, _MAKE.finetuner, config, spec, train_set, mesh)
 
   def make_predictor(model, mesh):
-    return once(("predict", model.config, mesh), make.predictor, model, mesh)
+    return once(("predict", model.config, mesh), _MAKE.predictor, model, mesh)
 
   with pytest.MonkeyPatch.context() as patch:
     for module in (pretrain, finetune, replay, load, evaluate):
@@ -72,6 +74,26 @@ def shared_trainers(devices: int = 1):
     for module in (evaluations, load):
       patch.setattr(module, "make_predictor", make_predictor)
     yield
+
+
+def stop_in_step(patch, number, act):
+  """Calls act() before the update of this number of the runs that follow.
+
+  Returns the list of updates that they make.
+  """
+  fit, made = Trainer.fit, []
+
+  def counted_fit(self, *arguments):
+    def step(state, batch, seed):
+      made.append(int(state.step) + 1)
+      if made[-1] == number:
+        act()
+      return self.step(state, batch, seed)
+
+    return fit(dataclasses.replace(self, step=step), *arguments)
+
+  patch.setattr(Trainer, "fit", counted_fit)
+  return made
 
 
 def _compiled_settings(config, total_steps):

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from shared_trainers import shared_trainers
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import load_model
@@ -22,6 +23,13 @@ from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.adversarial import FGM, VirtualAdversarial
 from gpt_jax.training.history import curve
 from gpt_jax.training.loop import TrainConfig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device(finetuned):
+  """tests/training/test_adversarial.py has several."""
+  with shared_trainers():
+    yield
 
 
 def best(finetuned):
@@ -107,12 +115,13 @@ def test_fine_tuning_with_fgm(finetuned, tmp_path):
   config = dataclasses.replace(
     finetuned.config,
     adversarial=FGM(radius=0.5),
+    train_examples=64,
     train=TrainConfig(epochs=1, log_every=1, keep_checkpoints=1),
   )
   workdir = str(tmp_path / "run")
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir)
   clean, attacked = (curve(workdir, name)[1] for name in ("task_loss", "adversarial_loss"))
-  assert len(clean) == 8 and (np.array(attacked) > clean).all()
+  assert len(clean) == 4 and (np.array(attacked) > clean).all()
   saved = read_json(f"{workdir}/config.json")["config"]["adversarial"]
   assert saved == {"type": "fgm", "radius": 0.5, "weight": 1.0}
   assert load_model(f"{workdir}/best").spec == load_model(best(finetuned)).spec
@@ -131,7 +140,7 @@ def test_fine_tuning_on_examples_without_labels(finetuned, tmp_path, capsys):
     adversarial=VirtualAdversarial(radius=0.5),
     train_examples=32,
     unlabeled=True,
-    train=TrainConfig(steps=8, log_every=1, keep_checkpoints=1),
+    train=TrainConfig(steps=2, log_every=1, keep_checkpoints=1),
   )
   workdir = str(tmp_path / "run")
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir)

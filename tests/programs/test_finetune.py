@@ -9,10 +9,12 @@ import re
 import shutil
 import signal
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from shared_trainers import shared_trainers, stop_in_step
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints import store as checkpoint
@@ -23,19 +25,27 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
 from gpt_jax.inference.calibration import measure_calibration
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig, language_model
+from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.programs import finetune
+from gpt_jax.programs import finetune, replay
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.finetuning import evaluations
+from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.training import trainer
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(finetuned):
+  """On one device, or those that a config names; `finetuned`, which other files use, on all."""
+  with shared_trainers():
+    yield
 
 
 def entries(workdir):
@@ -103,14 +113,30 @@ def test_the_dev_set_of_the_best_checkpoint_is_reported(finetuned):
   assert calibration == measure_calibration(probabilities, classes)
 
 
-def test_a_run_without_its_dev_report_is_finished(finetuned, tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def short(finetuned, tmp_path_factory):
+  """A run of two epochs, with a checkpoint of each: config, workdir, result, again(workdir)."""
+  train = TrainConfig(epochs=2, log_every=8, keep_checkpoints=2)
+  config = dataclasses.replace(finetuned.config, train=train)
+
+  def again(workdir):
+    return finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(workdir))
+
+  workdir = str(tmp_path_factory.mktemp("short") / "run")
+  (result,) = again(workdir)
+  return SimpleNamespace(config=config, workdir=workdir, result=result, again=again)
+
+
+def test_a_run_without_its_dev_report_is_finished(short, tmp_path, monkeypatch, capsys):
   def refuse(*_):
     raise InputError("needs scikit-learn")
 
   monkeypatch.setattr(evaluations, "write_dev_report", refuse)
-  config = dataclasses.replace(finetuned.config, train=TrainConfig(steps=1))
   workdir = tmp_path / "run"
-  finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(workdir))
+  shutil.copytree(short.workdir, workdir)
+  for name in ("result.json", "dev_report.json"):
+    os.remove(workdir / name)
+  assert short.again(workdir) == [short.result]
   assert "no dev_report.json: needs scikit-learn\n" in capsys.readouterr().err
   assert (workdir / "result.json").exists() and not (workdir / "dev_report.json").exists()
 
@@ -133,30 +159,20 @@ def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
   assert "degenerate" not in log
 
 
-def test_degenerate_seeds_are_marked(finetuned, tmp_path, capsys):
-  for split in ("train", "dev"):  # the same text with both labels
-    (tmp_path / f"{split}.tsv").write_text(
-      "text\tlabel\n" + "the barn\tmeows\nthe barn\tbarks\n" * 20
-    )
-  config = dataclasses.replace(finetuned.config, train=TrainConfig(steps=1))
-  results = finetune.run(
-    config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"), seeds=2
-  )
-  summary = json.load(open(tmp_path / "run" / "summary.json", encoding="utf-8"))
-  assert summary["degenerate"] == [result["seed"] for result in results] == [0, 1]
-  assert "one prediction for every example: seed 0, 1" in capsys.readouterr().err
+def test_degenerate_seeds_are_marked(short, tmp_path, capsys):
+  best = {**short.result["best"], "dev_degenerate": 1}
+  results = [{**short.result, "seed": 0}, {**short.result, "seed": 1, "best": best}]
+  assert finetune.write_summary(results, str(tmp_path)) == results
+  assert json.loads((tmp_path / "summary.json").read_text())["degenerate"] == [1]
+  assert "one prediction for every example: seed 1" in capsys.readouterr().err
 
 
-def test_evaluations_of_the_first_epoch_double(finetuned, tmp_path, monkeypatch):
+def test_evaluations_of_the_first_epoch_double(monkeypatch):
   monkeypatch.setattr(evaluations, "FIRST_EVALUATION", 3)
-  config = dataclasses.replace(finetuned.config, train=TrainConfig(epochs=2, log_every=8))
-  finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
-  assert [entry["step"] for entry in entries(tmp_path / "run") if "dev_accuracy" in entry] == [
-    3,
-    6,
-    8,
-    16,
-  ]
+  due = evaluations.evaluation_due(0, steps_per_epoch=8)
+  assert [step for step in range(1, 17) if due(step)] == [3, 6, 8, 16]
+  due = evaluations.evaluation_due(5, steps_per_epoch=8)
+  assert [step for step in range(1, 17) if due(step)] == [5, 10, 15]
 
 
 def test_a_part_of_the_examples_is_even(finetuned, tmp_path, capsys):
@@ -167,82 +183,57 @@ def test_a_part_of_the_examples_is_even(finetuned, tmp_path, capsys):
   ]
   for split in ("train", "dev"):
     (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-  config = dataclasses.replace(
-    finetuned.config, train_examples=32, dev_examples=10, train=TrainConfig(steps=1)
-  )
-  finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
+  config = dataclasses.replace(finetuned.config, train_examples=32, dev_examples=10)
+  start = load_start(config, finetuned.pretrained, "")
+  _, _, data = finetune.load_task(config, str(tmp_path), start)
+  assert {split: len(examples) for split, examples in data.items()} == {"train": 32, "dev": 10}
   log = capsys.readouterr().err
   assert "table train: 32 examples" in log and "table dev: 10 examples" in log
   assert log.count("labels: barks 50.0%, meows 50.0%") == 2
 
 
-def test_interrupted_and_resumed_equals_never_interrupted(finetuned, monkeypatch, tmp_path):
-  make_step, calls = trainer.make_step, []
-
-  def interrupted(*arguments, **named):
-    step = make_step(*arguments, **named)
-
-    def counted(state, batch, seed):
-      calls.append(1)
-      if len(calls) == 21:
-        raise KeyboardInterrupt
-      return step(state, batch, seed)
-
-    return counted
-
-  def run():
-    return finetune.run(
-      finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
-    )
-
-  monkeypatch.setattr(trainer, "make_step", interrupted)
-  with pytest.raises(KeyboardInterrupt):
-    run()
-  assert not os.path.exists(tmp_path / "run" / "result.json")
-  (resumed,) = run()
-  assert len(calls) == 21 + (48 - 16)  # from the end of the second epoch
-  assert resumed == finetuned.results[0]
-  assert_equal(params_of(tmp_path / "run"), params_of(f"{finetuned.workdir}/seed_0"))
+def crash():
+  raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("damage", ["empty", "torn", "changed", "a list"])
-def test_a_damaged_result_is_computed_again(finetuned, tmp_path, damage):
-  shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run")
+def test_interrupted_and_resumed_equals_never_interrupted(short, monkeypatch, tmp_path):
+  """Killed in the second epoch, and asked to end in the last step."""
+  workdir = tmp_path / "run"
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    stop_in_step(patch, 12, crash)
+    short.again(workdir)
+  assert not os.path.exists(workdir / "result.json")
+  with monkeypatch.context() as patch, pytest.raises(SystemExit):
+    made = stop_in_step(patch, 16, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    short.again(workdir)
+  assert made == list(range(9, 17))  # from the end of the first epoch
+  made = stop_in_step(monkeypatch, 0, None)
+  assert short.again(workdir) == [short.result] and not made
+  assert_equal(params_of(workdir), params_of(short.workdir))
+
+
+def test_its_steps_replay(short, finetuned):
+  """The last one too, which an evaluation follows."""
+  assert replay.saved_steps(short.workdir) == [8, 16]
+  assert replay.run(short.workdir, 16, finetuned.data_dir)["equal"]
+
+
+def test_a_damaged_result_is_computed_again(short, tmp_path):
+  shutil.copytree(short.workdir, tmp_path / "run")
   path = tmp_path / "run" / "result.json"
   whole = path.read_text()
   accuracy = re.search(r'"dev_accuracy": (.*?),?\n', whole)[1]
   changed = whole.replace(f'"dev_accuracy": {accuracy}', '"dev_accuracy": 0.125')
-  assert changed != whole
-  contents = {"empty": "", "torn": whole[: len(whole) // 2], "changed": changed, "a list": "[]"}
-  path.write_text(contents[damage])
+  assert changed != whole and finetune.read_result(path) == short.result
+  for damaged in ("", whole[: len(whole) // 2], "[]", changed):
+    path.write_text(damaged)
+    with pytest.warns(
+      UserWarning, match=r"result\.json: .*; the last checkpoint is evaluated agai"
+    ):
+      assert finetune.read_result(path) is None
   with pytest.warns(UserWarning, match=r"result\.json: .*; the last checkpoint is evaluated again"):
-    (result,) = finetune.run(
-      finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
-    )
-  assert result == finetuned.results[0]
+    assert short.again(tmp_path / "run") == [short.result]
   assert path.read_text() == whole
-
-
-def test_terminated_at_the_last_step_it_has_a_result(finetuned, monkeypatch, tmp_path):
-  fit = Trainer.fit
-
-  def killed_at_the_end(self, state, batch_at, total, *arguments):
-    def step(state, batch, seed):
-      if int(state.step) == total - 1:
-        os.kill(os.getpid(), signal.SIGTERM)
-      return self.step(state, batch, seed)
-
-    return fit(dataclasses.replace(self, step=step), state, batch_at, total, *arguments)
-
-  def run():
-    return finetune.run(
-      finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
-    )
-
-  monkeypatch.setattr(Trainer, "fit", killed_at_the_end)
-  with pytest.raises(SystemExit):
-    run()
-  assert run() == finetuned.results[:1]
 
 
 def test_a_missing_metrics_package_is_reported_before_training(finetuned, monkeypatch, tmp_path):
@@ -364,6 +355,7 @@ def first_state(monkeypatch, tmp_path):
   def run(*arguments, **named):
     with monkeypatch.context() as patch, pytest.raises(Stopped) as stopped:
       patch.setattr(Trainer, "fit", fit)
+      patch.setattr(finetune, "plan_run", lambda *given: (given[3], Forecast()))  # compiles
       finetune.run(*arguments, str(tmp_path / "run"), **named)
     return stopped.value.args[0]
 
@@ -423,15 +415,15 @@ def test_from_scratch(finetuned, first_state, tmp_path):
   assert load_tokenizer(str(tmp_path / "run" / "tokenizer")).hash == load_tokenizer(tokenizer).hash
 
 
-def test_from_scratch_every_special_token_has_a_row(finetuned, first_state, tmp_path):
+def test_from_scratch_every_special_token_has_a_row(finetuned, tmp_path):
   tokenizer = load_tokenizer(f"{finetuned.pretrained}/tokenizer")
   tokenizer = tokenizer.with_special(*(f"sentinel_{i}" for i in range(100)))
   tokenizer.save(tmp_path / "tokenizer")
   trunk = TransformerConfig(context=32, layers=1, width=16, heads=2)
   config = dataclasses.replace(finetuned.config, trunk=trunk)
-  folder = str(tmp_path / "tokenizer")
-  params = first_state(config, finetuned.data_dir, "none", tokenizer=folder).params
-  assert len(params["trunk"]["tokens"]) >= tokenizer.vocab_size + len(tokenizer.special)
+  start = load_start(config, "none", str(tmp_path / "tokenizer"))
+  tokens = parameter_shapes(ModelConfig(start.trunk))["trunk/tokens"]
+  assert tokens[0] >= tokenizer.vocab_size + len(tokenizer.special)
 
 
 def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
@@ -441,7 +433,7 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   examples[3] = examples[3]._replace(
     sequences=((examples[3].sequences[0][0] * 6,),)
   )  # makes rows longer
-  predict = make_predictor(loaded.model, make_mesh(MeshConfig()))
+  predict = make_predictor(loaded.model, make_mesh(MeshConfig(), jax.devices()[:2]))
 
   def probabilities(examples, size):
     return predict(loaded.params, task.encode(examples, loaded.tokenizer, 64), size)
@@ -450,15 +442,14 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   assert together.shape == (30, 2)
   np.testing.assert_allclose(together.sum(1), 1, rtol=1e-6)
   np.testing.assert_allclose(probabilities(examples, 8), together, atol=1e-5)
-  for n in (0, 3, 29):
+  for n in (0, 3):
     np.testing.assert_allclose(
       probabilities(examples[n : n + 1], 1), together[n : n + 1], atol=1e-5
     )
   np.testing.assert_allclose(probabilities(examples[::-1], 32)[::-1], together, atol=1e-5)
   encoded = task.encode(examples, loaded.tokenizer, 64)
-  for devices in (1, 2):
-    alone = make_predictor(loaded.model, make_mesh(MeshConfig(), jax.devices()[:devices]))
-    np.testing.assert_allclose(alone(loaded.params, encoded, 32), together, atol=1e-5)
+  alone = make_predictor(loaded.model, make_mesh(MeshConfig(), jax.devices()[:1]))
+  np.testing.assert_allclose(alone(loaded.params, encoded, 32), together, atol=1e-5)
 
   groups, scores = (
     4,
@@ -472,6 +463,7 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
 
 
 def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
+  """pmap as a run, with its evaluation; the others are the same steps."""
   trunk = dataclasses.replace(
     load_model(finetuned.pretrained).spec.trunk,
     residual_dropout=0.0,
@@ -479,21 +471,34 @@ def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
     embedding_dropout=0.0,
   )
   source = make_run(tmp_path / "pretrained", ModelConfig(trunk))
-  config = dataclasses.replace(finetuned.config, head_dropout=0.0)
-  curves = {}
-  for name, microbatches, mesh in (
-    ("jit", 1, MeshConfig()),
-    ("microbatches", 2, MeshConfig(data=4, model=2)),
-    ("pmap with microbatches", 2, MeshConfig(backend="pmap")),
-  ):
-    train = TrainConfig(steps=10, log_every=1, microbatches=microbatches)
-    on_mesh = dataclasses.replace(config, mesh=mesh, train=train)
-    (result,) = finetune.run(on_mesh, finetuned.data_dir, source, str(tmp_path / name))
-    losses = [entry["loss"] for entry in entries(tmp_path / name) if "loss" in entry]
-    curves[name] = [*losses, result["dev"]["dev_loss"]]
-    assert len(losses) == 10
-  for name, curve in curves.items():
-    np.testing.assert_allclose(curve, curves["jit"], atol=1e-4, err_msg=name)
+  train = TrainConfig(steps=4, log_every=1, microbatches=2)
+  mesh = MeshConfig(data=8, backend="pmap")
+  pmap = dataclasses.replace(finetuned.config, head_dropout=0.0, mesh=mesh, train=train)
+  (result,) = finetune.run(pmap, finetuned.data_dir, source, str(tmp_path / "run"))
+  expected = [entry["loss"] for entry in entries(tmp_path / "run") if "loss" in entry]
+  assert len(expected) == 4 and expected[-1] != expected[0]
+  expected.append(result["dev"]["dev_loss"])
+
+  for microbatches, mesh in ((1, MeshConfig()), (2, MeshConfig(data=2, model=2))):
+    config = dataclasses.replace(
+      pmap, mesh=mesh, train=dataclasses.replace(train, microbatches=microbatches)
+    )
+    start = load_start(config, source, "")
+    config, task, data = finetune.load_task(config, finetuned.data_dir, start)
+    spec = finetune.model_config(config, task, start)
+    on_mesh = finetune.make_mesh(mesh)
+    trainer = finetune.make_trainer(config, spec, data["train"], on_mesh)
+    batches = finetune.make_batches(config, data["train"], on_mesh)
+    state, losses = finetune.transfer_trunk(trainer.init(0), start, None, trainer), []
+    for step in range(4):
+      state, metrics = trainer.step(state, trainer.to_device(batches(step)), 0)
+      losses.append(float(metrics["loss"].value))
+    np.testing.assert_allclose(losses, expected[:4], atol=1e-4, err_msg=str(mesh))
+    if mesh == MeshConfig():
+      dev_loss = finetune.make_evaluations(
+        config, spec, task, data["dev"], on_mesh, finetuned.data_dir, start
+      )[0](state.params)["dev_loss"]
+      assert dev_loss == pytest.approx(expected[4], abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -501,6 +506,7 @@ def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
   [("similarity", ("a", "b"), 2), ("multiple_choice", ("a", "b", "c", "d"), 1)],
 )
 def test_other_transforms(finetuned, tmp_path, transform, columns, outputs):
+  """Their head. They are trained in tests/test_golden.py."""
   labels = ("same", "other") if transform == "similarity" else columns[1:]
   rows = [
     ["the cat", "a dog", "the sea", "a barn"][: len(columns)] + [labels[n % len(labels)]]
@@ -511,11 +517,12 @@ def test_other_transforms(finetuned, tmp_path, transform, columns, outputs):
     (tmp_path / f"{split}.tsv").write_text(text)
   task = TableTask(columns=columns, transform=transform)
   config = FinetuneConfig(task=task, batch_size=8, train=TrainConfig(epochs=1))
-  (result,) = finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
-  assert (result["steps"], result["best"]["step"]) == (2, 2)  # the last partial batch is dropped
-  loaded = load_model(str(tmp_path / "run"))
-  assert loaded.params["head"]["kernel"].shape == (32, outputs)
-  assert (loaded.spec.head.num_classes, loaded.spec.head.pooling) == (
+  start = load_start(config, finetuned.pretrained, "")
+  config, task, data = finetune.load_task(config, str(tmp_path), start)
+  assert finetune.total_steps(config, data["train"]) == 2  # the last partial batch is dropped
+  spec = finetune.model_config(config, task, start)
+  assert parameter_shapes(spec)["head/kernel"] == (32, outputs)
+  assert (spec.head.num_classes, spec.head.pooling) == (
     len(labels),
     "sum" if transform == "similarity" else "per_choice",
   )
@@ -530,7 +537,7 @@ def test_a_checkpoint_brings_its_own_trunk(finetuned, tmp_path):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"batch_size": 12}, "batch_size=12: must be a multiple of 8"),
+    ({"batch_size": 12, "mesh": MeshConfig(data=8)}, "batch_size=12: must be a multiple of 8"),
     ({"batch_size": 136}, "128 examples are fewer than one batch; batch_size is 136"),
     ({"train": TrainConfig(steps=5, epochs=1)}, "exactly one of them must be above 0"),
     (

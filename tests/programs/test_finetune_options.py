@@ -8,6 +8,7 @@ import types
 import jax
 import numpy as np
 import pytest
+from shared_trainers import shared_trainers, stop_in_step
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
@@ -20,24 +21,26 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
-from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.task import BuiltinTask
-from gpt_jax.training import trainer
 from gpt_jax.training.class_weights import balanced_weights
 from gpt_jax.training.early_stopping import is_exhausted
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.trainer import Trainer
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def one_device(finetuned):
   """What is tested here is the same on every mesh, and fastest on one device."""
-  monkeypatch.setattr(finetune, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1]))
+  with shared_trainers():
+    yield
 
 
 def changed(finetuned, **changes):
@@ -61,17 +64,28 @@ def saved_config(workdir):
 # The recipe.
 
 
-def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, capsys):
+class Stopped(Exception):
+  """Raised instead of training."""
+
+
+def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, monkeypatch, capsys):
+  def fit(*_):
+    raise Stopped
+
+  monkeypatch.setattr(Trainer, "fit", fit)
+  monkeypatch.setattr(finetune, "plan_run", lambda *given: (given[3], Forecast()))  # compiles
   config = FinetuneConfig(
     task=finetuned.config.task, batch_size=64, train=TrainConfig(steps=2, log_every=1)
   )
-  results = run(finetuned, config, tmp_path / "run")
+  with pytest.raises(Stopped):
+    run(finetuned, config, tmp_path / "run")
   log = capsys.readouterr().err
   assert "learning rate 0.001 (for a model of 0.0M parameters; optim.learning_rate sets it" in log
   assert "epochs" not in log  # train.steps is set
   optim = saved_config(tmp_path / "run")["optim"]
   assert (optim["learning_rate"], optim["warmup_share"]) == (1e-3, 0.1)
-  assert run(finetuned, config, tmp_path / "run") == results
+  with pytest.raises(Stopped):  # it goes on
+    run(finetuned, config, tmp_path / "run")
   with pytest.raises(InputError, match="optim.learning_rate: 0.001 != 0.5"):
     run(
       finetuned,
@@ -80,15 +94,7 @@ def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, capsys):
     )
 
 
-def test_a_run_at_the_majority_class_says_so_and_what_to_try(finetuned, tmp_path, capsys):
-  optim = dataclasses.replace(finetuned.config.optim, learning_rate=1e-9)
-  run(finetuned, changed(finetuned, optim=optim, train=TrainConfig(epochs=1)), tmp_path / "run")
-  log = capsys.readouterr().err
-  assert "is not above the share of the commonest label, " in log
-  assert "--config.optim.learning_rate=3e-09, and a longer run, --config.train.epochs=2" in log
-
-
-def test_a_run_that_learns_is_not_suspected(finetuned, capsys):
+def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(finetuned, capsys):
   config, task = finetuned.config, finetuned.config.task.build(finetuned.data_dir)
   loaded = load_model(f"{finetuned.workdir}/seed_0")
   dev = task.encode(task.examples(finetuned.data_dir, "dev"), loaded.tokenizer, 64)
@@ -98,6 +104,12 @@ def test_a_run_that_learns_is_not_suspected(finetuned, capsys):
   bad = {"dev_accuracy": 0.5, "dev_loss": 9.0}
   warn_of_majority(task, dev, bad, config.optim, config.train)
   assert "try a lower rate, --config.optim.learning_rate=0.003, and" in capsys.readouterr().err
+  # That of the labels' shares is the mark of too low a rate.
+  bad["dev_loss"] = 0.69
+  warn_of_majority(task, dev, bad, config.optim, config.train)
+  log = capsys.readouterr().err
+  assert "is not above the share of the commonest label, " in log
+  assert "--config.optim.learning_rate=0.03, and a longer run, --config.train.epochs=12" in log
 
 
 # Layers.
@@ -127,7 +139,7 @@ def test_a_probe_equals_logistic_regression(finetuned, make_run, tmp_path):
   task = finetuned.config.task.build(finetuned.data_dir)
   encoded = task.encode(task.examples(finetuned.data_dir, "train"), loaded.tokenizer, 32)
   (batch,) = OrderedBatches(encoded, 128)
-  outputs = loaded.model.apply({"params": loaded.params}, batch)
+  outputs = jax.jit(loaded.model.apply)({"params": loaded.params}, batch)
   hidden = np.asarray(outputs.states.hidden).reshape(-1, 4)
   features = hidden[batch.labels.anchors[:, 0]]
   truth = encoded.labels.argmax(axis=1)
@@ -143,18 +155,24 @@ def test_a_probe_equals_logistic_regression(finetuned, make_run, tmp_path):
   assert [head.scope for head in loaded.spec.heads] == ["head"]
 
 
-def test_unfreezing_adds_a_layer_per_epoch(finetuned, tmp_path):
-  config = changed(
-    finetuned, unfreeze=True, train=TrainConfig(epochs=3, checkpoint_every=8, keep_checkpoints=3)
-  )
-  run(finetuned, config, tmp_path / "run")
-  start = load_model(finetuned.pretrained).params["trunk"]
-  moved = {}
-  for step in (8, 16, 24):  # the ends of the epochs; the first update has rate 0
-    trunk = params_of(tmp_path / "run" / "checkpoints" / str(step))["trunk"]
+def test_unfreezing_adds_a_layer_per_epoch(finetuned):
+  train = TrainConfig(epochs=3)
+  config = changed(finetuned, unfreeze=True, train_examples=32, train=train)
+  start = load_start(config, finetuned.pretrained, "")
+  config, task, data = finetune.load_task(config, finetuned.data_dir, start)
+  mesh = finetune.make_mesh(config.mesh)
+  spec = finetune.model_config(config, task, start)
+  trainer = finetune.make_trainer(config, spec, data["train"], mesh)
+  batches = finetune.make_batches(config, data["train"], mesh)
+  state = finetune.transfer_trunk(trainer.init(0), start, None, trainer)
+  first, moved = jax.device_get(state.params["trunk"]), {}
+  for step in range(6):  # two an epoch; the first update has rate 0
+    state, _ = trainer.step(state, trainer.to_device(batches(step)), 0)
+    trunk = jax.device_get(state.params["trunk"])
     names = ("block_0", "positions")
-    moved[step] = [name for name in names if not same(start[name], trunk[name])]
-  assert moved == {8: [], 16: ["block_0"], 24: ["block_0", "positions"]}
+    moved[step + 1] = [name for name in names if not same(first[name], trunk[name])]
+  both = ["block_0", "positions"]
+  assert moved == {1: [], 2: [], 3: ["block_0"], 4: ["block_0"], 5: both, 6: both}
 
 
 def same(a, b):
@@ -228,35 +246,42 @@ def test_patience_counts_from_the_first_of_the_best(values, patience, exhausted)
 
 
 def test_a_run_stops_early_and_resumes_exactly(finetuned, tmp_path, monkeypatch, capsys):
-  config = changed(finetuned, patience=2, train=TrainConfig(epochs=20, log_every=8))
+  """With accuracies that are given, in epochs of two steps."""
+  accuracies, told = iter([]), []
+
+  def measure(_):
+    return {"dev_accuracy": next(accuracies), "dev_loss": 0.5}
+
+  monkeypatch.setattr(finetune, "make_evaluations", lambda *_: (measure, lambda *_: None))
+  monkeypatch.setattr(finetune, "warn_of_majority", lambda *given: told.append(given[2:]))
+  train = TrainConfig(epochs=20, log_every=2)
+  config = changed(finetuned, patience=2, train_examples=32, train=train)
+  accuracies = iter([0.5, 0.6, 0.6, 0.6])
   (result,) = run(finetuned, config, tmp_path / "whole")
-  assert result["steps"] == result["best"]["step"] + 2 * 8 < 160
+  assert (result["steps"], result["best"]["step"]) == (8, 4)
+  assert result["dev"] == {"dev_accuracy": 0.6, "dev_loss": 0.5}
   assert "no better dev_accuracy in 2 evaluations" in capsys.readouterr().err
-  assert load_model(f"{tmp_path}/whole/best").step == result["best"]["step"]
+  assert load_model(f"{tmp_path}/whole/best").step == 4
+  ((best, optim, length),) = told  # compared with the majority
+  assert (best, optim, length.epochs) == (result["best"], config.optim, 20)
 
-  make_step, calls = trainer.make_step, []
-
-  def interrupted(*arguments, **named):
-    step = make_step(*arguments, **named)
-
-    def counted(*inputs):
-      calls.append(1)
-      if len(calls) == result["steps"] - 3:  # within the last epoch
-        raise KeyboardInterrupt
-      return step(*inputs)
-
-    return counted
-
-  monkeypatch.setattr(trainer, "make_step", interrupted)
-  with pytest.raises(KeyboardInterrupt):
+  accuracies = iter([0.5, 0.6, 0.6, 0.6, 0.6])
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    stop_in_step(patch, 8, crash)  # within the last epoch
     run(finetuned, config, tmp_path / "resumed")
+  made = stop_in_step(monkeypatch, 0, None)
   assert run(finetuned, config, tmp_path / "resumed") == [result]
+  assert made == [7, 8]
   assert same(params_of(tmp_path / "whole"), params_of(tmp_path / "resumed"))
   # Ended between its last evaluation and its result, it trains no further.
   os.remove(tmp_path / "resumed" / "result.json")
-  calls.clear()
+  made.clear()
   assert run(finetuned, config, tmp_path / "resumed") == [result]
-  assert not calls
+  assert not made
+
+
+def crash():
+  raise KeyboardInterrupt
 
 
 def test_a_head_that_needs_the_whole_batch(finetuned, monkeypatch, tmp_path):

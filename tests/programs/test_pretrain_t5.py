@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_trainers import shared_trainers
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import load_config
@@ -18,6 +19,13 @@ from gpt_jax.training.optimizer import make_optimizer
 
 FILE = Path(__file__).parents[2] / "configs" / "t5.py"
 STEPS = 60
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+  """On one device."""
+  with shared_trainers():
+    yield
 
 
 @pytest.fixture(scope="module", params=["1.0", "1.1"])
@@ -60,8 +68,8 @@ def test_it_fills_gaps(run):
   prompts = ["the cat <sentinel_0> the mat and the <sentinel_1>", "the dog <sentinel_0>"]
   texts = generate.run(folder, prompts, max_tokens=12, temperature=0)
   assert all(text.startswith("<sentinel_0>") for text in texts)
-  alone = [generate.run(folder, [prompt], max_tokens=12, temperature=0) for prompt in prompts]
-  assert sum(alone, []) == texts
+  alone = generate.run(folder, prompts[1:], max_tokens=12, temperature=0)  # the shorter one
+  assert alone == texts[1:]
 
 
 def test_its_steps_replay(run, prepared):

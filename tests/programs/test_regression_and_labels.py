@@ -8,13 +8,12 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
+from shared_trainers import shared_trainers
 from sklearn.metrics import f1_score
 
 import gpt_jax
-from gpt_jax.checkpoints import load
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.dev_report import PREDICTIONS
@@ -22,7 +21,6 @@ from gpt_jax.inference.ensemble import Ensemble
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import evaluate, export, finetune, predict, report, visualize
 from gpt_jax.programs.report import write_report
 from gpt_jax.programs.serving.app import make_app
@@ -39,11 +37,11 @@ TOPICS = {"cat": "pets", "dog": "pets", "mat": "home", "barn": "farm"}
 TEXTS = ["the cat sat", "mat", "the dog and the barn ran"]
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
   """What is tested here is the same on every mesh, and fastest on one device."""
-  for module in (finetune, load):
-    monkeypatch.setattr(module, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1]))
+  with shared_trainers():
+    yield
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +65,24 @@ def trained(tmp_path_factory, make_run, tiny_tokenizer):
   )
   topics = dataclasses.replace(prices, label="topics", kind="multi_label", separator=";")
   runs = {}
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(finetune, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1]))
-    for name, task in (("prices", prices), ("topics", topics)):
-      config = finetune.FinetuneConfig(
-        task=task,
-        batch_size=16,
-        lm_weight=0.0,
-        optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
-        train=TrainConfig(epochs=6, log_every=8, keep_checkpoints=1),
-      )
-      workdir = str(folder / name)
-      [result] = finetune.run(config, str(folder), pretrained, workdir)
-      runs[name] = SimpleNamespace(
-        data_dir=str(folder),
-        config=config,
-        pretrained=pretrained,
-        workdir=workdir,
-        best=f"{workdir}/best",
-        result=result,
-      )
+  for name, task in (("prices", prices), ("topics", topics)):
+    config = finetune.FinetuneConfig(
+      task=task,
+      batch_size=16,
+      lm_weight=0.0,
+      optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
+      train=TrainConfig(epochs=6, log_every=8, evaluate_every=48, keep_checkpoints=1),
+    )
+    workdir = str(folder / name)
+    [result] = finetune.run(config, str(folder), pretrained, workdir)
+    runs[name] = SimpleNamespace(
+      data_dir=str(folder),
+      config=config,
+      pretrained=pretrained,
+      workdir=workdir,
+      best=f"{workdir}/best",
+      result=result,
+    )
   return SimpleNamespace(**runs)
 
 
@@ -315,7 +311,7 @@ def test_a_pipeline_gives_the_same_answers(trained, name, tmp_path):
       assert found == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.onnx
+@pytest.mark.parity("onnx")
 def test_onnx_gives_numbers_in_units(trained, tmp_path):
   import onnxruntime
 

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 
 import pytest
+from shared_trainers import shared_trainers
 
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -23,6 +24,13 @@ CONFIG = PretrainConfig(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+  """On two devices."""
+  with shared_trainers(devices=2):
+    yield
+
+
 def with_train(**changes):
   return dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, **changes))
 
@@ -36,7 +44,9 @@ def trained(prepared, tmp_path_factory):
 
 
 def test_a_run_is_equal_to_itself(trained, prepared, capsys):
-  result = replay.run(trained, 9, prepared)
+  """Fine-tuning is replayed in test_finetune.py and test_finetune_text.py."""
+  with shared_trainers(devices=2):  # with none of the run's, as in another process
+    result = replay.run(trained, 9, prepared)
   assert result == {"start": 6, "differences": {}, "equal": True}
   assert "step 9, replayed from the checkpoint of step 6\nequal" in capsys.readouterr().out
 
@@ -45,7 +55,7 @@ def test_a_checkpoint_of_another_seed(trained, prepared, tmp_path, capsys):
   """The nearest checkpoint before 6 is then 3, of the run itself."""
   workdir, other = str(tmp_path / "run"), str(tmp_path / "other")
   shutil.copytree(trained, workdir)
-  pretrain.run(with_train(seed=1), prepared, other)
+  pretrain.run(with_train(seed=1, checkpoint_every=6), prepared, other)
   shutil.rmtree(f"{workdir}/checkpoints/6")
   shutil.copytree(f"{other}/checkpoints/6", f"{workdir}/checkpoints/6")
   result = replay.run(workdir, 6, prepared)
@@ -67,14 +77,6 @@ def test_other_data(trained, prepared, tmp_path, capsys):
     writer.close(tokenizer_hash=tokenizer.hash)
   assert not replay.run(trained, 9, str(tmp_path))["equal"]
   assert "other data than the run's: train_digest" in capsys.readouterr().out
-
-
-def test_fine_tuning(finetuned):
-  """Of the last update too, which an evaluation follows."""
-  workdir = f"{finetuned.workdir}/seed_1"
-  steps = replay.saved_steps(workdir)
-  assert len(steps) > 1
-  assert replay.run(workdir, steps[-1], finetuned.data_dir)["equal"]
 
 
 @pytest.mark.parametrize(
