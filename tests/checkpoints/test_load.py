@@ -1,6 +1,7 @@
 """Loading a trained model from each place that may be named, and refusing what is none."""
 
 import dataclasses
+import functools
 import shutil
 
 import jax
@@ -58,7 +59,8 @@ def test_an_export_loads_back_equal(run, tmp_path):
 def test_the_model_is_rebuilt_around_the_parameters(run):
   found = load_model(run)
   ids = np.arange(4, dtype=np.int32)[None]
-  hidden, *_ = found.model.apply({"params": found.params}, Rows(ids, ids), method="states")
+  states = jax.jit(functools.partial(found.model.apply, method="states"))
+  hidden, *_ = states({"params": found.params}, Rows(ids, ids))
   assert hidden.shape == (1, 4, 16)
 
 

@@ -16,7 +16,9 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.partition import partition
 from gpt_jax.programs import pretrain
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.trainer import Trainer
 
 SIZES = {"context": 32, "layers": 1, "width": 16, "heads": 2}
 
@@ -86,13 +88,29 @@ def test_a_run_samples_at_each_evaluation_once(prepared, tmp_path, monkeypatch):
 
 
 def test_short_and_bidirectional_runs_write_none(prepared, tmp_path, monkeypatch):
-  pretrain.run(config_of(steps=2), prepared, str(tmp_path / "short"))
-  monkeypatch.setattr(pretrain, "LEAST_STEPS", 1)
+  class Began(Exception):
+    pass
+
+  def fit(*arguments):
+    raise Began  # its hooks are made by now
+
+  monkeypatch.setattr(Trainer, "fit", fit)
+  # Nothing is compiled.
+  monkeypatch.setattr(pretrain, "plan_run", lambda *given: (given[3], Forecast()))
+  monkeypatch.setattr(pretrain, "first_state", lambda *_: (None, 0))
+  made = []
+  monkeypatch.setattr(pretrain, "make_writer", lambda *_: made.append(None))
   masked = dataclasses.replace(config_of(steps=2), objective=Masked())
-  pretrain.run(masked, prepared, str(tmp_path / "masked"))
-  for name in ("short", "masked"):
-    assert samples.read_samples(str(tmp_path / name)) == []
-    assert not (tmp_path / name / "samples.jsonl").exists()
+  for name, config, least, writers in (
+    ("short", config_of(steps=2), samples.LEAST_STEPS, 0),
+    ("masked", masked, 1, 0),
+    ("long", config_of(steps=2), 2, 1),
+  ):
+    monkeypatch.setattr(pretrain, "LEAST_STEPS", least)
+    with pytest.raises(Began):
+      pretrain.run(config, prepared, str(tmp_path / name))
+    assert len(made) == writers, name
+  assert samples.read_samples(str(tmp_path / "short")) == []
 
 
 def test_lines_that_are_no_sample_are_left_out(tmp_path):

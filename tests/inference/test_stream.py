@@ -28,7 +28,7 @@ SETTINGS = [
 def model(request, tmp_path_factory, make_run, tiny_tokenizer):
   size = tiny_tokenizer.vocab_size
   trunks = {
-    "transformer": TransformerConfig(size, context=48, layers=2, width=16, heads=2),
+    "transformer": TransformerConfig(size, context=48, layers=1, width=16, heads=2),
     "lstm": LSTMConfig(size, context=48, width=16, units=24),
   }
   spec = ModelConfig(trunks[request.param])

@@ -1,13 +1,9 @@
 """launch/export.py from the command line."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
+from launching import launch_in_process  # noqa: F401
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
@@ -15,8 +11,6 @@ from gpt_jax.files import atomic_file
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -27,24 +21,19 @@ def run(tmp_path_factory, make_run, tiny_tokenizer):
   return make_run(tmp_path_factory.mktemp("export") / "run", spec)
 
 
-def launch(*flags):
-  command = [sys.executable, str(ROOT / "launch" / "export.py"), *flags]
-  return subprocess.run(
-    command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-  )
-
-
-def test_the_command_exports_and_the_export_loads(run, tmp_path):
-  done = launch(f"--checkpoint={run}", f"--out={tmp_path / 'out'}", "--format=npz")
-  assert (done.returncode, done.stderr) == (0, "")
+def test_the_command_exports_and_the_export_loads(run, tmp_path, launch):
+  flags = f"--checkpoint={run}", f"--out={tmp_path / 'out'}", "--format=npz"
+  code, printed, errors = launch("export", *flags)
+  assert (code, errors) == (0, "") and printed.startswith(f"wrote {tmp_path / 'out'}: step 7 of")
   before, after = load_model(run), load_model(str(tmp_path / "out"))
   jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
 
 
-def test_a_missing_checkpoint_is_one_line(tmp_path):
-  done = launch(f"--checkpoint={tmp_path / 'nowhere'}", f"--out={tmp_path / 'out'}")
-  assert done.returncode == 2
-  assert done.stderr.startswith("error: no checkpoint in") and done.stderr.count("\n") == 1
+def test_a_missing_checkpoint_is_one_line(tmp_path, launch):
+  flags = f"--checkpoint={tmp_path / 'nowhere'}", f"--out={tmp_path / 'out'}"
+  code, _, errors = launch("export", *flags)
+  assert code == 2
+  assert errors.startswith("error: no checkpoint in") and errors.count("\n") == 1
   assert not (tmp_path / "out").exists()
 
 

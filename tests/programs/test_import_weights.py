@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.checkpoints.formats import list_formats, npz
 from gpt_jax.checkpoints.load import load_model
@@ -116,7 +117,7 @@ def test_an_lstm_through_npz(tmp_path, make_run, tiny_tokenizer):
   assert load_model(str(tmp_path / "run")).identity == load_model(source).identity
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_an_imported_model_works_like_any_run(release, tmp_path):
   """It is sampled from, evaluated and fine-tuned; pre-training does not resume it."""
   run = str(tmp_path / "run")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import launch_in_process  # noqa: F401
 
 from gpt_jax.errors import InputError
 from gpt_jax.programs import list_tasks
@@ -139,18 +140,10 @@ def test_a_data_dir_that_is_no_folder_is_refused(tmp_path):
     list_tasks.run(str(tmp_path / "nowhere"))
 
 
-def launch(*arguments, **kwargs):
-  command = [sys.executable, str(ROOT / "launch" / "tasks.py"), *arguments]
-  kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **kwargs}
-  environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
-  return subprocess.Popen(command, env=environment, **kwargs)
-
-
-def test_the_command_prints_a_table(files):
+def test_the_command_prints_a_table(files, launch):
   data_dir = files({"glue/CoLA/train.tsv": COLA * 1200, "glue/CoLA/dev.tsv": DEV})
-  process = launch(f"--data={data_dir}")
-  out, err = process.communicate()
-  assert (process.returncode, err) == (0, "")
+  code, out, err = launch("tasks", f"--data={data_dir}")
+  assert (code, err) == (0, "")
   header, *rows, note = out.splitlines()
   assert header.split() == [
     "task",
@@ -184,7 +177,11 @@ def test_the_command_prints_a_table(files):
 def test_a_closed_pipe_ends_the_command_silently():
   reading, writing = os.pipe()
   os.close(reading)
-  process = launch(stdout=writing)
+  command = [sys.executable, str(ROOT / "launch" / "tasks.py")]
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+  process = subprocess.Popen(
+    command, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True
+  )
   os.close(writing)
   assert process.communicate()[1] == ""
   assert process.returncode == 141

@@ -5,6 +5,7 @@ import queue
 
 import numpy as np
 import pytest
+from shared_predictors import shared_predictors  # noqa: F401
 
 import gpt_jax
 from gpt_jax.checkpoints.load import load_model
@@ -88,7 +89,9 @@ def test_transformers_gives_the_same(tempered, predicted, tmp_path):
   check([{entry["label"]: entry["score"] for entry in row} for row in answers], predicted)
 
 
-@pytest.mark.parametrize("format", ["stablehlo", pytest.param("onnx", marks=pytest.mark.onnx)])
+@pytest.mark.parametrize(
+  "format", ["stablehlo", pytest.param("onnx", marks=pytest.mark.parity("onnx"))]
+)
 def test_a_program_gives_the_same(tempered, predicted, format, tmp_path):
   folder = tmp_path / "out"
   export.run(tempered, str(folder), format)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import from_json

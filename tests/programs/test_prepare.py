@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from launching import launch_in_process  # noqa: F401
 
 from gpt_jax.data import hold_out, pieces, storyworld
 from gpt_jax.data.cleaning import clean, cleaner
@@ -81,7 +82,7 @@ def read_in_pieces(monkeypatch, size: int) -> None:
   monkeypatch.setattr(text_source, "BLOCK_SIZE", size)
 
 
-def launch(*arguments, **options) -> subprocess.Popen:
+def start(*arguments, **options) -> subprocess.Popen:
   command = [sys.executable, ROOT / "launch" / "prepare.py", *arguments]
   environment = os.environ | {"PYTHONPATH": str(ROOT)}
   return subprocess.Popen(
@@ -143,7 +144,7 @@ def test_workers_and_pieces_change_nothing(books, tmp_path, monkeypatch):
   assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_openais_vocabulary(books, tmp_path, monkeypatch, openai_tokenizer):
   vocabulary = tmp_path / "vocabulary"
   openai_tokenizer.save(vocabulary)
@@ -378,7 +379,7 @@ def test_an_empty_corpus(tmp_path):
 
 
 def test_command_line(books, tmp_path):
-  program = launch(
+  program = start(
     f"--source={books}", f"--out={tmp_path / 'out'}", "--vocab_size=320", "--valid_share=0.1"
   )
   shown, errors = program.communicate(timeout=60)
@@ -389,11 +390,13 @@ def test_command_line(books, tmp_path):
   assert re.fullmatch(r"done in 0:0\d:\d\d: vocabulary and token files are in .*/out", lines[2])
   run(settings(books), tmp_path / "same")
   assert contents(tmp_path / "out") == contents(tmp_path / "same")
-  program = launch(f"--source={books / 'gone'}", f"--out={tmp_path / 'other'}")
-  _, errors = program.communicate(timeout=60)
-  assert program.returncode == 2 and errors.startswith("error: ") and errors.count("\n") == 1
-  program = launch("--help")
-  shown, _ = program.communicate(timeout=60)
+
+
+def test_mistakes_and_help_on_the_command_line(books, tmp_path, launch):
+  flags = f"--source={books / 'gone'}", f"--out={tmp_path / 'other'}"
+  code, _, errors = launch("prepare", *flags)
+  assert code == 2 and errors.startswith("error: ") and errors.count("\n") == 1
+  _, shown, _ = launch("prepare", "--help")
   assert "--valid_share" in shown and "0: 40,000" in shown
 
 
@@ -402,7 +405,7 @@ def stopped_half_way(books: Path, out: Path):
   """A run with its workers at work, waiting for the last source: a pipe that nobody writes to."""
   (books / "0.txt").write_text(prose(0, 200_000))
   os.mkfifo(books / "zz.pipe")
-  program = launch(
+  program = start(
     f"--source={books}/*.txt,{books}/zz.pipe",
     f"--out={out}",
     "--vocab_size=320",

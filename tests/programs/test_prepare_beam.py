@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -32,11 +33,18 @@ def contents(folder: Path) -> dict[str, bytes]:
   }
 
 
-@pytest.fixture
-def corpus(tmp_path, monkeypatch):
-  """Text files, one long, and JSON lines, with duplicates and a row; in small pieces."""
-  monkeypatch.setattr(pieces, "PIECE_SIZE", 3000)
-  monkeypatch.setattr(text_source, "BLOCK_SIZE", 3000)
+@pytest.fixture(scope="module", autouse=True)
+def small_pieces():
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(pieces, "PIECE_SIZE", 3000)
+    patch.setattr(text_source, "BLOCK_SIZE", 3000)
+    yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+  """Text files, one long, and JSON lines, with duplicates and a row; the tests only read them."""
+  tmp_path = tmp_path_factory.mktemp("beam")
   rng = random.Random(0)
   words = [f"{a}{b}{c}" for a in "bdfg" for b in "aeio" for c in ("la", "men", "tor", "sk", "rin")]
 
@@ -57,6 +65,13 @@ def corpus(tmp_path, monkeypatch):
   return folder
 
 
+@pytest.fixture
+def own_corpus(corpus, tmp_path):
+  """A copy that a test may change."""
+  shutil.copytree(corpus.parent, tmp_path, dirs_exist_ok=True)
+  return tmp_path / "corpus"
+
+
 def settings(corpus, **changes) -> PrepareConfig:
   defaults = {"source": str(corpus), "vocab_size": 320, "valid_share": 0.2}
   return PrepareConfig(**defaults | changes)
@@ -72,11 +87,17 @@ def everything(corpus):
   }
 
 
-def test_the_files_are_those_without_a_runner(corpus, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def local(corpus, tmp_path_factory):
+  """The files without a runner, of `everything`."""
+  out = tmp_path_factory.mktemp("local") / "out"
+  run(settings(corpus, **everything(corpus)), str(out))
+  return contents(out)
+
+
+def test_the_files_are_those_without_a_runner(corpus, local, tmp_path, monkeypatch):
   changes = everything(corpus)
-  run(settings(corpus, **changes), str(tmp_path / "local"))
   run(settings(corpus, runner="direct", **changes), str(tmp_path / "beam"))
-  local = contents(tmp_path / "local")
   assert local == contents(tmp_path / "beam")
   assert len(local["removed.jsonl"].splitlines()) == 4
   # With a bound on words that is reached in the middle, and nothing removed.
@@ -93,7 +114,9 @@ def test_a_single_document(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("stop_in", ["prints", "words", "tokens"])
-def test_what_a_killed_run_finished_is_not_done_again(corpus, tmp_path, monkeypatch, stop_in):
+def test_what_a_killed_run_finished_is_not_done_again(
+  corpus, local, tmp_path, monkeypatch, stop_in
+):
   changes = everything(corpus) | {"runner": "direct"}
   out = tmp_path / "out"
   program = f"""
@@ -135,18 +158,18 @@ run(PrepareConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
   of_stage = [name for name in done if name.startswith(stop_in)]
   assert not [name for name in of_stage if name.endswith("-000000")]  # long.txt was finished
   assert not [path for path in tmp_path.iterdir() if ".partial" in path.name]
-  run(settings(corpus, **everything(corpus)), str(tmp_path / "whole"))
-  assert contents(out) == contents(tmp_path / "whole")
+  assert contents(out) == local
 
 
-def test_a_bad_source_is_one_line_and_leaves_nothing(corpus, tmp_path):
-  (corpus / "rows.jsonl").write_text('{"text": "fine"}\n{"no": 1}\n')
+def test_a_bad_source_is_one_line_and_leaves_nothing(own_corpus, tmp_path):
+  (own_corpus / "rows.jsonl").write_text('{"text": "fine"}\n{"no": 1}\n')
   with pytest.raises(InputError, match=r"rows\.jsonl:2: no text in field 'text'"):
-    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
+    run(settings(own_corpus, runner="direct"), str(tmp_path / "out"))
   assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "rows.txt"]
 
 
-def test_a_fault_of_workers_is_not_kept_when_it_is_mended(corpus, tmp_path):
+def test_a_fault_of_workers_is_not_kept_when_it_is_mended(own_corpus, tmp_path):
+  corpus = own_corpus
   key = {"settings": "same"}
   sources = [Source(str(corpus / "short.txt"), 0)]
   whole = Corpus(sources, "text", np.empty((0, 2), np.int64))
@@ -216,13 +239,14 @@ def job_service(tmp_path_factory):
 
 
 @pytest.mark.parametrize("runner", ["flink", "spark"])
-def test_runners_of_clusters_send_their_jobs_to_a_server(job_service, corpus, tmp_path, runner):
+def test_runners_of_clusters_send_their_jobs_to_a_server(
+  job_service, corpus, local, tmp_path, runner
+):
   """Beam's own, in place of Flink's or Spark's, which are of other languages."""
   changes = everything(corpus)
-  run(settings(corpus, **changes), str(tmp_path / "local"))
   options = f"--job_endpoint={job_service} --environment_type=LOOPBACK"
   run(settings(corpus, runner=runner, beam_options=options, **changes), str(tmp_path / runner))
-  assert contents(tmp_path / "local") == contents(tmp_path / runner)
+  assert local == contents(tmp_path / runner)
 
 
 def test_without_beam(corpus, tmp_path, monkeypatch):
