@@ -1,9 +1,37 @@
 #!/usr/bin/env bash
-# Installs the test requirements into .venv and runs the tests: bash launch/test.sh [pytest arguments]
+# Installs the test requirements into .venv and runs tests:
+#   bash launch/test.sh                     the core: minutes
+#   bash launch/test.sh --all               everything
+#   bash launch/test.sh --changed[=COMMIT]  the test files that what changed since COMMIT (HEAD) reaches
+#   bash launch/test.sh tests/data -k NAME  any arguments of pytest
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=launch/environment.sh
 source launch/environment.sh
 
 install all,test
-[ $# -gt 0 ] || set -- -n 2 --dist=loadfile --no-loadscope-reorder  # everything, on two cores
-exec "$python" -m pytest "$@"
+two_workers=(-n 2 --dist=loadfile --no-loadscope-reorder)
+
+# suite NAME [pytest arguments]: one of SUITES in tests/conftest.py.
+suite() {
+  "$python" -m pytest "${two_workers[@]}" --suite "$@"
+}
+
+case "${1:-}" in
+  "") suite core ;;
+  --all)
+    shift
+    for name in core apps attack stores parity; do
+      echo "== $name"
+      suite "$name" "$@" || failed="${failed:-} $name"
+    done
+    [ -z "${failed:-}" ] || { echo "failed:$failed" >&2; exit 1; }
+    ;;
+  --suite=*) suite "${1#--suite=}" "${@:2}" ;;
+  --changed*)
+    "$python" -m pytest "${two_workers[@]}" "$@" || code=$?
+    [ "${code:-0}" != 5 ] || { echo "no test reaches what changed"; exit 0; }
+    exit "${code:-0}"
+    ;;
+  *) exec "$python" -m pytest "$@" ;;
+esac

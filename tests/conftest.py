@@ -2,17 +2,24 @@
 warnings as errors.
 """
 
+import collections
 import contextlib
+import fcntl
 import importlib.util
+import json
 import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import uuid
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from import_graph import changed_tests
 from stores import gcs_server, s3_server
 
 ROOT = Path(__file__).parents[1]
@@ -31,8 +38,35 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax")
 os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "home")  # of programs that ignore the above
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # both workers compile small ones
 
+MARKS = {
+  "e2e": "runs a whole program, beyond the one test of each in test_core_programs.py",
+  "app": "tests what uses the core: reports, labeling, serving, comparisons, the paper's tables",
+  "slow": "takes more than 30 seconds on two cores",
+  "store": "needs an emulated gs:// or s3:// server (set for the fixtures gs, s3 and store)",
+  "attack": "kills, damages and feeds hostile input",
+  "parity": "compares with other packages, those of the named extra of EXTRAS",
+}
+# A suite is a selection of marks, and the most programs that its tests may compile with an empty
+# cache, all workers together: equal shapes share a program, and a budget that is exceeded asks for
+# a test that shares its neighbor's shapes.
+SUITES = {
+  "core": ("not (e2e or app or slow or store or attack or parity)", 100000),
+  "apps": ("(e2e or app or slow) and not (store or attack or parity)", 100000),
+  "attack": ("attack and not store", 100000),
+  "stores": ("store", 100000),
+  "parity": ("parity", 100000),
+}
+EXTRAS = {  # extra -> packages by which it is recognized
+  "parity": ("torch",),
+  "released": ("ftfy", "spacy", "tokenizers"),
+  "lm-eval": ("lm_eval",),
+  "onnx": ("jax2onnx",),
+}
+REACHED = pytest.StashKey[set[Path]]()
+LEFT_OUT = pytest.StashKey[collections.Counter]()
+COMPILED = pytest.StashKey[collections.Counter]()
 
 if (
   signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -44,15 +78,146 @@ def pytest_addoption(parser):
   parser.addoption(
     "--budget", type=float, default=1.0, help="how many times as many attempts tests/attack makes"
   )
+  parser.addoption("--suite", choices=SUITES, help="run the tests of one suite")
   parser.addoption(
-    "--stores",
-    action="store_true",
-    help="run the tests on emulated gs:// and s3:// servers, and no others",
+    "--changed",
+    nargs="?",
+    const="HEAD",
+    metavar="COMMIT",
+    help="run the test files that the changes since COMMIT reach, uncommitted ones among them",
   )
 
 
-def pytest_terminal_summary(terminalreporter):
-  """The table of tests/attack: attempts and failures of each kind."""
+def pytest_configure(config):
+  for name, meaning in MARKS.items():
+    config.addinivalue_line("markers", f"{name}: {meaning}")
+  # Warnings raised in the package and in launch/ are errors; other libraries' differ from version
+  # to version.
+  config.addinivalue_line("filterwarnings", r"error:::gpt_jax(\..*)?")
+  config.addinivalue_line("filterwarnings", "error:::command_line")
+  config.addinivalue_line("filterwarnings", "error::pytest.PytestUnknownMarkWarning")
+  config.stash[LEFT_OUT], config.stash[COMPILED] = collections.Counter(), collections.Counter()
+  if suite := config.getoption("--suite"):
+    config.option.markexpr = SUITES[suite][0]
+
+
+def pytest_ignore_collect(collection_path, config):
+  """Leaves out test files that the changes do not reach."""
+  commit = config.getoption("--changed")
+  if not commit or not collection_path.name.startswith("test_"):
+    return None
+  if REACHED not in config.stash:
+    config.stash[REACHED] = changed_tests(ROOT, changed_files(commit))
+  return True if collection_path not in config.stash[REACHED] else None
+
+
+def changed_files(commit: str) -> list[str]:
+  """The files that differ from a commit, and the new ones that git does not ignore."""
+  commands = (
+    ["git", "diff", "--name-only", commit],
+    ["git", "ls-files", "--others", "--exclude-standard"],
+  )
+  names: list[str] = []
+  for command in commands:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+      raise pytest.UsageError(f"--changed={commit}: {done.stderr.strip()}")
+    names += done.stdout.splitlines()
+  return names
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
+def pytest_collection_modifyitems(config, items):
+  """Marks the tests on stores, counts what a suite leaves out, and puts the longest files first.
+
+  Tests on stores run only where -m or --suite asks for them: after thousands of others in one
+  process, gcsfs has been seen to wait for ever.
+  """
+  for item in items:
+    if _is_on_a_store(item):
+      item.add_marker("store")
+    for name in item.iter_markers():
+      config.stash[LEFT_OUT][name.name] += name.name in MARKS
+  if "store" not in config.option.markexpr:
+    on_stores = [item for item in items if item.get_closest_marker("store")]
+    config.hook.pytest_deselected(items=on_stores)
+    items[:] = [item for item in items if not item.get_closest_marker("store")]
+  slow = {item.path for item in items if item.get_closest_marker("slow")}
+  items.sort(key=lambda item: item.path not in slow)  # so that the workers finish together
+
+
+def _is_on_a_store(item) -> bool:
+  values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+  names = {value for value in values if isinstance(value, str)}
+  return "stores" in item.fixturenames or bool(names & {"gs", "s3"})
+
+
+def pytest_collection_finish(session):
+  """Begins to count compilations: JAX has been imported, if any test needs it."""
+  if "jax" not in sys.modules:
+    return
+  import jax.monitoring
+
+  compiled = session.config.stash[COMPILED]
+
+  def count(event, **_):
+    if event.startswith("/jax/compilation_cache/cache_"):
+      compiled[event.rpartition("_")[2]] += 1
+
+  jax.monitoring.register_event_listener(count)
+
+
+def pytest_runtest_setup(item):
+  for mark in item.iter_markers("parity"):
+    extra = mark.args[0] if mark.args else "parity"
+    if not all(map(importlib.util.find_spec, EXTRAS[extra])):
+      first = "pip install torch==2.13.0, then " if extra == "parity" else ""
+      pytest.skip(f"needs the extra '{extra}': {first}pip install -e .[{extra}]")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+  """Sends the counts of a worker to the process that started it; fails above the budget."""
+  config = session.config
+  if hasattr(config, "workeroutput"):
+    config.workeroutput["counts"] = [config.stash[LEFT_OUT], config.stash[COMPILED]]
+  elif over_budget(config):
+    session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_testnodedown(node, error):
+  """Adds up the compilations of the workers; all of them leave out the same tests."""
+  if counts := getattr(node, "workeroutput", {}).get("counts"):
+    node.config.stash[LEFT_OUT] = collections.Counter(counts[0])
+    node.config.stash[COMPILED].update(counts[1])
+
+
+def over_budget(config) -> str:
+  """What to say where a suite has compiled more programs than it may; else nothing."""
+  suite, compiled = config.getoption("--suite"), config.stash[COMPILED]["misses"]
+  if not suite or compiled <= SUITES[suite][1]:
+    return ""
+  return f"{compiled:,} programs were compiled, more than the {SUITES[suite][1]:,} of SUITES"
+
+
+def pytest_terminal_summary(terminalreporter, config):
+  """What was left out, the compilations, and the table of tests/attack."""
+  compiled, counts = config.stash[COMPILED], config.stash[LEFT_OUT]
+  if compiled:
+    terminalreporter.write_line(
+      f"{compiled['misses']:,} programs compiled, {compiled['hits']:,} taken from .cache/jax"
+    )
+  if message := over_budget(config):
+    terminalreporter.write_line(message, red=True)
+  if config.getoption("--suite") == "core" and counts:
+    marked = ", ".join(f"{counts[name]:,} {name}" for name in MARKS if counts[name])
+    how = "bash launch/test.sh --all runs them too, bash launch/test.sh -m app some of them"
+    terminalreporter.write_line(f"left out: {marked}; {how}")
+  _write_attacks(terminalreporter)
+
+
+def _write_attacks(terminalreporter) -> None:
+  """Attempts and failures of each kind of attack."""
   rows: dict[str, list[int]] = {}
   reports = [report for reports in terminalreporter.stats.values() for report in reports]
   for report in reports:
@@ -66,54 +231,6 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{'':44}{'attempts':>10}{'failures':>10}")
     for kind, (attempts, failures) in sorted(rows.items()):
       terminalreporter.write_line(f"{kind:44}{attempts:>10,}{failures:>10,}")
-
-
-def pytest_configure(config):
-  config.addinivalue_line("markers", "parity: compares with torch or transformers (extra 'parity')")
-  config.addinivalue_line(
-    "markers", "released: encodes with OpenAI's vocabularies (extra 'released')"
-  )
-  config.addinivalue_line("markers", "harness: runs lm-evaluation-harness (extra 'lm-eval')")
-  config.addinivalue_line("markers", "onnx: exports to ONNX and runs it (extra 'onnx')")
-  config.addinivalue_line("markers", "slow: takes more than 30 seconds on two cores")
-  # Warnings raised in the package and in launch/ are errors; other libraries' differ from version
-  # to version.
-  config.addinivalue_line("filterwarnings", r"error:::gpt_jax(\..*)?")
-  config.addinivalue_line("filterwarnings", "error:::command_line")
-  config.addinivalue_line("filterwarnings", "error::pytest.PytestUnknownMarkWarning")
-
-
-def pytest_collection_modifyitems(config, items):
-  """Files with slow tests run first, so that the workers of pytest -n 2 finish together.
-
-  Tests on stores have runs of their own: after thousands of others in one process, gcsfs has been
-  seen to wait for ever.
-  """
-  slow = {item.path for item in items if item.get_closest_marker("slow")}
-  items.sort(key=lambda item: item.path not in slow)
-  wanted = config.getoption("--stores")
-  others = [item for item in items if _is_on_a_store(item) != wanted]
-  config.hook.pytest_deselected(items=others)
-  items[:] = [item for item in items if _is_on_a_store(item) == wanted]
-
-
-def _is_on_a_store(item) -> bool:
-  values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-  names = {value for value in values if isinstance(value, str)}
-  return "stores" in item.fixturenames or bool(names & {"gs", "s3"})
-
-
-def pytest_runtest_setup(item):
-  if item.get_closest_marker("parity") and not importlib.util.find_spec("torch"):
-    pytest.skip("needs the extra 'parity': pip install torch==2.13.0, then -e .[parity]")
-  if item.get_closest_marker("released") and not all(
-    map(importlib.util.find_spec, ("ftfy", "spacy", "tokenizers"))
-  ):
-    pytest.skip("needs the extra 'released': pip install -e .[released]")
-  if item.get_closest_marker("onnx") and not importlib.util.find_spec("jax2onnx"):
-    pytest.skip("needs the extra 'onnx': pip install -e .[onnx]")
-  if item.get_closest_marker("harness") and not importlib.util.find_spec("lm_eval"):
-    pytest.skip("needs the extra 'lm-eval': pip install -e .[lm-eval]")
 
 
 @pytest.fixture(autouse=True)
@@ -190,6 +307,28 @@ def browser() -> str:
 
 
 @pytest.fixture(scope="session")
+def make_once(tmp_path_factory):
+  """make_once(name, make): the folder of that name as make(folder) fills it, made by the first
+  worker that asks, for all of them. Tests that change files in it copy it first.
+  """
+  base = tmp_path_factory.getbasetemp()
+  shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+  def get(name: str, make: Callable[[Path], None]) -> Path:
+    folder = shared / name
+    with open(shared / f"{name}.lock", "w") as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      if not (shared / f"{name}.made").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
+        folder.mkdir()
+        make(folder)
+        (shared / f"{name}.made").touch()
+    return folder
+
+  return get
+
+
+@pytest.fixture(scope="session")
 def tiny_tokenizer():
   """A vocabulary of a few hundred pieces."""
   from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -219,7 +358,6 @@ def write_release():
   Returns the vector of all of them. cuts: where the pieces end, in place of ten equal ones.
   write_release.shapes(vocab_size, …): the shapes of a model, as OpenAI's file lists them.
   """
-  import json
   import math
 
   import numpy as np
@@ -408,7 +546,7 @@ def model_of(make_run, finetuned, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
+def finetuned(make_once, make_run, tiny_tokenizer):
   """A task that a tiny model learns (which animal occurs in the words), fine-tuned with two seeds.
 
   Attributes: data_dir (train.tsv, dev.tsv), pretrained, config, workdir (seed_0, seed_1), results.
@@ -423,7 +561,14 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
   from gpt_jax.training.loop import TrainConfig
   from gpt_jax.training.optimizer import OptimConfig
 
-  folder, rng = tmp_path_factory.mktemp("finetuned"), random.Random(0)
+  rng = random.Random(0)
+  config = finetune.FinetuneConfig(
+    task=TableTask(),
+    batch_size=16,
+    lm_weight=0.2,
+    optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
+    train=TrainConfig(epochs=6, log_every=8, keep_checkpoints=1),
+  )
 
   def row():
     animal, words = (
@@ -433,21 +578,21 @@ def finetuned(tmp_path_factory, make_run, tiny_tokenizer):
     words.insert(rng.randrange(4), animal)
     return f"{' '.join(words)}\t{ {'cat': 'meows', 'dog': 'barks'}[animal] }"
 
-  for split, count in (("train", 128), ("dev", 30)):
-    (folder / f"{split}.tsv").write_text(
-      "\n".join(["text\tlabel", *(row() for _ in range(count))]) + "\n"
-    )
-  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=32, heads=2)
-  config = finetune.FinetuneConfig(
-    task=TableTask(),
-    batch_size=16,
-    lm_weight=0.2,
-    optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
-    train=TrainConfig(epochs=6, log_every=8, keep_checkpoints=1),
-  )
-  pretrained = make_run(folder / "pretrained", ModelConfig(trunk))
-  workdir = str(folder / "run")
-  results = finetune.run(config, str(folder), pretrained, workdir, seeds=2)
+  def make(folder):
+    for split, count in (("train", 128), ("dev", 30)):
+      (folder / f"{split}.tsv").write_text(
+        "\n".join(["text\tlabel", *(row() for _ in range(count))]) + "\n"
+      )
+    trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=32, heads=2)
+    pretrained = make_run(folder / "pretrained", ModelConfig(trunk))
+    results = finetune.run(config, str(folder), pretrained, str(folder / "run"), seeds=2)
+    (folder / "results.json").write_text(json.dumps(results))
+
+  folder = make_once("finetuned", make)
   return SimpleNamespace(
-    data_dir=str(folder), pretrained=pretrained, config=config, workdir=workdir, results=results
+    data_dir=str(folder),
+    pretrained=str(folder / "pretrained"),
+    config=config,
+    workdir=str(folder / "run"),
+    results=json.loads((folder / "results.json").read_text()),
   )
