@@ -6,17 +6,22 @@ import platform
 import re
 import shutil
 import signal
-from pathlib import Path
+import warnings
 
+import jax
 import numpy as np
 import pytest
-from hosts import ROOT, Program, start_distributed, trained
+from hosts import ROOT, start_distributed, trained
 
-from gpt_jax.config import to_json
+from gpt_jax.checkpoints.store import restore_params
+from gpt_jax.config import load_config, override_all, to_json
 from gpt_jax.data.token_file import TokenWriter
+from gpt_jax.errors import InputError
 from gpt_jax.parallel.agreement import list_differences
+from gpt_jax.programs import evaluate, finetune, pretrain
 
-# A batch that divides over one to four processes; a rate that does not depend on the run's length.
+# A batch that divides over the devices of one to four processes; a rate that does not depend on the
+# run's length.
 CONFIG = """
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -27,11 +32,12 @@ from gpt_jax.models.transformer import TransformerConfig
 def get_config():
   return PretrainConfig(
     trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
-    data=WindowsConfig(batch_size=12, length=16),
+    data=WindowsConfig(batch_size=24, length=16),
     optim=OptimConfig(learning_rate=1e-2, schedule="constant", warmup_steps=2),
-    train=TrainConfig(steps=100000, log_every=1, checkpoint_every=5),
+    train=TrainConfig(steps=100000, log_every=1, checkpoint_every=10),
   )
 """
+SHARDED = {"mesh.fsdp": "true", "mesh.model": "2"}  # over two devices of each process
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -40,170 +46,215 @@ def flags(prepared, tmp_path_factory):
   """Those of all runs."""
   config = tmp_path_factory.mktemp("config") / "config.py"
   config.write_text(CONFIG)
-  return [f"--config={config}", f"--data={prepared}"]
+  return [f"--config={config}", f"--data={prepared}", "--tracker="]
 
 
 @pytest.fixture(scope="module")
-def alone(flags, tmp_path_factory):
-  """alone(steps): the losses of so many steps, or more, of one process."""
-  folder, losses = tmp_path_factory.mktemp("alone"), {}
+def pretrain_here(flags, prepared):
+  """pretrain_here(workdir, fields): a run, or the rest of one, in this process of eight devices."""
 
-  def run(steps):
-    if len(losses) < steps:
-      length = f"--workdir={folder / 'run'}", f"--config.train.steps={steps}"
-      with Program("pretrain", f"{folder}/log", *flags, *length) as program:
-        program.ends()
-      losses.update(trained(folder / "run"))
-    return losses
+  def run(workdir, fields):
+    config = load_config(flags[0].removeprefix("--config="))
+    config = override_all(config, [(name, str(value)) for name, value in fields.items()])
+    with warnings.catch_warnings():  # a run this short has learned nothing
+      warnings.filterwarnings("ignore", "loss .* is not below the unigram entropy")
+      pretrain.run(config, prepared, str(workdir), tracker="")
+    return trained(workdir)
 
   return run
-
-
-def resume(flags, workdir, processes, steps):
-  """The losses of a copy of a run that so many processes take up to its end."""
-  copy = shutil.copytree(workdir, f"{workdir}-{processes}")
-  more = f"--workdir={copy}", f"--config.train.steps={steps}"
-  if processes == 1:
-    programs = [Program("pretrain", f"{copy}.log", *flags, *more)]
-  else:
-    programs = start_distributed("pretrain", f"{copy}.log", *flags, *more, processes=processes)
-  for program in programs:
-    with program:
-      program.ends()
-  assert "resumed at step" in programs[0].log_text()
-  return trained(copy)
-
-
-def check_equal(losses, expected):
-  assert losses.keys() <= expected.keys()
-  np.testing.assert_allclose(
-    list(losses.values()), [expected[step] for step in losses], **TOLERANCE
-  )
 
 
 def newest(workdir):
   return max(int(name) for name in os.listdir(workdir / "checkpoints") if name.isdecimal())
 
 
-@pytest.mark.slow
-def test_four_are_stopped_by_sigterm_to_one_and_two_go_on_and_one(flags, alone, tmp_path):
-  workdir = tmp_path / "run"
-  programs = start_distributed(
-    "pretrain", f"{tmp_path}/four", *flags, f"--workdir={workdir}", processes=4
-  )
-  programs[0].wait_for(r"step 2/")
-  programs[2].process.send_signal(signal.SIGTERM)
-  for program in programs:
-    with program:
-      program.ends(143)
-  stopped = int(re.search(r"stopped at step (\d+) of", programs[0].log_text())[1])
-  assert newest(workdir) == stopped
-  expected = alone(stopped + 3)
-  for processes in (2, 1):
-    losses = resume(flags, workdir, processes, stopped + 3)
-    assert len(losses) == stopped + 3
-    check_equal(losses, expected)
+class Stage:
+  """Processes that begin a run, or take up a copy of its folder; a context manager that ends them.
+
+  Each has two devices, which share a model's heads; the parameters are sharded over all of them.
+  """
+
+  def __init__(self, flags, folder, processes, earlier=None):
+    self.workdir = folder / f"run_{processes}"
+    self.resumed_at = newest(earlier) if earlier else 0
+    if earlier:
+      shutil.copytree(earlier, self.workdir)
+    fields = [f"--config.{name}={value}" for name, value in SHARDED.items()]
+    log = f"{folder}/of_{processes}"
+    every = *flags, *fields, f"--workdir={self.workdir}"
+    self.programs = start_distributed("pretrain", log, *every, processes=processes, devices=2)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    for program in self.programs:
+      program.__exit__()
+
+  def wait_for_step(self, step):
+    self.programs[0].wait_for(rf"step {step:,}/")
+
+  def end(self, *codes):
+    for program, code in zip(self.programs, codes, strict=True):
+      program.ends(code, 120)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp("stages")
+
+
+@pytest.fixture(scope="module")
+def of_four(flags, folder):
+  """Four processes, of which one is killed after the first checkpoint."""
+  with Stage(flags, folder, 4) as stage:
+    stage.wait_for_step(12)
+    stage.programs[2].process.kill()
+    stage.end(1, 1, -signal.SIGKILL, 1)
+  return stage
+
+
+@pytest.fixture(scope="module")
+def of_three(flags, folder, of_four):
+  """Three that take up the run, of which one gets SIGTERM."""
+  with Stage(flags, folder, 3, of_four.workdir) as stage:
+    stage.wait_for_step(stage.resumed_at + 2)
+    stage.programs[1].process.send_signal(signal.SIGTERM)
+    stage.end(143, 143, 143)
+  return stage
+
+
+@pytest.fixture(scope="module")
+def of_two(flags, folder, of_three):
+  """Two that take it up, of which process 0 is killed."""
+  with Stage(flags, folder, 2, of_three.workdir) as stage:
+    stage.wait_for_step(stage.resumed_at + 2)
+    stage.programs[0].process.kill()
+    stage.end(-signal.SIGKILL, 1)
+  return stage
+
+
+ADVICE = "start all of them again with the same command, which resumes the run"
 
 
 @pytest.mark.slow
-def test_one_of_four_is_killed_and_three_go_on(flags, alone, tmp_path):
-  workdir = tmp_path / "run"
-  programs = start_distributed(
-    "pretrain", f"{tmp_path}/four", *flags, f"--workdir={workdir}", processes=4
-  )
-  programs[0].wait_for(r"step 12/")
-  programs[2].process.kill()
-  programs[2].ends(-signal.SIGKILL)
+def test_one_of_four_is_killed_and_three_go_on(of_four, of_three):
   for number in (0, 1, 3):
-    with programs[number] as survivor:
-      survivor.ends(1, 60)
-      assert survivor.errors() == [
-        "error: process 2 of 4 is lost; start all of them again with the same command, which "
-        "resumes the run"
-      ], survivor.log_text()
-  steps = newest(workdir) + 3
-  expected = alone(steps)
-  losses = resume(flags, workdir, 3, steps)
-  assert len(losses) == steps
-  check_equal(losses, expected)
+    survivor = of_four.programs[number]
+    assert survivor.errors() == [f"error: process 2 of 4 is lost; {ADVICE}"], survivor.log_text()
+  assert of_three.resumed_at >= 10
+  assert f"resumed at step {of_three.resumed_at:,}" in of_three.programs[0].log_text()
 
 
-def test_process_0_of_four_is_killed(flags, tmp_path):
-  programs = start_distributed(
-    "pretrain", f"{tmp_path}/four", *flags, f"--workdir={tmp_path}/run", processes=4
-  )
-  programs[0].wait_for(r"step 1/")
-  programs[0].process.kill()
-  programs[0].ends(-signal.SIGKILL)
-  for survivor in programs[1:]:
-    with survivor:
-      survivor.ends(1, 60)
-      (error,) = survivor.errors()
-      assert error.startswith("error: process 0 of 4 is lost; ")
+@pytest.mark.slow
+def test_three_are_stopped_by_sigterm_to_one_and_two_go_on(of_three, of_two):
+  log = of_three.programs[0].log_text()
+  stopped = re.search(r"stopped at step ([\d,]+) of 100,?000 and saved", log)[1]
+  assert newest(of_three.workdir) == int(stopped.replace(",", "")) > of_three.resumed_at
+  assert f"resumed at step {stopped}" in of_two.programs[0].log_text()
+
+
+@pytest.mark.slow
+def test_process_0_is_killed(of_two):
+  (error,) = of_two.programs[1].errors()
+  assert error.startswith("error: process 0 of 2 is lost; ")
+
+
+@pytest.mark.slow
+def test_only_process_0_logs_and_xla_has_no_warning_about_the_sharding(of_four, of_three, of_two):
+  for stage in (of_four, of_three, of_two):
+    first, *others = (program.log_text() for program in stage.programs)
+    assert "rematerialization" not in first
+    for log in others:
+      assert "rematerialization" not in log and "step " not in log
+
+
+@pytest.mark.slow
+def test_a_run_of_four_three_two_and_one_process_equals_one_without_interruption(
+  of_two, pretrain_here, tmp_path
+):
+  workdir, steps = shutil.copytree(of_two.workdir, tmp_path / "run"), of_two.resumed_at + 4
+  losses = pretrain_here(workdir, {**SHARDED, "train.steps": steps})
+  expected = pretrain_here(tmp_path / "alone", {"train.steps": steps, "train.checkpoint_every": 0})
+  check_equal(workdir, tmp_path / "alone")
+  assert len(losses) == len(expected) == steps
+
+
+def check_equal(workdir, expected):
+  """Losses after all steps, and parameters."""
+  losses = [list(trained(of_one).values()) for of_one in (workdir, expected)]
+  np.testing.assert_allclose(*losses, **TOLERANCE)
+  params = [restore_params(str(of_one))[0] for of_one in (workdir, expected)]
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **TOLERANCE), *params)
+
+
+def test_two_processes_with_pmap_equal_one(flags, pretrain_here, tmp_path):
+  more = ["--config.mesh.backend=pmap", "--config.train.steps=4", f"--workdir={tmp_path}/run"]
+  first, second = start_distributed("pretrain", f"{tmp_path}/two", *flags, *more, devices=2)
+  with first, second:
+    first.ends()
+    second.ends()
+  assert not second.log_text()  # only process 0 logs
+  pretrain_here(tmp_path / "alone", {"train.steps": 4})
+  check_equal(tmp_path / "run", tmp_path / "alone")
 
 
 def test_two_processes_finetune_all_seeds_as_one(finetuned, tmp_path):
-  tree, config = tmp_path / "config.json", tmp_path / "config.py"
-  tree.write_text(json.dumps(to_json(finetuned.config)))
-  config.write_text(
+  config = override_all(finetuned.config, [("train.epochs", "1")])
+  tree, file = tmp_path / "config.json", tmp_path / "config.py"
+  tree.write_text(json.dumps(to_json(config)))
+  file.write_text(
     "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
     f"  return from_json(json.load(open({str(tree)!r})))\n"
   )
   programs = start_distributed(
     "finetune",
     f"{tmp_path}/two",
-    f"--config={config}",
+    f"--config={file}",
     f"--data={finetuned.data_dir}",
     f"--checkpoint={finetuned.pretrained}",
     f"--workdir={tmp_path}/run",
     "--seeds=2",
+    "--tracker=",
   )
   for program in programs:
     with program:
       program.ends()
   assert not programs[1].log_text()  # only process 0 logs
+  alone = str(tmp_path / "alone")
+  finetune.run(config, finetuned.data_dir, finetuned.pretrained, alone, seeds=2, tracker="")
   for name in ("seed_0", "seed_1"):
     results = []
-    for workdir in (tmp_path / "run", Path(finetuned.workdir)):
-      result = json.loads((workdir / name / "result.json").read_text())
+    for workdir in ("run", "alone"):
+      result = json.loads((tmp_path / workdir / name / "result.json").read_text())
       results.append((result["steps"], result["best"]["step"], result["dev"]))
     assert results[0][:2] == results[1][:2]
     assert results[0][2] == pytest.approx(results[1][2], rel=1e-3)
   assert (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.fixture(scope="module")
-def pretrained(flags, tmp_path_factory):
-  """The folder of a run of one process."""
-  folder = tmp_path_factory.mktemp("pretrained") / "run"
-  length = f"--workdir={folder}", "--config.train.steps=5"
-  with Program("pretrain", f"{folder}.log", *flags, *length) as program:
-    program.ends()
-  return folder
-
-
-def evaluated(flags, log, processes):
-  """What evaluate prints, by name; of several processes only the first one prints."""
-  if processes == 1:
-    programs = [Program("evaluate", log, *flags)]
-  else:
-    programs = start_distributed("evaluate", log, *flags, processes=processes)
+@pytest.mark.parametrize("kind, processes", [("text", 2), ("task", 3)])
+def test_processes_evaluate_as_one(kind, processes, prepared, finetuned, tmp_path):
+  checkpoint, data = finetuned.pretrained, prepared
+  if kind == "task":
+    checkpoint, data = f"{finetuned.workdir}/seed_0", finetuned.data_dir
+  programs = start_distributed(
+    "evaluate",
+    f"{tmp_path}/log",
+    f"--checkpoint={checkpoint}",
+    f"--data={data}",
+    processes=processes,
+  )
   for program in programs:
     with program:
       program.ends()
   printed, *others = (program.output_text() for program in programs)
-  assert not any(others)
+  assert not any(others)  # only process 0 prints
   lines = printed.split("\n\n")[0].splitlines()  # before the table of classes
-  return {name: float(value.replace(",", "")) for name, value in map(str.split, lines)}
-
-
-@pytest.mark.parametrize("kind", ["text", "task"])
-def test_processes_evaluate_as_one(kind, flags, pretrained, finetuned, tmp_path):
-  of_kind = [f"--checkpoint={pretrained}", flags[1]]
-  if kind == "task":
-    of_kind = [f"--checkpoint={finetuned.workdir}/seed_0", f"--data={finetuned.data_dir}"]
-  alone, three = (evaluated(of_kind, f"{tmp_path}/{n}", n) for n in (1, 3))
-  assert three == pytest.approx(alone, rel=1e-3)
+  values = {name: float(value.replace(",", "")) for name, value in map(str.split, lines)}
+  alone = evaluate.run(checkpoint, data)
+  alone.pop("classes", None)
+  assert values == pytest.approx(alone, rel=1e-3, abs=1e-4)
 
 
 @pytest.fixture
@@ -255,15 +306,31 @@ def test_processes_with_other_code_config_and_data_are_refused(
   assert not (tmp_path / "run").exists()
 
 
-def test_processes_that_evaluate_other_data_are_refused(flags, pretrained, other_data, tmp_path):
-  checkpoint = f"--checkpoint={pretrained}"
-  last = [checkpoint, f"--data={other_data}"]
-  programs = start_distributed("evaluate", f"{tmp_path}/two", checkpoint, flags[1], flags=last)
-  for program in programs:
-    with program:
-      program.ends(2)
-  (error,) = programs[0].errors()
-  assert error.startswith("error: the processes of this run differ: data.digest is ")
+def test_processes_that_evaluate_compare_the_model_and_the_data(
+  prepared, other_data, finetuned, monkeypatch
+):
+  """Other data, or another checkpoint, is another fact that check_agreement gets."""
+  facts = []
+
+  def record(*given):
+    facts.append(given)
+    raise InputError("seen")  # before anything is computed
+
+  monkeypatch.setattr(evaluate, "check_agreement", record)
+  text, task = finetuned.pretrained, f"{finetuned.workdir}/seed_0"
+  for checkpoint, data, split in (
+    (text, prepared, ""),
+    (text, other_data, ""),
+    (task, finetuned.data_dir, ""),
+    (task, finetuned.data_dir, "train"),
+    (f"{finetuned.workdir}/seed_1", finetuned.data_dir, ""),
+  ):
+    with pytest.raises(InputError, match="seen"):
+      evaluate.run(checkpoint, str(data), split)
+  (of_text, of_other), (dev, train, of_seed) = facts[:2], facts[2:]
+  assert of_text[0] == of_other[0] and of_text[1] != of_other[1]
+  assert (dev[0]["split"], train[0]["split"]) == ("dev", "train") and dev[1] != train[1]
+  assert dev[0]["checkpoint"] != of_seed[0]["checkpoint"] and dev[1] == of_seed[1]
 
 
 def test_differences_name_fields_and_hosts():
