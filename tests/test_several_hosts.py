@@ -170,7 +170,7 @@ def test_only_process_0_logs_and_xla_has_no_warning_about_the_sharding(of_four, 
 
 
 @pytest.mark.slow
-def test_a_run_of_four_three_two_and_one_process_equals_one_without_interruption(
+def test_when_one_of_four_is_killed_three_two_and_one_go_on_as_one_without_interruption(
   of_two, pretrain_here, tmp_path
 ):
   workdir, steps = shutil.copytree(of_two.workdir, tmp_path / "run"), of_two.resumed_at + 4
