@@ -3,6 +3,7 @@ caching, dropout.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -28,17 +29,20 @@ def perturbed(params, scale=0.3):
   return jax.tree.map(lambda p: p + scale * rng.standard_normal(p.shape, np.float32), params)
 
 
+def initial(config):
+  text = np.zeros((1, 8), np.int32)
+  return jax.jit(config.build().init)(jax.random.key(0), Rows(text, text))["params"]
+
+
 @pytest.fixture(scope="module")
 def trunk():
   """(apply(inputs, positions, segments, key), params)."""
-  module = CONFIG.build()
-  text = np.zeros((1, 8), np.int32)
-  params = perturbed(jax.jit(module.init)(jax.random.key(0), Rows(text, text))["params"])
-  return jax.jit(
-    lambda inputs, positions, segments=None, key=None, params=params: module.apply(
-      {"params": params}, Rows(inputs, positions, segments), key
-    )
-  ), params
+  compiled, params = jax.jit(CONFIG.build().apply), perturbed(initial(CONFIG))
+
+  def apply(inputs, positions, segments=None, key=None, params=params):
+    return compiled({"params": params}, Rows(inputs, positions, segments), key)
+
+  return apply, params
 
 
 def tokens(rows, length):
@@ -58,9 +62,7 @@ def test_parameter_count():
 
 
 def test_initial_values():
-  text = np.zeros((1, 8), np.int32)
-  config = dataclasses.replace(CONFIG, width=64)
-  params = jax.jit(config.build().init)(jax.random.key(0), Rows(text, text))["params"]
+  params = initial(dataclasses.replace(CONFIG, width=64, layers=1))
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     if name.endswith("bias"):
@@ -72,17 +74,15 @@ def test_initial_values():
 
 
 def test_pre_norm_begins_with_smaller_sums():
-  text = np.zeros((1, 8), np.int32)
-  config = dataclasses.replace(CONFIG, width=64, layers=8, norm="pre")
-  params = jax.jit(config.build().init)(jax.random.key(0), Rows(text, text))["params"]
-  for part, size in (("attention", 1 / 4), ("mlp", 1 / 4)):  # 1 / sqrt(2 x 8)
+  config = dataclasses.replace(CONFIG, width=64, layers=2, norm="pre")
+  params = initial(config)
+  block = params["block_1"]
+  for part in ("attention", "mlp"):
     np.testing.assert_allclose(
-      np.std(params["block_3"][part]["out"]["kernel"]), 0.02 * size, rtol=0.05
-    )
-  np.testing.assert_allclose(np.std(params["block_3"]["mlp"]["in"]["kernel"]), 0.02, rtol=0.05)
-  np.testing.assert_allclose(
-    np.std(params["block_3"]["attention"]["qkv"]["kernel"]), 0.02, rtol=0.05
-  )
+      np.std(block[part]["out"]["kernel"]), 0.02 / 2, rtol=0.05
+    )  # √(2 x 2)
+  np.testing.assert_allclose(np.std(block["mlp"]["in"]["kernel"]), 0.02, rtol=0.05)
+  np.testing.assert_allclose(np.std(block["attention"]["qkv"]["kernel"]), 0.02, rtol=0.05)
   assert config.parameter_count() == sum(p.size for p in jax.tree.leaves(params)) - (128 - 60) * 64
 
 
@@ -157,12 +157,11 @@ def test_not_causal_equals_numpy(trunk):
   )
 
 
-@pytest.mark.parametrize("length", [9, 128])
-def test_pre_norm_equals_numpy(length):
-  config = dataclasses.replace(CONFIG, norm="pre")
-  module = config.build()
+def test_pre_norm_equals_numpy():
+  """Over blocks of queries; the norm is outside of attention."""
+  config, length = dataclasses.replace(CONFIG, norm="pre"), 128
+  module, params = config.build(), perturbed(initial(config))
   inputs, positions = tokens(2, length)
-  params = perturbed(jax.jit(module.init)(jax.random.key(0), Rows(inputs, positions))["params"])
   hidden, *_ = jax.jit(module.apply)({"params": params}, Rows(inputs, positions))
   for found, ids in zip(hidden, inputs, strict=True):
     np.testing.assert_allclose(found, numpy_gpt(params, ids, CONFIG.heads), atol=2e-4)
@@ -183,9 +182,8 @@ def test_attention_maps(trunk, length):
   """They are the plain implementation's, and looking at them changes nothing."""
   apply, params = trunk
   inputs, positions = tokens(2, length)
-  (hidden, *_), kept = CONFIG.build().apply(
-    {"params": params}, Rows(inputs, positions), mutable="intermediates"
-  )
+  look = jax.jit(functools.partial(CONFIG.build().apply, mutable="intermediates"))
+  (hidden, *_), kept = look({"params": params}, Rows(inputs, positions))
   found = np.asarray(attention_maps(kept["intermediates"]))
   assert found.shape == (CONFIG.layers, 2, CONFIG.heads, length, length)
   np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
@@ -201,7 +199,7 @@ def test_attention_maps_cost_nothing_where_nobody_looks(monkeypatch):
   """The compiled gradient is the same program as that of a decoder which could not keep them."""
   inputs, positions = tokens(2, 128)
   module = CONFIG.build()
-  variables = module.init(jax.random.key(0), Rows(inputs, positions))
+  variables = jax.eval_shape(module.init, jax.random.key(0), Rows(inputs, positions))
   assert "intermediates" not in variables
 
   def program():
@@ -274,7 +272,7 @@ def test_cache_equals_the_full_forward(trunk):
 
 def test_bfloat16_is_near_float32(trunk):
   apply, params = trunk
-  inputs, positions = tokens(2, 20)
+  inputs, positions = tokens(2, 9)
   params = jax.tree.map(lambda p: p / 2, params)
   exact, *_ = apply(inputs, positions, params=params)
   rough, table, *_ = jax.jit(dataclasses.replace(CONFIG, dtype="bfloat16").build().apply)(
@@ -285,15 +283,15 @@ def test_bfloat16_is_near_float32(trunk):
   assert 0 < np.sqrt((error**2).mean()) < 0.03 * np.std(exact)
 
 
-def test_embedding_dropout_is_that_of_the_whole_table():
+def test_embedding_dropout_is_that_of_the_whole_table(trunk):
   """A token loses the same features wherever it occurs, and in the output table as well."""
   config = dataclasses.replace(
     CONFIG, embedding_dropout=0.25, residual_dropout=0.0, attention_dropout=0.0
   )
   module = config.build()
-  inputs, positions = tokens(2, 16)
-  params = jax.jit(module.init)(jax.random.key(0), Rows(inputs, positions))["params"]
-  params = {**params, "tokens": jnp.ones_like(params["tokens"])}
+  apply, params = trunk
+  inputs, positions = tokens(2, 9)
+  params = {**params, "tokens": np.ones_like(params["tokens"])}
   key = step_key(0, 3)
   hidden, table, *_ = jax.jit(module.apply)({"params": params}, Rows(inputs, positions), key)
   kept = np.asarray(table) != 0
@@ -304,14 +302,12 @@ def test_embedding_dropout_is_that_of_the_whole_table():
   # dropout does.
   places = dropout(params["positions"], 0.25, key.fold(config.layers + 1), sharded=False)
   assert (np.asarray(places) == 0).mean() == pytest.approx(0.25, abs=0.03)
-  expected, *_ = jax.jit(module.apply)(
-    {"params": {**params, "tokens": table, "positions": places}}, Rows(inputs, positions)
-  )
+  expected, *_ = apply(inputs, positions, params={**params, "tokens": table, "positions": places})
   np.testing.assert_allclose(hidden, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("field, uses", [("residual_dropout", 2), ("attention_dropout", 1)])
-def test_dropout_rates(monkeypatch, field, uses):
+def test_dropout_rates(trunk, monkeypatch, field, uses):
   """Each use in each layer drops its share, by a mask of its own."""
   shape = {"residual_dropout": (4, 24, 16), "attention_dropout": (4, 2, 24, 24)}[field]
   masks = []
@@ -326,7 +322,7 @@ def test_dropout_rates(monkeypatch, field, uses):
   rates = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.0)
   module = dataclasses.replace(CONFIG, **rates | {field: 0.3}).build()
   inputs, positions = tokens(4, 24)
-  params = jax.jit(module.init)(jax.random.key(0), Rows(inputs, positions))["params"]
+  _, params = trunk
 
   @jax.jit
   def found(params):
