@@ -3,6 +3,7 @@ the splits of a batch that would change it.
 """
 
 import dataclasses
+import functools
 import json
 import types
 import warnings
@@ -172,13 +173,19 @@ def model_of(objective, trunk=TRUNK):
   return ModelConfig(trunk, heads, objective.attention).build()
 
 
-@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-@pytest.mark.parametrize("objective", [DropoutViews(), NeighborSpans()])
-def test_a_token_moves_the_vector_of_its_own_text_alone(objective, attention):
+@functools.cache
+def params_of(mlp=False):
+  """Of the models of all objectives with or without a layer in their heads."""
+  objective = DropoutViews(mlp=mlp)
+  return jax.jit(model_of(objective).init)(jax.random.key(0), batch_of(objective))["params"]
+
+
+@pytest.mark.parametrize(
+  "objective", [DropoutViews(attention="causal"), NeighborSpans(attention="bidirectional")]
+)
+def test_a_token_moves_the_vector_of_its_own_text_alone(objective):
   """And padding moves none: row 3 of the windows is short."""
-  objective = dataclasses.replace(objective, attention=attention)
-  model, batch = model_of(objective), batch_of(objective)
-  params = model.init(jax.random.key(0), batch)["params"]
+  model, batch, params = model_of(objective), batch_of(objective), params_of()
   apply = jax.jit(lambda rows: model.apply({"params": params}, Batch(rows)).heads[0])
   rows = batch.rows
   before = np.asarray(apply(rows))
@@ -191,13 +198,16 @@ def test_a_token_moves_the_vector_of_its_own_text_alone(objective, attention):
 
 
 @pytest.mark.parametrize(
-  "objective", [DropoutViews(mlp=True), NeighborSpans(attention="bidirectional")]
+  "objective, mesh",
+  [
+    (DropoutViews(mlp=True), MeshConfig(data=4, model=2)),
+    (NeighborSpans(attention="bidirectional"), MeshConfig()),
+  ],
 )
-@pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(data=4, model=2)])
 def test_eight_devices_have_the_gradient_of_one(objective, mesh):
   """The negatives of all devices are gathered; dropout is on."""
   model, batch = model_of(objective), batch_of(objective)
-  params = model.init(jax.random.key(0), jax.tree.map(lambda x: x[:2], batch))["params"]
+  params = params_of(objective.mlp)
   loss, results = model_loss(model), []
 
   def gradient(params, batch):
@@ -221,10 +231,11 @@ def test_eight_devices_have_the_gradient_of_one(objective, mesh):
 def test_two_views_differ_by_dropout_alone():
   objective = DropoutViews()
   batch = batch_of(objective)
-  params = model_of(objective).init(jax.random.key(0), batch)["params"]
+  params = params_of()
 
   def views(trunk, key):
-    (vectors,) = model_of(objective, trunk).apply({"params": params}, batch, key).heads
+    apply = jax.jit(model_of(objective, trunk).apply)
+    (vectors,) = apply({"params": params}, batch, key).heads
     return np.asarray(vectors).reshape(-1, 2, 16).swapaxes(0, 1)
 
   np.testing.assert_array_equal(*views(TRUNK, None))
@@ -286,7 +297,7 @@ def test_an_evaluation_compares_texts_of_several_documents(tmp_path):
   model = model_of(objective)
   windows = Windows(text, WindowsConfig(batch_size=8, length=16))
   measure = make_text_measure(model, seen, windows, make_mesh(MeshConfig(), jax.devices()[:1]), 4)
-  params = model.init(jax.random.key(0), batch_of(objective))["params"]
+  params = params_of()
   first, again = measure(params), measure(params)
   assert first == again and len(batches) == 8
   assert all(len(np.unique(rows[:, 0])) > 2 for rows in batches)

@@ -5,6 +5,7 @@ ends.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,7 @@ def interpreted(monkeypatch):
 def arrays(rows, length, dtype=np.float32, heads=H):
   """q, k, v and the gradient of the output."""
   values = np.random.default_rng(0).normal(size=(4, rows, heads, length, K))
-  return tuple(jnp.asarray(x, dtype) for x in values)
+  return tuple(x.astype(dtype) for x in values)
 
 
 def layouts(rows, length):
@@ -55,28 +56,34 @@ def layouts(rows, length):
   for row in range(0, rows, 3):  # what packing leaves at the end of a row
     segments[row, rng.integers(1, length) :] = 0
   segments[-1], segments[-2] = 1, np.arange(length)  # one segment; each position for itself
-  return jnp.asarray(segments, jnp.int32)
+  return segments.astype(np.int32)
 
 
 def masks(kind, rows, length):
-  prefix = jnp.asarray(np.random.default_rng(2).random((rows, length)) < 0.3)
+  prefix = np.random.default_rng(2).random((rows, length)) < 0.3
   return AttentionMask(kind, layouts(rows, length), prefix)
+
+
+def value_and_gradients(backend, rate, mask, key, q, k, v, d_output):
+  """The output and the gradients of q, k and v."""
+
+  def attend(q, k, v):
+    return attention(q, k, v, mask, dropout=Dropout(rate, key), backend=backend)
+
+  output, pull = jax.vjp(attend, q, k, v)
+  return output, *pull(d_output)
+
+
+# All tests share what it compiled, for the same shapes.
+plain = functools.partial(jax.jit(value_and_gradients, static_argnums=(0, 1)), "plain")
 
 
 @pytest.fixture
 def compute():
-  """compute(backend, rate, mask, key, q, k, v, gradient of the output), compiled: the output and
-  the gradients of q, k and v.
+  """compute(backend, rate, mask, key, q, k, v, gradient of the output): value_and_gradients,
+  compiled for this test alone, since fixtures change what "fused" is.
   """
-
-  def value_and_gradients(backend, rate, mask, key, q, k, v, d_output):
-    def attend(q, k, v):
-      return attention(q, k, v, mask, dropout=Dropout(rate, key), backend=backend)
-
-    output, pull = jax.vjp(attend, q, k, v)
-    return output, *pull(d_output)
-
-  return jax.jit(value_and_gradients, static_argnums=(0, 1))
+  return jax.jit(functools.partial(value_and_gradients), static_argnums=(0, 1))
 
 
 def assert_equal(found, expected, atol):
@@ -101,7 +108,7 @@ def test_fused_equals_plain(monkeypatch, compute, interpreted, kind, length, pla
   monkeypatch.setattr(attention_fused, "INTERPRETED", platform)
   mask = masks(kind, LAYOUTS, length)
   key = step_key(3, 1).fold(2)
-  expected = compute("plain", 0.3, mask, key, *arrays(LAYOUTS, length))
+  expected = plain(0.3, mask, key, *arrays(LAYOUTS, length))
   found = compute("fused", 0.3, mask, key, *arrays(LAYOUTS, length))
   assert interpreted
   assert_equal(found, expected, atol=1e-5)
@@ -110,7 +117,7 @@ def test_fused_equals_plain(monkeypatch, compute, interpreted, kind, length, pla
 @pytest.mark.parametrize("kind", ["causal", "bidirectional"])
 def test_without_segments_and_dropout(compute, interpreted, kind):
   mask = AttentionMask(kind)
-  expected = compute("plain", 0.3, mask, None, *arrays(2, 70))
+  expected = plain(0.3, mask, None, *arrays(2, 70))
   assert_equal(compute("fused", 0.3, mask, None, *arrays(2, 70)), expected, atol=1e-5)
   assert interpreted
 
@@ -118,10 +125,10 @@ def test_without_segments_and_dropout(compute, interpreted, kind):
 def test_bfloat16(compute, interpreted):
   """Within three times the error of plain attention, whose probabilities a CPU does not round."""
   mask, key = masks("causal", 8, 128), step_key(0, 0)
-  low = arrays(8, 128, jnp.bfloat16)
-  exact = compute("plain", 0.3, mask, key, *(x.astype(jnp.float32) for x in low))
-  found, plain = (compute(name, 0.3, mask, key, *low) for name in ("fused", "plain"))
-  for a, b, c in zip(found, plain, exact, strict=True):
+  low = arrays(8, 128, jnp.bfloat16, heads=4)
+  exact = plain(0.3, mask, key, *(x.astype(np.float32) for x in low))
+  found, rounded = compute("fused", 0.3, mask, key, *low), plain(0.3, mask, key, *low)
+  for a, b, c in zip(found, rounded, exact, strict=True):
     assert a.dtype == jnp.bfloat16
     errors = [np.abs(np.asarray(x, np.float32) - c).mean() for x in (a, b)]
     assert 0 < errors[0] < 3 * errors[1]
@@ -131,14 +138,19 @@ def test_bfloat16(compute, interpreted):
 def test_the_words_of_a_kernel_are_plain_attentions_bits(length):
   """For every row, head, query and key; dropout() counts the elements of a block of queries."""
   key, rows = step_key(5, 7, shard=3).fold(1), 3
-  words, starts = attention_plain.dropout_words("causal", key, rows, H, length)
   keys = np.arange(length, dtype=np.uint32)
-  bits = random_bits(starts[None, :, :, None] + keys[None, None, None], words[:, None, :, None])
+
+  @jax.jit
+  def of_kernel(key):
+    words, starts = attention_plain.dropout_words("causal", key, rows, H, length)
+    return random_bits(starts[None, :, :, None] + keys[None, None, None], words[:, None, :, None])
+
+  compiled_bits, bits = jax.jit(_bits, static_argnums=(0, 2)), np.asarray(of_kernel(key))
   blocks = 4 if length == 192 else 1
   for i in range(blocks):
     stop = (i + 1) * length // blocks
     queries = slice(i * length // blocks, stop)
-    expected = _bits((rows, H, length // blocks, stop), key.fold(i), True)
+    expected = compiled_bits((rows, H, length // blocks, stop), key.fold(i), True)
     np.testing.assert_array_equal(bits[:, :, queries, :stop], expected)
 
 
@@ -147,7 +159,7 @@ def test_every_mesh(compute, interpreted, data, model):
   """Sharded over rows and heads, each device runs the kernels on its part; the same is dropped."""
   mask, key = masks("causal", 8, 128), step_key(3, 1).fold(2)
   inputs = arrays(8, 128, heads=4)
-  expected = compute("plain", 0.3, mask, key, *inputs)
+  expected = plain(0.3, mask, key, *inputs)
   mesh = make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
   placed = jax.device_put(inputs, NamedSharding(mesh, P("data", "model")))
   with jax.set_mesh(mesh):
@@ -161,7 +173,7 @@ def test_every_mesh(compute, interpreted, data, model):
 def test_rows_that_devices_do_not_divide(compute, interpreted):
   mask, key = masks("causal", 3, 20), step_key(3, 1)
   inputs = arrays(3, 20)
-  expected = compute("plain", 0.3, mask, key, *inputs)
+  expected = plain(0.3, mask, key, *inputs)
   with jax.set_mesh(make_mesh(MeshConfig(data=2, model=4))):
     found = compute("fused", 0.3, mask, key, *inputs)
   assert set(interpreted) == {(3, H, 20, K)}
@@ -170,8 +182,8 @@ def test_rows_that_devices_do_not_divide(compute, interpreted):
 
 def test_pmap(compute, interpreted):
   """Key.shard says which rows a device has."""
-  mask, inputs = masks("causal", 8, 128), arrays(8, 128)
-  expected = compute("plain", 0.3, mask, step_key(3, 1), *inputs)
+  mask, inputs = masks("causal", 8, 128), arrays(8, 128, heads=4)
+  expected = plain(0.3, mask, step_key(3, 1), *inputs)
 
   def on_device(mask, *inputs):
     key = step_key(3, 1, jax.lax.axis_index(PMAP_AXIS))
@@ -179,7 +191,7 @@ def test_pmap(compute, interpreted):
 
   parts = jax.tree.map(lambda x: x.reshape(8, 1, *x.shape[1:]), (mask, *inputs))
   found = jax.pmap(on_device, axis_name=PMAP_AXIS)(*parts)
-  assert set(interpreted) == {(1, H, 128, K)}
+  assert set(interpreted) == {(1, 4, 128, K)}
   assert_equal([x.reshape(8, *x.shape[2:]) for x in found], expected, atol=1e-5)
 
 
@@ -209,7 +221,9 @@ def test_a_transformer_trains_as_with_plain(interpreted):
 def test_on_a_cpu_it_is_plain_attention(compute):
   """So that a checkpoint that was trained with it can be used anywhere."""
   mask, key = masks("causal", 4, 20), step_key(3, 1)
-  found, expected = (compute(name, 0.3, mask, key, *arrays(4, 20)) for name in ("fused", "plain"))
+  found, expected = (
+    f(0.3, mask, key, *arrays(4, 20)) for f in (functools.partial(compute, "fused"), plain)
+  )
   assert_equal(found, expected, atol=1e-6)
   program = compute.lower("fused", 0.3, mask, key, *arrays(4, 20)).as_text()
   assert "custom_call" not in program and "while" not in program
