@@ -30,7 +30,7 @@ from gpt_jax.models.perturbation import (
 )
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
-from gpt_jax.ops.dropout import step_key
+from gpt_jax.ops.dropout import dropout, step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune
 from gpt_jax.tasks.encoding import Encoded
@@ -111,10 +111,12 @@ def assert_equal(got, want, **tolerance):
 
 
 class LinearTrunk(nn.Module):
+  dropout: float
+
   @nn.compact
   def __call__(self, rows, key=None):
     table = self.param("tokens", nn.initializers.normal(1.0), (128, 6))
-    return States(self.perturb("embedded", table[rows.inputs]), table)
+    return States(dropout(self.perturb("embedded", table[rows.inputs]), self.dropout, key), table)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +125,10 @@ class Linear:
   special_tokens: int = 3
   width: int = 6
   dtype: str = "float32"
+  dropout: float = 0.0
 
   def build(self, attention, remat):
-    return LinearTrunk()
+    return LinearTrunk(self.dropout)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +161,8 @@ def linear():
 
 
 def test_fgm_on_a_linear_model_equals_numpy(linear):
-  total, metrics = FGM(0.7, 0.4).wrap(model_loss(linear.model))(linear.params, linear.batch, None)
+  loss = jax.jit(FGM(0.7, 0.4).wrap(model_loss(linear.model)))
+  total, metrics = loss(linear.params, linear.batch, None)
   clean, attacked = [], []
   for n in range(8):
     g = (np.exp(linear.log_probs(n)) - linear.labels[n]) @ linear.kernel.T  # of each token, [D]
@@ -175,9 +179,9 @@ def test_fgm_on_a_linear_model_equals_numpy(linear):
 
 def test_virtual_adversarial_training_on_a_linear_model_equals_numpy(linear):
   method = VirtualAdversarial(0.7, 0.4, probe=0.3)
-  total, metrics = method.wrap(model_loss(linear.model))(linear.params, linear.batch, KEY)
+  total, metrics = jax.jit(method.wrap(model_loss(linear.model)))(linear.params, linear.batch, KEY)
   zero = no_perturbation(linear.model, linear.params, linear.batch)
-  noise = np.asarray(normal(zero, KEY, linear.batch.rows), np.float64)
+  noise = np.asarray(jax.jit(normal)(zero, KEY, linear.batch.rows), np.float64)
   clean, divergences = [], []
   for n in range(8):
     d = noise[linear.cells[n]]
@@ -194,9 +198,9 @@ def test_virtual_adversarial_training_on_a_linear_model_equals_numpy(linear):
 
 def test_freelb_on_a_linear_model_equals_numpy(linear):
   method = FreeLB(steps=3, step_size=0.4, radius=0.6, start=0.5)
-  total, _ = method.wrap(model_loss(linear.model))(linear.params, linear.batch, KEY)
+  total, _ = jax.jit(method.wrap(model_loss(linear.model)))(linear.params, linear.batch, KEY)
   zero = no_perturbation(linear.model, linear.params, linear.batch)
-  noise = np.asarray(uniform(zero, KEY, linear.batch.rows), np.float64)
+  noise = np.asarray(jax.jit(uniform)(zero, KEY, linear.batch.rows), np.float64)
   losses, shortened = [], 0
   for n in range(8):
     r = noise[linear.cells[n]] * 0.5 / np.sqrt(linear.x[n].size)
@@ -222,15 +226,16 @@ def test_a_norm_is_that_of_a_sequence_not_of_a_row():
   x = rng.normal(size=(*rows.inputs.shape, 5)).astype(np.float32)
   x *= 10.0 ** -rng.integers(6, size=(*rows.inputs.shape, 1))
   x[rows.segments == 3] *= 1e-28  # whose squares are no numbers
-  r = np.asarray(of_length(x, 0.7, rows))
+  scaled, norms, shortened = map(jax.jit, (of_length, sequence_norms, within))
+  r = np.asarray(scaled(x, 0.7, rows))
   for n in range(8):
     cells = rows.segments == n + 1
     assert np.linalg.norm(r[cells]) == pytest.approx(0.7, rel=1e-5)
     wanted = 0.7 * x[cells] / np.linalg.norm(x[cells].astype(np.float64))
     np.testing.assert_allclose(r[cells], wanted, rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(sequence_norms(r, rows)[cells], 0.7, rtol=1e-5)
-  assert not np.any(of_length(np.zeros_like(x), 0.7, rows))
-  short = np.asarray(within(np.where(rows.segments[..., None] == 1, r, r / 7), 0.2, rows))
+    np.testing.assert_allclose(np.asarray(norms(r, rows))[cells], 0.7, rtol=1e-5)
+  assert not np.any(scaled(np.zeros_like(x), 0.7, rows))
+  short = np.asarray(shortened(np.where(rows.segments[..., None] == 1, r, r / 7), 0.2, rows))
   lengths = [np.linalg.norm(short[rows.segments == n + 1]) for n in range(8)]
   assert lengths == pytest.approx([0.2] + [0.1] * 7, rel=1e-5)
 
@@ -238,7 +243,7 @@ def test_a_norm_is_that_of_a_sequence_not_of_a_row():
 def test_without_segments_each_row_is_a_sequence():
   ids = np.zeros((2, 3), np.int32)
   x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-  r = np.asarray(of_length(x, 2.0, Rows(ids, ids)))
+  r = np.asarray(jax.jit(of_length)(x, 2.0, Rows(ids, ids)))
   np.testing.assert_allclose(np.linalg.norm(r.reshape(2, -1), axis=1), 2, rtol=1e-6)
 
 
@@ -246,13 +251,14 @@ def test_noise_is_uniform_and_normal_and_differs_by_step_sequence_and_position()
   ids = np.zeros((40, 25), np.int32)
   positions = np.broadcast_to(np.arange(25, dtype=np.int32), ids.shape)
   rows = Rows(ids, positions, np.arange(1, 41, dtype=np.int32)[:, None] + ids)
-  like = jnp.zeros((40, 25, 50))
-  u, z = uniform(like, KEY, rows), normal(like, KEY, rows)
+  like = np.zeros((40, 25, 50), np.float32)
+  draw = jax.jit(lambda key: (uniform(like, key, rows), normal(like, key, rows)))
+  u, z = map(np.asarray, draw(KEY))
   assert np.abs(u).max() < 1
   np.testing.assert_allclose([u.mean(), u.std(), z.mean(), z.std()], [0, 3**-0.5, 0, 1], atol=0.02)
   assert len(np.unique(u[..., 0])) > 990
   assert np.abs(np.corrcoef(u[0].ravel(), u[1].ravel())[0, 1]) < 0.1
-  assert np.mean(u == uniform(like, step_key(0, 1), rows)) < 0.01
+  assert np.mean(u == draw(step_key(0, 1))[0]) < 0.01
 
 
 @pytest.mark.parametrize(
@@ -264,12 +270,13 @@ def test_the_gradient_is_that_of_finite_differences_and_its_direction_raises_the
   zero = no_perturbation(model, params, batch)
   g = np.asarray(jax.jit(lambda p: ascent(loss, p, batch, None, None, zero))(params))
   at = jax.jit(lambda r: loss(params, batch, None, None, r)[0])
+  scaled = jax.jit(of_length)
   direction = np.random.default_rng(0).normal(size=g.shape).astype(np.float32)
   slope = (at(0.01 * direction) - at(-0.01 * direction)) / 0.02
   np.testing.assert_allclose(slope, (g * direction).sum(), rtol=0.02)
   assert not g[batch.rows.segments == 0].any() and g[batch.rows.segments > 0].any(-1).all()
   radii = [0, 0.01, 0.1, 0.3]
-  losses = [float(at(of_length(g, radius, batch.rows))) for radius in radii]
+  losses = [float(at(scaled(g, radius, batch.rows))) for radius in radii]
   assert losses == sorted(losses) and losses[-1] > losses[0] + 0.01
 
 
@@ -292,11 +299,20 @@ def test_a_trunk_without_perturbations_is_refused():
 # Losses.
 
 
-@pytest.mark.parametrize("method", METHODS, ids=IDS)
-def test_packed_or_one_sequence_per_row(method):
-  batch, model = packed(sequences=2), model_of()
+@pytest.mark.parametrize(
+  "method, trunk", [*zip(METHODS, ["linear", "linear", "transformer"], strict=True)], ids=IDS
+)
+def test_packed_or_one_sequence_per_row(method, trunk):
+  """The three differ in their perturbations; a trunk with attention is there once."""
+  batch = packed(sequences=2)
+  model = model_of() if trunk == "transformer" else model_of(Linear(), pooling="mean")
   alone = one_per_row(batch)
-  assert len(alone.rows.inputs) > len(batch.rows.inputs)
+  missing = len(alone.rows.inputs) - len(batch.rows.inputs)
+  assert missing > 0
+  # Empty rows, so that both layouts are of one shape and share a program.
+  pad = lambda x: np.pad(x, ((0, missing), (0, 0)))
+  predictions = Predictions(*map(pad, batch.predictions[:2]))
+  batch = batch._replace(rows=Rows(*map(pad, batch.rows[:3])), predictions=predictions)
   loss, params = method.wrap(model_loss(model)), params_of(model, batch)
   assert_equal(gradient(loss, params, alone), gradient(loss, params, batch))
 
@@ -317,7 +333,7 @@ def test_two_microbatches_have_the_gradient_of_one(method):
   assert_equal(jax.tree.map(jnp.add, *sums), (total, metrics, grads))
 
 
-@pytest.mark.parametrize("method", METHODS, ids=IDS)
+@pytest.mark.parametrize("method", METHODS[1:], ids=IDS[1:])  # FGM draws no noise
 def test_pmap_has_the_gradient_of_one_device(method):
   batch_of = {"jit": packed(), "pmap": packed(groups=8)}
   model, found = model_of(Linear(), lm_weight=0.5, pooling="mean"), {}
@@ -341,8 +357,13 @@ def test_no_gradient_flows_through_the_perturbation():
   batch, model = packed(), model_of(Linear(), lm_weight=0.5, pooling="mean")
   loss, params = model_loss(model), params_of(model, batch)
   task = ModelLoss(model, model.config.heads[1:])
-  g = ascent(task, params, batch, KEY, None, no_perturbation(model, params, batch))
-  r = of_length(g, 0.5, batch.rows)
+  zero = no_perturbation(model, params, batch)
+
+  @jax.jit
+  def perturbation(params):
+    return of_length(ascent(task, params, batch, KEY, None, zero), 0.5, batch.rows)
+
+  r = perturbation(params)
 
   def explicit(params):
     return loss(params, batch, KEY)[0] + 0.3 * task(params, batch, KEY, None, r)[0]
@@ -352,9 +373,10 @@ def test_no_gradient_flows_through_the_perturbation():
 
 
 def test_all_passes_of_a_step_drop_the_same_features():
-  trunk = dataclasses.replace(TRUNK, residual_dropout=0.5, attention_dropout=0.5)
-  batch, model = packed(), model_of(trunk)
+  batch, model = packed(), model_of(Linear(dropout=0.5), pooling="mean")
   params = params_of(model, batch)
+  with_key, without = (jax.jit(model_loss(model))(params, batch, key)[0] for key in (KEY, None))
+  assert abs(with_key - without) > 0.01
   for method in (FGM(radius=1e-6), FreeLB(steps=2, step_size=1e-6, start=0)):
     _, metrics = jax.jit(method.wrap(model_loss(model)))(params, batch, KEY)
     clean = metrics["task_loss"].value
@@ -391,9 +413,7 @@ def flops(method):
   return gradient.lower(params).compile().cost_analysis()["flops"]
 
 
-@pytest.mark.parametrize(
-  "method", [FGM(), VirtualAdversarial(), *(FreeLB(steps=steps) for steps in (1, 3))]
-)
+@pytest.mark.parametrize("method", [FGM(), VirtualAdversarial(), FreeLB(steps=3)])
 def test_work_is_that_of_the_compiled_step(method):
   """Counted by XLA, which computes once what two passes share."""
   assert flops(method) / flops(None) == pytest.approx(method.work, rel=0.04)

@@ -54,18 +54,24 @@ def test_norms_equal_those_of_blocks_applied_one_by_one(norm):
       x = x * scale + bias
     return losses(x, trunk["tokens"])
 
-  first = jax.jit(lambda x: block(0, x))(embedded)
-  second = jax.jit(lambda x: block(1, x))(first)
   rest = (lambda x: top(block(1, block(0, x))), lambda x: top(block(1, x)), top)
+
+  @jax.jit
+  def expected_norms(embedded):
+    """Of each state: [of_text, of_last]."""
+    first = block(0, embedded)
+    states = (embedded, first, block(1, first))
+    read = (lambda each: each.mean(1).sum(), lambda each: each[:, -1].sum())
+    return [
+      [jnp.linalg.norm(jax.grad(lambda x, f=f, r=r: r(f(x)))(x), axis=-1).mean(0) for r in read]
+      for f, x in zip(rest, states, strict=True)
+    ]
+
   norms = gradient_norms(model, params, ROWS, batch_size=2)
   assert norms.layers == ["embedding", "block 1", "block 2"]
-  for i, (function, x) in enumerate(zip(rest, (embedded, first, second), strict=True)):
-    for measured, loss in (
-      (norms.of_text, lambda x, f=function: f(x).mean(1).sum()),
-      (norms.of_last, lambda x, f=function: f(x)[:, -1].sum()),
-    ):
-      expected = jnp.linalg.norm(jax.jit(jax.grad(loss))(x), axis=-1).mean(0)
-      np.testing.assert_allclose(measured[i], expected, rtol=2e-3, atol=1e-6)
+  for i, expected in enumerate(expected_norms(embedded)):
+    np.testing.assert_allclose(norms.of_text[i], expected[0], rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(norms.of_last[i], expected[1], rtol=2e-3, atol=1e-6)
   assert norms.of_last[2, :-1].max() == 0 < norms.of_last[2, -1]  # the head reads its own position
 
 

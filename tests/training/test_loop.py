@@ -1,6 +1,7 @@
 """The step on every mesh, refused updates, the loop and its hooks."""
 
 import contextlib
+import functools
 import os
 import signal
 import types
@@ -26,7 +27,6 @@ from gpt_jax.training import hooks, loop
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 
 # One configuration for all tests, since compiling takes most of the time.
@@ -53,12 +53,13 @@ def rows_at(step):
 
 class Run(NamedTuple):
   trainer: Trainer
-  state: TrainState
+  start: Any  # () -> its first state, whose memory a step reuses
   batch_at: Any
 
 
+@functools.cache
 def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
-  """A trainer and its first state, on as many devices as the mesh names."""
+  """A trainer on as many devices as the mesh names."""
   devices = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
   model = language_model(trunk)
   trainer = Trainer.build(
@@ -72,16 +73,23 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
     backend=mesh.backend,
     microbatches=microbatches,
   )
-  no_checkpoints = types.SimpleNamespace(steps=lambda: [])
-  state, first = trainer.restore_or_init(3, no_checkpoints)
-  assert first == 0
   rows = local_rows(BATCH, devices, microbatches)
-  return Run(trainer, state, lambda i: trainer.to_device(causal_batch(rows_at(i)[rows])))
+  return Run(
+    trainer,
+    lambda: first_state(trainer),
+    lambda i: trainer.to_device(causal_batch(rows_at(i)[rows])),
+  )
+
+
+def first_state(trainer):
+  state, first = trainer.restore_or_init(3, types.SimpleNamespace(steps=lambda: []))
+  assert first == 0
+  return state
 
 
 def losses_of(run, steps=STEPS):
   """The loss of each step, and the last state on the host; only the first step compiles."""
-  state, losses = run.state, []
+  state, losses = run.start(), []
   for i in range(steps):
     compiled.clear()
     state, metrics = run.trainer.step(state, run.batch_at(i), 3)
@@ -107,10 +115,8 @@ def mesh_id(mesh):
   "mesh, microbatches",
   [
     (ONE, 4),
-    (MeshConfig(data=8), 1),
     (FSDP, 2),
     (MeshConfig(data=2, model=4), 1),
-    (MeshConfig(data=2, model=4, fsdp=True), 1),
     (MeshConfig(data=8, backend="pmap"), 2),
   ],
   ids=lambda x: mesh_id(x) if isinstance(x, MeshConfig) else f"{x} microbatches",
@@ -127,12 +133,12 @@ def test_every_mesh_agrees(transformer, mesh, microbatches):
   )
 
 
-def test_two_microbatches_are_computed_one_after_the_other():
+def test_microbatches_are_computed_one_after_the_other():
   temporaries = []
-  for microbatches in (1, 2):
+  for microbatches in (1, 4):
     compiled = build(microbatches=microbatches).trainer.compile(causal_batch(rows_at(0)))
     temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
-  assert temporaries[1] < 0.8 * temporaries[0]
+  assert temporaries[1] < 0.6 * temporaries[0]
 
 
 def test_lstm_on_two_meshes():

@@ -20,7 +20,7 @@ from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.update_rules import clip_by_global_norm
 
-STEPS = 50
+STEPS = 30
 
 
 @pytest.fixture
@@ -31,9 +31,7 @@ def params():
     "norm": {"scale": (4,)},
     "embedding": (7, 4),
   }
-  return jax.tree.map(
-    lambda s: jnp.asarray(rng.normal(size=s), jnp.float32), shapes, is_leaf=_is_shape
-  )
+  return jax.tree.map(lambda s: rng.normal(size=s).astype(np.float32), shapes, is_leaf=_is_shape)
 
 
 def _is_shape(x):
@@ -44,14 +42,18 @@ def gradients(params, step):
   """Gradients of norms between 0.05 and 8, so that some are clipped."""
   rng = np.random.default_rng(step)
   size = 0.01 if step % 2 else 1.0
-  return jax.tree.map(lambda p: jnp.asarray(size * rng.normal(size=p.shape), jnp.float32), params)
+  return jax.tree.map(lambda p: (size * rng.normal(size=p.shape)).astype(np.float32), params)
 
 
 def run(optimizer, params):
-  state, update = optimizer.init(params), jax.jit(optimizer.update)
+  @jax.jit
+  def advance(grads, state, params):
+    updates, state = optimizer.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
+
+  state = jax.jit(optimizer.init)(params)
   for step in range(STEPS):
-    updates, state = update(gradients(params, step), state, params)
-    params = optax.apply_updates(params, updates)
+    params, state = advance(gradients(params, step), state, params)
   return params
 
 
@@ -84,8 +86,7 @@ def openai_reference(config, w, params):
   return treedef.unflatten(leaves)
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
-@pytest.mark.parametrize("clip_norm", [1.0, 0.0])
+@pytest.mark.parametrize("schedule, clip_norm", [("cosine", 1.0), ("linear", 0.0)])
 def test_openai_rule_equals_numpy(params, schedule, clip_norm):
   # Large eps and decay, so that the result depends on their places in the formula.
   config = OptimConfig(
@@ -116,8 +117,9 @@ def test_adamw_is_optax_adamw_on_kernels_only(params):
 def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
   grads, empty = gradients(params, 0), optax.EmptyState()
   want, _ = optax.clip_by_global_norm(limit).update(grads, empty)
+  clip = jax.jit(lambda grads, **norm: clip_by_global_norm(limit).update(grads, empty, **norm)[0])
   for norm in ({}, {"norm": optax.tree.norm(grads)}):
-    got, _ = clip_by_global_norm(limit).update(grads, empty, **norm)
+    got = clip(grads, **norm)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
 
 
@@ -126,7 +128,7 @@ def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
 def test_schedules_are_openais(schedule, total, share):
   config = OptimConfig(learning_rate=1.0, schedule=schedule, warmup_steps=0, warmup_share=share)
   rate = make_optimizer(config, total).schedule
-  got = jax.vmap(rate)(jnp.arange(total))
+  got = jax.jit(jax.vmap(rate))(np.arange(total))
   np.testing.assert_allclose(
     got, [openai_factor(schedule, t / total, share) for t in range(total)], atol=2e-6
   )
@@ -135,9 +137,10 @@ def test_schedules_are_openais(schedule, total, share):
 def test_the_first_update_has_learning_rate_zero(params):
   config = OptimConfig(schedule="linear", warmup_steps=0, warmup_share=0.002)
   optimizer, rate, _ = make_optimizer(config, 231)  # a warm-up of 0.46 updates
-  updates, state = optimizer.update(gradients(params, 0), optimizer.init(params), params)
+  update = jax.jit(optimizer.update)
+  updates, state = update(gradients(params, 0), jax.jit(optimizer.init)(params), params)
   assert all(not np.any(u) for u in jax.tree.leaves(updates))
-  updates, _ = optimizer.update(gradients(params, 1), state, params)
+  updates, _ = update(gradients(params, 1), state, params)
   assert all(np.all(u != 0) for u in jax.tree.leaves(updates))
   np.testing.assert_allclose(rate(1), config.learning_rate * 230 / 231, rtol=1e-6)
 
@@ -220,7 +223,7 @@ def train(frozen, steps=3, **options):
   return jax.device_get((state, metrics))
 
 
-@pytest.mark.parametrize("rule", ["openai", "adamw", "bert", "fairseq", "lamb"])
+@pytest.mark.parametrize("rule", ["openai", "adamw", "lamb"])  # BERT's is in LAMB's
 def test_a_frozen_parameter_is_out_of_norm_moments_and_decay(rule):
   state, metrics = train(("^embedding/",), optimizer=rule)
   np.testing.assert_array_equal(state.params["embedding"]["kernel"], 1.0)
@@ -287,7 +290,8 @@ def test_queries_keys_and_values_have_their_own_trust_ratios(attention):
 
 def test_a_factored_rule_sees_matrices(attention):
   params, _ = attention
-  state = per_matrix(optax.scale_by_factored_rms(min_dim_size_to_factor=2)).init(params)
+  rule = per_matrix(optax.scale_by_factored_rms(min_dim_size_to_factor=2))
+  state = jax.eval_shape(rule.init, params)
   rows = state.v_row["qkv"]["kernel"]
   columns = state.v_col["qkv"]["kernel"]
   assert sorted(x.size for x in [*rows, *columns]) == sorted([D, H * K] * 3)
@@ -313,6 +317,10 @@ def test_an_elementwise_rule_is_the_same_per_matrix(attention):
   params, grads = attention
   for rule in (optax.adam(0.1), optax.add_decayed_weights(0.3)):
     stacked = per_matrix(rule)
-    wanted, _ = rule.update(grads, rule.init(params), params)
-    updates, _ = stacked.update(grads, stacked.init(params), params)
+    wanted, updates = (
+      jax.jit(lambda grads, params, rule=rule: rule.update(grads, rule.init(params), params)[0])(
+        grads, params
+      )
+      for rule in (rule, stacked)
+    )
     jax.tree.map(np.testing.assert_array_equal, updates, wanted)

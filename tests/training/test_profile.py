@@ -5,6 +5,7 @@ import glob
 import gzip
 import json
 import os
+import shutil
 
 import jax
 import pytest
@@ -24,7 +25,7 @@ CONFIG = pretrain.PretrainConfig(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def with_names():
   """Keeps programs apart that differ in their parts' names only, as the launcher does."""
   name = "jax_compilation_cache_include_metadata_in_key"
@@ -45,9 +46,18 @@ def steps_in(workdir):
   return sorted(map(int, numbers))
 
 
-def test_a_trace_has_the_steps_and_names_their_parts(with_names, prepared, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def plain(with_names, prepared, tmp_path_factory):
+  """A run without a trace: workdir, results."""
+  workdir = str(tmp_path_factory.mktemp("plain") / "run")
+  return workdir, pretrain.run(CONFIG, prepared, workdir)
+
+
+def test_a_trace_names_steps_and_their_parts_and_changes_no_number(
+  plain, prepared, tmp_path, capsys
+):
   workdir = str(tmp_path / "run")
-  pretrain.run(CONFIG, prepared, workdir, profile="2:4")
+  assert pretrain.run(CONFIG, prepared, workdir, profile="2:4") == plain[1]
   assert steps_in(workdir) == [3, 4]
   (path,) = files(workdir, "xplane.pb")
   with open(path, "rb") as file:
@@ -59,11 +69,6 @@ def test_a_trace_has_the_steps_and_names_their_parts(with_names, prepared, tmp_p
   assert "profile of step 3 to step 4: " in err
   assert f"xprof --logdir={workdir}/profile" in err
   assert files(workdir, "trace.json.gz")[0] in err and "ui.perfetto.dev" in err
-
-
-def test_a_trace_changes_no_number(with_names, prepared, tmp_path):
-  plain = pretrain.run(CONFIG, prepared, str(tmp_path / "plain"))
-  assert pretrain.run(CONFIG, prepared, str(tmp_path / "traced"), profile="1:2") == plain
 
 
 def test_each_run_of_a_fine_tuning_has_its_trace(finetuned, tmp_path):
@@ -84,9 +89,9 @@ def test_spans_that_a_run_does_not_have(prepared, tmp_path, text):
   assert list(tmp_path.iterdir()) == []
 
 
-def test_a_resumed_run_is_past_its_first_steps(prepared, tmp_path):
+def test_a_resumed_run_is_past_its_first_steps(plain, prepared, tmp_path):
   workdir = str(tmp_path / "run")
-  pretrain.run(CONFIG, prepared, workdir)
+  shutil.copytree(plain[0], workdir)
   with pytest.raises(InputError, match=r"made 5 updates already; START must be above 5"):
     pretrain.run(CONFIG, prepared, workdir, profile="4:5")
 

@@ -1,4 +1,4 @@
-"""BERT's and fairseq's Adam, ALBERT's LAMB against NumPy and Adafactor against optax, 50 updates
+"""BERT's and fairseq's Adam, ALBERT's LAMB against NumPy and Adafactor against optax, 24 updates
 each; their schedules; their state on meshes, in checkpoints, with frozen and layer-wise parameters.
 """
 
@@ -20,7 +20,7 @@ from gpt_jax.training.layerwise import Layerwise
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 
-STEPS = 50
+STEPS = 24
 RULES = ("bert", "fairseq", "lamb", "adafactor")
 D, H, K = 128, 2, 64  # Adafactor factors axes of 128 or more
 
@@ -61,12 +61,17 @@ def zero_at_first():
   return params | {"head": jax.tree.map(np.zeros_like, params["head"])}
 
 
-def run(rule, steps=STEPS):
-  update, params = jax.jit(rule.update), zero_at_first()
-  state = rule.init(params)
+def run(rule, params, gradients, steps=STEPS):
+  """The parameters after so many updates, step -> gradients."""
+
+  @jax.jit
+  def advance(grads, state, params):
+    updates, state = rule.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
+
+  state = jax.jit(rule.init)(params)
   for step in range(steps):
-    updates, state = update(gradients(step), state, params)
-    params = optax.apply_updates(params, updates)
+    params, state = advance(gradients(step), state, params)
   return params
 
 
@@ -109,7 +114,7 @@ def separate(tree):
 
 
 @pytest.mark.parametrize("rule", ["bert", "fairseq", "lamb"])
-def test_fifty_updates_equal_the_released_codes(rule):
+def test_updates_equal_the_released_codes(rule):
   # Large eps and decay, so that the result depends on their places in the formula.
   config = OptimConfig(
     optimizer=rule,
@@ -120,7 +125,9 @@ def test_fifty_updates_equal_the_released_codes(rule):
     eps=1e-3,
     b2=0.98,
   )
-  got = dict(separate(run(make_optimizer(config, STEPS).transformation)))
+  got = dict(
+    separate(run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients))
+  )
   want = numpy_rule(config, lambda t: 0.02 * (t / 10 if t < 10 else 1 - t / STEPS))
   assert got.keys() == want.keys()
   for name, p in want.items():
@@ -132,10 +139,12 @@ def test_adafactor_is_optaxs_on_the_matrices_of_the_released_code():
     optimizer="adafactor",
     learning_rate=0.01,
     schedule="inverse_sqrt",
-    warmup_steps=20,
+    warmup_steps=10,
     clip_norm=0.0,
   )
-  got = dict(separate(run(make_optimizer(config, STEPS).transformation)))
+  got = dict(
+    separate(run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients))
+  )
 
   def matrices(tree):
     """[D, H K] of q, k and v, [H K, D] of the output."""
@@ -147,24 +156,29 @@ def test_adafactor_is_optaxs_on_the_matrices_of_the_released_code():
     return found
 
   def rate(t):
-    return 0.01 * (20 / jnp.maximum(t, 20.0)) ** 0.5
+    return 0.01 * (10 / jnp.maximum(t, 10.0)) ** 0.5
 
-  rule, params = optax.adafactor(rate), matrices(zero_at_first())
-  update, state = jax.jit(rule.update), rule.init(params)
+  rule, first = optax.adafactor(rate), matrices(zero_at_first())
+  state = jax.eval_shape(rule.init, first)
   factored = {name for name, row in state[0].v_row.items() if row.size > 1}
   assert {"trunk/attention/qkv/kernel/1", "trunk/attention/out/kernel", "trunk/tokens"} <= factored
-  for step in range(STEPS):
-    updates, state = update(matrices(gradients(step)), state, params)
-    params = optax.apply_updates(params, updates)
+  params = run(rule, first, lambda step: matrices(gradients(step)))
   for name, p in params.items():
     np.testing.assert_allclose(got[name].ravel(), np.ravel(p), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_no_two_rules_are_the_same():
-  ends = []
+  """On one layer: a rule that became another one would pass its own test with its formula."""
+  rng, ends = np.random.default_rng(0), []
+
+  def draw():
+    return {name: rng.normal(size=(8, 8)).astype(np.float32) for name in ("kernel", "bias")}
+
+  params, *grads = (draw() for _ in range(4))
   for rule in ("openai", "adamw", *RULES):
     config = OptimConfig(optimizer=rule, learning_rate=0.01, schedule="constant", warmup_steps=0)
-    ends.append(run(make_optimizer(config, 4).transformation, steps=3)["trunk"]["pooler"]["kernel"])
+    end = run(make_optimizer(config, 4).transformation, params, grads.__getitem__, steps=3)
+    ends.append(np.stack([end["kernel"], end["bias"]]))
   for i, one in enumerate(ends):
     assert all(np.abs(one - other).max() > 1e-5 for other in ends[:i])
 
@@ -174,7 +188,8 @@ def test_no_two_rules_are_the_same():
 
 def rates(schedule, total, peak=1.0, **options):
   config = OptimConfig(learning_rate=peak, schedule=schedule, **options)
-  return np.asarray(jax.vmap(make_optimizer(config, total).schedule)(jnp.arange(total + 5)))
+  rate = jax.jit(jax.vmap(make_optimizer(config, total).schedule))
+  return np.asarray(rate(np.arange(total + 5)))
 
 
 def test_berts_linear_schedule_jumps_at_the_end_of_its_warmup():
@@ -226,6 +241,7 @@ def batch(step):
   return Batch(Rows(ids, positions), predictions=predictions)
 
 
+@functools.cache
 def build(rule, devices=1, mesh=MeshConfig(), microbatches=1, frozen=(), layerwise=Layerwise()):  # noqa: B008
   model = ModelConfig(TRUNK).build()
   optim = OptimConfig(optimizer=rule, learning_rate=0.01, schedule="constant", warmup_steps=0)
@@ -255,23 +271,26 @@ def on_one_device(rule):
   return jax.device_get(train(trainer, trainer.init(0), range(3)).params)
 
 
-@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
-  "mesh, devices, microbatches",
+  "rule, mesh, devices, microbatches",
   [
-    (MeshConfig(data=2, model=2, fsdp=True), 4, 1),
-    (MeshConfig(backend="pmap"), 8, 1),
-    (MeshConfig(), 1, 4),
+    ("lamb", MeshConfig(data=2, model=2, fsdp=True), 4, 1),
+    ("adafactor", MeshConfig(data=2, model=2, fsdp=True), 4, 2),
+    ("adafactor", MeshConfig(backend="pmap"), 8, 1),
   ],
-  ids=["sharded", "pmap", "microbatches"],
+  ids=["sharded-lamb", "sharded and in microbatches-adafactor", "pmap-adafactor"],
 )
 def test_a_mesh_changes_nothing(rule, mesh, devices, microbatches):
+  """The rules that read a whole matrix: its norm, or its root mean square.
+
+  tests/training/test_loop.py has the elementwise ones, by OpenAI's, on every mesh.
+  """
   trainer = build(rule, devices, mesh, microbatches)
   got = train(trainer, trainer.init(0), range(3)).params
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), got, on_one_device(rule))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["lamb", "adafactor"])  # BERT's and fairseq's state is LAMB's
 def test_a_run_resumes_with_the_same_bits(rule, tmp_path):
   trainer = build(rule)
   with Checkpoints(str(tmp_path), metric="valid_loss", mode="min") as checkpoints:
@@ -283,7 +302,7 @@ def test_a_run_resumes_with_the_same_bits(rule, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, got, on_one_device(rule))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["lamb", "adafactor"])  # split into matrices inside of a group
 def test_a_layer_that_begins_later_keeps_its_parameters_until_then(rule):
   late = Layerwise(lambda path: 0.5, lambda path: 2 if "tokens" in path else 0)
   trainer = build(rule, frozen=("positions$",), layerwise=late)
