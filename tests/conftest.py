@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from import_graph import changed_tests
+from import_graph import changed_files, changed_tests
 from stores import gcs_server, s3_server
 
 ROOT = Path(__file__).parents[1]
@@ -107,23 +106,11 @@ def pytest_ignore_collect(collection_path, config):
   if not commit or not collection_path.name.startswith("test_"):
     return None
   if REACHED not in config.stash:
-    config.stash[REACHED] = changed_tests(ROOT, changed_files(commit))
+    try:
+      config.stash[REACHED] = changed_tests(ROOT, changed_files(ROOT, commit))
+    except ValueError as error:
+      raise pytest.UsageError(f"--changed={commit}: {error}") from error
   return True if collection_path not in config.stash[REACHED] else None
-
-
-def changed_files(commit: str) -> list[str]:
-  """The files that differ from a commit, and the new ones that git does not ignore."""
-  commands = (
-    ["git", "diff", "--name-only", commit],
-    ["git", "ls-files", "--others", "--exclude-standard"],
-  )
-  names: list[str] = []
-  for command in commands:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-      raise pytest.UsageError(f"--changed={commit}: {done.stderr.strip()}")
-    names += done.stdout.splitlines()
-  return names
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m

@@ -4,6 +4,7 @@ the tests that a change can have broken (bash launch/test.sh --changed).
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,12 +37,26 @@ def _is_deferred(node: ast.AST) -> bool:
   return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
 
 
+def changed_files(root: Path, commit: str) -> list[str]:
+  """The files that differ from a commit, and the new ones that git does not ignore.
+
+  Raises ValueError with what git says of a commit that is none.
+  """
+  names: list[str] = []
+  for command in (["diff", "--name-only", commit], ["ls-files", "--others", "--exclude-standard"]):
+    done = subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+      raise ValueError(done.stderr.strip().partition("\n")[0])
+    names += done.stdout.splitlines()
+  return names
+
+
 def changed_tests(root: Path, changed: Iterable[str]) -> set[Path]:
   """The test files that a change of these files, relative to the root, can have broken.
 
-  A test reaches what it imports, what the fixtures it uses import, and the programs that it names
-  ("launch/plan.py", or a string that begins with "plan "). What nobody imports (a page, a
-  notebook, a config, a task that is found by its place) belongs to those that mention its name:
+  A test reaches what it and its helpers import, what its fixtures import, and the programs that
+  it names ("launch/plan.py", or a string that begins with "plan "). What nobody imports (a page,
+  a notebook, a config, a task that is found by its place) belongs to those that mention its name:
   tests, and for a file of the package also the modules beside it. conftest.py belongs to all
   tests.
   """
@@ -93,7 +108,7 @@ class _Tree:
   def _targets(self, path: Path) -> set[Path]:
     """The files whose change can change what this one does, one step away."""
     targets = {file for name in imports(path) for file in self._resolve(path, name)}
-    if path.name.startswith("test_"):
+    if self._root / "tests" in path.parents and path.name != "conftest.py":
       nodes = list(ast.walk(_parsed(path)))
       arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
       values = {node.value for node in nodes if isinstance(node, ast.Constant)}

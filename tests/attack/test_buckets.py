@@ -1,6 +1,6 @@
 """Runs on gs:// and s3:// that are killed with -9, or whose store fails: nothing is lost.
 
-`pytest --stores tests/attack/test_buckets.py --budget=20` makes 80 kills and 800 errors.
+`bash launch/test.sh -m store tests/attack/test_buckets.py --budget=20` makes 80 kills and 800 errors.
 """
 
 import json
@@ -18,7 +18,7 @@ from gpt_jax.config import override_all, to_json
 from gpt_jax.files import read_json
 from gpt_jax.training.history import read_metrics
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.attack
 PRETRAIN = """
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig

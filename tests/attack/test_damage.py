@@ -3,7 +3,7 @@
 import pytest
 from conftest import outcome_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.attack
 KINDS = ("data", "run", "result", "npz export", "safetensors export", "hf export")
 
 

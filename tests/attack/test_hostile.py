@@ -10,7 +10,7 @@ from conftest import outcome_of
 
 from gpt_jax.checkpoints.formats.folder import describe_file
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.attack
 KINDS = ("data", "run", "result", "npz export", "safetensors export", "hf export")
 
 

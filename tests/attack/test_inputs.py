@@ -20,7 +20,7 @@ from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.readers import read_every_row, read_table
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.attack
 texts = st.text(st.characters(exclude_categories=()), max_size=40)  # lone surrogates too
 numbers = st.one_of(st.integers(), st.floats(), st.sampled_from([0, -1, 10**20, 1e308]))
 scalars = st.one_of(st.none(), st.booleans(), numbers, texts)

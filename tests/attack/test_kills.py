@@ -17,7 +17,7 @@ from forked import Forked
 from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.config import override_all, to_json
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.attack
 KILLS_A_RUN = 4  # at most; then it is let to its end, and the next kills meet a new run
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
 

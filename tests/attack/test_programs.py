@@ -11,7 +11,7 @@ from test_kills import files_of, trained
 
 from gpt_jax.config import to_json
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.attack
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
 OPTIONAL = (
   "ftfy matplotlib safetensors scipy sklearn spacy tensorboardX tensorflow_datasets tokenizers tqdm"

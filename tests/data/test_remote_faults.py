@@ -10,14 +10,13 @@ from gpt_jax import files
 from gpt_jax.data.remote_array import BLOCK, RemoteArray
 from gpt_jax.errors import InputError
 
+pytestmark = pytest.mark.store
 VALUES = np.arange(40 * BLOCK // 2).astype("<u2")
 
 
 @pytest.fixture
-def faults(monkeypatch, request):
+def faults(monkeypatch):
   """The Faults of a server that has VALUES as gs://bucket/values.bin; no back-off is waited for."""
-  if not request.config.getoption("--stores"):
-    pytest.skip("needs --stores, see conftest.py")
   content, sleep = VALUES.tobytes(), asyncio.sleep
   sizes = {"values.bin": len(content)}
   with serve_ranges(sizes, lambda name, start, stop: content[start:stop]) as (url, faults):
