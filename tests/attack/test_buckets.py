@@ -46,7 +46,7 @@ def get_config():
 @pytest.fixture
 def make(start, prepared, finetuned, tmp_path):
   """make(program, workdir): a run of pretrain or finetune, started."""
-  changes = [("train.epochs", "12"), ("train.checkpoint_every", "8"), ("train.log_every", "1")]
+  changes = [("train.epochs", "3"), ("train.checkpoint_every", "4"), ("train.log_every", "1")]
   tree = to_json(override_all(finetuned.config, changes))
   (tmp_path / "config.json").write_text(json.dumps(tree))
   configs = {"pretrain": PRETRAIN, "finetune": FINETUNE.format(str(tmp_path / "config.json"))}

@@ -186,7 +186,7 @@ def test_finetune(kill, start, finetuned, tmp_path, attempts):
     "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
     f"  return from_json(json.load(open({str(tmp_path / 'config.json')!r})))\n"
   )
-  changes = [("train.epochs", "12"), ("train.checkpoint_every", "2"), ("train.log_every", "1")]
+  changes = [("train.epochs", "3"), ("train.checkpoint_every", "2"), ("train.log_every", "1")]
   tree = to_json(override_all(finetuned.config, changes))
   (tmp_path / "config.json").write_text(json.dumps(tree))
   flags = (
