@@ -1,4 +1,4 @@
-"""A T5 of 0.02M parameters learns in seconds to reverse 4 random ids."""
+"""A T5 of 0.03M parameters learns in seconds to reverse 4 random ids."""
 
 import jax
 import numpy as np
