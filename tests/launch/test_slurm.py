@@ -23,6 +23,7 @@ command_line.define_distributed()
 
 
 def main():
+  import os
   import types
   from pathlib import Path
 
@@ -34,7 +35,7 @@ def main():
   folder, index = Path(WORKDIR.value), jax.process_index()
   saved = folder / f"saved_{index}"
   start = int(saved.read_text()) if saved.exists() else 0
-  end = start + 3 if start else 10**6
+  end = start + 3 if "SLURM_RESTART_COUNT" in os.environ else 10**6
   print(f"process {index} of {jax.process_count()} begins at {start}", flush=True)
 
   def step(state, batch):
@@ -114,6 +115,7 @@ class Cluster:
       env=environment,
       capture_output=True,
       text=True,
+      timeout=300,
     )
     return done.returncode, done.stdout, done.stderr
 
