@@ -17,8 +17,11 @@ from gpt_jax.paper.scaling_law import Law
 from gpt_jax.programs import diagnose
 from gpt_jax.programs.diagnosing import rates, scaling, short_runs
 from gpt_jax.programs.diagnosing.budget import Budget
+from gpt_jax.programs.diagnosing.texts import load_texts
 from gpt_jax.programs.diagnosing.workdir import check_workdir, measured
+from gpt_jax.training.interval import Diverged
 from gpt_jax.training.stability import outcome
+from gpt_jax.training.trainer import Trainer
 
 LAW = Law(1.5, 30.0, 0.4, 50.0, 0.5)
 BUDGET = Budget(
@@ -117,6 +120,19 @@ def test_rates_that_diverge_are_told_from_those_that_do_not(diagnosed):
   assert slow["shares"]["diverged"] == 0 and fast["shares"]["diverged"] == 1
   assert slow["runs"][0]["loss"] < slow["runs"][0]["first_loss"]
   assert slow["runs"][0]["loss"] != slow["runs"][1]["loss"]  # seeds differ
+
+
+def test_a_short_run_of_too_many_refused_updates_has_no_loss(prepared, monkeypatch):
+  def diverge(*_):
+    raise Diverged("ten updates are not finite")
+
+  monkeypatch.setattr(Trainer, "init", lambda *_: SimpleNamespace(params=None))
+  monkeypatch.setattr(Trainer, "fit", diverge)
+  monkeypatch.setattr(short_runs, "make_measure", lambda *_: lambda _: {"valid_loss": 5.0})
+  texts = load_texts(prepared)
+  config = short_runs.short_config(None, 8, 12, texts.tokenizer)
+  result = short_runs.make_short_run(config, texts)(0)
+  assert result["first_loss"] == 5.0 and np.isnan(result["loss"])
 
 
 @pytest.mark.parametrize(
