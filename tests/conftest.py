@@ -167,7 +167,7 @@ def pytest_sessionfinish(session):
   """Sends the counts of a worker to the process that started it; fails above the budget."""
   config = session.config
   if hasattr(config, "workeroutput"):
-    config.workeroutput["counts"] = [config.stash[LEFT_OUT], config.stash[COMPILED]]
+    config.workeroutput["counts"] = [dict(config.stash[key]) for key in (LEFT_OUT, COMPILED)]
   elif over_budget(config):
     session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 

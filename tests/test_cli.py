@@ -37,6 +37,7 @@ from gpt_jax.programs.pretrain import data_identity
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.trainer import Trainer
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
 
 CONFIG = """from gpt_jax.data.windows import WindowsConfig

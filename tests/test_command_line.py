@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
 
 PROGRAM = '''"""Prints its settings.

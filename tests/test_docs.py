@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.app
 ROOT = Path(__file__).parents[1]
 COLLECT = ROOT / "launch" / "docs" / "collect.py"
 

@@ -11,6 +11,7 @@ import pytest
 
 from gpt_jax.config import describe_config, load_config
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
 
 

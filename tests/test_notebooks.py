@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.app
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "launch" / "notebooks").glob("*.ipynb"))
 WHOLE = bool(os.environ.get("GPT_JAX_WHOLE_NOTEBOOKS"))

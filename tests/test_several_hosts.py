@@ -20,6 +20,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.parallel.agreement import list_differences
 from gpt_jax.programs import evaluate, finetune, pretrain
 
+pytestmark = pytest.mark.e2e
 # A batch that divides over the devices of one to four processes; a rate that does not depend on the
 # run's length.
 CONFIG = """

@@ -25,6 +25,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import harness as program
 
+pytestmark = pytest.mark.app
 CONTEXT = 32
 CLAUSES = (
   "the cat sat on the mat",
@@ -174,7 +175,7 @@ def offline(monkeypatch, tmp_path):
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-@pytest.mark.harness
+@pytest.mark.parity("lm-eval")
 def test_five_local_tasks_score_as_one_text_at_a_time(
   loaded, documents, folder, offline, tmp_path, capsys
 ):
@@ -219,7 +220,7 @@ def test_five_local_tasks_score_as_one_text_at_a_time(
   assert results["continue"]["exact_match,none"] == 0.5
 
 
-@pytest.mark.harness
+@pytest.mark.parity("lm-eval")
 def test_the_harness_finds_the_model_by_its_name(loaded, folder, offline):
   import lm_eval
   from lm_eval.tasks import TaskManager
@@ -283,7 +284,7 @@ def test_a_token_across_the_boundary_is_scored_and_spaces_belong_to_the_continua
   assert inside == token
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_released_gpt2_weights_read_the_mark_before_a_text(make_run, tmp_path):
   tokenizer = GPT2Tokenizer((*BYTES, END_OF_TEXT), ())
   spec = ModelConfig(TransformerConfig(257, CONTEXT, layers=1, width=16, heads=2, norm="pre"))
@@ -306,7 +307,7 @@ def test_bad_requests_name_their_document(loaded):
     requests.generate([" "], [greedy], ["continue, document 0"])
 
 
-@pytest.mark.harness
+@pytest.mark.parity("lm-eval")
 @pytest.mark.parametrize(
   "tasks, include_path, message",
   [

@@ -12,6 +12,8 @@ from gpt_jax.inference.label_errors import margins
 from gpt_jax.inference.learning_curve import gain_of_doubling, outlook
 from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf
 
+pytestmark = pytest.mark.app
+
 
 @pytest.fixture
 def examples():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 # The loop of training in the processes of a run; the state is the number of steps, and a restart
 # makes three more.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 PLACE = ("--zone=us-central2-b", "--project=my-project")
 MAKE = ("--accelerator_type=v5litepod-16", "--spot")

@@ -102,7 +102,7 @@ def test_where_random_tokens_come_from(tokenizer, random_ids, names, unknown):
   assert abs(counts[allowed] - expected).max() < 5 * np.sqrt(expected)
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 @pytest.mark.parametrize(
   ("random_ids", "allowed"),
   [

@@ -21,6 +21,7 @@ from gpt_jax.paper.glue import TEST_SETS, average, check
 from gpt_jax.programs import glue, predict
 from gpt_jax.tasks.task import find
 
+pytestmark = pytest.mark.app
 some_are_constant = pytest.mark.filterwarnings("ignore:.*not predicted by any model")
 WORDS = "the cat sat on mat and dog ran to old red barn by sea".split()
 

@@ -8,6 +8,7 @@ import pytest
 from gpt_jax.errors import InputError
 from gpt_jax.paper.scaling_law import Law, fit_law, prediction_range
 
+pytestmark = pytest.mark.app
 LAW = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # Hoffmann et al. 2022, eq. 10
 SIZES, LENGTHS = [2e5 * 2**i for i in range(5)], [1e6, 4e6, 16e6]
 N, D = map(np.array, zip(*itertools.product(SIZES, LENGTHS), strict=True))

@@ -1,8 +1,11 @@
 """The spread of a measure over seeds."""
 
 import numpy as np
+import pytest
 
 from gpt_jax.paper.seeds import spread
+
+pytestmark = pytest.mark.app
 
 
 def test_numbers_of_a_sample():

@@ -8,6 +8,8 @@ from gpt_jax.paper import glue
 from gpt_jax.paper import tables as paper
 from gpt_jax.tasks.task import find
 
+pytestmark = pytest.mark.app
+
 
 def test_rows_fit_their_columns():
   for table in paper.TABLES.values():

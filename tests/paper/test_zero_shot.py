@@ -20,6 +20,8 @@ from gpt_jax.programs import zero_shot
 from gpt_jax.tasks.metrics import matthews
 from gpt_jax.tasks.reading import pronouns
 
+pytestmark = pytest.mark.app
+
 
 class Bigrams:
   """A bigram model of three words, with the probabilities below."""

@@ -24,6 +24,8 @@ from gpt_jax.training.adversarial import FGM, VirtualAdversarial
 from gpt_jax.training.history import curve
 from gpt_jax.training.loop import TrainConfig
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_device(finetuned):

@@ -34,6 +34,7 @@ from gpt_jax.tasks.task import find
 from gpt_jax.training.flops import PEAK_FLOPS
 from gpt_jax.training.loop import TrainConfig
 
+pytestmark = pytest.mark.app
 CONFIG = PretrainConfig(
   TransformerConfig(vocab_size=50, context=24, layers=1, width=16, heads=2),
   data=WindowsConfig(batch_size=8, length=16),

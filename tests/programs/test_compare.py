@@ -25,7 +25,10 @@ from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
 
 # The runs are too short to learn anything.
-pytestmark = pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy")
+pytestmark = [
+  pytest.mark.app,
+  pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy"),
+]
 
 TINY = Budget(
   "tiny",

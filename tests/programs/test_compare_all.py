@@ -17,6 +17,7 @@ from gpt_jax.programs.comparing.tables import step_at_equal_seconds
 from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.programs.prepare import PrepareConfig
 
+pytestmark = pytest.mark.app
 BUDGET = Budget(
   "least",
   TransformerConfig(context=64, layers=1, width=16, heads=2, norm="pre"),

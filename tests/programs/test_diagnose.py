@@ -23,6 +23,7 @@ from gpt_jax.training.interval import Diverged
 from gpt_jax.training.stability import outcome
 from gpt_jax.training.trainer import Trainer
 
+pytestmark = pytest.mark.app
 LAW = Law(1.5, 30.0, 0.4, 50.0, 0.5)
 BUDGET = Budget(
   widths=(8, 16, 24, 32),

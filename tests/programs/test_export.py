@@ -12,6 +12,8 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, make_run, tiny_tokenizer):

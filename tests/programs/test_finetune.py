@@ -40,6 +40,8 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(finetuned):

@@ -35,6 +35,8 @@ from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.trainer import Trainer
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_device(finetuned):

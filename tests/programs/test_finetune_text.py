@@ -35,6 +35,7 @@ from gpt_jax.training.adversarial import FGM
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
+pytestmark = pytest.mark.e2e
 CONFIG = FinetuneConfig(
   task=TableTask(),
   batch_size=16,

@@ -32,6 +32,7 @@ from gpt_jax.training.forecast import Forecast, Outcome, duration, format_outcom
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer
 
+pytestmark = pytest.mark.e2e
 TRUNK = TransformerConfig(vocab_size=125, context=16, layers=1, width=16, heads=2)
 CONFIG = PretrainConfig(
   trunk=TRUNK,

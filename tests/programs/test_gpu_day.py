@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.app
 SCRIPT = Path(__file__).parents[2] / "launch" / "gpu_day.sh"
 STAND_IN = """#!/usr/bin/env bash
 echo "$*" | head -1 >> "$CALLS"

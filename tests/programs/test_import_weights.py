@@ -27,7 +27,7 @@ from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
-pytestmark = pytest.mark.usefixtures("spacy_there")
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("spacy_there")]
 
 
 def contents(folder):

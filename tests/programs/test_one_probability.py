@@ -13,6 +13,7 @@ from gpt_jax.inference.calibration import scale
 from gpt_jax.programs import export, import_weights, predict, verify, visualize
 from gpt_jax.programs.serving.engine import Engine, Job
 
+pytestmark = pytest.mark.e2e
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn", "the sea and the sea"]
 
 

@@ -28,6 +28,7 @@ from gpt_jax.programs import predict
 from gpt_jax.tasks import readers
 from gpt_jax.tasks.task import Task
 
+pytestmark = pytest.mark.e2e
 TEXTS = ["the cat sat", "a dog ran", "old dog on the mat", "cat"]
 
 

@@ -29,6 +29,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.programs.prepare import PrepareConfig, run
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 WORDS = (
   "the a sea ship captain sailed slowly to harbour old grey and storm night nobody spoke of "

@@ -22,6 +22,7 @@ from gpt_jax.programs.preparing import beam as beam_passes
 from gpt_jax.programs.preparing import stages
 from gpt_jax.programs.preparing.beam import BeamPasses
 
+pytestmark = pytest.mark.e2e
 pytest.importorskip("apache_beam")
 ROOT = Path(__file__).parents[2]
 ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"

@@ -40,6 +40,7 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.reporter import Reporter
 
+pytestmark = pytest.mark.e2e
 CONFIG = PretrainConfig(
   trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
   data=WindowsConfig(batch_size=16, length=16),

@@ -17,6 +17,7 @@ from gpt_jax.programs import evaluate, export, generate, import_weights, pretrai
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import make_optimizer
 
+pytestmark = pytest.mark.e2e
 FILE = Path(__file__).parents[2] / "configs" / "t5.py"
 STEPS = 60
 

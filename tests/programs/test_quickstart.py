@@ -8,6 +8,8 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import quickstart
 
+pytestmark = pytest.mark.app
+
 
 @pytest.fixture(scope="module")
 def own_text(tmp_path_factory):

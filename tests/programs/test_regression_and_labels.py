@@ -32,6 +32,7 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig
 
+pytestmark = pytest.mark.e2e
 PRICES = {"the": 0, "sat": 10, "mat": 30, "cat": 70, "dog": 90}  # summed over a text's words
 TOPICS = {"cat": "pets", "dog": "pets", "mat": "home", "barn": "farm"}
 TEXTS = ["the cat sat", "mat", "the dog and the barn ran"]

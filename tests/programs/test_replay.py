@@ -16,6 +16,7 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
+pytestmark = pytest.mark.e2e
 CONFIG = PretrainConfig(
   trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
   data=WindowsConfig(batch_size=16, length=16),

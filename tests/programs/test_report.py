@@ -35,6 +35,7 @@ from gpt_jax.training.history import Outcome, curve, write_end, write_plan
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
 
+pytestmark = pytest.mark.app
 HOSTILE = (
   """</script><script>alert("1")</script> {{ 7 * 7 }} '"> <img src=x onerror=alert(2)> \u202e🙂"""
 )

@@ -21,6 +21,7 @@ from gpt_jax.paper.seeds import spread
 from gpt_jax.programs import finetune, reproduce
 from gpt_jax.training.forecast import Forecast
 
+pytestmark = pytest.mark.app
 NOTHING = {"budget": "paper", "checkpoints": {}, "runs": {}, "zero_shot": {}, "left_out": {}}
 
 

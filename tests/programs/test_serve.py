@@ -24,6 +24,7 @@ import gpt_jax
 from gpt_jax.errors import InputError
 from gpt_jax.programs import serve
 
+pytestmark = pytest.mark.app
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 testclient = pytest.importorskip("starlette.testclient")

@@ -21,6 +21,7 @@ from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, verify
 
+pytestmark = pytest.mark.e2e
 TEXT = ["the cat sat on the mat and the dog ran to the old red barn by the sea", "the sea"]
 
 
@@ -62,7 +63,7 @@ def test_every_format_is_equal_to_every_other(world, capsys):
   assert "all arrays are bit-identical" in capsys.readouterr().out
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_openais_arrays(release, tmp_path):
   export.run(str(release.folder), str(tmp_path / "npz"), "npz")
   comparison = verify.run(str(tmp_path / "npz"), str(release.folder), ["the sea, the end."])

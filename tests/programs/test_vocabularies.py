@@ -31,7 +31,7 @@ from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
-pytestmark = pytest.mark.released
+pytestmark = [pytest.mark.e2e, pytest.mark.parity("released")]
 
 TRUNK = TransformerConfig(context=64, layers=1, width=16, heads=2)
 MASKED = PretrainConfig(

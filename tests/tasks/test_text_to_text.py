@@ -193,7 +193,7 @@ def test_a_label_is_read_as_the_tokenizer_spells_it():
   assert task.read(["a", "d", "e", None], ("a", "b", "c", "d")) == ["A", "D", "e", None]
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_special_tokens_inside_a_vocabulary():
   tokenizer = WordPieceTokenizer(("[PAD]", "[UNK]", "[SEP]", "un", "able"))
   tokenizer = tokenizer.with_special("pad", "sep", "sentinel_0")

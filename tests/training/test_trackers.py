@@ -22,6 +22,7 @@ from gpt_jax.training import trackers
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.trackers import Trackers, background, parse_trackers
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 # How to read what each wrote: folder -> {name of a run: ({metric: [(step, value)]}, settings)}.
 READERS = {}

@@ -71,7 +71,9 @@ ENCODERS = {
 SENTENCE = "the cat sat on the mat"
 
 
-@pytest.fixture(scope="module", params=["stablehlo", pytest.param("onnx", marks=pytest.mark.onnx)])
+@pytest.fixture(
+  scope="module", params=["stablehlo", pytest.param("onnx", marks=pytest.mark.parity("onnx"))]
+)
 def ran(request, finetuned, make_run, tiny_tokenizer, tmp_path_factory):
   """Every kind of model, exported and run on two inputs without this package.
 
@@ -213,7 +215,7 @@ def test_a_program_does_not_load_back(finetuned, tmp_path):
     export.run(finetuned.pretrained, str(tmp_path / "out"), "stablehlo")
 
 
-@pytest.mark.onnx
+@pytest.mark.parity("onnx")
 def test_jax_is_the_same_after_an_export(finetuned, tmp_path):
   """jax2onnx replaces functions of JAX for good."""
   modules = {"jax.numpy": vars(jnp), "jax.lax": vars(jax.lax), "jax.nn": vars(jax.nn)}

@@ -126,7 +126,7 @@ def test_the_file_names_its_folder(saved):
   assert load_model(str(saved[0] / "model.safetensors")).tokenizer == saved[1][3]
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_a_sentencepiece_vocabulary_is_a_tokenizer_json(tmp_path, make_run, tiny_tokenizer):
   import tokenizers
 

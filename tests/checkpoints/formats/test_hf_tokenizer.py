@@ -25,7 +25,7 @@ from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 pytest.importorskip("tokenizers.models")
 import tokenizers
 
-pytestmark = pytest.mark.released
+pytestmark = pytest.mark.parity("released")
 
 # The last merge would reach across words.
 GPT2 = GPT2Tokenizer((*BYTES, "th", "eĠ", "<|endoftext|>"), (("t", "h"), ("e", "Ġ")))

@@ -10,7 +10,7 @@ from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer, detect
 from gpt_jax.errors import InputError
 
-pytestmark = pytest.mark.released
+pytestmark = pytest.mark.parity("released")
 
 TEXT = "The old man walked slowly to the sea, and the sea was calm. She asked why he walked!\n" * 3
 TEXTS = [

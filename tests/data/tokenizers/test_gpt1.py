@@ -49,7 +49,7 @@ def published_gpt1(texts: list[str], tokenizer: GPT1Tokenizer) -> list[list[int]
   return results
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_gpt1_ids_are_those_of_the_published_procedure(folders):
   tokenizer = load_tokenizer(folders["gpt1"])
   rng = random.Random(0)
@@ -61,7 +61,7 @@ def test_gpt1_ids_are_those_of_the_published_procedure(folders):
     assert ids.tolist() == expected, repr(text[:200])
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_gpt1_ids_of_novels(data_root):
   tokenizer = load_tokenizer(str(data_root / "gpt1_release"))
   novels = sorted((data_root / "novels").glob("*.txt"))[::12]
@@ -72,7 +72,7 @@ def test_gpt1_ids_of_novels(data_root):
     assert ids.tolist() == expected
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_the_regex_finds_the_words_of_novels(data_root):
   from_spacy = load_tokenizer(str(data_root / "gpt1_release"))
   from_regex = GPT1Tokenizer(from_spacy.pieces, from_spacy.merges, REGEX)
@@ -100,7 +100,7 @@ def test_the_released_ids(data_root, spacy_there):
   assert (tokenizer.special.start, tokenizer.special.extract) == (50257, 50259)
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_line_breaks_and_unknown_letters(folders):
   tokenizer = load_tokenizer(folders["gpt1"])
   line = tokenizer.line_id
@@ -123,14 +123,14 @@ def test_gpt1_decodes_to_words(small, spacy_there):
   assert tokenizer.decode(np.array(ids[:2])) == "the se" and tokenizer.decode([]) == ""
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_what_is_decoded_encodes_to_the_same_ids(folders):
   tokenizer = load_tokenizer(folders["gpt1"])
   ids = tokenizer.encode("The old man, calm:\nwalked to the sea (and said 'nothing').")
   np.testing.assert_array_equal(tokenizer.encode(tokenizer.decode(ids)), ids)
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_where_words_begin(folders):
   tokenizer = load_tokenizer(folders["gpt1"])
   ids = tokenizer.encode("A ship, sailed\non")
@@ -139,7 +139,7 @@ def test_where_words_begin(folders):
   assert words == [f"{word}</w>" for word in ("a", "ship", ",", "sailed", "\n", "on")]
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_few_words_remembered_change_nothing(small, monkeypatch):
   texts = [mixed(random.Random(n)) for n in range(30)]
   expected = load_tokenizer(small["gpt1"]).encode_many(texts)
@@ -182,7 +182,7 @@ def test_without_spacy_one_warning_and_its_name(small, tmp_path, monkeypatch):
   assert load_tokenizer(tmp_path).splitter == REGEX  # spaCy's presence changes nothing
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_without_spacy_words_are_still_found(small, monkeypatch):
   text = (
     "Mr. and Mrs. O'Hara's\nson cannot say... Dr. Lee.Then at 10:30 p.m. he'd 5% of 'em. "
@@ -195,7 +195,7 @@ def test_without_spacy_words_are_still_found(small, monkeypatch):
   np.testing.assert_array_equal(tokenizer.encode(text), expected)
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_another_spacy_is_warned_of(small):
   tokenizer = load_tokenizer(small["gpt1"])
   other = GPT1Tokenizer(tokenizer.pieces, tokenizer.merges, SPACY, "2.0.11")

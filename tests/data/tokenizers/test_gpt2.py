@@ -56,7 +56,7 @@ def kind_of(letter: str) -> str:
   return " " if letter == " " else {"L": "a", "N": "0"}.get(unicodedata.category(letter)[0], "!")
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_gpt2_ids_and_round_trip(folders):
   tokenizer = load_tokenizer(folders["gpt2"])
   rng = random.Random(0)
@@ -74,7 +74,7 @@ def test_gpt2_ids_and_round_trip(folders):
     assert tokenizer.decode(ids) == text
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_gpt2_lines_and_what_is_no_character(small):
   tokenizer = load_tokenizer(small["gpt2"])
   assert tokenizer.encode("\n").tolist() == [tokenizer.line_id]
@@ -93,7 +93,7 @@ def test_gpt2_lines_and_what_is_no_character(small):
   assert np.flatnonzero(tokenizer.byte_fallback).tolist() == list(range(128, 256))
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 def test_where_words_begin(folders):
   tokenizer = load_tokenizer(folders["gpt2"])
   ids = tokenizer.encode("The captain, émigré\nsailed 10")

@@ -51,7 +51,7 @@ def test_transformers_names_are_the_same_vocabulary(small, spacy_there, tmp_path
   assert load_tokenizer(tmp_path) == tokenizer and load_tokenizer(tmp_path).hash == tokenizer.hash
 
 
-@pytest.mark.released
+@pytest.mark.parity("released")
 @pytest.mark.parametrize(
   "kind, package",
   [("gpt1", "spacy"), ("gpt1", "ftfy"), ("gpt1", "tokenizers"), ("gpt2", "tokenizers")],

@@ -13,7 +13,7 @@ from gpt_jax.data.tokenizers.tokenizer_json import detect
 from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 
-pytestmark = pytest.mark.released
+pytestmark = pytest.mark.parity("released")
 
 TEXT = [
   "The old man walked slowly to the sea, and the sea was calm.",

@@ -13,7 +13,7 @@ from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 
-pytestmark = pytest.mark.released
+pytestmark = pytest.mark.parity("released")
 
 TEXT = "The old man walked slowly to the sea, and the sea was calm. She asked why he walked!\n" * 3
 TEXTS = [
