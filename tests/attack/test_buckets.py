@@ -1,6 +1,6 @@
 """Runs on gs:// and s3:// that are killed with -9, or whose store fails: nothing is lost.
 
-`bash launch/test.sh -m store tests/attack/test_buckets.py --budget=20` makes 80 kills and 800 errors.
+`bash launch/test.sh -m store tests/attack/test_buckets.py --budget=20`: 80 kills and 800 errors.
 """
 
 import json
