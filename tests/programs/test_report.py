@@ -471,6 +471,12 @@ def losses(values, unigram=4.0, held_out=True):
       "Not yet",
       "Train longer",
     ),
+    (
+      losses([(25, 3.0), (50, 2.0), (75, 1.5), (100, 1.5)], 4.0, False),
+      "Yes",
+      "Before the last quarter",
+      "Use it",
+    ),
   ],
 )
 def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped, following):
