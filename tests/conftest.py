@@ -55,7 +55,7 @@ SUITES = {
   "apps": ("(e2e or app or slow) and not (store or attack or parity)", 100000),
   "attack": ("attack and not store", 100000),
   "stores": ("store", 100000),
-  "parity": ("parity", 100000),
+  "parity": ("parity and not (store or attack)", 100000),
 }
 EXTRAS = {  # extra -> packages by which it is recognized
   "parity": ("torch",),
@@ -291,6 +291,14 @@ def browser() -> str:
   if path is None:
     pytest.skip(f"no browser: none of {', '.join(names)} is installed")
   return path
+
+
+@pytest.fixture(scope="session")
+def launch():
+  """launch(program, *arguments, input="") -> (exit code, stdout, stderr), run in this process."""
+  from in_process import launch
+
+  return launch
 
 
 @pytest.fixture(scope="session")

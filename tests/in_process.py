@@ -14,7 +14,7 @@ from absl import flags
 ROOT = Path(__file__).parents[1]
 
 
-def launch(program: str, *arguments: str) -> tuple[int, str, str]:
+def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, str]:
   """Exit code, standard output and standard error of a program."""
   out, err = io.StringIO(), io.StringIO()
   with (
@@ -26,6 +26,7 @@ def launch(program: str, *arguments: str) -> tuple[int, str, str]:
     patch.setattr(warnings, "formatwarning", warnings.formatwarning)
     patch.setattr(os, "environ", os.environ.copy())
     patch.setattr(sys, "argv", [program, *arguments])
+    patch.setattr(sys, "stdin", io.StringIO(input))
     import command_line
 
     for of_the_process in ("_catch_interrupts", "_use_huge_pages", "_tune_malloc"):

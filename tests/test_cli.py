@@ -4,18 +4,15 @@ import hashlib
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from absl import flags
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.formats import npz
@@ -53,34 +50,6 @@ def get_config():
     train=TrainConfig(steps=2),
   )
 """
-
-
-@pytest.fixture
-def launch(monkeypatch, capsys):
-  """launch(program, *arguments) -> (exit code, stdout, stderr), run in this process."""
-  monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-  monkeypatch.setattr(os, "environ", os.environ.copy())
-  import command_line
-
-  def call(program, *arguments):
-    before = set(flags.FLAGS)
-    monkeypatch.setattr(sys, "argv", [program, *arguments])
-    for of_the_process in ("_catch_interrupts", "_use_huge_pages", "_tune_malloc"):
-      monkeypatch.setattr(command_line, of_the_process, lambda: None)
-    try:
-      runpy.run_path(str(ROOT / "launch" / f"{program}.py"), run_name="__main__")
-      code = 0
-    except SystemExit as end:
-      code = end.code
-    finally:
-      command_line._changes.clear()
-      for name in set(flags.FLAGS) - before:
-        delattr(flags.FLAGS, name)
-      flags.FLAGS.unparse_flags()
-    return code, *capsys.readouterr()
-
-  return call
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,55 @@
 """The guards of conftest.py hold."""
 
+import collections
+import itertools
 import socket
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
+
+
+@pytest.fixture
+def conftest(request):
+  """The module; tests/attack has another one of its name."""
+  return request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
+
+
+def test_every_test_is_in_one_suite(conftest):
+  for chosen in itertools.product([False, True], repeat=len(conftest.MARKS)):
+    marks = dict(zip(conftest.MARKS, chosen, strict=True))
+    selected = [name for name, (marked, _) in conftest.SUITES.items() if eval(marked, {}, marks)]
+    assert len(selected) == 1, (marks, selected)
+
+
+@pytest.mark.parametrize(
+  "suite, more, says", [("core", 0, ""), ("core", 1, "more than"), (None, 1, "")]
+)
+def test_a_suite_that_compiles_more_than_its_budget_fails(conftest, suite, more, says):
+  budget = conftest.SUITES["core"][1]
+  stash = {conftest.COMPILED: collections.Counter(misses=budget + more)}
+  config = SimpleNamespace(stash=stash, getoption=lambda name: suite)
+  assert says in conftest.over_budget(config) and bool(says) == bool(conftest.over_budget(config))
+  session = SimpleNamespace(config=config, exitstatus=0)
+  conftest.pytest_sessionfinish(session)
+  assert session.exitstatus == (pytest.ExitCode.TESTS_FAILED if says else 0)
+
+
+def test_what_all_workers_use_is_made_once(make_once):
+  made = []
+
+  def make(folder):
+    (folder / "part").touch(exist_ok=False)  # not there any more where an attempt has failed
+    made.append(folder)
+    if len(made) == 1:
+      raise OSError("no room")
+
+  with pytest.raises(OSError, match="no room"):
+    make_once("of_test_conftest", make)
+  assert make_once("of_test_conftest", make) == make_once("of_test_conftest", make) == made[0]
+  assert len(made) == 2
 
 
 def test_no_network():

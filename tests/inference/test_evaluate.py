@@ -6,7 +6,6 @@ import math
 import jax
 import numpy as np
 import pytest
-from launching import launch_in_process  # noqa: F401
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from launching import launch_in_process  # noqa: F401
 
 import gpt_jax
 from gpt_jax.batch import Rows

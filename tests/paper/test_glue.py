@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import launch_in_process  # noqa: F401
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.checkpoints.load import LoadedModel

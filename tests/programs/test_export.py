@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from launching import launch_in_process  # noqa: F401
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError

@@ -143,14 +143,15 @@ def test_a_run_without_its_dev_report_is_finished(short, tmp_path, monkeypatch, 
   assert (workdir / "result.json").exists() and not (workdir / "dev_report.json").exists()
 
 
-def test_the_same_command_again_repeats_nothing(finetuned, monkeypatch, capsys):
+def test_the_same_command_again_repeats_nothing(finetuned, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(Trainer, "fit", None)
+  workdir = shutil.copytree(finetuned.workdir, tmp_path / "run")
   again = finetune.run(
-    finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir, seeds=2
+    finetuned.config, finetuned.data_dir, finetuned.pretrained, str(workdir), seeds=2
   )
   assert again == finetuned.results
   log = capsys.readouterr().err
-  summary = json.load(open(f"{finetuned.workdir}/summary.json", encoding="utf-8"))
+  summary = json.loads((workdir / "summary.json").read_text())
   assert (summary["seeds"], summary["degenerate"]) == ([0, 1], [])
   for stage in ("dev", "best"):
     accuracies = [result[stage]["dev_accuracy"] for result in again]

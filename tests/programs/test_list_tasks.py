@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import launch_in_process  # noqa: F401
 
 from gpt_jax.errors import InputError
 from gpt_jax.programs import list_tasks

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from launching import launch_in_process  # noqa: F401
 
 from gpt_jax.data import hold_out, pieces, storyworld
 from gpt_jax.data.cleaning import clean, cleaner
