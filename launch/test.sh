@@ -10,11 +10,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 install all,test
-two_workers=(-n 2 --dist=loadfile --no-loadscope-reorder)
+two_workers=(-n 2 --dist=loadfile --no-loadscope-reorder)  # fixtures of a file are made once
 
 # suite NAME [pytest arguments]: one of SUITES in tests/conftest.py.
 suite() {
-  "$python" -m pytest "${two_workers[@]}" --suite "$@"
+  local workers=("${two_workers[@]}")
+  case "$1" in attack | stores) workers=(-n 2 --dist=worksteal) ;; esac  # few files, long tests
+  "$python" -m pytest "${workers[@]}" --suite "$@"
 }
 
 case "${1:-}" in
