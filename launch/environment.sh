@@ -3,7 +3,7 @@
 
 # install EXTRAS: installs gpt_jax[EXTRAS] at the versions of launch/constraints.txt; sets $python to its interpreter.
 install() {
-  local candidate base="" stamp=".venv/installed-$1"
+  local candidate base="" stamp
   if [ ! -x .venv/bin/python ]; then
     for candidate in python3 python3.12 python3.11 python3.13 python3.14; do
       if "$candidate" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -21,9 +21,13 @@ install() {
 
   local state
   state="$(cat setup.py launch/constraints.txt | cksum)"
-  if [ "$(cat "$stamp" 2>/dev/null)" != "$state" ]; then
-    echo "installing gpt_jax[$1] into .venv (once; takes a few minutes)"
-    "$python" -m pip install --quiet --disable-pip-version-check --constraint launch/constraints.txt --editable ".[$1]"
-    echo "$state" > "$stamp"
-  fi
+  for stamp in .venv/installed-*; do  # an earlier call may have installed these extras, and more
+    case ",${stamp#.venv/installed-}," in *",$1,"*)
+      [ "$(cat "$stamp")" != "$state" ] || return 0
+    ;; esac
+  done
+  echo "installing gpt_jax[$1] into .venv (once; takes a few minutes)"
+  # Python compiles what is imported, when it is: a small part of what is installed.
+  "$python" -m pip install --quiet --disable-pip-version-check --no-compile --constraint launch/constraints.txt --editable ".[$1]"
+  echo "$state" > ".venv/installed-$1"
 }

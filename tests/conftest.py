@@ -51,11 +51,11 @@ MARKS = {
 # cache, all workers together: equal shapes share a program, and a budget that is exceeded asks for
 # a test that shares its neighbor's shapes.
 SUITES = {
-  "core": ("not (e2e or app or slow or store or attack or parity)", 100000),
-  "apps": ("(e2e or app or slow) and not (store or attack or parity)", 100000),
-  "attack": ("attack and not store", 100000),
-  "stores": ("store", 100000),
-  "parity": ("parity and not (store or attack)", 100000),
+  "core": ("not (e2e or app or slow or store or attack or parity)", 2600),
+  "apps": ("(e2e or app or slow) and not (store or attack or parity)", 1400),
+  "attack": ("attack and not store", 150),
+  "stores": ("store", 450),
+  "parity": ("parity and not (store or attack)", 1050),
 }
 EXTRAS = {  # extra -> packages by which it is recognized
   "parity": ("torch",),
