@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -161,23 +162,23 @@ def test_the_report_has_our_rows_beside_the_papers(world):
   )
 
 
-def test_finished_runs_are_skipped_and_seeds_are_added(world, monkeypatch):
-  made = []
+def test_finished_runs_are_skipped_and_seeds_are_added(world, tmp_path, monkeypatch):
+  workdir, made = str(shutil.copytree(world.workdir, tmp_path / "out")), []
   train_only(monkeypatch, ())
   run_seed = finetune.run_seed
 
   def counted(config, *arguments):
     (path,) = (argument for argument in arguments if isinstance(argument, str))
-    made.append((os.path.relpath(path, world.workdir), os.path.exists(f"{path}/result.json")))
+    made.append((os.path.relpath(path, workdir), os.path.exists(f"{path}/result.json")))
     return run_seed(config, *arguments)
 
   monkeypatch.setattr(finetune, "run_seed", counted)
   monkeypatch.setattr(reproduce.zero_shot, "measure", None)
-  again = reproduce.run(world.workdir, world.paths["transformer"], world.data, **world.asked)
+  again = reproduce.run(workdir, world.paths["transformer"], world.data, **world.asked)
   assert json.dumps(again, sort_keys=True) == json.dumps(world.results, sort_keys=True)
   assert not made
   more = reproduce.run(
-    world.workdir,
+    workdir,
     world.paths["transformer"],
     world.data,
     table=["4"],
@@ -188,7 +189,7 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, monkeypatch):
   assert made == [("runs/full/cola/seed_0", True), ("runs/full/cola/seed_1", False)]
   assert more["runs"]["full"]["cola"]["seeds"] == [0, 1]
   assert set(more["runs"]) == set(world.results["runs"])  # earlier results stay
-  report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
+  report = open(f"{workdir}/results.md", encoding="utf-8").read()
   assert re.search(
     r"\| cola, full \(small budget\) \| matthews \| 2 \| (-?[\d.]+; ){2}",
     report.replace(" ± ", "; "),
@@ -198,13 +199,13 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, monkeypatch):
     and "### Table 5" in report
     and "Multi-task BiLSTM + ELMo + Attn" in report
   )
-  os.remove(f"{world.workdir}/results.json")  # lost results are read from the runs
-  os.rename(f"{world.workdir}/results.md", f"{world.workdir}/results.json.partial-7")
-  for name in os.listdir(world.workdir):
+  os.remove(f"{workdir}/results.json")  # lost results are read from the runs
+  os.rename(f"{workdir}/results.md", f"{workdir}/results.json.partial-7")
+  for name in os.listdir(workdir):
     if name.startswith(("table5", "figure2")):
-      os.remove(f"{world.workdir}/{name}")
+      os.remove(f"{workdir}/{name}")
   restored = reproduce.run(
-    world.workdir,
+    workdir,
     world.paths["transformer"],
     world.data,
     table=["4"],
