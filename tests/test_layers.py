@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from import_graph import imports
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,30 +34,6 @@ REQUIRED = JAX | {"numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_modu
 # Names that say nothing about their contents. Tokenizers have a base class.
 NAMELESS = {"utils", "util", "common", "core", "helpers", "misc", "base"}
 ALLOWED_NAMES = {"data.tokenizers.base"}
-
-
-def imports(path: Path, everywhere: bool = True) -> set[str]:
-  """Dotted names that a file imports: all of them, or only those its own import executes."""
-  nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-  names = set()
-  while nodes:
-    node = nodes.pop()
-    if isinstance(node, ast.Import):
-      names.update(alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      assert node.level == 0, f"{path}:{node.lineno}: a relative import"
-      names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    if not everywhere and _is_deferred(node):
-      continue
-    nodes.extend(ast.iter_child_nodes(node))
-  return names
-
-
-def _is_deferred(node: ast.AST) -> bool:
-  """Whether importing the file skips the body of this node."""
-  if isinstance(node, ast.If):
-    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-  return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
 
 
 def modules(root: Path) -> dict[str, Path]:
