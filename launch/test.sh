@@ -12,11 +12,19 @@ source launch/environment.sh
 install all,test
 two_workers=(-n 2 --dist=loadfile --no-loadscope-reorder)  # fixtures of a file are made once
 
+# files_with PATTERN: the test files in which it occurs; pytest would import all to find the suite's.
+files_with() { grep -rlE --include='test_*.py' "$1" tests; }
+
 # suite NAME [pytest arguments]: one of SUITES in tests/conftest.py.
 suite() {
-  local workers=("${two_workers[@]}")
+  local workers=("${two_workers[@]}") files=()
+  case "$1" in
+    attack) files=(tests/attack) ;;
+    stores) mapfile -t files < <(files_with '\b(stores?|gs|s3)\b') ;;  # their fixtures
+    parity) mapfile -t files < <(files_with 'mark\.parity') ;;
+  esac
   case "$1" in attack | stores) workers=(-n 2 --dist=worksteal) ;; esac  # few files, long tests
-  "$python" -m pytest "${workers[@]}" --suite "$@"
+  "$python" -m pytest "${workers[@]}" --suite "$@" "${files[@]}"
 }
 
 case "${1:-}" in
