@@ -98,6 +98,11 @@ def pytest_configure(config):
   config.stash[LEFT_OUT], config.stash[COMPILED] = collections.Counter(), collections.Counter()
   if suite := config.getoption("--suite"):
     config.option.markexpr = SUITES[suite][0]
+  if commit := config.getoption("--changed"):
+    try:
+      config.stash[REACHED] = changed_tests(ROOT, changed_files(ROOT, commit))
+    except ValueError as error:
+      raise pytest.UsageError(f"--changed={commit}: {error}") from error
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -105,11 +110,6 @@ def pytest_ignore_collect(collection_path, config):
   commit = config.getoption("--changed")
   if not commit or not collection_path.name.startswith("test_"):
     return None
-  if REACHED not in config.stash:
-    try:
-      config.stash[REACHED] = changed_tests(ROOT, changed_files(ROOT, commit))
-    except ValueError as error:
-      raise pytest.UsageError(f"--changed={commit}: {error}") from error
   return True if collection_path not in config.stash[REACHED] else None
 
 
