@@ -123,8 +123,8 @@ def pytest_collection_modifyitems(config, items):
   for item in items:
     if _is_on_a_store(item):
       item.add_marker("store")
-    for name in item.iter_markers():
-      config.stash[LEFT_OUT][name.name] += name.name in MARKS
+    for mark in item.iter_markers():
+      config.stash[LEFT_OUT][mark.name] += mark.name in MARKS
   if "store" not in config.option.markexpr:
     on_stores = [item for item in items if item.get_closest_marker("store")]
     config.hook.pytest_deselected(items=on_stores)
