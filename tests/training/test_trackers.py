@@ -125,30 +125,19 @@ def report(workdir, chosen, start, steps, log=None):
       reporter.results(step, {"valid_loss": 200.0 + step})
 
 
-# Each start is a process of its own, forked from one that has imported mlflow, which takes seconds.
 # trackio must not be imported before its tracker has said where its files are.
 PROGRAM = """
-import json, os, sys
+import json, sys
 from gpt_jax.config import load_config
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.trackers import parse_trackers
 names, root = sys.argv[1:3]
 chosen = parse_trackers(names, root).with_config(load_config("story"))
-if "mlflow" in chosen.names:
-  import mlflow
-for runs in json.loads(sys.argv[3]):
-  process = os.fork()
-  if process:
-    status = os.waitpid(process, 0)[1]
-    if status:
-      sys.exit(f"ended with {status}")
-    continue
-  for folder, start, steps in runs:
-    with Reporter(f"{root}/{folder}", 100, start, trackers=chosen) as reporter:
-      for step in steps:
-        reporter.progress(step, {"loss": 100 - step}, tokens=1)
-        reporter.results(step, {"valid_loss": 200.0 + step})
-  break
+for folder, start, steps in json.loads(sys.argv[3]):
+  with Reporter(f"{root}/{folder}", 100, start, trackers=chosen) as reporter:
+    for step in steps:
+      reporter.progress(step, {"loss": 100 - step}, tokens=1)
+      reporter.results(step, {"valid_loss": 200.0 + step})
 """
 
 
@@ -166,21 +155,22 @@ def written(tmp_path_factory):
   variables = {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
   # The checkpoint that it is resumed from was at step 20.
   starts = [("seed_1", 0, [10, 20, 30])], [("seed_1", 20, [30, 40]), ("seed_2", 0, [5])]
-  done = subprocess.run(
-    [sys.executable, "-c", PROGRAM, ",".join(installed), folder / "run", json.dumps(starts)],
-    env={
-      **variables,
-      "HOME": str(folder / "home"),
-      "TMPDIR": str(folder / "here"),
-      "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-    },
-    cwd=folder / "here",
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
-  assert "warning" not in done.stderr.lower(), done.stderr
-  assert all(line.startswith("* Run finished") for line in done.stdout.splitlines())
+  for runs in starts:
+    done = subprocess.run(
+      [sys.executable, "-c", PROGRAM, ",".join(installed), folder / "run", json.dumps(runs)],
+      env={
+        **variables,
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "here"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+      },
+      cwd=folder / "here",
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr.lower(), done.stderr
+    assert all(line.startswith("* Run finished") for line in done.stdout.splitlines())
   return folder
 
 
@@ -355,7 +345,7 @@ def test_a_workdir_on_a_store(store, tmp_path):
     "TRACKIO_DIR": str(tmp_path / "trackio"),
     "TMPDIR": str(tmp_path),
   }
-  starts = json.dumps([[("seed_1", 0, [10, 20])]])
+  starts = json.dumps([("seed_1", 0, [10, 20])])
   done = subprocess.run(
     [sys.executable, "-c", PROGRAM, ",".join(installed), f"{store}/run", starts],
     env=environment,
