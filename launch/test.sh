@@ -23,7 +23,7 @@ suite() {
     stores) mapfile -t files < <(files_with '\b(stores?|gs|s3)\b') ;;  # their fixtures
     parity) mapfile -t files < <(files_with 'mark\.parity') ;;
   esac
-  case "$1" in attack | stores) workers=(-n 2 --dist=worksteal) ;; esac  # few files, long tests
+  [ "$1" != attack ] || workers=(-n 2 --dist=worksteal)  # few files, long tests
   "$python" -m pytest "${workers[@]}" --suite "$@" "${files[@]}"
 }
 
