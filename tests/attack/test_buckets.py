@@ -113,7 +113,7 @@ def test_errors(make, store, stores, tmp_path, monkeypatch, attempts, ledger):
   port = int(url.rpartition(":")[2])
   while len(outcomes) < count:
     workdir = f"{store}/{len(outcomes)}"
-    with Faults(port, rate=0.08, seed=len(outcomes)) as faults, monkeypatch.context() as patch:
+    with Faults(port, rate=0.04, seed=len(outcomes)) as faults, monkeypatch.context() as patch:
       for name, value in environment(faults.port).items():
         patch.setenv(name, value)
       output = complete(make("pretrain", workdir))
