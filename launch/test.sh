@@ -2,7 +2,7 @@
 # Installs the test requirements into .venv and runs tests:
 #   bash launch/test.sh                     the core: minutes
 #   bash launch/test.sh --all               everything
-#   bash launch/test.sh --changed[=COMMIT]  the test files that what changed since COMMIT (HEAD) reaches
+#   bash launch/test.sh --changed[=COMMIT]  the test files that changes since COMMIT (default: HEAD) can break
 #   bash launch/test.sh tests/data -k NAME  any arguments of pytest
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,7 +12,7 @@ source launch/environment.sh
 install all,test
 two_workers=(-n 2 --dist=loadfile --no-loadscope-reorder)  # fixtures of a file are made once
 
-# files_with PATTERN: the test files in which it occurs; pytest would import all to find the suite's.
+# files_with PATTERN: the test files that contain it. Given no files, pytest imports all of them: 10 s.
 files_with() { grep -rlE --include='test_*.py' "$1" tests; }
 
 # suite NAME [pytest arguments]: one of SUITES in tests/conftest.py.

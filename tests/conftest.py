@@ -47,9 +47,8 @@ MARKS = {
   "attack": "kills, damages and feeds hostile input",
   "parity": "compares with other packages, those of the named extra of EXTRAS",
 }
-# A suite is a selection of marks, and the most programs that its tests may compile with an empty
-# cache, all workers together: equal shapes share a program, and a budget that is exceeded asks for
-# a test that shares its neighbor's shapes.
+# Suite -> its marks, and how many programs its tests may compile with an empty cache, all workers
+# together. Above that, give new tests the shapes of their neighbors, which share a compilation.
 SUITES = {
   "core": ("not (e2e or app or slow or store or attack or parity)", 2600),
   "apps": ("(e2e or app or slow) and not (store or attack or parity)", 1400),

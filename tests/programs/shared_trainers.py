@@ -33,6 +33,9 @@ _MAKE = SimpleNamespace(  # as they are outside of shared_trainers
 def shared_trainers(devices: int = 1):
   """While it is open, pretrain, finetune and replay compile each training step once.
 
+  A file that also uses the session's fixture `finetuned` must request it before this is open:
+  that run has all devices, and other files use it too.
+
   Args:
     devices: what a config whose mesh leaves them open gets; one that sets mesh.data has that many.
   """

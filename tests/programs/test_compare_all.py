@@ -48,7 +48,7 @@ PACES = {"causal": 1.0, "spans": 3.0}  # seconds a step; all others take 0.5
 
 
 @pytest.fixture
-def brought_up(monkeypatch):
+def untrained_rows(monkeypatch):
   """The folders of the rows whose fine-tuning ends before its first step.
 
   Those are the rows of a format and head that an earlier row has been fine-tuned with.
@@ -76,7 +76,7 @@ def brought_up(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy")
-def test_every_row_runs_to_the_tables(tmp_path, monkeypatch, brought_up):
+def test_every_row_runs_to_the_tables(tmp_path, monkeypatch, untrained_rows):
   stories = itertools.islice(storyworld.documents(size=60_000), 60)
   (tmp_path / "stories.txt").write_text("\n\n\n".join(stories))
   corpus, workdir = str(tmp_path / "prepared"), str(tmp_path / "out")
@@ -90,7 +90,7 @@ def test_every_row_runs_to_the_tables(tmp_path, monkeypatch, brought_up):
   lines = list(csv.DictReader(open(f"{workdir}/results.csv", encoding="utf-8")))
   assert {line["objective"]: line["fine-tuned, format and head"] for line in lines} == FORMS
   assert [line["objective"] for line in lines] == [row.title for row in ROWS.values()]
-  assert len(brought_up) == len(FORMS) - len(set(FORMS.values()))
+  assert len(untrained_rows) == len(FORMS) - len(set(FORMS.values()))
   # Two steps of the fastest rows take a second, and so does one of the causal model.
   steps = {name: step_at_equal_seconds(results, BUDGET, name) for name in results["losses"]}
   assert steps == dict.fromkeys(steps, 2) | {"causal": 1, "spans": 0}
