@@ -470,7 +470,8 @@ def _rename_to_new(old: str, new: str) -> None:
 def _file_system(scheme: str) -> Any:
   """fsspec's file system for a scheme, the one that etils.epath and so orbax use as well."""
   check_path(f"{scheme}://")
-  # gcsfs would ask for the kind of every bucket first, for minutes where gRPC is blocked.
+  # gcsfs.GCSFileSystem asks for the kind of every bucket first, for minutes where gRPC is blocked:
+  # not loaded, and not used if the user's program has loaded it.
   os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
   from etils.epath import backend
   from fsspec.config import conf
@@ -481,7 +482,10 @@ def _file_system(scheme: str) -> Any:
     conf.setdefault(name, {}).setdefault("use_listings_cache", False)
   if scheme == "gs":
     import aiohttp
+    import fsspec
+    from gcsfs.core import GCSFileSystem
 
+    fsspec.register_implementation("gcs", GCSFileSystem, clobber=True)
     # Without limits gcsfs waits for ever for an answer that does not come; with them it asks again.
     limits = aiohttp.ClientTimeout(total=None, connect=60, sock_connect=30, sock_read=60)
     conf["gcs"].setdefault("requests_timeout", limits)

@@ -116,8 +116,7 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_collection_modifyitems(config, items):
   """Marks the tests on stores, counts what a suite leaves out, and puts the longest files first.
 
-  Tests on stores run only where -m or --suite asks for them: after thousands of others in one
-  process, gcsfs has been seen to wait for ever.
+  Tests on stores run only where -m or --suite asks for them: their servers take seconds to start.
   """
   for item in items:
     if _is_on_a_store(item):

@@ -236,6 +236,14 @@ def test_local_paths_need_no_package_of_a_store(tmp_path):
   assert done.stdout == "[]\n"
 
 
+def test_gcsfs_may_have_been_imported_before(gs):
+  """By itself it asks for the kind of the bucket by gRPC, which no emulator has, for minutes."""
+  code = f"import gcsfs; from gpt_jax import files; files.write_json({gs + '/x'!r}, 1)"
+  environment = os.environ | {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "true"}
+  subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+  assert files.read_json(f"{gs}/x") == 1
+
+
 @pytest.mark.parametrize("path", ["hf://a/b", "https://x"])
 def test_other_stores_are_refused_by_name(path):
   with pytest.raises(InputError, match="gs:// and s3:// and local paths are"):
