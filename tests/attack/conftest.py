@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_runs import starter
 
 from gpt_jax.checkpoints.formats import hf, npz, safetensors
 from gpt_jax.checkpoints.load import load_model
@@ -188,6 +189,12 @@ def start():
     if process.poll() is None:
       process.kill()
       process.communicate()
+
+
+@pytest.fixture
+def make(start, prepared, finetuned, tmp_path):
+  """make(program, workdir): a run of a few seconds, started."""
+  return starter(start, prepared, finetuned, tmp_path)
 
 
 @pytest.fixture

@@ -1,0 +1,32 @@
+"""Runs on gs:// and s3:// whose requests fail now and then: nothing is lost.
+
+`bash launch/test.sh -m store tests/attack/test_bucket_errors.py --budget=20`: 800 errors.
+"""
+
+import pytest
+from conftest import complete
+from small_runs import results
+from stores import Faults, gcs_environment, s3_environment
+
+pytestmark = pytest.mark.attack
+
+
+def test_errors(make, store, stores, tmp_path, monkeypatch, attempts, ledger):
+  """Each run meets a few, and is the same as on a disk."""
+  count, outcomes = attempts(20), []
+  local = str(tmp_path / "whole")
+  complete(make("pretrain", local))
+  expected = results("pretrain", local)
+  environment, url = gcs_environment, stores["STORAGE_EMULATOR_HOST"]
+  if store.startswith("s3://"):
+    environment, url = s3_environment, stores["AWS_ENDPOINT_URL"]
+  port = int(url.rpartition(":")[2])
+  while len(outcomes) < count:
+    workdir = f"{store}/{len(outcomes)}"
+    with Faults(port, rate=0.04, seed=len(outcomes)) as faults, monkeypatch.context() as patch:
+      for name, value in environment(faults.port).items():
+        patch.setenv(name, value)
+      output = complete(make("pretrain", workdir))
+    same = results("pretrain", workdir) == expected and "Traceback" not in output
+    outcomes += faults.injected * ["harmless" if same else f"{workdir}: {output[-300:]}"]
+  ledger(f"errors of {store[:5]} (429, 503, dropped connections)", outcomes)
