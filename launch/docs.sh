@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Builds the documentation site into build/docs/site: bash launch/docs.sh. A warning fails it.
+# Builds the documentation site into build/docs/site: bash launch/docs.sh. A warning fails it. Installs the extra `docs`
+# into .venv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
+
+answer_help "$@"
+[ $# = 0 ] || fail "unexpected argument ${1:0:200}: launch/docs.sh takes none"
 
 install docs
 "$python" launch/docs/collect.py build/docs

@@ -7,7 +7,14 @@
 # launch/prepare.py wrote. GLUE: folder that contains glue/ with the official files, for fine-tuning. With ONLY="peers bits"
 # only these pieces run, after the first. The Python of .venv is used, or else that of PATH, with the extra `cuda` (`peers`: torch).
 set -uo pipefail
-[ $# -ge 2 ] || { sed -n '2,8p' "${BASH_SOURCE[0]}" | cut -c3- >&2; exit 2; }
+usage="$(sed '1d;/^[^#]/,$d' "${BASH_SOURCE[0]}" | cut -c3-)"
+case ${1:-} in
+  -h | --help) echo "$usage"; exit ;;
+esac
+if [ $# -lt 2 ] || [ $# -gt 3 ] || [[ " $*" = *' -'* ]]; then  # it has no flags
+  echo "$usage" >&2
+  exit 2
+fi
 mkdir -p "$1"
 out="$(realpath "$1")" tokens="$(realpath "$2")" glue="${3:+$(realpath "$3")}"
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1

@@ -5,7 +5,7 @@
 #
 # The flags before the program are sbatch's, as --NAME=VALUE; `sbatch FLAGS launch/slurm.sh pretrain …` does the same. First
 # `bash launch/test.sh` makes .venv, and `.venv/bin/pip install -c launch/constraints.txt -e '.[all,cuda]'` adds CUDA. All
-# nodes see the data and the workdir.
+# nodes see the data and the workdir. --dry_run, before or after the program, prints the commands instead.
 #
 # Two minutes before the time limit the program saves a checkpoint and the job goes back into the queue, where it resumes;
 # so it does after a preemption or the loss of a node, if the cluster allows --requeue. A program that fails is
@@ -25,17 +25,25 @@ fail() {
 }
 
 submit() {
-  local dry_run='' flag flags=()
+  local dry_run='' flag flags=() words=()
   cd "$(dirname "${BASH_SOURCE[0]}")/.."
   for flag; do
     case $flag in
-      --dry_run) dry_run=1 ;;
+      -h | --help) sed '1d;/^#SBATCH/,$d' launch/slurm.sh | cut -c3-; return ;;
+      --dry[-_]run*) dry_run=1 ;;
       --[a-z]*) flags+=("$flag") ;;
       -*) fail "${flag:0:200}: write sbatch's flags as --NAME=VALUE" ;;
       *) break ;;
     esac
     shift
   done
+  for flag; do
+    case $flag in
+      --dry[-_]run*) dry_run=1 ;;  # no program has this flag
+      *) words+=("$flag") ;;
+    esac
+  done
+  set -- ${words[@]+"${words[@]}"}
   check "$@"
   flags=(sbatch ${flags[@]+"${flags[@]}"} launch/slurm.sh "$@")
   if [ -n "$dry_run" ]; then

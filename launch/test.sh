@@ -3,12 +3,13 @@
 #   bash launch/test.sh                     the core: minutes
 #   bash launch/test.sh --all               everything
 #   bash launch/test.sh --changed[=COMMIT]  the test files that changes since COMMIT (default: HEAD) can break
-#   bash launch/test.sh tests/data -k NAME  any arguments of pytest
+#   bash launch/test.sh tests/data -k NAME  any arguments of pytest, but --help
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=launch/environment.sh
 source launch/environment.sh
 
+answer_help "$@"
 install all,test
 two_workers=(-n 2 --dist=loadfile --no-loadscope-reorder)  # fixtures of a file are made once
 

@@ -5,7 +5,7 @@
 #   bash launch/tpu_vm.sh run NAME --zone=ZONE --project=PROJECT [--retry …] pretrain --config=gpt1 --data=DIR …
 #   bash launch/tpu_vm.sh status|logs|stop NAME --zone=ZONE --project=PROJECT
 #
-# Needs gcloud, logged in, with an SSH key that asks no questions. Flags stand before the program:
+# Needs gcloud, logged in, with an SSH key that asks no questions. Flags stand before the program, but for --dry_run:
 #   --zone, --project      or CLOUDSDK_COMPUTE_ZONE and CLOUDSDK_CORE_PROJECT in the environment
 #   --accelerator_type     such as v5litepod-16, v6e-16, v5p-16, v4-16
 #   --runtime_version      image of the hosts; by default the one of the accelerator
@@ -32,13 +32,21 @@ fail() {  # fail MESSAGE [CODE]
 zone=${CLOUDSDK_COMPUTE_ZONE:-} project=${CLOUDSDK_CORE_PROJECT:-} accelerator='' runtime='' setup='' every=''
 spot='' retry='' delete='' yes='' dry_run='' lines=100 timeout=300 create_flags=(--async)
 
+usage() {
+  sed '1d;/^[^#]/,$d' "launch/${BASH_SOURCE[0]##*/}" | cut -c3-
+}
+
 parse() {
   local flag
   case ${1:-} in
     create | run | status | logs | stop) ;;
-    *) sed -n '2,6p' "launch/${BASH_SOURCE[0]##*/}" | cut -c3- >&2; exit 2 ;;
+    -h | --help) usage; exit ;;
+    '') usage >&2; exit 2 ;;
+    delete) fail "no command 'delete': stop ${2:-NAME} --delete --yes saves a checkpoint and deletes the TPU" ;;
+    *) fail "no command '${1:0:200}': must be create, run, status, logs or stop (--help describes them)" ;;
   esac
   command=$1 name=${2:-}
+  case $name in '' | -*) fail "$command: the NAME of the TPU comes next, such as $command my-tpu --zone=ZONE" ;; esac
   [[ $name =~ ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$ ]] ||
     fail "NAME=${name:0:200}: must be lower-case letters, digits and hyphens, beginning with a letter"
   shift 2
@@ -57,13 +65,19 @@ parse() {
       --retry) retry=1 ;;
       --delete) delete=1 ;;
       --yes) yes=1 ;;
-      --dry_run) dry_run=1 ;;
-      -*) fail "unknown flag ${flag:0:200} (launch/tpu_vm.sh lists them; the program's own come after its name)" ;;
+      --dry[-_]run*) dry_run=1 ;;
+      -*) fail "unknown flag ${flag:0:200} (--help lists them; the program's own come after its name)" ;;
       *) break ;;
     esac
     shift
   done
-  arguments=("$@")
+  arguments=()
+  for flag; do
+    case $flag in
+      --dry[-_]run*) dry_run=1 ;;  # no program has this flag
+      *) arguments+=("$flag") ;;
+    esac
+  done
 }
 
 check() {

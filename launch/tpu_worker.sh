@@ -105,5 +105,6 @@ case ${1:-} in
   state) state "${2:-}" ;;
   log) exec tail -n "$2" -F "$run/log" ;;
   stop) stop "$2" ;;
-  *) sed -n '2,4p' "${BASH_SOURCE[0]}" | cut -c3- >&2; exit 2 ;;
+  -h | --help) sed '1d;/^[^#]/,$d' "${BASH_SOURCE[0]}" | cut -c3- ;;
+  *) echo "error: launch/tpu_vm.sh calls this; no command '${1:-}' (--help lists them)" >&2; exit 2 ;;
 esac

@@ -169,8 +169,16 @@ def test_a_program_that_fails_is_started_again_three_times(cluster):
   assert "error: failed 4 times, the last with exit code 1" in cluster.log()
 
 
-def test_a_dry_run_prints_the_commands_and_runs_none(cluster):
-  code, out, err = cluster("--dry_run", "--nodes=2", "pretrain", "--workdir=a b")
+@pytest.mark.parametrize(
+  "arguments",
+  [
+    ("--dry_run", "--nodes=2", "pretrain", "--workdir=a b"),
+    ("--nodes=2", "pretrain", "--workdir=a b", "--dry_run"),
+    ("--nodes=2", "pretrain", "--dry-run", "--workdir=a b"),
+  ],
+)
+def test_a_dry_run_prints_the_commands_and_runs_none(cluster, arguments):
+  code, out, err = cluster(*arguments)
   assert (code, err) == (0, "") and cluster.calls() == []
   assert out.splitlines()[0] == "sbatch --nodes=2 launch/slurm.sh pretrain '--workdir=a b'"
   assert ".venv/bin/python launch/pretrain.py --distributed '--workdir=a b'\n" in out

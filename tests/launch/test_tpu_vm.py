@@ -288,19 +288,20 @@ def test_logs_follow_host_0(active):
 @pytest.mark.parametrize(
   "command, flags",
   [
-    ("create", MAKE),
-    ("run", ("pretrain",)),
-    ("run", (*MAKE, "--retry", "pretrain")),
-    ("status", ()),
-    ("logs", ()),
-    ("stop", ("--delete", "--yes")),
+    ("create", (*MAKE, "--dry_run")),
+    ("run", ("--dry_run", "pretrain")),
+    ("run", ("pretrain", "--config=gpt1", "--dry_run")),
+    ("run", ("pretrain", "--dry-run", "--config=gpt1")),
+    ("run", (*MAKE, "--retry", "--dry_run", "pretrain")),
+    ("status", ("--dry_run",)),
+    ("logs", ("--dry_run",)),
+    ("stop", ("--delete", "--yes", "--dry_run")),
   ],
 )
 def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
-  at = [index for index, flag in enumerate(flags) if not flag.startswith("--")]
-  first = at[0] if at else len(flags)
-  code, out, err = cloud(command, *flags[:first], "--dry_run", *flags[first:])
+  code, out, err = cloud(command, *flags)
   assert (code, err) == (0, "") and cloud.calls() == []
+  assert "--dry" not in out
   lines = [line for line in out.splitlines() if not line.startswith("#")]
   assert all(line.startswith(("gcloud compute tpus ", "git archive ")) for line in lines), out
   expected = {
@@ -327,7 +328,10 @@ def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
   [
     (("create", "a node"), "NAME=a node: must be lower-case"),
     (("create", "Node"), "NAME=Node: must be lower-case"),
-    (("create", ""), "NAME=: must be lower-case"),
+    (("create", ""), "create: the NAME of the TPU comes next, such as create my-tpu"),
+    (("create", "--dry_run"), "create: the NAME of the TPU comes next"),
+    (("crate", "node"), "no command 'crate': must be create, run, status, logs or stop"),
+    (("delete", "node"), "no command 'delete': stop node --delete --yes saves"),
     (("status", "node", "--project=p"), "--zone=: give a zone"),
     (("status", "node", "--zone=us-central2-b"), "--project=: give the ID"),
     (("status", "node", "--zone=us central", "--project=p"), "--zone=us central: "),
