@@ -4,6 +4,7 @@ Paths are local or begin with gs:// or s3://. On a store an object appears compl
 folder is marked by the object _UPLOADING until all of it is there.
 """
 
+import collections
 import contextlib
 import errno
 import functools
@@ -192,8 +193,7 @@ def _checksum(entries: dict[str, Any]) -> int:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   value = dict(pairs)
   if len(value) < len(pairs):
-    names = [name for name, _ in pairs]
-    twice = next(name for name in names if names.count(name) > 1)
+    [(twice, _)] = collections.Counter(name for name, _ in pairs).most_common(1)
     raise ValueError(f"two entries named {twice!r}")
   return value
 

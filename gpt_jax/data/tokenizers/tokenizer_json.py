@@ -178,6 +178,20 @@ def detect(folder: str) -> bool:
   return isinstance(content, dict) and {"model", "version"} <= content.keys()
 
 
+def check_pieces(path: str, vocab_size: int) -> None:
+  """Raises InputError if a tokenizer.json has more pieces than a model; building it takes longer.
+
+  Other files are left to those that read them.
+  """
+  try:
+    content = read_json(path, LARGEST_FILE)
+    pieces = max(len(content["model"]["vocab"]), len(content.get("added_tokens") or ()))
+  except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    return
+  if pieces > vocab_size:
+    raise InputError(f"{path}: has {pieces:,} pieces, and the model's vocab_size is {vocab_size:,}")
+
+
 def load(folder: str, metadata: dict[str, Any] | None) -> HuggingFaceTokenizer:
   path = os.path.join(folder, METADATA if metadata is None else SAVED)
   tokenizer = HuggingFaceTokenizer(read_file(path))
@@ -189,6 +203,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> HuggingFaceTokenizer:
   except Exception as error:  # the package raises no narrower class
     reason = " ".join(str(error).split())
     raise InputError(f"{path}: no tokenizer.json that `tokenizers` reads ({reason})") from error
-  if {"cls", "sep"} <= tokenizer.special_inside.keys():
+  inside = tokenizer.special_inside
+  if "sep" in inside and ("cls" in inside or "pad" in inside):  # BERT's kind, or T5's
     return dataclasses.replace(tokenizer, special_names=())  # it has no need of GPT's
   return tokenizer

@@ -231,7 +231,7 @@ def _within_words(tokenizer: Any, words: Iterable[str]) -> set[str]:
 
 def _read_pieces(path: str) -> tuple[str, ...]:
   try:
-    lines = read_file(path).decode().replace("\r\n", "\n").split("\n")
+    lines = read_file(path).decode("utf-8-sig").replace("\r\n", "\n").split("\n")
   except UnicodeDecodeError as error:
     raise InputError(f"{path}: not UTF-8 ({error}); copy it again") from error
   if not lines[-1]:

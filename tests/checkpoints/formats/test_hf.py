@@ -388,6 +388,10 @@ DAMAGE = {
     ),
     "the note gpt_jax in it is damaged",
   ),
+  "deep notes": (
+    lambda folder: change(folder / "model.safetensors", lambda x: x, {"gpt_jax": "[" * 100_000}),
+    r"the note gpt_jax in it is damaged \(nested too deeply\)",
+  ),
   "our vocabulary damaged": (
     writes("tokenizer/tokenizer.json", b"{"),
     "tokenizer/tokenizer.json: not JSON",

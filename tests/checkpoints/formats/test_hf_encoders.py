@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -374,6 +375,12 @@ REFUSED = {
   "the mean": (BERT, (ClassifyHead(2, "mean", **POOLED),), {}, "no mean of the tokens"),
   "pre-norm": (dataclasses.replace(BERT, norm="pre"), MASKED, {}, "which are post-norm"),
   "ALBERT's pairs alone": (ALBERT, PAIRS[1:], {}, "no ALBERT with a sentence-pair head alone"),
+  "RoBERTa's LM head": (
+    dataclasses.replace(ROBERTA, activation="gelu_tanh"),
+    MASKED,
+    {},
+    "Roberta's masked head has activation=gelu whatever the trunk's is",
+  ),
   "shared layers of full width": (
     dataclasses.replace(BERT, shared_layers=True),
     MASKED,
@@ -400,6 +407,14 @@ def settings(**changes):
   return change
 
 
+def many_pieces(folder):
+  """Of transformers' vocabulary, which is then the only one."""
+  shutil.rmtree(folder / "tokenizer")
+  vocab = {f"piece{i}": i for i in range(1000)}
+  content = {"version": "1.0", "model": {"type": "WordPiece", "vocab": vocab}}
+  (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
 DAMAGE = {
   "relu": (settings(hidden_act="relu"), "hidden_act is 'relu': only 'gelu' or"),
   "another inner size": (settings(intermediate_size=64), "intermediate_size is 64: only 128"),
@@ -407,6 +422,10 @@ DAMAGE = {
   "relative positions": (settings(position_embedding_type="relative_key"), "only 'absolute'"),
   "no types": (settings(type_vocab_size=None), "type_vocab_size is None: should be a number"),
   "another vocabulary": (settings(vocab_size=99), "vocab_size is 99, and the vocabulary has"),
+  "many pieces": (
+    many_pieces,
+    "tokenizer.json: has 1,000 pieces, and the model's vocab_size is 297",
+  ),
   "more blocks": (settings(num_hidden_layers=3), "holds no encoder.layer.2.attention"),
   "another class": (
     settings(architectures=["BertForSequenceClassification"]),
@@ -425,3 +444,17 @@ def test_damage_is_named(tmp_path, vocabulary, damage):
   with pytest.raises(InputError, match=message) as error:
     hf.load(str(folder))
   assert str(folder) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_robertas_masked_head_has_one_activation(tmp_path, vocabulary):
+  """Another one is that of the trunk alone, so only other heads read such a trunk."""
+  for name in ("RobertaForMaskedLM", "RobertaForSequenceClassification"):
+    folder = tmp_path / name
+    hf.save(str(folder), *parts_of(name, vocabulary))
+    (folder / "sha256.json").unlink()
+    settings(hidden_act="gelu_new", gpt_jax=None)(folder)
+  assert gpt_jax.load(str(folder)).loaded.spec.trunk.activation == "gelu_tanh"
+  folder = str(tmp_path / "RobertaForMaskedLM")
+  with pytest.raises(InputError, match="hidden_act is 'gelu_new': only 'gelu' is .* here") as error:
+    gpt_jax.load(folder)
+  assert str(error.value).startswith(f"{folder}/config.json: ") and "\n" not in str(error.value)

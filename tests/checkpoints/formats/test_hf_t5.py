@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.classify import ClassifyHead
@@ -128,7 +131,8 @@ def test_a_model_of_theirs_here(tmp_path, tokenizer, version):
     num_heads=4,
     feed_forward_proj=VERSIONS[version],
     tie_word_embeddings=version == "1.0",
-    decoder_start_token_id=0,
+    decoder_start_token_id=tokenizer.special.pad,
+    eos_token_id=tokenizer.special.sep,
   )
   torch.manual_seed(0)
   model = transformers.T5ForConditionalGeneration(config).eval()
@@ -245,11 +249,45 @@ def test_a_model_of_ours_says_which_special_tokens_it_has_trained(copied, export
     ({"relative_attention_num_buckets": 16}, "num_buckets is 16: only 32"),
     ({"d_kv": None}, "d_kv is None: should be a number"),
     ({"vocab_size": 9}, "vocab_size is 9, and the vocabulary has"),
+    ({"decoder_start_token_id": 2}, "decoder_start_token_id is 2: only 293, <pad>, is supported"),
+    ({"eos_token_id": 1}, "config.json: eos_token_id is 1: only 294, <sep>, is supported"),
   ],
 )
 def test_a_setting_that_is_not_t5s(copied, settings, message):
   with pytest.raises(InputError, match=message):
     load_model(copied(settings))
+
+
+def test_where_targets_end_in_generation(copied):
+  folder = copied()
+  settings = Path(folder) / "generation_config.json"
+  settings.write_text('{"decoder_start_token_id": 293, "eos_token_id": [294]}')
+  load_model(folder)
+  settings.write_text('{"decoder_start_token_id": 293, "eos_token_id": [294, 7]}')
+  with pytest.raises(InputError, match=r"generation_config.json: eos_token_id is \[294, 7\]: only"):
+    load_model(folder)
+
+
+@pytest.mark.parity("released")
+def test_a_vocabulary_of_tokenizer_json_alone(tmp_path, make_run):
+  """It has T5's special tokens, so the table needs no further rows."""
+  import tokenizers
+
+  special = ["<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>"]
+  pieces = [(piece, 0.0) for piece in special[:3]] + [(piece, -2.0) for piece in "▁abcdef"]
+  theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=2))
+  theirs.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+  theirs.add_special_tokens(special)
+  theirs.save(str(tmp_path / "tokenizer.json"))
+  tokenizer = load_tokenizer(str(tmp_path))
+  spec = ModelConfig(T5Config(theirs.get_vocab_size(), 40, special_tokens=0, **SIZES))
+  write(tmp_path / "out", spec, make_run.params_of(spec, 3), tokenizer)
+  for name in ("tokenizer", "sha256.json"):
+    shutil.move(tmp_path / "out" / name, tmp_path)
+  shutil.copy(tmp_path / "tokenizer.json", tmp_path / "out")
+  back = load_model(str(tmp_path / "out"))
+  assert back.spec == spec and back.tokenizer.special.count == 0
+  assert back.tokenizer.special.sentinel_0 == theirs.token_to_id("<extra_id_0>")
 
 
 def test_arrays_that_do_not_fit(copied):

@@ -313,6 +313,23 @@ def test_the_types_of_a_bin(tmp_path, dtype):
     )
 
 
+@pytest.mark.parametrize("kind", ["sparse_coo", "on the meta device"])
+def test_tensors_without_all_values(tmp_path, kind):
+  import torch
+
+  model = random_model("GPT2LMHeadModel", GPT2)
+  model.save_pretrained(tmp_path)
+  add_vocabulary(tmp_path, GPT2)
+  (tmp_path / "model.safetensors").unlink()
+  tensors = dict(model.state_dict())
+  name = "transformer.h.1.mlp.c_fc.weight"
+  tensors[name] = tensors[name].to_sparse() if kind == "sparse_coo" else tensors[name].to("meta")
+  torch.save(tensors, tmp_path / "pytorch_model.bin")
+  with pytest.raises(InputError, match=f"{name} is {kind}: should be a dense tensor") as error:
+    load_model(str(tmp_path))
+  assert "\n" not in str(error.value)
+
+
 def test_their_tokenizer_has_gpt2s_ids(tmp_path, make_run, openai_tokenizer):
   from transformers import AutoTokenizer
 

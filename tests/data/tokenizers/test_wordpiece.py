@@ -96,6 +96,9 @@ def test_saved_and_released_folders(tokenizer, tmp_path):
   assert not cased.lower_case and not cased.strip_accents
   config.unlink()  # as Google writes it
   assert load_tokenizer(tmp_path) == tokenizer
+  content = (tmp_path / "vocab.txt").read_bytes()
+  (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbf" + content)  # as some editors write it
+  assert load_tokenizer(tmp_path) == tokenizer
   with open(tmp_path / "vocab.txt", "a") as file:
     file.write("Sea\n")
   assert not load_tokenizer(tmp_path).lower_case

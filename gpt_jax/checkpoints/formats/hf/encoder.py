@@ -54,6 +54,7 @@ class EncoderFamily:
       both maps of the MLP, its norm.
     pooler: name of the pooler.
     masked: names of the masked head's map, norm, bias, and of what is tied to the table.
+    masked_activation: the masked head's, one of ACTIVATIONS; "": the trunk's.
     pair: name of the sentence-pair head; "": there is none.
     classifier: names of the maps of a ForSequenceClassification before its last, and of the last.
     around: see template.
@@ -78,6 +79,7 @@ class EncoderFamily:
   format: dict
   init: str
   is_like: Callable[[ModelConfig, Tokenizer], str]
+  masked_activation: str = ""
   head_dropout: str = "classifier_dropout"
   shared: bool = False
   keeps_pooler: bool = True
@@ -137,7 +139,20 @@ class EncoderFamily:
     has_pooler = f"{self.pooler}.weight" in weights.shapes
     trunk = self._trunk(config, weights, own)
     trunk = dataclasses.replace(trunk, pooler=reads_pooler or self.keeps_pooler and has_pooler)
-    return ModelConfig(with_vocabulary(trunk, tokenizer), heads, self.attention)
+    spec = ModelConfig(with_vocabulary(trunk, tokenizer), heads, self.attention)
+    if reason := self._other_activation(spec):
+      raise InputError(
+        f"hidden_act is {config['hidden_act']!r}: only 'gelu' is supported here, since {reason}"
+      )
+    return spec
+
+  def _other_activation(self, spec: ModelConfig) -> str:
+    """Why the masked head is not theirs: ours has the trunk's activation; "" if it is."""
+    masked = any(isinstance(head, MaskedHead) for head in spec.heads)
+    if not masked or self.masked_activation in ("", spec.trunk.activation):
+      return ""
+    ours = f"activation={self.masked_activation}"
+    return f"{self.classes}'s masked head has {ours} whatever the trunk's is"
 
   def _trunk(self, config: dict, weights: Weights, own: ModelConfig | None) -> TransformerConfig:
     rate = config.get("hidden_dropout_prob", 0.1)
@@ -289,7 +304,7 @@ class EncoderFamily:
       return "it has no model with a head for every token"
     if head and head.pooling == "mean":
       return "transformers reads no mean of the tokens, as this head does"
-    if reason := self.is_like(spec, tokenizer):
+    if reason := self.is_like(spec, tokenizer) or self._other_activation(spec):
       return reason
     if head and meta.get("sequence_format", self.format) != self.format:
       name = meta["sequence_format"].get("type")

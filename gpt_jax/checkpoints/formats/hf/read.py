@@ -1,6 +1,5 @@
 """Reading a transformers folder."""
 
-import json
 import os
 from typing import Any
 
@@ -21,6 +20,7 @@ from gpt_jax.checkpoints.formats.hf.weights import Weights, check_arrays, find, 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import parse_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -51,7 +51,7 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   if t5.detect(folder):
     return t5.load(folder, open_weights(weights_path, prefix="", ties={}))
   config, family = _read_config(os.path.join(folder, "config.json"))
-  tokenizer = read_vocabulary(folder, family)
+  tokenizer = read_vocabulary(folder, config["vocab_size"], family.vocabulary)
   weights = open_weights(weights_path, family.prefix, family.ties)
   meta, spec = _model_of(folder, config, family, weights, tokenizer)
   if config["vocab_size"] != family.rows(spec):
@@ -133,7 +133,7 @@ def _unfold(arrays: Arrays, weights: Weights, meta: dict) -> None:
   They are in this file and not in config.json: software that trains the weights on drops them.
   """
   try:
-    notes = json.loads(weights.notes.get("gpt_jax", "{}"))
+    notes = parse_json(weights.notes.get("gpt_jax", "{}"))
     if "temperature" in notes:
       meta["temperature"] = float(notes.pop("temperature"))
     for name, values in notes.items():

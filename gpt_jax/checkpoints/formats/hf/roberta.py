@@ -38,6 +38,7 @@ FAMILIES = (
     {"type": "roberta_format"},
     "normal",
     _is_like,
+    masked_activation="gelu",
     keeps_pooler=False,
     counts_from_padding=True,
   ),

@@ -18,10 +18,11 @@ from gpt_jax.checkpoints.formats.folder import (
   read_object,
   write_sums,
 )
+from gpt_jax.checkpoints.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import write_tokenizer
 from gpt_jax.config import from_json, to_json
-from gpt_jax.data.tokenizers.base import Tokenizer, load_released, load_tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.encoder_decoder import T5Config
@@ -30,7 +31,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.relative_bias import BUCKETS, FARTHEST
 
 MODEL_TYPE = "t5"
-_WEIGHTS = "model.safetensors"
+_WEIGHTS, _GENERATION = "model.safetensors", "generation_config.json"
 _TABLE, _HEAD = "shared.weight", "lm_head.weight"
 # Other names of the table in older files, and an array that transformers once drew and never used.
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -81,9 +82,11 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   path = os.path.join(folder, CONFIG)
   config = read_object(path)
   _check_config(path, config)
-  tokenizer = _read_vocabulary(folder)
+  tokenizer = read_vocabulary(folder, config["vocab_size"])
   decoder = any(name.startswith("decoder.block") for name in weights.shapes)
   spec = _model_of(path, config, tokenizer, decoder)
+  if decoder:
+    _check_start_and_end(folder, tokenizer)
   rows = spec.trunk.vocab_size + spec.trunk.special_tokens
   if not rows <= config["vocab_size"] <= rows + _PADDING:
     raise InputError(
@@ -137,10 +140,25 @@ def _check_config(path: str, config: dict) -> None:
       raise InputError(f"{path}: {name} is {value!r}: only {expected} is supported")
 
 
-def _read_vocabulary(folder: str) -> Tokenizer:
-  """Our vocabulary if there is one, else the released one."""
-  own = os.path.join(folder, TOKENIZER)
-  return load_tokenizer(own) if os.path.isdir(own) else load_released(folder)
+def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
+  """Raises InputError if targets begin or end with other ids than ours, <pad> and </s>."""
+  for name in (CONFIG, _GENERATION):
+    path = os.path.join(folder, name)
+    try:
+      config = read_object(path)
+    except FileNotFoundError:  # older folders have no settings of generation
+      continue
+    except (OSError, ValueError) as error:
+      raise InputError(f"{path}: cannot be read ({error})") from error
+    for setting, token in (("decoder_start_token_id", "pad"), ("eos_token_id", "sep")):
+      if token not in tokenizer.special:  # then it does not generate
+        continue
+      expected, value = tokenizer.special[token], config.get(setting)
+      if value not in (None, expected, [expected]):
+        spelling = tokenizer.spelling(expected)
+        raise InputError(
+          f"{path}: {setting} is {value!r}: only {expected}, {spelling}, is supported"
+        )
 
 
 def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> ModelConfig:

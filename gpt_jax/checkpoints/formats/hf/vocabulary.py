@@ -1,19 +1,34 @@
 """The vocabulary of a transformers folder, in and out."""
 
 import os
+from collections.abc import Callable
 
 from gpt_jax.checkpoints.formats.folder import TOKENIZER
-from gpt_jax.checkpoints.formats.hf.family import Family
 from gpt_jax.checkpoints.formats.hf_tokenizer import Template, write_tokenizer
-from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.tokenizers.base import METADATA, Tokenizer, load_released, load_tokenizer
 from gpt_jax.data.tokenizers.openai_files import FILES, MergesTokenizer
+from gpt_jax.data.tokenizers.tokenizer_json import SAVED, check_pieces
 from gpt_jax.data.tokenizers.wordpiece import VOCABULARY, WordPieceTokenizer
 
 
-def read_vocabulary(folder: str, family: Family) -> Tokenizer:
-  """Our vocabulary if there is one, since it names the word splitter; else that of transformers."""
+def read_vocabulary(
+  folder: str, vocab_size: int, load: Callable[[str], Tokenizer] = load_released
+) -> Tokenizer:
+  """Our vocabulary if there is one, since it names the word splitter; else that of transformers.
+
+  Args:
+    vocab_size: of config.json.
+    load: reads transformers', of the folder.
+
+  Raises:
+    InputError: there is none, it is damaged, or a tokenizer.json has more pieces than vocab_size.
+  """
   own = os.path.join(folder, TOKENIZER)
-  return load_tokenizer(own) if os.path.isdir(own) else family.vocabulary(folder)
+  if os.path.isdir(own):
+    check_pieces(os.path.join(own, SAVED), vocab_size)
+    return load_tokenizer(own)
+  check_pieces(os.path.join(folder, METADATA), vocab_size)
+  return load(folder)
 
 
 def write_vocabulary(

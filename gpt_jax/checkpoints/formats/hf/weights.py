@@ -158,6 +158,10 @@ def _open_torch(path: str, prefix: str) -> Weights:
       raise InputError(
         f"{path}: {names[name]} is {tensor.dtype}: should be float32, float16 or bfloat16"
       )
-    return tensor.detach().to(torch.float32).numpy()  # a saved Parameter requires a gradient
+    if tensor.is_meta or tensor.layout != torch.strided:
+      kind = "on the meta device" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+      raise InputError(f"{path}: {names[name]} is {kind}: should be a dense tensor with its values")
+    # By force, since a saved Parameter requires a gradient.
+    return tensor.to(torch.float32).numpy(force=True)
 
   return Weights(path, shapes, read, {})
