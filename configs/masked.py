@@ -6,10 +6,12 @@ transformers' folders, or a run of this package. It is then fine-tuned as before
     --workdir=runs/letters
 
 BERT is the checkpoint's folder; sizes, vocabulary, masked head and the format of fine-tuning are
-its own. Rows are windows of the text without [CLS] and [SEP], and a pooler stays as it is.
+its own. A folder without a masked head (BertModel, a sentence encoder) gets a new one, as the run
+says at its start. Rows are windows of the text without [CLS] and [SEP]; a pooler stays as it is.
 Hardware: a GPU for a model of BERT's size, for which the rate is meant; for a small one a CPU.
 Expect a held-out loss below that of the checkpoint on the same text, which the first evaluation is
-close to. Not run by us with released weights, so there is no number to compare with.
+close to; with a new head the first losses are above the text's unigram entropy. Not run by us with
+released weights, so there is no number to compare with.
 """
 
 from gpt_jax.data.windows import WindowsConfig

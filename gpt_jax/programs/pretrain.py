@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -145,14 +145,15 @@ def run(
         claim(workdir, config, tokenizer, identity, LENGTH_FIELDS)
     batch_at = make_batch_at(config, objective, windows, mesh)
     state, first = first_state(trainer, config.train.seed, checkpoints, start)
-    log(describe(config, tokenizer, text, total_steps, start, first))
+    new_heads = start.new_heads(state.params) if start else []
+    log(describe(config, tokenizer, text, total_steps, start, first, new_heads))
     change_length(config, workdir, windows.steps_per_epoch, first)
     after.enter_context(report_at_end(workdir))
     reporting = make_reporter(config, spec, text, workdir, (first, total_steps), forecast, trackers)
     with reporting as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
-      run_hooks[:0] = warn_when_stuck(config, spec, text, total_steps)
+      run_hooks[:0] = warn_when_stuck(config, spec, text, total_steps, new_heads)
       if spec.gives_text_probability and total_steps >= LEAST_STEPS:
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
         run_hooks.append(write_samples(workdir, first, reporter, write, samples_due(config)))
@@ -417,13 +418,24 @@ def samples_due(config: PretrainConfig) -> Callable[[int], bool]:
 
 
 def warn_when_stuck(
-  config: PretrainConfig, spec: ModelConfig, text: TokenFile, total_steps: int
+  config: PretrainConfig,
+  spec: ModelConfig,
+  text: TokenFile,
+  total_steps: int,
+  new_heads: Sequence[str] = (),
 ) -> list[hooks.Hook]:
-  """The warning that after twice the warm-up a loss is no better than with nothing learned."""
+  """The warning that after twice the warm-up a loss is no better than with nothing learned.
+
+  A head that is new beside a trunk that is not begins above the loss of word frequencies.
+  """
   after = 2 * config.optim.warmup_length(total_steps)
   due = hooks.every(config.train.log_every)
   if spec.predicts_tokens:
-    return [hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric)]
+    first, reason = spec.heads[0].scope, {}
+    if first in new_heads:
+      reason["meaning"] = f"the {first} head is new"
+      reason["advice"] = "train longer (train.steps or train.epochs)"
+    return [hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric, **reason)]
   return [
     hooks.warn_when_stuck(
       head.chance(config.data.batch_size),
@@ -482,8 +494,9 @@ def describe(
   total_steps: int,
   start: WarmStart | None,
   first: int,
+  new_heads: Sequence[str] = (),
 ) -> str:
-  """The summary printed before a run: model, text, length, devices."""
+  """The summary printed before a run: model, text, length, devices, what is new after a start."""
   trunk, tokens = config.trunk, config.data.batch_size * config.data.length
   kinds = sorted({device.device_kind for device in jax.devices()})
   epochs = total_steps * tokens / text.n_tokens
@@ -495,9 +508,10 @@ def describe(
     f"devices {jax.device_count()} x {', '.join(kinds)}",
   ]
   if start:
+    heads = "".join(f"the {name} head and " for name in new_heads)
     lines.append(
-      f"start   {start.checkpoint}, step {start.step:,}: sizes, vocabulary and weights; the "
-      "optimizer is new"
+      f"start   {start.checkpoint}, step {start.step:,}: sizes, vocabulary and weights; {heads}the "
+      f"optimizer {'are' if heads else 'is'} new"
     )
   if first:
     lines.append(f"resumed at step {first:,}")

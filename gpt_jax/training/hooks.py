@@ -157,6 +157,7 @@ def warn_when_stuck(
   *,
   name: str = "the unigram entropy",
   meaning: str = "the model has learned nothing but word frequencies so far",
+  advice: str = "lower optim.learning_rate or raise optim.warmup_steps",
 ) -> Hook:
   """Warns once if after step `after` a loss is still that of a model that has learned nothing.
 
@@ -166,6 +167,7 @@ def warn_when_stuck(
     baseline: in nats.
     metric: what is compared with it; for the unigram entropy see ModelConfig.token_metric.
     name, meaning: of the baseline, and of a loss that is not below it.
+    advice: what to do if it stays there.
   """
   warned = False
 
@@ -177,7 +179,7 @@ def warn_when_stuck(
     warned = True
     warnings.warn(
       f"{metric} {loss:.3f} is not below {name} {baseline:.3f} after warm-up: {meaning}; if it "
-      "stays there, lower optim.learning_rate or raise optim.warmup_steps",
+      f"stays there, {advice}",
       stacklevel=2,
     )
 

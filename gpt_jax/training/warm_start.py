@@ -49,7 +49,7 @@ class WarmStart:
     """
     special = self.tokenizer.special
     rows = [special[name] for name in self.trained_special]
-    their_rows = len(self.params["trunk"]["tokens"])
+    taken = state.params.keys() - {"trunk", *self.new_heads(state.params)}
 
     def take(fresh: Any, loaded: Any) -> Any:
       if fresh.shape == loaded.shape:
@@ -58,13 +58,25 @@ class WarmStart:
 
     def copy(fresh: Any, loaded: Any) -> Any:
       params = {**fresh, "trunk": transfer(fresh["trunk"], loaded["trunk"], None, self.trunk, rows)}
-      for scope in fresh.keys() - {"trunk"}:
-        if _fits(fresh[scope], loaded.get(scope), self.trunk.rows, their_rows):
-          params[scope] = jax.tree.map(take, fresh[scope], loaded[scope])
+      for scope in taken:
+        params[scope] = jax.tree.map(take, fresh[scope], loaded[scope])
       return params
 
     on_devices = jax.jit(copy, out_shardings=trainer.shardings.params)
     return state._replace(params=on_devices(state.params, self.params))
+
+  def new_heads(self, params: Any) -> list[str]:
+    """Names of the heads that start from random weights, since the checkpoint has none of the kind.
+
+    Args:
+      params: of the run, by the names of the trunk and of the heads.
+    """
+    rows, their_rows = self.trunk.rows, len(self.params["trunk"]["tokens"])
+    return [
+      scope
+      for scope in sorted(params.keys() - {"trunk"})
+      if not _fits(params[scope], self.params.get(scope), rows, their_rows)
+    ]
 
 
 def load_warm_start(

@@ -498,7 +498,9 @@ def test_a_run_starts_from_a_checkpoint(uninterrupted, prepared, tmp_path, monke
   assert_same_bits(workdir, tmp_path / "straight")
 
 
-def test_plain_text_goes_on_in_the_checkpoints_format(make_run, prepared, tmp_path, tiny_tokenizer):
+def test_plain_text_goes_on_in_the_checkpoints_format(
+  make_run, prepared, tmp_path, tiny_tokenizer, capsys
+):
   """As a released BERT does on a user's own text; and the model that comes of it keeps its head."""
   tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
   trunk = TransformerConfig(
@@ -511,7 +513,10 @@ def test_plain_text_goes_on_in_the_checkpoints_format(make_run, prepared, tmp_pa
   two_steps = {"steps": 2, "evaluate_every": 0, "checkpoint_every": 1}
   config = changed(config, train=two_steps, optim={"warmup_steps": 1})
   first, second = str(tmp_path / "first"), str(tmp_path / "second")
-  pretrain.run(config, prepared, first, pretrained=start)
+  longer = changed(config, train={"steps": 3})
+  with pytest.warns(UserWarning, match="the masked head is new; if it stays there, train longer"):
+    pretrain.run(longer, prepared, first, pretrained=start)
+  assert "weights; the masked head and the optimizer are new\n" in capsys.readouterr().err
   params, meta, _ = restore_params(f"{first}/checkpoints/1")
   assert (meta["sequence_format"], meta["trained_special"]) == (bert, ["mask"])
   for part in ("pooler", "types"):  # kept for fine-tuning; the first update has rate 0
@@ -519,6 +524,7 @@ def test_plain_text_goes_on_in_the_checkpoints_format(make_run, prepared, tmp_pa
     jax.tree.map(np.testing.assert_array_equal, params["trunk"][part], theirs)
 
   pretrain.run(config, prepared, second, pretrained=first)
+  assert "weights; the optimizer is new\n" in capsys.readouterr().err
   before, (after, meta, _) = restore_params(first)[0], restore_params(f"{second}/checkpoints/1")
   assert (before["masked"]["bias"] != params["masked"]["bias"]).any()  # it was trained
   jax.tree.map(np.testing.assert_array_equal, before["masked"], after["masked"])
