@@ -2,9 +2,9 @@
 
 python launch/serve.py --checkpoint=DIR [--port=8000] [--host=127.0.0.1]
 
-curl localhost:8000/v1/completions -d '{"prompt": "The old house", "max_tokens": 40}'
-curl localhost:8000/classify -d '{"texts": ["The soup was warm."]}'
-curl localhost:8000/embed -d '{"texts": ["one text", "another"]}'
+curl localhost:8000/v1/completions --json '{"prompt": "The old house", "max_tokens": 40}'
+curl localhost:8000/classify --json '{"texts": ["The soup was warm."]}'
+curl localhost:8000/embed --json '{"texts": ["one text", "another"]}'
 """
 
 from absl import flags

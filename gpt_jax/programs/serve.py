@@ -19,6 +19,11 @@ from gpt_jax.programs.serving.engine import Engine
 _MOST_CONNECTIONS = 512
 _HEADER_SECONDS, _WRITE_SECONDS = 10.0, 30.0
 _STOP_SECONDS = 4  # in which connections must end after a signal
+_HEADERS = [  # no other site may show the page in a frame and have the user click there
+  ("X-Frame-Options", "DENY"),
+  ("Content-Security-Policy", "frame-ancestors 'none'"),
+  ("X-Content-Type-Options", "nosniff"),
+]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -47,13 +52,13 @@ def run(checkpoint: str, port: int = 8000, host: str = "127.0.0.1") -> None:
     hosts = [*_LOOPBACK, "[::1]"] if host in _LOOPBACK else ["*"]
     config = uvicorn.Config(
       make_app(engine, name, hosts),
-      http=make_protocol(_HEADER_SECONDS, _WRITE_SECONDS),
+      http=make_protocol(_HEADER_SECONDS, _WRITE_SECONDS, _MOST_CONNECTIONS),
       ws="none",
       loop="asyncio",
       lifespan="off",
       log_config=None,
       access_log=False,
-      limit_concurrency=_MOST_CONNECTIONS,
+      headers=_HEADERS,
       timeout_keep_alive=10,
       timeout_graceful_shutdown=_STOP_SECONDS,
     )

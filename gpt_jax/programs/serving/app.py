@@ -29,6 +29,7 @@ if TYPE_CHECKING:
   from starlette.requests import Request as HTTPRequest
 
 LARGEST_BODY = 1 << 20  # bytes
+_MOST_DISCARDED = 1 << 24  # bytes of a body that is refused as too large
 MOST_TEXTS = 256  # of one request to /classify or /embed
 _BODY_SECONDS = 10.0  # in which a body must arrive
 _LOG = logging.getLogger("gpt_jax.serve")
@@ -121,6 +122,7 @@ class _Api:
       response: Any
       try:
         body = await _read_body(request)
+        _refuse_other_sites(request)
         result = await _unless_disconnected(request, handler(Fields(body)))
         if isinstance(result, dict):
           response = JSONResponse(result)
@@ -138,7 +140,7 @@ class _Api:
   async def classify(self, fields: Fields) -> dict[str, Any]:
     if self.engine.classifies:
       raise Refusal(f"{self.engine.classifies}; use /v1/completions or /embed")
-    texts = _read_rows(fields, len(self.about["columns"]))
+    texts = _read_rows(fields, self.engine.model.loaded.task.columns_of)
     results = []
     for answer in await self._ask("classify", texts):
       results.append(self._describe(answer))
@@ -220,24 +222,52 @@ def _mailbox() -> tuple[asyncio.Queue[Any], Callable[[Any], None]]:
 
 
 async def _read_body(request: "HTTPRequest") -> bytes:
-  limit = f"the body is larger than {LARGEST_BODY:,} bytes"
+  too_large = Refusal(f"the body is larger than {LARGEST_BODY:,} bytes", 413)
   length = request.headers.get("content-length", "0")
-  if not length.isdecimal() or int(length[:20]) > LARGEST_BODY:
-    raise Refusal(limit, 413)
-  body = bytearray()
+  declared = int(length[:20]) if length.isdecimal() else _MOST_DISCARDED + 1
+  # A client that sends all of its body before it reads would see a reset instead of the answer.
+  if declared > (LARGEST_BODY if "expect" in request.headers else _MOST_DISCARDED):
+    raise too_large
+  body, received = bytearray(), 0
   try:
     async with asyncio.timeout(_BODY_SECONDS):
       async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_BODY:
-          raise Refusal(limit, 413)
+        received += len(chunk)
+        if received > _MOST_DISCARDED:
+          raise too_large
+        if received <= LARGEST_BODY:
+          body += chunk
   except TimeoutError as error:
     raise Refusal(f"the body did not arrive within {_BODY_SECONDS:g} seconds", 408) from error
+  if received > LARGEST_BODY:
+    raise too_large
   return bytes(body)
 
 
-def _read_rows(fields: Fields, columns: int) -> list[Any]:
-  """The texts to classify: strings, or for a task with several columns lists of strings."""
+def _refuse_other_sites(request: "HTTPRequest") -> None:
+  """Raises Refusal for what a browser sends for the page of another web site.
+
+  Such a page cannot read the answer, but could keep the model busy. Without a preflight, which this
+  server does not answer, it cannot send JSON as such.
+  """
+  headers = request.headers
+  origin = headers.get("origin")
+  is_foreign = origin is not None and origin.partition(":")[2] != f"//{headers.get('host')}"
+  if is_foreign or headers.get("sec-fetch-site") == "cross-site":
+    site = f"Origin {origin!r}" if is_foreign else "Sec-Fetch-Site 'cross-site'"
+    raise Refusal(f"{site}: pages of other web sites may not use this server", 403)
+  kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+  if kind != "application/json":
+    message = f"Content-Type {kind!r} should be 'application/json', which curl sends for --json"
+    raise Refusal(message, 415)
+
+
+def _read_rows(fields: Fields, columns_of: Callable[[int], tuple[str, ...]]) -> list[Any]:
+  """The texts to classify: strings, or for a task with several columns lists of strings.
+
+  Args:
+    columns_of: see Task.columns_of.
+  """
   rows = fields.take("texts")
   rows = [rows] if isinstance(rows, str) else rows
   fields.refuse_others()
@@ -245,7 +275,7 @@ def _read_rows(fields: Fields, columns: int) -> list[Any]:
     raise Refusal(f"texts: give a list of 1 to {MOST_TEXTS} texts", param="texts")
   for number, row in enumerate(rows):
     place, cells = f"texts[{number}]", row if isinstance(row, list) else [row]
-    if len(cells) != columns:
+    if len(cells) != (columns := len(columns_of(len(cells)))):
       message = f"{counted(len(cells), 'column')}; a text of this task is a list of {columns}"
       raise Refusal(f"{place}: {message}", param="texts")
     for cell in cells:
@@ -297,6 +327,9 @@ async def _events(values: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerato
     async with contextlib.aclosing(values):
       async for value in values:
         yield f"data: {json.dumps(value)}\n\n"
+        # Several events may be ready at once. Between two the event loop can notice that the client
+        # has left; asyncio logs a warning for what is written after that.
+        await asyncio.sleep(0)
   except Refusal as refusal:
     yield f"data: {json.dumps(refusal.body)}\n\n"
   yield "data: [DONE]\n\n"

@@ -1,18 +1,26 @@
-"""HTTP connections that end when their client is too slow."""
+"""HTTP connections: no more than a limit, and none whose client is too slow."""
 
 import asyncio
 from typing import Any
 
+from gpt_jax.programs.serving.fields import Refusal
 
-def make_protocol(read_seconds: float, write_seconds: float) -> type[asyncio.Protocol]:
+
+def make_protocol(read_seconds: float, write_seconds: float, most: int) -> type[asyncio.Protocol]:
   """uvicorn's HTTP protocol, with limits that it does not have.
 
   Args:
     read_seconds: for the headers of a request, from the connection or its first byte on.
     write_seconds: for which a client may not read what was written for it.
+    most: connections at a time; those beyond are answered with status 503.
   """
   from h11 import IDLE
+  from starlette.responses import JSONResponse
   from uvicorn.protocols.http.h11_impl import H11Protocol
+
+  busy = Refusal(f"{most} connections are open already; try again soon", 503, retry_after=1)
+  headers = {"Retry-After": str(busy.retry_after), "Connection": "close"}
+  refuse = JSONResponse(busy.body, busy.status, headers)
 
   class Protocol(H11Protocol):
     _reading: asyncio.TimerHandle | None = None
@@ -20,6 +28,8 @@ def make_protocol(read_seconds: float, write_seconds: float) -> type[asyncio.Pro
 
     def connection_made(self, transport: Any) -> None:
       super().connection_made(transport)
+      if len(self.connections) > most:  # uvicorn's own limit answers with plain text
+        self.app = refuse
       self._watch_headers()
 
     def data_received(self, data: bytes) -> None:
