@@ -791,6 +791,13 @@ def test_programs_end_with_commands_that_work(world, launch, monkeypatch, tmp_pa
   assert closing.endswith("the best checkpoint is labels/best")
   assert launch("evaluate", *commands["evaluate"])[0] == 0
   rows = {"input": f"{here}/rows.tsv", "out": "labels.tsv"}
+  said = []
+
   assert launch("predict", *filled(commands["predict"], **rows))[0] == 0
   assert launch("visualize", *filled(commands["visualize"], text="the cat"))[0] == 0
   assert {"labels.tsv", "page.html"} <= set(os.listdir())
+    said.append(err)
+  assert (
+    "warning: the warm-up of 2,000 updates does not end within the run of 2, so the learning rate "
+    "never reaches 0.00025; a tenth of the run is --config.optim.warmup_steps=1\n" in said[-1]
+  )

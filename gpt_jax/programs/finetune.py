@@ -264,6 +264,9 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
   """The task's head as a JSON config, with the settings of this run."""
   head = {**task.head, "dropout": config.head_dropout}
   if hasattr(from_json(head), "transform"):  # a head on one representation of a text
+  steps = train.total_steps(len(train_set) // config.batch_size)
+  if warning := optim.about_long_warmup(steps):
+    lines.append(warning)
     head["transform"] = transform_of(start)
   if not config.class_weights and not config.label_smoothing:
     return head

@@ -510,6 +510,8 @@ def describe(
   if start:
     heads = "".join(f"the {name} head and " for name in new_heads)
     lines.append(
+  if warning := config.optim.about_long_warmup(total_steps):
+    lines.append(warning)
       f"start   {start.checkpoint}, step {start.step:,}: sizes, vocabulary and weights; {heads}the "
       f"optimizer {'are' if heads else 'is'} new"
     )

@@ -87,6 +87,23 @@ class OptimConfig:
       total_steps, self.warmup_steps, self.warmup_share or 0.0, self.min_warmup_steps
     )
 
+  def about_long_warmup(self, total_steps: int) -> str:
+    """A warning, with a remedy, if the warm-up does not end within a run; else ""."""
+    warmup = self.warmup_length(total_steps)
+    # The rate of inverse_sqrt is at its peak during the warm-up.
+    if not total_steps or warmup < total_steps or self.schedule == "inverse_sqrt":
+      return ""
+    name, value = "warmup_steps", f"{max(1, total_steps // 10)}"
+    if self.min_warmup_steps >= total_steps:
+      name = "min_warmup_steps"
+    elif self.warmup_share:
+      name, value = "warmup_share", "0.1"
+    return (
+      f"warning: the warm-up of {warmup:,.0f} updates does not end within the run of "
+      f"{total_steps:,}, so the learning rate never reaches {self.learning_rate:g}; a tenth of the "
+      f"run is --config.optim.{name}={value}"
+    )
+
 
 class Optimizer(NamedTuple):
   """An update rule with its schedule.

@@ -70,11 +70,12 @@ class Stopped(Exception):
   """Raised instead of training."""
 
 
-def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, monkeypatch, capsys):
-  def fit(*_):
-    raise Stopped
+def stop(*_):
+  raise Stopped
 
-  monkeypatch.setattr(Trainer, "fit", fit)
+
+def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(Trainer, "fit", stop)
   monkeypatch.setattr(finetune, "plan_run", lambda *given: (given[3], Forecast()))  # compiles
   config = FinetuneConfig(
     task=finetuned.config.task, batch_size=64, train=TrainConfig(steps=2, log_every=1)
@@ -94,6 +95,18 @@ def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, monkeypa
       dataclasses.replace(config, optim=dataclasses.replace(config.optim, learning_rate=0.5)),
       tmp_path / "run",
     )
+
+
+def test_a_warm_up_longer_than_the_run_is_told_of(finetuned, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(finetune, "make_trainer", stop)
+  for warmup, is_told in ((2, True), (1, False)):
+    optim = OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=warmup)
+    train = TrainConfig(steps=2)
+    config = FinetuneConfig(task=finetuned.config.task, batch_size=64, optim=optim, train=train)
+    with pytest.raises(Stopped):
+      run(finetuned, config, tmp_path / "run")
+    log = capsys.readouterr().err
+    assert ("warning: the warm-up of 2 updates does not end within the run of 2" in log) == is_told
 
 
 def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(finetuned, capsys):

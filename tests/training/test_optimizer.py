@@ -160,6 +160,22 @@ def test_warmup_lengths():
   np.testing.assert_allclose([cosine(100), cosine(150)], 0, atol=1e-6)  # constant after the end
 
 
+@pytest.mark.parametrize(
+  "options, advice",
+  [
+    ({"warmup_steps": 100}, "warmup_steps=10"),
+    ({"warmup_steps": 0, "min_warmup_steps": 300}, "min_warmup_steps=10"),
+    ({"warmup_steps": 0, "warmup_share": 1.0}, "warmup_share=0.1"),
+    ({"warmup_steps": 99}, ""),
+    ({"warmup_steps": 1000, "schedule": "inverse_sqrt"}, ""),
+  ],
+)
+def test_a_warm_up_that_does_not_end_within_the_run(options, advice):
+  warning = OptimConfig(**options).about_long_warmup(100)
+  assert warning.endswith(f"; a tenth of the run is --config.optim.{advice}" if advice else "")
+  assert bool(warning) == bool(advice)
+
+
 @pytest.mark.parametrize("rule", ["openai", "adamw", "bert", "fairseq", "lamb"])
 def test_a_vector_of_unknown_name_is_refused(rule):
   optimizer = make_optimizer(OptimConfig(optimizer=rule), 10).transformation
