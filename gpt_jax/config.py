@@ -23,6 +23,17 @@ from gpt_jax.files import shipped_folder
 
 _PACKAGE = __name__.partition(".")[0]
 _LARGEST = 10**9  # of integers without a limit of their own; more is a slip, and ends in a crash
+_ELSEWHERE = {  # names of other libraries -> ours
+  "lr": "learning_rate",
+  "wd": "weight_decay",
+  "bs": "batch_size",
+  **dict.fromkeys(("num_epochs", "num_train_epochs"), "epochs"),
+  **dict.fromkeys(("max_steps", "num_steps", "max_iters"), "steps"),
+  **dict.fromkeys(("block_size", "seq_len", "seq_length", "max_length"), "length"),
+  **dict.fromkeys(("n_layer", "num_layers", "depth"), "layers"),
+  **dict.fromkeys(("n_head", "num_heads"), "heads"),
+  **dict.fromkeys(("n_embd", "d_model", "hidden_size"), "width"),
+}
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -109,13 +120,7 @@ def load_config(spec: str) -> Any:
     InputError: names the file and the line of the error.
   """
   name, colon, argument = spec.partition(":")
-  path = name if os.path.isfile(name) else named_configs().get(name, name)
-  try:
-    with open(path, encoding="utf-8") as file:
-      source = file.read()
-  except (OSError, UnicodeDecodeError) as error:
-    reason = _one_line(error)
-    raise InputError(f"cannot read config file {path!r}: {reason}{_neighbors(path)}") from error
+  path, source = read_config_file(spec)
   try:
     config = _call_get_config(name, path, source, (argument,) if colon else ())
   except Exception as error:  # user code can raise anything
@@ -124,6 +129,22 @@ def load_config(spec: str) -> Any:
     returned = type(config).__name__
     raise InputError(f"{path}: get_config() returned {returned}, not a config dataclass")
   return config
+
+
+def read_config_file(spec: str) -> tuple[str, str]:
+  """Path and source of the file of a spec, which is not run: that imports JAX.
+
+  Raises:
+    InputError: it cannot be read.
+  """
+  name = spec.partition(":")[0]
+  path = name if os.path.isfile(name) else named_configs().get(name, name)
+  try:
+    with open(path, encoding="utf-8") as file:
+      return path, file.read()
+  except (OSError, UnicodeDecodeError) as error:
+    reason = _one_line(error)
+    raise InputError(f"cannot read config file {path!r}: {reason}{_neighbors(path)}") from error
 
 
 def named_configs() -> dict[str, str]:
@@ -228,11 +249,49 @@ def _field(
   wanted = path.rpartition(".")[2]
   paths = [path for path, _, _ in fields_of(config)]
   near = [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(wanted, fields)]
-  near = near or [path for path in paths if path.rpartition(".")[2] == wanted]
-  near = near or difflib.get_close_matches(path, paths)
+  near = near or named_like(wanted, paths) or difflib.get_close_matches(path, paths)
   guess = f"; did you mean {' or '.join(near[:3])}?" if near else ""
   listing = f"fields of {group or 'config'}: {', '.join(fields)}"
   raise InputError(f"config has no field {path!r}{guess} ({listing})")
+
+
+def named_like(name: str, paths: Iterable[str]) -> list[str]:
+  """The dotted paths of the fields of a name, which may be that of another library: "lr"."""
+  names = (name, _ELSEWHERE.get(name))
+  return [path for path in paths if path.rpartition(".")[2] in names]
+
+
+def declared_fields(kind: str) -> list[str]:
+  """The dotted names of the fields of a config class, in its groups too.
+
+  They are read from the source: importing the class may import JAX. A group that may be of several
+  classes has the fields of the default.
+
+  Args:
+    kind: name of a class of this package, such as "PretrainConfig".
+  """
+  bodies: dict[str, str] = {}
+  for folder, _, names in os.walk(os.path.dirname(os.path.abspath(__file__))):
+    for name in names:
+      if name.endswith(".py"):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+          bodies |= dict(_CONFIG_CLASS.findall(file.read()))
+
+  def fields(kind: str, prefix: str) -> Iterator[str]:
+    for name, hint, default in _OPTION.findall(bodies[kind]):
+      group = next((word for word in (hint, default) if word in bodies), None)
+      if group:
+        yield from fields(group, f"{prefix}{name}.")
+      else:
+        yield prefix + name
+
+  return list(fields(kind, ""))
+
+
+_CONFIG_CLASS = re.compile(
+  r"^@(?:\w+\.)*register\(.*\)\n(?:@.*\n)*class (\w+).*\n((?:(?: .*)?\n)*)", re.MULTILINE
+)
+_OPTION = re.compile(r"^  (\w+): (.+?) = option\(\s*(\w*)", re.MULTILINE)
 
 
 def _replace(node: Any, tree: dict) -> Any:
@@ -505,8 +564,17 @@ def _parse(name: str, text: str, hint: Any, metadata: Mapping[str, Any]) -> Any:
   """The value of a command-line text. Raises InputError if it is none of the hinted type."""
   value = _parse_as(text.strip(), hint)
   if value is None and text.strip().lower() != "none":
-    raise InputError(f"{name} = {text!r}: must be {_allowed(hint, metadata)}")
+    raise InputError(f"{name} = {text!r}: must be {_allowed(hint, metadata)}{_without_comma(text)}")
   return value
+
+
+def _without_comma(text: str) -> str:
+  """For the end of a message about a number: what 0,001 and 10,000 may stand for."""
+  if re.fullmatch(r"\d{1,3}(,\d{3})+", text) and text[0] != "0":
+    return f"; did you mean {text.replace(',', '')}?"
+  if re.fullmatch(r"\d+,\d+(e-?\d+)?", text):
+    return f"; did you mean {text.replace(',', '.')}? (with a decimal point)"
+  return ""
 
 
 def _parse_as(text: str, hint: Any) -> Any:
@@ -547,18 +615,21 @@ def _is_number(value: Any) -> bool:
 
 
 def _allowed(hint: Any, metadata: Mapping[str, Any]) -> str:
-  """The allowed values, in words: "an integer from 1 to 99"."""
+  """The allowed values, in words: "an integer from 1 to 99, or none"."""
   low, high, choices = _limits(hint, metadata)
   if choices is not None:
-    return "one of " + ", ".join(map(_text, choices))
-  words = _type_words(hint)
+    help = metadata.get("help")
+    return f"one of {', '.join(map(_text, choices))}{f' ({help})' if help else ''}"
+  words, none = _type_words(hint), ""
+  if words.endswith(" or none"):
+    words, none = words.removesuffix(" or none"), ", or none"
   if low is not None and high is not None:
-    return f"{words} from {low:,} to {high:,}"
+    return f"{words} from {low:,} to {high:,}{none}"
   if low is not None:
-    return f"{words} of at least {low:,}"
+    return f"{words} of at least {low:,}{none}"
   if high is not None:
-    return f"{words} of at most {high:,}"
-  return words
+    return f"{words} of at most {high:,}{none}"
+  return words + none
 
 
 def _type_words(hint: Any) -> str:

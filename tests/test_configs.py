@@ -12,9 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from gpt_jax.config import describe_config, from_json, load_config, override, override_all, to_json
+from gpt_jax.config import (
+  declared_fields,
+  describe_config,
+  fields_of,
+  from_json,
+  load_config,
+  override,
+  override_all,
+  to_json,
+)
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.task import all_tasks
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.recipe import with_recipe
@@ -47,6 +58,11 @@ def commands(name):
   doc = re.match(r'"""(.*?)"""', (ROOT / "configs" / name).read_text(), re.DOTALL)[1]
   doc = doc.replace("\\\n", " ").replace(" \\\\\n", " ")
   return [shlex.split(line) for line in re.findall(r"^ *(python launch/.*)$", doc, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("kind", [PretrainConfig, FinetuneConfig])
+def test_the_fields_in_the_source_are_those_of_the_class(kind):
+  assert declared_fields(kind.__name__) == [name for name, _, _ in fields_of(kind())]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations, search, write
+from gpt_jax.training.reporter import log
 
 
 def run(
@@ -44,6 +45,7 @@ def run(
         f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p, num_samples"
       )
     return search(loaded, prompts, max_tokens, beams, length_penalty)
+  _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
   return continuations(loaded, prompts, max_tokens, temperature, top_k, top_p, seed, num_samples)
 
 
@@ -56,4 +58,16 @@ def stream(checkpoint: str, prompts: Sequence[str], **options: Any) -> Iterator[
   Raises:
     InputError: as run, before the first piece.
   """
-  return write(load_model(checkpoint), prompts, **options)
+  loaded = load_model(checkpoint)
+  _warn_of_length(loaded, options.get("max_tokens", 0))
+  return write(loaded, prompts, **options)
+
+
+def _warn_of_length(loaded: LoadedModel, max_tokens: int, advice: str = "") -> None:
+  """Logs what happens to a text that outgrows the context."""
+  context = loaded.spec.trunk.context
+  if max_tokens > context and not loaded.is_text_to_text:
+    log(
+      f"max_tokens={max_tokens:,}: the model's context is {context:,} tokens; each time it is full "
+      f"the model reads the last {context // 2:,} again and forgets the others{advice}"
+    )

@@ -7,6 +7,7 @@ that are not here have no compiler here; their memory is estimated by a formula.
 import dataclasses
 import datetime
 import itertools
+import math
 import os
 import re
 import types
@@ -159,6 +160,8 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
       raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
     return [None] * int(shape), kind
+  if google := re.fullmatch(r"(v[4-6]\w*)-(\d+)", topology):
+    raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
   if not re.fullmatch(r"(v|tpu)\d\w*", name):
     raise InputError(
       f"--topology={topology}: {name} is not known; GPUs are {', '.join(gpu_names())} ({EXAMPLES})"
@@ -185,6 +188,23 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
   return list(described.devices), described.devices[0].device_kind
 
 
+def _shape_of(version: str, count: str) -> str:
+  """What to write in place of Google's name of a TPU, which has no shape: v5litepod-16, v4-16.
+
+  v5e and v6e are counted in chips, which form a rectangle; others in cores, two a chip, in a box.
+  """
+  version = version.replace("litepod", "e").replace("lite", "e")
+  is_flat = version.endswith("e")
+  chips = int(count) if is_flat else int(count) // 2
+  if chips & (chips - 1) or not chips:
+    return "name the shape of the chips"
+  sides = [1] * (2 if is_flat else 3)
+  while math.prod(sides) < chips:
+    sides[sides.index(min(sides))] *= 2
+  sides.sort(key=lambda side: (side == 1, side))  # 2x2x1
+  return f"did you mean {version}:{'x'.join(map(str, sides))}?"
+
+
 def describe(plan: Plan, price: float = 0.0) -> str:
   """The plan in lines for the console."""
   settings = " ".join(f"{name}={value}" for name, value in plan.changes) or "as configured"
@@ -207,7 +227,8 @@ def describe(plan: Plan, price: float = 0.0) -> str:
       duration = datetime.timedelta(seconds=round(plan.steps * plan.step_time))
       cost = price * plan.devices * duration.total_seconds() / 3600
       charged = f", {cost:,.2f} at {price:g} a device and hour" if price else ""
-      lines.append(f"  run      {plan.steps:,} steps, at least {duration}{charged}")
+      only = "" if plan.compiled else "; arithmetic only, at the peak of the GPUs: expect far more"
+      lines.append(f"  run      {plan.steps:,} steps, at least {duration}{charged}{only}")
   return "\n".join(lines)
 
 

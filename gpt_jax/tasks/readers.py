@@ -60,7 +60,8 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
       return candidate
   folder = os.path.join(collection, name) if name else collection
   raise MissingInput(
-    f"--data={data_dir}: no folder {folder!r} here; it should contain the official files"
+    f"--data={data_dir}: no folder {folder!r} here; give the folder above {collection}/, with the "
+    f"official files in {folder}/"
   )
 
 

@@ -161,6 +161,22 @@ def test_the_command_line(run, launch):
   assert streamed == (0, printed, "")
 
 
+def test_what_outgrows_the_context_is_told(run, launch):
+  flags = f"--checkpoint={run}", "--prompt=the cat"
+  for stream, advice in (
+    ("--nostream", "; --stream prints the text while it is"),
+    ("--stream", ""),
+  ):
+    code, printed, errors = launch("generate", *flags, "--max_tokens=17", stream)
+    assert code == 0 and printed.startswith("the cat")
+    assert errors.startswith(
+      "max_tokens=17: the model's context is 16 tokens; each time it is full"
+    )
+    assert f"reads the last 8 again and forgets the others{advice}" in errors
+    assert ("--stream" in errors) == bool(advice) and errors.count("\n") == 1
+  assert launch("generate", *flags, "--max_tokens=16")[2] == ""
+
+
 def test_a_stream_has_the_same_words(run):
   prompts, options = ["the cat", "the dog ran to"], {"max_tokens": 11, "seed": 3, "num_samples": 2}
   texts = generate.run(run, prompts, **options)

@@ -730,6 +730,16 @@ def test_a_plot_of_nothing_is_refused(make_folder, pretrained, tmp_path):
 
 # In a real browser.
 
+def test_a_plot_without_a_name_is_in_the_workdir_of_a_run(finetuned, tmp_path, launch):
+  pytest.importorskip("matplotlib")
+  workdir = shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run")
+  for _ in range(2):  # it is replaced
+    assert launch("plot", f"--workdir={workdir}") == (0, f"wrote {workdir}/curves.png\n", "")
+    assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+  code, _, errors = launch("plot", f"--workdir={workdir}", f"--workdir={finetuned.workdir}")
+  assert code == 2 and "name the picture, --out=FILE.png" in errors
+
+
 
 @pytest.fixture(scope="module")
 def browse(tmp_path_factory, browser):
