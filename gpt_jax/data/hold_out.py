@@ -30,6 +30,12 @@ def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[
   return chosen.__contains__
 
 
+def share_of(sizes: Sequence[int], is_valid: Callable[[int], bool]) -> float:
+  """The share of the characters that is in documents for validation."""
+  held_out = sum(size for document, size in enumerate(sizes) if is_valid(document))
+  return held_out / max(1, sum(sizes))
+
+
 def split_document(
   pieces: Iterable[tuple[int, Piece]], limit: float
 ) -> Iterator[tuple[int, Piece]]:

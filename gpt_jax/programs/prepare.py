@@ -464,6 +464,15 @@ def _write_splits(
     is_valid = bool  # the document numbered 1
   else:
     is_valid = hold_out.held_out(survey.sizes, survey.n_documents, config.valid_share)
+    share = hold_out.share_of(survey.sizes, is_valid)
+    all_sizes_known = len(survey.sizes) == survey.n_documents
+    if all_sizes_known and not 0.5 < share / config.valid_share < 2:
+      print(
+        f"held out for validation: {share:.3g} of the text, not {config.valid_share:g} as "
+        f"--valid_share says: of {survey.n_documents:,} documents none is cut; smaller ones, such "
+        "as the chapters of a book, come nearer to it",
+        flush=True,
+      )
   writers = {
     split: _SplitWriter(folder, split, tokenizer, config.sentences, config.shard_tokens)
     for split in ("train", "valid")

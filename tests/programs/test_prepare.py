@@ -253,6 +253,21 @@ def test_a_line_break_joins_paragraphs_if_the_tokenizer_has_one(tmp_path, line_i
   assert (file.n_documents, file.n_bytes) == (1, 5)
 
 
+def test_a_share_far_from_that_asked_for_is_told_of(tmp_path, launch):
+  for name, size in (("long", 8000), ("short", 4000)):
+    (tmp_path / f"{name}.txt").write_text(prose(0, size))
+  flags = f"--source={tmp_path}/*.txt", "--vocab_size=320"
+  code, shown, _ = launch("prepare", *flags, "--valid_share=0.05", f"--out={tmp_path}/far")
+  (share,) = re.findall(
+    r"held out for validation: (0\.\d+) of the text, not 0\.05 as --valid_share says: "
+    "of 2 documents none is cut;",
+    shown,
+  )
+  assert code == 0 and float(share) == pytest.approx(1 / 3, abs=0.02)
+  code, shown, _ = launch("prepare", *flags, "--valid_share=0.3", f"--out={tmp_path}/near")
+  assert code == 0 and "held out" not in shown
+
+
 @pytest.mark.parametrize("size", [1 << 19, 3000])
 def test_one_document_gives_its_tail(tmp_path, monkeypatch, capsys, size):
   read_in_pieces(monkeypatch, size)
