@@ -96,6 +96,11 @@ class StagedManager:
   def close(self) -> None:
     self._thread.shutdown()
     self._checkpointer.close()
+  def delete(self, step: int) -> None:
+    folder = os.path.join(self._folder, str(step))
+    files.remove(os.path.join(folder, COMMITTED))  # first, so that no part is taken for the whole
+    files.remove_folder(folder)
+
     shutil.rmtree(self._disk, ignore_errors=True)
 
   def _publish(self, step: int, copy: str) -> None:
@@ -110,12 +115,7 @@ class StagedManager:
     kept = self._policy.should_preserve(checkpoints, context=None)
     for checkpoint, keep in zip(checkpoints, kept, strict=True):
       if not keep:
-        self._remove(checkpoint.step)
-
-  def _remove(self, step: int) -> None:
-    folder = os.path.join(self._folder, str(step))
-    files.remove(os.path.join(folder, COMMITTED))  # first, so that no part is taken for the whole
-    files.remove_folder(folder)
+        self.delete(checkpoint.step)
 
   def _remove_incomplete(self) -> None:
     """Removes what killed runs left of uploads."""

@@ -20,6 +20,7 @@ import re
 import sys
 import threading
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
@@ -160,6 +161,16 @@ class Checkpoints:
   def steps(self) -> list[int]:
     """The steps of all complete checkpoints, oldest first."""
     return [int(os.path.basename(folder)) for folder in reversed(_step_folders(self._folder))]
+  def tidy(self) -> None:
+    """Deletes what a run that was killed right after a save had no time to delete."""
+    steps = self._manager.all_steps()
+    checkpoints = [types.SimpleNamespace(step=step) for step in steps]
+    kept = self.should_preserve(checkpoints, context=None)
+    with _store_errors(self._folder):
+      for step, is_kept in zip(steps, kept, strict=True):
+        if not is_kept:
+          self._manager.delete(step)
+
 
   def wait(self) -> None:
     """Returns when everything is on disk. Raises the errors of background saves."""

@@ -107,6 +107,7 @@ class Trainer:
     if not checkpoints.steps():
       return self.init(seed), 0
     state, _, step = checkpoints.restore(self.abstract_state())
+    checkpoints.tidy()  # not before the newest one has been verified
     return state, step
 
   def abstract_state(self) -> TrainState:

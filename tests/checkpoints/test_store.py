@@ -114,6 +114,14 @@ def test_a_background_save_keeps_the_values_of_its_moment(tmp_path):
   assert_same(restored, expected)
 
 
+def test_what_a_killed_run_did_not_delete_is_deleted(place):
+  saved(place, (1, 2, 3, 4), newest=4)
+  with store.Checkpoints(place, newest=2, keep=lambda step: step == 1) as checkpoints:
+    assert checkpoints.steps() == [1, 2, 3, 4]
+    checkpoints.tidy()
+    assert checkpoints.steps() == [1, 3, 4]
+
+
 def test_newest_three_and_the_best_are_kept(place):
   accuracy = [float("nan"), 0.7, 0.3, 0.7, 0.1, 0.2]
   with store.Checkpoints(place, metric="accuracy") as checkpoints:

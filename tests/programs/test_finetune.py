@@ -215,6 +215,15 @@ def test_interrupted_and_resumed_equals_never_interrupted(short, monkeypatch, tm
   assert_equal(params_of(workdir), params_of(short.workdir))
 
 
+def test_what_a_run_killed_after_its_last_save_left_is_removed(short, tmp_path):
+  """Before its result, and before what that save made superfluous was deleted."""
+  workdir = shutil.copytree(short.workdir, tmp_path / "run")
+  os.remove(workdir / "result.json")
+  shutil.copytree(workdir / "checkpoints" / "8", workdir / "checkpoints" / "4")
+  assert short.again(workdir) == [short.result]
+  assert sorted(os.listdir(workdir / "checkpoints")) == ["16", "8"]
+
+
 def test_its_steps_replay(short, finetuned):
   """The last one too, which an evaluation follows."""
   assert replay.saved_steps(short.workdir) == [8, 16]
