@@ -9,10 +9,12 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +32,7 @@ pytest.importorskip("prometheus_client")
 testclient = pytest.importorskip("starlette.testclient")
 
 ROOT = Path(__file__).parents[2]
+JSON = {"Content-Type": "application/json"}
 TEXTS = ["the cat sat on the mat", "dog", "the dog ran to the old red barn by the sea"]
 
 
@@ -151,6 +154,30 @@ def test_a_stop_text_ends_the_completion_before_it(language):
   assert language.engine.waiting == 0
 
 
+def test_the_stop_and_the_usage_do_not_depend_on_how_far_the_model_is(language, monkeypatch):
+  body = {"prompt": "the", "max_tokens": 40, "seed": 1, "logprobs": 1}
+  (full,) = language.post("/v1/completions", body).json()["choices"]
+  whole, tokens, offsets = (full["text"], *map(full["logprobs"].get, ("tokens", "text_offset")))
+  # "over" begins before "within", and ends later.
+  over, within = whole[offsets[20] - 1 : offsets[24]], whole[offsets[21] : offsets[22]]
+  advance = language.engine._stream.advance
+  for stop in ([over], [within], [over, within]):
+    ends = (whole[:end] for end in offsets)
+    count, text = next((i, text) for i, text in enumerate(ends) if any(s in text for s in stop))
+    text = text[: min(at for s in stop if (at := text.find(s)) >= 0)]
+    kept = [token for token, offset in zip(tokens, offsets, strict=True) if offset < len(text)]
+    for steps in (1, 4, 32):
+      monkeypatch.setattr(language.engine._stream, "advance", lambda steps=steps: advance(steps))
+      answer = language.post("/v1/completions", {**body, "stop": stop}).json()
+      assert answer["usage"]["completion_tokens"] == count
+      streaming = {"stop": stop, "stream": True, "stream_options": {"include_usage": True}}
+      *pieces, last = events(language.post("/v1/completions", {**body, **streaming}))
+      assert last["usage"] == answer["usage"]
+      for parts in (answer["choices"], [piece["choices"][0] for piece in pieces]):
+        assert "".join(part["text"] for part in parts) == text
+        assert [token for part in parts for token in part["logprobs"]["tokens"]] == kept
+
+
 COMPLETE, CLASSIFY, EMBED = "/v1/completions", "/classify", "/embed"
 BAD = [
   (COMPLETE, "{", 400, "the body is not JSON: "),
@@ -224,7 +251,7 @@ BAD = [
 @pytest.mark.parametrize("path, body, status, message", BAD, ids=range(len(BAD)))
 def test_a_bad_request_is_one_sentence(language, path, body, status, message):
   if isinstance(body, str):
-    answer = language.http.post(path, content=body.encode("latin-1"))
+    answer = language.http.post(path, content=body.encode("latin-1"), headers=JSON)
   else:
     answer = language.post(path, body)
   assert answer.status_code == status, answer.text
@@ -255,6 +282,32 @@ def test_paths_methods_and_hosts_that_are_not_served(language):
   assert language.http.get("/classify").status_code == 405
   evil = language.http.get("/health", headers={"Host": "evil.example"})
   assert evil.status_code == 400 and "tiny" not in evil.text
+
+
+OTHER = "pages of other web sites may not use this server"
+
+
+@pytest.mark.parametrize(
+  "headers, status, message",
+  [
+    ({"Origin": "https://evil.example"}, 403, f"Origin 'https://evil.example': {OTHER}"),
+    ({"Origin": "http://localhost:3000"}, 403, f"Origin 'http://localhost:3000': {OTHER}"),
+    ({"Origin": "null"}, 403, f"Origin 'null': {OTHER}"),
+    ({"Sec-Fetch-Site": "cross-site"}, 403, f"Sec-Fetch-Site 'cross-site': {OTHER}"),
+    ({"Content-Type": "text/plain"}, 415, "Content-Type 'text/plain' should be 'application/json'"),
+    ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "should be 'application/json'"),
+    ({"Content-Type": ""}, 415, "Content-Type '' should be 'application/json'"),
+    ({"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}, 200, ""),
+    ({"Content-Type": "Application/JSON; charset=utf-8"}, 200, ""),
+  ],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/embed"])
+def test_pages_of_other_sites_are_refused(language, path, headers, status, message):
+  body = b'{"texts": ["a"]}' if path == "/embed" else b'{"prompt": "a", "max_tokens": 1}'
+  answer = language.http.post(path, content=body, headers={**JSON, **headers})
+  assert answer.status_code == status, answer.text
+  if status != 200:
+    assert message in answer.json()["error"]["message"]
 
 
 def test_what_the_server_tells_about_itself(language, classifier):
@@ -373,6 +426,7 @@ def post_bytes(path, body):
   """A request as it is sent; a body is bytes or JSON."""
   data = body if isinstance(body, bytes) else json.dumps(body).encode()
   head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+  head += "Content-Type: application/json\r\n"
   return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
@@ -391,7 +445,7 @@ def test_slow_clients_are_cut_off():
         break  # one piece only
     await send({"type": "http.response.body"})
 
-  with serving(app, make_protocol(0.3, 0.3)) as address:
+  with serving(app, make_protocol(0.3, 0.3, 9)) as address:
     for beginning in (b"", b"GET / HTTP/1.1\r\nHost"):  # headers that do not end
       with socket.create_connection(address, timeout=20) as client:
         client.sendall(beginning)
@@ -409,6 +463,37 @@ def test_slow_clients_are_cut_off():
     with socket.create_connection(address, timeout=20) as client:  # and a good one is served
       client.sendall(b"GET /short HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
       assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_connections_beyond_the_limit_are_refused_as_json(language):
+  from gpt_jax.programs.serving.connection import make_protocol
+
+  request = post_bytes("/embed", {"texts": ["the cat"]})
+  with serving(language.http.app, make_protocol(20, 20, 2)) as address:
+    with socket.create_connection(address, 20) as first, socket.create_connection(address, 20):
+      with socket.create_connection(address, 20) as third:
+        third.sendall(request)
+        head, _, body = read_all(third).partition(b"\r\n\r\n")
+      assert head.startswith(b"HTTP/1.1 503") and b"\r\nretry-after: 1\r\n" in head.lower()
+      error = json.loads(body)["error"]["message"]
+      assert error == "2 connections are open already; try again soon"
+      first.sendall(request)  # and those that are open are served
+      assert read_all(first).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_is_too_large_is_refused_without_a_reset(language):
+  from gpt_jax.programs.serving.connection import make_protocol
+
+  with serving(language.http.app, make_protocol(20, 20, 2)) as address:
+    with socket.create_connection(address, 20) as client:
+      client.sendall(post_bytes("/embed", b"x" * 2**23))
+      answer = read_all(client)
+  assert answer.startswith(b"HTTP/1.1 413") and b"larger than 1,048,576 bytes" in answer
+
+
+def read_all(client):
+  """What a server sends until it closes the connection."""
+  return b"".join(iter(lambda: client.recv(2**16), b""))
 
 
 @pytest.mark.parametrize(
@@ -581,8 +666,24 @@ def end_at_work(process, number):
   return process.wait(30)
 
 
+def reset_streams(port, count):
+  """Clients that reset their connection while they receive a stream of many texts."""
+  body = {"prompt": ["the"] * 16, "max_tokens": 60, "stream": True}
+  linger = struct.pack("ii", 1, 0)  # so that close() resets
+  for _ in range(count):
+    with socket.create_connection(("127.0.0.1", port), 20) as client:
+      client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+      client.sendall(post_bytes("/v1/completions", body))
+      client.recv(10)
+
+
 def test_ctrl_c_ends_the_server_while_it_works(finetuned):
   with process_of(finetuned.pretrained) as process:
+    with urllib.request.urlopen(f"http://localhost:{process.port}/") as page:
+      assert page.headers["X-Frame-Options"] == "DENY"
+      assert page.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+      assert page.headers["X-Content-Type-Options"] == "nosniff"
+    reset_streams(process.port, 20)
     assert end_at_work(process, signal.SIGINT) == 130
     assert process.stderr.read() == "interrupted\n"
 

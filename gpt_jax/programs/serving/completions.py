@@ -111,6 +111,7 @@ class Choice:
 
   Attributes:
     source: what is continued.
+    tokens: written so far, up to the one that completes a stop text.
     finish: "stop" or "length" once it is complete, else None.
   """
 
@@ -119,25 +120,22 @@ class Choice:
     self._tokenizer, self._request = tokenizer, request
     self._prompt = tokenizer.decode(text.prompt)
     self._sent, self._tokens_sent = "", 0
+    self.tokens = 0
     self.finish: str | None = None
-
-  @property
-  def tokens(self) -> int:
-    """Tokens written so far; those from a stop text on count, too."""
-    return len(self.source.added)
 
   def update(self) -> dict[str, Any]:
     """What is new since the last call, in OpenAI's form; call it until `finish` is set.
 
     Text that may change with the next token, or be the begin of a stop text, waits.
     """
-    added = self.source.added[:]
-    done = len(added) >= self.source.sampling.max_tokens
-    whole = self._decode(len(added))
-    stops = [at for stop in self._request.stop if (at := whole.find(stop)) >= 0]
-    if stops:
-      whole, self.finish = whole[: min(stops)], "stop"
-    elif done:
+    available = len(self.source.added)
+    end = self._read_to_stop(available) if self._request.stop else None
+    if end is None:
+      self.tokens = available
+    whole = self._decode(self.tokens)
+    if end is not None:
+      whole, self.finish = whole[:end], "stop"
+    elif available >= self.source.sampling.max_tokens:
       self.finish = "length"
     else:
       whole = whole[: len(whole) - _unsettled(whole, self._request.stop)]
@@ -148,9 +146,22 @@ class Choice:
     return {
       "index": self.index,
       "text": new,
-      "logprobs": self._log_probs(added),
+      "logprobs": self._log_probs(),
       "finish_reason": self.finish,
     }
+
+  def _read_to_stop(self, available: int) -> int | None:
+    """Where the text ends, if one of these tokens completes a stop text; `tokens` is up to it.
+
+    Token by token: the model may be several ahead, depending on its load.
+    """
+    while self.tokens < available:
+      self.tokens += 1
+      text = self._decode(self.tokens)
+      found = [at for stop in self._request.stop if (at := text.find(stop)) >= 0]
+      if found:
+        return min(found)
+    return None
 
   def _decode(self, count: int) -> str:
     ids = [token.id for token in self.source.added[:count]]
@@ -159,17 +170,17 @@ class Choice:
       return whole[len(self._prompt) :]
     return self._tokenizer.decode(ids)
 
-  def _log_probs(self, added: list[Any]) -> dict[str, Any] | None:
-    """Of the tokens since the last call that are in the text."""
+  def _log_probs(self) -> dict[str, Any] | None:
+    """Of the tokens since the last call that are in the text that was sent."""
     if self._request.logprobs < 0:
       return None
     spell = self._tokenizer.piece
-    first, last = self._tokens_sent, len(added)
-    offsets = [len(self._decode(i)) for i in range(first, last)]
-    if self.finish == "stop":
+    first = self._tokens_sent
+    offsets = [len(self._decode(i)) for i in range(first, self.tokens)]
+    if self.finish != "length":
       offsets = [offset for offset in offsets if offset < len(self._sent)]
-    tokens = added[first : first + len(offsets)]
-    self._tokens_sent = last
+    self._tokens_sent += len(offsets)
+    tokens = self.source.added[first : self._tokens_sent]
     best = []
     for token in tokens:
       pairs = token.best[: self._request.logprobs]
