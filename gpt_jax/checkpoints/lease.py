@@ -3,7 +3,8 @@
 `<workdir>/lock/<n>` names the n-th owner and when its lease runs out. An object is created only if
 there is none of this name, so one process becomes the n-th owner; whoever sees a later number has
 lost the folder. The last object stays, so that no number is given twice. Clocks of the machines may
-differ by less than the lease.
+differ by less than the lease; so a lease whose time is later than that allows, of a wrong clock or
+damaged, is waited for no longer than that.
 """
 
 import contextlib
@@ -82,23 +83,26 @@ class Lease:
 
   def _await_end(self, workdir: str, number: int) -> None:
     """Waits until a lease runs out. Raises InputError if its owner renews it."""
-    first = self._read(number)
-    if self._is_over(first):
+    lease = before = self._read(number)
+    if self._is_over(lease):
       return
-    seconds = first["until"] - time.time()
+    longest = 2 * SECONDS  # a lease, and as much for the difference of the clocks
+    seconds = min(longest, lease["until"] - time.time())  # in this order also of NaN
+    end = time.monotonic() + longest
     print(
       f"{workdir}: a run that is at work, or was killed, has a lease for {seconds:.0f} s; waiting",
       file=sys.stderr,
       flush=True,
     )
-    lease = first
     while not self._is_over(lease):
-      if lease["until"] > first["until"]:
+      if lease["until"] > before["until"]:
         raise InputError(
           f"{workdir}: another run is at work there; wait until it ends, or use another folder"
         )
+      if time.monotonic() > end:
+        return
       time.sleep(min(1.0, SECONDS / _RENEWALS))
-      lease = self._read(number)
+      before, lease = lease, self._read(number)
 
   def _renew(self) -> None:
     until = time.time() + SECONDS

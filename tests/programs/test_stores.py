@@ -3,6 +3,7 @@
 import errno
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -99,6 +100,50 @@ def test_a_lease_that_is_renewed_is_refused(store, monkeypatch, capsys):
     with pytest.raises(InputError, match="another run is at work there"):
       Lease(store)
   assert "has a lease for 3 s; waiting" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("until", ["NaN", "Infinity", "1e18", "1060.0"])
+def test_a_lease_with_a_wrong_time_is_waited_for_no_longer_than_a_right_one(
+  tmp_path, monkeypatch, capsys, until
+):
+  write_lease(tmp_path, until)
+  clock = patch_clock(monkeypatch)
+  with Lease(str(tmp_path)) as second:
+    assert second._number == 2
+  waited = 60 if until == "1060.0" else 120
+  assert waited <= clock.seconds <= waited + 2
+  assert f"has a lease for {waited} s; waiting" in capsys.readouterr().err
+
+
+def test_a_lease_with_a_wrong_time_that_is_renewed_is_refused(tmp_path, monkeypatch):
+  write_lease(tmp_path, "1e18")
+
+  def renew(seconds):
+    if seconds > 30:
+      write_lease(tmp_path, 1060.0 + seconds)
+
+  patch_clock(monkeypatch, renew)
+  with pytest.raises(InputError, match="another run is at work there"):
+    Lease(str(tmp_path))
+
+
+def write_lease(workdir, until):
+  (workdir / "lock").mkdir(exist_ok=True)
+  (workdir / "lock" / "1").write_text(f'{{"owner": ["elsewhere", 1, "key"], "until": {until}}}')
+
+
+def patch_clock(monkeypatch, on_sleep=lambda seconds: None):
+  """Gives leases a clock that only their sleeps move: .seconds since the time 1000."""
+  clock = SimpleNamespace(seconds=0.0, time=lambda: 1000 + clock.seconds)
+
+  def sleep(seconds):
+    clock.seconds += seconds
+    assert clock.seconds < 600, "waits without end"
+    on_sleep(clock.seconds)
+
+  clock.monotonic, clock.sleep = (lambda: clock.seconds), sleep
+  monkeypatch.setattr(lease, "time", clock)
+  return clock
 
 
 def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypatch):
