@@ -760,10 +760,13 @@ def test_programs_end_with_commands_that_work(world, launch, monkeypatch, tmp_pa
   monkeypatch.chdir(tmp_path)
   here, task = world.folder, world.paths["task"]
 
+  said = []
+
   def follow(program, *arguments):
     """Runs a program; returns its closing line, and the commands after it by program."""
     code, _, err = launch(program, *arguments)
     assert code == 0, err
+    said.append(err)
     closing, _, commands = err[err.rindex("done in ") :].partition("\nnext:\n")
     words = [shlex.split(line) for line in commands.splitlines()]
     assert all(python == "python" for python, *_ in words)
@@ -781,6 +784,10 @@ def test_programs_end_with_commands_that_work(world, launch, monkeypatch, tmp_pa
     "pretrain", *filled(commands["pretrain"], config=f"{here}/tiny.py", workdir="run")
   )
   assert "newest checkpoint is run, that with the lowest valid_loss run/best" in closing
+  assert (
+    "warning: the warm-up of 2,000 updates does not end within the run of 2, so the learning rate "
+    "never reaches 0.00025; a tenth of the run is --config.optim.warmup_steps=1\n" in said[-1]
+  )
   assert launch("evaluate", *commands["evaluate"])[0] == 0
   assert launch("generate", *filled(commands["generate"], prompt="the", max_tokens="2"))[0] == 0
   task = filled(commands["finetune"], data=task, workdir="labels", config="table.py")
@@ -791,13 +798,6 @@ def test_programs_end_with_commands_that_work(world, launch, monkeypatch, tmp_pa
   assert closing.endswith("the best checkpoint is labels/best")
   assert launch("evaluate", *commands["evaluate"])[0] == 0
   rows = {"input": f"{here}/rows.tsv", "out": "labels.tsv"}
-  said = []
-
   assert launch("predict", *filled(commands["predict"], **rows))[0] == 0
   assert launch("visualize", *filled(commands["visualize"], text="the cat"))[0] == 0
   assert {"labels.tsv", "page.html"} <= set(os.listdir())
-    said.append(err)
-  assert (
-    "warning: the warm-up of 2,000 updates does not end within the run of 2, so the learning rate "
-    "never reaches 0.00025; a tenth of the run is --config.optim.warmup_steps=1\n" in said[-1]
-  )

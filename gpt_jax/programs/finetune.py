@@ -255,6 +255,9 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
   if weights == ("balanced",):
     weights = balanced(train_set.labels, task.labels)
     lines.append(f"class weights {', '.join(weights)}")
+  steps = train.total_steps(len(train_set) // config.batch_size)
+  if warning := optim.about_long_warmup(steps):
+    lines.append(warning)
   for line in lines:
     log(line)
   return dataclasses.replace(config, optim=optim, train=train, class_weights=weights)
@@ -264,9 +267,6 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
   """The task's head as a JSON config, with the settings of this run."""
   head = {**task.head, "dropout": config.head_dropout}
   if hasattr(from_json(head), "transform"):  # a head on one representation of a text
-  steps = train.total_steps(len(train_set) // config.batch_size)
-  if warning := optim.about_long_warmup(steps):
-    lines.append(warning)
     head["transform"] = transform_of(start)
   if not config.class_weights and not config.label_smoothing:
     return head

@@ -507,11 +507,11 @@ def describe(
     f"run     {total_steps:,} steps of {tokens:,} tokens: {epochs:.2f} epochs",
     f"devices {jax.device_count()} x {', '.join(kinds)}",
   ]
+  if warning := config.optim.about_long_warmup(total_steps):
+    lines.append(warning)
   if start:
     heads = "".join(f"the {name} head and " for name in new_heads)
     lines.append(
-  if warning := config.optim.about_long_warmup(total_steps):
-    lines.append(warning)
       f"start   {start.checkpoint}, step {start.step:,}: sizes, vocabulary and weights; {heads}the "
       f"optimizer {'are' if heads else 'is'} new"
     )

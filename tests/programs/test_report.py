@@ -696,6 +696,16 @@ def test_a_plot_is_a_picture_of_its_suffix(finetuned, tmp_path, suffix, magic):
   assert out.read_bytes() == first
 
 
+def test_a_plot_without_a_name_is_in_the_workdir_of_a_run(finetuned, tmp_path, launch):
+  pytest.importorskip("matplotlib")
+  workdir = shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run")
+  for _ in range(2):  # it is replaced
+    assert launch("plot", f"--workdir={workdir}") == (0, f"wrote {workdir}/curves.png\n", "")
+    assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+  code, _, errors = launch("plot", f"--workdir={workdir}", f"--workdir={finetuned.workdir}")
+  assert code == 2 and "name the picture, --out=FILE.png" in errors
+
+
 def test_a_plot_has_the_mean_over_seeds_and_a_band(finetuned, pretrained, tmp_path, monkeypatch):
   pytest.importorskip("matplotlib")
   from matplotlib.figure import Figure
@@ -729,16 +739,6 @@ def test_a_plot_of_nothing_is_refused(make_folder, pretrained, tmp_path):
 
 
 # In a real browser.
-
-def test_a_plot_without_a_name_is_in_the_workdir_of_a_run(finetuned, tmp_path, launch):
-  pytest.importorskip("matplotlib")
-  workdir = shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run")
-  for _ in range(2):  # it is replaced
-    assert launch("plot", f"--workdir={workdir}") == (0, f"wrote {workdir}/curves.png\n", "")
-    assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
-  code, _, errors = launch("plot", f"--workdir={workdir}", f"--workdir={finetuned.workdir}")
-  assert code == 2 and "name the picture, --out=FILE.png" in errors
-
 
 
 @pytest.fixture(scope="module")
