@@ -23,9 +23,17 @@ from absl import flags
 
 import compilation_cache
 import usage
-from gpt_jax.config import describe_config, fields_of, load_config, named_configs, override_all
+from gpt_jax.config import (
+  declared_fields,
+  describe_config,
+  load_config,
+  named_configs,
+  named_like,
+  override_all,
+  read_config_file,
+)
 from gpt_jax.errors import InputError, Unavailable, did_you_mean
-from gpt_jax.files import StoreError, check_path
+from gpt_jax.files import StoreError, check_path, is_url
 
 # Flags defined by functions of this file belong to the script that calls them.
 flags.disclaim_key_flags()
@@ -45,6 +53,7 @@ _RENAMED = {  # names of version 0.1
   "field": "text_column",
   **dict.fromkeys(("pretrained", "checkpoints", "path", "a", "b"), "checkpoint"),
 }
+_INPUTS = {"data": "folder", "checkpoint": "folder", "tokenizer": "folder", "input": "file"}
 _CHECKPOINT = (
   "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
   "or a folder of OpenAI's or transformers' files"
@@ -53,6 +62,7 @@ _default_format = warnings.formatwarning
 _began = time.monotonic()
 _at_end: list[Callable[[int], None]] = []  # called with the exit code
 _config_names: list[str] = []  # of configs/, which the program takes
+_config_classes: list[str] = []  # the last: of the configs that the program takes
 _changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
 
 
@@ -74,6 +84,7 @@ def define_config(default: str | None = None, takes: str = "") -> _Config:
     takes: the class of the configs that the program takes; "": of any.
   """
   _config_names.extend(_configs_of(takes))
+  _config_classes.append(takes)
   help = (
     f"{', '.join(_config_names)}, or a Python file with get_config(); plus :ARGUMENT if it takes "
     "one; --config.NAME=VALUE changes a field"
@@ -327,9 +338,13 @@ def _memory_there() -> str:
 
 def _parse(argv: list[str], doc: str, positional: str | None) -> bool:
   """Parses the flags; False if --help or --print_config was answered instead."""
-  if {"help", "h", "helpfull"} & {word.lstrip("-") for word in argv[1:] if word.startswith("-")}:
+  words = {word.lstrip("-") for word in argv[1:] if word.startswith("-")}
+  if {"help", "h", "helpfull"} & words:
     print(usage.describe(doc, _own_flags(), positional))
     return False
+  if wrong := [word for word in words if word.startswith("help=")]:
+    listing = "; --print_config lists the fields of the config" if "config" in FLAGS else ""
+    raise InputError(f"--{wrong[0]}: --help alone describes the flags{listing}")
   argv = _take_changes(argv)
   missing: list[str] = []
   try:
@@ -359,6 +374,7 @@ def _parse(argv: list[str], doc: str, positional: str | None) -> bool:
     raise InputError(
       f"missing {', '.join('--' + name for name in missing)} (--help describes the flags)"
     )
+  _check_inputs()
   return True
 
 
@@ -375,6 +391,27 @@ def _illegal_value(message: str) -> str:
     if found or also_found:
       return f"{given}: should be {wanted}"
   return message
+
+
+def _check_inputs() -> None:
+  """Raises InputError for a config, file or folder that is not there, before JAX is imported."""
+  if "config" in FLAGS and FLAGS.config:
+    read_config_file(FLAGS.config)
+  for name, kind in _INPUTS.items():
+    value = FLAGS[name].value if name in FLAGS else None
+    for path in value if isinstance(value, list) else [value or ""]:
+      is_special = path in ("", "-", "none") or is_url(path) or path.startswith("tfds:")
+      there = os.path.abspath(path).removesuffix("/best")  # of a workdir
+      if not is_special and not os.path.exists(there):
+        raise InputError(f"--{name}={path}: no such {kind}{_neighbors(path)}")
+
+
+def _neighbors(path: str) -> str:
+  """For the end of a message about a path that is not there: what may be meant, beside it."""
+  folder, name = os.path.split(path)
+  with contextlib.suppress(OSError):
+    return did_you_mean(name, os.listdir(folder or "."), prefix=os.path.join(folder, ""))
+  return ""
 
 
 def _take_changes(argv: list[str]) -> list[str]:
@@ -431,10 +468,8 @@ def _unknown(name: str) -> str:
   fields: list[str] = []
   if "." in name and "config" in names:
     fields = [name]
-  elif not guess and "config" in names and FLAGS["config"].value:
-    with contextlib.suppress(InputError):  # of a file that cannot be read
-      paths = [path for path, *_ in fields_of(load_config(FLAGS["config"].value))]
-      fields = [path for path in paths if path.rpartition(".")[2] == name]
+  elif not guess and "config" in names and _config_classes[-1]:
+    fields = named_like(name, declared_fields(_config_classes[-1]))
   if fields:
     guess = f"; did you mean {' or '.join(f'--config.{field}' for field in fields)}?"
   return f"unknown flag --{name}{guess} (--help lists the flags)"

@@ -27,6 +27,9 @@ WORKDIR = command_line.define_workdir()
 
 
 def main():
+  from gpt_jax.programs.labeling.columns import find_columns
+
+  find_columns(INPUT.value, TEXT.value, LABEL.value)  # before JAX is imported
   from gpt_jax.programs import label
 
   result = label.run(

@@ -180,8 +180,8 @@ CASES = [
     "vocab_size = -1: must be an integer from 0 to",
   ),
   (
-    PRETRAIN.replace("prepared", "nothing"),
-    "nothing/train.json: missing; 'nothing' must be a folder made by",
+    PRETRAIN.replace("prepared", "preparred"),
+    "--data=preparred: no such folder; did you mean prepared?",
   ),
   (
     PRETRAIN.replace("prepared", "text.txt"),
@@ -207,19 +207,36 @@ CASES = [
   (f"{PRETRAIN} --config.trunk.layers=0", "trunk.layers = 0: must be an integer from 1 to 1,000"),
   (f"{PRETRAIN} --config.trunk.heads=3", "trunk.heads=3: must divide trunk.width=16"),
   (f"{PRETRAIN} --config.data.length=65", "data.length=65: must not exceed trunk.context=64"),
-  (f"{PRETRAIN} --config.train.epochs=1", "exactly one of them must be above 0"),
+  (
+    f"{PRETRAIN} --config.train.epochs=1",
+    "exactly one of them must be above 0; set the other one to 0, such as --config.train.steps=0",
+  ),
+  (f"{PRETRAIN} --config.lr=1e-3", "no field 'lr'; did you mean optim.learning_rate? (fields of"),
+  (
+    f"{PRETRAIN} --config.optim.learning_rate=0,001",
+    "must be a number from 0.0 to 1,000.0, or none; did you mean 0.001? (with a decimal point)",
+  ),
+  (
+    f"{PRETRAIN} --config.optim.optimizer=adam",
+    "must be one of openai, adamw, bert, fairseq, lamb, adafactor (the Adam of OpenAI, optax (",
+  ),
   (f"{PRETRAIN} --config.data.batch_size=12", "batch_size=12: must be a multiple of 8 (8 devices"),
   (f"{PRETRAIN} --config.mesh.model=3", "mesh.model=3 needs a multiple of 3 devices; there are 8"),
-  (f"{PRETRAIN} --workdir=text.txt", "--workdir=text.txt is a file"),
-  (f"{PRETRAIN} --workdir=text.txt/new", "--workdir=text.txt/new is a file"),
-  (f"{PRETRAIN} --workdir=/proc/new", "--workdir=/proc/new: cannot be written"),
-  (f"{PRETRAIN} --workdir=prepared", "no config.json: not a run's folder"),
-  (f"{PRETRAIN} --workdir=run --config.train.seed=3", "another config (train.seed: 0 != 3)"),
-  (f"{PRETRAIN} --checkpoint=nothing", "no checkpoint in"),
+  (PRETRAIN.replace("new", "text.txt"), "--workdir=text.txt is a file"),
+  (PRETRAIN.replace("new", "text.txt/new"), "--workdir=text.txt/new is a file"),
+  (PRETRAIN.replace("new", "/proc/new"), "--workdir=/proc/new: cannot be written"),
+  (PRETRAIN.replace("new", "prepared"), "no config.json: not a run's folder"),
+  (
+    PRETRAIN.replace("new", "run") + " --config.train.seed=3",
+    "another config (train.seed: 0 != 3)",
+  ),
+  (f"{PRETRAIN} --checkpoint=nothing", "--checkpoint=nothing: no such folder"),
   (f"{PRETRAIN} --checkpoint={{pretrained}}", "its vocabulary is not that of the prepared text"),
   (f"{PRETRAIN} --workdir=wider", "is of another model: "),
   (f"{PRETRAIN} --pretrained=run", "--pretrained is now --checkpoint"),
   (f"{PRETRAIN} --json=run", "unknown flag --json (--help"),
+  (f"{PRETRAIN} --lr=1e-3", "unknown flag --lr; did you mean --config.optim.learning_rate? (--he"),
+  (f"{PRETRAIN} --help=config", "--help=config: --help alone describes the flags; --print_config"),
   (f"{PRETRAIN} --steps=3", "unknown flag --steps; did you mean --config.train.steps? (--help"),
   (
     "prepare novels",
@@ -236,7 +253,10 @@ CASES = [
   ),
   ("pretrain --config=tiny.py", "missing --data, --workdir"),
   # Fine-tuning.
-  (f"finetune {TABLE} --data=labels --checkpoint=nothing", "no checkpoint in"),
+  (
+    f"finetune {TABLE} --data=labels --checkpoint=runn/best",
+    "--checkpoint=runn/best: no such folder",
+  ),
   (f"finetune {TABLE} --data=labels --checkpoint=prepared", "no checkpoint in"),
   (f"finetune {TABLE} --data=labels --checkpoint=text.txt", "no checkpoint in"),
   (
@@ -261,7 +281,7 @@ CASES = [
   ),
   (
     f"finetune {TABLE} --data=nothing --checkpoint={{pretrained}}",
-    "nothing/train.tsv: No such file",
+    "--data=nothing: no such folder",
   ),
   (
     f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --config.batch_size=12",
@@ -284,16 +304,16 @@ CASES = [
     "config.trunk is for --checkpoint=none",
   ),
   (
-    "finetune --config={launched}/configs/finetune.py --data=x --checkpoint=x --workdir=new",
+    "finetune --config={launched}/configs/finetune.py --data=labels --checkpoint=run --workdir=new",
     "finetune.py:TASK",
   ),
   (
-    FINETUNE.format("colla") + " --data=x --checkpoint={pretrained}",
+    FINETUNE.format("colla") + " --data=labels --checkpoint={pretrained}",
     "no task 'colla'; did you mean cola? (the tasks are",
   ),
   (
     FINETUNE.format("cola") + " --data=labels --checkpoint={pretrained}",
-    "--data=labels: no folder 'glue/CoLA' here",
+    "--data=labels: no folder 'glue/CoLA' here; give the folder above glue/, with the official",
   ),
   (OFFICIAL.format("rte"), "glue/RTE/dev.tsv: No such file"),
   (OFFICIAL.format("cola"), "glue/CoLA/train.tsv:1: 3 columns; should be 4"),
@@ -309,7 +329,14 @@ CASES = [
     "--config: a PretrainConfig; fine-tuning takes that of configs/finetune.py:TASK",
   ),
   # Use.
-  ("label nothing.csv --checkpoint={pretrained} --workdir=new", "nothing.csv: No such file"),
+  (
+    "label nothing.csv --checkpoint={pretrained} --workdir=new",
+    "--input=nothing.csv: no such file",
+  ),
+  (
+    "label rows.xlsx --checkpoint={pretrained} --workdir=new",
+    "no such file; did you mean rows.tsv?",
+  ),
   (
     "label rows.tsv --input=rows.tsv --checkpoint={pretrained} --workdir=new",
     "unexpected argument 'rows.tsv'",
@@ -318,7 +345,7 @@ CASES = [
   ("tasks --data_dir=labels", "--data_dir is now --data"),
   ("tasks --data=nothing", "--data=nothing: no such folder"),
   ("predict --checkpoint={pretrained} --input=rows.tsv", "a language model without a head"),
-  ("predict --checkpoint={finetuned} --input=nothing.tsv", "nothing.tsv: No such file"),
+  ("predict --checkpoint={finetuned} --input=nothing.tsv", "--input=nothing.tsv: no such file"),
   (
     "predict --checkpoint={finetuned} --input=latin.txt --out=new.tsv",
     "latin.txt:1: not UTF-8 (byte",
@@ -431,7 +458,10 @@ CASES = [
     "reproduce --checkpoint={pretrained} --data=labels --workdir=run --table=5",
     "holds 'config.json' and no results",
   ),
-  ("reproduce --checkpoint=nothing --data=labels --workdir=new --table=5", "no checkpoint in"),
+  (
+    "reproduce --checkpoint=nothing --data=labels --workdir=new --table=5",
+    "--checkpoint=nothing: no such folder",
+  ),
   (
     "reproduce --checkpoint={finetuned} --data=labels --workdir=new --table=5",
     "is fine-tuned; give a pre-trained",
@@ -492,7 +522,7 @@ CASES = [
   ("visualize --checkpoint={pretrained} --out=new.html", "no text: give one with --text=TEXT"),
   (
     "visualize --checkpoint={pretrained} --input=nothing.txt --out=new.html",
-    "nothing.txt: No such file",
+    "--input=nothing.txt: no such file",
   ),
   (
     "visualize --checkpoint={pretrained} --input=latin.txt --out=new.html",
@@ -563,7 +593,7 @@ CASES = [
   ),
   (
     "import_weights --format=openai --checkpoint=nothing --out=new",
-    "nothing/encoder_bpe_40000.json: missing",
+    "--checkpoint=nothing: no such folder",
   ),
   (
     "import_weights --format=openai --checkpoint=text.txt --out=new",
@@ -606,10 +636,6 @@ CASES = [
     "array 3 has the shape [71]: should be [72]",
   ),
   (
-    "import_weights --format=hf --checkpoint=nothing --out=new",
-    "nothing: no model.safetensors or pytorch_model.bin here",
-  ),
-  (
     "import_weights --format=hf --checkpoint=release --out=new",
     "release: no model.safetensors or pytorch_model.bin here",
   ),
@@ -625,12 +651,15 @@ CASES = [
     "import_weights --format=npz --checkpoint=release --out=new",
     "release: not a complete exported model (",
   ),
-  ("serve --checkpoint=nothing --port=0", "no checkpoint in"),
+  ("serve --checkpoint=nothing --port=0", "--checkpoint=nothing: no such folder"),
   ("serve --checkpoint={pretrained} --port=99999", "--port=99999: must be from 0 to 65,535"),
   ("serve --checkpoint={pretrained} --port=http", "--port=http: "),
   ("serve --checkpoint={pretrained} --host=1.2.3.4 --port=0", "--host=1.2.3.4 --port=0: Cannot"),
   ("serve --checkpoint={pretrained} --host=a..b", "--host=a..b: not an address of this machine"),
-  ("verify --checkpoint={pretrained} --checkpoint=nothing --text=the", "no checkpoint in"),
+  (
+    "verify --checkpoint={pretrained} --checkpoint=nothing --text=the",
+    "--checkpoint=nothing: no such folder",
+  ),
   (
     "verify --checkpoint={pretrained} --checkpoint=hf_bart --text=the",
     "hf_bart/config.json: model_type 'bart'",
@@ -651,12 +680,12 @@ CASES = [
   ("verify --checkpoint={pretrained} --text=the", "two models are compared: --checkpoint=A --ch"),
   ("verify --a={pretrained} --b={pretrained} --text=the", "--a is now --checkpoint"),
   (
-    "verify --checkpoint={pretrained} --replay=5 --data=x",
+    "verify --checkpoint={pretrained} --replay=5 --data=labels",
     "has no checkpoint of this step, but of ",
   ),
   ("verify --checkpoint={pretrained} --replay=5 --text=the", "--replay=5 needs one --checkpoint"),
   (
-    "verify --checkpoint={pretrained} --checkpoint={pretrained} --data=x --text=the",
+    "verify --checkpoint={pretrained} --checkpoint={pretrained} --data=labels --text=the",
     "--data is for --replay=STEP",
   ),
   ("harness --checkpoint={pretrained}", "missing --tasks"),

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -304,6 +305,11 @@ def test_completion(toy, monkeypatch, tmp_path, line, completions):
       ["--config=confg.py", "--workdir=w"],
       "cannot read config file 'confg.py': No such file or directory; there: config.py",
     ),
+    (
+      [*GOOD, "--help=config"],
+      "--help=config: --help alone describes the flags; --print_config lists the fields of the "
+      "config",
+    ),
     ([*GOOD, "--fail=input"], "line 3: broken badly"),
   ],
 )
@@ -358,12 +364,12 @@ def test_freed_memory_is_kept(toy):
   assert toy(*GOOD, "--fail=memory")[1].splitlines()[-1] == "True"
 
 
-# Prints the help of each program in a fork of a process that has imported what all of them share.
-HELP = """import json, os, runpy, sys
+# Runs command lines in forks of a process that has imported what all of them share.
+FORKS = """import json, os, runpy, sys
 import command_line
 
-folder, *scripts = sys.argv[1:]
-for script in scripts:
+folder, calls = sys.argv[1:]
+for name, script, *arguments in json.loads(calls):
   if not os.fork():
     name = os.path.join(folder, os.path.basename(script))
     for number, kind in enumerate(("out", "err"), 1):
@@ -375,28 +381,71 @@ for script in scripts:
       sys.stdout.flush()
       os._exit("jax" in sys.modules)
   if os.wait()[1]:
-    sys.exit(f"{script} imports JAX")
+    sys.exit(f"{script} {arguments} imports JAX")
 """
+
+
+def in_forks(folder, calls):
+  """Runs (name, script, *arguments), none of which may import JAX; returns {name: (out, err)}."""
+  search = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
+  # A program would start itself anew to set this.
+  environment = os.environ | {"PYTHONPATH": search, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+  subprocess.run(
+    [sys.executable, "-c", FORKS, folder, json.dumps(calls)],
+    env=environment,
+    cwd=folder,
+    check=True,
+  )
+  return {
+    name: tuple((folder / f"{name}.{kind}").read_text() for kind in ("out", "err"))
+    for name, *_ in calls
+  }
 
 
 @pytest.fixture(scope="module")
 def helps(tmp_path_factory):
   """What each program prints with --help, by name; each must print no error and not import JAX."""
-  folder = tmp_path_factory.mktemp("help")
   scripts = [
     path
     for path in sorted((ROOT / "launch").glob("*.py"))
     if "command_line.run(" in path.read_text()
   ]
-  search = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
-  subprocess.run(
-    [sys.executable, "-c", HELP, folder, *scripts],
-    env={**os.environ, "PYTHONPATH": search},
-    check=True,
+  printed = in_forks(
+    tmp_path_factory.mktemp("help"), [(path.stem, str(path), "--help") for path in scripts]
   )
-  for script in scripts:
-    assert (folder / f"{script.name}.err").read_text() == "", script.name
-  return {script.stem: (folder / f"{script.name}.out").read_text() for script in scripts}
+  assert {err for _, err in printed.values()} == {""}
+  return {name: out for name, (out, _) in printed.items()}
+
+
+def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
+  (tmp_path / "tickets.csv").write_text("subject,body,team\nlate,where is it?,post\n")
+  (tmp_path / "tickets.xlsx").write_bytes(b"PK\x03\x04")
+  run = ("--config=gpt1_small", "--workdir=new")
+  label = ("--checkpoint=.", "--workdir=new")
+  mistakes = {
+    ("pretrain", *run, "--data=.", "--lr=1e-3"): "did you mean --config.optim.learning_rate?",
+    ("pretrain", "--config=storry", "--workdir=new", "--data=."): "known names: story",
+    ("pretrain", *run, "--data=tickets"): "--data=tickets: no such folder; did you mean tickets.",
+    ("generate", "--checkpoint=runs/small", "--prompt=a"): "--checkpoint=runs/small: no such fol",
+    ("label", "ticket.csv", *label): "--input=ticket.csv: no such file; did you mean tickets.csv",
+    ("label", "tickets.xlsx", *label): "tickets.xlsx: a zip archive",
+    ("label", "tickets.csv", *label): "which of its columns is the label? --label=NAME says it",
+    (
+      "label",
+      "tickets.csv",
+      "--text=body",
+      "--label=x",
+      *label,
+    ): "no column 'x' (the columns are 'subject'",
+  }
+  calls = [
+    (str(number), str(ROOT / "launch" / f"{program}.py"), *arguments)
+    for number, (program, *arguments) in enumerate(mistakes)
+  ]
+  printed = in_forks(tmp_path, calls)
+  for (out, err), message in zip(printed.values(), mistakes.values(), strict=True):
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    assert message in err
 
 
 def test_help_has_the_configs_that_a_program_takes(helps):

@@ -12,6 +12,7 @@ import numpy as np
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
+from gpt_jax.programs.labeling.columns import find_columns
 from gpt_jax.tasks.readers import Row, read_usable
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.reporter import log
@@ -86,7 +87,7 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
   Raises:
     InputError: the file cannot be read, its columns are not clear, or too few rows can be used.
   """
-  columns, label = _find_columns(source, tuple(texts), label)
+  columns, label = find_columns(source, tuple(texts), label)
   usable: list[Row] = []
   problems: list[str] = []
   for row in read_usable(source, columns, label):
@@ -129,25 +130,6 @@ def write_splits(table: Labeled, splits: dict[str, np.ndarray], folder: str) -> 
       for number in numbers:
         row = table.rows[number]
         writer.writerow([*row.texts, row.label])
-
-
-def _find_columns(source: str, texts: tuple[str, ...], label: str) -> tuple[tuple[str, ...], str]:
-  """As TableTask finds them, with the flags of this program in its messages."""
-  if len(texts) > 2:
-    raise InputError(f"--text={','.join(texts)}: one or two columns, not {len(texts)}")
-  if len({*texts, label}) <= len(texts):
-    raise InputError(f"--text={','.join(texts)} and --label={label}: should be different columns")
-  transform = "entailment" if len(texts) == 2 else "classification"
-  folder, name = os.path.split(source)
-  task = TableTask(train=name, columns=texts, label=label, transform=transform)
-  if texts and label:
-    return texts, label
-  try:
-    task = task.with_labels(folder)
-  except InputError as error:
-    message = str(error).replace("--config.task.columns=NAME,…", "--text=NAME")
-    raise InputError(message.replace("--config.task.label", "--label")) from error
-  return task.columns, task.label
 
 
 def _problem(row: Row, columns: Sequence[str], label: str) -> str:
