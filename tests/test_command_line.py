@@ -371,10 +371,9 @@ import command_line
 folder, calls = sys.argv[1:]
 for name, script, *arguments in json.loads(calls):
   if not os.fork():
-    name = os.path.join(folder, os.path.basename(script))
     for number, kind in enumerate(("out", "err"), 1):
-      os.dup2(os.open(f"{name}.{kind}", os.O_WRONLY | os.O_CREAT), number)
-    sys.argv = [script, "--help"]
+      os.dup2(os.open(os.path.join(folder, f"{name}.{kind}"), os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = [script, *arguments]
     try:
       runpy.run_path(script, run_name="__main__")
     finally:
