@@ -2,6 +2,7 @@
 
 import _thread
 import ast
+import collections
 import contextlib
 import ctypes
 import datetime
@@ -44,7 +45,7 @@ _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _STARTING = 300  # seconds that the processes of a run have, from the first to the last
 _NEWS = 10  # seconds
-_TEXTS = ("coordinator",)  # flags that may hold :// without being a path
+_NO_PATHS = ("coordinator", "text")  # flags that may hold ://; text: of the quickstart, a source
 _RENAMED = {  # names of version 0.1
   "data_dir": "data",
   "output": "out",
@@ -364,11 +365,12 @@ def _parse(argv: list[str], doc: str, positional: str | None) -> bool:
       f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE{guess} "
       "(--help lists them)"
     )
+  _refuse_repeats()
   if "print_config" in FLAGS and FLAGS.print_config:
     print(describe_config(_Config().value, load_config(FLAGS.config)))
     return False
   for flag in _own_flags():
-    if isinstance(flag.value, str) and flag.name not in _TEXTS:
+    if isinstance(flag.value, str) and flag.name not in _NO_PATHS:
       check_path(flag.value)
   if missing:
     raise InputError(
@@ -376,6 +378,17 @@ def _parse(argv: list[str], doc: str, positional: str | None) -> bool:
     )
   _check_inputs()
   return True
+
+
+def _refuse_repeats() -> None:
+  """Raises InputError for a flag of one value that was given again: absl would take the last."""
+  given = {
+    flag.name: flag.present for flag in _own_flags() if not isinstance(flag, flags.MultiFlag)
+  }
+  given |= collections.Counter(f"config.{name}" for name, _ in _changes)
+  for name, times in given.items():
+    if times > 1:
+      raise InputError(f"--{name} is given {times} times: it takes one value")
 
 
 def _illegal_value(message: str) -> str:

@@ -1,7 +1,7 @@
 """Turns text into a tokenizer and token files for launch/pretrain.py.
 
-python launch/prepare.py --source=PATH|GLOB|FOLDER|tfds:NAME|embedded[,…] --out=DIR \\
-  [--vocab_size=16000 [--vocabulary=sentencepiece|wordpiece|bytes] | --tokenizer=DIR]
+python launch/prepare.py --source=PATH|GLOB|FOLDER|hf://OWNER/SET|tfds:NAME|embedded [--source=…] \\
+  --out=DIR [--vocab_size=16000 [--vocabulary=sentencepiece|wordpiece|bytes] | --tokenizer=DIR]
 """
 
 import dataclasses
@@ -20,18 +20,19 @@ DEFINE: dict[Any, Callable[..., flags.FlagHolder]] = {
   float: flags.DEFINE_float,
   bool: flags.DEFINE_boolean,
 }
-OPTIONS = []
-for field in dataclasses.fields(PrepareConfig):
-  required = field.name == "source"
-  default = None if required else field.default
-  OPTIONS.append(DEFINE[field.type](field.name, default, field.metadata["help"], required=required))
+SOURCE, *FIELDS = dataclasses.fields(PrepareConfig)
+SOURCES = flags.DEFINE_multi_string("source", None, SOURCE.metadata["help"], required=True)
+OPTIONS = [
+  DEFINE[field.type](field.name, field.default, field.metadata["help"]) for field in FIELDS
+]
 
 
 def main():
   from gpt_jax.programs import prepare
 
-  prepare.run(PrepareConfig(**{option.name: option.value for option in OPTIONS}), out=OUT.value)
-  source = next(option.value for option in OPTIONS if option.name == "source")
+  source = ",".join(SOURCES.value)
+  others = {option.name: option.value for option in OPTIONS}
+  prepare.run(PrepareConfig(source, **others), out=OUT.value)
   config = "configs/story.py" if source == "embedded" else "configs/gpt1_small.py"
   command_line.print_closing(
     f"vocabulary and token files are in {OUT.value}",

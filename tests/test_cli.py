@@ -232,7 +232,7 @@ CASES = [
   ),
   (f"{PRETRAIN} --checkpoint=nothing", "--checkpoint=nothing: no such folder"),
   (f"{PRETRAIN} --checkpoint={{pretrained}}", "its vocabulary is not that of the prepared text"),
-  (f"{PRETRAIN} --workdir=wider", "is of another model: "),
+  (PRETRAIN.replace("new", "wider"), "is of another model: "),
   (f"{PRETRAIN} --pretrained=run", "--pretrained is now --checkpoint"),
   (f"{PRETRAIN} --json=run", "unknown flag --json (--help"),
   (f"{PRETRAIN} --lr=1e-3", "unknown flag --lr; did you mean --config.optim.learning_rate? (--he"),
@@ -243,6 +243,8 @@ CASES = [
     "unexpected argument 'novels': every setting is a flag, --NAME=VALUE; did you",
   ),
   ("prepare --vocab_size 300 my novels --out=new", "did you mean --source=my?"),
+  ("prepare --source=text.txt --out=new --out=other", "--out is given 2 times: it takes one value"),
+  ("prepare --source=ftp://a/b --out=new", "ftp://a/b: ftp:// is not supported"),
   (
     "prepare --source=rows.tsv --out=new --text_column=body",
     "rows.tsv: no column 'body' (its columns: 'text', 'label'); name the one that holds the text",
@@ -284,15 +286,15 @@ CASES = [
     "--data=nothing: no such folder",
   ),
   (
-    f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --config.batch_size=12",
+    f"finetune {TABLE.replace('=8', '=12')} --data={{task}} --checkpoint={{pretrained}}",
     "must be a multiple of 8",
   ),
   (
-    f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --workdir={{finetuned}}",
+    f"finetune {TABLE.replace('new', '{finetuned}')} --data={{task}} --checkpoint={{pretrained}}",
     "holds a run with another config (",
   ),
   (
-    f"finetune {TABLE} --data={{task}} --checkpoint={{pretrained}} --workdir=run",
+    f"finetune {TABLE.replace('new', 'run')} --data={{task}} --checkpoint={{pretrained}}",
     "holds a run of a PretrainConfig",
   ),
   (
@@ -717,7 +719,7 @@ def test_bad_input_is_one_line_and_loses_nothing(
 
 def test_in_a_process_of_its_own(world):
   """After JAX has been imported; errors in flags and config: tests/test_command_line.py."""
-  program, *arguments = f"{PRETRAIN} --data=truncated".split()
+  program, *arguments = PRETRAIN.replace("prepared", "truncated").split()
   done = subprocess.run(
     [sys.executable, str(ROOT / "launch" / f"{program}.py"), *arguments],
     cwd=world.folder,

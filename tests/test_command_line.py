@@ -289,6 +289,15 @@ def test_completion(toy, monkeypatch, tmp_path, line, completions):
       "config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)",
     ),
     ([*GOOD, "--config.clip=x"], "clip = 'x': must be a number"),
+    ([*GOOD, "--fail=a", "--fail", "a"], "--fail is given 2 times: it takes one value"),
+    (
+      [*GOOD, "--distributed", "--nodistributed"],
+      "--distributed is given 2 times: it takes one value",
+    ),
+    (
+      [*GOOD, "--config.clip=3", "--config.clip=4", "--config.clip=5"],
+      "--config.clip is given 3 times: it takes one value",
+    ),
     ([*GOOD, "--config.clip"], "--config.clip needs a value: --config.clip=VALUE"),
     ([*GOOD, "--process_id=x"], "--process_id=x: should be an integer"),
     ([*GOOD, "--distributed=maybe"], "--distributed=maybe: should be true or false"),

@@ -407,6 +407,33 @@ def test_command_line(books, tmp_path):
   assert contents(tmp_path / "out") == contents(tmp_path / "same")
 
 
+def test_several_sources_are_one_corpus(books, tmp_path, launch, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  first, second, *others = "books/0?.txt", "books/1?.txt", "--vocab_size=320", "--valid_share=0.1"
+  others.append("--shard_tokens=20000")
+  several = "prepare", f"--source={first}", f"--source={second}", *others
+  with monkeypatch.context() as patch:
+    patch.setattr(prepare, "_write_splits", raise_interrupt)
+    assert launch(*several, "--out=out")[0] == 130
+  kept_first_pass(tmp_path)
+  code, shown, errors = launch(*several, "--out=out")
+  assert code == 0 and "taking over the vocabulary" in shown, errors
+  run(settings("books", shard_tokens=20_000), "at once")
+  made, at_once = contents(tmp_path / "out"), contents(tmp_path / "at once")
+  listed = json.loads(made.pop("prepare.json"))
+  assert listed["source"] == f"{first},{second}"
+  assert listed["sources"] == json.loads(at_once.pop("prepare.json"))["sources"]
+  assert made == at_once and "train-00001.bin" in made
+
+  for again in (several, ("prepare", f"--source={first},{second}", *others)):
+    code, shown, errors = launch(*again, "--out=out")
+    assert code == 0 and "already prepared with these settings" in shown, errors
+  for changed in (second, first), (second,):
+    sources = (f"--source={name}" for name in changed)
+    code, _, errors = launch("prepare", *sources, *others, "--out=out")
+    assert code == 2 and "was prepared with other settings (source " in errors
+
+
 def test_mistakes_and_help_on_the_command_line(books, tmp_path, launch):
   flags = f"--source={books / 'gone'}", f"--out={tmp_path / 'other'}"
   code, _, errors = launch("prepare", *flags)
@@ -417,11 +444,13 @@ def test_mistakes_and_help_on_the_command_line(books, tmp_path, launch):
 
 @contextlib.contextmanager
 def stopped_half_way(books: Path, out: Path):
-  """A run with its workers at work, waiting for the last source: a pipe that nobody writes to."""
-  (books / "0.txt").write_text(prose(0, 200_000))
-  os.mkfifo(books / "zz.pipe")
+  """A run with its workers at work, and more to read than it comes to."""
+  text = prose(0, 200_000)
+  (books / "0.txt").write_text(text)
+  (books / "long").write_text(text * 40)
   program = start(
-    f"--source={books}/*.txt,{books}/zz.pipe",
+    f"--source={books}/*.txt",
+    f"--source={books}/long",
     f"--out={out}",
     "--vocab_size=320",
     start_new_session=True,

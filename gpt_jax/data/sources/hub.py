@@ -6,15 +6,18 @@ set that has changed is noticed. Files are downloaded one at a time into the Hub
 """
 
 import fnmatch
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from gpt_jax.data.sources import jsonl, parquet, table, text
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, Unavailable
 
 USAGE = "hf://OWNER/SET[@REVISION][/PATH]"
 FOLDER_SUFFIXES = None  # these are not files of this machine
 _PREFIX = "hf://"
+# The Hub's own branches have slashes: refs/convert/parquet has any data set as Parquet.
+_NAME = re.compile(r"([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
 _READERS = (jsonl, parquet, table, text)
 _SUFFIXES = tuple(suffix for reader in _READERS for suffix in reader.FOLDER_SUFFIXES)
 
@@ -29,8 +32,8 @@ def files(name: str) -> list[str]:
   hub = _hub(name)
   try:
     info = hub.HfApi().dataset_info(place.repository, revision=place.revision)
-  except Exception as error:  # no network, no such data set, no permission
-    raise InputError(f"{name}: {_line(error)}") from error
+  except Exception as error:
+    raise _fault(name, error) from error
   paths = sorted(sibling.rfilename for sibling in info.siblings or ())
   if place.path in paths:
     chosen = [place.path]
@@ -52,8 +55,8 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
     path = hub.hf_hub_download(
       place.repository, place.path, repo_type="dataset", revision=place.revision
     )
-  except Exception as error:  # no network, a full disk
-    raise InputError(f"{name}: {_line(error)}") from error
+  except Exception as error:
+    raise _fault(name, error) from error
   reader = next((reader for reader in _READERS if reader.reads(place.path)), text)
   yield from reader.documents(path, field)
 
@@ -65,11 +68,10 @@ class _Place(NamedTuple):
 
 
 def _place(name: str) -> _Place:
-  parts = name.removeprefix(_PREFIX).removeprefix("datasets/").split("/", 2)
-  if len(parts) < 2 or not all(parts[:2]):
+  match = _NAME.fullmatch(name.removeprefix(_PREFIX).removeprefix("datasets/"))
+  if match is None:
     raise InputError(f"{name}: should be {USAGE}, such as hf://stas/openwebtext-10k")
-  dataset, _, revision = parts[1].partition("@")
-  return _Place(f"{parts[0]}/{dataset}", revision or None, parts[2] if len(parts) == 3 else "")
+  return _Place(match[1], match[2], match[3] or "")
 
 
 def _hub(name: str) -> Any:
@@ -78,6 +80,36 @@ def _hub(name: str) -> Any:
   except ImportError as error:
     raise InputError(f"{name}: needs huggingface_hub: pip install 'gpt_jax[hub]'") from error
   return huggingface_hub
+
+
+def _fault(name: str, error: Exception) -> InputError:
+  """One line for what the Hub answered, or for why it did not."""
+  causes: list[BaseException] = [error]
+  while (cause := causes[-1].__cause__) is not None:
+    causes.append(cause)
+  for cause in causes:
+    response = getattr(cause, "response", None)
+    if response is not None:
+      return _refusal(name, response)
+    if any(kind.__name__ == "TransportError" for kind in type(cause).__mro__):  # of httpx
+      return Unavailable(f"{name}: the Hub was not reached ({_line(cause)})")
+  return InputError(f"{name}: {_line(error)}")  # a full disk, HF_HUB_OFFLINE
+
+
+def _refusal(name: str, response: Any) -> InputError:
+  code, kind = response.status_code, response.headers.get("X-Error-Code", "")
+  if code == 429 or code >= 500:
+    return Unavailable(f"{name}: the Hub answered {code} {response.reason_phrase}")
+  login = "log in with `hf auth login`, or set HF_TOKEN"
+  if kind == "GatedRepo":
+    advice = f"its owner asks for consent: agree on its page of the Hub, then {login}"
+  elif kind == "RevisionNotFound":
+    advice = "the data set has no such revision"
+  elif code in (401, 403):  # without a token, also for a data set that does not exist
+    advice = f"no such data set, or none that this user may read: {login}"
+  else:
+    advice = "no such data set, or file in it"
+  return InputError(f"{name}: {advice} (the Hub answered {code})")
 
 
 def _line(error: BaseException) -> str:

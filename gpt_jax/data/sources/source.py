@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from gpt_jax.data.cleaning import plain_line_ends
 from gpt_jax.data.sources import text
 from gpt_jax.errors import InputError
-from gpt_jax.files import find_files, is_url, refuse_url
+from gpt_jax.files import check_path, find_files, is_url
 
 
 class Source(NamedTuple):
@@ -65,7 +65,6 @@ def find(name: str) -> list[Source]:
     return [Source(file, 0) for file in files(name)] if files else [Source(name, 0)]
   if is_url(name):
     return _find_on_store(name)
-  refuse_url(name)
   if os.path.isdir(name):
     paths = _files_in(name)
   elif os.path.exists(name):
@@ -79,6 +78,7 @@ def find(name: str) -> list[Source]:
 
 
 def _find_on_store(name: str) -> list[Source]:
+  check_path(name)
   try:
     sizes = find_files(name)
   except (OSError, ValueError) as error:

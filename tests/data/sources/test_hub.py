@@ -2,7 +2,13 @@
 
 import http.server
 import json
+import os
+import re
+import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +16,20 @@ from gpt_jax.data.sources.source import documents, find
 from gpt_jax.errors import InputError
 
 hub = pytest.importorskip("huggingface_hub")
+TESTS = Path(__file__).parents[2]
 SHA = "0123456789012345678901234567890123456789"
 FILES = {
   "README.md": b"# a card",
   "data/a.jsonl": b'{"body": "one"}\n{"body": "two"}\n',
   "data/b.txt": b"three",
+}
+# Without a token. The Hub lists the files of a gated data set to everybody.
+REFUSED = {
+  "other": (404, "RepoNotFound"),
+  "private": (401, "RepoNotFound"),
+  "forbidden": (403, ""),
+  "gated": (403, "GatedRepo"),
+  "busy": (503, ""),
 }
 
 
@@ -26,22 +41,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.reply(body=False)
 
   def reply(self, body):
-    parts = self.path.split("?")[0]
-    content = b'{"error": "not found"}'
-    code = 404
-    if parts in ("/api/datasets/owner/set", "/api/datasets/owner/set/revision/v1"):
-      siblings = [{"rfilename": name} for name in FILES]
-      code, content = (
-        200,
-        json.dumps({"id": "owner/set", "sha": SHA, "siblings": siblings}).encode(),
-      )
-    for name, value in FILES.items():
-      if parts == f"/datasets/owner/set/resolve/{SHA}/{name}":
-        code, content = 200, value
+    path = self.path.split("?")[0]
+    code, kind, content = 404, "RevisionNotFound", b""
+    _, _, name, *_ = path.removeprefix("/api").removeprefix("/datasets").split("/") + [""]
+    is_open = name not in REFUSED or (name == "gated" and "/resolve/" not in path)
+    if not is_open and self.headers.get("Authorization") != "Bearer secret":
+      code, kind = REFUSED[name]
+    elif re.fullmatch(rf"/api/datasets/owner/{name}(/revision/(v1|{SHA}))?", path):
+      siblings = [{"rfilename": file} for file in FILES]
+      fields = {"id": f"owner/{name}", "sha": SHA, "siblings": siblings}
+      code, content = 200, json.dumps(fields).encode()
+    elif path.startswith(f"/datasets/owner/{name}/resolve/{SHA}/"):
+      code, content = 200, FILES[path.partition(f"{SHA}/")[2]]
     self.send_response(code)
     self.send_header("Content-Length", str(len(content)))
     self.send_header("X-Repo-Commit", SHA)
     self.send_header("ETag", f'"{len(content)}"')
+    if code != 200 and kind:
+      self.send_header("X-Error-Code", kind)
     self.end_headers()
     if body:
       self.wfile.write(content)
@@ -50,24 +67,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
     pass
 
 
-@pytest.fixture
-def server(monkeypatch, tmp_path):
+@pytest.fixture(scope="module")
+def server():
   server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
   threading.Thread(target=server.serve_forever, daemon=True).start()
-  url = f"http://127.0.0.1:{server.server_port}"
-  api, download = hub.HfApi, hub.hf_hub_download
-  monkeypatch.setattr(hub, "HfApi", lambda: api(endpoint=url))
-  monkeypatch.setattr(
-    hub,
-    "hf_hub_download",
-    lambda *a, **k: download(*a, **k, endpoint=url, cache_dir=tmp_path / "cache"),
-  )
-  yield url
+  yield f"http://127.0.0.1:{server.server_port}"
   server.shutdown()
   server.server_close()
 
 
-def test_files_of_a_data_set(server):
+@pytest.fixture
+def here(server, monkeypatch, tmp_path):
+  """This process talks to that server."""
+  api, download = hub.HfApi, hub.hf_hub_download
+  monkeypatch.setattr(hub, "HfApi", lambda: api(endpoint=server))
+  monkeypatch.setattr(
+    hub,
+    "hf_hub_download",
+    lambda *a, **k: download(*a, **k, endpoint=server, cache_dir=tmp_path / "cache"),
+  )
+
+
+def test_files_of_a_data_set(here):
   names = [source.name for source in find("hf://owner/set")]
   assert names == [f"hf://owner/set@{SHA}/data/a.jsonl", f"hf://owner/set@{SHA}/data/b.txt"]
   assert list(documents("hf://owner/set", field="body")) == ["one", "two", "three"]
@@ -79,10 +100,81 @@ def test_files_of_a_data_set(server):
   "name, fault",
   [
     ("hf://owner", r"should be hf://OWNER/SET"),
+    ("hf://owner/set@/a.txt", r"should be hf://OWNER/SET"),
     ("hf://owner/set/gone", r"no file of text matches; the data set has README\.md, data/a"),
-    ("hf://owner/other", r"hf://owner/other: .*404"),
   ],
 )
-def test_mistakes(server, name, fault):
+def test_mistakes(here, name, fault):
   with pytest.raises(InputError, match=fault):
     find(name)
+
+
+# Several commands in one process; the Hub's package reads HF_ENDPOINT when it is imported.
+COMMANDS = """
+import json, sys
+from in_process import launch
+print(json.dumps([launch(*words) for words in json.loads(sys.argv[1])]))
+"""
+
+
+def prepare(endpoint, folder, names, **variables):
+  """(exit code, stdout, stderr) of launch/prepare.py for each source."""
+  flags = (
+    "--out",
+    str(folder / "out"),
+    "--vocab_size=270",
+    "--valid_share=0.5",
+    "--text_column=body",
+  )
+  words = [["prepare", f"--source={name}", *flags] for name in names]
+  environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+  environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "hub"), **variables}
+  environment["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+  command = [sys.executable, "-c", COMMANDS, json.dumps(words)]
+  return json.loads(
+    subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+  )
+
+
+def test_the_command_prepares_a_revision(server, tmp_path):
+  private = "hf://owner/private@v1"
+  made, again = prepare(server, tmp_path, [private, private], HF_TOKEN="secret")
+  assert made[0] == 0, made[2]
+  settings = json.loads((tmp_path / "out" / "prepare.json").read_text())
+  assert [name for name, _ in settings["sources"]] == [
+    f"hf://owner/private@{SHA}/data/{file}" for file in ("a.jsonl", "b.txt")
+  ]
+  assert "already prepared with these settings" in again[1]
+
+
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+REFUSALS = {
+  "hf://owner/other": "no such data set, or file in it (the Hub answered 404)",
+  "hf://owner/set@v2": "the data set has no such revision (the Hub answered 404)",
+  "hf://owner/private": (
+    f"no such data set, or none that this user may read: {LOGIN} (the Hub answered 401)"
+  ),
+  "hf://owner/forbidden": (
+    f"no such data set, or none that this user may read: {LOGIN} (the Hub answered 403)"
+  ),
+  f"hf://owner/gated@{SHA}/data/a.jsonl": (
+    f"its owner asks for consent: agree on its page of the Hub, then {LOGIN} (the Hub answered 403)"
+  ),
+  "hf://owner/busy": "the Hub answered 503 Service Unavailable",
+}
+
+
+def test_what_the_hub_refuses_is_one_line(server, tmp_path):
+  ends = prepare(server, tmp_path, REFUSALS)
+  for (name, message), (code, _, err) in zip(REFUSALS.items(), ends, strict=True):
+    assert code == (75 if "busy" in name else 2)
+    assert err.removeprefix("counting words: …\n") == f"error: {name}: {message}\n"
+
+
+def test_no_network_is_one_line(tmp_path):
+  with socket.socket() as unused:
+    unused.bind(("127.0.0.1", 0))  # without listening: connections are refused
+    port = unused.getsockname()[1]
+    ((code, _, err),) = prepare(f"http://127.0.0.1:{port}", tmp_path, ["hf://owner/set"])
+  assert code == 75 and err.count("\n") == 1
+  assert err.startswith("error: hf://owner/set: the Hub was not reached (")
