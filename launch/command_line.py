@@ -251,7 +251,8 @@ def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:
 
   Args:
     result: what was made, and where.
-    commands: (program, {flag: value}); an upper-case value is for the user to fill in.
+    commands: (program, {flag: value}); an upper-case value is for the user to fill in, a config is
+      the name of one in configs/.
   """
   jax = sys.modules.get("jax")
   if jax is not None and jax.process_index():
@@ -259,8 +260,9 @@ def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:
   took = datetime.timedelta(seconds=round(time.monotonic() - _began))
   lines = [f"done in {took}: {result}", "next:"]
   for program, arguments in commands:
-    script = os.path.join(os.path.dirname(sys.argv[0]), f"{program}.py")
-    words = ["python", script, *(f"--{name}={value}" for name, value in arguments.items())]
+    words = usage.command(program)
+    for name, value in arguments.items():
+      words.append(f"--{name}={usage.config_path(value) if name == 'config' else value}")
     lines.append(f"  {shlex.join(words)}")
   print("\n".join(lines), file=sys.stderr)
 

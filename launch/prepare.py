@@ -33,7 +33,7 @@ def main():
   source = ",".join(SOURCES.value)
   others = {option.name: option.value for option in OPTIONS}
   prepare.run(PrepareConfig(source, **others), out=OUT.value)
-  config = "configs/story.py" if source == "embedded" else "configs/gpt1_small.py"
+  config = "story" if source == "embedded" else "gpt1_small"
   command_line.print_closing(
     f"vocabulary and token files are in {OUT.value}",
     ("pretrain", {"config": config, "data": OUT.value, "workdir": "DIR"}),

@@ -36,7 +36,7 @@ def main():
     tracker=TRACKER.value,
   )
   commands = [("evaluate", {"checkpoint": workdir, "data": data})]
-  finetuning = {"config": "configs/finetune.py:TASK", "data": "DIR", "checkpoint": workdir}
+  finetuning = {"config": "finetune:TASK", "data": "DIR", "checkpoint": workdir}
   if config.objective.attention == "causal":
     commands.append(("generate", {"checkpoint": workdir, "prompt": "TEXT"}))
   else:  # has no next token, see configs/finetune.py

@@ -1,5 +1,6 @@
-"""The text of --help: the flags by what they are for, named as the command was typed."""
+"""The text of --help: the flags by what they are for; commands in the form in which they work."""
 
+import os
 import re
 import shutil
 import sys
@@ -7,6 +8,8 @@ import textwrap
 from collections.abc import Sequence
 
 from absl import flags
+
+from gpt_jax.files import shipped_folder
 
 # A flag has the same meaning in every program; one that is not here is in the group "how".
 GROUPS = {
@@ -58,15 +61,34 @@ def as_typed(text: str) -> str:
   """The text with launch/NAME.py replaced by gpt-jax-NAME, if this is an installed command."""
   if not _is_installed():
     return text
+  return re.sub(r"(?:\bpython )?\blaunch/(\w+)\.py", lambda match: _installed_name(match[1]), text)
 
-  def command(match: re.Match) -> str:
-    return f"gpt-jax-{match[1].replace('_', '-')}"
 
-  return re.sub(r"(?:\bpython )?\blaunch/(\w+)\.py", command, text)
+def command(program: str) -> list[str]:
+  """The words that start another program where this one was started, and as this one was."""
+  if not _is_installed():
+    return ["python", os.path.join(os.path.dirname(sys.argv[0]), f"{program}.py")]
+  from gpt_jax.programs.installed import typed
+
+  # A shell that finds a command gives it the path.
+  folder = "" if shutil.which(os.path.basename(typed)) == typed else os.path.dirname(typed)
+  return [os.path.join(folder, _installed_name(program))]
+
+
+def config_path(config: str) -> str:
+  """NAME[:ARGUMENT] of a config in configs/, or in the root of a clone its file."""
+  if _is_installed() or os.path.abspath("configs") != shipped_folder("configs"):
+    return config
+  name, colon, argument = config.partition(":")
+  return f"configs/{name}.py{colon}{argument}"
 
 
 def _is_installed() -> bool:
   return "gpt_jax.programs.installed" in sys.modules
+
+
+def _installed_name(program: str) -> str:
+  return f"gpt-jax-{program.replace('_', '-')}"
 
 
 def _about(flag: flags.Flag, positional: str | None) -> str:

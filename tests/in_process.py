@@ -1,4 +1,6 @@
-"""launch/<program>.py run in this process: much cheaper than one of its own, which imports JAX."""
+"""Programs of launch/, or installed commands, run in this process: much cheaper than one of its
+own, which imports JAX.
+"""
 
 import contextlib
 import io
@@ -6,23 +8,23 @@ import os
 import runpy
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from absl import flags
 
-ROOT = Path(__file__).parents[1]
+from gpt_jax.files import shipped_folder
 
 
 def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, str]:
-  """Exit code, standard output and standard error of a program."""
+  """Exit code, standard output and standard error of a program, or of the command at a path."""
   out, err = io.StringIO(), io.StringIO()
   with (
     pytest.MonkeyPatch.context() as patch,
     contextlib.redirect_stdout(out),
     contextlib.redirect_stderr(err),
   ):
-    patch.syspath_prepend(str(ROOT / "launch"))
+    folder = shipped_folder("launch")
+    patch.syspath_prepend(folder)
     patch.setattr(warnings, "formatwarning", warnings.formatwarning)
     patch.setattr(os, "environ", os.environ.copy())
     patch.setattr(sys, "argv", [program, *arguments])
@@ -33,10 +35,11 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
       patch.setattr(command_line, of_the_process, lambda: None)
     before = set(flags.FLAGS)
     try:
-      runpy.run_path(str(ROOT / "launch" / f"{program}.py"), run_name="__main__")
+      script = program if os.sep in program else os.path.join(folder, f"{program}.py")
+      runpy.run_path(script, run_name="__main__")
       code = 0
     except SystemExit as end:
-      code = end.code
+      code = end.code or 0
     finally:
       command_line._changes.clear()
       for name in set(flags.FLAGS) - before:

@@ -236,6 +236,30 @@ def test_an_installed_command_names_commands(monkeypatch):
   assert usage.describe(text, []) == "gpt-jax-zero-shot --config=gpt1, as gpt-jax-prepare wrote"
 
 
+def test_commands_that_come_next_work_where_the_user_stands(monkeypatch, tmp_path):
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  import usage
+
+  monkeypatch.setattr(sys, "argv", ["launch/prepare.py"])
+  assert usage.command("import_weights") == ["python", "launch/import_weights.py"]
+  monkeypatch.chdir(ROOT)
+  assert usage.config_path("finetune:TASK") == "configs/finetune.py:TASK"
+  monkeypatch.chdir(tmp_path)
+  assert usage.config_path("finetune:TASK") == "finetune:TASK"
+
+  from gpt_jax.programs import installed
+
+  monkeypatch.setitem(sys.modules, "gpt_jax.programs.installed", installed)
+  monkeypatch.chdir(ROOT)
+  assert usage.config_path("finetune:TASK") == "finetune:TASK"
+  typed = tmp_path / "gpt-jax-prepare"
+  typed.touch(mode=0o755)
+  monkeypatch.setattr(installed, "typed", str(typed))
+  assert usage.command("import_weights") == [f"{tmp_path}/gpt-jax-import-weights"]
+  monkeypatch.setenv("PATH", str(tmp_path))
+  assert usage.command("import_weights") == ["gpt-jax-import-weights"]
+
+
 def test_every_flag_of_a_group_exists(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
   import usage

@@ -6,10 +6,14 @@ import sys
 
 from gpt_jax.files import shipped_folder
 
+typed = ""  # the command as it was called; while a script runs, sys.argv has its path instead
+
 
 def main() -> None:
   """Runs the script in launch/ that the name of this command says, as `python launch/…` does."""
-  command = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+  global typed
+  typed = sys.argv[0]
+  command = os.path.splitext(os.path.basename(typed))[0]
   folder = shipped_folder("launch")
   sys.path.insert(0, folder)  # the scripts import their neighbors
   script = command.removeprefix("gpt-jax-").replace("-", "_") + ".py"
