@@ -1,5 +1,7 @@
 """95 % intervals of what was measured on few examples."""
 
+from typing import Any
+
 import numpy as np
 
 from gpt_jax.errors import InputError
@@ -11,12 +13,38 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
   """The interval of a share (Wilson 1927); 0 to 1 of nothing. Raises InputError without scipy."""
   if not count:
     return 0.0, 1.0
+  interval = _binomtest(successes, count).proportion_ci(method="wilson")
+  return float(interval.low), float(interval.high)
+
+
+def paired_interval(gained: int, lost: int, count: int) -> tuple[float, float]:
+  """The interval of the difference of two accuracies on the same examples.
+
+  Given how many examples just one of the two gets right, it is Clopper and Pearson's exact interval
+  (1934) of the first one's share of these. It excludes 0 where McNemar's exact test has p < 0.05.
+
+  Args:
+    gained: examples that only the first gets right.
+    lost: examples that only the second gets right.
+    count: all examples.
+
+  Raises:
+    InputError: scipy is not installed.
+  """
+  differing = gained + lost
+  if not differing:
+    return 0.0, 0.0
+  interval = _binomtest(gained, differing).proportion_ci(method="exact")
+  scale = differing / count
+  return float(2 * interval.low - 1) * scale, float(2 * interval.high - 1) * scale
+
+
+def _binomtest(successes: int, count: int) -> Any:
   try:
     from scipy.stats import binomtest
   except ImportError as error:
     raise InputError("intervals need scipy: pip install 'gpt_jax[metrics]'") from error
-  interval = binomtest(successes, count).proportion_ci(method="wilson")
-  return float(interval.low), float(interval.high)
+  return binomtest(successes, count)
 
 
 def bootstrap_macro_f1(confusion: np.ndarray) -> tuple[float, float]:

@@ -27,9 +27,8 @@ from gpt_jax.training.json_lines import cut_back, open_to_append
 from gpt_jax.training.reporter import Reporter
 
 SAMPLES = "samples.jsonl"
-# Of a run. On two cores compiling and writing take 1 % of the quickstart's pre-training, which has
-# 1,700 steps and takes a minute; of a shorter run they would take more.
-LEAST_STEPS = 1000
+# Of a run. On two cores compiling and writing take 1.5 CPU-seconds of the quickstart's 251.
+LEAST_STEPS = 100
 FIRST_SAMPLE = 100  # steps; see hooks.powers_of_two_times
 _TOKENS = 48  # of a sample, with its prompt
 _PROMPT = 8

@@ -149,7 +149,8 @@ def run(
     log(describe(config, tokenizer, text, total_steps, start, first, new_heads))
     change_length(config, workdir, windows.steps_per_epoch, first)
     after.enter_context(report_at_end(workdir))
-    reporting = make_reporter(config, spec, text, workdir, (first, total_steps), forecast, trackers)
+    steps, texts = (first, total_steps), (text, held_out)
+    reporting = make_reporter(config, spec, texts, workdir, steps, forecast, trackers)
     with reporting as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
@@ -392,18 +393,20 @@ def make_meta(
 def make_reporter(
   config: PretrainConfig,
   spec: ModelConfig,
-  text: TokenFile,
+  texts: tuple[TokenFile, TokenFile],
   workdir: str,
   steps: tuple[int, int],
   forecast: Forecast,
   trackers: Trackers,
 ) -> Reporter:
-  """The run's Reporter, from the first of `steps` to the last."""
+  """The run's Reporter, from the first of `steps` to the last; `texts` are training and held-out."""
+  entropies = [text.unigram_entropy if spec.predicts_tokens else None for text in texts]
   return Reporter(
     workdir,
     steps[1],
     steps[0],
-    unigram_entropy=text.unigram_entropy if spec.predicts_tokens else None,
+    unigram_entropy=entropies[0],
+    held_out_entropy=entropies[1],
     flops_per_token=config.trunk.flops_per_token(config.data.length),
     forecast=forecast,
     trackers=trackers.with_config(config),

@@ -103,7 +103,7 @@ def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
 def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> dict[str, Any]:
   trunk = loaded.spec.trunk
   return {
-    "checkpoint": checkpoint,
+    "checkpoint": _name(checkpoint),
     "step": loaded.step,
     "task": task and task.name,
     "parameters": trunk.parameter_count(),
@@ -113,6 +113,14 @@ def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> 
     "layers": getattr(trunk, "layers", 0),  # an LSTM has neither
     "heads": getattr(trunk, "heads", 0),
   }
+
+
+def _name(checkpoint: str) -> str:
+  """The folder of the run and what follows it, without those that the run lies in."""
+  parts = checkpoint.rstrip("/").split("/")
+  if parts[-1] == "best":
+    return "/".join(parts[-2:])
+  return "/".join(parts[-3:] if parts[-2:-1] == ["checkpoints"] else parts[-1:])
 
 
 def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]]:

@@ -4,12 +4,14 @@ import math
 from typing import NamedTuple
 
 from gpt_jax.errors import counted
+from gpt_jax.inference.intervals import paired_interval
 from gpt_jax.reports.chart import short
 from gpt_jax.reports.multi_label import MultiLabels
 from gpt_jax.reports.record import DOUBTFUL, Labels, Record
 
+MANY_DOUBTFUL = 0.02  # share of the labels from which on they should be corrected first
+WEAK_JUDGE = 0.8  # accuracy below which a model's doubts about labels are mostly errors of its own
 _NOTICEABLE = 0.01  # relative change of an evaluation that counts as one
-_STANDARD_ERRORS = 2.0
 _ANY_VOCABULARY = 30.0  # nats: no model has e^30 tokens, so a larger loss is that of no language
 
 
@@ -20,7 +22,8 @@ class Answer(NamedTuple):
     question: as a reader asks it.
     verdict: one to three words.
     text: a sentence or two with the numbers behind it.
-    tone: "good", "bad" or "plain".
+    tone: "good", "bad" or "plain"; "good" is a difference that a test on the same examples shows,
+      or for text a clear one from the unigram entropy.
   """
 
   question: str
@@ -62,7 +65,9 @@ def _learned_text(run: Record) -> tuple[str, str, str]:
     if run.steps_done:
       return "No", "No loss that was logged is a finite number: the run diverged.", "bad"
     return "Not known", "The run has logged nothing yet.", "plain"
-  unigram = run.unigram_entropy
+  unigram, whose = run.unigram_entropy, "training"
+  if of == "held-out loss" and run.held_out_entropy:
+    unigram, whose = run.held_out_entropy, "held-out"
   reached = f"The {of} reached {format_metric('loss', loss)} nats"
   if unigram is not None:
     reached += " per token"
@@ -74,7 +79,8 @@ def _learned_text(run: Record) -> tuple[str, str, str]:
     return ("Yes", text, "good") if loss < 0.9 * first else ("Not known", text, "plain")
   gain = unigram - loss
   if gain <= 0:
-    text = f"{reached}. Knowing only how frequent each token is gives {unigram:.3f}, "
+    text = f"{reached}. Knowing only how frequent each token of the {whose} text is gives "
+    text += f"{unigram:.3f}, "
     if loss > 3 * unigram:
       return "No, it diverged", text + "so the run diverged: lower optim.learning_rate.", "bad"
     text += "so the model has not learned to use context"
@@ -82,7 +88,7 @@ def _learned_text(run: Record) -> tuple[str, str, str]:
       return "Not yet", f"{text} by step {run.steps_done:,}.", "plain"
     return "No", text + ".", "bad"
   text = f"{reached}, {gain:.3f} below the {unigram:.3f} of word frequencies alone "
-  text += "(the unigram entropy)."
+  text += f"(the unigram entropy of the {whose} text)."
   if gain > 0.05 * unigram:
     return "Yes", text, "good"
   return "Hardly" if _is_finished(run) else "A little so far", text, "plain"
@@ -102,22 +108,31 @@ def _learned_labels(run: Record) -> tuple[str, str, str]:
       gain, comparison = compared
       if gain <= 0:
         return "No", f"{text}. {comparison}", "bad"
-      verdict, tone = ("Yes", "good") if gain > 0.05 else ("Hardly", "plain")
-      return verdict, f"{text}. {comparison}", tone
+      return "Yes" if gain > 0.05 else "Hardly", f"{text}. {comparison}", "plain"
     text += ". The folder has no dev_report.json, so the share of the commonest label is not known."
     return "Not known", text, "plain"
-  error = math.sqrt(max(labels.majority * (1 - labels.majority), 1e-9) / max(labels.n, 1))
   gain = labels.accuracy - labels.majority
+  low, high = _interval_over_majority(labels)
   text = (
     f"It labels {labels.accuracy:.1%} of {labels.n:,} dev examples correctly (macro-F1 "
     f"{labels.macro_f1:.2f}); the commonest label for all of them gives {labels.majority:.1%}."
   )
-  if gain > _STANDARD_ERRORS * error:
+  if low > 0:
     return "Yes", text, "good"
   if gain > 0:
-    text += f" The difference is within two standard errors ({200 * error:.1f} points)."
+    text += f" That may be chance: the difference is {100 * low:+.1f} to {100 * high:+.1f} points "
+    text += "with 95 % confidence (McNemar’s exact test)."
     return "Not clearly", text, "plain"
   return "No", text, "bad"
+
+
+def _interval_over_majority(labels: Labels) -> tuple[float, float]:
+  """Of the accuracy minus that of the commonest label, on the same examples."""
+  counts = [sum(row) for row in labels.confusion]
+  commonest = max(range(len(counts)), key=counts.__getitem__)
+  right = [labels.confusion[n][n] for n in range(len(counts))]
+  gained, lost = sum(right) - right[commonest], counts[commonest] - right[commonest]
+  return paired_interval(gained, lost, max(sum(counts), 1))
 
 
 def _gain_over_constant(run: Record) -> tuple[float, str] | None:
@@ -171,11 +186,13 @@ def _stopped_improving(run: Record) -> Answer:
     more = "more steps should help." if _is_finished(run) else "let it go on."
     text = f"The {name} was still improving at the end, {change}{last_step:,}: {more}"
     return Answer(question, "Not yet", text, "plain")
+  verdict = f"At step {best_step:,}"
+  text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
   if near_step < best_step:
-    text = f"The {name} has hardly improved after step {near_step:,}{chance}; its best value, "
-    text += f"{shown}, is of step {best_step:,} of {last_step:,}"
-  else:
-    text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
+    near = dict(points)[near_step]
+    verdict = f"Hardly since step {near_step:,}"
+    text = f"The {name} went from {format_metric(metric, near)} at step {near_step:,} to its best, "
+    text += f"{shown} at step {best_step:,} of {last_step:,}: hardly a change{chance}"
   text += _rising_loss(run)
   loss = sign * (best - last)
   if loss > max(_NOTICEABLE * abs(best), close):
@@ -183,8 +200,8 @@ def _stopped_improving(run: Record) -> Answer:
       f"; it has got worse since, to {format_metric(metric, last)}: the model is overfitting, and "
     )
     text += "the best checkpoint is better than the last."
-    return Answer(question, f"Step {best_step:,}", text, "bad")
-  return Answer(question, f"Step {near_step:,}", text + ".", "plain")
+    return Answer(question, f"At step {best_step:,}", text, "bad")
+  return Answer(question, verdict, text + ".", "plain")
 
 
 def _rising_loss(run: Record) -> str:
@@ -243,7 +260,8 @@ def _gets_wrong(run: Record) -> Answer:
   if run.unigram_entropy is None:  # as of a contrastive run
     text = f"It predicts no tokens; its loss on held-out text is {loss:.3f} nats."
     return Answer(question, "Not known", text, "plain")
-  if loss >= max(run.unigram_entropy, 1.0) and not _learned(run).tone == "good":
+  bound = max(run.held_out_entropy or run.unigram_entropy, 1.0)
+  if loss >= bound and not _learned(run).tone == "good":
     text = "It predicts no better than the frequencies of tokens do."
     return Answer(question, "Nearly everything", text, "bad")
   perplexity = f"{_perplexity(loss):,.0f}" if loss > 2 else f"{_perplexity(loss):.1f}"
@@ -332,6 +350,8 @@ def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
     return Answer(question, "Change the learning rate", text, "plain")
   if run.task is None:
     return _next_of_text(run, question, stopped)
+  if run.labels is not None and run.n_doubtful >= max(1, MANY_DOUBTFUL * run.labels.n):
+    return Answer(question, "Correct the labels first", _doubtful_labels(run), "plain")
   if stopped.verdict == "Not yet":
     return Answer(question, "Train longer", "More train.epochs, in a new folder.", "plain")
   if stopped.tone == "bad" or "overfits" in stopped.text:
@@ -341,12 +361,19 @@ def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
       text += " This run began without a pre-trained one."
     return Answer(question, "Stop earlier, label more", text, "plain")
   if run.n_doubtful:
-    text = f"{counted(run.n_doubtful, 'label')} may be wrong; the list below has the worst. "
-    text += "launch/label.py looks through the training rows too."
-    return Answer(question, "Check the labels", text, "plain")
+    return Answer(question, "Check the labels", _doubtful_labels(run), "plain")
   text = "Read the errors below, then label more rows of the kinds that are confused. predict "
   text += "--precision=0.95 answers only where it can promise so much."
   return Answer(question, "Read the errors", text, "plain")
+
+
+def _doubtful_labels(run: Record) -> str:
+  text = f"{counted(run.n_doubtful, 'label')} of the dev set may be wrong; the list below has the "
+  text += "worst. launch/label.py looks through the training rows too."
+  if run.labels is not None and run.labels.accuracy < WEAK_JUDGE:
+    text += f" Caution: a model that is right in {run.labels.accuracy:.0%} of the rows is a weak "
+    text += "judge; read before you change a label."
+  return text
 
 
 def _next_of_text(run: Record, question: str, stopped: Answer) -> Answer:
@@ -356,9 +383,7 @@ def _next_of_text(run: Record, question: str, stopped: Answer) -> Answer:
   if stopped.tone == "bad":
     text = "More text, a smaller model or more dropout; the best checkpoint is kept in best/."
     return Answer(question, "More text", text, "plain")
-  text = (
-    "launch/finetune.py makes a classifier of it, launch/generate.py writes. For a lower loss: "
-  )
+  text = "The commands are below. For a lower loss: "
   text += "a larger model, more text, or both; more steps of this run will not do."
   return Answer(question, "Use it", text, "plain")
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpt_jax.files import atomic_file
 from gpt_jax.paper.figures import OKABE_ITO, pyplot
-from gpt_jax.reports.page import Group
+from gpt_jax.reports.page import TEXTS, Group
 from gpt_jax.reports.record import Record
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -115,6 +115,21 @@ def _spans_far(groups: Sequence[Group], names: Sequence[str]) -> bool:
 
 
 def _draw_unigram(axes: Any, groups: Sequence[Group]) -> None:
-  values = {run.loss_bound for group in groups for run in group.runs if run.loss_bound}
-  for value in sorted(values):
-    axes.axhline(value, linestyle=":", color="gray", label=f"unigram entropy {value:.2f}")
+  """The entropies of the held-out texts, or where they are not known of the training texts: one for
+  all, or each in the color of its group.
+  """
+  of_groups = []
+  for number, group in enumerate(groups):
+    bounds = group.runs[0].loss_bounds  # equal data, so equal texts
+    for metric in ("valid_loss", "loss"):
+      if metric in bounds:
+        label = f"unigram entropy {bounds[metric]:.2f} of the {TEXTS[metric]} text"
+        of_groups.append((bounds[metric], label, number))
+        break
+  if len({label for _, label, _ in of_groups}) == 1:
+    value, label, _ = of_groups[0]
+    axes.axhline(value, linestyle=":", color="gray", label=label)
+    return
+  for value, label, number in of_groups:
+    color, of_group = OKABE_ITO[number % len(OKABE_ITO)], f"{groups[number].name}, {label}"
+    axes.axhline(value, linestyle=":", color=color, label=of_group)

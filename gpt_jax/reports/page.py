@@ -27,9 +27,10 @@ from gpt_jax.reports.multi_label import MultiLabels
 from gpt_jax.reports.record import Labels, Record
 from gpt_jax.reports.reference import reference_lines
 from gpt_jax.reports.samples import samples_view
-from gpt_jax.reports.status import ending, status
+from gpt_jax.reports.status import commands, ending, status
 from gpt_jax.training.forecast import duration, gigabytes
 
+TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MOST_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MOST_PAIRS = 10
 _LONGEST_TEXT = 600  # characters of a row
@@ -118,6 +119,7 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "about": _about(run),
     "status": status(run),
     "ending": ending(run),
+    "commands": commands(run),
     "answers": answers(run),
     "facts": _facts(run),
     "charts": [drawn for drawn in _charts(run) if drawn],
@@ -241,8 +243,11 @@ def _charts(run: Record) -> list[Drawn | None]:
     if run.points(name):
       label = "held-out loss" if name == "valid_loss" else "dev loss, task"
       lines.append(Line(label, *run.series(name), color=1, style="dots"))
-  unigram = run.loss_bound
-  levels = [Level(f"unigram entropy {unigram:.2f}", unigram)] if unigram else []
+  levels = [
+    Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text", value, color)
+    for color, (metric, value) in enumerate(run.loss_bounds.items())
+    if run.points(metric)
+  ]
   # The loss of a regression task is a squared error.
   unit = "" if "dev_baseline_rmse" in run.best else "nats"
   loss = chart.draw("Loss", unit, lines, levels, may_be_log=True)
@@ -479,8 +484,9 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
     if name in run.data:
       value = run.data[name]
       facts.append((title, f"{value:,}" if isinstance(value, int) else str(value)))
-  if run.unigram_entropy:
-    facts.append(("unigram entropy", f"{run.unigram_entropy:.3f} nats per token"))
+  for text, value in (("training", run.unigram_entropy), ("held-out", run.held_out_entropy)):
+    if value:
+      facts.append((f"unigram entropy, {text} text", f"{value:.3f} nats per token"))
   if run.task is not None:
     facts.append(("task", f"{run.task.name} ({run.task.kind})"))
     facts.append(("text columns", ", ".join(run.task.columns)))
@@ -572,20 +578,18 @@ def _group_metrics(runs: list[Record]) -> dict[str, str]:
 
 def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Drawn | None]:
   """A chart per metric that at least two runs have, or that is an evaluation; a color per run."""
-  unigrams = sorted({run.loss_bound for run in runs if run.loss_bound})
-  levels = [Level(f"unigram entropy {value:.2f}", value) for value in unigrams]
   wanted = [
-    ("valid_loss", "Held-out loss", "nats", "dots", 1.0, levels),
+    ("valid_loss", "Held-out loss", "nats", "dots", 1.0),
     *(
-      (name, f"Dev set: {name.removeprefix('dev_')}", "%", "dots", 100.0, [])
+      (name, f"Dev set: {name.removeprefix('dev_')}", "%", "dots", 100.0)
       for name in dict.fromkeys(run.metric for run in runs if run.task is not None)
     ),
-    ("loss", "Training loss", "nats", "thin", 1.0, levels),
-    ("learning_rate", "Learning rate", "of each update", "thin", 1.0, []),
-    ("tokens_per_second", "Speed", "tokens per second", "thin", 1.0, []),
+    ("loss", "Training loss", "nats", "thin", 1.0),
+    ("learning_rate", "Learning rate", "of each update", "thin", 1.0),
+    ("tokens_per_second", "Speed", "tokens per second", "thin", 1.0),
   ]
   charts = []
-  for metric, title, unit, style, factor, reference in wanted:
+  for metric, title, unit, style, factor in wanted:
     lines = []
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):
       if not run.points(metric):
@@ -594,10 +598,25 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
       scaled = [None if value is None else factor * value for value in values]
       lines.append(Line(name, steps, scaled, number, style))
     y_range = _percent_range(lines, []) if unit == "%" else None
+    levels = _entropies(runs, names, metric)
     charts.append(
-      chart.draw(title, unit, lines, reference, may_be_log=unit == "nats", y_range=y_range)
+      chart.draw(title, unit, lines, levels, may_be_log=unit == "nats", y_range=y_range)
     )
   return charts
+
+
+def _entropies(runs: Sequence[Record], names: Sequence[str], metric: str) -> list[Level]:
+  """The unigram entropies of the runs' texts: one for all, or each in the color of its run."""
+  of_runs = [run.loss_bounds.get(metric) for run in runs]
+  known = {value for value in of_runs if value is not None}
+  if len(known) == 1:
+    value = known.pop()
+    return [Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text", value)]
+  return [
+    Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text of {name}", value, color)
+    for color, (value, name) in enumerate(zip(of_runs, names, strict=True))
+    if value is not None
+  ]
 
 
 def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:

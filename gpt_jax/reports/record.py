@@ -164,7 +164,16 @@ class Record:
 
   @property
   def unigram_entropy(self) -> float | None:
-    value = self.plan.get("unigram_entropy")
+    """Of the training text."""
+    return self._entropy("unigram_entropy")
+
+  @property
+  def held_out_entropy(self) -> float | None:
+    """Of the held-out text; None in runs of earlier versions."""
+    return self._entropy("held_out_entropy")
+
+  def _entropy(self, name: str) -> float | None:
+    value = self.plan.get(name)
     return float(value) if isinstance(value, (int, float)) and value > 0 else None
 
   @property
@@ -173,9 +182,13 @@ class Record:
     return str(self.plan.get("token_metric", "loss"))
 
   @property
-  def loss_bound(self) -> float | None:
-    """The unigram entropy, if `loss` is in nats per token and not the sum of several heads'."""
-    return self.unigram_entropy if self.token_metric == "loss" else None
+  def loss_bounds(self) -> dict[str, float]:
+    """The unigram entropies of the texts by metric, "loss" and "valid_loss", if these are in nats
+    per token and not the sum of several heads'.
+    """
+    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
+    known = {metric: value for metric, value in entropies.items() if value is not None}
+    return known if self.token_metric == "loss" else {}
 
   @property
   def steps_done(self) -> int:

@@ -1,5 +1,7 @@
-"""How far a run is, and how an unfinished one goes on."""
+"""How far a run is, how an unfinished one goes on, and how its model is used."""
 
+import os
+import shlex
 from typing import NamedTuple
 
 from gpt_jax.errors import counted
@@ -56,3 +58,20 @@ def ending(run: Record) -> Ending | None:
     text += "If it was stopped, it goes on with the same command"
   text += ":" if command else ", or the same call of run(…)."
   return Ending(title[0].upper() + title[1:], text, command)
+
+
+def commands(run: Record) -> list[str]:
+  """What to do with the model; [] without a checkpoint."""
+  if not run.checkpoints:
+    return []
+  checkpoint = os.path.join(run.folder, "best") if run.best else run.folder
+  if run.task is not None:
+    programs = {"predict": ["--input=FILE", "--out=FILE"], "evaluate": ["--data=DIR"]}
+  else:
+    programs = {"finetune": ["--config=configs/finetune.py:TASK", "--data=DIR", "--workdir=DIR"]}
+    if getattr(getattr(run.config, "objective", None), "attention", "") == "causal":
+      programs = {"generate": ["--prompt=TEXT"], **programs}
+  return [
+    shlex.join(["python", f"launch/{name}.py", f"--checkpoint={checkpoint}", *words])
+    for name, words in programs.items()
+  ]

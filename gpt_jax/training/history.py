@@ -74,6 +74,7 @@ def write_plan(
   unigram_entropy: float | None,
   forecast: Forecast,
   token_metric: str = "loss",
+  held_out_entropy: float | None = None,
 ) -> None:
   """Writes plan.json, or adds another start to it: what the run sets out to do, and on what.
 
@@ -83,6 +84,7 @@ def write_plan(
     unigram_entropy: of the training text, in nats; None for labeled data.
     forecast: what this start is expected to take.
     token_metric: the metric that the entropy bounds.
+    held_out_entropy: as unigram_entropy, of the held-out text.
   """
   starts = read_plan(workdir).get("starts", []) if start_step else []
   starts.append({"step": start_step, "time": round(time.time(), 3)})
@@ -91,6 +93,7 @@ def write_plan(
     "command": _command(),
     "total_steps": total_steps,
     "unigram_entropy": unigram_entropy,
+    "held_out_entropy": held_out_entropy,
     "token_metric": token_metric,
     "devices": f"{jax.device_count()} x {', '.join(kinds)}",
     "processes": jax.process_count(),

@@ -49,6 +49,7 @@ class Reporter:
       be logged again; at 0 that is all of them.
     unigram_entropy: in nats, shown beside the loss per token: a model that has learned only word
       frequencies stays there.
+    held_out_entropy: of the held-out text, for the report.
     token_metric: the name of the loss per token, if `loss` is that of several heads.
     flops_per_token: of a training step, for MFU; 0 if unknown.
     forecast: what the run is expected to take; printed at its start, and at its end with what it
@@ -65,6 +66,7 @@ class Reporter:
     start_step: int = 0,
     *,
     unigram_entropy: float | None = None,
+    held_out_entropy: float | None = None,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
     trackers: Trackers = _NO_TRACKERS,
@@ -85,7 +87,8 @@ class Reporter:
     make_folders(workdir)
     path = os.path.join(workdir, METRICS)
     cut_back(path, start_step)
-    write_plan(workdir, total_steps, start_step, unigram_entropy, forecast, token_metric)
+    planned = total_steps, start_step, unigram_entropy, forecast, token_metric
+    write_plan(workdir, *planned, held_out_entropy)
     self._file = open_to_append(path)
     self._trackers = trackers.open(workdir, start_step)
     if stream is None:

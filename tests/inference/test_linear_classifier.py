@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
 
-from gpt_jax.inference.intervals import bootstrap_macro_f1
+from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval
 from gpt_jax.inference.label_errors import margins
 from gpt_jax.inference.learning_curve import gain_of_doubling, outlook
 from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf
@@ -91,3 +92,14 @@ def test_the_outlook_is_the_slope_per_doubling():
   assert outlook(sizes, rising).startswith("Twice as many labels would bring about 5.0 points")
   assert gain_of_doubling(sizes, [0.9, 0.9, 0.8, 0.7, 0.6]) == 0.0
   assert "would bring little" in outlook(sizes, [0.5, 0.9, 0.95, 0.951, 0.95])
+
+
+@pytest.mark.parametrize(
+  "gained, lost", [(0, 0), (5, 0), (6, 0), (0, 6), (12, 3), (9, 3), (40, 41)]
+)
+def test_a_paired_interval_excludes_zero_where_mcnemars_exact_test_does(gained, lost):
+  low, high = paired_interval(gained, lost, 200)
+  p = scipy.stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+  assert (low > 0 or high < 0) == (p < 0.05)
+  assert low <= (gained - lost) / 200 <= high
+  assert paired_interval(lost, gained, 200) == pytest.approx((-high, -low))

@@ -105,6 +105,7 @@ def test_short_and_bidirectional_runs_write_none(prepared, tmp_path, monkeypatch
     ("short", config_of(steps=2), samples.LEAST_STEPS, 0),
     ("masked", masked, 1, 0),
     ("long", config_of(steps=2), 2, 1),
+    ("hundred", config_of(steps=100), samples.LEAST_STEPS, 2),
   ):
     monkeypatch.setattr(pretrain, "LEAST_STEPS", least)
     with pytest.raises(Began):

@@ -192,8 +192,11 @@ def test_a_run_with_a_result_has_stopped_early(seed):
 
 def test_pretraining_ends_with_a_report(pretrained, prepared):
   page = Page(pretrained / "report.html")
-  unigram = TokenFile(prepared, "train").unigram_entropy
-  assert f"unigram entropy {unigram:.2f}" in page.text
+  for split, name in (("train", "training"), ("valid", "held-out")):
+    unigram = TokenFile(prepared, split).unigram_entropy
+    assert f"unigram entropy {unigram:.2f} of the {name} text" in page.text
+  commands = re.findall(r'aria-label="Command"><code>(.*?)</code>', page.source)
+  assert commands[0] == f"python launch/generate.py --checkpoint={pretrained}/best --prompt=TEXT"
   assert "6 of 6 planned" in page.text and "finished, 6 steps" in page.text
   for name in ("loss", "valid_loss"):
     assert chart.short(curve(str(pretrained), name)[1][-1]) in page.paragraphs
@@ -452,9 +455,14 @@ def losses(values, unigram=4.0, held_out=True):
 @pytest.mark.parametrize(
   "log, learned, stopped, following",
   [
-    (losses([(20, 5), (40, 3), (60, 2.2), (80, 2.0), (100, 1.999)]), "Yes", "Step 80", "Use it"),
+    (
+      losses([(20, 5), (40, 3), (60, 2.2), (80, 2.0), (100, 1.999)]),
+      "Yes",
+      "Hardly since step 80",
+      "Use it",
+    ),
     (losses([(25, 5), (50, 3), (75, 2.5), (100, 1.5)]), "Yes", "Not yet", "Train longer"),
-    (losses([(25, 3), (50, 2), (75, 2.5), (100, 3.0)]), "Yes", "Step 50", "More text"),
+    (losses([(25, 3), (50, 2), (75, 2.5), (100, 3.0)]), "Yes", "At step 50", "More text"),
     (losses([(50, 4.3), (100, 4.1)]), "No", "Not yet", "Change the learning rate"),
     (losses([(10, 5.5), (20, 5.1)]), "Not yet", "Not yet", "Let it go on"),
     (
@@ -484,8 +492,8 @@ def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped, fol
   given = answers(run)
   verdicts = given[0].verdict, given[1].verdict, given[3].verdict
   assert verdicts == (learned, stopped, following), given
-  if stopped == "Step 80":  # and not "best at" another step
-    assert "hardly improved after step 80; its best value, 1.999, is of step 100" in given[1].text
+  if "80" in stopped:  # and the text does not contradict it
+    assert "from 2.000 at step 80 to its best, 1.999 at step 100 of 100: hardly" in given[1].text
 
 
 def test_the_entropy_is_compared_with_the_loss_per_token(make_folder):
@@ -499,12 +507,25 @@ def test_the_entropy_is_compared_with_the_loss_per_token(make_folder):
   learned, _, wrong, _ = answers(run)
   assert learned.verdict == "Yes" and "reached 3.600 nats per token" in learned.text
   assert "among about 37 equally" in wrong.text
-  assert run.unigram_entropy == 4.0 and run.loss_bound is None
+  assert run.unigram_entropy == 4.0 and run.loss_bounds == {}
+
+
+def test_held_out_loss_is_compared_with_the_held_out_text(make_folder):
+  log = losses([(50, 3.9), (100, 3.8)])
+  learned = answers(read_run(str(make_folder("run", **log, held_out_entropy=3.75))))[0]
+  assert (learned.verdict, learned.tone) == ("No", "bad")
+  assert "each token of the held-out text is gives 3.750" in learned.text
+  learned = answers(read_run(str(make_folder("earlier", **log))))[0]
+  assert learned.verdict == "Yes" and "entropy of the training text" in learned.text
 
 
 def test_a_classifier_at_the_majority_has_not_learned(seed):
   write_labels(seed, ["barks", "meows"], [("x", "barks", (0.8, 0.2))] * 5 + ROWS[:1] * 2)
-  assert answers(read_run(str(seed)))[0].verdict == "Not clearly"  # 7 examples say little
+  few = answers(read_run(str(seed)))[0]
+  assert (few.verdict, few.tone) == ("Not clearly", "plain")  # 7 examples say little
+  rows = [("x", "barks", (0.8, 0.2))] * 5 + [("y", "meows", (0.2, 0.8))] * 6
+  write_labels(seed, ["barks", "meows"], [("z", "barks", (0.8, 0.2)), *rows])
+  assert answers(read_run(str(seed)))[0].tone == "good"  # McNemar: 6 to 0
   rows = [(f"{n}", ("barks", "meows")[n % 3 == 0], (0.8, 0.2)) for n in range(90)]
   write_labels(seed, ["barks", "meows"], rows)
   assert answers(read_run(str(seed)))[0].verdict == "No"
@@ -520,6 +541,19 @@ def test_a_label_that_looks_wrong_is_named_after_scaling(seed):
   assert "1 label looks wrong, if" in answers(read_run(str(seed)))[2].text
 
 
+@pytest.mark.parametrize("right, share", [(18, "75%"), (46, ""), (60, None)])
+def test_many_doubtful_labels_should_be_corrected_first(seed, right, share):
+  """Where 2 % of the labels are doubtful; a weak model is no judge of them."""
+  sure = [("x", "barks", (0.9, 0.1)), ("y", "meows", (0.1, 0.9))] * (right // 2)
+  wrong = [("z", "barks", (0.3, 0.7))] * (5 if share else 0)
+  doubtful = ("woof", "meows", (0.999, 0.001))
+  write_labels(seed, ["barks", "meows"], [*sure, *wrong, doubtful])
+  following = answers(read_run(str(seed)))[3]
+  assert (following.verdict == "Correct the labels first") == (share is not None)
+  assert ("Caution" in following.text) == bool(share)
+  assert f"right in {share}" in following.text or not share
+
+
 def test_a_dev_loss_that_rises_is_named(seed):
   rows = [(f"{n}", ("barks", "meows")[n % 2], ((0.9, 0.1), (0.1, 0.9))[n % 2]) for n in range(40)]
   write_labels(seed, ["barks", "meows"], [*rows, *ROWS])
@@ -527,7 +561,7 @@ def test_a_dev_loss_that_rises_is_named(seed):
   entries = [{"step": n, "dev_accuracy": a, "dev_loss": loss} for n, a, loss in values]
   (seed / "metrics.jsonl").write_text("\n".join(map(json.dumps, entries)))
   _, stopped, _, following = answers(read_run(str(seed)))
-  assert stopped.verdict == "Step 20"  # later gains are within a standard error
+  assert stopped.verdict == "Hardly since step 20"  # later gains are within a standard error
   assert "lowest at step 20 and has risen from 0.50 to 0.90" in stopped.text
   assert following.verdict == "Stop earlier, label more"
 
@@ -729,6 +763,27 @@ def test_a_plot_has_the_mean_over_seeds_and_a_band(finetuned, pretrained, tmp_pa
   assert len(labels) == 4 and labels[-1].startswith("unigram entropy")  # training and held-out
 
 
+def test_a_plot_says_whose_entropy_a_line_is(make_folder, tmp_path, monkeypatch):
+  pytest.importorskip("matplotlib")
+  from matplotlib.figure import Figure
+
+  drawn = []
+  monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+  folders = []
+  for name, entropy in (("novels", 3.5), ("letters", 3.75)):
+    log = losses([(50, 3.9), (100, 3.2)])
+    folder = make_folder(name, **log, held_out_entropy=entropy)
+    saved = json.loads((folder / "config.json").read_text())
+    saved["data"]["valid_digest"] = name  # other text, and so no second seed
+    (folder / "config.json").write_text(json.dumps(saved))
+    folders.append(str(folder))
+  plot.run(folders, str(tmp_path / "curves.png"))
+  lines = {line.get_label(): line.get_color() for line in drawn[0].axes[0].lines}
+  for name, entropy in (("novels", "3.50"), ("letters", "3.75")):
+    of_run = f"{name}, unigram entropy {entropy} of the held-out text"
+    assert lines[of_run] == lines[f"{name}, held-out"]
+
+
 def test_a_plot_of_nothing_is_refused(make_folder, pretrained, tmp_path):
   pytest.importorskip("matplotlib")
   empty = make_folder("empty", [(1, {"loss": None})])
@@ -753,6 +808,9 @@ def browse(tmp_path_factory, browser):
       parent.postMessage(JSON.stringify({width: innerWidth, title: document.title,
         scroll: document.documentElement.scrollWidth,
         scripts: document.querySelectorAll("script").length,
+        unmarked: [...document.querySelectorAll(".wide")].filter(element =>
+          !getComputedStyle(element).backgroundImage.includes("gradient")).length,
+        chart: document.querySelector(".chart").getBoundingClientRect().width / innerWidth,
         background: getComputedStyle(document.body).backgroundColor,
         wide: wide.map(element => `${element.tagName} ${element.getAttribute("class")}`)}), "*");
     });
@@ -791,6 +849,7 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(seed, finetuned, tm
     shown = browse(page, 390)
     assert shown["width"] == 390 and shown["scroll"] <= 390 and shown["wide"] == [], shown
     assert shown["scripts"] == 1  # ours
+    assert shown["unmarked"] == 0  # a table that is cut has a shadow there
 
 
 def test_a_browser_follows_the_color_scheme(pretrained, browse):
@@ -798,6 +857,6 @@ def test_a_browser_follows_the_color_scheme(pretrained, browse):
   light, dark = (
     browse(page, 1200, f"--blink-settings=preferredColorScheme={scheme}") for scheme in (1, 0)
   )
-  assert light["title"] == "run: report"
+  assert light["title"] == "run: report" and light["chart"] > 0.9  # a single chart, all of the page
   assert [int(value) > 128 for value in re.findall(r"\d+", light["background"])] == [True] * 3
   assert [int(value) > 128 for value in re.findall(r"\d+", dark["background"])] == [False] * 3

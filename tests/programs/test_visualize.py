@@ -167,6 +167,14 @@ def test_attention_is_accurate_to_a_byte(model_of, tmp_path):
   np.testing.assert_allclose(page_data, attention_maps(kept["intermediates"])[:, 0], atol=0.004)
 
 
+@pytest.mark.parametrize("place", ["lstm", "lstm/best", "lstm/checkpoints/7"])
+def test_a_page_does_not_say_where_its_run_lies(model_of, tmp_path, place):
+  page, folder = tmp_path / "page.html", model_of("lstm").removesuffix("lstm")
+  visualize.run(f"{folder}{place}", str(page), ["the cat"])
+  assert data_of(page)["model"]["checkpoint"] == place
+  assert folder not in page.read_text()
+
+
 def test_an_lstm_has_no_attention(model_of, tmp_path):
   page_data = visualize.run(model_of("lstm"), str(tmp_path / "page.html"), ["the cat"])
   assert page_data["texts"][0]["sequences"][0]["attention"] is None
