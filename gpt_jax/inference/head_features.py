@@ -1,5 +1,6 @@
 """What a classification head reads of each example: the features of a linear probe."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -18,7 +19,12 @@ _BATCH = 32
 
 
 def head_features(
-  model: Model, params: Any, encoded: Encoded, pooling: str, mesh: Mesh
+  model: Model,
+  params: Any,
+  encoded: Encoded,
+  pooling: str,
+  mesh: Mesh,
+  done: Callable[[int], None] = lambda _: None,
 ) -> np.ndarray:
   """The input of W_y without dropout: float32 [N, D].
 
@@ -26,6 +32,7 @@ def head_features(
     model: its heads are not used.
     params: `{trunk}`, on the mesh's devices.
     pooling: "sum" or "mean"; see ClassifyHead.
+    done: is called with the number of examples after every batch.
   """
   size = -(-_BATCH // mesh.shape["data"]) * mesh.shape["data"]
   batches = OrderedBatches(encoded, size, row_multiple=mesh.shape["data"])
@@ -40,4 +47,5 @@ def head_features(
   with jax.set_mesh(mesh):
     for batch in batches:
       features.append(np.asarray(of_batch(params, to_device(local_part(batch, mesh), mesh))))
+      done(min(len(features) * size, len(encoded)))
   return np.concatenate(features)[: len(encoded)]

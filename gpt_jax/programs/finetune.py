@@ -19,7 +19,7 @@ from gpt_jax.checkpoints.run_folder import (
 )
 from gpt_jax.checkpoints.store import Checkpoints, best_evaluation
 from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
@@ -46,7 +46,13 @@ from gpt_jax.tasks.text_to_text import EncodedText, TextTask, TextToText, as_tex
 from gpt_jax.training import hooks
 from gpt_jax.training.adversarial import VirtualAdversarial, adversarial_loss
 from gpt_jax.training.class_weights import balanced, parse_weights
-from gpt_jax.training.early_stopping import StoppedEarly, evaluations, is_exhausted, stop_early
+from gpt_jax.training.early_stopping import (
+  StoppedEarly,
+  evaluations,
+  is_exhausted,
+  pause,
+  stop_early,
+)
 from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.layerwise import trained_layers
@@ -71,6 +77,7 @@ def run(
   tokenizer: str = "",
   profile: str = "",
   tracker: str | Trackers = "auto",
+  pauses: Callable[[int], bool] | None = None,
 ) -> list[dict[str, Any]]:
   """Fine-tunes one model per seed or fold, and evaluates on the dev set as OpenAI's code does.
 
@@ -87,6 +94,8 @@ def run(
     tokenizer: folder of a vocabulary; only if pretrained is "none".
     profile: START:STOP, the steps of each run of which a trace is written; "": none.
     tracker: see parse_trackers.
+    pauses: step -> whether the run ends after it for now, evaluated and saved but without its
+      `result.json`; the same call goes on with it. For one process, and without folds.
 
   Returns:
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
@@ -125,7 +134,7 @@ def run(
     claim(folder, seeded, start.tokenizer, identity)
     run_one = functools.partial(run_seed, seeded, task, data, start, trainer, measure, report)
     with report_at_end(workdir):
-      results.append(run_one(plan, folder, trackers, span))
+      results.append(run_one(plan, folder, trackers, span, pauses))
   return write_summary(results, workdir) if seeds > 1 else results
 
 
@@ -449,6 +458,7 @@ def run_seed(
   workdir: str,
   trackers: Trackers,
   profile: Span | None = None,
+  pauses: Callable[[int], bool] | None = None,
 ) -> dict[str, Any]:
   """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
   finished = os.path.join(workdir, "result.json")
@@ -460,6 +470,8 @@ def run_seed(
   seed, steps = config.train.seed, total_steps(config, data["train"])
   batches = make_batches(config, data["train"], trainer.mesh)
   evaluating = evaluation_due(config.train.evaluate_every, batches.steps_per_epoch)
+  if pauses is not None:
+    evaluating = hooks.any_of(evaluating, pauses)
   saving = hooks.any_of(evaluating, hooks.every(config.train.checkpoint_every))
   meta = make_meta(config, task, start)
   newest = config.train.keep_checkpoints
@@ -488,20 +500,22 @@ def run_seed(
         run_hooks.append(stop_early(workdir, primary, config.patience, first, evaluating))
         if is_exhausted(evaluations(workdir, primary, first), config.patience):
           steps = first  # it was ended between its last evaluation and its result
+      if pauses is not None:
+        run_hooks.append(pause(pauses))
+      stopped: StoppedEarly | None = None
       try:
         with traced(run_hooks, profile, reporter, workdir, first) as all_hooks:
           state, evaluation = trainer.fit(
             state, lambda step: trainer.local_part(batches(step)), steps, seed, all_hooks
           )
       except StoppedEarly as stop:
-        steps, evaluation = stop.step, stop.evaluation
-        reporter.say(
-          f"step {steps:,}: no better {primary} in {counted(config.patience, 'evaluation')}"
-        )
+        stopped, steps, evaluation = stop, stop.step, stop.evaluation
+        reporter.say(f"step {steps:,}: {stop.reason}")
   evaluation = evaluation or measure(state.params)
-  report(state.params, steps, workdir)
+  # Of a run that was stopped `state` is the first one, whose memory was reused.
+  report(state.params, 0 if stopped else steps, workdir)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
-  if is_main_process():
+  if is_main_process() and not (stopped and stopped.goes_on):
     result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}
     write_json(finished, with_checksum(result))
     if not isinstance(task, TextTask):

@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,25 @@ from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import Start, load_start
 from gpt_jax.programs.labeling.measures import (
   best_model,
+  compare,
   measure,
   measure_classes,
   measure_curve,
   measure_threshold,
 )
 from gpt_jax.programs.labeling.probe import probe_features, save_probe
+from gpt_jax.programs.labeling.progress import Progress, TimeLimit
 from gpt_jax.programs.labeling.table import Labeled, read_labeled, write_splits
 from gpt_jax.programs.labeling.workdir import cached, check_workdir, claim_workdir
-from gpt_jax.reports.label_page import TITLES, Suspect, about_choice, about_threshold, render
+from gpt_jax.reports.label_page import (
+  TITLES,
+  Suspect,
+  about_choice,
+  about_curve,
+  about_labels,
+  about_threshold,
+  render,
+)
 from gpt_jax.reports.page import environment
 from gpt_jax.tasks.group_splits import group_folds, split_by_group
 from gpt_jax.tasks.near_duplicates import group_near_duplicates
@@ -49,6 +59,7 @@ _CHECKPOINTS = {
 _FOLDS = 5
 _PATIENCE = 3  # evaluations, one per epoch
 _SHOWN_SUSPECTS = 30
+_JUDGES = ("tfidf", "probe")  # of labels
 
 
 def run(
@@ -59,6 +70,9 @@ def run(
   texts: Sequence[str] = (),
   label: str = "",
   precision: float = 0.95,
+  epochs: int = 0,
+  minutes: float = 0.0,
+  skip_finetuning: bool | None = None,
   seed: int = 0,
 ) -> dict[str, Any]:
   """Trains three classifiers on a table, and measures what can be trusted.
@@ -73,6 +87,10 @@ def run(
     texts: the text columns, at most two; () finds one.
     label: the label column; "" finds it.
     precision: the share of right predictions that a threshold should promise.
+    epochs: of fine-tuning, at most; 0: by the sizes of model and data.
+    minutes: that fine-tuning may take now; the same call goes on with it. 0: no limit.
+    skip_finetuning: None: where the probe is worse than TF-IDF on the dev rows, by McNemar's exact
+      test with p < 0.05.
     seed: of the splits and of fine-tuning.
 
   Returns:
@@ -82,8 +100,8 @@ def run(
     InputError: a file or column that cannot be used, too few rows, a workdir of something else, or
       a package is missing.
   """
-  _check(workdir, precision)
-  config, start = _load_start(checkpoint, seed)
+  _check(workdir, precision, epochs, minutes)
+  config, start = _load_start(checkpoint, epochs, seed)
   table = read_labeled(source, texts, label, start.tokenizer)
   config = dataclasses.replace(config, task=table.task())
   claim_workdir(workdir, table, start.identity, seed)
@@ -91,17 +109,35 @@ def run(
   work = functools.partial(cached, os.path.join(workdir, "work"))
 
   # 1. Splits, with near-duplicates on one side.
-  groups = work("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
+  with Progress("near-duplicates"):
+    groups = work("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
   repeated = len(groups) - len(np.unique(groups))
   splits = _split(table, groups, repeated, seed, workdir)
 
   # 2. Three models.
   truth = {name: table.classes[numbers] for name, numbers in splits.items()}
-  predicted = {
-    "tfidf": work("tfidf", lambda: _baseline(table, splits, groups, seed, config, workdir)),
-    "probe": work("probe", lambda: _probe(table, splits, groups, seed, config, start, workdir)),
-    "finetuned": work("finetuned", lambda: _finetune(config, checkpoint, workdir)),
-  }
+  predicted: dict[str, dict[str, np.ndarray]] = {}
+  of_table = table, splits, groups, seed, config
+  finished = os.path.join(workdir, "finetuned", "result.json")
+
+  def add(name: str, compute: Callable[[Progress], dict[str, np.ndarray]], kept_as: str) -> None:
+    with Progress(TITLES[name]) as progress:
+      predicted[name] = work(kept_as, lambda: compute(progress)) if kept_as else compute(progress)
+    right = predicted[name]["dev"].argmax(axis=-1) == truth["dev"]
+    log(f"{TITLES[name]}: {right.mean():.1%} of {len(right):,} dev rows right")
+
+  def tune(progress: Progress) -> dict[str, np.ndarray]:
+    return _finetune(config, checkpoint, workdir, minutes, progress)
+
+  add("tfidf", lambda progress: _baseline(*of_table, workdir, progress), "tfidf")
+  add("probe", lambda progress: _probe(*of_table, start, workdir, progress), "probe")
+  finetuning = _reason_to_skip(skip_finetuning, predicted, truth)
+  if not finetuning:
+    # Another number of epochs is another run, which finetune.run refuses.
+    kept_as = f"finetuned_{epochs}" if epochs else "finetuned"
+    add("finetuned", tune, "" if minutes and not os.path.exists(finished) else kept_as)
+    if not os.path.exists(finished):
+      finetuning = "Fine-tuning is not finished; the same command goes on with it."
 
   # 3. What can be said about the one that predicts.
   result = {
@@ -111,10 +147,13 @@ def run(
     "rows": {name: len(numbers) for name, numbers in splits.items()},
     "skipped": table.skipped,
     "near_duplicates": repeated,
+    "finetuning": finetuning,
     **_compare(predicted, truth, table.labels, precision, workdir),
   }
   suspects = _suspects(table, predicted)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
+  judged = {name: predicted[name]["out_of_fold"].argmax(axis=-1) for name in _JUDGES}
+  result["judges"] = {name: float((judged[name] == table.classes).mean()) for name in _JUDGES}
   _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
@@ -133,18 +172,22 @@ def _split(
   return splits
 
 
-def _check(workdir: str, precision: float) -> None:
+def _check(workdir: str, precision: float, epochs: int, minutes: float) -> None:
   """Fails before the expensive part."""
+  for name, value in (("epochs", epochs), ("minutes", minutes)):
+    if not 0 <= value < float("inf"):
+      raise InputError(f"--{name}={value}: must be a number above 0, or 0 for no limit")
   if not 0 < precision < 1:
     raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
   check_workdir(workdir)
   environment()
 
 
-def _load_start(checkpoint: str, seed: int) -> tuple[FinetuneConfig, Start]:
+def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig, Start]:
   """The config of fine-tuning, still without its task, and what the checkpoint brings."""
   config = FinetuneConfig(
-    patience=_PATIENCE, train=TrainConfig(log_every=50, keep_checkpoints=1, seed=seed)
+    patience=_PATIENCE,
+    train=TrainConfig(epochs=epochs, log_every=50, keep_checkpoints=1, seed=seed),
   )
   start = load_start(config, checkpoint, "")
   if isinstance(start.format, TextToText):
@@ -166,13 +209,22 @@ def _compare(
 ) -> dict[str, Any]:
   """The measures of all models, and what can be said about the best one."""
   models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
+  classes = {
+    name: {split: arrays[split].argmax(axis=-1) for split in ("dev", "test")}
+    for name, arrays in predicted.items()
+  }
+  for model in models:
+    for split, of_model in classes[model["name"]].items():
+      model[split]["beside_tfidf"] = compare(of_model, classes["tfidf"][split], truth[split])
   chosen = best_model(models)
-  arrays = predicted[chosen["name"]]
+  arrays, of_test = predicted[chosen["name"]], truth["test"]
+  commonest = np.full_like(of_test, np.bincount(of_test).argmax())
   return {
     "models": models,
     "chosen": chosen["name"],
     "checkpoint": os.path.join(workdir, *_CHECKPOINTS[chosen["name"]]),
-    "classes": measure_classes(labels, arrays["test"], truth["test"]),
+    "classes": measure_classes(labels, arrays["test"], of_test),
+    "beside_commonest": compare(classes[chosen["name"]]["test"], commonest, of_test),
     "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
     "curve": measure_curve(predicted, len(truth["train"])),
   }
@@ -198,8 +250,9 @@ def format_result(result: dict[str, Any]) -> str:
       f"{mark} {TITLES[model['name']]:30} {model['dev']['accuracy']:10.1%}  "
       f"{test['accuracy']:13.1%}  {low:.1%} to {high:.1%}  {test['macro_f1']:8.3f}"
     )
-  lines += [about_choice(result), about_threshold(result["threshold"]), result["curve"]["outlook"]]
-  lines.append(f"{result['suspects']:,} labels are doubtful; {SUSPECTS} begins with the worst")
+  lines += [about_choice(result), about_threshold(result["threshold"]), about_curve(result)]
+  lines.append(f"{about_labels(result)} {SUSPECTS} begins with the worst.")
+  lines += [result["finetuning"]] if result["finetuning"] else []
   return "\n".join(lines)
 
 
@@ -213,6 +266,7 @@ def _baseline(
   seed: int,
   config: FinetuneConfig,
   workdir: str,
+  progress: Progress,
 ) -> dict[str, np.ndarray]:
   """Probabilities of TF-IDF and logistic regression, which are saved; see _linear."""
   parts = {name: [table.texts[n] for n in numbers] for name, numbers in splits.items()}
@@ -220,11 +274,11 @@ def _baseline(
   features = {name: tfidf(texts) for name, texts in parts.items()}
   # The rarity of words needs no labels, so all rows may say it.
   all_features = fit_tfidf(table.texts)(table.texts)
-  linear, arrays = _linear(table, splits, groups, seed, features, all_features)
+  linear, arrays = _linear(table, splits, groups, seed, features, all_features, progress)
   data_dir, folder = os.path.join(workdir, "data"), os.path.join(workdir, "tfidf")
   dev = config.task.build("").examples(data_dir, "dev")
   save_tfidf(folder, tfidf, linear, config.task, dev, data_dir)
-  return arrays | _predict(folder, data_dir)
+  return arrays | _predict(folder, data_dir, progress)
 
 
 def _probe(
@@ -235,17 +289,19 @@ def _probe(
   config: FinetuneConfig,
   start: Start,
   workdir: str,
+  progress: Progress,
 ) -> dict[str, np.ndarray]:
   """Probabilities of the probe, which becomes a checkpoint; see _linear."""
   task = config.task.build("")
   encoded = start.encode(task, [task.example(row) for row in table.rows])
-  every = probe_features(start, encoded)
+  progress.begin("reading the texts", len(encoded), "rows")
+  every = probe_features(start, encoded, progress.update)
   features = {name: every[numbers] for name, numbers in splits.items()}
-  linear, arrays = _linear(table, splits, groups, seed, features, every)
+  linear, arrays = _linear(table, splits, groups, seed, features, every, progress)
   data_dir, folder = os.path.join(workdir, "data"), os.path.join(workdir, "probe")
   dev_set = start.encode(task, task.examples(data_dir, "dev"))
   save_probe(folder, linear, start, config, task, dev_set, arrays["dev"], data_dir)
-  return arrays | _predict(folder, data_dir)
+  return arrays | _predict(folder, data_dir, progress)
 
 
 def _linear(
@@ -255,6 +311,7 @@ def _linear(
   seed: int,
   features: dict[str, Any],
   all_features: Any,
+  progress: Progress,
 ) -> tuple[Linear, dict[str, np.ndarray]]:
   """A logistic regression, and its arrays: "dev" and "test", probabilities [N, K]; "out_of_fold",
   those of every row of the table; "curve", accuracies.
@@ -262,19 +319,22 @@ def _linear(
   num_classes, classes = len(table.labels), table.classes
   truth = {name: classes[numbers] for name, numbers in splits.items()}
   train = features["train"], truth["train"]
+  progress.begin("choosing a penalty")
   linear = fit_best_linear(train, (features["dev"], truth["dev"]), num_classes)
   penalty = linear.inverse_penalty
   fold = group_folds(classes, groups, _FOLDS, seed)
   held_out = np.concatenate([splits["dev"], splits["test"]])
   of_held_out = features["dev"], features["test"]
   stack = np.concatenate if isinstance(all_features, np.ndarray) else _stack_sparse
+  progress.begin("five folds, for doubtful labels")
+  of_folds = out_of_fold(all_features, classes, num_classes, fold, penalty)
+  progress.begin("learning curve")
+  curve = curve_of(train, (stack(of_held_out), classes[held_out]), num_classes, penalty, seed)
   return linear, {
     "dev": linear(features["dev"]),
     "test": linear(features["test"]),
-    "out_of_fold": out_of_fold(all_features, classes, num_classes, fold, penalty),
-    "curve": np.array(
-      curve_of(train, (stack(of_held_out), classes[held_out]), num_classes, penalty, seed)
-    ),
+    "out_of_fold": of_folds,
+    "curve": np.array(curve),
   }
 
 
@@ -284,21 +344,46 @@ def _stack_sparse(parts: Sequence[Any]) -> Any:
   return scipy.sparse.vstack(parts).tocsr()
 
 
-def _finetune(config: FinetuneConfig, checkpoint: str, workdir: str) -> dict[str, np.ndarray]:
+def _reason_to_skip(
+  skip: bool | None, predicted: dict[str, dict[str, np.ndarray]], truth: dict[str, np.ndarray]
+) -> str:
+  """Why fine-tuning is left out, which is logged; "" if it is not."""
+  if skip is False:
+    return ""
+  anyway = "--skip_finetuning=false runs it"
+  if skip:
+    return f"Fine-tuning was skipped; {anyway}."
+  probe, tfidf = (predicted[name]["dev"].argmax(axis=-1) for name in ("probe", "tfidf"))
+  compared = compare(probe, tfidf, truth["dev"])
+  low, high = compared["interval"]
+  if high >= 0:
+    return ""
+  reason = (
+    f"Fine-tuning was skipped: of the same {len(truth['dev']):,} dev rows the probe has "
+    f"{-100 * compared['difference']:.1f} points fewer right than TF-IDF ({-100 * high:.1f} to "
+    f"{-100 * low:.1f} with 95 % confidence), so the checkpoint promises no gain; {anyway} anyway."
+  )
+  log(reason)
+  return reason
+
+
+def _finetune(
+  config: FinetuneConfig, checkpoint: str, workdir: str, minutes: float, progress: Progress
+) -> dict[str, np.ndarray]:
   data_dir, folder = os.path.join(workdir, "data"), os.path.join(workdir, "finetuned")
-  finetune.run(config, data_dir, checkpoint, folder)
-  return _predict(folder, data_dir)
+  progress.begin("", unit="updates")
+  finetune.run(config, data_dir, checkpoint, folder, pauses=TimeLimit(minutes, progress))
+  return _predict(folder, data_dir, progress)
 
 
-def _predict(folder: str, data_dir: str) -> dict[str, np.ndarray]:
+def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the best checkpoint for dev and test, as launch/predict.py has them."""
   best = os.path.join(folder, "best")
   ensemble = load_tfidf(folder) if is_tfidf(folder) else load_ensemble([best])
-  encoded = ensemble.encode(ensemble.task.examples(data_dir, "test"))
-  return {
-    "dev": ensemble.dev_set().probabilities,
-    "test": ensemble.predict(encoded, 32, lambda _: None),
-  }
+  examples = ensemble.task.examples(data_dir, "test")
+  progress.begin("predicting the test rows", len(examples), "rows")
+  probabilities = ensemble.predict(ensemble.encode(examples), 32, progress.update)
+  return {"dev": ensemble.dev_set().probabilities, "test": probabilities}
 
 
 # Doubtful labels ----------------------------------------------------------------------------------
@@ -306,7 +391,7 @@ def _predict(folder: str, data_dir: str) -> dict[str, np.ndarray]:
 
 def _suspects(table: Labeled, predicted: dict[str, dict[str, np.ndarray]]) -> list[Suspect]:
   """All rows, those first whose label is least likely to two models that have not seen it."""
-  by_model = [predicted[name]["out_of_fold"] for name in ("tfidf", "probe")]
+  by_model = [predicted[name]["out_of_fold"] for name in _JUDGES]
   probabilities = np.mean(by_model, axis=0)
   margin, other = margins(probabilities, table.classes)
   doubtful = np.all([margins(p, table.classes)[0] < 0 for p in by_model], axis=0)

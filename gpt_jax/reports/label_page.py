@@ -4,13 +4,12 @@ As in page.py, autoescape is on and nothing is marked as safe.
 """
 
 import dataclasses
-import os
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from gpt_jax.reports import chart
-from gpt_jax.reports.answers import Answer
+from gpt_jax.reports.answers import MANY_DOUBTFUL, WEAK_JUDGE, Answer
 from gpt_jax.reports.chart import Drawn, Line
 from gpt_jax.reports.page import confusion_matrix, environment
 
@@ -68,9 +67,11 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
       threshold=about_threshold(result["threshold"]),
       classes=_classes(result["classes"]),
       matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
+      about_labels=about_labels(result),
+      about_curve=about_curve(result),
       curve=_curve(result["curve"]),
       suspects=[_view(suspect) for suspect in suspects],
-      checkpoint=shlex.quote(os.path.abspath(result["checkpoint"])),
+      command=_command(result),
     )
   )
   # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
@@ -101,23 +102,68 @@ def about_threshold(threshold: dict[str, Any]) -> str:
   dev, test = threshold["dev"], threshold["test"]
   share = f"{test['correct'] / test['given']:.1%}" if test["given"] else "–"
   above = f"With a probability of {threshold['value']:.3f} or more"
+  reached = f"{test['given']:,} of {test['rows']:,} test rows have that probability, and {share} "
+  reached += "of them are right."
   if dev["given"] == dev["rows"]:
     above = "Without a threshold"
+    reached = f"Of all {test['rows']:,} test rows {share} are right."
   about = (
     f"{above}, {dev['correct']:,} of {dev['given']:,} dev rows are right, which promises "
-    f"{threshold['precision']:.1%} on new rows like these. On the test set {test['given']:,} of "
-    f"{test['rows']:,} rows are above, and {share} of them are right."
+    f"{threshold['precision']:.1%} on new rows like these. {reached}"
   )
   if "problem" in threshold:
     about = f"{asked:.1%} cannot be promised with so few dev rows, or so many errors. {about}"
   return about
 
 
+def about_curve(result: dict[str, Any]) -> str:
+  """What more labels would bring, and to which model."""
+  curve = result["curve"]
+  whose = f"That is the curve of the {TITLES[curve['model']]}"
+  if curve["model"] != result["chosen"]:
+    whose += f", not of the {TITLES[result['chosen']]}, which predicts"
+  return f"{curve['outlook']} {whose}."
+
+
+def about_labels(result: dict[str, Any]) -> str:
+  """How many labels are doubtful, whether to correct them first, and whether to believe it."""
+  total = sum(result["rows"].values())
+  about = (
+    f"{result['suspects']:,} of {total:,} labels are less likely than another one to both of two "
+    "models that were not trained on the row."
+  )
+  if _are_many(result):
+    about += (
+      " Correct these labels first: wrong ones hide what a model can do, and no model can promise "
+      "more than the labels keep."
+    )
+  best = max(result["judges"].values())
+  if result["suspects"] and best < WEAK_JUDGE:
+    about += (
+      f" Caution: these two models are weak themselves, right in {best:.0%} of the rows at best, "
+      "so that many of these labels will be right; read before you change one."
+    )
+  return about
+
+
+def _are_many(result: dict[str, Any]) -> bool:
+  return result["suspects"] >= MANY_DOUBTFUL * sum(result["rows"].values())
+
+
+def _command(result: dict[str, Any]) -> str:
+  """Predicts with the chosen model."""
+  words = [f"--checkpoint={result['checkpoint']}", "--input=FILE", "--out=FILE"]
+  threshold = result["threshold"]
+  if "problem" not in threshold:
+    words.append(f"--precision={threshold['precision']:g}")
+  return shlex.join(["python", "launch/predict.py", *words])
+
+
 def _answers(result: dict[str, Any]) -> list[Answer]:
   models = {model["name"]: model for model in result["models"]}
-  chosen, baseline = models[result["chosen"]], models["tfidf"]
+  chosen = models[result["chosen"]]
   low, high = chosen["test"]["accuracy_interval"]
-  gap = chosen["test"]["accuracy"] - baseline["test"]["accuracy"]
+  least, most = result["beside_commonest"]["interval"]
   majority = result["classes"]["majority"]
   threshold = result["threshold"]
   kept = threshold.get("problem") is None
@@ -129,12 +175,9 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
       f"{chosen['test']['accuracy']:.1%} right",
       f"of the test rows; {low:.1%} to {high:.1%} with 95 % confidence. Always the commonest "
       f"label: {majority:.1%}.",
-      "good" if low > majority else "bad",
+      "good" if least > 0 else "bad" if most < 0 else "plain",
     ),
-    Answer(
-      "Is it better than TF-IDF?",
-      *_beside_tfidf(result, gap),
-    ),
+    Answer("Is it better than TF-IDF?", *_beside_tfidf(result, chosen)),
     Answer(
       f"Can it promise {threshold['asked']:.0%} precision?",
       f"yes, for {share:.0%} of the rows" if kept else "no",
@@ -143,23 +186,36 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
     ),
     Answer(
       "Are the labels right?",
-      f"{result['suspects']:,} of {total:,} are doubtful",
-      "Both of two models that have not seen them find another label more likely; see below.",
+      f"correct {result['suspects']:,} first"
+      if _are_many(result)
+      else f"{result['suspects']:,} of {total:,} are doubtful",
+      about_labels(result),
       "plain",
     ),
     Answer(
       "Would more labels help?",
       f"{100 * result['curve']['gain']:.1f} points for twice as many",
-      result["curve"]["outlook"],
+      about_curve(result),
       "plain",
     ),
   ]
 
 
-def _beside_tfidf(result: dict[str, Any], gap: float) -> tuple[str, str, str]:
-  """Verdict, text and tone; `gap` is the chosen model's test accuracy above that of TF-IDF."""
+def _beside_tfidf(result: dict[str, Any], chosen: dict[str, Any]) -> tuple[str, str, str]:
+  """Verdict, text and tone, by what both get right of the same test rows."""
   if result["chosen"] != "tfidf":
-    return f"{100 * gap:+.1f} points", about_choice(result), "good" if gap >= -0.01 else "bad"
+    compared = chosen["test"]["beside_tfidf"]
+    gap, (low, high) = compared["difference"], compared["interval"]
+    text = (
+      f"The difference on the same {result['rows']['test']:,} test rows is {100 * low:+.1f} to "
+      f"{100 * high:+.1f} points with 95 % confidence (McNemar’s exact test). "
+    )
+    text += about_choice(result)
+    if low > 0:
+      return f"yes, by {100 * gap:.1f} points", text, "good"
+    if high < 0:
+      return f"no, {-100 * gap:.1f} points worse", text, "bad"
+    return f"not shown: {100 * gap:+.1f} points", text, "plain"
   accuracies = {model["name"]: model["dev"]["accuracy"] for model in result["models"]}
   others = {name: value for name, value in accuracies.items() if name != "tfidf"}
   best = max(others, key=lambda name: others[name])

@@ -1,8 +1,8 @@
-"""Early stopping: a run ends when its evaluations have not improved for a while."""
+"""Early stopping: a run ends when its evaluations have not improved for a while, or pauses."""
 
 from collections.abc import Callable
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import Hook, StepContext
 
@@ -13,12 +13,16 @@ class StoppedEarly(Exception):
   Attributes:
     step: of the last update.
     evaluation: of the parameters after it.
+    reason: for the log.
+    goes_on: whether the run is not finished, and the same call goes on with it.
   """
 
-  def __init__(self, step: int, evaluation: dict[str, float]):
+  def __init__(self, step: int, evaluation: dict[str, float], reason: str, goes_on: bool = False):
     super().__init__(f"stopped early at step {step}")
     self.step = step
     self.evaluation = evaluation
+    self.reason = reason
+    self.goes_on = goes_on
 
 
 def stop_early(
@@ -42,9 +46,24 @@ def stop_early(
     values.append(moment.evaluation[metric])
     # A run that is being ended by a signal resumes first.
     if is_exhausted(values, patience) and not moment.stopping:
-      raise StoppedEarly(moment.step, moment.evaluation)
+      reason = f"no better {metric} in {counted(patience, 'evaluation')}"
+      raise StoppedEarly(moment.step, moment.evaluation, reason)
 
   return Hook(run, due)
+
+
+def pause(due: Callable[[int], bool]) -> Hook:
+  """Raises StoppedEarly where it is due; last among the hooks, those that evaluate and save are due
+  at the same step.
+  """
+
+  def run(moment: StepContext) -> None:
+    saved = not moment.interval.refused_in_a_row
+    if saved and moment.step < moment.total_steps and not moment.stopping:
+      reason = "paused; the same command goes on"
+      raise StoppedEarly(moment.step, moment.evaluation, reason, goes_on=True)
+
+  return Hook(run, due, at_end=False)
 
 
 def is_exhausted(values: list[float], patience: int) -> bool:

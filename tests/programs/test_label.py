@@ -2,8 +2,10 @@
 
 import copy
 import csv
+import json
 import os
 import random
+import re
 import shutil
 import unicodedata
 from types import SimpleNamespace
@@ -18,11 +20,13 @@ import gpt_jax
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file
+from gpt_jax.files import atomic_file, read_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, label, predict
+from gpt_jax.programs.labeling import progress
 from gpt_jax.reports.label_page import render
+from gpt_jax.training.history import curve
 
 pytestmark = pytest.mark.app
 SENTENCES = {
@@ -83,10 +87,35 @@ def pretrained(tmp_path_factory, make_run, tiny_tokenizer):
 
 
 @pytest.fixture(scope="module")
-def labeled(tickets, pretrained):
+def run_label(tickets, pretrained, launch):
+  """run_label(workdir, *flags) -> (what the command says, its result.json without checksum)."""
+
+  def run(workdir, *flags):
+    common = f"--checkpoint={pretrained}", f"--workdir={workdir}", "--label=team"
+    code, _, told = launch("label", tickets.path, *common, *flags)
+    assert code == 0, told
+    result = read_json(f"{workdir}/result.json")
+    del result["checksum"]
+    return told, result
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def labeled(tickets, run_label):
+  """A finished run. Attributes: workdir, result, told (standard error)."""
   workdir = str(tickets.folder / "run")
-  result = label.run(tickets.path, pretrained, workdir, label="team", precision=0.8)
-  return SimpleNamespace(workdir=workdir, result=result)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(progress, "SECONDS", 0.05)
+    told, result = run_label(workdir, "--precision=0.8", "--skip_finetuning=false")
+  return SimpleNamespace(workdir=workdir, result=result, told=told)
+
+
+@pytest.fixture
+def untuned(labeled, tmp_path):
+  """A copy of the workdir as it is before fine-tuning."""
+  ignore = shutil.ignore_patterns("finetuned*", "re*")
+  return shutil.copytree(labeled.workdir, tmp_path / "run", ignore=ignore)
 
 
 def rows_of(path):
@@ -130,9 +159,9 @@ def test_no_model_is_much_better_on_dev_than_the_one_that_predicts(labeled):
 def test_the_page_has_every_section(labeled):
   with open(f"{labeled.workdir}/report.html") as file:
     page = file.read()
-  for section in ("Three models", "Labels", "Threshold", "Doubtful labels", "More labels?"):
+  for section in ("Models", "Labels", "Threshold", "Doubtful labels", "More labels?"):
     assert f"<h2>{section}</h2>" in page
-  assert f"--checkpoint={labeled.result['checkpoint']}" in page
+  assert f"launch/predict.py --checkpoint={labeled.result['checkpoint']} --input=FILE" in page
   assert "<script" not in page and "//" not in page.replace(labeled.workdir, "")
 
 
@@ -148,6 +177,133 @@ def test_the_choice_of_tfidf_is_neither_praised_nor_blamed(labeled):
   result["models"][1]["dev"]["accuracy"] = 0.9
   page = render(result | {"chosen": "tfidf"}, [], "run")
   assert "no model has a higher dev accuracy" in page and "has the highest" not in page
+
+
+def card(page, question):
+  """The tone, verdict and text of an answer."""
+  head = f"<h3>{re.escape(question)}</h3>"
+  pattern = rf'answer (\w+)">{head}<p class="verdict">(.*?)</p><p>(.*?)</p>'
+  return re.search(pattern, page).groups()
+
+
+@pytest.mark.parametrize(
+  "difference, interval, tone, verdict",
+  [
+    (0.06, (0.004, 0.12), "good", "yes, by 6.0 points"),
+    (0.06, (-0.02, 0.12), "plain", "not shown: +6.0 points"),
+    (0.0, (0.0, 0.0), "plain", "not shown: +0.0 points"),
+    (-0.06, (-0.12, -0.01), "bad", "no, 6.0 points worse"),
+  ],
+)
+def test_green_needs_a_test_on_the_same_rows(labeled, difference, interval, tone, verdict):
+  compared = {"difference": difference, "interval": interval}
+  result = copy.deepcopy(labeled.result) | {"chosen": "finetuned", "beside_commonest": compared}
+  result["models"][2]["test"]["beside_tfidf"] = compared
+  page = render(result, [], "run")
+  assert card(page, "Is it better than TF-IDF?")[:2] == (tone, verdict)
+  assert card(page, "How good is it?")[0] == tone
+
+
+def test_many_doubtful_labels_should_be_corrected_first(labeled):
+  result = labeled.result
+  with open(f"{labeled.workdir}/report.html") as file:
+    _, verdict, text = card(file.read(), "Are the labels right?")
+  assert verdict == f"correct {result['suspects']} first" and "Caution" not in text
+  assert f"{result['suspects']} of 358 labels" in labeled.told and "Correct these" in labeled.told
+  weak = render(result | {"judges": {"tfidf": 0.7, "probe": 0.66}}, [], "run")
+  assert "Caution: these two models are weak themselves, right in 70% of the rows at best" in weak
+  few = render(result | {"suspects": 7}, [], "run")
+  assert card(few, "Are the labels right?")[1] == "7 of 358 are doubtful"
+
+
+def test_the_learning_curve_says_whose_it_is(labeled):
+  result = copy.deepcopy(labeled.result) | {"chosen": "finetuned"}
+  result["curve"]["model"] = "tfidf"
+  _, _, text = card(render(result, [], "run"), "Would more labels help?")
+  assert "the curve of the TF-IDF with logistic regression, not of the fine-tuned" in text
+  _, _, text = card(render(result | {"chosen": "tfidf"}, [], "run"), "Would more labels help?")
+  assert text.endswith("That is the curve of the TF-IDF with logistic regression.")
+
+
+def test_without_a_threshold_no_row_is_above_it(labeled):
+  kept = {"given": 60, "correct": 54, "rows": 60}
+  threshold = {"asked": 0.8, "precision": 0.8, "value": 0.0, "dev": kept, "test": kept}
+  page = render(labeled.result | {"threshold": threshold}, [], "run")
+  assert (
+    "Of all 60 test rows 90.0% are right." in page and "above" not in page.partition("Can it")[2]
+  )
+
+
+def test_scores_and_news_come_while_it_works(labeled):
+  places = []
+  for title, news in (
+    ("TF-IDF with logistic regression", "[^,]+"),
+    ("linear probe of the checkpoint", r"reading the texts, [\d,]+ of 358 rows"),
+    ("fine-tuned checkpoint", r"[\d,]+ updates"),
+  ):
+    for line in (
+      rf"{title}(: |, ){news}, \d+ s so far.*",
+      rf"{title}: [\d.]+% of \d+ dev rows right",
+    ):
+      places.append(re.search(f"^{line}$", labeled.told, re.MULTILINE).start())
+  assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+  "lost, flags, tunes",
+  [
+    (5, (), True),  # McNemar: p = 0.06
+    (6, (), False),  # p = 0.03
+    (6, ("--skip_finetuning=false",), True),
+    (0, ("--skip_finetuning",), False),
+  ],
+)
+def test_finetuning_is_skipped_where_the_probe_excludes_a_gain(
+  untuned, run_label, monkeypatch, lost, flags, tunes
+):
+  """`lost` dev rows are right to TF-IDF and wrong to the probe, and none the other way round."""
+  arrays = {}
+  for name in ("tfidf", "probe"):
+    with np.load(untuned / "work" / f"{name}.npz") as file:
+      arrays[name] = dict(file)
+  dev = arrays["tfidf"]["dev"].copy()
+  truth = [[*sorted(SENTENCES)].index(row["team"]) for row in rows_of(untuned / "data" / "dev.csv")]
+  right = np.flatnonzero(dev.argmax(axis=-1) == truth)[:lost]
+  dev[right] = np.roll(dev[right], 1, axis=-1)
+  np.savez(untuned / "work" / "probe.npz", **arrays["probe"] | {"dev": dev})
+  tuned = []
+  monkeypatch.setattr(label, "_finetune", lambda *_: tuned.append(1) or arrays["tfidf"])
+  told, result = run_label(untuned, *flags)
+  assert bool(tuned) == tunes and len(result["models"]) == 2 + tunes
+  page = (untuned / "report.html").read_text()
+  for text in (told, page):
+    assert ("Fine-tuning was skipped" in text) != tunes
+    assert ("--skip_finetuning=false runs it" in text) != tunes
+  points = f"{100 * lost / len(dev):.1f} points fewer right than TF-IDF"
+  assert (points in told) == (lost == 6 and not tunes)
+
+
+def test_epochs_and_minutes_limit_finetuning(untuned, run_label, tickets, pretrained):
+  limits = "--epochs=1", "--skip_finetuning=false"
+  told, result = run_label(untuned, *limits, "--minutes=0.00001")
+  assert "step 1: paused; the same command goes on" in told
+  assert "not finished" in result["finetuning"] and len(result["models"]) == 3
+  _, result = run_label(untuned, *limits)
+  steps = read_json(untuned / "finetuned" / "result.json")["steps"]
+  assert steps == result["rows"]["train"] // 32 and not result["finetuning"]
+  assert curve(str(untuned / "finetuned"), "dev_accuracy")[0] == [1, steps]
+  with pytest.raises(InputError, match="train.epochs"):
+    label.run(tickets.path, pretrained, str(untuned), label="team", epochs=2, skip_finetuning=False)
+
+
+def test_a_precision_that_is_refused_is_not_in_the_command(untuned, run_label):
+  for precision, kept in (("0.999", False), ("0.5", True)):
+    told, result = run_label(untuned, f"--precision={precision}", "--skip_finetuning")
+    assert ("problem" in result["threshold"]) != kept
+    page = (untuned / "report.html").read_text()
+    for text in (told.partition("next:")[2], page.partition("<h2>Predict</h2>")[2]):
+      assert "--checkpoint=" in text and (f"--precision={precision}" in text) == kept
+      assert ("--precision" in text) == kept
 
 
 @pytest.mark.parametrize("name", ["tfidf", "probe/best", "finetuned/best"])
@@ -187,8 +343,10 @@ def test_the_threshold_is_that_of_predict(labeled, tmp_path):
 def test_the_command_again_uses_what_is_there(labeled, tickets, pretrained, monkeypatch):
   for step in ("_baseline", "_probe", "_finetune"):
     monkeypatch.setattr(label, step, None)
-  again = label.run(tickets.path, pretrained, labeled.workdir, label="team", precision=0.8)
-  assert again == labeled.result
+  again = label.run(
+    tickets.path, pretrained, labeled.workdir, label="team", precision=0.8, skip_finetuning=False
+  )
+  assert json.loads(json.dumps(again)) == labeled.result
 
 
 def test_damaged_work_is_done_again(labeled, tickets, pretrained, tmp_path, capfd):
@@ -198,8 +356,8 @@ def test_damaged_work_is_done_again(labeled, tickets, pretrained, tmp_path, capf
   content = bytearray(path.read_bytes())
   content[len(content) // 2] ^= 1
   path.write_bytes(content)
-  again = label.run(tickets.path, pretrained, workdir, label="team", precision=0.8)
-  assert again["models"] == labeled.result["models"]
+  again = label.run(tickets.path, pretrained, workdir, label="team", skip_finetuning=False)
+  assert json.loads(json.dumps(again["models"])) == labeled.result["models"]
   assert "groups.npz: damaged; computed again" in capfd.readouterr().err
 
 
@@ -222,6 +380,8 @@ def test_other_rows_in_the_same_workdir_are_refused(labeled, tickets, pretrained
     ({"label": "team", "texts": ("team",)}, "--text=team and --label=team: should be different"),
     ({"label": "id"}, "0 usable rows with 0 labels of 10 rows or more in column 'id'"),
     ({"label": "team", "precision": 95.0}, "--precision=95.0: must be between 0 and 1"),
+    ({"label": "team", "epochs": -1}, "--epochs=-1: must be a number above 0, or 0 for no limit"),
+    ({"label": "team", "minutes": -0.5}, "--minutes=-0.5: must be a number above 0, or 0"),
   ],
 )
 def test_a_wrong_command_is_one_line(tickets, pretrained, tmp_path, change, message):

@@ -15,7 +15,7 @@ from gpt_jax.inference.calibration import (
   scale,
 )
 from gpt_jax.inference.dev_report import class_report
-from gpt_jax.inference.intervals import bootstrap_macro_f1, wilson
+from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval, wilson
 from gpt_jax.inference.learning_curve import gain_of_doubling, outlook, subset_sizes
 from gpt_jax.tasks.metrics import accuracy, macro_f1
 
@@ -45,6 +45,22 @@ def measure(
     measures[f"ece_{when}"] = expected_calibration_error(reliability(values, truth["test"]))
   measures["ece_chance"] = chance_error(scaled)
   return measures
+
+
+def compare(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+  """How much more accurate one of two models is on the same rows.
+
+  Args:
+    ours, theirs: predicted classes, int [N].
+    truth: int [N].
+
+  Returns:
+    "difference", a share of the rows, and its "interval"; see paired_interval.
+  """
+  gained = int(((ours == truth) & (theirs != truth)).sum())
+  lost = int(((ours != truth) & (theirs == truth)).sum())
+  interval = paired_interval(gained, lost, len(truth))
+  return {"difference": (gained - lost) / len(truth), "interval": interval}
 
 
 def best_model(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -105,13 +121,16 @@ def measure_threshold(
 
 
 def measure_curve(predicted: dict[str, dict[str, np.ndarray]], count: int) -> dict[str, Any]:
-  """Accuracies of the two cheap models by training rows, and what more would bring."""
+  """Accuracies of the two cheap models by training rows, and what more would bring "model", the
+  better one.
+  """
   sizes = subset_sizes(count)
   curves = {name: predicted[name]["curve"].tolist() for name in ("tfidf", "probe")}
   better = max(curves, key=lambda name: curves[name][-1])
   return {
     "sizes": sizes,
     **curves,
+    "model": better,
     "gain": gain_of_doubling(sizes, curves[better]),
     "outlook": outlook(sizes, curves[better]),
   }

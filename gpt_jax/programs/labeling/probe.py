@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,14 @@ POOLING = "mean"
 _STEP = 1  # of its only checkpoint
 
 
-def probe_features(start: Start, encoded: Encoded) -> np.ndarray:
-  """What the probe reads of each example: float32 [N, D]."""
+def probe_features(
+  start: Start, encoded: Encoded, done: Callable[[int], None] = lambda _: None
+) -> np.ndarray:
+  """What the probe reads of each example: float32 [N, D]; for `done` see head_features."""
   mesh = make_mesh(MeshConfig())
   params = replicate({"trunk": start.params}, mesh)
   model = ModelConfig(start.trunk, (), start.attention).build()
-  return head_features(model, params, encoded, POOLING, mesh)
+  return head_features(model, params, encoded, POOLING, mesh, done)
 
 
 def save_probe(
