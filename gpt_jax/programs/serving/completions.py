@@ -129,16 +129,15 @@ class Choice:
     Text that may change with the next token, or be the begin of a stop text, waits.
     """
     available = len(self.source.added)
-    end = self._read_to_stop(available) if self._request.stop else None
-    if end is None:
-      self.tokens = available
-    whole = self._decode(self.tokens)
-    if end is not None:
-      whole, self.finish = whole[:end], "stop"
-    elif available >= self.source.sampling.max_tokens:
-      self.finish = "length"
+    whole = self._decode(available)
+    if any(stop in whole for stop in self._request.stop):
+      whole, self.finish = self._read_to_stop(), "stop"
     else:
-      whole = whole[: len(whole) - _unsettled(whole, self._request.stop)]
+      self.tokens = available
+      if available >= self.source.sampling.max_tokens:
+        self.finish = "length"
+      else:
+        whole = whole[: len(whole) - _unsettled(whole, self._request.stop)]
     new = whole[len(self._sent) :]
     if not whole.startswith(self._sent):  # a tokenizer that changes what it wrote
       new = ""
@@ -150,18 +149,17 @@ class Choice:
       "finish_reason": self.finish,
     }
 
-  def _read_to_stop(self, available: int) -> int | None:
-    """Where the text ends, if one of these tokens completes a stop text; `tokens` is up to it.
+  def _read_to_stop(self) -> str:
+    """The text before the stop text that is complete first; `tokens` is up to where it is.
 
-    Token by token: the model may be several ahead, depending on its load.
+    Token by token: the model may be several tokens ahead, depending on its load.
     """
-    while self.tokens < available:
+    found: list[int] = []
+    while not found:
       self.tokens += 1
       text = self._decode(self.tokens)
       found = [at for stop in self._request.stop if (at := text.find(stop)) >= 0]
-      if found:
-        return min(found)
-    return None
+    return text[: min(found)]
 
   def _decode(self, count: int) -> str:
     ids = [token.id for token in self.source.added[:count]]
