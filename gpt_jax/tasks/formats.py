@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpt_jax.config import register
+from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import SpecialTokens
 
 
@@ -48,8 +48,8 @@ class Format(Protocol):
     """Token types [t] of fields of these lengths; None: the format has none."""
     ...
 
-  def anchor(self, length: int) -> int:
-    """The index at which a sequence of that length is read."""
+  def anchor(self, ids: np.ndarray) -> int:
+    """The index at which a sequence [t] is read."""
     ...
 
 
@@ -78,14 +78,53 @@ class GPTFormat:
     del lengths
     return None
 
-  def anchor(self, length: int) -> int:
-    return length - 1
+  def anchor(self, ids: np.ndarray) -> int:
+    return len(ids) - 1
 
   def _join(self, fields: Sequence[np.ndarray], start, delimiter, extract) -> np.ndarray:
     parts = list(fields)
     if len(parts) > 1:
       parts.insert(-1, np.array([delimiter]))
     return np.concatenate([[start], *parts, [extract]]).astype(np.int32)
+
+
+@register("plain_format")
+@dataclasses.dataclass(frozen=True)
+class PlainFormat:
+  """field field …, read at the last token that is not the padding: GPT's classifiers of others.
+
+  As transformers' GPT2ForSequenceClassification, whose tokenizer adds no special tokens.
+  """
+
+  padding: int = option(-1, "id of the padding token, which a text may hold, too; -1: none", low=-1)
+
+  special = ()
+  both_orders = False
+
+  def __post_init__(self):
+    validate(self)
+
+  def overhead(self, fields: int) -> int:
+    del fields
+    return 0
+
+  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
+    return longer_first(lengths, context, overhead=0)
+
+  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
+    del special
+    return np.concatenate(fields).astype(np.int32)
+
+  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
+    del fill
+    return np.concatenate(fields).astype(np.int32)
+
+  def types(self, lengths: Sequence[int]) -> np.ndarray | None:
+    del lengths
+    return None
+
+  def anchor(self, ids: np.ndarray) -> int:
+    return int(np.flatnonzero(ids != self.padding).max(initial=0))
 
 
 @register("bert_format")
@@ -119,8 +158,8 @@ class BERTFormat:
       types[first + 2 :] = 1
     return types
 
-  def anchor(self, length: int) -> int:
-    del length
+  def anchor(self, ids: np.ndarray) -> int:
+    del ids
     return 0
 
 
@@ -150,8 +189,8 @@ class RoBERTaFormat:
     del lengths
     return None
 
-  def anchor(self, length: int) -> int:
-    del length
+  def anchor(self, ids: np.ndarray) -> int:
+    del ids
     return 0
 
 

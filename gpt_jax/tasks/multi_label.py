@@ -34,6 +34,19 @@ def split_labels(text: str, separator: str) -> list[str]:
   return [name for name in dict.fromkeys(names) if name]
 
 
+def label_indicators(text: str, labels: Sequence[str], separator: str) -> tuple[float, ...]:
+  """0 or 1 for each label, by whether a cell names it.
+
+  Raises:
+    ValueError: saying what the cell should hold.
+  """
+  names = split_labels(text, separator)
+  for name in names:
+    if name not in labels:
+      raise ValueError(f"{name!r} should be one of {', '.join(labels)}")
+  return tuple(float(name in names) for name in labels)
+
+
 def is_present(probabilities: np.ndarray) -> np.ndarray:
   """Which labels are predicted, bool [N, K]: those of a probability of 0.5 or more."""
   return np.asarray(probabilities) >= 0.5

@@ -180,7 +180,7 @@ class _Packing:
         weights[row, begin : end - 1] = counted[n] / (C * (len(ids) - 1))
         positions[row, begin:end] = np.arange(len(ids))
         segments[row, begin:end] = 1 + n * C + c
-        anchor = begin + self.encoded.format.anchor(len(ids))
+        anchor = begin + self.encoded.format.anchor(ids)
         anchors[n, c] = (row - first) * length + anchor
         if (sequence_types := self.encoded.sequence_types(example, c)) is not None:
           types[row, begin:end] = sequence_types

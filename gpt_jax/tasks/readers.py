@@ -232,6 +232,27 @@ def has_header(path: str, columns: Sequence[str]) -> bool:
   return not set(columns).isdisjoint(lines[0][1].split("\t"))
 
 
+def with_further_column(
+  path: str, columns: tuple[str, ...], further: str, *, header: bool = True
+) -> tuple[str, ...]:
+  """The columns, and a further one if the table has it: by its name or, without a header, as one
+  more cell of the first row.
+
+  Args:
+    path, header: see read_table.
+    further: "": none.
+  """
+  if not further:
+    return columns
+  if header:
+    records = (record for _, record in _read_records(path, (), True))
+    first: Any = next((record for record in records if isinstance(record, dict)), ())
+    has_further = further in first
+  else:
+    has_further = any(len(line.split("\t")) > len(columns) for _, line in read_lines(path)[:1])
+  return (*columns, further) if has_further else columns
+
+
 def _texts(
   path: str, location: str, record: dict[str, Any], columns: Sequence[str]
 ) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import warnings
@@ -21,7 +22,12 @@ from gpt_jax.tasks.metrics import (
   Metric,
   accuracy,
 )
-from gpt_jax.tasks.multi_label import MultiLabelTask, is_present, split_labels
+from gpt_jax.tasks.multi_label import (
+  MultiLabelTask,
+  is_present,
+  label_indicators,
+  split_labels,
+)
 from gpt_jax.tasks.readers import Row, column_names, read_usable
 from gpt_jax.tasks.regression import RegressionTask, Scale, is_number, parse_number
 from gpt_jax.tasks.task import Task, unusable_rows
@@ -193,7 +199,7 @@ class TableTask:
       return MultiLabelTask(
         **fields,
         metrics={**primary, **named},
-        target=table._indicators,
+        target=functools.partial(label_indicators, labels=labels, separator=self.separator),
         value=is_present,
         separator=self.separator,
       )
@@ -218,14 +224,6 @@ class TableTask:
       with contextlib.suppress(ValueError):  # the row is reported when it is read as an example
         names.update(split_labels(row.label or "", self.separator))
     return tuple(sorted(names))
-
-  def _indicators(self, label: str) -> tuple[float, ...]:
-    """0 or 1 for each label. Raises ValueError saying what the cell should hold."""
-    names = split_labels(label, self.separator)
-    for name in names:
-      if name not in self.labels:
-        raise ValueError(f"{name!r} should be one of {', '.join(self.labels)}")
-    return tuple(float(name in names) for name in self.labels)
 
   def _with_scale(self, data_dir: str) -> "TableTask":
     """With mean and deviation of the training rows, without those that are held out."""

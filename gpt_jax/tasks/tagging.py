@@ -46,6 +46,8 @@ class TagTask:
     read: (data_dir, split) -> examples.
     metrics: name -> metric(truth [n], predicted [n]) over all tagged words; the first is primary.
     paper: a published result with its source.
+    spaced: whether a word is encoded with the space before it, as in a text; which vocabularies of
+      byte-level BPE tell from a word at the start of a text.
   """
 
   name: str
@@ -53,9 +55,11 @@ class TagTask:
   read: Callable[[str, str], Iterable[TaggedExample]]
   metrics: Mapping[str, Metric]
   paper: str = ""
+  spaced: bool = False
 
   kind = "tagging"
   columns = ("text",)
+  pair = ""
   tfds: tuple[str, ...] = ()
 
   @property
@@ -143,8 +147,9 @@ class TagTask:
     for tag in label:
       if tag not in self.labels:
         raise InputError(f"{example.location}: tag {tag!r}: should be one of {self.labels}")
-    ids, tags = [], []
-    for word, tag in zip(tokenizer.encode_many(list(example.words)), label, strict=True):
+    space, ids, tags = " " if self.spaced else "", [], []
+    words = [example.words[0], *(f"{space}{word}" for word in example.words[1:])]
+    for word, tag in zip(tokenizer.encode_many(words), label, strict=True):
       ids.append(word)
       tags.append(np.where(np.arange(len(word)) == 0, self.labels.index(tag), -1))
     return np.concatenate(ids).astype(np.int32), np.concatenate(tags).astype(np.int32)

@@ -59,6 +59,11 @@ class LabeledTask(Protocol[ExampleT]):
     ...
 
   @property
+  def pair(self) -> str:
+    """A further column that rows may have, with the second text of a pair; empty: none."""
+    ...
+
+  @property
   def head(self) -> dict[str, Any]:
     """The head that learns the task, as a JSON config without its dropout and weight."""
     ...
@@ -127,6 +132,7 @@ class Task:
     name: e.g. "race-middle".
     labels: the names of the K classes, as the rows write them.
     columns: the names of the text columns.
+    pair: the name of a further column that rows may have, with a second text; "": none.
     transform: the texts of a row -> its C sequences; one of transforms.py.
     read: (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test". A
       row that cannot be used may be the error that says why.
@@ -160,6 +166,7 @@ class Task:
   tfds_rows: Callable[[dict[str, Any], str], Iterable[Row]] | None = None
   paper: str = ""
   skip_bad_rows: bool | None = None
+  pair: str = ""
 
   @property
   def num_classes(self) -> int:
@@ -233,13 +240,17 @@ class Task:
     Raises:
       InputError: naming file and line, for an empty text or an unknown label.
     """
-    for column, text in zip(self.columns, row.texts, strict=True):
+    for column, text in zip(self.columns_of(len(row.texts)), row.texts, strict=True):
       if not text.strip():
         raise InputError(
           f"{row.location}: column {column!r} is empty; fill it in or remove the row"
         )
     label = None if row.label is None else self._distribution(row.label, row.location)
     return Example(self.transform(*row.texts), label, row.location)
+
+  def columns_of(self, count: int) -> tuple[str, ...]:
+    """The columns of a row of so many texts, which may have one of `pair` besides."""
+    return (*self.columns, self.pair) if self.pair and count > len(self.columns) else self.columns
 
   def encode(
     self,

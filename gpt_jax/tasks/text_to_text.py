@@ -60,8 +60,8 @@ class TextToText:
     del lengths
     return None
 
-  def anchor(self, length: int) -> int:
-    return length - 1
+  def anchor(self, ids: np.ndarray) -> int:
+    return len(ids) - 1
 
 
 def longest_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
@@ -151,6 +151,10 @@ class TextTask:
   @property
   def columns(self) -> tuple[str, ...]:
     return self.task.columns
+
+  @property
+  def pair(self) -> str:
+    return self.task.pair
 
   @property
   def metrics(self) -> Mapping[str, Metric]:

@@ -1,4 +1,4 @@
-"""BERT's and RoBERTa's sequences: ids, token types, anchors, truncation, packing."""
+"""Sequences of BERT, RoBERTa and GPT: ids, token types, anchors, truncation, packing."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,14 @@ import pytest
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.tasks.encoding import Example, encode
-from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat, first_field, longer_first
+from gpt_jax.tasks.formats import (
+  BERTFormat,
+  GPTFormat,
+  PlainFormat,
+  RoBERTaFormat,
+  first_field,
+  longer_first,
+)
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.task import find
 
@@ -43,9 +50,20 @@ def test_sequences(format, fields, ids, types):
   assert sum(lengths) + format.overhead(len(fields)) == len(ids)
   found = format.types(lengths)
   assert found is None if types is None else found.tolist() == types
-  assert format.anchor(len(ids)) == 0
+  assert format.anchor(joined) == 0
   spread = format.spread(fields, fill=-1)
   assert (spread == np.where(np.isin(joined, [CLS, SEP]), -1, joined)).all()
+  assert from_json(to_json(format)) == format
+
+
+def test_plain_sequences_are_read_before_their_padding():
+  format = PlainFormat(padding=6)
+  for fields, anchor in (([A], 2), ([A, B], 3), ([B], 0), ([np.array([6, 6])], 0)):
+    joined = format.join(fields, SPECIAL)
+    assert joined.tolist() == np.concatenate(fields).tolist()
+    assert format.overhead(len(fields)) == 0 and format.types([3, 2]) is None
+    assert format.anchor(joined) == anchor
+  assert PlainFormat().anchor(np.array([7, 6, 6])) == 2
   assert from_json(to_json(format)) == format
 
 
@@ -87,7 +105,7 @@ def examples(count, fields=2, sequences=1):
   ]
 
 
-@pytest.mark.parametrize("format", [BERTFormat(), RoBERTaFormat(), GPTFormat()])
+@pytest.mark.parametrize("format", [BERTFormat(), RoBERTaFormat(), GPTFormat(), PlainFormat(9)])
 @pytest.mark.parametrize("sequences", [1, 4])
 def test_packed_rows_have_types_and_anchors(format, sequences):
   tokenizer = Numbers()
@@ -101,7 +119,7 @@ def test_packed_rows_have_types_and_anchors(format, sequences):
   for n in range(9):
     for c in range(sequences):
       ids, anchor = encoded.sequence(n, c), batch.labels.anchors[n, c]
-      begin = anchor - format.anchor(len(ids))
+      begin = anchor - format.anchor(ids)
       assert flat[begin : begin + len(ids)].tolist() == ids.tolist()
       if isinstance(format, BERTFormat):
         assert flat[anchor] == CLS

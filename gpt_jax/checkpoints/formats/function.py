@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, write_sums
@@ -22,7 +23,7 @@ from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import Format, GPTFormat, PlainFormat
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
@@ -120,7 +121,7 @@ def make_function(
       ) from error
     call = _language_model(model, {"trunk": params["trunk"]})
     return Function(call, ("N", "T"), ("N", "T", model.num_tokens))
-  _check_classifier(name, spec)
+  _check_classifier(name, spec, format)
   sequences = 1
   if task:
     sequences = len(task.sequences(task.columns, format))
@@ -135,14 +136,14 @@ def make_function(
     inputs.append(MASK)
     if getattr(trunk, "token_types", 0) and format.types((1,)) is not None:
       inputs.append(TYPES)
-  is_read_first = format.anchor(2) == 0
+  is_read_first = format.anchor(np.arange(2)) == 0
   extract = None if is_read_first else tokenizer.special.extract
   call = _classifier(classifier, params, extract, sequences, temperature)
   shape = ("N", "T") if sequences == 1 else ("N", sequences, "T")
   return Function(call, shape, ("N", spec.head.num_classes), tuple(inputs))
 
 
-def _check_classifier(name: str, spec: ModelConfig) -> None:
+def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
   """Raises InputError if a labeled head reads more than one token of each sequence."""
   if spec.head.per_token:
     raise InputError(
@@ -151,6 +152,11 @@ def _check_classifier(name: str, spec: ModelConfig) -> None:
   if spec.head.pooling == "mean":
     raise InputError(
       f"--format={name}: reads each text at one token; this head reads the mean of all tokens"
+    )
+  if isinstance(format, PlainFormat):
+    raise InputError(
+      f"--format={name}: finds a text's last token by its id, and this model, which was imported, "
+      "reads texts without special tokens; npz can hold it"
     )
 
 

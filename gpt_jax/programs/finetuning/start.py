@@ -13,7 +13,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.formats import Format, GPTFormat, RoBERTaFormat
+from gpt_jax.tasks.formats import Format, GPTFormat, PlainFormat, RoBERTaFormat
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.tasks.text_to_text import TextToText
 from gpt_jax.training.step import TrainState
@@ -74,7 +74,9 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
       f"transfer_layers={config.transfer_layers}: the checkpoint has {counted(blocks, 'block')}; "
       "none takes all"
     )
-  tokenizer_of_format = loaded.tokenizer.with_special(*loaded.format.special)
+  # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
+  format = GPTFormat() if isinstance(loaded.format, PlainFormat) else loaded.format
+  tokenizer_of_format = loaded.tokenizer.with_special(*format.special)
   trunk = with_vocabulary(trunk, tokenizer_of_format)
   return Start(
     trunk,
@@ -83,7 +85,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     _with_rows(loaded.params["trunk"], trunk.rows),
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
-    loaded.format,
+    format,
   )
 
 

@@ -1,0 +1,117 @@
+"""The task of a model that others have fine-tuned: its labels are known, its files are not.
+
+A text is alone or one of a pair. Rows have the columns `text`, `text_pair` if there is one, and
+`label`, in train, dev and test with the suffix .tsv, .csv or .jsonl.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from gpt_jax.config import option, register, validate
+from gpt_jax.errors import InputError
+from gpt_jax.files import exists
+from gpt_jax.tasks.metrics import (
+  REGRESSION_ERRORS,
+  REGRESSION_METRICS,
+  accuracy,
+  exact_match,
+  label_macro_f1,
+  macro_f1,
+  micro_f1,
+)
+from gpt_jax.tasks.multi_label import MultiLabelTask, is_present, label_indicators
+from gpt_jax.tasks.readers import Row, read_usable, with_further_column
+from gpt_jax.tasks.regression import RegressionTask, Scale
+from gpt_jax.tasks.tagging import TaggedExample, TagTask
+from gpt_jax.tasks.task import LabeledTask, Task
+from gpt_jax.tasks.transforms import Sequences
+
+KINDS = ("one_label", "multi_label", "regression", "tags")
+COLUMN, PAIR, LABEL = "text", "text_pair", "label"
+_SUFFIXES = (".tsv", ".csv", ".jsonl")
+_SEPARATORS = (",", ";", "|", "\t")
+
+
+@register("imported_task")
+@dataclasses.dataclass(frozen=True)
+class ImportedTask:
+  """What a transformers folder says of its outputs."""
+
+  kind: str = option("one_label", "what is predicted of a text, or of each word", choices=KINDS)
+  labels: tuple[str, ...] = option((), "names of the outputs, in order; none of a regression")
+
+  def __post_init__(self):
+    validate(self)
+
+  def build(self, data_dir: str) -> LabeledTask[Any]:
+    del data_dir  # names no files
+    if self.kind == "tags":
+      return TagTask(
+        "token-classification", self.labels, _read_tagged, {"accuracy": accuracy}, spaced=True
+      )
+    fields: dict[str, Any] = {
+      "name": "text-classification",
+      "labels": self.labels,
+      "columns": (COLUMN,),
+      "pair": PAIR,
+      "transform": _one_or_two,
+      "read": _read,
+    }
+    if self.kind == "regression":
+      scale = Scale()
+      metrics = REGRESSION_METRICS | REGRESSION_ERRORS
+      return RegressionTask(
+        **fields, metrics=metrics, target=scale.standardize, value=scale.values, scale=scale
+      )
+    if self.kind == "one_label":
+      return Task(**fields, metrics={"accuracy": accuracy, "macro_f1": macro_f1})
+    separator = next((s for s in _SEPARATORS if not any(s in name for name in self.labels)), "\n")
+    metrics = {"micro_f1": micro_f1, "macro_f1": label_macro_f1, "exact_match": exact_match}
+    return MultiLabelTask(
+      **fields,
+      metrics=metrics,
+      target=functools.partial(label_indicators, labels=self.labels, separator=separator),
+      value=is_present,
+      separator=separator,
+    )
+
+
+def _one_or_two(*texts: str) -> Sequences:
+  """A text alone, or a pair."""
+  return (texts,)
+
+
+def _read(data_dir: str, split: str) -> Iterator[Row | InputError]:
+  path = _find_file(data_dir, split)
+  columns = with_further_column(path, (COLUMN,), PAIR)
+  return read_usable(path, columns, LABEL, unlabeled=split == "test")
+
+
+def _read_tagged(data_dir: str, split: str) -> Iterator[TaggedExample]:
+  """Words and tags with spaces between them."""
+  path = _find_file(data_dir, split)
+  for row in read_usable(path, (COLUMN,), LABEL, unlabeled=split == "test"):
+    if isinstance(row, InputError):
+      raise row
+    words, tags = row.texts[0].split(), None if row.label is None else row.label.split()
+    if not words:
+      raise InputError(f"{row.location}: column {COLUMN!r} is empty; remove the row")
+    if tags is not None and len(tags) != len(words):
+      raise InputError(
+        f"{row.location}: {len(tags)} tags for {len(words)} words; give one for each"
+      )
+    yield TaggedExample(tuple(words), None if tags is None else tuple(tags), row.location)
+
+
+def _find_file(data_dir: str, split: str) -> str:
+  paths = [os.path.join(data_dir, f"{split}{suffix}") for suffix in _SUFFIXES]
+  for path in paths:
+    if exists(path):
+      return path
+  raise InputError(
+    f"{paths[0]}: missing; the rows of an imported model are in {split}.tsv, .csv or .jsonl, with "
+    f"the columns {COLUMN}, {PAIR} (of pairs) and {LABEL}"
+  )
