@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.checkpoints import store
+from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.formats import detect_format, find_format
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
@@ -34,7 +35,7 @@ class LoadedModel:
     params: float32 NumPy arrays, `{trunk}` or `{trunk, head}`.
     tokenizer: the tokenizer it was trained with.
     meta: JSON saved with the parameters: `model`, `config`, `tokenizer_hash`, `sequence_format`,
-      and `task` if it was fine-tuned.
+      `task` if it was fine-tuned, `embedding` if it was imported with one.
     step: number of updates made.
     path: the path given to `load_model`.
     folder: the folder of the run, or of the export.
@@ -74,6 +75,32 @@ class LoadedModel:
     if "sequence_format" in self.meta:
       return _from_json(self.meta["sequence_format"], self.path)
     return TextToText() if self.spec.trunk.reads_source else GPTFormat()
+
+  @functools.cached_property
+  def embedding(self) -> Embedding:
+    """How it turns a text into a vector, where no contrastive head says it."""
+    tree = self.meta.get("embedding")
+    return Embedding() if tree is None else _from_json(tree, self.path)
+
+  @property
+  def kind(self) -> str:
+    """What it is without a task, e.g. "language model" or "encoder"."""
+    if self.spec.head:
+      return "classifier"
+    if self.spec.trunk.reads_source:
+      return "encoder-decoder"
+    if self.spec.attention == "causal":
+      return "language model"
+    if self.spec.attention == "prefix":
+      return "prefix language model"
+    masked = any(head.scope == "masked" for head in self.spec.heads)
+    return "masked language model" if masked else "encoder"
+
+  @property
+  def without_task(self) -> str:
+    """Says in messages why it gives no labels, e.g. "a language model without a head"."""
+    article = "an" if self.kind[0] == "e" else "a"
+    return f"{article} {self.kind} without a {'task' if self.spec.head else 'head'}"
 
   @property
   def is_text_to_text(self) -> bool:
@@ -142,7 +169,7 @@ class LoadedModel:
       InputError: the model was not fine-tuned, or writes its labels.
     """
     if self.task is None:
-      raise InputError(f"{self.path}: a language model without a task; fine-tune it first")
+      raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
     self.check_head()
     mesh = make_mesh(MeshConfig())
     return functools.partial(make_predictor(self.model, mesh), replicate(self.params, mesh))

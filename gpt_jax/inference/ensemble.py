@@ -168,10 +168,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   tasks = []
   for member in members:
     if member.task is None:
-      raise InputError(
-        f"--checkpoint={member.path}: a language model without a head; fine-tune it first, or "
-        "generate"
-      )
+      raise InputError(f"--checkpoint={member.path}: {member.without_task}; fine-tune it first")
     if len(members) > 1 and isinstance(member.task, TextTask):
       raise InputError(
         f"--checkpoint={member.path}: writes its labels as text, so that there are no "

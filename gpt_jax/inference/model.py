@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, embeddings, text_log_probs
 from gpt_jax.inference.temperature import temperature_of
+from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.model import encoder_alone
 from gpt_jax.tasks.encoding import Encoded
@@ -70,7 +72,7 @@ class Model:
     self.columns: tuple[str, ...] = self._task.columns if self._task else ()
 
   def __repr__(self):
-    kind = f"fine-tuned on {self._task.name}" if self._task else "language model"
+    kind = f"fine-tuned on {self._task.name}" if self._task else self.loaded.kind
     trunk = self.loaded.spec.trunk
     sizes = f"{trunk.parameter_count():,} parameters, context {trunk.context}"
     return f"<{kind}, {sizes}, from {self.loaded.path}>"
@@ -119,32 +121,32 @@ class Model:
 
     It is read as the checkpoint's contrastive training read it: from the last hidden states the
     mean over the text's tokens, that of the last token, or that of [CLS]; see ContrastiveHead. Of
-    any other checkpoint it is the mean; of an encoder-decoder the mean of the encoder's states,
-    over the text's tokens and its end (Sentence-T5, Ni et al. 2021).
+    a folder of sentence-transformers it is what its modules.json says, of any other checkpoint the
+    mean. In BERT's and RoBERTa's formats the text is between [CLS] and [SEP], and both count. Of T5
+    it is the mean of the encoder's states, over the text's tokens and its end (Sentence-T5, Ni et
+    al. 2021).
 
     Args:
       truncate: leave out what exceeds the model's context.
 
     Raises:
-      InputError: an empty text, or one longer than the model's context.
+      InputError: an empty text, one longer than the model's context, or a folder of
+        sentence-transformers with a module that is not supported.
     """
-    model, params, pooling = self.loaded.model, self._trunk, "mean"
-    special, before, after = self.loaded.tokenizer.special, [], []
-    head = next((x for x in self.loaded.spec.heads if isinstance(x, ContrastiveHead)), None)
-    if head is not None:
-      pooling = head.pooling
-    if pooling == "cls":
-      before, after = [special["cls"]], [special["sep"]]
+    embedding, (before, after) = self._embedding, self._ends
+    model, params = self.loaded.model, self._trunk
     if self.loaded.spec.trunk.reads_source:
       model, params = encoder_alone(self.loaded.spec, self.loaded.params)
-      after = [special["sep"]]  # as every source in training
+    batches = self._batches(_text_list(texts), before, after, truncate, embedding.longest)
     vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]
-    for batch, lengths in self._batches(_text_list(texts), before, after, truncate):
+    for batch, lengths in batches:
       row_lengths = np.ones(len(batch), lengths.dtype)
       row_lengths[: len(lengths)] = lengths
-      rows = embeddings(model, params, batch, row_lengths, pooling)
+      rows = embeddings(model, params, batch, row_lengths, embedding.pooling)
       vectors.append(np.asarray(rows)[: len(lengths)])
     embedded = np.concatenate(vectors)
+    if embedding.normalize:
+      embedded /= np.maximum(np.linalg.norm(embedded, axis=1, keepdims=True), 1e-12)
     return embedded[0] if isinstance(texts, str) else embedded
 
   def classify(self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = True) -> Any:
@@ -152,25 +154,26 @@ class Model:
     {label: probability}.
 
     Where a task gives several labels, each has a probability of its own. Of a regression task it is
-    the number instead. A text of a task with several columns is a tuple of their values.
+    the number instead. A text of a task with several columns is a tuple of their values; of an
+    imported classifier it is a string, or a tuple of the two texts of a pair.
 
     Args:
       calibrated: scale the probabilities by `temperature`.
 
     Raises:
-      InputError: a language model, a task that labels words, a wrong number of columns, an empty
-        text, one that is not a string, or a damaged dev_report.json.
+      InputError: a model without a task, a task that labels words, a wrong number of columns, an
+        empty text, one that is not a string, or a damaged dev_report.json.
     """
     task = self.loaded.label_task()
     if task is None:
-      raise InputError(f"{self.loaded.path}: a language model without a head; fine-tune it first")
+      raise InputError(f"{self.loaded.path}: {self.loaded.without_task}; fine-tune it first")
     examples = []
     for number, text in enumerate(_as_list(texts), start=1):
       cells = tuple(text) if isinstance(text, tuple | list) else (text,)
       for cell in cells:
         _check_text(cell, f"text {number}")
-      if len(cells) != len(task.columns):
-        columns = f"{task.name} reads {len(task.columns)}: {', '.join(task.columns)}"
+      if len(cells) != len(names := task.columns_of(len(cells))):
+        columns = f"{task.name} reads {len(names)}: {', '.join(names)}"
         raise InputError(f"text {number}: {counted(len(cells), 'column')}; {columns}")
       examples.append(task.example(Row(cells, None, f"text {number}")))
     if not examples:
@@ -214,6 +217,28 @@ class Model:
   def _predictor(self) -> Callable[..., np.ndarray]:
     return self.loaded.predictor()
 
+  @functools.cached_property
+  def _embedding(self) -> Embedding:
+    """How `embed` reads the hidden states."""
+    for head in self.loaded.spec.heads:
+      if isinstance(head, ContrastiveHead):
+        return Embedding(head.pooling)
+    if self.loaded.embedding.unsupported:
+      raise InputError(f"{self.loaded.path}: {self.loaded.embedding.unsupported}")
+    return self.loaded.embedding
+
+  @functools.cached_property
+  def _ends(self) -> tuple[list[int], list[int]]:
+    """Ids of the special tokens that `embed` puts before and after a text."""
+    special, spec = self.loaded.tokenizer.special, self.loaded.spec
+    if isinstance(spec.trunk, T5Config):
+      return [], [special["sep"]]  # as every source in training
+    has_vectors = any(isinstance(head, ContrastiveHead) for head in spec.heads)
+    framed = "cls" in self.loaded.format.special and {"cls", "sep"} <= {*special}
+    if self._embedding.pooling == "cls" or framed and not has_vectors:
+      return [special["cls"]], [special["sep"]]
+    return [], []
+
   @property
   def _trunk(self) -> dict[str, Any]:
     return {"trunk": self.loaded.params["trunk"]}
@@ -224,6 +249,7 @@ class Model:
     before: Sequence[int] = (),
     after: Sequence[int] = (),
     truncate: bool = False,
+    longest: int | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Padded token ids int32 [B, T], with blank rows at the end, and the length of each text.
 
@@ -232,8 +258,9 @@ class Model:
     Args:
       before, after: special tokens around each text, which its length counts.
       truncate: cut longer texts to the context.
+      longest: what counts as the context, if it is shorter.
     """
-    context = self.loaded.spec.trunk.context
+    context = min(self.loaded.spec.trunk.context, longest or self.loaded.spec.trunk.context)
     room = context - len(before) - len(after)
     encoded = self.loaded.tokenizer.encode_many(texts)
     for number, ids in enumerate(encoded, start=1):

@@ -74,7 +74,14 @@ def continuation_log_probs(
 def embeddings(
   model: Model, params: Any, ids: jax.Array, lengths: jax.Array, pooling: str = "mean"
 ) -> jax.Array:
-  """A vector of each text: [B, T] and lengths [B] -> float32 [B, D]; see text_vectors."""
+  """A vector of each text: [B, T] and lengths [B] -> float32 [B, D].
+
+  Args:
+    pooling: see text_vectors; or max, of each feature.
+  """
   inside = jnp.arange(ids.shape[1])[None] < lengths[:, None]
   states = text_states(model, params, ids, inside.astype(jnp.int32))
+  if pooling == "max":
+    hidden = states.hidden.astype(jnp.float32)
+    return jnp.where(inside[..., None], hidden, -jnp.inf).max(axis=1)
   return text_vectors(states.hidden, inside, pooling)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
@@ -43,9 +44,9 @@ def run(
       fine-tuned model, the folder of its task's files, as for finetune.
     split: "train" or "valid" of text, by default "valid"; "train", "dev" or "test" of a task, by
       default "dev".
-    task: for a fine-tuned model, another task with the same labels, such as mnli-mismatched. For
-      any other, a task of similarity scores, stsb: the cosine of the texts' embeddings, without
-      training on labels.
+    task: for a fine-tuned model, another task with the same labels, in any order and case, such as
+      mnli-mismatched. For any other, a task of similarity scores, stsb: the cosine of the texts'
+      embeddings, without training on labels.
     attack: "fgm": measure a fine-tuned model also under attack, see inference.attack; "": no.
     radius: those of the attack, L2 norms of what is added to a sequence's embeddings.
 
@@ -66,8 +67,8 @@ def run(
     return _on_task(loaded, data, split or "dev", task, radii)
   if attack:
     raise InputError(
-      f"--attack={attack}: {checkpoint} is a language model without a head; an attack is on the "
-      "labels of a fine-tuned model"
+      f"--attack={attack}: {checkpoint} is {loaded.without_task}; an attack is on the labels of a "
+      "fine-tuned model"
     )
   if task:
     return cosine_measures(loaded, data, split or "dev", task)
@@ -110,11 +111,7 @@ def _on_task(
   task = find(name) if name else own
   if name and isinstance(own, TextTask):
     task = as_text(task, own.name)
-  if (task.labels, task.head) != (own.labels, own.head):
-    raise InputError(
-      f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
-      f"{', '.join(own.labels)}"
-    )
+  loaded = _with_order_of(task, loaded, own, name)
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
@@ -137,6 +134,31 @@ def _on_task(
   if radii:
     measures["attack"] = _under_attack(loaded, task, encoded, radii)
   return measures
+
+
+def _with_order_of(
+  task: LabeledTask, loaded: LoadedModel, own: LabeledTask, name: str
+) -> LoadedModel:
+  """The model with its outputs in the order of a task's labels, whose names may differ by case.
+
+  Raises:
+    InputError: the task has other labels.
+  """
+  if (task.labels, task.head) == (own.labels, own.head):
+    return loaded
+  theirs = [label.casefold() for label in task.labels]
+  ours = [label.casefold() for label in own.labels]
+  same = task.head == own.head and sorted(theirs) == sorted({*ours})
+  if not same or task.head.get("pooling") == "per_choice":
+    raise InputError(
+      f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
+      f"{', '.join(own.labels)}"
+    )
+  scope = loaded.spec.head.scope
+  columns = np.array([ours.index(label) for label in theirs])
+  head = {**loaded.params[scope]}
+  head |= {part: head[part][..., columns] for part in ("kernel", "bias")}
+  return dataclasses.replace(loaded, params={**loaded.params, scope: head})
 
 
 def _under_attack(

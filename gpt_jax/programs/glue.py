@@ -116,9 +116,7 @@ def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str
 def _task_of(loaded: LoadedModel) -> str:
   """The task that a checkpoint was trained on, e.g. "mnli"."""
   if loaded.task is None:
-    raise InputError(
-      f"--checkpoint: {loaded.path} is a language model without a head; fine-tune it first"
-    )
+    raise InputError(f"--checkpoint: {loaded.path} is {loaded.without_task}; fine-tune it first")
   loaded.check_head()
   name = loaded.task.name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))

@@ -29,7 +29,14 @@ from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.multi_label import MultiLabelTask
-from gpt_jax.tasks.readers import BlankRow, Row, has_header, read_cells, read_every_row
+from gpt_jax.tasks.readers import (
+  BlankRow,
+  Row,
+  has_header,
+  read_cells,
+  read_every_row,
+  with_further_column,
+)
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.reporter import log
 
@@ -61,7 +68,8 @@ def run(
       models, or the workdir of several seeds, give the mean of their probabilities.
     source: a TSV, CSV or JSONL file with the task's text columns by name, or "-" for standard
       input. A TSV without a header may hold just the text columns in the task's order; for tasks
-      with a single text that is one text per line.
+      with a single text that is one text per line. An imported classifier reads `text`, and
+      `text_pair` where the file has it.
     output: the file to write, .tsv, .csv or .jsonl; "-" for TSV on standard output. Nothing is
       written if an error occurs.
     data_dir: instead of source, the folder with the task's files, as for finetune.
@@ -233,10 +241,10 @@ def _check_encoding(ensemble: Ensemble, row: Any) -> Any:
 
 def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[dict[str, Any]]:
   """The kept cells of every row, in the order of `keep`; empty in a row that cannot be read."""
-  header = has_header(source, task.columns)
+  header, texts = _text_columns(source, task)
   everything = list(keep) == ["all"]
   named = () if everything else keep
-  columns = (*task.columns, *named) if header else task.columns
+  columns = (*texts, *named) if header else texts
   records = list(read_cells(source, columns, header=header))
   names = dict.fromkeys(name for record in records if isinstance(record, dict) for name in record)
   for name in named:
@@ -262,14 +270,20 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
 
 def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
   """Reads the rows of a file, ignoring labels; see `run` for the formats."""
-  header = has_header(source, task.columns)
+  header, columns = _text_columns(source, task)
   if not header and source.endswith(".tsv"):
-    names = ", ".join(task.columns)
+    names = ", ".join(columns)
     warnings.warn(
       f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
       stacklevel=2,
     )
-  return read_every_row(source, task.columns, header=header)
+  return read_every_row(source, columns, header=header)
+
+
+def _text_columns(source: str, task: LabeledTask) -> tuple[bool, tuple[str, ...]]:
+  """Whether a file names its columns, and those with the texts."""
+  header = has_header(source, task.columns)
+  return header, with_further_column(source, task.columns, task.pair, header=header)
 
 
 def _merge_problems(rows: list, predicted: list[dict[str, Any]]) -> list[dict[str, Any]]:

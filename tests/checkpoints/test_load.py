@@ -71,7 +71,7 @@ def test_a_language_model_has_no_task(run, spec):
   assert loaded.config == PretrainConfig(
     spec.trunk, data=WindowsConfig(batch_size=2, length=spec.trunk.context)
   )
-  with pytest.raises(InputError, match=f"{run}: a language model without a task; fine-tune it"):
+  with pytest.raises(InputError, match=f"{run}: a language model without a head; fine-tune it"):
     loaded.predictor()
 
 

@@ -140,7 +140,7 @@ class _Api:
   async def classify(self, fields: Fields) -> dict[str, Any]:
     if self.engine.classifies:
       raise Refusal(f"{self.engine.classifies}; use /v1/completions or /embed")
-    texts = _read_rows(fields, len(self.about["columns"]))
+    texts = _read_rows(fields, self.engine.model.loaded.task.columns_of)
     results = []
     for answer in await self._ask("classify", texts):
       results.append(self._describe(answer))
@@ -262,8 +262,12 @@ def _refuse_other_sites(request: "HTTPRequest") -> None:
     raise Refusal(message, 415)
 
 
-def _read_rows(fields: Fields, columns: int) -> list[Any]:
-  """The texts to classify: strings, or for a task with several columns lists of strings."""
+def _read_rows(fields: Fields, columns_of: Callable[[int], tuple[str, ...]]) -> list[Any]:
+  """The texts to classify: strings, or for a task with several columns lists of strings.
+
+  Args:
+    columns_of: see Task.columns_of.
+  """
   rows = fields.take("texts")
   rows = [rows] if isinstance(rows, str) else rows
   fields.refuse_others()
@@ -271,7 +275,7 @@ def _read_rows(fields: Fields, columns: int) -> list[Any]:
     raise Refusal(f"texts: give a list of 1 to {MOST_TEXTS} texts", param="texts")
   for number, row in enumerate(rows):
     place, cells = f"texts[{number}]", row if isinstance(row, list) else [row]
-    if len(cells) != columns:
+    if len(cells) != (columns := len(columns_of(len(cells)))):
       message = f"{counted(len(cells), 'column')}; a text of this task is a list of {columns}"
       raise Refusal(f"{place}: {message}", param="texts")
     for cell in cells:

@@ -230,7 +230,7 @@ class Engine:
 
 def _label_task(model: Model) -> None:
   if model.loaded.label_task() is None:
-    raise InputError("this is a language model without a head, which does not classify")
+    raise InputError(f"this is {model.loaded.without_task}, which does not classify")
 
 
 def _reason(call: Callable[[], Any]) -> str:

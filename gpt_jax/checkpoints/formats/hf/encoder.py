@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.formats.hf.family import Array, Arrays
-from gpt_jax.checkpoints.formats.hf.labels import label_settings
+from gpt_jax.checkpoints.formats.hf.labels import label_settings, sequence_head
 from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
@@ -19,9 +19,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.masked import MaskedHead
-from gpt_jax.models.heads.multi_label import MultiLabelHead
-from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
+from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
@@ -119,6 +118,10 @@ class EncoderFamily:
   def vocabulary(self, folder: str) -> Tokenizer:
     return load_released(folder)
 
+  def format_of(self, config: dict, spec: ModelConfig) -> dict:
+    del config, spec
+    return self.format
+
   # ---------------------------------------------------------------------------------------- Import
 
   def model(
@@ -135,7 +138,7 @@ class EncoderFamily:
       others = [next((x for x in own.heads if type(x) is type(new)), new) for new in others]
       others += [head for head in own.heads if isinstance(head, ContrastiveHead)]
     heads = (*others, head) if head else tuple(others)
-    reads_pooler = head is not None and head.transform == "pooler"
+    reads_pooler = head is not None and not head.per_token and head.transform == "pooler"
     has_pooler = f"{self.pooler}.weight" in weights.shapes
     trunk = self._trunk(config, weights, own)
     trunk = dataclasses.replace(trunk, pooler=reads_pooler or self.keeps_pooler and has_pooler)
@@ -196,24 +199,25 @@ class EncoderFamily:
   def _labeled_head(self, config: dict, weights: Weights, own: ModelConfig | None) -> Any:
     """The head of a class that says which inputs it expects; of ours, as we saved it."""
     architecture = (config.get("architectures") or [""])[0]
-    chooses = architecture == f"{self.classes}ForMultipleChoice"
-    if not chooses and architecture != f"{self.classes}ForSequenceClassification":
+    kind = architecture.removeprefix(self.classes)
+    if kind not in ("ForMultipleChoice", "ForSequenceClassification", "ForTokenClassification"):
       return None
-    name = "classifier" if chooses else self.classifier[1]
+    chooses, tags = kind == "ForMultipleChoice", kind == "ForTokenClassification"
+    name = "classifier" if chooses or tags else self.classifier[1]
     if f"{name}.weight" not in weights.shapes:
       raise InputError(f"architectures: {architecture} has an array {name}.weight, the file none")
     outputs = weights.shapes[f"{name}.weight"][0]
+    rate = config.get(self.head_dropout)
+    settings: dict[str, Any] = {"dropout": 0.1 if rate is None else rate}
+    if tags:
+      return TagHead(outputs, **settings)
     if own and own.head and chooses == (own.head.pooling == "per_choice"):
       if chooses or own.head.num_classes == outputs:
         return own.head
-    rate = config.get(self.head_dropout)
-    settings: dict[str, Any] = {"dropout": 0.1 if rate is None else rate}
     if chooses:  # of any number of options
       return ClassifyHead(2, "per_choice", transform="pooler", **settings)
     settings["transform"] = "dense" if self.classifier[0] else "pooler"
-    if config.get("problem_type") == "multi_label_classification":
-      return MultiLabelHead(outputs, **settings)
-    return RegressHead(**settings) if outputs == 1 else ClassifyHead(outputs, **settings)
+    return sequence_head(config, outputs, **settings)
 
   # ---------------------------------------------------------------------------------------- Arrays
 
@@ -277,6 +281,8 @@ class EncoderFamily:
         arrays.append(Array(bias, "masked/bias", (rows,), (spec.trunk.rows,), np.s_[:rows]))
       elif isinstance(head, SentencePairHead):
         arrays += dense(self.pair, "sentence_pair", d, 2)
+      elif isinstance(head, TagHead):
+        arrays += dense("classifier", head.scope, d, head.num_classes)
       elif not head.labeled:  # a contrastive head has no arrays
         continue
       elif head.pooling == "per_choice":

@@ -61,7 +61,7 @@ class Family(Protocol):
 
   @property
   def format(self) -> dict | None:
-    """JSON config of the Format of labeled examples; None: GPT's."""
+    """JSON config of the Format of labeled examples that we write; None: GPT's."""
     ...
 
   @property
@@ -90,6 +90,10 @@ class Family(Protocol):
 
   def vocabulary(self, folder: str) -> Tokenizer:
     """The vocabulary as transformers or the authors of the model saved it. Raises InputError."""
+    ...
+
+  def format_of(self, config: dict, spec: ModelConfig) -> dict | None:
+    """That of a folder of others, as `format`."""
     ...
 
   def model(

@@ -14,15 +14,19 @@ import numpy as np
 from gpt_jax.checkpoints.formats import layout
 from gpt_jax.checkpoints.formats.folder import read_object
 from gpt_jax.checkpoints.formats.hf.family import Array, Arrays
-from gpt_jax.checkpoints.formats.hf.labels import label_settings
+from gpt_jax.checkpoints.formats.hf.labels import label_settings, sequence_head
 from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template, padding_token
+from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, load_released
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.tasks.formats import PlainFormat
 from gpt_jax.tasks.task import Task
+
+_SCORE = "score.weight"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +95,9 @@ class GPTFamily:
   def model(
     self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
   ) -> ModelConfig:
-    """The head is that of our own folders; others do not say which inputs theirs expects."""
-    del weights
+    """The head is that of our own folders, or of a ForSequenceClassification of others: that of a
+    DoubleHeadsModel does not say which inputs it expects.
+    """
     names = {
       "context": "n_positions",
       "layers": "n_layer",
@@ -104,10 +109,27 @@ class GPTFamily:
     }
     settings = {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
     spec = own or ModelConfig(TransformerConfig())
-    trunk = TransformerConfig(
-      tokenizer.vocab_size, norm=self.norm, dtype=spec.trunk.dtype, **settings
+    trunk = dataclasses.replace(
+      TransformerConfig(tokenizer.vocab_size, norm=self.norm, **settings),
+      dtype=spec.trunk.dtype,
+      special_tokens=spec.trunk.special_tokens,
     )
+    if spec.head is None and self._classifies(config) and _SCORE in weights.shapes:
+      # Its tokenizer adds no special tokens, so its table has no rows for them.
+      trunk = dataclasses.replace(trunk, special_tokens=0)
+      head = sequence_head(config, weights.shapes[_SCORE][0])
+      return dataclasses.replace(spec, trunk=trunk, heads=(head,))
     return dataclasses.replace(spec, trunk=trunk)
+
+  def _classifies(self, config: dict) -> bool:
+    architecture = (config.get("architectures") or [""])[0]
+    return architecture == f"{self.classes}ForSequenceClassification"
+
+  def format_of(self, config: dict, spec: ModelConfig) -> dict | None:
+    if spec.head is None:
+      return None
+    padding = config.get("pad_token_id")
+    return to_json(PlainFormat(-1 if padding is None else padding))
 
   def rows(self, spec: ModelConfig) -> int:
     return spec.num_tokens
@@ -131,14 +153,16 @@ class GPTFamily:
       arrays.append(Array(f"{name}.bias", "head/bias", (1,), (1,)))
     elif head:
       k = head.num_classes
-      arrays.append(Array("score.weight", "head/kernel", (k, d), (d, k), transposed=True))
+      arrays.append(Array(_SCORE, "head/kernel", (k, d), (d, k), transposed=True))
       arrays.append(Array("", "head/bias", (), (k,)))  # see fold
     return arrays
 
   def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
-    del meta, tokenizer
+    del tokenizer
     if kind := layout.other_than_gpt(spec):
       return f"holds causal Transformers only, this is {kind}"
+    if meta.get("sequence_format", {}).get("type") == "plain_format":
+      return "it came from a folder of others, whose tokenizer adds no special tokens"
     if spec.head and spec.head.pooling == "mean":
       return "transformers reads no mean of the tokens, as this head does"
     if spec.head and spec.head.transform != "none":

@@ -2,9 +2,24 @@
 
 from typing import Any
 
+from gpt_jax.config import to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.multi_label import MultiLabelHead
+from gpt_jax.models.heads.regress import RegressHead
+from gpt_jax.tasks.imported import ImportedTask
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
+
+# The registered name of a head -> ImportedTask.kind.
+_KINDS = {
+  "classify": "one_label",
+  "multi_label": "multi_label",
+  "regress": "regression",
+  "tag_head": "tags",
+}
+_SEVERAL = "multi_label_classification"
 
 
 def label_settings(head: Any, task: Task | None) -> dict[str, Any]:
@@ -14,7 +29,49 @@ def label_settings(head: Any, task: Task | None) -> dict[str, Any]:
   if isinstance(task, RegressionTask):
     labels, settings["problem_type"] = ("value",), "regression"
   elif isinstance(task, MultiLabelTask):
-    settings["problem_type"] = "multi_label_classification"
+    settings["problem_type"] = _SEVERAL
   settings["id2label"] = {str(i): label for i, label in enumerate(labels)}
   settings["label2id"] = {label: i for i, label in enumerate(labels)}
   return settings
+
+
+def sequence_head(config: dict[str, Any], outputs: int, **settings: Any) -> Any:
+  """The head of a ForSequenceClassification with so many outputs.
+
+  Raises:
+    InputError: a regression of several numbers.
+  """
+  problem = config.get("problem_type")
+  if problem == _SEVERAL:
+    return MultiLabelHead(outputs, **settings)
+  if problem == "regression" and outputs > 1:
+    raise InputError(f"problem_type is 'regression' with {outputs} outputs: only 1 is supported")
+  return RegressHead(**settings) if outputs == 1 else ClassifyHead(outputs, **settings)
+
+
+def task_of(config: dict[str, Any], head: Any) -> ImportedTask | None:
+  """The task of a head that others have trained; None without a head, and for a choice among any
+  number of options, since nothing says where they are.
+
+  Raises:
+    InputError: id2label does not name each output once.
+  """
+  if head is None:
+    return None
+  tree = to_json(head)
+  if tree.get("pooling") == "per_choice":
+    return None
+  kind = _KINDS[tree["type"]]
+  return ImportedTask(kind, () if kind == "regression" else _labels(config, head.num_classes))
+
+
+def _labels(config: dict[str, Any], count: int) -> tuple[str, ...]:
+  """The names of the outputs in their order, which may not be that of the file."""
+  # transformers leaves its default names out.
+  names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
+  if not isinstance(names, dict) or names.keys() != {str(i) for i in range(count)}:
+    raise InputError(f"id2label is {str(names)[:100]}: should name the outputs 0 to {count - 1}")
+  labels = tuple(str(names[str(i)]) for i in range(count))
+  if len({*labels}) < count:
+    raise InputError(f"id2label is {str(names)[:100]}: should have another name for each output")
+  return labels

@@ -15,6 +15,8 @@ from gpt_jax.checkpoints.formats.folder import (
 )
 from gpt_jax.checkpoints.formats.hf import t5
 from gpt_jax.checkpoints.formats.hf.family import Arrays, Family, families, to_ours
+from gpt_jax.checkpoints.formats.hf.labels import task_of
+from gpt_jax.checkpoints.formats.hf.sentences import read_embedding
 from gpt_jax.checkpoints.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.checkpoints.formats.hf.weights import Weights, check_arrays, find, open_weights
 from gpt_jax.config import from_json, to_json
@@ -28,9 +30,9 @@ from gpt_jax.models.transformer import TransformerConfig
 def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   """Reads a folder, or the weights file in it.
 
-  A head that does not say which inputs it expects is left out with a warning: GPT's, but for
-  folders that `save` wrote. Rows missing from the embedding table are zero; fine-tuning initializes
-  those it needs.
+  A head that is neither of a pre-training objective nor of sequence or token classification is left
+  out with a warning: that of questions and answers, or GPT's for multiple choice. Rows missing from
+  the embedding table are zero; fine-tuning initializes those it needs.
 
   Returns:
     params as float32 NumPy arrays, meta, step, tokenizer.
@@ -48,8 +50,18 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
       raise InputError(
         f"{folder}: {error}; if other software has changed the folder on purpose, remove its {SUMS}"
       ) from error
+  embedding = read_embedding(folder)
   if t5.detect(folder):
-    return t5.load(folder, open_weights(weights_path, prefix="", ties={}))
+    loaded = t5.load(folder, open_weights(weights_path, prefix="", ties={}))
+  else:
+    loaded = _load_transformer(folder, weights_path)
+  if embedding is not None:
+    loaded[1]["embedding"] = to_json(embedding)
+  return loaded
+
+
+def _load_transformer(folder: str, weights_path: str) -> tuple[dict, dict, int, Tokenizer]:
+  """As `load`, of a family of the Transformer trunk."""
   config, family = _read_config(os.path.join(folder, "config.json"))
   tokenizer = read_vocabulary(folder, config["vocab_size"], family.vocabulary)
   weights = open_weights(weights_path, family.prefix, family.ties)
@@ -61,7 +73,8 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
     )
   layout = family.arrays(spec, config)
   shapes = {array.theirs: array.shape for array in layout if array.theirs}
-  check_arrays(weights, shapes, family.model_type, family.ignored, family.heads)
+  architecture = str((config.get("architectures") or ["the file"])[0])
+  check_arrays(weights, shapes, family.model_type, family.ignored, family.heads, architecture)
   arrays = to_ours(layout, weights)
   try:
     check_finite(arrays)
@@ -119,10 +132,16 @@ def _model_of(
       )
   try:
     spec = family.model(config, weights, tokenizer, own)
+    if own is None or spec.head != own.head:
+      rows = family.rows(spec)
+      meta |= {
+        "task": to_json(task_of(config, spec.head)),
+        "sequence_format": family.format_of(config, spec),
+        "trained_special": [name for name, i in tokenizer.special.items() if i < rows],
+      }
   except InputError as error:
     raise InputError(f"{folder}/config.json: {error}") from error
-  if family.format and not entry:
-    meta["sequence_format"] = family.format
+  meta = {name: value for name, value in meta.items() if value is not None}
   meta["model"] = to_json(spec)
   return meta, spec
 

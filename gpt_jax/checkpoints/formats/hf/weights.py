@@ -83,8 +83,13 @@ def check_arrays(
   model_type: str,
   ignored: re.Pattern[str],
   heads: re.Pattern[str],
+  architecture: str,
 ) -> None:
-  """Raises InputError at a missing, unknown or misshapen array; warns of a head left out."""
+  """Raises InputError at a missing, unknown or misshapen array; warns of a head left out.
+
+  Args:
+    architecture: the class of transformers, for the warning.
+  """
   for name, wanted in expected.items():
     shape = weights.shapes.get(name)
     if shape is None:
@@ -100,8 +105,8 @@ def check_arrays(
       raise InputError(f"{weights.path}: holds {name}, which no {model_type} has")
   if left_out:
     warnings.warn(
-      f"{weights.path}: {left_out[0]} is left out: only folders that we exported say what it reads",
-      stacklevel=4,
+      f"{weights.path}: {left_out[0]} is left out: of {architecture} only the trunk is read",
+      stacklevel=5,
     )
 
 

@@ -1,0 +1,25 @@
+"""How a checkpoint turns a text into a vector, where no contrastive training says it."""
+
+import dataclasses
+
+from gpt_jax.config import option, register, validate
+
+
+@register("embedding")
+@dataclasses.dataclass(frozen=True)
+class Embedding:
+  """A vector of the last hidden states; Model.embed computes it."""
+
+  pooling: str = option(
+    "mean",
+    "of the tokens: their mean, their maximum in each feature, the first (cls) or the last",
+    choices=("mean", "max", "cls", "last"),
+  )
+  normalize: bool = option(False, "whether vectors have length 1")
+  longest: int | None = option(
+    None, "longest sequence with its special tokens; none: the context", low=8, unit="tokens"
+  )
+  unsupported: str = option("", "what the model's folder asks for besides, and `embed` refuses")
+
+  def __post_init__(self):
+    validate(self)

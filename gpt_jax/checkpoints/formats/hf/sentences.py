@@ -1,0 +1,82 @@
+"""The files that sentence-transformers puts beside a model: how a text becomes a vector."""
+
+import os
+from typing import Any
+
+from gpt_jax.checkpoints.embedding import Embedding
+from gpt_jax.errors import InputError
+from gpt_jax.files import read_json
+
+MODULES, POOLING = "modules.json", "1_Pooling"
+_SUPPORTED = ("Transformer, Pooling", "Transformer, Pooling, Normalize")
+# pooling_mode_… of a Pooling's config.json -> ours.
+_POOLING = {
+  "mean": "mean",
+  "mean_tokens": "mean",
+  "max": "max",
+  "max_tokens": "max",
+  "cls": "cls",
+  "cls_token": "cls",
+  "lasttoken": "last",
+}
+
+
+def read_embedding(folder: str) -> Embedding | None:
+  """What the files ask for; None if there are none.
+
+  What is not supported is named in the result: the model is of use without its vectors.
+
+  Raises:
+    InputError: a damaged file.
+  """
+  modules = _read(os.path.join(folder, MODULES), list)
+  pooling = _read(os.path.join(folder, POOLING, "config.json"), dict)
+  if modules is None and pooling is None:
+    return None
+  kinds = _SUPPORTED[0]
+  if modules is not None:
+    kinds = ", ".join(str(module.get("type")).rpartition(".")[2] for module in modules)
+    if kinds not in _SUPPORTED:
+      expected = " or ".join(_SUPPORTED)
+      return Embedding(unsupported=f"{MODULES} has {kinds}: only {expected} are supported")
+    path = os.path.join(folder, str(modules[1].get("path")), "config.json")
+    pooling = _read(path, dict) or {}
+  modes = _pooling_modes(pooling)
+  if len(modes) != 1 or modes[0] not in _POOLING:
+    mode = " and ".join(modes) or "none"
+    return Embedding(unsupported=f"pooling_mode is {mode}: only one of mean, max, cls, lasttoken")
+  encoder = _read(os.path.join(folder, "sentence_bert_config.json"), dict) or {}
+  prompts = _read(os.path.join(folder, "config_sentence_transformers.json"), dict) or {}
+  for name, value in (
+    ("do_lower_case", encoder.get("do_lower_case")),
+    ("default_prompt_name", prompts.get("default_prompt_name")),
+  ):
+    if value:
+      return Embedding(unsupported=f"{name} is {value!r}, which is not supported")
+  try:
+    return Embedding(_POOLING[modes[0]], kinds.endswith("Normalize"), encoder.get("max_seq_length"))
+  except InputError as error:
+    raise InputError(f"{folder}/sentence_bert_config.json: max_seq_length: {error}") from error
+
+
+def _pooling_modes(config: dict[str, Any]) -> list[str]:
+  """The modes that are on: of later versions by one name, of earlier ones by a flag each."""
+  if "pooling_mode" in config:
+    named = config["pooling_mode"]
+    return [str(mode) for mode in (named if isinstance(named, list) else [named])]
+  prefix = "pooling_mode_"
+  return [name.removeprefix(prefix) for name in config if name.startswith(prefix) and config[name]]
+
+
+def _read(path: str, kind: type) -> Any:
+  """The content of a JSON file; None if there is none."""
+  try:
+    content = read_json(path)
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
+  of_kind = isinstance(content, kind)
+  if not of_kind or kind is list and not all(isinstance(item, dict) for item in content):
+    raise InputError(f"{path}: not a file of sentence-transformers; copy the folder again")
+  return content
