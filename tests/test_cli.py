@@ -245,6 +245,7 @@ CASES = [
   ("prepare --vocab_size 300 my novels --out=new", "did you mean --source=my?"),
   ("prepare --source=text.txt --out=new --out=other", "--out is given 2 times: it takes one value"),
   ("prepare --source=ftp://a/b --out=new", "ftp://a/b: ftp:// is not supported"),
+  ("prepare --source=text.txt --source= --out=new", "'text.txt,': an empty name of a source"),
   (
     "prepare --source=rows.tsv --out=new --text_column=body",
     "rows.tsv: no column 'body' (its columns: 'text', 'label'); name the one that holds the text",

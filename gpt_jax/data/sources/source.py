@@ -96,6 +96,8 @@ def _find_on_store(name: str) -> list[Source]:
 
 def find_all(names: str) -> list[Source]:
   """The sources of several names separated by commas."""
+  if not all(map(str.strip, names.split(","))):
+    raise InputError(f"{names!r}: an empty name of a source; a source is {usage()}")
   return [source for name in names.split(",") for source in find(name.strip())]
 
 
