@@ -17,7 +17,7 @@ def describe_gpt2(tokenizer: GPT2Tokenizer) -> dict[str, Any]:
   """The parts of tokenizer.json, without special tokens."""
   byte_level = {
     "type": "ByteLevel",
-    "add_prefix_space": False,
+    "add_prefix_space": tokenizer.prefix_space,
     "trim_offsets": True,
     "use_regex": True,
   }

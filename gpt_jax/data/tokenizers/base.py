@@ -139,7 +139,7 @@ class Tokenizer(abc.ABC):
 
   @property
   @abc.abstractmethod
-  def metadata(self) -> dict[str, str]: ...
+  def metadata(self) -> Mapping[str, Any]: ...
 
   @property
   def special_pieces(self) -> Mapping[str, str]:

@@ -13,7 +13,14 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import require
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
-from gpt_jax.data.tokenizers.openai_files import FILES, ROBERTA, UNKNOWN, is_roberta, read_files
+from gpt_jax.data.tokenizers.openai_files import (
+  FILES,
+  ROBERTA,
+  UNKNOWN,
+  has_prefix_space,
+  is_roberta,
+  read_files,
+)
 from gpt_jax.data.tokenizers.wordpiece import check_size, count_words, ids_of, repeated
 from gpt_jax.errors import InputError
 
@@ -84,4 +91,4 @@ def detect(folder: str) -> bool:
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> ByteBPETokenizer:
-  return ByteBPETokenizer(*read_files(folder))
+  return ByteBPETokenizer(*read_files(folder), prefix_space=has_prefix_space(folder, metadata))

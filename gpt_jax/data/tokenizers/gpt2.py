@@ -13,6 +13,7 @@ from gpt_jax.data.tokenizers.openai_files import (
   END_OF_TEXT,
   FILES,
   MergesTokenizer,
+  has_prefix_space,
   is_gpt1,
   is_release,
   is_roberta,
@@ -24,7 +25,13 @@ KINDS = ("openai-gpt2",)
 
 @dataclasses.dataclass(frozen=True)
 class GPT2Tokenizer(MergesTokenizer):
-  """Bytes merged within words, which begin with their space; lossless, nothing is unknown."""
+  """Bytes merged within words, which begin with their space; lossless, nothing is unknown.
+
+  Attributes:
+    prefix_space: whether a text gets a space in front, so that its first word is as any other.
+  """
+
+  prefix_space: bool = dataclasses.field(default=False, kw_only=True)
 
   kind = KINDS[0]
   normalizer = "none"
@@ -35,8 +42,12 @@ class GPT2Tokenizer(MergesTokenizer):
     return self.pieces.index(BYTES[ord("\n")])
 
   @property
-  def metadata(self) -> dict[str, str]:
-    return {}
+  def hashed(self) -> list:
+    return [*super().hashed, "prefix_space"] if self.prefix_space else super().hashed
+
+  @property
+  def metadata(self) -> dict[str, bool]:
+    return {"prefix_space": True} if self.prefix_space else {}
 
   @functools.cached_property
   def byte_fallback(self) -> np.ndarray:
@@ -84,7 +95,9 @@ class GPT2Tokenizer(MergesTokenizer):
     tokenizers = require("tokenizers")
     ids = {piece: i for i, piece in enumerate(self.pieces)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=list(self.merges)))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+      add_prefix_space=self.prefix_space
+    )
     return tokenizer
 
 
@@ -97,4 +110,4 @@ def detect(folder: str) -> bool:
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> GPT2Tokenizer:
-  return GPT2Tokenizer(*read_files(folder))
+  return GPT2Tokenizer(*read_files(folder), prefix_space=has_prefix_space(folder, metadata))

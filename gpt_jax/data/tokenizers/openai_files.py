@@ -10,17 +10,18 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, LARGEST_FILE, Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_bytes
+from gpt_jax.files import read_bytes, read_json
 
 END_OF_WORD = "</w>"  # GPT-1: ends the last piece of a word
 LINE = "\n" + END_OF_WORD
 UNKNOWN = "<unk>"
 END_OF_TEXT = "<|endoftext|>"  # GPT-2: the only piece that no text encodes to
 ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "mask": "<mask>"}
+TRANSFORMERS_CONFIG = "tokenizer_config.json"
 _FILLER = re.compile("madeupword[0-9]{4}")  # RoBERTa: makes the size a multiple of eight
 
 # The files of pieces and of merges as OpenAI named them for GPT-1 and for GPT-2, and as
@@ -90,6 +91,24 @@ class MergesTokenizer(Tokenizer):
     lines = ["#version: 0.2", *map(" ".join, self.merges), ""]
     contents = json.dumps(ids).encode(), "\n".join(lines).encode()
     return dict(zip(self.file_names, contents, strict=True))
+
+
+def has_prefix_space(folder: str, metadata: dict[str, Any] | None) -> bool:
+  """Whether a text gets a space in front: by our metadata, or by what transformers saved.
+
+  Raises:
+    InputError: a damaged tokenizer_config.json.
+  """
+  if metadata is not None:
+    return metadata.get("prefix_space") is True
+  path = os.path.join(folder, TRANSFORMERS_CONFIG)
+  try:
+    config = read_json(path)
+  except FileNotFoundError:
+    return False
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
+  return isinstance(config, dict) and config.get("add_prefix_space") is True
 
 
 def is_release(folder: str) -> bool:

@@ -329,13 +329,22 @@ def test_the_probabilities_are_theirs(tmp_path, kind, problem):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Albert"])
-def test_every_word_has_their_tag(tmp_path, launch, kind):
-  """The tag of its first token, as transformers gives it for the whole text."""
+@pytest.mark.parametrize(
+  "kind, space", [("Bert", 0), ("Roberta", 0), ("Roberta", 1), ("Albert", 0)]
+)
+def test_every_word_has_their_tag(tmp_path, launch, kind, space):
+  """The tag of its first token, as transformers gives it for the whole text.
+
+  Args:
+    space: whether their tokenizer puts a space before a text.
+  """
   tokenizer = vocabulary_of(kind)
   names = {0: "O", 2: "B-PER", 1: "I-PER"}
   model = random_model(kind, "ForTokenClassification", tokenizer, num_labels=3, id2label=names)
   write_theirs(tmp_path / "model", model, tokenizer)
+  if space:
+    settings = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
   model.name_or_path = str(tmp_path / "model")
   texts = [*TEXTS, "reads, the <dog> [ran] (by) seabarn"]
   loaded = load_model(str(tmp_path / "model"))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import tempfile
 from typing import Any
 
@@ -19,7 +20,12 @@ from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template, padding_token
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, load_released
-from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, FILES, is_release
+from gpt_jax.data.tokenizers.openai_files import (
+  END_OF_TEXT,
+  FILES,
+  TRANSFORMERS_CONFIG,
+  is_release,
+)
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -87,6 +93,9 @@ class GPTFamily:
         for name, content in zip(FILES[-1], contents, strict=True):
           with open(os.path.join(temporary, name), "w", encoding="utf-8") as file:
             file.write(content)
+        settings = os.path.join(folder, TRANSFORMERS_CONFIG)
+        if os.path.isfile(settings):
+          shutil.copy(settings, temporary)
         return load_released(temporary)
       except (OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error).replace(temporary + os.sep, "")
