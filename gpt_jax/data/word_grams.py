@@ -12,6 +12,7 @@ from gpt_jax.data.draws import hash64
 
 # A Chinese, Japanese or Korean character is a word, since no spaces separate them.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
+_LONG = 64  # characters; text without spaces is one word, and is not kept with its hash
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bits are lost
 
 
@@ -22,7 +23,8 @@ def normalized_words(text: str) -> list[str]:
 
 def word_hashes(words: Sequence[str]) -> np.ndarray:
   """uint64 [n], the same in every process."""
-  return np.fromiter(map(_word_hash, words), np.uint64, len(words))
+  hashes = (_kept_hash(word) if len(word) <= _LONG else _word_hash(word) for word in words)
+  return np.fromiter(hashes, np.uint64, len(words))
 
 
 def grams(hashes: np.ndarray, length: int) -> np.ndarray:
@@ -38,7 +40,9 @@ def grams(hashes: np.ndarray, length: int) -> np.ndarray:
   return hash64(total, length)
 
 
-@functools.lru_cache(maxsize=1 << 17)
 def _word_hash(word: str) -> int:
   digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
   return int.from_bytes(digest, "little")
+
+
+_kept_hash = functools.lru_cache(maxsize=1 << 17)(_word_hash)

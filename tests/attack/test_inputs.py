@@ -3,6 +3,7 @@ accepted or refused with one line.
 """
 
 import dataclasses
+import gzip
 import json
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import gpt_jax
 from gpt_jax.config import from_json, override_all, to_json
-from gpt_jax.data.sources import source
+from gpt_jax.data.sources import parquet, source, table, utf8
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -143,6 +144,43 @@ def test_corpora(suffix, attempts, ledger):
       list(source.documents(str(path)))
 
   ledger("fuzzed corpora", attack(mutated(content), attempts(60), read))
+
+
+def parquet_bomb(path):
+  """One text for all rows of a file."""
+  pyarrow = pytest.importorskip("pyarrow")
+  texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50), ["a" * 5000])
+  pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": texts}), path)
+
+
+def zstd_bomb(path):
+  path.write_bytes(pytest.importorskip("zstandard").compress(b" " * 5000))
+
+
+BOMBS = {
+  "a.jsonl.gz": (
+    lambda path: path.write_bytes(gzip.compress(b"[" * 5000)),
+    ":1: the line has more",
+  ),
+  "a.jsonl.zst": (zstd_bomb, ":1: the line has more than 1,000 bytes"),
+  "a.csv": (
+    lambda path: path.write_text('text\n"' + "a\n" * 5000),
+    ":2: the row has more than 1,000",
+  ),
+  "a.parquet": (parquet_bomb, ": row group 0, row 0: 5,000 bytes of text, more than the limit"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_small_files_of_much_content(name, tmp_path, launch, monkeypatch):
+  for module, limit in ((utf8, "LINE"), (table, "LINE"), (parquet, "CELL")):
+    monkeypatch.setattr(module, f"LARGEST_{limit}", 1000)
+  write, fault = BOMBS[name]
+  write(tmp_path / name)
+  code, _, errors = launch("prepare", f"--source={tmp_path}/{name}", f"--out={tmp_path}/out")
+  *_, line = errors.splitlines()
+  assert (code, line.startswith(f"error: {tmp_path}/{name}{fault}")) == (2, True), errors
+  assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
 def test_texts_are_encoded_and_decoded(tiny_tokenizer, attempts, ledger):

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from gpt_jax.data import contamination, duplicates, pieces
+from gpt_jax.data import contamination, duplicates, pieces, word_grams
 from gpt_jax.data.cleaning import clean
 from gpt_jax.data.contamination import index_rows, load_rows
 from gpt_jax.data.prints import PRINT, prints
@@ -54,6 +54,13 @@ def test_words_are_compared_without_case_and_punctuation():
   hashes = word_hashes(list("abcabc"))
   assert grams(hashes, 3)[0] == grams(hashes, 3)[3] != grams(hashes, 3)[1]
   assert len(grams(hashes, 6)) == 1 and len(grams(hashes, 7)) == 0
+
+
+def test_text_without_spaces_is_not_kept_as_words():
+  kept = word_grams._kept_hash.cache_info().currsize
+  long = [f"{number:065}" for number in range(3)]
+  assert len(set(word_hashes(long).tolist())) == 3
+  assert word_grams._kept_hash.cache_info().currsize == kept
 
 
 def test_the_estimate_is_the_jaccard_similarity():

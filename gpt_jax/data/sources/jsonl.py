@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.data.sources.utf8 import decode, open_bytes, without_compression
+from gpt_jax.data.sources.utf8 import lines, open_bytes, without_compression
 from gpt_jax.errors import InputError
 from gpt_jax.files import parse_json
 
@@ -15,13 +15,10 @@ def reads(name: str) -> bool:
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
-  offset = 0
   with open_bytes(name) as file:
-    for number, line in enumerate(file, start=1):
-      text = decode(line, name, offset)
-      offset += len(line)
-      if text.strip():
-        yield [_field(text, field, f"{name}:{number}")]
+    for number, line in lines(file, name):
+      if line.strip():
+        yield [_field(line, field, f"{name}:{number}")]
 
 
 def _field(line: str, field: str, where: str) -> str:

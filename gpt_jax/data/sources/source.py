@@ -68,6 +68,10 @@ def find(name: str) -> list[Source]:
   if os.path.isdir(name):
     paths = _files_in(name)
   elif os.path.exists(name):
+    if not os.path.isfile(name):  # /dev/stdin may be one
+      raise InputError(
+        f"{name}: a pipe or a device, but a source is read more than once; write it to a file first"
+      )
     paths = [name]
   else:
     paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.data.sources.utf8 import decode, open_bytes, without_compression
+from gpt_jax.data.sources.utf8 import LARGEST_LINE, lines, open_bytes, without_compression
 from gpt_jax.errors import InputError, counted, did_you_mean
 
 USAGE = "tables (.csv, .tsv)"
@@ -36,23 +36,28 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
 def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
   """(first line, cells) of each row that is not blank. In .csv a quoted cell may span lines."""
   with open_bytes(name) as file:
+    begin, size = 1, 0  # of the current row: its first line, and its characters so far
+
+    def row_lines() -> Iterator[str]:
+      nonlocal size
+      for _, line in lines(file, name):
+        size += len(line)
+        if size > LARGEST_LINE:  # as when a quote is never closed
+          raise InputError(
+            f"{name}:{begin}: the row has more than {LARGEST_LINE:,} characters, the limit; is a "
+            "quote missing?"
+          )
+        yield line
+
     if without_compression(name).endswith(".tsv"):
-      reader = csv.reader(_lines(name, file), delimiter="\t", quoting=csv.QUOTE_NONE)
+      reader = csv.reader(row_lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-      reader = csv.reader(_lines(name, file), strict=True)
-    csv.field_size_limit(2**31 - 1)  # a cell may hold a whole document
-    line = 1
+      reader = csv.reader(row_lines(), strict=True)
+    csv.field_size_limit(LARGEST_LINE)
     try:
       for cells in reader:
         if any(cell.strip() for cell in cells):
-          yield line, cells
-        line = reader.line_num + 1
+          yield begin, cells
+        begin, size = reader.line_num + 1, 0
     except csv.Error as error:
-      raise InputError(f"{name}:{line}: not a table ({error})") from error
-
-
-def _lines(name: str, file: Iterable[bytes]) -> Iterator[str]:
-  offset = 0
-  for line in file:
-    yield decode(line, name, offset)
-    offset += len(line)
+      raise InputError(f"{name}:{begin}: not a table ({error})") from error

@@ -1,4 +1,4 @@
-"""Opening and decoding files of text, compressed by gzip or zstd or not."""
+"""Opening, splitting and decoding files of text, compressed by gzip or zstd or not."""
 
 import contextlib
 import gzip
@@ -8,7 +8,11 @@ from collections.abc import Iterator
 
 from gpt_jax.data.sources.zstd import open_zstd
 from gpt_jax.errors import InputError
-from gpt_jax.files import describe_binary, is_url, open_regular
+from gpt_jax.files import describe_binary, open_regular
+
+# Bytes, five times "War and Peace". A line of JSON takes up to 30 times as much once it is parsed,
+# and a compressed one of gigabytes fits into a small file.
+LARGEST_LINE = 16 << 20
 
 
 @contextlib.contextmanager
@@ -19,14 +23,31 @@ def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
     InputError: it cannot be opened or, within the block, not be read to its end.
   """
   try:
-    stored = open_regular(path) if is_url(path) else open(path, "rb")
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    stored = open_regular(path)
+  except (OSError, ValueError) as error:
+    reason = getattr(error, "strerror", None) or error
+    raise InputError(f"{path}: cannot be read ({reason})") from error
   with stored:
     try:
       yield _decompressed(stored, path)
     except (OSError, EOFError, zlib.error) as error:
       raise InputError(f"{path}: cannot be read to its end ({error})") from error
+
+
+def lines(file: io.BufferedIOBase, path: str) -> Iterator[tuple[int, str]]:
+  """(number from 1, text with its line end) of each line.
+
+  Raises:
+    InputError: a line of more than LARGEST_LINE bytes, or what `decode` raises.
+  """
+  number, offset = 1, 0
+  while line := file.readline(LARGEST_LINE + 1):
+    if len(line) > LARGEST_LINE:
+      raise InputError(
+        f"{path}:{number}: the line has more than {LARGEST_LINE:,} bytes, the limit; split it"
+      )
+    yield number, decode(line, path, offset)
+    number, offset = number + 1, offset + len(line)
 
 
 def without_compression(path: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gpt_jax.data.contamination import SHORTEST
-from gpt_jax.data.sources.utf8 import decode, open_bytes, without_compression
+from gpt_jax.data.sources.utf8 import lines, open_bytes, without_compression
 from gpt_jax.data.word_grams import normalized_words
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import parse_json
@@ -69,31 +69,24 @@ def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
 def _of_file(path: str) -> Iterator[EvaluationRow]:
   name = without_compression(path)
   with open_bytes(path) as file:
-    lines = _lines(path, file)
     if name.endswith((".jsonl", ".json")):
-      for number, line in enumerate(lines, start=1):
+      for number, line in lines(file, path):
         yield from _of_json(f"{path}:{number}", line)
     elif name.endswith((".csv", ".tsv")):
       csv.field_size_limit(2**31 - 1)
+      rows = (line for _, line in lines(file, path))
       if name.endswith(".tsv"):
-        table = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        table = csv.reader(rows, delimiter="\t", quoting=csv.QUOTE_NONE)
       else:
-        table = csv.reader(lines)
+        table = csv.reader(rows)
       try:
         for cells in table:
           yield from (EvaluationRow(f"{path}:{table.line_num}", cell) for cell in cells)
       except csv.Error as error:
         raise InputError(f"{path}:{table.line_num}: not a table ({error})") from error
     else:
-      for number, line in enumerate(lines, start=1):
+      for number, line in lines(file, path):
         yield EvaluationRow(f"{path}:{number}", line)
-
-
-def _lines(path: str, file: Any) -> Iterator[str]:
-  offset = 0
-  for line in file:
-    yield decode(line, path, offset)
-    offset += len(line)
 
 
 def _of_json(location: str, line: str) -> Iterator[EvaluationRow]:

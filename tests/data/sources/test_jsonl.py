@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from gpt_jax.data.sources import utf8
 from gpt_jax.data.sources.source import documents
 from gpt_jax.errors import InputError
 
@@ -39,3 +40,14 @@ def test_bad_json_lines(tmp_path, line, fault):
 def test_json_is_never_read_as_text(tmp_path):
   (tmp_path / "shard.json").write_text('{"text": "one"}\n{"text": "two"}\n')
   assert list(documents(str(tmp_path / "*.json"))) == ["one", "two"]
+
+
+def test_a_line_is_limited(tmp_path, monkeypatch):
+  monkeypatch.setattr(utf8, "LARGEST_LINE", 100)
+  line = json.dumps({"text": "a" * 87})
+  assert len(line) == 99
+  (tmp_path / "a.jsonl").write_text(f"{line}\n{line}b\n")
+  rows = documents(str(tmp_path / "a.jsonl"))
+  assert next(rows) == "a" * 87
+  with pytest.raises(InputError, match=r"a\.jsonl:2: the line has more than 100 bytes"):
+    next(rows)

@@ -47,6 +47,54 @@ def test_parquet_is_read_no_further_than_needed(tmp_path, monkeypatch):
   assert asked == [[0], [1]]
 
 
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"data_page_version": "2.0"}])
+def test_rows_are_decoded_by_the_size_of_their_pages(tmp_path, monkeypatch, options):
+  from pyarrow import parquet as pq
+
+  path = write_parquet(tmp_path / "a.parquet", {"id": range(250), "text": TEXTS}, **options)
+  sizes = []
+  read = pq.ParquetFile.iter_batches
+  monkeypatch.setattr(
+    pq.ParquetFile,
+    "iter_batches",
+    lambda self, rows, **k: sizes.append(rows) or read(self, rows, **k),
+  )
+  assert list(documents(path)) == TEXTS
+  assert sizes == 3 * [parquet.ROWS]
+  page = max(len("".join(TEXTS[begin : begin + 100]).encode()) + 400 for begin in (0, 100, 200))
+  monkeypatch.setattr(parquet, "BATCH_BYTES", 10 * page)
+  assert list(documents(path)) == TEXTS
+  assert 9 <= min(sizes[3:]) < 20
+  monkeypatch.setattr(parquet, "LARGEST_PAGE", page // 2)
+  with pytest.raises(
+    InputError, match=r"row group 0: a page of [\d,]+ bytes, more than the limit of"
+  ):
+    list(documents(path))
+
+
+def test_a_text_that_a_dictionary_repeats_is_limited(tmp_path, monkeypatch):
+  monkeypatch.setattr(parquet, "LARGEST_CELL", 1000)
+  texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 0, 1]), ["é" * 500, "b" * 1001])
+  rows = documents(write_parquet(tmp_path / "a.parquet", {"text": texts}))
+  assert [len(next(rows)), len(next(rows))] == [500, 500]
+  with pytest.raises(
+    InputError, match=r"a\.parquet: row group 0, row 2: 1,001 bytes of text, more than .* 1,000$"
+  ):
+    next(rows)
+
+
+def test_two_columns_of_one_name(tmp_path):
+  path = str(tmp_path / "a.parquet")
+  texts = pyarrow.array(["a"])
+  from pyarrow import parquet as pq
+
+  pq.write_table(pyarrow.Table.from_arrays([texts, texts], names=["text", "text"]), path)
+  with pytest.raises(
+    InputError, match=r"more than one column 'text' \(its columns: 'text', 'text'"
+  ):
+    list(documents(path))
+
+
 @pytest.mark.parametrize(
   "columns, fault",
   [
@@ -77,6 +125,27 @@ def test_damaged_parquet_names_the_row_group(tmp_path):
   path.write_bytes(content[:-20])
   with pytest.raises(InputError, match=r"a\.parquet: cannot be read \("):
     list(documents(str(path)))
+
+
+def test_headers_of_pages_that_are_none(tmp_path):
+  """Nested without end, a number without end, a size below 0, a type that none has, no size."""
+  path = tmp_path / "a.parquet"
+  write_parquet(path, {"text": ["a" * 2000]}, use_dictionary=False, compression="none")
+  from pyarrow import parquet as pq
+
+  begin = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
+  content = path.read_bytes()
+  for header in (
+    b"\x1c" * 1500,
+    b"\x15" + b"\xff" * 20,
+    b"\x15\0\x15\x01\x15\x01\0",
+    b"\x19",
+    b"\0",
+  ):
+    path.write_bytes(content[:begin] + header + content[begin + len(header) :])
+    with pytest.raises(InputError, match=r"row group 0: damaged after row 0") as error:
+      list(documents(str(path)))
+    assert "\n" not in str(error.value)
 
 
 def test_zst(tmp_path):

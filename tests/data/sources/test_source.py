@@ -1,12 +1,20 @@
 """Finding sources by file name, glob, folder and data set name."""
 
 import gzip
+import os
 import sys
 
 import pytest
 
 from gpt_jax.data import sources
-from gpt_jax.data.sources.source import Source, documents, find, find_all, usage
+from gpt_jax.data.sources.source import (
+  Source,
+  chunked_documents,
+  documents,
+  find,
+  find_all,
+  usage,
+)
 from gpt_jax.errors import InputError
 
 
@@ -35,6 +43,23 @@ def test_missing_sources(tmp_path):
   (tmp_path / "notes.md").write_text("x")
   with pytest.raises(InputError, match=r"no \.jsonl, .*\.txt, .* file in this folder"):
     find(str(tmp_path))
+
+
+def test_pipes_and_devices_are_refused(tmp_path):
+  os.mkfifo(tmp_path / "pipe.txt")
+  (tmp_path / "link.jsonl").symlink_to("/dev/zero")
+  for name in ("/dev/zero", tmp_path / "pipe.txt", tmp_path / "link.jsonl"):
+    with pytest.raises(InputError, match=rf"^{name}: a pipe or a device, .*; write it to a file"):
+      find(str(name))
+    with pytest.raises(InputError, match=rf"^{name}: cannot be read \(not a regular file\)$"):
+      list(chunked_text(str(name)))  # it may become one later
+  with pytest.raises(InputError, match=r"no .* file in this folder"):
+    find(str(tmp_path))
+
+
+def chunked_text(name):
+  for chunks in chunked_documents(name, "text"):
+    yield from chunks
 
 
 SHOUTED = """

@@ -4,6 +4,7 @@ import gzip
 
 import pytest
 
+from gpt_jax.data.sources import table, utf8
 from gpt_jax.data.sources.source import documents, find, is_plain_text
 from gpt_jax.errors import InputError
 
@@ -47,6 +48,17 @@ def test_bad_tables(tmp_path, content, fault):
   (tmp_path / "a.csv").write_text(content)
   with pytest.raises(InputError, match=rf"a\.csv{fault}"):
     list(documents(str(tmp_path / "a.csv")))
+
+
+def test_a_row_is_limited(tmp_path, monkeypatch):
+  for module in (table, utf8):
+    monkeypatch.setattr(module, "LARGEST_LINE", 100)
+  good = '"' + 4 * "twenty characters are\n" + '"\n'
+  (tmp_path / "a.csv").write_text(f'text\n{good}{good}"' + 9 * 'open","\n' + 90 * "x\n")
+  rows = documents(str(tmp_path / "a.csv"))
+  assert [len(next(rows)), len(next(rows))] == [87, 87]
+  with pytest.raises(InputError, match=r"a\.csv:12: the row has more than 100 characters"):
+    next(rows)
 
 
 def test_tables_in_a_folder_of_text_are_left_out(tmp_path):
