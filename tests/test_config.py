@@ -128,7 +128,6 @@ def test_override_reads_the_fields_type(path, text, value):
       "1,000",
       "steps = '1,000': must be an integer from 0 to 1,000,000,000; did you mean 1000?",
     ),
-    ("n_layer", "2", "config has no field 'n_layer'; did you mean trunk.layers? (fields of config"),
     ("trunk.dropout", "nan", "trunk.dropout = nan: must be a number from 0 to 1"),
     ("trunk.dtype", "float16", "trunk.dtype = 'float16': must be one of float32, bfloat16"),
     ("steps", "none", "steps = None: must be an integer from 0 to 1,000,000,000"),
