@@ -68,7 +68,7 @@ def commands(run: Record) -> list[str]:
   if run.task is not None:
     programs = {"predict": ["--input=FILE", "--out=FILE"], "evaluate": ["--data=DIR"]}
   else:
-    programs = {"finetune": ["--config=configs/finetune.py:TASK", "--data=DIR", "--workdir=DIR"]}
+    programs = {"finetune": ["--config=finetune:TASK", "--data=DIR", "--workdir=DIR"]}
     if getattr(getattr(run.config, "objective", None), "attention", "") == "causal":
       programs = {"generate": ["--prompt=TEXT"], **programs}
   return [

@@ -197,6 +197,7 @@ def test_pretraining_ends_with_a_report(pretrained, prepared):
     assert f"unigram entropy {unigram:.2f} of the {name} text" in page.text
   commands = re.findall(r'aria-label="Command"><code>(.*?)</code>', page.source)
   assert commands[0] == f"python launch/generate.py --checkpoint={pretrained}/best --prompt=TEXT"
+  assert "--config=finetune:TASK" in commands[1]  # as it is in a clone and where it is installed
   assert "6 of 6 planned" in page.text and "finished, 6 steps" in page.text
   for name in ("loss", "valid_loss"):
     assert chart.short(curve(str(pretrained), name)[1][-1]) in page.paragraphs
