@@ -1,4 +1,4 @@
-"""The scripts' --help and arguments, and which .venv they install into; without a Python to do it."""
+"""The scripts' --help and arguments, and which .venv they install into; nothing is installed."""
 
 import os
 import shutil
