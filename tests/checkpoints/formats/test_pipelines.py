@@ -59,8 +59,10 @@ def test_a_classifier_gives_our_probabilities(finetuned, pipeline, tmp_path):
 
 
 # The trunk, and the format of its sequences.
-ENCODER = TransformerConfig(context=48, layers=1, width=32, heads=2, embedding_norm=True)
-BERT = dataclasses.replace(ENCODER, token_types=2, pooler=True, activation="gelu")
+ENCODER = TransformerConfig(
+  context=48, layers=1, width=32, heads=2, embedding_norm=True, activation="gelu"
+)
+BERT = dataclasses.replace(ENCODER, token_types=2, pooler=True)
 ALBERT = dataclasses.replace(BERT, shared_layers=True, embedding_width=16)
 ENCODERS = {
   "bert": (BERT, "bert_format", WordPieceTokenizer),
