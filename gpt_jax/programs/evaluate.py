@@ -152,7 +152,7 @@ def _with_order_of(
   if not same or task.head.get("pooling") == "per_choice":
     raise InputError(
       f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
-      f"{', '.join(own.labels)}"
+      f"{', '.join(own.labels) or 'numbers'}"
     )
   scope = loaded.spec.head.scope
   columns = np.array([ours.index(label) for label in theirs])

@@ -393,7 +393,9 @@ def test_embeddings_are_theirs(tmp_path, kind):
   states = [their_outputs(model, tokenizer, [text]).last_hidden_state[0].numpy() for text in TEXTS]
 
   def same(expected):
-    found = gpt_jax.load(str(tmp_path)).embed(TEXTS)
+    model = gpt_jax.load(str(tmp_path))
+    assert repr(model).startswith("<encoder, ")
+    found = model.embed(TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
   same([hidden.mean(0) for hidden in states])
