@@ -138,6 +138,8 @@ def run(
     add("finetuned", tune, "" if minutes and not os.path.exists(finished) else kept_as)
     if not os.path.exists(finished):
       finetuning = "Fine-tuning is not finished; the same command goes on with it."
+  if finetuning:
+    log(finetuning)
 
   # 3. What can be said about the one that predicts.
   result = {
@@ -252,7 +254,6 @@ def format_result(result: dict[str, Any]) -> str:
     )
   lines += [about_choice(result), about_threshold(result["threshold"]), about_curve(result)]
   lines.append(f"{about_labels(result)} {SUSPECTS} begins with the worst.")
-  lines += [result["finetuning"]] if result["finetuning"] else []
   return "\n".join(lines)
 
 
@@ -347,7 +348,7 @@ def _stack_sparse(parts: Sequence[Any]) -> Any:
 def _reason_to_skip(
   skip: bool | None, predicted: dict[str, dict[str, np.ndarray]], truth: dict[str, np.ndarray]
 ) -> str:
-  """Why fine-tuning is left out, which is logged; "" if it is not."""
+  """Why fine-tuning is left out; "" if it is not."""
   if skip is False:
     return ""
   anyway = "--skip_finetuning=false runs it"
@@ -358,13 +359,11 @@ def _reason_to_skip(
   low, high = compared["interval"]
   if high >= 0:
     return ""
-  reason = (
-    f"Fine-tuning was skipped: of the same {len(truth['dev']):,} dev rows the probe has "
-    f"{-100 * compared['difference']:.1f} points fewer right than TF-IDF ({-100 * high:.1f} to "
-    f"{-100 * low:.1f} with 95 % confidence), so the checkpoint promises no gain; {anyway} anyway."
+  return (
+    f"Fine-tuning was skipped: on the same {len(truth['dev']):,} dev rows the probe is right in "
+    f"{-100 * compared['difference']:.1f} points fewer than TF-IDF ({-100 * high:.1f} to "
+    f"{-100 * low:.1f} with 95 % confidence), so it promises no gain; {anyway} anyway."
   )
-  log(reason)
-  return reason
 
 
 def _finetune(

@@ -10,7 +10,9 @@ from gpt_jax.reports.multi_label import MultiLabels
 from gpt_jax.reports.record import DOUBTFUL, Labels, Record
 
 MANY_DOUBTFUL = 0.02  # share of the labels from which on they should be corrected first
-WEAK_JUDGE = 0.8  # accuracy below which a model's doubts about labels are mostly errors of its own
+# Accuracy below which doubts are often errors of the model: of 1,500 labels of TREC, of
+# which 65 were made wrong, models right in 74 % doubted 303, and 56 of these were the wrong ones.
+SURE_JUDGE = 0.9
 _NOTICEABLE = 0.01  # relative change of an evaluation that counts as one
 _ANY_VOCABULARY = 30.0  # nats: no model has e^30 tokens, so a larger loss is that of no language
 
@@ -186,22 +188,21 @@ def _stopped_improving(run: Record) -> Answer:
     more = "more steps should help." if _is_finished(run) else "let it go on."
     text = f"The {name} was still improving at the end, {change}{last_step:,}: {more}"
     return Answer(question, "Not yet", text, "plain")
-  verdict = f"At step {best_step:,}"
   text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
-  if near_step < best_step:
-    near = dict(points)[near_step]
-    verdict = f"Hardly since step {near_step:,}"
-    text = f"The {name} went from {format_metric(metric, near)} at step {near_step:,} to its best, "
-    text += f"{shown} at step {best_step:,} of {last_step:,}: hardly a change{chance}"
-  text += _rising_loss(run)
+  rising_loss = _rising_loss(run)
   loss = sign * (best - last)
   if loss > max(_NOTICEABLE * abs(best), close):
-    text += (
-      f"; it has got worse since, to {format_metric(metric, last)}: the model is overfitting, and "
-    )
-    text += "the best checkpoint is better than the last."
+    text += f"; it has got worse since, to {format_metric(metric, last)}{rising_loss}: the "
+    text += "model overfits, and the best checkpoint is better than the last."
     return Answer(question, f"At step {best_step:,}", text, "bad")
-  return Answer(question, verdict, text + ".", "plain")
+  if rising_loss:
+    rising_loss += ": the model overfits, and is too sure of its errors"
+  if near_step == best_step:
+    return Answer(question, f"At step {best_step:,}", f"{text}{rising_loss}.", "plain")
+  near = format_metric(metric, dict(points)[near_step])
+  text = f"The {name} went from {near} at step {near_step:,} to its best, {shown} at step "
+  text += f"{best_step:,} of {last_step:,}: hardly a change{chance}{rising_loss}."
+  return Answer(question, f"Hardly since step {near_step:,}", text, "plain")
 
 
 def _rising_loss(run: Record) -> str:
@@ -214,7 +215,7 @@ def _rising_loss(run: Record) -> str:
     return ""
   return (
     f"; the dev loss was lowest at step {step:,} and has risen from {lowest:.2f} to "
-    f"{points[-1][1]:.2f} since: the model overfits, and is too sure of its errors"
+    f"{points[-1][1]:.2f} since"
   )
 
 
@@ -320,10 +321,13 @@ def mislabeled(run: Record) -> str:
   """Whether labels look wrong, by the calibrated probability that the model gives them."""
   if run.n_doubtful:
     rows = "label looks" if run.n_doubtful == 1 else "labels look"
-    return (
+    text = (
       f"{run.n_doubtful:,} {rows} wrong, if the model is not too sure of itself: it gives each "
-      f"less than {DOUBTFUL:.0%}. Read these rows first."
     )
+    text += f"less than {DOUBTFUL:.0%}. Read these rows first."
+    if run.labels is not None and run.labels.accuracy < SURE_JUDGE:
+      text += f" Caution: right in {run.labels.accuracy:.0%} of the rows, it is no sure judge."
+    return text
   if not run.wrong:
     return ""
   lowest = min(row.chance for row in run.wrong)
@@ -350,7 +354,8 @@ def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
     return Answer(question, "Change the learning rate", text, "plain")
   if run.task is None:
     return _next_of_text(run, question, stopped)
-  if run.labels is not None and run.n_doubtful >= max(1, MANY_DOUBTFUL * run.labels.n):
+  labels, doubtful = run.labels, run.n_doubtful
+  if labels and labels.accuracy >= SURE_JUDGE and doubtful >= max(1, MANY_DOUBTFUL * labels.n):
     return Answer(question, "Correct the labels first", _doubtful_labels(run), "plain")
   if stopped.verdict == "Not yet":
     return Answer(question, "Train longer", "More train.epochs, in a new folder.", "plain")
@@ -370,9 +375,6 @@ def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
 def _doubtful_labels(run: Record) -> str:
   text = f"{counted(run.n_doubtful, 'label')} of the dev set may be wrong; the list below has the "
   text += "worst. launch/label.py looks through the training rows too."
-  if run.labels is not None and run.labels.accuracy < WEAK_JUDGE:
-    text += f" Caution: a model that is right in {run.labels.accuracy:.0%} of the rows is a weak "
-    text += "judge; read before you change a label."
   return text
 
 

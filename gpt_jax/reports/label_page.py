@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpt_jax.reports import chart
-from gpt_jax.reports.answers import MANY_DOUBTFUL, WEAK_JUDGE, Answer
+from gpt_jax.reports.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
 from gpt_jax.reports.chart import Drawn, Line
 from gpt_jax.reports.page import confusion_matrix, environment
 
@@ -132,22 +132,28 @@ def about_labels(result: dict[str, Any]) -> str:
     f"{result['suspects']:,} of {total:,} labels are less likely than another one to both of two "
     "models that were not trained on the row."
   )
-  if _are_many(result):
+  if _come_first(result):
     about += (
       " Correct these labels first: wrong ones hide what a model can do, and no model can promise "
       "more than the labels keep."
     )
-  best = max(result["judges"].values())
-  if result["suspects"] and best < WEAK_JUDGE:
+  elif result["suspects"] and _are_unsure(result):
+    best = f"{max(result['judges'].values()):.0%}"
     about += (
-      f" Caution: these two models are weak themselves, right in {best:.0%} of the rows at best, "
-      "so that many of these labels will be right; read before you change one."
+      f" Caution: neither model is a sure judge, right in {best} of the rows at best, so that many "
+      "of these labels will be right; read before you change one."
     )
   return about
 
 
-def _are_many(result: dict[str, Any]) -> bool:
-  return result["suspects"] >= MANY_DOUBTFUL * sum(result["rows"].values())
+def _are_unsure(result: dict[str, Any]) -> bool:
+  return max(result["judges"].values()) < SURE_JUDGE
+
+
+def _come_first(result: dict[str, Any]) -> bool:
+  """Whether the doubtful labels are to be corrected before anything else."""
+  are_many = result["suspects"] >= MANY_DOUBTFUL * sum(result["rows"].values())
+  return are_many and not _are_unsure(result)
 
 
 def _command(result: dict[str, Any]) -> str:
@@ -187,7 +193,7 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
     Answer(
       "Are the labels right?",
       f"correct {result['suspects']:,} first"
-      if _are_many(result)
+      if _come_first(result)
       else f"{result['suspects']:,} of {total:,} are doubtful",
       about_labels(result),
       "plain",

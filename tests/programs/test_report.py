@@ -542,17 +542,22 @@ def test_a_label_that_looks_wrong_is_named_after_scaling(seed):
   assert "1 label looks wrong, if" in answers(read_run(str(seed)))[2].text
 
 
-@pytest.mark.parametrize("right, share", [(18, "75%"), (46, ""), (60, None)])
-def test_many_doubtful_labels_should_be_corrected_first(seed, right, share):
-  """Where 2 % of the labels are doubtful; a weak model is no judge of them."""
+@pytest.mark.parametrize(
+  "right, wrong, first",
+  [
+    (18, 5, False),  # 75 % right: no sure judge
+    (48, 1, True),  # 2 % doubtful
+    (60, 0, False),
+  ],
+)
+def test_many_doubtful_labels_should_be_corrected_first(seed, right, wrong, first):
   sure = [("x", "barks", (0.9, 0.1)), ("y", "meows", (0.1, 0.9))] * (right // 2)
-  wrong = [("z", "barks", (0.3, 0.7))] * (5 if share else 0)
+  unsure = [("z", "barks", (0.3, 0.7))] * wrong
   doubtful = ("woof", "meows", (0.999, 0.001))
-  write_labels(seed, ["barks", "meows"], [*sure, *wrong, doubtful])
-  following = answers(read_run(str(seed)))[3]
-  assert (following.verdict == "Correct the labels first") == (share is not None)
-  assert ("Caution" in following.text) == bool(share)
-  assert f"right in {share}" in following.text or not share
+  write_labels(seed, ["barks", "meows"], [*sure, *unsure, doubtful])
+  _, _, wrong_rows, following = answers(read_run(str(seed)))
+  assert (following.verdict == "Correct the labels first") == first
+  assert ("right in 75% of the rows, it is no sure judge" in wrong_rows.text) == (right == 18)
 
 
 def test_a_dev_loss_that_rises_is_named(seed):
@@ -565,6 +570,11 @@ def test_a_dev_loss_that_rises_is_named(seed):
   assert stopped.verdict == "Hardly since step 20"  # later gains are within a standard error
   assert "lowest at step 20 and has risen from 0.50 to 0.90" in stopped.text
   assert following.verdict == "Stop earlier, label more"
+  entries[-1]["dev_accuracy"] = 0.6  # and then the metric falls: it is one answer still
+  (seed / "metrics.jsonl").write_text("\n".join(map(json.dumps, entries)))
+  _, stopped, _, _ = answers(read_run(str(seed)))
+  assert (stopped.verdict, stopped.tone) == ("At step 30", "bad")
+  assert "hardly" not in stopped.text and stopped.text.count("overfits") == 1
 
 
 def test_refused_updates_are_counted_and_marked(make_folder):
