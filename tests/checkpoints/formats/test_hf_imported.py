@@ -183,6 +183,23 @@ def test_the_server(saved):
     engine.join(20)
 
 
+@pytest.mark.parametrize("names", [None, [], [5], "BertModel", {"a": 1}])
+def test_a_class_without_a_name(copy, names):
+  """Only a name says what the head reads."""
+  change(copy, architectures=names)
+  with pytest.warns(UserWarning, match="classifier.bias is left out: of the model only the trunk"):
+    assert load_model(str(copy)).spec.head is None
+
+
+@pytest.mark.parametrize("shape", [(), (10**9, 0)])
+def test_a_head_without_rows(copy, shape):
+  arrays = safetensors.load_file(copy / "model.safetensors")
+  arrays["classifier.weight"] = np.zeros(shape, np.float32)
+  safetensors.save_file(arrays, copy / "model.safetensors", {"format": "pt"})
+  with pytest.raises(InputError, match="/config.json: ClassifyHead.num_classes = 0: must be"):
+    load_model(str(copy))
+
+
 BAD_LABELS = {
   "one missing": {"0": "yes", "1": "no"},
   "other numbers": {"1": "yes", "2": "no", "3": "maybe"},
@@ -427,13 +444,13 @@ def test_the_embedding_goes_with_the_model(copy, tmp_path):
 NOT_SUPPORTED = {
   "a dense layer": (
     (("Transformer", "Pooling", "Dense"), {}),
-    "modules.json has Transformer, Pooling, Dense: only Transformer, Pooling or Transformer, Poo",
+    "modules.json has 'Transformer, Pooling, Dense': only 'Transformer, Pooling' or 'Transformer, ",
   ),
   "weighted means": (
     (("Transformer", "Pooling"), {"mode": "weightedmean_tokens"}),
-    "pooling_mode is weightedmean_tokens: only one of mean, max, cls, lasttoken",
+    "pooling_mode is 'weightedmean_tokens': only one of mean, max, cls, lasttoken",
   ),
-  "no pooling": ((("Transformer", "Pooling"), {"mode": ""}), "pooling_mode is none: only one of"),
+  "no pooling": ((("Transformer", "Pooling"), {"mode": ""}), "pooling_mode is 'none': only one of"),
   "lower case": (
     (("Transformer", "Pooling"), {"do_lower_case": True}),
     "do_lower_case is True, which is not supported",

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.formats.hf.family import Array, Arrays
-from gpt_jax.checkpoints.formats.hf.labels import label_settings, sequence_head
+from gpt_jax.checkpoints.formats.hf.labels import (
+  architecture_of,
+  label_settings,
+  outputs_of,
+  sequence_head,
+)
 from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
@@ -198,7 +203,7 @@ class EncoderFamily:
 
   def _labeled_head(self, config: dict, weights: Weights, own: ModelConfig | None) -> Any:
     """The head of a class that says which inputs it expects; of ours, as we saved it."""
-    architecture = (config.get("architectures") or [""])[0]
+    architecture = architecture_of(config)
     kind = architecture.removeprefix(self.classes)
     if kind not in ("ForMultipleChoice", "ForSequenceClassification", "ForTokenClassification"):
       return None
@@ -206,7 +211,7 @@ class EncoderFamily:
     name = "classifier" if chooses or tags else self.classifier[1]
     if f"{name}.weight" not in weights.shapes:
       raise InputError(f"architectures: {architecture} has an array {name}.weight, the file none")
-    outputs = weights.shapes[f"{name}.weight"][0]
+    outputs = outputs_of(weights, f"{name}.weight")
     rate = config.get(self.head_dropout)
     settings: dict[str, Any] = {"dropout": 0.1 if rate is None else rate}
     if tags:

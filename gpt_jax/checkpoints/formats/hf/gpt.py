@@ -15,7 +15,12 @@ import numpy as np
 from gpt_jax.checkpoints.formats import layout
 from gpt_jax.checkpoints.formats.folder import read_object
 from gpt_jax.checkpoints.formats.hf.family import Array, Arrays
-from gpt_jax.checkpoints.formats.hf.labels import label_settings, sequence_head
+from gpt_jax.checkpoints.formats.hf.labels import (
+  architecture_of,
+  label_settings,
+  outputs_of,
+  sequence_head,
+)
 from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template, padding_token
 from gpt_jax.config import to_json
@@ -123,16 +128,13 @@ class GPTFamily:
       dtype=spec.trunk.dtype,
       special_tokens=spec.trunk.special_tokens,
     )
-    if spec.head is None and self._classifies(config) and _SCORE in weights.shapes:
+    classifies = architecture_of(config) == f"{self.classes}ForSequenceClassification"
+    if spec.head is None and classifies and _SCORE in weights.shapes:
       # Its tokenizer adds no special tokens, so its table has no rows for them.
       trunk = dataclasses.replace(trunk, special_tokens=0)
-      head = sequence_head(config, weights.shapes[_SCORE][0])
+      head = sequence_head(config, outputs_of(weights, _SCORE))
       return dataclasses.replace(spec, trunk=trunk, heads=(head,))
     return dataclasses.replace(spec, trunk=trunk)
-
-  def _classifies(self, config: dict) -> bool:
-    architecture = (config.get("architectures") or [""])[0]
-    return architecture == f"{self.classes}ForSequenceClassification"
 
   def format_of(self, config: dict, spec: ModelConfig) -> dict | None:
     if spec.head is None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
@@ -33,6 +34,19 @@ def label_settings(head: Any, task: Task | None) -> dict[str, Any]:
   settings["id2label"] = {str(i): label for i, label in enumerate(labels)}
   settings["label2id"] = {label: i for i, label in enumerate(labels)}
   return settings
+
+
+def architecture_of(config: dict[str, Any]) -> str:
+  """The name of the class whose weights are in the folder; "" if it is not named."""
+  names = config.get("architectures")
+  named = isinstance(names, list) and names and isinstance(names[0], str)
+  return names[0] if named else ""
+
+
+def outputs_of(weights: Weights, name: str) -> int:
+  """The rows of a head's matrix; 0 of what is none, or empty."""
+  shape = weights.shapes[name]
+  return shape[0] if len(shape) == 2 and shape[1] else 0
 
 
 def sequence_head(config: dict[str, Any], outputs: int, **settings: Any) -> Any:
@@ -69,7 +83,8 @@ def _labels(config: dict[str, Any], count: int) -> tuple[str, ...]:
   """The names of the outputs in their order, which may not be that of the file."""
   # transformers leaves its default names out.
   names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
-  if not isinstance(names, dict) or names.keys() != {str(i) for i in range(count)}:
+  of_size = isinstance(names, dict) and len(names) == count
+  if not of_size or names.keys() != {str(i) for i in range(count)}:
     raise InputError(f"id2label is {str(names)[:100]}: should name the outputs 0 to {count - 1}")
   labels = tuple(str(names[str(i)]) for i in range(count))
   if len({*labels}) < count:

@@ -15,7 +15,7 @@ from gpt_jax.checkpoints.formats.folder import (
 )
 from gpt_jax.checkpoints.formats.hf import t5
 from gpt_jax.checkpoints.formats.hf.family import Arrays, Family, families, to_ours
-from gpt_jax.checkpoints.formats.hf.labels import task_of
+from gpt_jax.checkpoints.formats.hf.labels import architecture_of, task_of
 from gpt_jax.checkpoints.formats.hf.sentences import read_embedding
 from gpt_jax.checkpoints.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.checkpoints.formats.hf.weights import Weights, check_arrays, find, open_weights
@@ -73,7 +73,7 @@ def _load_transformer(folder: str, weights_path: str) -> tuple[dict, dict, int, 
     )
   layout = family.arrays(spec, config)
   shapes = {array.theirs: array.shape for array in layout if array.theirs}
-  architecture = str((config.get("architectures") or ["the file"])[0])
+  architecture = architecture_of(config) or "the model"
   check_arrays(weights, shapes, family.model_type, family.ignored, family.heads, architecture)
   arrays = to_ours(layout, weights)
   try:

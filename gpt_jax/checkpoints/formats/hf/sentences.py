@@ -37,14 +37,14 @@ def read_embedding(folder: str) -> Embedding | None:
   if modules is not None:
     kinds = ", ".join(str(module.get("type")).rpartition(".")[2] for module in modules)
     if kinds not in _SUPPORTED:
-      expected = " or ".join(_SUPPORTED)
-      return Embedding(unsupported=f"{MODULES} has {kinds}: only {expected} are supported")
+      expected = " or ".join(map(repr, _SUPPORTED))
+      return Embedding(unsupported=f"{MODULES} has {kinds!r}: only {expected} is supported")
     path = os.path.join(folder, str(modules[1].get("path")), "config.json")
     pooling = _read(path, dict) or {}
   modes = _pooling_modes(pooling)
   if len(modes) != 1 or modes[0] not in _POOLING:
     mode = " and ".join(modes) or "none"
-    return Embedding(unsupported=f"pooling_mode is {mode}: only one of mean, max, cls, lasttoken")
+    return Embedding(unsupported=f"pooling_mode is {mode!r}: only one of mean, max, cls, lasttoken")
   encoder = _read(os.path.join(folder, "sentence_bert_config.json"), dict) or {}
   prompts = _read(os.path.join(folder, "config_sentence_transformers.json"), dict) or {}
   for name, value in (
