@@ -250,7 +250,9 @@ def test_a_model_of_ours_says_which_special_tokens_it_has_trained(copied, export
     ({"d_kv": None}, "d_kv is None: should be a number"),
     ({"vocab_size": 9}, "vocab_size is 9, and the vocabulary has"),
     ({"decoder_start_token_id": 2}, "decoder_start_token_id is 2: only 293, <pad>, is supported"),
+    ({"decoder_start_token_id": None, "bos_token_id": 2}, "bos_token_id is 2: only 293, <pad>, is"),
     ({"eos_token_id": 1}, "config.json: eos_token_id is 1: only 294, <sep>, is supported"),
+    ({"eos_token_id": None}, "eos_token_id is None: only 294"),  # a target would not end
   ],
 )
 def test_a_setting_that_is_not_t5s(copied, settings, message):

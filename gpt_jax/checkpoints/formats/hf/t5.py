@@ -150,11 +150,18 @@ def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
       continue
     except (OSError, ValueError) as error:
       raise InputError(f"{path}: cannot be read ({error})") from error
-    for setting, token in (("decoder_start_token_id", "pad"), ("eos_token_id", "sep")):
+    start = "decoder_start_token_id"
+    if config.get(start) is None:
+      start = "bos_token_id"  # which transformers then takes, if there is one
+    for setting, token in ((start, "pad"), ("eos_token_id", "sep")):
       if token not in tokenizer.special:  # then it does not generate
         continue
-      expected, value = tokenizer.special[token], config.get(setting)
-      if value not in (None, expected, [expected]):
+      expected = tokenizer.special[token]
+      allowed = (
+        (expected, [expected], None) if setting == "bos_token_id" else (expected, [expected])
+      )
+      value = config.get(setting, expected)
+      if value not in allowed:
         spelling = tokenizer.spelling(expected)
         raise InputError(
           f"{path}: {setting} is {value!r}: only {expected}, {spelling}, is supported"
