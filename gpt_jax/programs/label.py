@@ -111,35 +111,12 @@ def run(
   # 1. Splits, with near-duplicates on one side.
   with Progress("near-duplicates"):
     groups = work("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
-  repeated = len(groups) - len(np.unique(groups))
-  splits = _split(table, groups, repeated, seed, workdir)
+  splits, repeated = _split(table, groups, seed, workdir)
 
-  # 2. Three models.
+  # 2. Three models, or two.
   truth = {name: table.classes[numbers] for name, numbers in splits.items()}
-  predicted: dict[str, dict[str, np.ndarray]] = {}
-  of_table = table, splits, groups, seed, config
-  finished = os.path.join(workdir, "finetuned", "result.json")
-
-  def add(name: str, compute: Callable[[Progress], dict[str, np.ndarray]], kept_as: str) -> None:
-    with Progress(TITLES[name]) as progress:
-      predicted[name] = work(kept_as, lambda: compute(progress)) if kept_as else compute(progress)
-    right = predicted[name]["dev"].argmax(axis=-1) == truth["dev"]
-    log(f"{TITLES[name]}: {right.mean():.1%} of {len(right):,} dev rows right")
-
-  def tune(progress: Progress) -> dict[str, np.ndarray]:
-    return _finetune(config, checkpoint, workdir, minutes, progress)
-
-  add("tfidf", lambda progress: _baseline(*of_table, workdir, progress), "tfidf")
-  add("probe", lambda progress: _probe(*of_table, start, workdir, progress), "probe")
-  finetuning = _reason_to_skip(skip_finetuning, predicted, truth)
-  if not finetuning:
-    # Another number of epochs is another run, which finetune.run refuses.
-    kept_as = f"finetuned_{epochs}" if epochs else "finetuned"
-    add("finetuned", tune, "" if minutes and not os.path.exists(finished) else kept_as)
-    if not os.path.exists(finished):
-      finetuning = "Fine-tuning is not finished; the same command goes on with it."
-  if finetuning:
-    log(finetuning)
+  train = functools.partial(_train, table, splits, groups, truth, seed, config, start, work)
+  predicted, note = train(checkpoint, workdir, minutes, skip_finetuning)
 
   # 3. What can be said about the one that predicts.
   result = {
@@ -149,29 +126,29 @@ def run(
     "rows": {name: len(numbers) for name, numbers in splits.items()},
     "skipped": table.skipped,
     "near_duplicates": repeated,
-    "finetuning": finetuning,
+    "finetuning": note,
     **_compare(predicted, truth, table.labels, precision, workdir),
   }
   suspects = _suspects(table, predicted)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
-  judged = {name: predicted[name]["out_of_fold"].argmax(axis=-1) for name in _JUDGES}
-  result["judges"] = {name: float((judged[name] == table.classes).mean()) for name in _JUDGES}
+  result["judges"] = _accuracy_of_judges(table, predicted)
   _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
 
 
 def _split(
-  table: Labeled, groups: np.ndarray, repeated: int, seed: int, workdir: str
-) -> dict[str, np.ndarray]:
-  """Writes data/, and returns the rows of each split."""
+  table: Labeled, groups: np.ndarray, seed: int, workdir: str
+) -> tuple[dict[str, np.ndarray], int]:
+  """Writes data/, and returns the rows of each split and the number of near-duplicates."""
+  repeated = len(groups) - len(np.unique(groups))
   splits = split_by_group(table.classes, groups, seed)
   write_splits(table, splits, os.path.join(workdir, "data"))
   counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
   log(
     f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
   )
-  return splits
+  return splits, repeated
 
 
 def _check(workdir: str, precision: float, epochs: int, minutes: float) -> None:
@@ -258,6 +235,42 @@ def format_result(result: dict[str, Any]) -> str:
 
 
 # Models -------------------------------------------------------------------------------------------
+
+
+def _train(
+  table: Labeled,
+  splits: dict[str, np.ndarray],
+  groups: np.ndarray,
+  truth: dict[str, np.ndarray],
+  seed: int,
+  config: FinetuneConfig,
+  start: Start,
+  work: Callable[..., dict[str, np.ndarray]],
+  checkpoint: str,
+  workdir: str,
+  minutes: float,
+  skip_finetuning: bool | None,
+) -> tuple[dict[str, dict[str, np.ndarray]], str]:
+  """The arrays of each model, and why the fine-tuned one is missing or not finished."""
+  predicted: dict[str, dict[str, np.ndarray]] = {}
+  of_table = table, splits, groups, seed, config
+
+  def add(name: str, compute: Callable[[Progress], dict[str, np.ndarray]]) -> None:
+    with Progress(TITLES[name]) as progress:
+      predicted[name] = compute(progress)
+    right = predicted[name]["dev"].argmax(axis=-1) == truth["dev"]
+    log(f"{TITLES[name]}: {right.mean():.1%} of {len(right):,} dev rows right")
+
+  add("tfidf", lambda p: work("tfidf", lambda: _baseline(*of_table, workdir, p)))
+  add("probe", lambda p: work("probe", lambda: _probe(*of_table, start, workdir, p)))
+  finetuning = _reason_to_skip(skip_finetuning, predicted, truth)
+  if not finetuning:
+    add("finetuned", lambda p: _finetuned(work, config, checkpoint, workdir, minutes, p))
+    if not _is_finished(workdir):
+      finetuning = "Fine-tuning is not finished; the same command goes on with it."
+  if finetuning:
+    log(finetuning)
+  return predicted, finetuning
 
 
 def _baseline(
@@ -366,6 +379,26 @@ def _reason_to_skip(
   )
 
 
+def _finetuned(
+  work: Callable[..., dict[str, np.ndarray]],
+  config: FinetuneConfig,
+  checkpoint: str,
+  workdir: str,
+  minutes: float,
+  progress: Progress,
+) -> dict[str, np.ndarray]:
+  """Probabilities of the fine-tuned model, which are kept once it is finished."""
+  if minutes and not _is_finished(workdir):
+    return _finetune(config, checkpoint, workdir, minutes, progress)
+  epochs = config.train.epochs  # another number is another run, which finetune.run refuses
+  name = f"finetuned_{epochs}" if epochs else "finetuned"
+  return work(name, lambda: _finetune(config, checkpoint, workdir, minutes, progress))
+
+
+def _is_finished(workdir: str) -> bool:
+  return os.path.exists(os.path.join(workdir, "finetuned", "result.json"))
+
+
 def _finetune(
   config: FinetuneConfig, checkpoint: str, workdir: str, minutes: float, progress: Progress
 ) -> dict[str, np.ndarray]:
@@ -409,6 +442,14 @@ def _suspects(table: Labeled, predicted: dict[str, dict[str, np.ndarray]]) -> li
       )
     )
   return suspects
+
+
+def _accuracy_of_judges(
+  table: Labeled, predicted: dict[str, dict[str, np.ndarray]]
+) -> dict[str, float]:
+  """On all rows, by models that have not seen them."""
+  judged = {name: predicted[name]["out_of_fold"].argmax(axis=-1) for name in _JUDGES}
+  return {name: float((classes == table.classes).mean()) for name, classes in judged.items()}
 
 
 def _write_suspects(path: str, suspects: Sequence[Suspect]) -> None:

@@ -53,8 +53,8 @@ def stop_early(
 
 
 def pause(due: Callable[[int], bool]) -> Hook:
-  """Raises StoppedEarly where it is due; last among the hooks, those that evaluate and save are due
-  at the same step.
+  """Raises StoppedEarly where it is due; comes after the hooks that evaluate and save, which are due
+  there too.
   """
 
   def run(moment: StepContext) -> None:
