@@ -9,6 +9,7 @@ import json
 import math
 import os
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import (
   LARGEST_JSON,
   atomic_file,
+  open_regular,
   parse_json,
   read_bytes,
   read_json,
@@ -257,6 +259,26 @@ def _write(
   report |= {"step": step, "predictions_crc32": zlib.crc32(content)}
   write_json(os.path.join(workdir, REPORT), with_checksum(report))
   return report
+
+
+def prediction_lines(workdir: str, report: dict[str, Any]) -> Iterator[bytes]:
+  """The lines of dev_predictions.jsonl.
+
+  Args:
+    workdir: folder of the run.
+    report: the content of its dev_report.json, {} if it cannot be read.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: it is no regular file or, after the last line, the report has another checksum.
+  """
+  checksum = 0
+  with open_regular(os.path.join(workdir, PREDICTIONS)) as file:
+    for line in file:
+      checksum = zlib.crc32(line, checksum)
+      yield line
+  if report.get("predictions_crc32", checksum) != checksum:
+    raise ValueError(f"does not belong to {REPORT}")
 
 
 def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:

@@ -2,11 +2,10 @@
 
 import dataclasses
 import heapq
-import os
 from typing import Any
 
-from gpt_jax.files import open_regular, parse_json, read_json
-from gpt_jax.inference.dev_report import MULTI_LABEL, PREDICTIONS, REPORT
+from gpt_jax.files import parse_json
+from gpt_jax.inference.dev_report import MULTI_LABEL, PREDICTIONS, REPORT, prediction_lines
 
 _MOST_LABELS = 12  # whose errors are shown
 _WORST = 3  # errors of a label
@@ -64,48 +63,46 @@ def is_multi_label(report: dict[str, Any]) -> bool:
   return report.get("kind") == MULTI_LABEL
 
 
-def read_multi_labels(workdir: str, notes: list[str]) -> MultiLabels | None:
-  """Both files; None if they are not there, or not of a multi-label run.
+def read_multi_labels(workdir: str, report: dict[str, Any], notes: list[str]) -> MultiLabels | None:
+  """Both files, the first as `report`; None if it is not of a multi-label run.
 
   Adds to the notes what cannot be read.
   """
+  if not is_multi_label(report):
+    return None
   try:
-    report = read_json(os.path.join(workdir, REPORT))
-    if not isinstance(report, dict) or not is_multi_label(report):
-      return None
     names = ("precision", "recall", "f1", "support")
     per_class = {
       str(label): {name: float(report["per_class"][label][name]) for name in names}
       for label in report["labels"]
     }
     count = int(report["n"])
-  except (OSError, ValueError):
-    return None  # noted where a report of classes is read
-  except (KeyError, TypeError, OverflowError) as error:
+  except (KeyError, TypeError, ValueError, OverflowError) as error:
     notes.append(f"{REPORT}: not as fine-tuning writes it ({error!r})"[:300])
     return None
-  return MultiLabels(count, per_class, _read_errors(workdir, list(per_class), notes))
+  return MultiLabels(count, per_class, _read_errors(workdir, report, list(per_class), notes))
 
 
-def _read_errors(workdir: str, labels: list[str], notes: list[str]) -> dict[str, LabelErrors]:
+def _read_errors(
+  workdir: str, report: dict[str, Any], labels: list[str], notes: list[str]
+) -> dict[str, LabelErrors]:
   errors = {label: LabelErrors() for label in labels}
   worst: dict[str, list[tuple[float, int, LabelError]]] = {label: [] for label in labels}
   try:
-    with open_regular(os.path.join(workdir, PREDICTIONS)) as file:
-      for number, line in enumerate(file):
-        entry = parse_json(line)
-        where, text = str(entry["where"]), str(entry["text"])
-        for label, probability in zip(labels, map(float, entry["probabilities"]), strict=True):
-          given = probability >= 0.5
-          if given == (label in entry["labels"]):
-            continue
-          errors[label].given += given
-          errors[label].missed += not given
-          distance = abs(probability - 0.5)
-          error = LabelError(where, text, given, probability)
-          heapq.heappush(worst[label], (distance, -number, error))
-          if len(worst[label]) > _WORST:
-            heapq.heappop(worst[label])
+    for number, line in enumerate(prediction_lines(workdir, report)):
+      entry = parse_json(line)
+      where, text = str(entry["where"]), str(entry["text"])
+      for label, probability in zip(labels, map(float, entry["probabilities"]), strict=True):
+        given = probability >= 0.5
+        if given == (label in entry["labels"]):
+          continue
+        errors[label].given += given
+        errors[label].missed += not given
+        distance = abs(probability - 0.5)
+        error = LabelError(where, text, given, probability)
+        heapq.heappush(worst[label], (distance, -number, error))
+        if len(worst[label]) > _WORST:
+          heapq.heappop(worst[label])
   except FileNotFoundError:
     return {}
   except (OSError, ValueError, KeyError, TypeError) as error:

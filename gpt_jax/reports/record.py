@@ -16,7 +16,8 @@ from gpt_jax.checkpoints.run_folder import listing, read_config
 from gpt_jax.checkpoints.store import best_evaluation
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
-from gpt_jax.files import exists, is_folder, open_regular, parse_json, read_bytes, read_json
+from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
+from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
 from gpt_jax.inference.samples import Sample, read_samples
 from gpt_jax.reports.multi_label import MultiLabels, is_multi_label, read_multi_labels
 from gpt_jax.tasks.task import LabeledTask
@@ -256,8 +257,9 @@ def read_run(workdir: str) -> Record:
     )
   notes: list[str] = []
   config, task = _read_objects(saved["config"], notes)
-  labels = _read_labels(workdir, notes)
-  wrong, n_wrong, n_doubtful = _read_wrong(workdir, labels, notes)
+  report = _read_object(os.path.join(workdir, REPORT), notes)
+  labels = _read_labels(report, notes)
+  wrong, n_wrong, n_doubtful = _read_wrong(workdir, report, labels, notes)
   result = _read_object(os.path.join(workdir, "result.json"), notes)
   best = result.get("best")
   if not isinstance(best, dict):
@@ -284,7 +286,7 @@ def read_run(workdir: str) -> Record:
     wrong=wrong,
     n_wrong=n_wrong,
     n_doubtful=n_doubtful,
-    multi=read_multi_labels(workdir, notes),
+    multi=read_multi_labels(workdir, report, notes),
     notes=notes,
   )
 
@@ -347,9 +349,13 @@ def _read_samples(workdir: str, notes: list[str]) -> list[Sample]:
 
 
 def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
-  """A JSON object; {} with a note if it is no such thing, without one if there is no file."""
+  """A JSON object; {} with a note if it is no such thing, or has another checksum than it says,
+  and without one if there is no file.
+  """
   try:
     value = read_json(path)
+    if isinstance(value, dict) and "checksum" in value:  # earlier versions wrote none
+      value = verified(value)
   except FileNotFoundError:
     return {}
   except (OSError, ValueError) as error:
@@ -366,8 +372,8 @@ def _step_names(workdir: str) -> list[str]:
   return [name for name in names if name.isdecimal() and len(name) < 16]
 
 
-def _read_labels(workdir: str, notes: list[str]) -> Labels | None:
-  value = _read_object(os.path.join(workdir, "dev_report.json"), notes)
+def _read_labels(value: dict[str, Any], notes: list[str]) -> Labels | None:
+  """The content of dev_report.json; None with a note if it is another."""
   if not value or is_multi_label(value):
     return None
   try:
@@ -382,11 +388,11 @@ def _read_labels(workdir: str, notes: list[str]) -> Labels | None:
       calibration=_calibration(value.get("calibration")),
     )
   except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-    notes.append(f"dev_report.json: not as fine-tuning writes it ({error!r})"[:300])
+    notes.append(f"{REPORT}: not as fine-tuning writes it ({error!r})"[:300])
     return None
   sizes = {len(labels.confusion), *map(len, labels.confusion)}
   if sizes != {len(labels.names)} or not set(labels.names) <= labels.per_class.keys():
-    notes.append("dev_report.json: the confusion matrix or the classes do not fit the labels")
+    notes.append(f"{REPORT}: the confusion matrix or the classes do not fit the labels")
     return None
   return labels
 
@@ -412,7 +418,7 @@ def _calibration(value: Any) -> dict[str, Any]:
 
 
 def _read_wrong(
-  workdir: str, labels: Labels | None, notes: list[str]
+  workdir: str, report: dict[str, Any], labels: Labels | None, notes: list[str]
 ) -> tuple[list[WrongRow], int, int]:
   """The most confident errors of dev_predictions.jsonl, how many errors it has, and how many of
   them have a doubtful label.
@@ -423,20 +429,19 @@ def _read_wrong(
   count = doubtful = 0
   temperature = labels.calibration.get("temperature", 1.0)
   try:
-    with open_regular(os.path.join(workdir, "dev_predictions.jsonl")) as file:
-      for number, line in enumerate(file):
-        row = _wrong_row(line, labels.names, temperature)
-        if row is None:
-          continue
-        count += 1
-        doubtful += row.chance < DOUBTFUL
-        heapq.heappush(worst, (row.confidence, -number, row))
-        if len(worst) > _WORST_ROWS:
-          heapq.heappop(worst)
+    for number, line in enumerate(prediction_lines(workdir, report)):
+      row = _wrong_row(line, labels.names, temperature)
+      if row is None:
+        continue
+      count += 1
+      doubtful += row.chance < DOUBTFUL
+      heapq.heappush(worst, (row.confidence, -number, row))
+      if len(worst) > _WORST_ROWS:
+        heapq.heappop(worst)
   except FileNotFoundError:
     return [], 0, 0
   except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
-    notes.append(f"dev_predictions.jsonl: not as fine-tuning writes it ({error!r})"[:300])
+    notes.append(f"{PREDICTIONS}: not as fine-tuning writes it ({error!r})"[:300])
   rows = [row for _, _, row in sorted(worst, key=lambda entry: entry[:2], reverse=True)]
   links = _inspected_texts(workdir) if rows else {}
   return [dataclasses.replace(row, link=links.get(row.shown, "")) for row in rows], count, doubtful

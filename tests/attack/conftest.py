@@ -1,6 +1,7 @@
 """What the attacks share: their budget, their ledger, and a model in every format."""
 
 import contextlib
+import hashlib
 import json
 import os
 import resource
@@ -17,13 +18,14 @@ import numpy as np
 import pytest
 from small_runs import starter
 
-from gpt_jax.checkpoints.formats import hf, npz, safetensors
+from gpt_jax.checkpoints.formats import hf, npz, onnx, safetensors, stablehlo
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.programs import finetune
+from gpt_jax.programs import finetune, prepare, report
+from gpt_jax.reports.record import read_run
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20  # seconds until an attempt counts as a hang
@@ -118,6 +120,89 @@ def describe_result(folder):
   return result
 
 
+def describe_program(folder):
+  """The files of an export that runs without gpt_jax; its reader compares them with sha256.json."""
+  files = (path for path in folder.rglob("*") if path.is_file() and path.name != "sha256.json")
+  contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+  sums = {
+    name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    for name, content in contents.items()
+  }
+  try:
+    expected = json.loads((folder / "sha256.json").read_bytes())
+  except (OSError, ValueError) as error:
+    raise InputError("no sums") from error
+  if sums != expected:
+    raise InputError("other sums")
+  return contents
+
+
+def describe_page(folder):
+  """What a report says of the files that have checksums; it must be written whatever they hold."""
+  report.run([str(folder)], str(folder.parent / "page.html"))
+  record = read_run(str(folder))
+  if record.notes:
+    raise InputError(record.notes[0])
+  return record.result, record.labels, record.wrong, record.n_wrong
+
+
+@pytest.fixture(scope="session")
+def sharded_data(tmp_path_factory):
+  """A prepared text whose ids are in several files."""
+  folder = tmp_path_factory.mktemp("sharded")
+  (folder / "text.txt").write_text(
+    "the cat sat on the mat, and the dog ran to the barn.\n\n\n" * 9000
+  )
+  config = prepare.PrepareConfig(
+    str(folder / "text.txt"), vocab_size=290, valid_share=0.4, shard_tokens=1
+  )
+  prepare.run(config, str(folder / "out"))
+  assert len(list((folder / "out").glob("*-0000?.bin"))) > 4
+  return folder / "out", describe_data
+
+
+@pytest.fixture(scope="session")
+def programs(finetuned, tmp_path_factory):
+  """programs(format): an export that runs without gpt_jax."""
+  loaded = load_model(f"{finetuned.workdir}/seed_0")
+
+  def export(format):
+    folder = tmp_path_factory.mktemp("program") / "export"
+    format.save(str(folder), loaded.params, loaded.meta, loaded.step, loaded.tokenizer)
+    return folder, describe_program
+
+  return export
+
+
+@pytest.fixture(scope="session")
+def stablehlo_export(programs):
+  return programs(stablehlo)
+
+
+@pytest.fixture(scope="session")
+def onnx_export(programs):
+  return programs(onnx)
+
+
+@pytest.fixture(scope="session")
+def finetuned_report(finetuned, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("reported") / "run"
+  return Path(shutil.copytree(f"{finetuned.workdir}/seed_0", folder)), describe_page
+
+
+@pytest.fixture(scope="session")
+def pretrained_report(finetuned, tmp_path_factory):
+  """Of a run of pretrain that has logged its losses, and written samples."""
+  folder = tmp_path_factory.mktemp("reported") / "run"
+  shutil.copytree(finetuned.pretrained, folder)
+  for name, entries in {
+    "metrics": [{"step": n, "loss": 5 / n, "valid_loss": 6 / n, "time": n} for n in range(1, 8)],
+    "samples": [{"step": n, "prompt": "the", "text": " cat sat"} for n in (2, 4, 7)],
+  }.items():
+    (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+  return folder, describe_page
+
+
 @pytest.fixture(scope="session")
 def kinds(finetuned, prepared, release, tmp_path_factory):
   """Name -> (folder, function that reads it) of every kind of file that a program writes."""
@@ -138,15 +223,18 @@ def kinds(finetuned, prepared, release, tmp_path_factory):
 
 
 @pytest.fixture
-def victim(kinds, tmp_path):
+def victim(request, kinds, tmp_path):
   """victim(kind): a copy to damage, its files, the function that reads it, and what it reads."""
 
   def make(kind):
-    folder, read = kinds[kind]
+    fixture = kind.replace(" ", "_")  # of a kind that few tests need
+    folder, read = kinds.get(kind) or request.getfixturevalue(fixture)
     copy = Path(shutil.copytree(folder, tmp_path / kind.replace(" ", "_")))
     files = [path for path in sorted(copy.rglob("*")) if path.is_file()]
     if kind == "result":
       files = [copy / "result.json"]
+    if read is describe_page:
+      files = [path for path in files if path.parent == copy and ".json" in path.suffix]
     files = [path for path in files if path.name != "lock"]
     return SimpleNamespace(folder=copy, files=files, read=lambda: read(copy), expected=read(copy))
 

@@ -4,7 +4,15 @@ import pytest
 from conftest import outcome_of
 
 pytestmark = pytest.mark.attack
-KINDS = ("data", "run", "result", "npz export", "safetensors export", "hf export")
+# Kind -> share of the attempts.
+KINDS = dict.fromkeys(("data", "run", "result", "npz export", "safetensors export", "hf export"), 1)
+KINDS |= dict.fromkeys(("sharded data", "finetuned report", "pretrained report"), 0.1)
+KINDS |= dict.fromkeys(("stablehlo export", "onnx export"), 0.015)
+EXTRAS = {
+  "safetensors export": "safetensors",
+  "hf export": "safetensors",
+  "onnx export": "jax2onnx",
+}
 
 
 def flip(content, random):
@@ -12,6 +20,12 @@ def flip(content, random):
   bit = int(random.integers(8 * len(content)))
   damaged[bit // 8] ^= 1 << (bit % 8)
   return bytes(damaged)
+
+
+@pytest.fixture(autouse=True)
+def packages(kind):
+  if kind in EXTRAS:
+    pytest.importorskip(EXTRAS[kind])
 
 
 DAMAGE = {
@@ -25,11 +39,10 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bits(victim, kinds, kind, random, attempts, ledger):
-  if kind not in kinds:
-    pytest.skip("needs the extra 'safetensors'")
+def test_flipped_bits(victim, kind, random, attempts, ledger):
+  count = attempts(30 * KINDS[kind])
   copy, outcomes = victim(kind), []
-  for _ in range(attempts(30)):
+  for _ in range(count):
     path = copy.files[random.integers(len(copy.files))]
     content = path.read_bytes()
     if content:
@@ -40,13 +53,14 @@ def test_flipped_bits(victim, kinds, kind, random, attempts, ledger):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_damage(victim, kinds, kind, random, attempts, ledger):
-  if kind not in kinds:
-    pytest.skip("needs the extra 'safetensors'")
+def test_other_damage(victim, kind, random, attempts, ledger):
+  count = attempts(20 * KINDS[kind])
   copy, outcomes = victim(kind), []
-  damages = [(path, name) for path in copy.files for name in (*DAMAGE, "removed")]
+  # A report of a run that has not written a file yet lacks a section.
+  names = DAMAGE if "report" in kind else (*DAMAGE, "removed")
+  damages = [(path, name) for path in copy.files for name in names]
   random.shuffle(damages)
-  for path, name in damages[: attempts(20)]:
+  for path, name in damages[:count]:
     content = path.read_bytes()
     if name == "removed":
       path.unlink()

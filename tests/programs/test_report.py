@@ -668,6 +668,15 @@ def test_damaged_files_are_named_and_the_rest_is_shown(seed):
   assert not re.search(r"\bnan\b|\bNone\b", page.text)
 
 
+@pytest.mark.parametrize("name", ["result.json", "dev_report.json", "dev_predictions.jsonl"])
+def test_a_changed_number_is_noticed_by_the_checksum(finetuned, tmp_path, name):
+  folder = shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run")
+  changed = re.sub(r"0\.\d", "0.7", (folder / name).read_text(), count=1)
+  (folder / name).write_text(changed.replace("0.7", "0.3", 1))
+  text = Page(Path(report.run([str(folder)]))).text
+  assert re.search(rf"{name}: (the checksum does not match|.*does not belong to)", text)
+
+
 def test_an_unreadable_config_still_gives_curves(make_folder):
   folder = make_folder("run", [(1, {"loss": 5.0}), (2, {"loss": 4.0})])
   saved = json.loads((folder / "config.json").read_text())
