@@ -84,10 +84,12 @@ class Faults:
     port: where it listens.
     injected: how many requests it failed.
     rate: the share of requests that it fails.
+    refused: how many writes to a path that has `refuse` in it get 400, which no package repeats.
   """
 
-  def __init__(self, port: int, rate: float, seed: int = 0):
+  def __init__(self, port: int, rate: float, seed: int = 0, refuse: str = "", refused: int = 0):
     self.rate, self.injected = rate, 0
+    self.refused = refused
     self._random = random.Random(seed)
     faults = self
 
@@ -97,6 +99,9 @@ class Faults:
       def forward(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         kind = faults.choose()
+        if self.command == "POST" and refuse in self.path and faults.refused:
+          faults.refused -= 1
+          kind = 400
         if kind == "dropped":
           self.close_connection = True
           return

@@ -4,9 +4,11 @@ For runs of one process: orbax's files of several hosts would have to meet on on
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
@@ -47,7 +49,8 @@ class StagedManager:
   """What `Checkpoints` uses of ocp.CheckpointManager, with the same files.
 
   A checkpoint is written to a temporary folder while the run waits, and uploaded while it goes on.
-  The lease of the run folder keeps other runs from this temporary folder.
+  The lease of the run folder keeps other runs from this temporary folder. An upload that fails is
+  tried again.
 
   Args:
     folder: URL of the checkpoints.
@@ -76,7 +79,7 @@ class StagedManager:
     copy = os.path.join(self._disk, str(step))
     self._checkpointer.save(copy, args=args)
     self._uploading = [step]
-    self._upload = self._thread.submit(self._publish, step, copy)
+    self._upload = self._thread.submit(self._publish_surely, step, copy)
 
   def wait_until_finished(self) -> None:
     """Returns when all checkpoints are on the store. Raises the error of an upload."""
@@ -93,15 +96,24 @@ class StagedManager:
   def reload(self) -> None:
     """Nothing is cached."""
 
-  def close(self) -> None:
-    self._thread.shutdown()
-    self._checkpointer.close()
   def delete(self, step: int) -> None:
     folder = os.path.join(self._folder, str(step))
     files.remove(os.path.join(folder, COMMITTED))  # first, so that no part is taken for the whole
     files.remove_folder(folder)
 
+  def close(self) -> None:
+    self._thread.shutdown()
+    self._checkpointer.close()
     shutil.rmtree(self._disk, ignore_errors=True)
+
+  def _publish_surely(self, step: int, copy: str) -> None:
+    try:
+      self._publish(step, copy)
+    except files.StoreError as error:
+      if error.errno == errno.EACCES:
+        raise
+      print(f"{self._folder}/{step}: not written; trying again", file=sys.stderr, flush=True)
+      self._publish(step, copy)
 
   def _publish(self, step: int, copy: str) -> None:
     target = os.path.join(self._folder, str(step))

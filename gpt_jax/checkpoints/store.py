@@ -55,7 +55,8 @@ class Checkpoints:
 
   The newest ones, the best one and those selected by `keep` stay, the others are deleted. Every
   process of a run opens the checkpoints and makes the same calls. A save that is killed leaves
-  nothing that could be read by mistake.
+  nothing that could be read by mistake. On a store, a run of one process writes a checkpoint again
+  that could not be written.
 
   Args:
     workdir: run folder, on a file system that all processes share.
@@ -80,6 +81,8 @@ class Checkpoints:
     self._folder = os.path.join(files.absolute(workdir), "checkpoints")
     self._ranking = [metric, mode]
     self._keep, self._newest = keep, newest
+    # The step and a copy of what is being written to a store, until it is there.
+    self._unwritten: tuple[int, ocp.args.Composite] | None = None
     with contextlib.ExitStack() as resources:
       resources.enter_context(lock(workdir))
       resources.enter_context(_quiet)
@@ -122,12 +125,12 @@ class Checkpoints:
     record = json.loads(json.dumps(record | {"leaves": describe(tree)}))
     if (score := _score(record)) is not None:
       self._scores[step] = score
-    arguments = ocp.args.Composite(
-      state=ocp.args.PyTreeSave(tree),
-      meta=ocp.args.JsonSave(with_checksum(record)),
-    )
-    with _store_errors(self._folder):
-      self._manager.save(step, args=arguments, force=True)
+    self.wait()
+    meta_json = ocp.args.JsonSave(with_checksum(record))
+    if isinstance(self._manager, ocp.CheckpointManager) and files.is_url(self._folder):
+      self._keep_copy(step, tree, meta_json)
+    arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=meta_json)
+    self._try_twice(lambda: self._manager.save(step, args=arguments, force=True))
 
   def restore(self, abstract: Any, step: int | str | None = None) -> tuple[Any, dict, int]:
     """Reads a state and verifies every array.
@@ -158,9 +161,6 @@ class Checkpoints:
     state = tree if isinstance(abstract, dict) else type(abstract)(**tree)
     return state, record["meta"], record["step"]
 
-  def steps(self) -> list[int]:
-    """The steps of all complete checkpoints, oldest first."""
-    return [int(os.path.basename(folder)) for folder in reversed(_step_folders(self._folder))]
   def tidy(self) -> None:
     """Deletes what a run that was killed right after a save had no time to delete."""
     steps = self._manager.all_steps()
@@ -171,12 +171,14 @@ class Checkpoints:
         if not is_kept:
           self._manager.delete(step)
 
+  def steps(self) -> list[int]:
+    """The steps of all complete checkpoints, oldest first."""
+    return [int(os.path.basename(folder)) for folder in reversed(_step_folders(self._folder))]
 
   def wait(self) -> None:
     """Returns when everything is on disk. Raises the errors of background saves."""
-    with _store_errors(self._folder):
-      self._manager.wait_until_finished()
-      self._manager.check_for_errors()
+    self._try_twice(self._await_saves)
+    self._unwritten = None
 
   def close(self) -> None:
     try:
@@ -203,6 +205,31 @@ class Checkpoints:
       kept.update(steps[-2:])
     return [checkpoint.step in kept for checkpoint in checkpoints]
 
+  def _await_saves(self) -> None:
+    self._manager.wait_until_finished()
+    self._manager.check_for_errors()
+
+  def _keep_copy(self, step: int, tree: dict, meta_json: ocp.args.JsonSave) -> None:
+    """Keeps what is to be written: the state is donated before a store's refusal is known."""
+    if jax.process_count() == 1:  # else all processes would have to know of it
+      copy = ocp.args.PyTreeSave(jax.tree.map(np.array, tree))
+      self._unwritten = step, ocp.args.Composite(state=copy, meta=meta_json)
+
+  def _try_twice(self, action: Callable[[], None]) -> None:
+    """action(); if a store fails, writes the checkpoint again of which there is a copy."""
+    try:
+      with _store_errors(self._folder):
+        action()
+    except Unavailable:
+      if self._unwritten is None:
+        raise
+      step, arguments = self._unwritten
+      print(f"{self._folder}/{step}: not written; trying again", file=sys.stderr, flush=True)
+      with _store_errors(self._folder):
+        self._manager.reload()
+        self._manager.save(step, args=arguments, force=True)
+        self._await_saves()
+
   def _set_aside(self, folders: list[str]) -> None:
     """Renames damaged checkpoints, so that the resumed run can save these steps again."""
     if not folders:
@@ -228,6 +255,7 @@ def _store_errors(folder: str) -> Iterator[None]:
     disk_is_full = os.strerror(errno.ENOSPC) in str(error)  # through which s3:// is written
     if not files.is_url(folder) or isinstance(error, InputError) or disk_is_full:
       raise
+    _quiet.stay()
     reason = " ".join(str(error).split())[:200]
     is_refusal = isinstance(error, OSError) and error.errno == errno.EACCES
     kind = InputError if is_refusal or "PERMISSION_DENIED" in reason else Unavailable
@@ -525,6 +553,7 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
   except Exception as error:  # damaged bytes can raise anything, in four libraries
     problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     if files.is_url(folder) and _is_outage(error):
+      _quiet.stay()
       raise Unavailable(f"{folder}: cannot be read ({problem})") from error
   if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
     problem = problem or "unreadable for another process"
@@ -565,8 +594,8 @@ class _Quiet:
   """Reentrant context that hides two kinds of noise, and restores everything at its end.
 
   Orbax logs every step of its work through absl's logger, which is also ours, and raises its errors
-  as well. After the error of a damaged array, TensorStore's threads report the other reads in
-  flight to an event loop that is closed: a traceback for each.
+  as well. After the error of an array, TensorStore's threads report the others in flight to an
+  event loop that is closed, and asyncio those that nobody asked for: a traceback for each.
   """
 
   def __init__(self):
@@ -592,6 +621,10 @@ class _Quiet:
       if sys.unraisablehook == self._unraisable:  # else someone has replaced it since
         sys.unraisablehook = self._hook
 
+  def stay(self) -> None:
+    """Hides it until the process ends: after a store's error, whenever the other requests fail."""
+    self.__enter__()
+
   def _unraisable(self, unraisable: Any) -> None:
     message = str(unraisable.exc_value)
     if "Event loop is closed" not in message and "TensorStore" not in message:
@@ -606,7 +639,7 @@ def _not_by_orbax(record: logging.LogRecord) -> bool:
 
 
 def _not_of_tensorstore(record: logging.LogRecord) -> bool:
-  return "tensorstore" not in record.getMessage()
+  return not re.search("tensorstore|Error (open|read|writ)ing ", record.getMessage())
 
 
 def _await_abandoned_reads() -> None:

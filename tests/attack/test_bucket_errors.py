@@ -8,6 +8,8 @@ from conftest import complete
 from small_runs import results
 from stores import Faults, gcs_environment, s3_environment
 
+from gpt_jax.checkpoints.store import saved_steps
+
 pytestmark = pytest.mark.attack
 
 
@@ -30,3 +32,24 @@ def test_errors(make, store, stores, tmp_path, monkeypatch, attempts, ledger):
     same = results("pretrain", workdir) == expected and "Traceback" not in output
     outcomes += faults.injected * ["harmless" if same else f"{workdir}: {output[-300:]}"]
   ledger(f"errors of {store[:5]} (429, 503, dropped connections)", outcomes)
+
+
+@pytest.mark.parametrize("refused", [1, 1000])
+def test_a_checkpoint_that_is_refused_is_written_again(make, gs, stores, monkeypatch, refused):
+  """If it is refused again, the run ends with one line."""
+  port = int(stores["STORAGE_EMULATOR_HOST"].rpartition(":")[2])
+  refuse = "checkpoints%2F9%2Fstate"
+  with (
+    Faults(port, rate=0, refuse=refuse, refused=refused) as faults,
+    monkeypatch.context() as patch,
+  ):
+    for name, value in gcs_environment(faults.port).items():
+      patch.setenv(name, value)
+    output = complete(make("pretrain", gs), codes=(0 if refused == 1 else 75,))
+  _, rest = output.split(f"{gs}/checkpoints/9: not written; trying again\n")
+  assert saved_steps(gs)[-1] == (24 if refused == 1 else 6)
+  if refused == 1:
+    return
+  *_, report, error = rest.splitlines()
+  assert report.startswith("report: ") and error.startswith(f"error: {gs}/checkpoints: cannot be")
+  assert "Traceback" not in output and "asyncio" not in output

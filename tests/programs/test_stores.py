@@ -1,16 +1,19 @@
 """What a run needs of a store: its lock, its log, and one line where it cannot go on."""
 
 import errno
+import logging
 import threading
 import time
 from types import SimpleNamespace
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from gpt_jax import files
 from gpt_jax.checkpoints import lease
+from gpt_jax.checkpoints import store as checkpoint_store
 from gpt_jax.checkpoints.lease import Lease
 from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.checkpoints.store import Checkpoints
@@ -61,6 +64,58 @@ def test_a_refused_save_is_no_outage(store, monkeypatch, problem):
       monkeypatch.setattr(checkpoints._manager, "save", refuse)
       checkpoints.save(1, {"params": {"kernel": np.zeros(3, np.float32)}}, {})
   assert isinstance(raised.value, Unavailable) == problem.startswith("UNAVAILABLE")
+
+
+def test_a_save_that_fails_is_written_again(store, monkeypatch, capsys):
+  """Of the copy that was made, since the run goes on with the state's memory."""
+  state, expected = ({"params": {"kernel": jax.numpy.arange(6.0)}} for _ in range(2))
+  with Checkpoints(store) as checkpoints:
+    fail_at_first(checkpoints, 1, monkeypatch)
+    checkpoints.save(1, state, {"note": 1})
+    state["params"]["kernel"].delete()
+    checkpoints.save(2, expected, {"note": 2})
+    for step in (1, 2):
+      restored, meta, _ = checkpoints.restore(expected, step)
+      assert meta == {"note": step}
+      np.testing.assert_array_equal(restored["params"]["kernel"], np.arange(6.0))
+  assert capsys.readouterr().err == f"{store}/checkpoints/1: not written; trying again\n"
+
+
+def test_a_save_that_fails_twice_is_one_line(store, monkeypatch, caplog):
+  """Whenever TensorStore's other writes fail."""
+  with pytest.raises(Unavailable, match=r"cannot be written \(.*Malformed"):
+    with Checkpoints(store) as checkpoints:
+      fail_at_first(checkpoints, 2, monkeypatch)
+      checkpoints.save(1, {"params": {"kernel": np.zeros(3, np.float32)}}, {})
+  future = "<Future finished exception=ValueError('Error writing gs://b/a: Malformed …')>"
+  log = logging.getLogger("asyncio")
+  log.error("Future exception was never retrieved\nfuture: %s", future)
+  log.error("of somebody else")
+  assert [record.getMessage() for record in caplog.records] == ["of somebody else"]
+
+
+def fail_at_first(checkpoints, failures, monkeypatch):
+  """The last write of so many saves fails."""
+  place, name = files, "upload_folder"
+  if isinstance(checkpoints._manager, ocp.CheckpointManager):
+    place, name = checkpoints._manager._checkpointer._handler, "finalize"
+  calls, original = [], getattr(place, name)
+
+  def unlucky(*arguments):
+    calls.append(arguments)
+    if len(calls) <= failures:
+      raise files.StoreError(errno.EIO, "Malformed StorageGeneration", "a")
+    return original(*arguments)
+
+  monkeypatch.setattr(place, name, unlucky)
+
+
+@pytest.fixture(autouse=True)
+def heard_again():
+  """What is hidden after a store's error until the process ends."""
+  yield
+  while checkpoint_store._quiet._depth:
+    checkpoint_store._quiet.__exit__()
 
 
 def test_a_lease_is_taken_over_when_it_has_run_out(store, monkeypatch):
