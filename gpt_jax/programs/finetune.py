@@ -506,7 +506,12 @@ def run_seed(
       try:
         with traced(run_hooks, profile, reporter, workdir, first) as all_hooks:
           state, evaluation = trainer.fit(
-            state, lambda step: trainer.local_part(batches(step)), steps, seed, all_hooks
+            state,
+            lambda step: trainer.local_part(batches(step)),
+            steps,
+            seed,
+            all_hooks,
+            forecast.room,
           )
       except StoppedEarly as stop:
         stopped, steps, evaluation = stop, stop.step, stop.evaluation

@@ -155,11 +155,12 @@ def run(
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
       run_hooks[:0] = warn_when_stuck(config, spec, text, total_steps, new_heads)
-      if spec.gives_text_probability and total_steps >= LEAST_STEPS:
+      if writes_samples(spec, total_steps):
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
         run_hooks.append(write_samples(workdir, first, reporter, write, samples_due(config)))
       with traced(run_hooks, span, reporter, workdir, first) as all_hooks:
-        state, evaluation = trainer.fit(state, batch_at, total_steps, config.train.seed, all_hooks)
+        seed, room = config.train.seed, forecast.room
+        state, evaluation = trainer.fit(state, batch_at, total_steps, seed, all_hooks, room)
   return evaluation or measure(state.params)
 
 
@@ -370,6 +371,7 @@ def plan_run(
     chooses,
     limit,
     spec.needs_whole_batch,
+    other_programs=2 if writes_samples(spec, total_steps) else 1,
   )
 
 
@@ -412,6 +414,10 @@ def make_reporter(
     trackers=trackers.with_config(config),
     token_metric=spec.token_metric,
   )
+
+
+def writes_samples(spec: ModelConfig, total_steps: int) -> bool:
+  return spec.gives_text_probability and total_steps >= LEAST_STEPS
 
 
 def samples_due(config: PretrainConfig) -> Callable[[int], bool]:
