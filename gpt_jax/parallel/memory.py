@@ -1,23 +1,93 @@
 """Memory: what a compiled program needs, what devices have, what is in use.
 
 A CPU's devices share the memory of the machine, and of its control group if a container or a
-cluster sets a limit; what is in use there is the resident memory of this process.
+cluster sets a limit; what is in use there is the resident memory of this process. The commands let
+malloc keep what is freed (launch/command_line.py), so that is part of it, too.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import re
 import resource
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # launch/prepare.py needs no JAX
   import jax
 
 _GROUPS = (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"))
+
+
+_FREEING = 0.02  # seconds that temporaries may be there after their step has ended
+# Bytes, see FreedMemory: what a process grows by for other reasons, and what is worth a wait: steps
+# that free so much take longer than it.
+_LEAST_ROOM, _WORTH_A_WAIT = 1e8, 3e8
+
+
+class Needed(NamedTuple):
+  """Bytes at the peak of a run: of a device or, on CPUs, of this process.
+
+  Attributes:
+    least: with the training step alone.
+    most: on CPUs also with a checkpoint that is being written, and with the temporaries of an
+      earlier step (see FreedMemory); elsewhere the same.
+    temporaries: bytes that a step on CPUs frees at its end; elsewhere 0.
+  """
+
+  least: float
+  most: float
+  temporaries: float = 0.0
+
+
+def needed(compiled: Any, devices: Sequence[jax.Device]) -> Needed:
+  """What a run of a training step takes beside what is `in_use`.
+
+  Args:
+    compiled: a jax.stages.Compiled.
+    devices: of this process.
+  """
+  step = bytes_needed(compiled)
+  if devices[0].platform != "cpu":
+    return Needed(step, step)
+  memory = compiled.memory_analysis()
+  state, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+  sizes = step, step + state + temporaries, temporaries
+  return Needed(*(float(len(devices) * size) for size in sizes))
+
+
+class FreedMemory:
+  """Returns to the system what malloc keeps of the temporaries of earlier steps.
+
+  glibc allocates a step's temporaries, one aligned block, from more bytes than it gets back when
+  they are freed. Where something small has taken the rest, the next step cannot have their place,
+  so that several such blocks come to lie there: six in 30 steps of gpt1_small. What is returned
+  comes back as page faults, so some of it is kept.
+
+  Args:
+    room: bytes by which this process may grow before memory is returned; 0: nothing is returned.
+  """
+
+  def __init__(self, room: float):
+    self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if room else None
+    self._room = max(room, _LEAST_ROOM)
+    self._least = _process("VmRSS")
+
+  def give_back(self, wait: Callable[[], Any]) -> None:
+    """Called before each step; `wait` returns when the step before it has ended."""
+    if self._trim is None:
+      return
+    if self._room > _WORTH_A_WAIT:
+      wait()  # or it would grow by a block that is not seen yet
+    if _process("VmRSS") > self._least + self._room:
+      wait()
+      time.sleep(_FREEING)
+      self._trim(0)
+      self._least = _process("VmRSS")
 
 
 def bytes_needed(compiled: Any) -> int:

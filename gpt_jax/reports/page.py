@@ -28,7 +28,7 @@ from gpt_jax.reports.record import Labels, Record
 from gpt_jax.reports.reference import reference_lines
 from gpt_jax.reports.samples import samples_view
 from gpt_jax.reports.status import commands, ending, status
-from gpt_jax.training.forecast import duration, gigabytes
+from gpt_jax.training.forecast import duration, gigabytes, memory_range
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MOST_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
@@ -186,7 +186,9 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
     facts.append(("MFU", f"{statistics.median(utilization):.1%}", "median of the reports"))
   memory = [value for _, value in run.points("peak_memory_bytes")]
   if memory:
-    planned = f", {gigabytes(forecast['memory'])} planned" if forecast.get("memory") else ""
+    least = forecast.get("memory", 0.0)
+    most = max(least, forecast.get("most_memory", 0.0))  # which older runs do not have
+    planned = f", {memory_range(least, most)} planned" if least else ""
     facts.append(("Memory", gigabytes(max(memory)), f"peak{planned}"))
   refused = sum(count for _, count in run.refused)
   facts.append(("Refused updates", f"{refused:,.0f}", "loss or gradient not finite"))

@@ -10,6 +10,8 @@ import jax
 
 from gpt_jax.errors import InputError
 from gpt_jax.models.remat import POLICIES
+from gpt_jax.parallel import memory
+from gpt_jax.parallel.processes import largest
 from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.reporter import log
@@ -17,15 +19,16 @@ from gpt_jax.training.trainer import Trainer
 
 
 class Peak(Protocol):
-  """Bytes at the peak with so many microbatches and a policy of rematerialization; compiles."""
+  """The most bytes at the peak with so many microbatches and a policy of rematerialization.
+
+  Compiles the step.
+  """
 
   def __call__(self, microbatches: int, remat: str) -> float: ...
 
 
 _MOST_COMPILATIONS = 6  # for a policy: minutes each for a large model
-# Of a CPU's memory, for a step whose microbatches are chosen. The rest is for evaluations and
-# checkpoints, for what a step needs beyond its plan (4 to 8 %, configs/RESULTS.md), and for others.
-CPU_SHARE = 0.9
+CPU_SHARE = 0.9  # of its memory, for a run; the rest is for other programs
 
 
 def plan_training(
@@ -39,6 +42,7 @@ def plan_training(
   chooses: bool = False,
   limit: float = 0.0,
   whole: bool = False,
+  other_programs: int = 1,
 ) -> tuple[Trainer, Forecast]:
   """Compiles the step; says what a run takes, and what to change if it does not fit.
 
@@ -53,6 +57,8 @@ def plan_training(
     chooses: whether a trainer with more microbatches, with which a step fits, may take its place.
     limit: bytes of memory that each process has; 0: the least that one of them has.
     whole: whether the batch cannot be split, see ModelConfig.needs_whole_batch.
+    other_programs: that the run compiles, such as that of its evaluations. Each may leave as much
+      memory in use on a CPU as the compilation of the step does.
 
   Returns:
     The trainer of the run, and what it takes.
@@ -61,21 +67,34 @@ def plan_training(
     InputError: the step does not fit into a device; on CPUs that is a warning.
   """
   trainers = {trainer.microbatches: trainer}  # with what they have compiled
+  needed: dict[int, memory.Needed] = {}
+  devices, compiling = trainer.mesh.local_devices, 0.0
 
   @functools.cache
   def peak(microbatches: int, remat: str) -> float:
     other, batch = build(dataclasses.replace(train, microbatches=microbatches, remat=remat))
+    sizes = other.memory_with(other.compile(batch))
     if remat == train.remat:
-      trainers[microbatches] = other
-    return other.memory_with(other.compile(batch))
+      trainers[microbatches], needed[microbatches] = other, sizes
+    return sizes.most + compiling
 
+  before = memory.in_use(devices)
   forecast = trainer.forecast(example, flops)
-  forecast = forecast._replace(limit=limit or forecast.limit)
+  if forecast.memory and devices[0].platform == "cpu":
+    compiling = other_programs * largest(max(0.0, memory.in_use(devices) - before))
+  forecast = forecast._replace(
+    limit=limit or forecast.limit, most_memory=forecast.most_memory + compiling
+  )
   counts = [trainer.microbatches]
   if not whole:
     counts = larger_counts(batch_size, trainer.mesh.shape["data"], trainer.microbatches)
   count, forecast = fit_into_memory(forecast, peak, counts, train.remat, smaller, chooses)
-  return trainers[count], forecast
+  if count in needed:
+    least, most, temporaries = needed[count]
+    forecast = forecast._replace(
+      memory=least, most_memory=most + compiling, temporaries=temporaries
+    )
+  return trainers[count], _with_kept(forecast)
 
 
 def fit_into_memory(
@@ -109,10 +128,11 @@ def fit_into_memory(
   count, needed = choice
   if count != counts[0]:
     log(
-      f"microbatches {count}, so that a step needs {gigabytes(needed)}, not "
-      f"{gigabytes(forecast.memory)}; there are {gigabytes(forecast.limit)}"
+      f"microbatches {count}, so that training needs up to {gigabytes(needed)}, not "
+      f"{gigabytes(forecast.most)}; there are {gigabytes(forecast.limit)}"
     )
-  return count, forecast._replace(memory=needed)
+    forecast = forecast._replace(memory=needed, most_memory=needed)
+  return count, forecast
 
 
 def check_fits(
@@ -141,11 +161,11 @@ def check_fits(
   on_cpu = platform == "cpu"
   owner = "this machine has" if on_cpu else "a device has"
   line = (
-    f"a training step needs {gigabytes(forecast.memory)} of memory, and {owner} "
+    f"training needs up to {gigabytes(forecast.most)} of memory, and {owner} "
     f"{gigabytes(forecast.limit)}"
   )
   policies = stricter_policies(remat, platform)
-  found = settings_that_fit(peak, forecast.memory, forecast.limit, counts, policies)
+  found = settings_that_fit(peak, forecast.most, forecast.limit, counts, policies)
   if found is not None:
     fields, then = found
     flags = " ".join(f"--config.{name}={value}" for name, value in fields.items())
@@ -187,6 +207,14 @@ def settings_that_fit(
   return None
 
 
+def _with_kept(forecast: Forecast) -> Forecast:
+  """With another block of temporaries that malloc may keep, if there is room for it."""
+  most = forecast.most + forecast.temporaries
+  if not forecast.temporaries or (forecast.limit and most > CPU_SHARE * forecast.limit):
+    return forecast
+  return forecast._replace(most_memory=most, kept_blocks=2)
+
+
 def larger_counts(size: int, devices: int, microbatches: int) -> list[int]:
   """The number of microbatches, and the larger ones that divide a batch over the devices."""
   rows = size // devices
@@ -205,7 +233,7 @@ def _with_reserve(
 ) -> tuple[int, float] | None:
   """See _microbatches; on CPUs with the reserve or, if nothing leaves that, without."""
   for share in (CPU_SHARE, 1.0) if platform == "cpu" else (1.0,):
-    choice = _microbatches(peak, forecast.memory, share * forecast.limit, counts)
+    choice = _microbatches(peak, forecast.most, share * forecast.limit, counts)
     if choice is not None:
       return choice
   return None

@@ -12,16 +12,32 @@ class Forecast(NamedTuple):
     limit: bytes that there are for it now; 0: unknown.
     step_time: seconds; 0: unknown.
     source: of step_time: "roofline", which is a lower bound, or "measured" on the first steps.
+    most_memory: as `memory`, on CPUs with evaluations, samples, checkpoints and what malloc keeps;
+      0: the same.
+    temporaries: see memory.Needed.
+    kept_blocks: blocks of temporaries that malloc may keep, see memory.FreedMemory.
   """
 
   memory: float = 0.0
   limit: float = 0.0
   step_time: float = 0.0
   source: str = ""
+  most_memory: float = 0.0
+  temporaries: float = 0.0
+  kept_blocks: int = 1
+
+  @property
+  def most(self) -> float:
+    return max(self.memory, self.most_memory)
+
+  @property
+  def room(self) -> float:
+    """Bytes by which a run may grow: the block in use, half a block, and those that are kept."""
+    return (self.kept_blocks + 0.5) * self.temporaries
 
   @property
   def fits(self) -> bool:
-    return not self.limit or self.memory <= self.limit
+    return not self.limit or self.most <= self.limit
 
 
 class Outcome(NamedTuple):
@@ -45,7 +61,7 @@ def format_forecast(forecast: Forecast, steps: int) -> str:
   parts = []
   if forecast.memory:
     there = f" of {gigabytes(forecast.limit)}" if forecast.limit else ""
-    parts.append(f"{gigabytes(forecast.memory)}{there}")
+    parts.append(f"{memory_range(forecast.memory, forecast.most)}{there}")
   if forecast.step_time:
     parts.append(_time(forecast, steps))
   return f"plan    {', '.join(parts)}" if parts else ""
@@ -55,7 +71,7 @@ def format_outcome(forecast: Forecast, outcome: Outcome, steps: int) -> str:
   """The line at the end of a run that should have made so many steps."""
   planned, came = [], []
   if forecast.memory:
-    planned.append(gigabytes(forecast.memory))
+    planned.append(memory_range(forecast.memory, forecast.most))
   if forecast.step_time:
     planned.append(_time(forecast, steps))
   if outcome.memory:
@@ -74,6 +90,12 @@ def format_outcome(forecast: Forecast, outcome: Outcome, steps: int) -> str:
 def _time(forecast: Forecast, steps: int) -> str:
   least = "at least " if forecast.source == "roofline" else ""
   return f"{least}{duration(steps * forecast.step_time)}"
+
+
+def memory_range(least: float, most: float) -> str:
+  """Such as "0.54 to 0.88 GB", or "0.54 GB" where both are the same."""
+  low, high = gigabytes(least), gigabytes(most)
+  return high if low == high else f"{low.removesuffix(' GB')} to {high}"
 
 
 def gigabytes(size: float) -> str:

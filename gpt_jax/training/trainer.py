@@ -156,17 +156,19 @@ class Trainer:
       bounds = chip.bounds(flops / self.mesh.size, traffic, moved)
     source = "roofline" if bounds else ""
     needed, limit = self.memory_with(compiled), smallest(memory.limit(self.mesh.local_devices))
-    return Forecast(needed, limit, max(bounds.values(), default=0.0), source)
+    least_time = max(bounds.values(), default=0.0)
+    return Forecast(needed.least, limit, least_time, source, needed.most, needed.temporaries)
 
-  def memory_with(self, compiled: jax.stages.Compiled) -> float:
-    """Bytes at the peak of a program, with what is in use already; see Forecast.memory.
+  def memory_with(self, compiled: jax.stages.Compiled) -> memory.Needed:
+    """Bytes at the peak of a run with this step, with what is in use already.
 
     Of the process that needs most. The state must not be on the devices yet, or it would count
     twice.
     """
     devices = self.mesh.local_devices
-    together = len(devices) if devices[0].platform == "cpu" else 1
-    return largest(memory.in_use(devices) + together * memory.bytes_needed(compiled))
+    in_use, needed = memory.in_use(devices), memory.needed(compiled, devices)
+    least, most = (largest(in_use + size) for size in (needed.least, needed.most))
+    return memory.Needed(least, most, needed.temporaries)
 
   def local_part(self, batch: Any) -> Any:
     """The rows of a global host batch that this process provides."""
@@ -183,6 +185,7 @@ class Trainer:
     total_steps: int,
     seed: int,
     hooks: Sequence[Hook],
+    room: float = 0.0,
   ) -> tuple[TrainState, dict[str, float]]:
     """Trains up to `total_steps`; see loop.fit.
 
@@ -192,9 +195,12 @@ class Trainer:
       total_steps: length of the run.
       seed: of dropout.
       hooks: see hooks.py.
+      room: see FreedMemory.
     """
+    freed = memory.FreedMemory(room)
 
     def step(state, batch):
+      freed.give_back(lambda: jax.block_until_ready(state))
       return self.step(state, batch, seed)
 
     return fit(state, step, lambda n: self.to_device(batch_at(n)), total_steps, hooks)

@@ -191,10 +191,11 @@ def test_memory_is_measured_in_a_process_of_its_own(config, monkeypatch):
   monkeypatch.setattr(subprocess, "run", run_once)
   measured = list(memory.memory(config))
   rows = {name: value for name, value, _ in measured}
-  assert len(rows) == len(measured) == 2 * 6
+  assert len(rows) == len(measured) == 2 * 7
   before = rows["pre-training, in use before the state is made"]
   assert 0.05 < before < rows["pre-training, peak"] < 5
   assert 0 < rows["pre-training, a step as compiled"] < 0.1
+  assert before < rows["pre-training, planned at most"] < before + 0.2
   assert 50 < rows["pre-training, planned over peak"] <= 110
   assert rows["fine-tuning, peak where freed memory is kept"] == rows["pre-training, peak"]
   kinds = "pre-training", "fine-tuning"

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import types
 import warnings
 
 import jax
@@ -74,10 +75,10 @@ def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, caps
   assert compilations(caplog) == 1  # the compiled step that was asked is the one that ran
   lines = capsys.readouterr().err.splitlines()
   head, pace = [line for line in lines if line.startswith("plan ")]
-  assert re.fullmatch(r"plan    [\d.]+ GB of [\d.]+ GB", head)
+  assert re.fullmatch(r"plan    [\d.]+ to [\d.]+ GB of [\d.]+ GB", head)
   assert re.fullmatch(r"plan    \d+ s for 60 steps, measured on 20 of them", pace)
   (end,) = [line for line in lines if line.startswith("planned ")]
-  assert re.match(r"planned [\d.]+ GB, \d+ s; was [\d.]+ GB, \d+ s", end)
+  assert re.match(r"planned [\d.]+ to [\d.]+ GB, \d+ s; was [\d.]+ GB, \d+ s", end)
   assert lines.index(head) < lines.index(pace) < lines.index(end)
 
   plan = plan_of(tmp_path / "run")
@@ -152,14 +153,37 @@ def compiled_alone(monkeypatch, compiled_once):
 def limit(compiled_alone):
   """Bytes that LARGE needs more than, and its step in 16 microbatches less than."""
   whole = forecast_of(LARGE)
-  assert whole.fits and whole.limit > whole.memory > 0
-  least = forecast_of(override_all(LARGE, [("train.microbatches", "16")]))
-  assert least.memory < whole.memory
-  return (whole.memory + least.memory) / 2
+  assert whole.fits and whole.limit > whole.most > whole.memory > 0
+  split = forecast_of(override_all(LARGE, [("train.microbatches", "16")]))
+  assert split.most < whole.memory
+  return (whole.memory + split.most) / 2
+
+
+@pytest.mark.parametrize("steps, programs", [(60, 1), (1000, 2)])  # which has samples, too
+def test_the_plan_of_a_cpu_has_what_other_programs_take(
+  compiled_alone, monkeypatch, steps, programs
+):
+  alone = forecast_of(LARGE)
+  in_use = iter([1e9, 1.5e9, 1.5e9])  # before the step is compiled, and after
+  monkeypatch.setattr(memory, "in_use", lambda devices: next(in_use))
+  trainer, spec = build(LARGE)
+  _, forecast = pretrain.plan_run(LARGE, spec, causal_batch_of, trainer, steps)
+  assert forecast.memory == pytest.approx(1.5e9 + alone.memory)
+  assert forecast.most == pytest.approx(1.5e9 + alone.most + programs * 0.5e9)
+
+
+def test_more_of_freed_memory_is_kept_where_there_is_room(compiled_alone):
+  keeps = forecast_of(LARGE)
+  returns = forecast_of(LARGE, limit=keeps.most)
+  assert returns.memory == keeps.memory and returns.fits
+  block = keeps.most - returns.most
+  assert block > 0 and (returns.room, keeps.room) == pytest.approx((1.5 * block, 2.5 * block))
 
 
 def test_the_advice_makes_a_pre_training_fit(limit):
-  with pytest.warns(UserWarning, match=r"needs [\d.]+ GB of memory, and this machine has") as said:
+  with pytest.warns(
+    UserWarning, match=r"needs up to [\d.]+ GB of memory, and this machine has"
+  ) as said:
     forecast_of(LARGE, limit)
   changes = advised(str(said[0].message))
   assert [name for name, _ in changes] == ["train.microbatches"]
@@ -254,7 +278,7 @@ def test_the_chosen_number_fits(limit):
   trainer, spec = build(LARGE)
   arguments = LARGE, spec, causal_batch_of, trainer, 60
   chosen, forecast = pretrain.plan_run(*arguments, chooses=True, limit=limit)
-  assert chosen.microbatches > 1 and forecast.memory <= limit
+  assert chosen.microbatches > 1 and forecast.memory < forecast.most <= limit
   same, forecast = pretrain.plan_run(*arguments, chooses=True, limit=10 * limit)
   assert same is trainer and forecast.fits
 
@@ -271,7 +295,7 @@ address, process, limit, needed, data, workdir = sys.argv[1:]
 jax.distributed.initialize(address, 2, int(process))
 memory.limit = lambda devices: float(limit)
 memory.in_use = lambda devices: 0.0
-memory.bytes_needed = lambda compiled: float(needed) / microbatches[-1]
+memory.needed = lambda *_: memory.Needed(*2 * [float(needed) / microbatches[-1]])
 microbatches = []
 Trainer.compile = lambda trainer, batch: microbatches.append(trainer.microbatches)
 
@@ -313,7 +337,8 @@ def test_processes_agree_on_a_number(prepared, tmp_path):
   assert [process.returncode for process in processes] == [0, 0], ends
   assert [out.splitlines()[-1] for out, _ in ends] == ["[1, 2]"] * 2
   assert (
-    "microbatches 2, so that a step needs 0.50 GB, not 1.00 GB; there are 0.60 GB" in (ends[0][1])
+    "microbatches 2, so that training needs up to 0.50 GB, not 1.00 GB; there are 0.60 GB"
+    in (ends[0][1])
   )
   assert claimed_config(str(tmp_path / "run")).train.microbatches == 2
 
@@ -329,7 +354,7 @@ def has_memory_for(monkeypatch):
 
   def compile_fitting(trainer, batch):
     asked.append(trainer.microbatches)
-    fits = trainer.memory_with(None) <= memory.limit(())
+    fits = trainer.memory_with(None).most <= memory.limit(())
     return compile_step(trainer, batch) if fits else None
 
   def set_limit(count):
@@ -337,7 +362,12 @@ def has_memory_for(monkeypatch):
     asked.clear()
     return asked
 
-  monkeypatch.setattr(Trainer, "memory_with", lambda trainer, _: 1e9 / trainer.microbatches)
+  def memory_with(trainer, _):
+    size = 1e9 / trainer.microbatches
+    return memory.Needed(size, size, temporaries=0.1 * size)
+
+  monkeypatch.setattr(Trainer, "memory_with", memory_with)
+  monkeypatch.setattr(memory, "in_use", lambda devices: 0.0)  # compiling takes no memory
   monkeypatch.setattr(Trainer, "compile", compile_fitting)
   return set_limit
 
@@ -350,8 +380,16 @@ def microbatches_of(workdir):
   return *(config.train.microbatches for config in saved), planned
 
 
+@pytest.fixture
+def freed(monkeypatch):
+  """The room that runs had for freed memory, in bytes."""
+  given, freed_memory = [], memory.FreedMemory
+  monkeypatch.setattr(memory, "FreedMemory", lambda size: given.append(size) or freed_memory(size))
+  return given
+
+
 def test_a_run_keeps_the_number_that_it_chose(
-  prepared, tmp_path, has_memory_for, monkeypatch, capsys, caplog
+  prepared, tmp_path, has_memory_for, freed, monkeypatch, capsys, caplog
 ):
   workdir = tmp_path / "chosen"
 
@@ -364,7 +402,8 @@ def test_a_run_keeps_the_number_that_it_chose(
   with jax.log_compiles(), caplog.at_level(logging.WARNING):
     train(2)
   assert asked == [1, 4] and compilations(caplog) == 1  # what was asked is what ran
-  assert "microbatches 4, so that a step needs 0.25 GB, not 1.00 GB; there are 0.30 GB" in (
+  assert freed == [1.5 * 0.025e9]
+  assert "microbatches 4, so that training needs up to 0.25 GB, not 1.00 GB; there are 0.30 GB" in (
     capsys.readouterr().err
   )
   assert microbatches_of(workdir) == (4, 4, 4)
@@ -388,7 +427,7 @@ def test_a_run_keeps_the_number_that_it_chose(
   monkeypatch.setattr(pretrain, "first_state", first_state)
   asked = has_memory_for(16)
   with (
-    pytest.warns(UserWarning, match="needs 0.25 GB of memory, and this machine has 0.07 GB"),
+    pytest.warns(UserWarning, match="needs up to 0.25 GB of memory, and this machine has 0.07 GB"),
     pytest.raises(Planned),
   ):
     train(5)
@@ -397,7 +436,7 @@ def test_a_run_keeps_the_number_that_it_chose(
 
 
 def test_all_seeds_and_folds_have_one_number(
-  make_run, tiny_tokenizer, tmp_path, has_memory_for, monkeypatch, capsys, caplog
+  make_run, tiny_tokenizer, tmp_path, has_memory_for, freed, monkeypatch, capsys, caplog
 ):
   trunk = dataclasses.replace(TRUNK, context=64, vocab_size=tiny_tokenizer.vocab_size)
   source = make_run(tmp_path / "source", ModelConfig(trunk))
@@ -413,8 +452,9 @@ def test_all_seeds_and_folds_have_one_number(
   with jax.log_compiles(), caplog.at_level(logging.WARNING):
     finetune.run(config, str(table), source, str(tmp_path / "seeds"), seeds=2)
   assert asked == [1, 4] and compilations(caplog) == 1  # for both seeds
+  assert freed == 2 * [1.5 * 0.025e9]
   said = capsys.readouterr().err
-  assert said.count("so that a step needs") == 1
+  assert said.count("so that training needs up to") == 1
   assert len(re.findall(r"^planned [\d.]+ GB; was [\d.]+ GB", said, re.MULTILINE)) == 2
   for seed in range(2):
     assert microbatches_of(tmp_path / "seeds" / f"seed_{seed}") == (4, 4, 4)
@@ -438,7 +478,7 @@ def test_all_seeds_and_folds_have_one_number(
   monkeypatch.setattr(Trainer, "compile", lambda trainer, _: asked.append(trainer.microbatches))
   finetune.run(config, str(table), source, str(tmp_path / "folds"), folds=2)
   assert asked == [1, 8] and made == [(8, 8, 8)] * 2
-  assert capsys.readouterr().err.count("so that a step needs") == 1
+  assert capsys.readouterr().err.count("so that training needs up to") == 1
 
 
 def test_memory_in_use_follows_an_allocation():
@@ -449,6 +489,16 @@ def test_memory_in_use_follows_an_allocation():
   assert 0 < memory.limit(jax.devices()) <= 8 * memory.capacity(jax.devices())
 
 
+def test_an_accelerator_needs_its_step_alone():
+  sizes = {"argument": 4, "output": 4, "alias": 3, "temp": 10}
+  analysis = types.SimpleNamespace(**{f"{name}_size_in_bytes": n for name, n in sizes.items()})
+  compiled = types.SimpleNamespace(memory_analysis=lambda: analysis)
+  device = types.SimpleNamespace(platform="gpu")
+  assert memory.needed(compiled, [device, device]) == (15, 15, 0)
+  device.platform = "cpu"  # a checkpoint holds the state again, malloc the temporaries
+  assert memory.needed(compiled, [device, device]) == (30, 2 * (15 + 4 + 10), 20)
+
+
 def test_the_outcome_says_what_differs():
   planned = Forecast(11.2e9, 16e9, 0.1, "roofline")
   took = Outcome(steps=900, memory=11.0e9, training=95.0, other=4.0)
@@ -456,4 +506,6 @@ def test_the_outcome_says_what_differs():
     "planned 11.2 GB, at least 2 min; was 11.0 GB, 95 s for 900 of 1,000 steps, and 4 s for "
     "evaluations and checkpoints"
   )
+  on_cpu = planned._replace(most_memory=13.4e9)
+  assert format_outcome(on_cpu, took, 1000).startswith("planned 11.2 to 13.4 GB, at least")
   assert duration(11100) == "3 h 05 min"

@@ -14,7 +14,7 @@ from gpt_jax.batch import Batch, Labels
 from gpt_jax.config import from_json, to_json
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.parallel.memory import bytes_needed, in_use
+from gpt_jax.parallel.memory import FreedMemory, in_use, needed
 from gpt_jax.parallel.memory import peak as peak_of
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
@@ -59,6 +59,7 @@ def _rows(kind: str, sizes: dict[str, float]) -> Measured:
   yield f"{kind}, step over growth to the peak", 100 * sizes["step"] / grown, "%"
   whole = 100 * (sizes["before"] + sizes["step"]) / sizes["peak"]
   yield f"{kind}, planned over peak", whole, "%"
+  yield f"{kind}, planned at most", (sizes["before"] + sizes["most"]) / 1e9, "GB"
 
 
 def _in_a_process(config: PretrainConfig, kind: str, tunables: str) -> dict[str, float]:
@@ -81,17 +82,20 @@ def report(path: str, kind: str) -> None:
 
 
 def measure(config: PretrainConfig, kind: str) -> dict[str, float]:
-  """Bytes of a step as compiled, in use before the state is made, and at the peak of some steps."""
+  """Bytes of a step as compiled ("step", "most": see Needed), in use before the state is made, and
+  at the peak of some steps.
+  """
   trainer, batch = _trainer(config, kind)
-  step = bytes_needed(trainer.compile(batch))
   devices = trainer.mesh.local_devices
+  step, most, temporaries = needed(trainer.compile(batch), devices)
   before = in_use(devices)
   state = trainer.init(0)
+  freed = FreedMemory(1.5 * temporaries)
   for _ in range(STEPS):
+    freed.give_back(lambda: None)
     state, _ = trainer.step(state, trainer.to_device(batch), 0)
     jax.block_until_ready(state)
-  together = len(devices) if devices[0].platform == "cpu" else 1
-  return {"step": together * step, "before": before, "peak": peak_of(devices)}
+  return {"step": step, "most": most, "before": before, "peak": peak_of(devices)}
 
 
 def _trainer(config: PretrainConfig, kind: str) -> tuple[Trainer, Batch]:
