@@ -176,13 +176,18 @@ class Model:
         columns = f"{task.name} reads {len(names)}: {', '.join(names)}"
         raise InputError(f"text {number}: {counted(len(cells), 'column')}; {columns}")
       examples.append(task.example(Row(cells, None, f"text {number}")))
-    if not examples:
-      return []
-    encoded = self.loaded.encode(task, examples)
-    probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
-    if calibrated:
-      probabilities = scale(probabilities, self.temperature)
-    labeled = [task.answer(row) for row in probabilities]
+    labeled: list[Any] = [None] * len(examples)
+    # Encoded examples have equally many fields: an imported classifier reads texts and pairs.
+    numbers: dict[int, list[int]] = {}
+    for number, example in enumerate(examples):
+      numbers.setdefault(len(example.sequences[0]), []).append(number)
+    for alike in numbers.values():
+      encoded = self.loaded.encode(task, [examples[number] for number in alike])
+      probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
+      if calibrated:
+        probabilities = scale(probabilities, self.temperature)
+      for number, row in zip(alike, probabilities, strict=True):
+        labeled[number] = task.answer(row)
     return labeled[0] if isinstance(texts, str) else labeled
 
   @functools.cached_property

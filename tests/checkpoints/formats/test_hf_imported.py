@@ -89,7 +89,7 @@ def test_a_text_or_a_pair_has_the_names_of_the_outputs(saved):
   model = gpt_jax.load(str(saved))
   assert (model.labels, model.columns) == (("yes", "No", "maybe"), ("text",))
   assert "<fine-tuned on text-classification, " in repr(model)
-  for rows in (TEXTS, PAIRS):
+  for rows in (TEXTS, PAIRS, [PAIRS[0], TEXTS[0], *PAIRS]):
     for row, answer in zip(rows, model.classify(rows), strict=True):
       expected = probabilities(model.loaded, *([row] if isinstance(row, str) else row))
       assert list(answer) == ["yes", "No", "maybe"]
@@ -171,7 +171,7 @@ def test_the_server(saved):
   engine.start()
   http = testclient.TestClient(make_app(engine, "bert", ["localhost"]), "http://localhost")
   try:
-    for rows in (TEXTS, [[*pair] for pair in PAIRS]):
+    for rows in (TEXTS, [[*pair] for pair in PAIRS], [TEXTS[0], [*PAIRS[0]]]):
       results = http.post("/classify", json={"texts": rows}).json()["results"]
       for result, answer in zip(results, engine.model.classify(rows), strict=True):
         assert result["label"] == max(answer, key=answer.get)
