@@ -86,21 +86,23 @@ def _states_of_encoder(encoder, params, ids):
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_an_encoder_decoder_embeds_with_its_encoder(version, make_run, tiny_tokenizer, tmp_path):
+def test_t5_embeds_with_its_encoder(version, make_run, tiny_tokenizer, tmp_path):
   tokenizer = tiny_tokenizer.with_special("pad", "sep")
   sizes = {"layers": 1, "width": 16, "heads": 2, "units": 24, "version": version}
   special = tokenizer.special.count
   trunk = T5Config(tokenizer.vocab_size, 40, special_tokens=special, **sizes)
-  model = gpt_jax.load(make_run(tmp_path, ModelConfig(trunk), tokenizer=tokenizer))
-  params = {"trunk": dict(model.loaded.params["trunk"])}
-  for name in ("decoder", "output"):
-    params["trunk"].pop(name, None)
-  encoder = ModelConfig(dataclasses.replace(trunk, decoder=False), (), "bidirectional").build()
-  found = model.embed(TEXTS)
-  for text, vector in zip(TEXTS, found, strict=True):
-    ids = np.append(tokenizer.encode(text), tokenizer.special["sep"])[None]
-    expected = _states_of_encoder(encoder, params, ids)[0].mean(0)
-    np.testing.assert_allclose(vector, expected, atol=1e-4)
+  alone = ModelConfig(dataclasses.replace(trunk, decoder=False), (), "bidirectional")
+  for name, spec in (("encoder", alone), ("both", ModelConfig(trunk))):
+    model = gpt_jax.load(make_run(tmp_path / name, spec, tokenizer=tokenizer))
+    assert repr(model).startswith(f"<encoder{'-decoder' * (name == 'both')}, ")
+    params = {"trunk": dict(model.loaded.params["trunk"])}
+    for part in ("decoder", "output"):
+      params["trunk"].pop(part, None)
+    found = model.embed(TEXTS)
+    for text, vector in zip(TEXTS, found, strict=True):
+      ids = np.append(tokenizer.encode(text), tokenizer.special["sep"])[None]
+      expected = _states_of_encoder(alone.build(), params, ids)[0].mean(0)
+      np.testing.assert_allclose(vector, expected, atol=1e-4)
   assert not np.allclose(found[0], found[1], atol=0.01)
   with pytest.raises(InputError, match="tokens, and the model's context is 40"):
     model.embed(TEXTS[0] * 9)
