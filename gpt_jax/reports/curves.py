@@ -118,18 +118,17 @@ def _draw_unigram(axes: Any, groups: Sequence[Group]) -> None:
   """The entropies of the held-out texts, or where they are not known of the training texts: one for
   all, or each in the color of its group.
   """
-  of_groups = []
+  entropies = []
   for number, group in enumerate(groups):
-    bounds = group.runs[0].loss_bounds  # equal data, so equal texts
-    for metric in ("valid_loss", "loss"):
-      if metric in bounds:
-        label = f"unigram entropy {bounds[metric]:.2f} of the {TEXTS[metric]} text"
-        of_groups.append((bounds[metric], label, number))
-        break
-  if len({label for _, label, _ in of_groups}) == 1:
-    value, label, _ = of_groups[0]
-    axes.axhline(value, linestyle=":", color="gray", label=label)
+    bounds = group.runs[0].loss_bounds  # a group has one text
+    metric = "valid_loss" if "valid_loss" in bounds else "loss"
+    if metric in bounds:
+      value = bounds[metric]
+      entropies.append((number, TEXTS[metric], f"unigram entropy {value:.2f}", value))
+  if len({entropy[1:] for entropy in entropies}) == 1:
+    _, text, label, value = entropies[0]
+    axes.axhline(value, linestyle=":", color="gray", label=f"{label} of the {text} text")
     return
-  for value, label, number in of_groups:
-    color, of_group = OKABE_ITO[number % len(OKABE_ITO)], f"{groups[number].name}, {label}"
-    axes.axhline(value, linestyle=":", color=color, label=of_group)
+  for number, _, label, value in entropies:
+    color = OKABE_ITO[number % len(OKABE_ITO)]
+    axes.axhline(value, linestyle=":", color=color, label=f"{groups[number].name}, {label}")

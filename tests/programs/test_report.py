@@ -800,7 +800,7 @@ def test_a_plot_says_whose_entropy_a_line_is(make_folder, tmp_path, monkeypatch)
   plot.run(folders, str(tmp_path / "curves.png"))
   lines = {line.get_label(): line.get_color() for line in drawn[0].axes[0].lines}
   for name, entropy in (("novels", "3.50"), ("letters", "3.75")):
-    of_run = f"{name}, unigram entropy {entropy} of the held-out text"
+    of_run = f"{name}, unigram entropy {entropy}"
     assert lines[of_run] == lines[f"{name}, held-out"]
 
 
