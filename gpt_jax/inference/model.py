@@ -223,11 +223,15 @@ class Model:
     return self.loaded.predictor()
 
   @functools.cached_property
+  def _contrastive(self) -> ContrastiveHead | None:
+    """The head that was trained to compare texts."""
+    return next((x for x in self.loaded.spec.heads if isinstance(x, ContrastiveHead)), None)
+
+  @functools.cached_property
   def _embedding(self) -> Embedding:
     """How `embed` reads the hidden states."""
-    for head in self.loaded.spec.heads:
-      if isinstance(head, ContrastiveHead):
-        return Embedding(head.pooling)
+    if self._contrastive:
+      return Embedding(self._contrastive.pooling)
     if self.loaded.embedding.unsupported:
       raise InputError(f"{self.loaded.path}: {self.loaded.embedding.unsupported}")
     return self.loaded.embedding
@@ -238,9 +242,8 @@ class Model:
     special, spec = self.loaded.tokenizer.special, self.loaded.spec
     if isinstance(spec.trunk, T5Config):
       return [], [special["sep"]]  # as every source in training
-    has_vectors = any(isinstance(head, ContrastiveHead) for head in spec.heads)
     framed = "cls" in self.loaded.format.special and {"cls", "sep"} <= {*special}
-    if self._embedding.pooling == "cls" or framed and not has_vectors:
+    if self._embedding.pooling == "cls" or framed and not self._contrastive:
       return [special["cls"]], [special["sep"]]
     return [], []
 
