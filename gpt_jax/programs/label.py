@@ -89,8 +89,7 @@ def run(
     precision: the share of right predictions that a threshold should promise.
     epochs: of fine-tuning, at most; 0: by the sizes of model and data.
     minutes: that fine-tuning may take now; the same call goes on with it. 0: no limit.
-    skip_finetuning: None: where the probe is worse than TF-IDF on the dev rows, by McNemar's exact
-      test with p < 0.05.
+    skip_finetuning: None: if the probe is worse than TF-IDF on the dev rows (McNemar, p < 0.05).
     seed: of the splits and of fine-tuning.
 
   Returns:
@@ -109,9 +108,7 @@ def run(
   work = functools.partial(cached, os.path.join(workdir, "work"))
 
   # 1. Splits, with near-duplicates on one side.
-  with Progress("near-duplicates"):
-    groups = work("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
-  splits, repeated = _split(table, groups, seed, workdir)
+  splits, groups, repeated = _split(table, seed, work, workdir)
 
   # 2. Three models, or two.
   truth = {name: table.classes[numbers] for name, numbers in splits.items()}
@@ -128,19 +125,23 @@ def run(
     "near_duplicates": repeated,
     "finetuning": note,
     **_compare(predicted, truth, table.labels, precision, workdir),
+    "judges": _accuracy_of_judges(table, predicted),
   }
   suspects = _suspects(table, predicted)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
-  result["judges"] = _accuracy_of_judges(table, predicted)
   _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
 
 
 def _split(
-  table: Labeled, groups: np.ndarray, seed: int, workdir: str
-) -> tuple[dict[str, np.ndarray], int]:
-  """Writes data/, and returns the rows of each split and the number of near-duplicates."""
+  table: Labeled, seed: int, work: Callable[..., dict[str, np.ndarray]], workdir: str
+) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
+  """Writes data/, and returns the rows of each split, the group of near-duplicates of each row, and
+  how many repeat an earlier one.
+  """
+  with Progress("near-duplicates"):
+    groups = work("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
   repeated = len(groups) - len(np.unique(groups))
   splits = split_by_group(table.classes, groups, seed)
   write_splits(table, splits, os.path.join(workdir, "data"))
@@ -148,7 +149,7 @@ def _split(
   log(
     f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
   )
-  return splits, repeated
+  return splits, groups, repeated
 
 
 def _check(workdir: str, precision: float, epochs: int, minutes: float) -> None:
