@@ -39,8 +39,8 @@ def label_settings(head: Any, task: Task | None) -> dict[str, Any]:
 def architecture_of(config: dict[str, Any]) -> str:
   """The name of the class whose weights are in the folder; "" if it is not named."""
   names = config.get("architectures")
-  named = isinstance(names, list) and names and isinstance(names[0], str)
-  return names[0] if named else ""
+  first = names[0] if isinstance(names, list) and names else None
+  return first if isinstance(first, str) else ""
 
 
 def outputs_of(weights: Weights, name: str) -> int:
