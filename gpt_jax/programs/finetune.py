@@ -65,6 +65,8 @@ from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.trackers import Trackers, parse_trackers
 from gpt_jax.training.trainer import Trainer
 
+NEVER = hooks.every(0)
+
 
 def run(
   config: FinetuneConfig,
@@ -95,7 +97,7 @@ def run(
     profile: START:STOP, the steps of each run of which a trace is written; "": none.
     tracker: see parse_trackers.
     pauses: step -> whether the run ends after it for now, evaluated and saved but without its
-      `result.json`; the same call goes on with it. For one process, and without folds.
+      `result.json`; the same call goes on with it. For one process, without folds; None: never.
 
   Returns:
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
@@ -134,7 +136,7 @@ def run(
     claim(folder, seeded, start.tokenizer, identity)
     run_one = functools.partial(run_seed, seeded, task, data, start, trainer, measure, report)
     with report_at_end(workdir):
-      results.append(run_one(plan, folder, trackers, span, pauses))
+      results.append(run_one(plan, folder, trackers, span, pauses or NEVER))
   return write_summary(results, workdir) if seeds > 1 else results
 
 
@@ -458,7 +460,7 @@ def run_seed(
   workdir: str,
   trackers: Trackers,
   profile: Span | None = None,
-  pauses: Callable[[int], bool] | None = None,
+  pauses: Callable[[int], bool] = NEVER,
 ) -> dict[str, Any]:
   """Fine-tunes with config.train.seed in a claimed folder; returns the content of result.json."""
   finished = os.path.join(workdir, "result.json")
@@ -469,10 +471,8 @@ def run_seed(
   primary = f"dev_{task.primary_metric}"
   seed, steps = config.train.seed, total_steps(config, data["train"])
   batches = make_batches(config, data["train"], trainer.mesh)
-  evaluating = evaluation_due(config.train.evaluate_every, batches.steps_per_epoch)
-  if pauses is not None:
-    evaluating = hooks.any_of(evaluating, pauses)
-  saving = hooks.any_of(evaluating, hooks.every(config.train.checkpoint_every))
+  by_epoch = evaluation_due(config.train.evaluate_every, batches.steps_per_epoch)
+  evaluating = hooks.any_of(by_epoch, pauses)
   meta = make_meta(config, task, start)
   newest = config.train.keep_checkpoints
   with Checkpoints(workdir, metric=primary, mode="max", newest=newest) as checkpoints:
@@ -489,19 +489,12 @@ def run_seed(
       trackers=trackers.with_config(config),
     )
     with reporter:
-      tokens = batches.shape[0] * batches.shape[1]
-      run_hooks = [
-        hooks.measure_pace(reporter),
-        hooks.log_progress(reporter, tokens, hooks.every(config.train.log_every)),
-        hooks.evaluate(reporter, measure, evaluating),
-        hooks.save(reporter, checkpoints, meta, saving),
-      ]
+      run_hooks = make_hooks(config, reporter, measure, checkpoints, meta, batches, evaluating)
+      run_hooks.append(pause(pauses))
       if config.patience:
         run_hooks.append(stop_early(workdir, primary, config.patience, first, evaluating))
         if is_exhausted(evaluations(workdir, primary, first), config.patience):
           steps = first  # it was ended between its last evaluation and its result
-      if pauses is not None:
-        run_hooks.append(pause(pauses))
       stopped: StoppedEarly | None = None
       try:
         with traced(run_hooks, profile, reporter, workdir, first) as all_hooks:
@@ -517,8 +510,7 @@ def run_seed(
         stopped, steps, evaluation = stop, stop.step, stop.evaluation
         reporter.say(f"step {steps:,}: {stop.reason}")
   evaluation = evaluation or measure(state.params)
-  # Of a run that was stopped `state` is the first one, whose memory was reused.
-  report(state.params, 0 if stopped else steps, workdir)
+  report(state.params, 0 if stopped else steps, workdir)  # memory of a stopped one's was reused
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
   if is_main_process() and not (stopped and stopped.goes_on):
     result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}
@@ -526,6 +518,26 @@ def run_seed(
     if not isinstance(task, TextTask):
       warn_of_majority(task, data["dev"], result["best"], config.optim, config.train)
   return result
+
+
+def make_hooks(
+  config: FinetuneConfig,
+  reporter: Reporter,
+  measure: Callable[[Any], dict[str, float]],
+  checkpoints: Checkpoints,
+  meta: dict[str, Any],
+  batches: PackedBatches | PrefixBatches | EncoderDecoderBatches,
+  evaluating: Callable[[int], bool],
+) -> list[hooks.Hook]:
+  """Logging, evaluation and checkpoints."""
+  tokens = batches.shape[0] * batches.shape[1]
+  saving = hooks.any_of(evaluating, hooks.every(config.train.checkpoint_every))
+  return [
+    hooks.measure_pace(reporter),
+    hooks.log_progress(reporter, tokens, hooks.every(config.train.log_every)),
+    hooks.evaluate(reporter, measure, evaluating),
+    hooks.save(reporter, checkpoints, meta, saving),
+  ]
 
 
 def data_identity(data: dict[str, Encoded], start: Start) -> dict[str, str]:

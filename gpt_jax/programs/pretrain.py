@@ -150,8 +150,7 @@ def run(
     change_length(config, workdir, windows.steps_per_epoch, first)
     after.enter_context(report_at_end(workdir))
     steps, texts = (first, total_steps), (text, held_out)
-    reporting = make_reporter(config, spec, texts, workdir, steps, forecast, trackers)
-    with reporting as reporter:
+    with make_reporter(config, spec, texts, workdir, steps, forecast, trackers) as reporter:
       meta = make_meta(config, spec, tokenizer, start)
       run_hooks = make_hooks(config, reporter, measure, checkpoints, meta)
       run_hooks[:0] = warn_when_stuck(config, spec, text, total_steps, new_heads)
@@ -401,7 +400,7 @@ def make_reporter(
   forecast: Forecast,
   trackers: Trackers,
 ) -> Reporter:
-  """The run's Reporter, from the first of `steps` to the last; `texts` are training and held-out."""
+  """The run's Reporter, from the first of `steps` to the last, for training and held-out text."""
   entropies = [text.unigram_entropy if spec.predicts_tokens else None for text in texts]
   return Reporter(
     workdir,
