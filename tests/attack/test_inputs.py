@@ -4,6 +4,7 @@ accepted or refused with one line.
 
 import dataclasses
 import gzip
+import io
 import json
 import tempfile
 from pathlib import Path
@@ -133,9 +134,13 @@ def test_tables(suffix, attempts, ledger):
   ledger("fuzzed tables", attack(mutated(TABLES[suffix]), attempts(100), read))
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".txt.gz", ".jsonl.gz"])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".txt.gz", ".jsonl.gz", ".parquet"])
 def test_corpora(suffix, attempts, ledger):
   content = b'{"text": "the cat sat on the mat"}\n{"text": "the dog"}\n'
+  if suffix == ".parquet":
+    file, texts = io.BytesIO(), pytest.importorskip("pyarrow").table({"text": ["the cat", "sat"]})
+    pytest.importorskip("pyarrow.parquet").write_table(texts, file, store_schema=False)
+    content = file.getvalue()
 
   def read(content):
     with tempfile.TemporaryDirectory() as folder:

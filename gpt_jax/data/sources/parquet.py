@@ -1,8 +1,10 @@
 """Parquet: one document per row, the text of one column, in memory bounded by its largest page.
 
 A page may hold any number of rows, and a dictionary's page one text for all of them. So the sizes
-of the pages are read first, from their headers (parquet.thrift of the Parquet format), and only so
-many rows are decoded at a time that they take BATCH_BYTES if each is as large as a page.
+of the pages are read first, from their headers, and only so many rows are decoded at a time that
+they take BATCH_BYTES if each is as large as a page. File and page headers are structs of Thrift's
+compact protocol (parquet.thrift of the Parquet format); pyarrow does not give those of pages, and
+aborts the process where it gives some damaged ones of columns.
 """
 
 import contextlib
@@ -21,7 +23,11 @@ LARGEST_CELL = 16 << 20  # bytes of text, five times "War and Peace"
 # Bytes when decompressed, of which Arrow takes five times as much for a dictionary. Writers aim at
 # 1 MiB, but look at the size after each 1,024 rows only.
 LARGEST_PAGE = 128 << 20
-_BAD_HEADER = (RecursionError, OverflowError)  # beside ValueError
+# The numbers of the fields that are read: row groups; columns; metadata; path, size, first page,
+# dictionary.
+_FILE_FIELDS = {4: {1: {3: {3: {}, 7: {}, 9: {}, 11: {}}}}}
+_PAGE_FIELDS: dict[int, dict] = {2: {}, 3: {}}  # size when decompressed, and when not
+_BAD_HEADER = (RecursionError, OverflowError, LookupError, TypeError)  # beside ValueError
 
 
 def reads(name: str) -> bool:
@@ -41,13 +47,14 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
       # With a buffer the pages are read one by one, not all of a row group.
       parquet = pyarrow.parquet.ParquetFile(stored, buffer_size=1 << 20)
       file = open_files.enter_context(parquet)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+      chunks = _chunks(stored, field)
+    except (OSError, ValueError, *_BAD_HEADER, pyarrow.ArrowException) as error:
       raise InputError(f"{name}: cannot be read ({_line(error)})") from error
     _check_column(name, file.schema_arrow, field, pyarrow)
     for group in range(file.num_row_groups):
       row = 0
       try:
-        largest = _largest_page(stored, file.metadata.row_group(group), field)
+        largest = _largest_page(stored, chunks[group])
         if largest > LARGEST_PAGE:
           raise InputError(
             f"{name}: row group {group}: a page of {largest:,} bytes, more than the limit of "
@@ -95,23 +102,31 @@ def _text(scalar: Any, where: str) -> str:
   return scalar.as_py()
 
 
-def _largest_page(file: io.BufferedIOBase, group: Any, field: str) -> int:
-  """Bytes of the largest page of a column in a row group, compressed or not.
+def _chunks(file: io.BufferedIOBase, field: str) -> list[list[tuple[int, int]]]:
+  """(begin, end) of the pages of a column in each row group; of several where nested."""
+  file.seek(-8, io.SEEK_END)
+  length = int.from_bytes(file.read(4), "little")
+  file.seek(-8 - length, io.SEEK_END)
+  groups = []
+  for group in _struct(file, _FILE_FIELDS)[4]:
+    chunks = []
+    for column in group[1]:
+      path, size, begin = (column[3][number] for number in (3, 7, 9))
+      if b".".join(path) == field.encode():
+        begin = min(begin, column[3].get(11) or begin)
+        chunks.append((begin, begin + size))
+    groups.append(chunks)
+  return groups
 
-  Raises ValueError for what is no page's header.
-  """
+
+def _largest_page(file: io.BufferedIOBase, chunks: list[tuple[int, int]]) -> int:
+  """Bytes of the largest page, compressed or not. Raises ValueError for a header of no page."""
   largest = 0
-  columns = [group.column(index) for index in range(group.num_columns)]
-  for column in columns:
-    if column.path_in_schema != field:
-      continue
-    begin = column.data_page_offset
-    if column.has_dictionary_page:
-      begin = min(begin, column.dictionary_page_offset)
+  for begin, end in chunks:
     file.seek(begin)
-    while file.tell() < begin + column.total_compressed_size:
-      header = _thrift_struct(file)
-      decompressed, compressed = header.get(2, -1), header.get(3, -1)
+    while file.tell() < end:
+      header = _struct(file, _PAGE_FIELDS)
+      decompressed, compressed = header[2], header[3]
       if min(decompressed, compressed) < 0:
         raise ValueError("no header of a page")
       largest = max(largest, decompressed, compressed)
@@ -119,25 +134,39 @@ def _largest_page(file: io.BufferedIOBase, group: Any, field: str) -> int:
   return largest
 
 
-def _thrift_struct(file: io.BufferedIOBase) -> dict[int, int]:
-  """The integers of a struct in Thrift's compact protocol, by the numbers of their fields.
+def _struct(file: io.BufferedIOBase, wanted: dict[int, dict]) -> dict[int, Any]:
+  """The wanted fields of a Thrift struct, by number: integers, bytes, structs and lists of those.
 
-  Raises ValueError for a type that no page's header has, and at the end of the file.
+  Args:
+    wanted: the fields, each with those that are wanted of what is in it.
   """
-  values: dict[int, int] = {}
+  values: dict[int, Any] = {}
   number = 0
   while head := _byte(file):
     number = number + (head >> 4) if head >> 4 else _zigzag(file)
-    kind = head & 15
-    if kind in (4, 5, 6):  # i16, i32, i64
-      values[number] = _zigzag(file)
-    elif kind == 8:  # binary
-      file.seek(_varint(file), io.SEEK_CUR)
-    elif kind == 12:
-      _thrift_struct(file)
-    elif kind not in (1, 2):  # the booleans, whose kind is their value
-      raise ValueError("no header of a page")
+    value = None if head & 15 in (1, 2) else _value(file, head & 15, wanted.get(number, {}))
+    if number in wanted:  # a boolean has no value beside its type, and is not
+      values[number] = value
   return values
+
+
+def _value(file: io.BufferedIOBase, kind: int, wanted: dict[int, dict]) -> Any:
+  if kind == 3:
+    return _byte(file)
+  if kind in (4, 5, 6):  # i16, i32, i64
+    return _zigzag(file)
+  if kind == 8:  # binary, such as a name
+    length = _varint(file)
+    begin = file.read(min(length, 1000))
+    file.seek(length - len(begin), io.SEEK_CUR)
+    return begin
+  if kind in (9, 10):  # list, set
+    head = _byte(file)
+    length = head >> 4 if head >> 4 < 15 else _varint(file)
+    return [_value(file, head & 15, wanted) for _ in range(length)]
+  if kind == 12:
+    return _struct(file, wanted)
+  raise ValueError(f"a field of type {kind} in a header")
 
 
 def _zigzag(file: io.BufferedIOBase) -> int:
@@ -154,13 +183,13 @@ def _varint(file: io.BufferedIOBase) -> int:
     if byte < 128:
       return value
     if shift > 63:
-      raise ValueError("no header of a page")
+      raise ValueError("no header")
 
 
 def _byte(file: io.BufferedIOBase) -> int:
   byte = file.read(1)
   if not byte:
-    raise ValueError("no header of a page: the file ends")
+    raise ValueError("the file ends within a header")
   return byte[0]
 
 

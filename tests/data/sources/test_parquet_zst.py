@@ -51,7 +51,8 @@ def test_parquet_is_read_no_further_than_needed(tmp_path, monkeypatch):
 def test_rows_are_decoded_by_the_size_of_their_pages(tmp_path, monkeypatch, options):
   from pyarrow import parquet as pq
 
-  path = write_parquet(tmp_path / "a.parquet", {"id": range(250), "text": TEXTS}, **options)
+  columns = {"long": [50 * text for text in TEXTS], "text": TEXTS}
+  path = write_parquet(tmp_path / "a.parquet", columns, **options)
   sizes = []
   read = pq.ParquetFile.iter_batches
   monkeypatch.setattr(
@@ -146,6 +147,18 @@ def test_headers_of_pages_that_are_none(tmp_path):
     with pytest.raises(InputError, match=r"row group 0: damaged after row 0") as error:
       list(documents(str(path)))
     assert "\n" not in str(error.value)
+
+
+def test_damaged_metadata_do_not_abort_the_process(tmp_path):
+  """As reading them by pyarrow's `row_group(0).column(0)` does."""
+  path = tmp_path / "a.parquet"
+  write_parquet(path, {"text": TEXTS})
+  optional, required = b"\x25\x02\x18\x04text", b"\x25\x00\x18\x04text"
+  content = path.read_bytes()
+  assert content.count(optional) == 1
+  path.write_bytes(content.replace(optional, required))
+  with pytest.raises(InputError, match="row group 0: damaged after row 0"):
+    list(documents(str(path)))
 
 
 def test_zst(tmp_path):
