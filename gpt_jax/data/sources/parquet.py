@@ -25,7 +25,7 @@ LARGEST_CELL = 16 << 20  # bytes of text, five times "War and Peace"
 LARGEST_PAGE = 128 << 20
 # The numbers of the fields that are read: row groups; columns; metadata; path, size, first page,
 # dictionary.
-_FILE_FIELDS = {4: {1: {3: {3: {}, 7: {}, 9: {}, 11: {}}}}}
+_FILE_FIELDS: dict[int, dict] = {4: {1: {3: {3: {}, 7: {}, 9: {}, 11: {}}}}}
 _PAGE_FIELDS: dict[int, dict] = {2: {}, 3: {}}  # size when decompressed, and when not
 _BAD_HEADER = (RecursionError, OverflowError, LookupError, TypeError)  # beside ValueError
 
