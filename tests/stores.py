@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 PROGRAMS = os.path.dirname(sys.executable)
 
@@ -85,10 +85,22 @@ class Faults:
     injected: how many requests it failed.
     rate: the share of requests that it fails.
     refused: how many writes to a path that has `refuse` in it get 400, which no package repeats.
+    kinds: what it does to a request. "stale": a listing is answered as it was when it was asked for
+      first; "missing": an object that is there is not found, once.
   """
 
-  def __init__(self, port: int, rate: float, seed: int = 0, refuse: str = "", refused: int = 0):
-    self.rate, self.injected = rate, 0
+  def __init__(
+    self,
+    port: int,
+    rate: float,
+    seed: int = 0,
+    refuse: str = "",
+    refused: int = 0,
+    kinds: Sequence[int | str] = (429, 503, "dropped"),
+  ):
+    self.rate, self.injected, self.kinds = rate, 0, kinds
+    self._listings: dict[str, tuple] = {}
+    self._missed: set[str] = set()
     self.refused = refused
     self._random = random.Random(seed)
     faults = self
@@ -105,14 +117,15 @@ class Faults:
         if kind == "dropped":
           self.close_connection = True
           return
-        if kind:
+        if isinstance(kind, int):
           self.answer(kind, [], b'{"error": {"message": "injected"}}')
           return
         server = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         server.request(self.command, self.path, body, dict(self.headers))
         response = server.getresponse()
         content = response.read()
-        self.answer(response.status, response.getheaders(), content)
+        answer = response.status, response.getheaders(), content
+        self.answer(*faults.replace(kind, self.command, self.path, answer))
         server.close()
 
       def answer(self, status, headers, content):
@@ -141,8 +154,23 @@ class Faults:
   def choose(self):
     if self._random.random() >= self.rate:
       return None
-    self.injected += 1
-    return self._random.choice([429, 503, "dropped"])
+    kind = self._random.choice(self.kinds)
+    self.injected += kind not in ("stale", "missing")  # they are counted where they change a thing
+    return kind
+
+  def replace(self, kind, command, path, answer):
+    """The answer to give in place of the server's."""
+    if command not in ("GET", "HEAD") or answer[0] not in (200, 206):
+      return answer
+    given, name = answer, path.partition("?")[0]
+    if name.endswith("/o") or "list-type=" in path:
+      earlier = self._listings.setdefault(path, answer)
+      given = earlier if kind == "stale" else answer
+    elif kind == "missing" and name not in self._missed and ("/o/" in name or len(name) > 8):
+      self._missed.add(name)
+      given = 404, [], b"<Error><Code>NoSuchKey</Code></Error>"
+    self.injected += given[2] != answer[2]
+    return given
 
   def __enter__(self):
     self._thread.start()

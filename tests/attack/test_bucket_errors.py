@@ -3,6 +3,8 @@
 `bash launch/test.sh -m store tests/attack/test_bucket_errors.py --budget=20`: 800 errors.
 """
 
+import time
+
 import pytest
 from conftest import complete
 from small_runs import results
@@ -32,6 +34,45 @@ def test_errors(make, store, stores, tmp_path, monkeypatch, attempts, ledger):
     same = results("pretrain", workdir) == expected and "Traceback" not in output
     outcomes += faults.injected * ["harmless" if same else f"{workdir}: {output[-300:]}"]
   ledger(f"errors of {store[:5]} (429, 503, dropped connections)", outcomes)
+
+
+@pytest.mark.parametrize("kind", ["stale", "missing"])
+def test_wrong_answers(kind, make, store, stores, tmp_path, random, monkeypatch, attempts, ledger):
+  """A killed run goes on among listings of before it was killed, or objects that are not found
+  once: it ends as on a disk, or with one line, and does so when it is given again.
+  """
+  count, outcomes = attempts(2), []
+  local = str(tmp_path / "whole")
+  began = time.monotonic()
+  complete(make("pretrain", local))
+  duration = time.monotonic() - began
+  expected = results("pretrain", local)
+  environment, url = gcs_environment, stores["STORAGE_EMULATOR_HOST"]
+  if store.startswith("s3://"):
+    environment, url = s3_environment, stores["AWS_ENDPOINT_URL"]
+  port = int(url.rpartition(":")[2])
+  while len(outcomes) < count:
+    workdir = f"{store}/{len(outcomes)}"
+    with (
+      Faults(port, rate=0, seed=len(outcomes), kinds=[kind]) as faults,
+      monkeypatch.context() as patch,
+    ):
+      for name, value in environment(faults.port).items():
+        patch.setenv(name, value)
+      process = make("pretrain", workdir)
+      time.sleep(random.uniform(1, 2) * duration)
+      process.kill()
+      process.communicate()
+      faults.rate = 0.2
+      process = make("pretrain", workdir)
+      output = complete(process, codes=(0, 2, 75))
+      faults.rate = 0
+      if process.returncode:
+        complete(make("pretrain", workdir))
+    one_line = process.returncode == 0 or output.splitlines()[-1].startswith("error: ")
+    good = one_line and "Traceback" not in output and results("pretrain", workdir) == expected
+    outcomes += max(1, faults.injected) * ["harmless" if good else f"{workdir}: {output[-600:]}"]
+  ledger(f"answers of {store[:5]}, {kind}", outcomes)
 
 
 @pytest.mark.parametrize("refused", [1, 1000])

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 from conftest import complete
-from forked import Forked
+from forked import ROOT, Forked
 
 from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.config import override_all, to_json
@@ -20,6 +20,37 @@ from gpt_jax.config import override_all, to_json
 pytestmark = pytest.mark.attack
 KILLS_A_RUN = 4  # at most; then it is let to its end, and the next kills meet a new run
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
+IMPATIENT = f"""
+import functools, runpy, sys
+import jax
+sys.path.insert(0, {str(ROOT / "launch")!r})
+jax.distributed.initialize = functools.partial(
+  jax.distributed.initialize, heartbeat_timeout_seconds=10
+)
+runpy.run_path({str(ROOT / "launch" / "pretrain.py")!r}, run_name="__main__")
+"""
+COMPARE = f"""
+import runpy, sys
+sys.path.insert(0, {str(ROOT / "launch")!r})
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.comparing.budgets import BUDGETS, Budget
+
+BUDGETS["tiny"] = Budget(
+  "tiny",
+  TransformerConfig(context=64, layers=1, width=16, heads=2, norm="pre"),
+  batch_size=8,
+  length=64,
+  steps=4,
+  warmup_steps=1,
+  rates=(1e-3,),
+  evaluations=2,
+  evaluation_batches=1,
+  tasks=("story-ending",),
+  examples=32,
+  finetuning=(16, 1, 1e-3),
+)
+runpy.run_path({str(ROOT / "launch" / "compare.py")!r}, run_name="__main__")
+"""
 
 
 @pytest.fixture
@@ -145,9 +176,9 @@ def pretrain(prepared, tmp_path, start):
     "  )\n"
   )
 
-  def make(folder, *flags, devices=1):
+  def make(folder, *flags, devices=1, program="pretrain"):
     flags = (f"--config={config}", f"--data={prepared}", f"--workdir={folder}", *flags)
-    return start("pretrain", *flags, devices=devices)
+    return start(program, *flags, devices=devices)
 
   return make
 
@@ -180,13 +211,72 @@ def test_one_of_two_processes(kill, pretrain, distributed, attempts):
   kill("pretrain in two processes, one or both", make, trained, attempts(0.5))
 
 
-def test_finetune(kill, start, finetuned, tmp_path, attempts):
+@pytest.mark.parametrize("count", [1, 2])
+def test_stopped_and_continued(pretrain, distributed, tmp_path, random, attempts, ledger, count):
+  """One process of a run does nothing for three seconds, at any moment, and nothing is lost."""
+  number_of_attempts, outcomes = attempts(0.3), []
+
+  def make(folder):
+    if count == 1:
+      return [pretrain(folder)]
+    return [pretrain(folder, *flags, devices=2) for flags in distributed(count)]
+
+  duration = seconds(make(tmp_path / "whole"))
+  expected = trained(tmp_path / "whole")
+  for number in range(number_of_attempts):
+    processes = make(tmp_path / str(number))
+    stopped = processes[random.integers(count)]
+    time.sleep(random.uniform(0, duration))
+    stopped.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    stopped.send_signal(signal.SIGCONT)
+    seconds(processes)
+    same = trained(tmp_path / str(number)) == expected
+    outcomes.append("harmless" if same else f"{tmp_path}/{number}: other contents")
+  ledger(f"stopped and continued, {count} process{'es' * (count - 1)}", outcomes)
+
+
+def test_stopped_for_longer_than_the_others_wait(
+  pretrain, distributed, tmp_path, random, attempts, ledger
+):
+  """They end, and later it does; the same command resumes the run."""
+  count, outcomes = attempts(0.3), []
+  impatient = tmp_path / "impatient.py"
+  impatient.write_text(IMPATIENT)
+
+  def make(folder, program="pretrain"):
+    return [pretrain(folder, *flags, devices=2, program=program) for flags in distributed(2)]
+
+  seconds(make(tmp_path / "whole"))
+  expected = trained(tmp_path / "whole")
+  for number in range(count):
+    folder = tmp_path / str(number)
+    processes = make(folder, impatient.with_suffix(""))
+    while processes[0].poll() is None and not names(folder / "checkpoints", "2"):
+      time.sleep(0.01)
+    stopped = int(random.integers(2))
+    processes[stopped].send_signal(signal.SIGSTOP)
+    output, _ = processes[1 - stopped].communicate(timeout=120)
+    processes[stopped].send_signal(signal.SIGCONT)
+    processes[stopped].communicate(timeout=120)
+    codes = [process.returncode for process in processes]
+    seconds(make(folder))
+    same = trained(folder) == expected and "Traceback" not in output
+    good = same and (0 not in codes or set(codes) == {0})
+    outcomes.append("harmless" if good else f"{folder}: {codes}, same: {same}: {output[-500:]}")
+  ledger("stopped for too long, one of two processes", outcomes)
+
+
+@pytest.mark.parametrize("what", ["finetune", "finetune, a layer more in each epoch"])
+def test_finetune(kill, start, finetuned, tmp_path, attempts, what):
   config = tmp_path / "finetune.py"
   config.write_text(
     "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
     f"  return from_json(json.load(open({str(tmp_path / 'config.json')!r})))\n"
   )
   changes = [("train.epochs", "3"), ("train.checkpoint_every", "2"), ("train.log_every", "1")]
+  if what != "finetune":
+    changes += [("unfreeze", "true"), ("layer_decay", "0.5")]
   tree = to_json(override_all(finetuned.config, changes))
   (tmp_path / "config.json").write_text(json.dumps(tree))
   flags = (
@@ -199,7 +289,54 @@ def test_finetune(kill, start, finetuned, tmp_path, attempts):
     return trained(workdir), json.loads((workdir / "result.json").read_text())
 
   make = lambda folder: [start("finetune", *flags, f"--workdir={folder}")]
-  kill("finetune", make, results, attempts(1))
+  kill(what, make, results, attempts(1 if what == "finetune" else 0.3))
+
+
+def test_prepare_by_a_runner(kill, start, tmp_path, attempts):
+  """Apache Beam's, whose pipelines leave their results for the next run."""
+  pytest.importorskip("apache_beam")
+  count = attempts(0.2)
+  text = tmp_path / "text"
+  text.mkdir()
+  for number in range(4):
+    (text / f"{number}.txt").write_text(WORDS * 4000)
+  flags = f"--source={text}", "--vocab_size=290", "--deduplicate=exact", "--runner=direct"
+  make = lambda out: [start("prepare", *flags, f"--out={out}")]
+  kill("prepare --runner=direct", make, files_of, count)
+
+
+def test_compare(kill, start, prepared, tmp_path, attempts):
+  """Pre-trains, fine-tunes and probes; its pace is measured anew."""
+  count = attempts(0.3)
+  program = tmp_path / "compare.py"
+  program.write_text(COMPARE)
+  flags = f"--corpus={prepared}", "--budget=tiny", "--objectives=causal,none"
+
+  def tables(workdir):
+    results = json.loads((workdir / "results.json").read_text())
+    del results["pace"]
+    tuned = workdir / "tasks" / "causal" / "story-ending" / "seed_0"
+    return results, trained(workdir / "runs" / "causal" / "rate_0.001"), trained(tuned)
+
+  make = lambda folder: [start(program.with_suffix(""), *flags, f"--workdir={folder}")]
+  kill("compare", make, tables, count)
+
+
+def test_label(kill, start, finetuned, tmp_path, attempts):
+  """Of its models, the one that is fine-tuned resumes; the others are fitted again."""
+  count = attempts(0.3)
+  table = tmp_path / "table.tsv"
+  shutil.copy(f"{finetuned.data_dir}/train.tsv", table)
+  flags = table, f"--checkpoint={finetuned.pretrained}", "--skip_finetuning=false", "--epochs=2"
+
+  def written(workdir):
+    models = workdir / "tfidf", workdir / "probe" / "best", workdir / "data"
+    names = "result.json", "suspects.csv", "report.html"
+    files = {name: (workdir / name).read_bytes() for name in names}
+    return [files_of(folder) for folder in models], files, trained(workdir / "finetuned")
+
+  make = lambda folder: [start("label", *map(str, flags), f"--workdir={folder}")]
+  kill("label", make, written, count)
 
 
 def test_export(kill, start, finetuned, random, attempts):
