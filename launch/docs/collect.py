@@ -29,6 +29,7 @@ PAGES = {
   ".github/CONTRIBUTING.md": "contributing.md",
   ".github/CITATION.cff": "CITATION.cff",
   "gpt_jax/CHANGELOG.md": "changelog.md",
+  "gpt_jax/training/story_loss.svg": "story_loss.svg",
 }
 # The guides that a newcomer needs first; any others follow.
 GUIDES = ("data", "training", "tasks", "inference", "checkpoints", "parallel", "paper", "programs")
