@@ -298,6 +298,12 @@ def test_arrays_that_do_not_fit(copied):
     load_model(copied(arrays={first: None}))
 
 
+def test_a_class_with_a_head_for_labels(copied):
+  arrays = {"transformer.shared.weight": np.zeros((9, 32), np.float32), "shared.weight": None}
+  with pytest.raises(InputError, match="architectures is .'T5ForTokenClassification'.: of T5 only"):
+    load_model(copied({"architectures": ["T5ForTokenClassification"]}, arrays))
+
+
 def test_an_array_that_is_not_t5s(copied):
   with pytest.raises(InputError, match=r"holds encoder\.bias, which no such t5 has"):
     load_model(copied(arrays={"encoder.bias": np.zeros(3, np.float32)}))

@@ -82,6 +82,11 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   path = os.path.join(folder, CONFIG)
   config = read_object(path)
   _check_config(path, config)
+  if any(name.startswith("transformer.") for name in weights.shapes):
+    raise InputError(
+      f"{path}: architectures is {config.get('architectures')!r}: of T5 only Model, EncoderModel "
+      "and ForConditionalGeneration are supported"
+    )
   tokenizer = read_vocabulary(folder, config["vocab_size"])
   decoder = any(name.startswith("decoder.block") for name in weights.shapes)
   spec = _model_of(path, config, tokenizer, decoder)
