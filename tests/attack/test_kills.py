@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import complete
+from conftest import complete, describe_model
 from forked import ROOT, Forked
 
 from gpt_jax.checkpoints.store import restore_params
@@ -330,10 +330,11 @@ def test_label(kill, start, finetuned, tmp_path, attempts):
   flags = table, f"--checkpoint={finetuned.pretrained}", "--skip_finetuning=false", "--epochs=2"
 
   def written(workdir):
-    models = workdir / "tfidf", workdir / "probe" / "best", workdir / "data"
-    names = "result.json", "suspects.csv", "report.html"
-    files = {name: (workdir / name).read_bytes() for name in names}
-    return [files_of(folder) for folder in models], files, trained(workdir / "finetuned")
+    result = json.loads((workdir / "result.json").read_text())
+    del result["checkpoint"], result["checksum"]  # the path of the chosen one
+    files = [files_of(workdir / name) for name in ("data", "tfidf")]
+    probe, suspects = describe_model(workdir / "probe" / "best"), workdir / "suspects.csv"
+    return result, files, probe, suspects.read_bytes(), trained(workdir / "finetuned")
 
   make = lambda folder: [start("label", *map(str, flags), f"--workdir={folder}")]
   kill("label", make, written, count)
