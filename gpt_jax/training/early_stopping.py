@@ -53,7 +53,7 @@ def stop_early(
 
 
 def pause(due: Callable[[int], bool]) -> Hook:
-  """Raises StoppedEarly where it is due; comes after the hooks that evaluate and save, which are due
+  """Raises StoppedEarly where it is due; after the hooks that evaluate and save, which are due
   there too.
   """
 
