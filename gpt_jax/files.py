@@ -272,6 +272,17 @@ def list_folder(folder: str) -> list[str]:
   return sorted(inside - {"", os.path.basename(folder.rstrip("/"))})
 
 
+def list_existing(folder: str) -> list[str]:
+  """The names of what is in a folder, as list_folder; none if there is no such folder.
+
+  A store may say that a folder is there, and not find it when it is listed.
+  """
+  try:
+    return list_folder(folder)
+  except (FileNotFoundError, NotADirectoryError):
+    return []
+
+
 def make_folders(path: str) -> None:
   """Makes a folder and those above it; on a store they need not be made. Raises OSError."""
   if not is_url(path):

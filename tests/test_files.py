@@ -121,6 +121,7 @@ def test_a_store_has_files_and_folders(store):
   assert not files.exists(folder) and not files.is_folder(folder)
   with pytest.raises(FileNotFoundError):
     files.list_folder(folder)
+  assert files.list_existing(folder) == []
   with atomic_file(f"{folder}/text") as file:
     file.write("café\r\n")
   write_json(f"{folder}/inner/value.json", [1, 2])

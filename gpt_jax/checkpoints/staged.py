@@ -40,8 +40,7 @@ def check_workdir(workdir: str) -> None:
 
 def committed_steps(folder: str) -> list[int]:
   """The steps of the complete checkpoints in a folder of a store, oldest first."""
-  names = files.list_folder(folder) if files.is_folder(folder) else []
-  steps = sorted(int(name) for name in names if name.isdigit())
+  steps = sorted(int(name) for name in files.list_existing(folder) if name.isdigit())
   return [step for step in steps if files.exists(os.path.join(folder, str(step), COMMITTED))]
 
 
@@ -131,9 +130,7 @@ class StagedManager:
 
   def _remove_incomplete(self) -> None:
     """Removes what killed runs left of uploads."""
-    if not files.is_folder(self._folder):
-      return
     complete = committed_steps(self._folder)
-    for name in files.list_folder(self._folder):
+    for name in files.list_existing(self._folder):
       if name.isdigit() and int(name) not in complete:
         files.remove_folder(os.path.join(self._folder, name))

