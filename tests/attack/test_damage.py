@@ -1,4 +1,7 @@
-"""Damaged files: bits flipped, files cut, emptied, zeroed, removed: none silent, no traceback."""
+"""Damaged files: bits flipped, files cut, emptied, zeroed, removed: none silent, no traceback.
+
+A report is written whatever its files hold, with a note where one has another checksum.
+"""
 
 import pytest
 from conftest import outcome_of

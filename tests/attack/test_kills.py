@@ -1,4 +1,5 @@
-"""Programs killed with -9 and started again: what they leave equals what one that lives leaves.
+"""Programs killed with -9 and started again, or stopped and continued: what they leave equals what
+one that lives leaves.
 
 `pytest tests/attack/test_kills.py --budget=100` makes 1,000 kills.
 """
