@@ -13,6 +13,7 @@ from gpt_jax.config import to_json
 
 pytestmark = pytest.mark.attack
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
+SUFFIX = {"predict": ".tsv"}  # of what a program writes
 OPTIONAL = (
   "ftfy matplotlib safetensors scipy sklearn spacy tensorboardX tensorflow_datasets tokenizers tqdm"
 ).split()
@@ -112,12 +113,14 @@ def test_two_runs_at_once(start, programs, tmp_path, attempts, ledger, program, 
 )
 def test_no_room(start, programs, tmp_path, random, attempts, ledger, program, share):
   """A limit on the size of files, in place of a full disk; afterwards there is room."""
-  flags, whole, outcomes, count = programs[program], tmp_path / "whole", [], attempts(share)
+  flags, outcomes, count = programs[program], [], attempts(share)
+  suffix = SUFFIX.get(program, "")
+  whole = tmp_path / f"whole{suffix}"
   complete(start(program, *to(flags, whole)))
   files = [whole] if whole.is_file() else [path for path in whole.rglob("*") if path.is_file()]
   largest = max(path.stat().st_size for path in files)
   for number in range(count):
-    place = tmp_path / str(number)
+    place = tmp_path / f"{number}{suffix}"
     limit = random.integers(0, -(-largest // 1024))  # in the shell's blocks of 1,024 bytes
     refused = start(program, *to(flags, place), before=f"ulimit -f {limit}")
     outcome = outcome_of_refusal(refused, f"{program} within {limit} KB")
@@ -138,7 +141,8 @@ def test_missing_packages(start, programs, tmp_path, random, attempts, ledger):
     folder = tmp_path / str(number)
     folder.mkdir()
     (folder / f"{package}.py").write_text(f"raise ModuleNotFoundError(name={package!r})\n")
-    place = {"generate": 3, "evaluate": "dev"}.get(program, folder / "out")
+    out = folder / f"out{SUFFIX.get(program, '')}"
+    place = {"generate": 3, "evaluate": "dev"}.get(program, out)
     process = start(program, *to(programs[program], place), packages=folder)
     output = process.communicate(timeout=300)[0]
     if process.returncode == 0:
