@@ -67,9 +67,8 @@ def run(
     checkpoint: a fine-tuned model (see load_model), or WORKDIR/tfidf of label; several fine-tuned
       models, or the workdir of several seeds, give the mean of their probabilities.
     source: a TSV, CSV or JSONL file with the task's text columns by name, or "-" for standard
-      input. A TSV without a header may hold just the text columns in the task's order; for tasks
-      with a single text that is one text per line. An imported classifier reads `text`, and
-      `text_pair` where the file has it.
+      input. A TSV without a header may hold just the text columns in the task's order, such as one
+      text per line. An imported classifier reads `text`, and `text_pair` where the file has it.
     output: the file to write, .tsv, .csv or .jsonl; "-" for TSV on standard output. Nothing is
       written if an error occurs.
     data_dir: instead of source, the folder with the task's files, as for finetune.
