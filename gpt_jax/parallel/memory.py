@@ -24,9 +24,7 @@ _GROUPS = (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.l
 
 
 _FREEING = 0.02  # seconds that temporaries may be there after their step has ended
-# Bytes, see FreedMemory: what a process grows by for other reasons, and what is worth a wait: steps
-# that free so much take longer than it.
-_LEAST_ROOM, _WORTH_A_WAIT = 1e8, 3e8
+_LEAST_ROOM = 1e8  # bytes that a process grows by for other reasons, see FreedMemory
 
 
 class Needed(NamedTuple):
@@ -70,9 +68,12 @@ class FreedMemory:
 
   Args:
     room: bytes by which this process may grow before memory is returned; 0: nothing is returned.
+    waits: whether each step waits for the end of the one before, which is slower; else the process
+      may grow by a block of that step more, which is not seen yet.
   """
 
-  def __init__(self, room: float):
+  def __init__(self, room: float, waits: bool = False):
+    self._waits = waits
     self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if room else None
     self._room = max(room, _LEAST_ROOM)
     self._least = _process("VmRSS")
@@ -81,8 +82,8 @@ class FreedMemory:
     """Called before each step; `wait` returns when the step before it has ended."""
     if self._trim is None:
       return
-    if self._room > _WORTH_A_WAIT:
-      wait()  # or it would grow by a block that is not seen yet
+    if self._waits:
+      wait()
     if _process("VmRSS") > self._least + self._room:
       wait()
       time.sleep(_FREEING)

@@ -504,13 +504,14 @@ def run_seed(
             steps,
             seed,
             all_hooks,
-            forecast.room,
+            forecast,
           )
       except StoppedEarly as stop:
         stopped, steps, evaluation = stop, stop.step, stop.evaluation
         reporter.say(f"step {steps:,}: {stop.reason}")
   evaluation = evaluation or measure(state.params)
-  report(state.params, 0 if stopped else steps, workdir)  # memory of a stopped one's was reused
+  # A stopped run's last state was donated to the step that was stopped: read the best one.
+  report(state.params, 0 if stopped else steps, workdir)
   result = {"task": task.name, "seed": seed, "steps": steps, "dev": evaluation}
   if is_main_process() and not (stopped and stopped.goes_on):
     result["best"] = best_evaluation(workdir) or {"step": steps, **evaluation}

@@ -112,10 +112,9 @@ def run(
   Raises:
     InputError: user errors, before training; later only if ten updates in a row are not finite.
   """
+  # 1. Text and start, and the settings that follow from them.
   check_type(config)
   trackers = parse_trackers(tracker, workdir)
-
-  # 1. Text and start, and the settings that follow from them.
   text, held_out, tokenizer = load_text(config, data)
   config, tokenizer, start = with_start(config, tokenizer, pretrained)
   windows = make_windows(config.objective, text, config.data, config.train.seed)
@@ -158,8 +157,8 @@ def run(
         write = make_writer(spec.build(), tokenizer, held_out, mesh)
         run_hooks.append(write_samples(workdir, first, reporter, write, samples_due(config)))
       with traced(run_hooks, span, reporter, workdir, first) as all_hooks:
-        seed, room = config.train.seed, forecast.room
-        state, evaluation = trainer.fit(state, batch_at, total_steps, seed, all_hooks, room)
+        seed = config.train.seed
+        state, evaluation = trainer.fit(state, batch_at, total_steps, seed, all_hooks, forecast)
   return evaluation or measure(state.params)
 
 

@@ -208,8 +208,8 @@ def settings_that_fit(
 
 
 def _with_kept(forecast: Forecast) -> Forecast:
-  """With another block of temporaries that malloc may keep, if there is room for it."""
-  most = forecast.most + forecast.temporaries
+  """With two more blocks of temporaries that malloc may keep, if there is room for them."""
+  most = forecast.most + 2 * forecast.temporaries  # the second: see FreedMemory, without waits
   if not forecast.temporaries or (forecast.limit and most > CPU_SHARE * forecast.limit):
     return forecast
   return forecast._replace(most_memory=most, kept_blocks=2)

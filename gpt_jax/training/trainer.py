@@ -185,7 +185,7 @@ class Trainer:
     total_steps: int,
     seed: int,
     hooks: Sequence[Hook],
-    room: float = 0.0,
+    forecast: Forecast = Forecast(),  # noqa: B008; immutable
   ) -> tuple[TrainState, dict[str, float]]:
     """Trains up to `total_steps`; see loop.fit.
 
@@ -195,9 +195,9 @@ class Trainer:
       total_steps: length of the run.
       seed: of dropout.
       hooks: see hooks.py.
-      room: see FreedMemory.
+      forecast: how much memory the run may keep.
     """
-    freed = memory.FreedMemory(room)
+    freed = memory.FreedMemory(forecast.room, waits=forecast.kept_blocks < 2)
 
     def step(state, batch):
       freed.give_back(lambda: jax.block_until_ready(state))

@@ -56,7 +56,7 @@ def step(freed, size):
   freed.give_back(lambda: waits.append(size))
   return round((before - _process("VmRSS")) / MB)
 
-freed, never = FreedMemory(room=301 * MB), FreedMemory(room=0)
+freed, never = FreedMemory(room=301 * MB, waits=True), FreedMemory(room=0, waits=True)
 print(step(freed, 250 * MB), step(freed, 350 * MB), step(freed, 250 * MB), step(never, 500 * MB))
 print(len(waits))
 """
