@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,6 +62,36 @@ _SHOWN_SUSPECTS = 30
 _JUDGES = ("tfidf", "probe")  # of labels
 
 
+class _Job(NamedTuple):
+  """What all models are trained on.
+
+  Attributes:
+    splits: "train", "dev", "test" -> numbers of the rows of the table.
+    truth: the same names -> classes of those rows.
+    groups: of near-duplicates, one for each row of the table.
+    start: what the checkpoint brings.
+    kept: kept(name, compute): the arrays of an earlier call, or those that compute() gives.
+  """
+
+  table: Labeled
+  splits: dict[str, np.ndarray]
+  truth: dict[str, np.ndarray]
+  groups: np.ndarray
+  config: FinetuneConfig
+  checkpoint: str
+  start: Start
+  workdir: str
+  kept: Callable[[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]
+
+  @property
+  def data_dir(self) -> str:
+    return os.path.join(self.workdir, "data")
+
+  @property
+  def seed(self) -> int:
+    return self.config.train.seed
+
+
 def run(
   source: str,
   checkpoint: str,
@@ -105,15 +135,18 @@ def run(
   config = dataclasses.replace(config, task=table.task())
   claim_workdir(workdir, table, start.identity, seed)
   log(table.summary)
-  work = functools.partial(cached, os.path.join(workdir, "work"))
+  kept = functools.partial(cached, os.path.join(workdir, "work"))
 
   # 1. Splits, with near-duplicates on one side.
-  splits, groups, repeated = _split(table, seed, work, workdir)
+  with Progress("near-duplicates"):
+    groups = kept("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
+  repeated = len(groups) - len(np.unique(groups))
+  splits = _split(table, groups, repeated, seed, workdir)
+  truth = {name: table.classes[numbers] for name, numbers in splits.items()}
 
   # 2. Three models, or two.
-  truth = {name: table.classes[numbers] for name, numbers in splits.items()}
-  train = functools.partial(_train, table, splits, groups, truth, seed, config, start, work)
-  predicted, note = train(checkpoint, workdir, minutes, skip_finetuning)
+  job = _Job(table, splits, truth, groups, config, checkpoint, start, workdir, kept)
+  predicted, note = _train(job, minutes, skip_finetuning)
 
   # 3. What can be said about the one that predicts.
   result = {
@@ -135,21 +168,16 @@ def run(
 
 
 def _split(
-  table: Labeled, seed: int, work: Callable[..., dict[str, np.ndarray]], workdir: str
-) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
-  """Writes data/, and returns the rows of each split, the group of near-duplicates of each row, and
-  how many repeat an earlier one.
-  """
-  with Progress("near-duplicates"):
-    groups = work("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
-  repeated = len(groups) - len(np.unique(groups))
+  table: Labeled, groups: np.ndarray, repeated: int, seed: int, workdir: str
+) -> dict[str, np.ndarray]:
+  """Writes data/, and returns the rows of each split."""
   splits = split_by_group(table.classes, groups, seed)
   write_splits(table, splits, os.path.join(workdir, "data"))
   counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
   log(
     f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
   )
-  return splits, groups, repeated
+  return splits
 
 
 def _check(workdir: str, precision: float, epochs: int, minutes: float) -> None:
@@ -239,112 +267,76 @@ def format_result(result: dict[str, Any]) -> str:
 
 
 def _train(
-  table: Labeled,
-  splits: dict[str, np.ndarray],
-  groups: np.ndarray,
-  truth: dict[str, np.ndarray],
-  seed: int,
-  config: FinetuneConfig,
-  start: Start,
-  work: Callable[..., dict[str, np.ndarray]],
-  checkpoint: str,
-  workdir: str,
-  minutes: float,
-  skip_finetuning: bool | None,
+  job: _Job, minutes: float, skip_finetuning: bool | None
 ) -> tuple[dict[str, dict[str, np.ndarray]], str]:
   """The arrays of each model, and why the fine-tuned one is missing or not finished."""
   predicted: dict[str, dict[str, np.ndarray]] = {}
-  of_table = table, splits, groups, seed, config
 
   def add(name: str, compute: Callable[[Progress], dict[str, np.ndarray]]) -> None:
     with Progress(TITLES[name]) as progress:
       predicted[name] = compute(progress)
-    right = predicted[name]["dev"].argmax(axis=-1) == truth["dev"]
+    right = predicted[name]["dev"].argmax(axis=-1) == job.truth["dev"]
     log(f"{TITLES[name]}: {right.mean():.1%} of {len(right):,} dev rows right")
 
-  add("tfidf", lambda p: work("tfidf", lambda: _baseline(*of_table, workdir, p)))
-  add("probe", lambda p: work("probe", lambda: _probe(*of_table, start, workdir, p)))
-  finetuning = _reason_to_skip(skip_finetuning, predicted, truth)
-  if not finetuning:
-    add("finetuned", lambda p: _finetuned(work, config, checkpoint, workdir, minutes, p))
-    if not _is_finished(workdir):
-      finetuning = "Fine-tuning is not finished; the same command goes on with it."
-  if finetuning:
-    log(finetuning)
-  return predicted, finetuning
+  add("tfidf", lambda progress: job.kept("tfidf", lambda: _baseline(job, progress)))
+  add("probe", lambda progress: job.kept("probe", lambda: _probe(job, progress)))
+  note = _reason_to_skip(skip_finetuning, predicted, job.truth)
+  if not note:
+    add("finetuned", lambda progress: _finetuned(job, minutes, progress))
+    if not _is_finished(job):
+      note = "Fine-tuning is not finished; the same command goes on with it."
+  if note:
+    log(note)
+  return predicted, note
 
 
-def _baseline(
-  table: Labeled,
-  splits: dict[str, np.ndarray],
-  groups: np.ndarray,
-  seed: int,
-  config: FinetuneConfig,
-  workdir: str,
-  progress: Progress,
-) -> dict[str, np.ndarray]:
+def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of TF-IDF and logistic regression, which are saved; see _linear."""
-  parts = {name: [table.texts[n] for n in numbers] for name, numbers in splits.items()}
-  tfidf = fit_tfidf(parts["train"])
-  features = {name: tfidf(texts) for name, texts in parts.items()}
+  texts = {name: [job.table.texts[n] for n in numbers] for name, numbers in job.splits.items()}
+  tfidf = fit_tfidf(texts["train"])
+  features = {name: tfidf(of_split) for name, of_split in texts.items()}
   # The rarity of words needs no labels, so all rows may say it.
-  all_features = fit_tfidf(table.texts)(table.texts)
-  linear, arrays = _linear(table, splits, groups, seed, features, all_features, progress)
-  data_dir, folder = os.path.join(workdir, "data"), os.path.join(workdir, "tfidf")
-  dev = config.task.build("").examples(data_dir, "dev")
-  save_tfidf(folder, tfidf, linear, config.task, dev, data_dir)
-  return arrays | _predict(folder, data_dir, progress)
+  all_features = fit_tfidf(job.table.texts)(job.table.texts)
+  linear, arrays = _linear(job, features, all_features, progress)
+  folder = os.path.join(job.workdir, "tfidf")
+  dev = job.config.task.build("").examples(job.data_dir, "dev")
+  save_tfidf(folder, tfidf, linear, job.config.task, dev, job.data_dir)
+  return arrays | _predict(folder, job.data_dir, progress)
 
 
-def _probe(
-  table: Labeled,
-  splits: dict[str, np.ndarray],
-  groups: np.ndarray,
-  seed: int,
-  config: FinetuneConfig,
-  start: Start,
-  workdir: str,
-  progress: Progress,
-) -> dict[str, np.ndarray]:
+def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the probe, which becomes a checkpoint; see _linear."""
-  task = config.task.build("")
-  encoded = start.encode(task, [task.example(row) for row in table.rows])
+  task, start = job.config.task.build(""), job.start
+  encoded = start.encode(task, [task.example(row) for row in job.table.rows])
   progress.begin("reading the texts", len(encoded), "rows")
-  every = probe_features(start, encoded, progress.update)
-  features = {name: every[numbers] for name, numbers in splits.items()}
-  linear, arrays = _linear(table, splits, groups, seed, features, every, progress)
-  data_dir, folder = os.path.join(workdir, "data"), os.path.join(workdir, "probe")
-  dev_set = start.encode(task, task.examples(data_dir, "dev"))
-  save_probe(folder, linear, start, config, task, dev_set, arrays["dev"], data_dir)
-  return arrays | _predict(folder, data_dir, progress)
+  all_features = probe_features(start, encoded, progress.update)
+  features = {name: all_features[numbers] for name, numbers in job.splits.items()}
+  linear, arrays = _linear(job, features, all_features, progress)
+  folder = os.path.join(job.workdir, "probe")
+  dev_set = start.encode(task, task.examples(job.data_dir, "dev"))
+  save_probe(folder, linear, start, job.config, task, dev_set, arrays["dev"], job.data_dir)
+  return arrays | _predict(folder, job.data_dir, progress)
 
 
 def _linear(
-  table: Labeled,
-  splits: dict[str, np.ndarray],
-  groups: np.ndarray,
-  seed: int,
-  features: dict[str, Any],
-  all_features: Any,
-  progress: Progress,
+  job: _Job, features: dict[str, Any], all_features: Any, progress: Progress
 ) -> tuple[Linear, dict[str, np.ndarray]]:
   """A logistic regression, and its arrays: "dev" and "test", probabilities [N, K]; "out_of_fold",
   those of every row of the table; "curve", accuracies.
   """
-  num_classes, classes = len(table.labels), table.classes
-  truth = {name: classes[numbers] for name, numbers in splits.items()}
-  train = features["train"], truth["train"]
+  num_classes, classes = len(job.table.labels), job.table.classes
+  train = features["train"], job.truth["train"]
   progress.begin("choosing a penalty")
-  linear = fit_best_linear(train, (features["dev"], truth["dev"]), num_classes)
+  linear = fit_best_linear(train, (features["dev"], job.truth["dev"]), num_classes)
   penalty = linear.inverse_penalty
-  fold = group_folds(classes, groups, _FOLDS, seed)
-  held_out = np.concatenate([splits["dev"], splits["test"]])
+  fold = group_folds(classes, job.groups, _FOLDS, job.seed)
   of_held_out = features["dev"], features["test"]
   stack = np.concatenate if isinstance(all_features, np.ndarray) else _stack_sparse
+  held_out = stack(of_held_out), np.concatenate([job.truth["dev"], job.truth["test"]])
   progress.begin("five folds, for doubtful labels")
   of_folds = out_of_fold(all_features, classes, num_classes, fold, penalty)
   progress.begin("learning curve")
-  curve = curve_of(train, (stack(of_held_out), classes[held_out]), num_classes, penalty, seed)
+  curve = curve_of(train, held_out, num_classes, penalty, job.seed)
   return linear, {
     "dev": linear(features["dev"]),
     "test": linear(features["test"]),
@@ -380,33 +372,24 @@ def _reason_to_skip(
   )
 
 
-def _finetuned(
-  work: Callable[..., dict[str, np.ndarray]],
-  config: FinetuneConfig,
-  checkpoint: str,
-  workdir: str,
-  minutes: float,
-  progress: Progress,
-) -> dict[str, np.ndarray]:
+def _finetuned(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the fine-tuned model, which are kept once it is finished."""
-  if minutes and not _is_finished(workdir):
-    return _finetune(config, checkpoint, workdir, minutes, progress)
-  epochs = config.train.epochs  # another number is another run, which finetune.run refuses
+  if minutes and not _is_finished(job):
+    return _finetune(job, minutes, progress)
+  epochs = job.config.train.epochs  # another number is another run, which finetune.run refuses
   name = f"finetuned_{epochs}" if epochs else "finetuned"
-  return work(name, lambda: _finetune(config, checkpoint, workdir, minutes, progress))
+  return job.kept(name, lambda: _finetune(job, minutes, progress))
 
 
-def _is_finished(workdir: str) -> bool:
-  return os.path.exists(os.path.join(workdir, "finetuned", "result.json"))
+def _is_finished(job: _Job) -> bool:
+  return os.path.exists(os.path.join(job.workdir, "finetuned", "result.json"))
 
 
-def _finetune(
-  config: FinetuneConfig, checkpoint: str, workdir: str, minutes: float, progress: Progress
-) -> dict[str, np.ndarray]:
-  data_dir, folder = os.path.join(workdir, "data"), os.path.join(workdir, "finetuned")
+def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
+  folder, limit = os.path.join(job.workdir, "finetuned"), TimeLimit(minutes, progress)
   progress.begin("", unit="updates")
-  finetune.run(config, data_dir, checkpoint, folder, pauses=TimeLimit(minutes, progress))
-  return _predict(folder, data_dir, progress)
+  finetune.run(job.config, job.data_dir, job.checkpoint, folder, pauses=limit)
+  return _predict(folder, job.data_dir, progress)
 
 
 def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.ndarray]:
