@@ -127,6 +127,16 @@ def read_json(path: str, limit: int = LARGEST_JSON) -> Any:
   return parse_json(read_bytes(path, limit))
 
 
+def read_optional_json(path: str) -> Any:
+  """The value in a JSON file of a folder that may lack it: None. Raises InputError if damaged."""
+  try:
+    return read_json(path)
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
+
+
 def read_bytes(path: str, limit: int) -> bytes:
   """The content of a file.
 

@@ -78,7 +78,7 @@ class StagedManager:
     copy = os.path.join(self._disk, str(step))
     self._checkpointer.save(copy, args=args)
     self._uploading = [step]
-    self._upload = self._thread.submit(self._publish_surely, step, copy)
+    self._upload = self._thread.submit(self._publish_with_retry, step, copy)
 
   def wait_until_finished(self) -> None:
     """Returns when all checkpoints are on the store. Raises the error of an upload."""
@@ -105,7 +105,7 @@ class StagedManager:
     self._checkpointer.close()
     shutil.rmtree(self._disk, ignore_errors=True)
 
-  def _publish_surely(self, step: int, copy: str) -> None:
+  def _publish_with_retry(self, step: int, copy: str) -> None:
     try:
       self._publish(step, copy)
     except files.StoreError as error:

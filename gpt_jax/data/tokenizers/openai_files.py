@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, LARGEST_FILE, Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_bytes, read_json
+from gpt_jax.files import read_bytes, read_optional_json
 
 END_OF_WORD = "</w>"  # GPT-1: ends the last piece of a word
 LINE = "\n" + END_OF_WORD
@@ -101,13 +101,7 @@ def has_prefix_space(folder: str, metadata: dict[str, Any] | None) -> bool:
   """
   if metadata is not None:
     return metadata.get("prefix_space") is True
-  path = os.path.join(folder, TRANSFORMERS_CONFIG)
-  try:
-    config = read_json(path)
-  except FileNotFoundError:
-    return False
-  except (OSError, ValueError) as error:
-    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
+  config = read_optional_json(os.path.join(folder, TRANSFORMERS_CONFIG))
   return isinstance(config, dict) and config.get("add_prefix_space") is True
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json
+from gpt_jax.files import read_optional_json
 
 MODULES, POOLING = "modules.json", "1_Pooling"
 _SUPPORTED = ("Transformer, Pooling", "Transformer, Pooling, Normalize")
@@ -70,13 +70,10 @@ def _pooling_modes(config: dict[str, Any]) -> list[str]:
 
 def _read(path: str, kind: type) -> Any:
   """The content of a JSON file; None if there is none."""
-  try:
-    content = read_json(path)
-  except FileNotFoundError:
-    return None
-  except (OSError, ValueError) as error:
-    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
-  of_kind = isinstance(content, kind)
-  if not of_kind or kind is list and not all(isinstance(item, dict) for item in content):
+  content = read_optional_json(path)
+  is_expected = content is None or isinstance(content, kind)
+  if isinstance(content, list):
+    is_expected = is_expected and all(isinstance(item, dict) for item in content)
+  if not is_expected:
     raise InputError(f"{path}: not a file of sentence-transformers; copy the folder again")
   return content

@@ -24,7 +24,7 @@ from gpt_jax.checkpoints.formats.hf_tokenizer import write_tokenizer
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.files import atomic_folder, read_optional_json, write_json
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig
@@ -147,14 +147,11 @@ def _check_config(path: str, config: dict) -> None:
 
 def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
   """Raises InputError if targets begin or end with other ids than ours, <pad> and </s>."""
-  for name in (CONFIG, _GENERATION):
+  for name in (CONFIG, _GENERATION):  # older folders have no settings of generation
     path = os.path.join(folder, name)
-    try:
-      config = read_object(path)
-    except FileNotFoundError:  # older folders have no settings of generation
+    config = read_optional_json(path)
+    if not isinstance(config, dict):
       continue
-    except (OSError, ValueError) as error:
-      raise InputError(f"{path}: cannot be read ({error})") from error
     start = "decoder_start_token_id"
     if config.get(start) is None:
       start = "bos_token_id"  # which transformers then takes, if there is one
@@ -162,11 +159,9 @@ def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
       if token not in tokenizer.special:  # then it does not generate
         continue
       expected = tokenizer.special[token]
-      allowed = (
-        (expected, [expected], None) if setting == "bos_token_id" else (expected, [expected])
-      )
       value = config.get(setting, expected)
-      if value not in allowed:
+      is_left_out = setting == "bos_token_id" and value is None
+      if value not in (expected, [expected]) and not is_left_out:
         spelling = tokenizer.spelling(expected)
         raise InputError(
           f"{path}: {setting} is {value!r}: only {expected}, {spelling}, is supported"
