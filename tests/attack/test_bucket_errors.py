@@ -3,6 +3,7 @@
 `bash launch/test.sh -m store tests/attack/test_bucket_errors.py --budget=20`: 800 errors.
 """
 
+import contextlib
 import time
 
 import pytest
@@ -15,21 +16,33 @@ from gpt_jax.checkpoints.store import saved_steps
 pytestmark = pytest.mark.attack
 
 
-def test_errors(make, store, stores, tmp_path, monkeypatch, attempts, ledger):
+@pytest.fixture
+def behind_faults(stores, monkeypatch):
+  """behind_faults(store, **settings): a block in which programs reach the store through Faults."""
+
+  @contextlib.contextmanager
+  def block(store, **settings):
+    environment, url = gcs_environment, stores["STORAGE_EMULATOR_HOST"]
+    if store.startswith("s3://"):
+      environment, url = s3_environment, stores["AWS_ENDPOINT_URL"]
+    port = int(url.rpartition(":")[2])
+    with Faults(port, **settings) as faults, monkeypatch.context() as patch:
+      for name, value in environment(faults.port).items():
+        patch.setenv(name, value)
+      yield faults
+
+  return block
+
+
+def test_errors(make, store, behind_faults, tmp_path, attempts, ledger):
   """Each run meets a few, and is the same as on a disk."""
   count, outcomes = attempts(20), []
   local = str(tmp_path / "whole")
   complete(make("pretrain", local))
   expected = results("pretrain", local)
-  environment, url = gcs_environment, stores["STORAGE_EMULATOR_HOST"]
-  if store.startswith("s3://"):
-    environment, url = s3_environment, stores["AWS_ENDPOINT_URL"]
-  port = int(url.rpartition(":")[2])
   while len(outcomes) < count:
     workdir = f"{store}/{len(outcomes)}"
-    with Faults(port, rate=0.04, seed=len(outcomes)) as faults, monkeypatch.context() as patch:
-      for name, value in environment(faults.port).items():
-        patch.setenv(name, value)
+    with behind_faults(store, rate=0.04, seed=len(outcomes)) as faults:
       output = complete(make("pretrain", workdir))
     same = results("pretrain", workdir) == expected and "Traceback" not in output
     outcomes += faults.injected * ["harmless" if same else f"{workdir}: {output[-300:]}"]
@@ -37,7 +50,7 @@ def test_errors(make, store, stores, tmp_path, monkeypatch, attempts, ledger):
 
 
 @pytest.mark.parametrize("kind", ["stale", "missing"])
-def test_wrong_answers(kind, make, store, stores, tmp_path, random, monkeypatch, attempts, ledger):
+def test_wrong_answers(kind, make, store, behind_faults, tmp_path, random, attempts, ledger):
   """A killed run goes on among listings of before it was killed, or objects that are not found
   once: it ends as on a disk, or with one line, and does so when it is given again.
   """
@@ -47,18 +60,9 @@ def test_wrong_answers(kind, make, store, stores, tmp_path, random, monkeypatch,
   complete(make("pretrain", local))
   duration = time.monotonic() - began
   expected = results("pretrain", local)
-  environment, url = gcs_environment, stores["STORAGE_EMULATOR_HOST"]
-  if store.startswith("s3://"):
-    environment, url = s3_environment, stores["AWS_ENDPOINT_URL"]
-  port = int(url.rpartition(":")[2])
   while len(outcomes) < count:
     workdir = f"{store}/{len(outcomes)}"
-    with (
-      Faults(port, rate=0, seed=len(outcomes), kinds=[kind]) as faults,
-      monkeypatch.context() as patch,
-    ):
-      for name, value in environment(faults.port).items():
-        patch.setenv(name, value)
+    with behind_faults(store, rate=0, seed=len(outcomes), kinds=[kind]) as faults:
       process = make("pretrain", workdir)
       time.sleep(random.uniform(1, 2) * duration)
       process.kill()
@@ -79,16 +83,9 @@ def test_wrong_answers(kind, make, store, stores, tmp_path, random, monkeypatch,
 
 
 @pytest.mark.parametrize("refused", [1, 1000])
-def test_a_checkpoint_that_is_refused_is_written_again(make, gs, stores, monkeypatch, refused):
+def test_a_checkpoint_that_is_refused_is_written_again(make, gs, behind_faults, refused):
   """If it is refused again, the run ends with one line."""
-  port = int(stores["STORAGE_EMULATOR_HOST"].rpartition(":")[2])
-  refuse = "checkpoints%2F9%2Fstate"
-  with (
-    Faults(port, rate=0, refuse=refuse, refused=refused) as faults,
-    monkeypatch.context() as patch,
-  ):
-    for name, value in gcs_environment(faults.port).items():
-      patch.setenv(name, value)
+  with behind_faults(gs, rate=0, refuse="checkpoints%2F9%2Fstate", refused=refused):
     output = complete(make("pretrain", gs), codes=(0 if refused == 1 else 75,))
   _, rest = output.split(f"{gs}/checkpoints/9: not written; trying again\n")
   assert saved_steps(gs)[-1] == (24 if refused == 1 else 6)

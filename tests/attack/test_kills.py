@@ -32,24 +32,11 @@ runpy.run_path({str(ROOT / "launch" / "pretrain.py")!r}, run_name="__main__")
 """
 COMPARE = f"""
 import runpy, sys
-sys.path.insert(0, {str(ROOT / "launch")!r})
-from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs.comparing.budgets import BUDGETS, Budget
+sys.path[:0] = [{str(ROOT / "launch")!r}, {str(ROOT / "tests")!r}]
+from gpt_jax.programs.comparing.budgets import BUDGETS
+from tiny_budget import TINY
 
-BUDGETS["tiny"] = Budget(
-  "tiny",
-  TransformerConfig(context=64, layers=1, width=16, heads=2, norm="pre"),
-  batch_size=8,
-  length=64,
-  steps=4,
-  warmup_steps=1,
-  rates=(1e-3,),
-  evaluations=2,
-  evaluation_batches=1,
-  tasks=("story-ending",),
-  examples=32,
-  finetuning=(16, 1, 1e-3),
-)
+BUDGETS["tiny"] = TINY
 runpy.run_path({str(ROOT / "launch" / "compare.py")!r}, run_name="__main__")
 """
 

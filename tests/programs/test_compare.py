@@ -8,13 +8,13 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from tiny_budget import TINY
 
 from gpt_jax.data import storyworld
 from gpt_jax.errors import InputError
 from gpt_jax.files import list_folder, read_json, upload_folder
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import compare, finetune, prepare, pretrain
-from gpt_jax.programs.comparing.budgets import BUDGETS, Budget, pretrain_config
+from gpt_jax.programs.comparing.budgets import BUDGETS, pretrain_config
 from gpt_jax.programs.comparing.cost import cost
 from gpt_jax.programs.comparing.probe import can_probe
 from gpt_jax.programs.comparing.rows import ROWS
@@ -29,21 +29,6 @@ pytestmark = [
   pytest.mark.app,
   pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy"),
 ]
-
-TINY = Budget(
-  "tiny",
-  TransformerConfig(context=64, layers=1, width=16, heads=2, norm="pre"),
-  batch_size=8,
-  length=64,
-  steps=4,
-  warmup_steps=1,
-  rates=(1e-3,),
-  evaluations=2,
-  evaluation_batches=1,
-  tasks=("story-ending",),
-  examples=32,
-  finetuning=(16, 1, 1e-3),
-)
 
 
 @pytest.fixture(scope="module")

@@ -1,37 +1,24 @@
 """Every row of the comparison from pre-training to the tables, in a budget that learns nothing."""
 
 import csv
+import dataclasses
 import itertools
 
 import jax
 import numpy as np
 import pytest
+from tiny_budget import TINY
 
 from gpt_jax.data import storyworld
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import compare, finetune, prepare
-from gpt_jax.programs.comparing.budgets import Budget
 from gpt_jax.programs.comparing.rows import ROWS
 from gpt_jax.programs.comparing.tables import step_at_equal_seconds
 from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.programs.prepare import PrepareConfig
 
 pytestmark = pytest.mark.app
-BUDGET = Budget(
-  "least",
-  TransformerConfig(context=64, layers=1, width=16, heads=2, norm="pre"),
-  batch_size=8,
-  length=64,
-  steps=2,
-  warmup_steps=1,
-  rates=(1e-3,),
-  evaluations=2,
-  evaluation_batches=1,
-  tasks=("story-ending",),
-  examples=32,
-  finetuning=(16, 1, 1e-3),
-)
+BUDGET = dataclasses.replace(TINY, name="least", steps=2)
 FORMS = {
   "causal": "GPT, linear",
   "both directions": "GPT, linear",
