@@ -84,7 +84,7 @@ class LoadedModel:
 
   @property
   def kind(self) -> str:
-    """What it is without a task, e.g. "language model" or "encoder"."""
+    """The kind of model without a task, e.g. "language model" or "encoder"."""
     if self.spec.head:
       return "classifier"
     if self.spec.trunk.reads_source:

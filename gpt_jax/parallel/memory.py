@@ -43,7 +43,7 @@ class Needed(NamedTuple):
 
 
 def needed(compiled: Any, devices: Sequence[jax.Device]) -> Needed:
-  """What a run of a training step takes beside what is `in_use`.
+  """Memory that a training run takes beside what is `in_use`.
 
   Args:
     compiled: a jax.stages.Compiled.

@@ -498,14 +498,8 @@ def run_seed(
       stopped: StoppedEarly | None = None
       try:
         with traced(run_hooks, profile, reporter, workdir, first) as all_hooks:
-          state, evaluation = trainer.fit(
-            state,
-            lambda step: trainer.local_part(batches(step)),
-            steps,
-            seed,
-            all_hooks,
-            forecast,
-          )
+          batch_at = lambda step: trainer.local_part(batches(step))
+          state, evaluation = trainer.fit(state, batch_at, steps, seed, all_hooks, forecast)
       except StoppedEarly as stop:
         stopped, steps, evaluation = stop, stop.step, stop.evaluation
         reporter.say(f"step {steps:,}: {stop.reason}")

@@ -63,7 +63,7 @@ _JUDGES = ("tfidf", "probe")  # of labels
 
 
 class _Job(NamedTuple):
-  """What all models are trained on.
+  """Data and settings that all models are trained with.
 
   Attributes:
     splits: "train", "dev", "test" -> numbers of the rows of the table.
@@ -114,8 +114,7 @@ def run(
     source: a .csv, .tsv or .jsonl file.
     checkpoint: a pre-trained model; see load_model.
     workdir: a new folder, or that of the same command.
-    texts: the text columns, at most two; () finds one.
-    label: the label column; "" finds it.
+    texts, label: the columns, at most two of texts; () and "" find them.
     precision: the share of right predictions that a threshold should promise.
     epochs: of fine-tuning, at most; 0: by the sizes of model and data.
     minutes: that fine-tuning may take now; the same call goes on with it. 0: no limit.
@@ -138,15 +137,13 @@ def run(
   kept = functools.partial(cached, os.path.join(workdir, "work"))
 
   # 1. Splits, with near-duplicates on one side.
-  with Progress("near-duplicates"):
-    groups = kept("groups", lambda: {"group": group_near_duplicates(table.texts)})["group"]
-  repeated = len(groups) - len(np.unique(groups))
-  splits = _split(table, groups, repeated, seed, workdir)
-  truth = {name: table.classes[numbers] for name, numbers in splits.items()}
+  groups = kept("groups", lambda: _near_duplicates(table))["group"]
+  splits = _split(table, groups, seed, workdir)
 
   # 2. Three models, or two.
+  truth = {name: table.classes[numbers] for name, numbers in splits.items()}
   job = _Job(table, splits, truth, groups, config, checkpoint, start, workdir, kept)
-  predicted, note = _train(job, minutes, skip_finetuning)
+  predicted, finetuning = _train(job, minutes, skip_finetuning)
 
   # 3. What can be said about the one that predicts.
   result = {
@@ -155,8 +152,8 @@ def run(
     "label": table.label,
     "rows": {name: len(numbers) for name, numbers in splits.items()},
     "skipped": table.skipped,
-    "near_duplicates": repeated,
-    "finetuning": note,
+    "near_duplicates": _repeated(groups),
+    "finetuning": finetuning,
     **_compare(predicted, truth, table.labels, precision, workdir),
     "judges": _accuracy_of_judges(table, predicted),
   }
@@ -167,17 +164,26 @@ def run(
   return result
 
 
-def _split(
-  table: Labeled, groups: np.ndarray, repeated: int, seed: int, workdir: str
-) -> dict[str, np.ndarray]:
+def _split(table: Labeled, groups: np.ndarray, seed: int, workdir: str) -> dict[str, np.ndarray]:
   """Writes data/, and returns the rows of each split."""
   splits = split_by_group(table.classes, groups, seed)
   write_splits(table, splits, os.path.join(workdir, "data"))
   counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
   log(
-    f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
+    f"{counts} rows; {_repeated(groups):,} of them near-duplicates, in the split of the row that "
+    "they repeat"
   )
   return splits
+
+
+def _near_duplicates(table: Labeled) -> dict[str, np.ndarray]:
+  with Progress("near-duplicates"):
+    return {"group": group_near_duplicates(table.texts)}
+
+
+def _repeated(groups: np.ndarray) -> int:
+  """How many rows are near-duplicates of an earlier one."""
+  return len(groups) - len(np.unique(groups))
 
 
 def _check(workdir: str, precision: float, epochs: int, minutes: float) -> None:

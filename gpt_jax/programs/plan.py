@@ -189,7 +189,7 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
 
 
 def _shape_of(version: str, count: str) -> str:
-  """What to write in place of Google's name of a TPU, which has no shape: v5litepod-16, v4-16.
+  """Advice for Google's name of a TPU, which has no shape: v5litepod-16, v4-16.
 
   v5e and v6e are counted in chips, which form a rectangle; others in cores, two a chip, in a box.
   """

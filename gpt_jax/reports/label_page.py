@@ -117,7 +117,7 @@ def about_threshold(threshold: dict[str, Any]) -> str:
 
 
 def about_curve(result: dict[str, Any]) -> str:
-  """What more labels would bring, and to which model."""
+  """Says what more labels would bring, and to which model."""
   curve = result["curve"]
   whose = f"That is the curve of the {TITLES[curve['model']]}"
   if curve["model"] != result["chosen"]:

@@ -165,12 +165,12 @@ class Record:
 
   @property
   def unigram_entropy(self) -> float | None:
-    """Of the training text."""
+    """Unigram entropy of the training text, in nats."""
     return self._entropy("unigram_entropy")
 
   @property
   def held_out_entropy(self) -> float | None:
-    """Of the held-out text; None in runs of earlier versions."""
+    """Unigram entropy of the held-out text, in nats; None in runs of earlier versions."""
     return self._entropy("held_out_entropy")
 
   def _entropy(self, name: str) -> float | None:

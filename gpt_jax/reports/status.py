@@ -61,7 +61,7 @@ def ending(run: Record) -> Ending | None:
 
 
 def commands(run: Record) -> list[str]:
-  """What to do with the model; [] without a checkpoint."""
+  """Commands that use the model; [] without a checkpoint."""
   if not run.checkpoints:
     return []
   checkpoint = os.path.join(run.folder, "best") if run.best else run.folder

@@ -38,7 +38,7 @@ _SEPARATORS = (",", ";", "|", "\t")
 @register("imported_task")
 @dataclasses.dataclass(frozen=True)
 class ImportedTask:
-  """What a transformers folder says of its outputs."""
+  """The labels that a transformers folder names."""
 
   kind: str = option("one_label", "what is predicted of a text, or of each word", choices=KINDS)
   labels: tuple[str, ...] = option((), "names of the outputs, in order; none of a regression")

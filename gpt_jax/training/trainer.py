@@ -185,7 +185,7 @@ class Trainer:
     total_steps: int,
     seed: int,
     hooks: Sequence[Hook],
-    forecast: Forecast = Forecast(),  # noqa: B008; immutable
+    forecast: Forecast | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
     """Trains up to `total_steps`; see loop.fit.
 
@@ -195,8 +195,9 @@ class Trainer:
       total_steps: length of the run.
       seed: of dropout.
       hooks: see hooks.py.
-      forecast: how much memory the run may keep.
+      forecast: how much memory the run may keep; None: all that malloc keeps.
     """
+    forecast = forecast or Forecast()
     freed = memory.FreedMemory(forecast.room, waits=forecast.kept_blocks < 2)
 
     def step(state, batch):

@@ -1,4 +1,4 @@
-"""Which columns of a table launch/label.py reads; imports no JAX, so that a bad table is refused at
+"""Finds the columns that launch/label.py reads; imports no JAX, so that a bad table is refused at
 once.
 """
 

@@ -32,7 +32,7 @@ _STEP = 1  # of its only checkpoint
 def probe_features(
   start: Start, encoded: Encoded, done: Callable[[int], None] = lambda _: None
 ) -> np.ndarray:
-  """What the probe reads of each example: float32 [N, D]; for `done` see head_features."""
+  """The probe's features of each example: float32 [N, D]; for `done` see head_features."""
   mesh = make_mesh(MeshConfig())
   params = replicate({"trunk": start.params}, mesh)
   model = ModelConfig(start.trunk, (), start.attention).build()

@@ -169,7 +169,7 @@ class Choice:
     return self._tokenizer.decode(ids)
 
   def _log_probs(self) -> dict[str, Any] | None:
-    """Of the tokens since the last call that are in the text that was sent."""
+    """Log-probabilities of the tokens sent since the last call."""
     if self._request.logprobs < 0:
       return None
     spell = self._tokenizer.piece

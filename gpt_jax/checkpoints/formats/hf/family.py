@@ -93,7 +93,7 @@ class Family(Protocol):
     ...
 
   def format_of(self, config: dict, spec: ModelConfig) -> dict | None:
-    """That of a folder of others, as `format`."""
+    """As `format`, for a folder that others wrote."""
     ...
 
   def model(

@@ -22,7 +22,7 @@ _POOLING = {
 
 
 def read_embedding(folder: str) -> Embedding | None:
-  """What the files ask for; None if there are none.
+  """The Embedding that the files ask for; None if there are none.
 
   What is not supported is named in the result: the model is of use without its vectors.
 
