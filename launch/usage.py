@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from gpt_jax.files import shipped_folder
+from gpt_jax.programs import installed
 
 # A flag has the same meaning in every program; one that is not here is in the group "how".
 GROUPS = {
@@ -68,10 +69,9 @@ def command(program: str) -> list[str]:
   """The words that start another program where this one was started, and as this one was."""
   if not _is_installed():
     return ["python", os.path.join(os.path.dirname(sys.argv[0]), f"{program}.py")]
-  from gpt_jax.programs.installed import typed
-
-  # A shell that finds a command gives it the path.
-  folder = "" if shutil.which(os.path.basename(typed)) == typed else os.path.dirname(typed)
+  folder, name = os.path.split(installed.typed)
+  if shutil.which(name) == installed.typed:  # a shell that finds a command gives it the path
+    folder = ""
   return [os.path.join(folder, _installed_name(program))]
 
 
@@ -84,7 +84,7 @@ def config_path(config: str) -> str:
 
 
 def _is_installed() -> bool:
-  return "gpt_jax.programs.installed" in sys.modules
+  return bool(installed.typed)
 
 
 def _installed_name(program: str) -> str:

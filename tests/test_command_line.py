@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from absl import flags
 
+from gpt_jax.programs import installed
+
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
 
@@ -228,7 +230,7 @@ def test_an_installed_command_names_commands(monkeypatch):
 
   text = "python launch/zero_shot.py --config=configs/gpt1.py, as launch/prepare.py wrote"
   assert usage.as_typed(text) == text
-  monkeypatch.setitem(sys.modules, "gpt_jax.programs.installed", None)
+  monkeypatch.setattr(installed, "typed", "/bin/gpt-jax-prepare")
   # Without a config's name: in an error it may be a file of the user's.
   assert usage.as_typed(text) == (
     "gpt-jax-zero-shot --config=configs/gpt1.py, as gpt-jax-prepare wrote"
@@ -247,14 +249,11 @@ def test_commands_that_come_next_work_where_the_user_stands(monkeypatch, tmp_pat
   monkeypatch.chdir(tmp_path)
   assert usage.config_path("finetune:TASK") == "finetune:TASK"
 
-  from gpt_jax.programs import installed
-
-  monkeypatch.setitem(sys.modules, "gpt_jax.programs.installed", installed)
-  monkeypatch.chdir(ROOT)
-  assert usage.config_path("finetune:TASK") == "finetune:TASK"
   typed = tmp_path / "gpt-jax-prepare"
   typed.touch(mode=0o755)
   monkeypatch.setattr(installed, "typed", str(typed))
+  monkeypatch.chdir(ROOT)
+  assert usage.config_path("finetune:TASK") == "finetune:TASK"
   assert usage.command("import_weights") == [f"{tmp_path}/gpt-jax-import-weights"]
   monkeypatch.setenv("PATH", str(tmp_path))
   assert usage.command("import_weights") == ["gpt-jax-import-weights"]

@@ -6,7 +6,8 @@ import sys
 
 from gpt_jax.files import shipped_folder
 
-typed = ""  # the command as it was called; while a script runs, sys.argv has its path instead
+# The command as it was called; while a script runs, sys.argv has its path instead. "": none was.
+typed = ""
 
 
 def main() -> None:
