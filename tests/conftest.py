@@ -17,6 +17,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 from import_graph import changed_files, changed_tests
 from stores import gcs_server, s3_server
@@ -234,6 +235,13 @@ def no_network(monkeypatch):
 
   monkeypatch.setattr(socket.socket, "connect", local_only)
   monkeypatch.setattr(socket.socket, "connect_ex", local_only)
+
+
+@pytest.fixture(autouse=True)
+def numbers_in_any_order(request, monkeypatch):
+  """Gives each test the same random numbers, whatever tests of its file have run before."""
+  if hasattr(request.module, "RNG"):
+    monkeypatch.setattr(request.module, "RNG", np.random.default_rng(0))
 
 
 @pytest.fixture(scope="session")
