@@ -1,7 +1,7 @@
 """Fine-tuning as in the paper (section 4.1): batches of 32, linear decay and, for a model of
 GPT-1's size, 3 epochs, learning rate 6.25e-5 and a warm-up of 0.2 %.
 
-Smaller models get a larger rate, a longer warm-up and more epochs (gpt_jax/training/recipe.py).
+Smaller models get a larger rate, a longer warm-up and more epochs (gpt_jax/training/defaults.py).
 Each run prints those it uses; --config.optim.learning_rate, .optim.warmup_share and .train.epochs
 set them.
 

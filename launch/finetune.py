@@ -43,6 +43,7 @@ command_line.define_distributed()
 
 def main():
   from gpt_jax.programs import finetune
+  from gpt_jax.programs.report import write_report
 
   finetune.run(
     CONFIG.value,
@@ -54,6 +55,7 @@ def main():
     tokenizer=TOKENIZER.value,
     profile=PROFILE.value,
     tracker=TRACKER.value,
+    on_end=[write_report],
   )
   folder, others = WORKDIR.value, ""
   if SEEDS.value > 1:

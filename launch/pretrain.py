@@ -25,6 +25,7 @@ command_line.define_distributed()
 
 def main():
   from gpt_jax.programs import pretrain
+  from gpt_jax.programs.report import write_report
 
   config, data, workdir = CONFIG.value, DATA.value, WORKDIR.value
   pretrain.run(
@@ -34,6 +35,7 @@ def main():
     pretrained=CHECKPOINT.value,
     profile=PROFILE.value,
     tracker=TRACKER.value,
+    on_end=[write_report],
   )
   commands = [("evaluate", {"checkpoint": workdir, "data": data})]
   finetuning = {"config": "finetune:TASK", "data": "DIR", "checkpoint": workdir}

@@ -558,6 +558,7 @@ def finetuned(make_once, make_run, tiny_tokenizer):
   from gpt_jax.models.model import ModelConfig
   from gpt_jax.models.transformer import TransformerConfig
   from gpt_jax.programs import finetune
+  from gpt_jax.programs.report import write_report
   from gpt_jax.tasks.table import TableTask
   from gpt_jax.training.loop import TrainConfig
   from gpt_jax.training.optimizer import OptimConfig
@@ -586,7 +587,9 @@ def finetuned(make_once, make_run, tiny_tokenizer):
       )
     trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=32, heads=2)
     pretrained = make_run(folder / "pretrained", ModelConfig(trunk))
-    results = finetune.run(config, str(folder), pretrained, str(folder / "run"), seeds=2)
+    workdir = str(folder / "run")
+    of_task = config, str(folder), pretrained, workdir
+    results = finetune.run(*of_task, seeds=2, on_end=[write_report])
     (folder / "results.json").write_text(json.dumps(results))
 
   folder = make_once("finetuned", make)

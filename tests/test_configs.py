@@ -27,8 +27,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.task import all_tasks
+from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.recipe import with_recipe
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
@@ -223,7 +223,7 @@ def test_gpt1_is_the_paper():
 
 def test_fine_tuning_is_the_paper():
   config = load("finetune.py")
-  optim, train, _ = with_recipe(config.optim, config.train, 116_534_784, steps_per_epoch=268)
+  optim, train, _ = with_defaults(config.optim, config.train, 116_534_784, steps_per_epoch=268)
   config = dataclasses.replace(config, optim=optim, train=train)
   assert (config.batch_size, config.train.epochs, config.lm_weight, config.head_dropout) == (
     32,

@@ -47,6 +47,7 @@ from gpt_jax.programs.comparing.tables import (
 )
 from gpt_jax.programs.finetuning.start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.report import write_report
 from gpt_jax.tasks.task import Task, find
 from gpt_jax.tasks.text_to_text import TextToText
 from gpt_jax.training.history import curve
@@ -300,7 +301,8 @@ def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
     log(f"{row.title}: peak learning rate {rate:g}")
     config = pretrain_config(budget, row, rate)
     try:
-      evaluation = pretrain.run(config, comparison.text, comparison.folder(name, rate))
+      folder = comparison.folder(name, rate)
+      evaluation = pretrain.run(config, comparison.text, folder, on_end=[write_report])
       last_losses[f"{rate:g}"] = evaluation["valid_loss"]
     except Diverged as error:
       log(f"{row.title}: {error}")
@@ -333,7 +335,7 @@ def _fine_tune(
   if not row.objective:
     arguments["tokenizer"] = comparison.tokenizer
   log(f"{row.title}: fine-tuning on {task}")
-  runs = finetune.run(config, comparison.data, checkpoint, **arguments)
+  runs = finetune.run(config, comparison.data, checkpoint, on_end=[write_report], **arguments)
   metric = f"dev_{find(task).primary_metric}"
   done[task] = [run["dev"][metric] for run in runs]
   comparison.save(results)

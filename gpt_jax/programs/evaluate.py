@@ -21,7 +21,7 @@ from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.programs.pretrain import config_of
+from gpt_jax.programs.pretraining.config import config_of
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import LabeledTask, find

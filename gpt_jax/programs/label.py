@@ -34,6 +34,7 @@ from gpt_jax.programs.labeling.probe import probe_features, save_probe
 from gpt_jax.programs.labeling.progress import Progress, TimeLimit
 from gpt_jax.programs.labeling.table import Labeled, read_labeled, write_splits
 from gpt_jax.programs.labeling.workdir import cached, check_workdir, claim_workdir
+from gpt_jax.programs.report import write_report
 from gpt_jax.reports.label_page import (
   TITLES,
   Suspect,
@@ -394,7 +395,8 @@ def _is_finished(job: _Job) -> bool:
 def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
   folder, limit = os.path.join(job.workdir, "finetuned"), TimeLimit(minutes, progress)
   progress.begin("", unit="updates")
-  finetune.run(job.config, job.data_dir, job.checkpoint, folder, pauses=limit)
+  of_job = job.config, job.data_dir, job.checkpoint
+  finetune.run(*of_job, folder, pauses=limit, on_end=[write_report])
   return _predict(folder, job.data_dir, progress)
 
 

@@ -22,19 +22,18 @@ from gpt_jax.config import override_all
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
-from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
-from gpt_jax.objectives.objective import example_batch, make_windows
+from gpt_jax.objectives.objective import make_windows
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.benchmark import PAPER_VOCABULARY
-from gpt_jax.programs.benchmarks.training import TOTAL_STEPS
-from gpt_jax.programs.pretrain import PretrainConfig, load_text, make_trainer
+from gpt_jax.programs.pretrain import PretrainConfig, load_text, step_recipe
 from gpt_jax.training.chips import Chip, find_chip, gpu_kind, gpu_names
+from gpt_jax.training.recipe import make_trainer
 
 EXAMPLES = "examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8"
 
@@ -258,14 +257,10 @@ def _compiled(
   config: PretrainConfig, devices: Sequence[Any]
 ) -> tuple[float, float, dict[str, int] | None]:
   """Bytes of memory, bytes read and written, and bytes between devices, as compiled."""
-  mesh = make_mesh(config.mesh, devices)
-  size, microbatches = config.data.batch_size, config.train.parts
-  check_batch(size, mesh, microbatches)
   objective = config.objective.bind(_any_tokenizer(config), config.data.length)
-  spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
-  trainer = make_trainer(config, spec, objective, mesh, TOTAL_STEPS)
-  example = example_batch(config.objective, objective, config.data.length, size)
-  compiled: Any = trainer.compile(example)
+  recipe = step_recipe(config, objective, make_mesh(config.mesh, devices))
+  example = recipe.batches(config.train).example()
+  compiled: Any = make_trainer(recipe).compile(example)
   traffic = compiled.cost_analysis().get("bytes accessed", 0.0)
   try:
     collectives = bytes_moved(compiled.as_text())

@@ -23,6 +23,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.report import write_report
 from gpt_jax.tasks.story import TASKS
 from gpt_jax.tasks.task import BuiltinTask, Task
 from gpt_jax.training.history import curve
@@ -52,7 +53,9 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
   size = vocabulary_size(text) if text else 1500
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
-  metrics = pretrain.run(pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained)
+  metrics = pretrain.run(
+    pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained, on_end=[write_report]
+  )
   entropy = TokenFile(data, "train").unigram_entropy
   plot(pretrained, entropy, os.path.join(workdir, "loss.png"))
   results: dict[str, Any] = {
@@ -118,7 +121,8 @@ def compare(
   for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
-    runs = finetune.run(config, "", pretrained, folder, seeds=SHORT_SEEDS if short else SEEDS)
+    seeds = SHORT_SEEDS if short else SEEDS
+    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, on_end=[write_report])
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
   return accuracies
 

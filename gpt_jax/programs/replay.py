@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.checkpoints.run_folder import read_config
@@ -12,35 +11,16 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.objectives.objective import make_windows
-from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.programs.finetuning.start import Start
-from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.finetuning.examples import build_task
+from gpt_jax.programs.pretrain import PretrainConfig, Text
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import Format
-from gpt_jax.training.trainer import Trainer
+from gpt_jax.training.recipe import Recipe, make_trainer
+from gpt_jax.training.start import Start
 
 SHOWN = 10  # arrays that differ
-
-
-@dataclasses.dataclass(frozen=True)
-class Replay:
-  """A run as it can be trained again.
-
-  Attributes:
-    trainer: compiled for the devices of this machine.
-    batch_at: step -> this process's rows of the host batch.
-    seed: of dropout.
-    identity: what identifies the data that was given, as in config.json.
-  """
-
-  trainer: Trainer
-  batch_at: Callable[[int], Any]
-  seed: int
-  identity: dict[str, Any]
 
 
 def run(workdir: str, step: int, data: str) -> dict[str, Any]:
@@ -70,17 +50,20 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
   noted = read_config(workdir)
   _check_length(workdir, noted, start, step)
   tokenizer = load_tokenizer(os.path.join(workdir, "tokenizer"))
-  prepare = _finetuning if isinstance(config, FinetuneConfig) else _pretraining
-  format = from_json(meta.get("sequence_format", {"type": "gpt_format"}))
-  replay = prepare(config, spec, tokenizer, data, format)
-  for name, value in replay.identity.items():
+  if isinstance(config, FinetuneConfig):
+    format = from_json(meta.get("sequence_format", {"type": "gpt_format"}))
+    recipe = _finetuning(config, spec, tokenizer, data, format)
+  else:
+    recipe = _pretraining(config, tokenizer, data)
+  for name, value in recipe.identity.items():
     if noted["data"].get(name) != value:
       print(f"other data than the run's: {name} is {value}, not {noted['data'].get(name)}")
-  abstract = replay.trainer.abstract_state()
+  trainer, batches = make_trainer(recipe), recipe.batches(config.train)
+  abstract = trainer.abstract_state()
   state = restore_step(workdir, start, abstract)
   for number in range(start, step):
-    batch = replay.trainer.to_device(replay.batch_at(number))
-    state, _ = replay.trainer.step(state, batch, replay.seed)
+    batch = trainer.to_device(batches.at(number))
+    state, _ = trainer.step(state, batch, config.train.seed)
   differences = compare(state, restore_step(workdir, step, abstract))
   _report(start, step, differences)
   return {"start": start, "differences": differences, "equal": not differences}
@@ -111,39 +94,26 @@ def _check_length(workdir: str, noted: dict[str, Any], start: int, step: int) ->
       )
 
 
-def _pretraining(
-  config: PretrainConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str, format: Format
-) -> Replay:
-  del format  # the objective writes the sequences
+def _pretraining(config: PretrainConfig, tokenizer: Tokenizer, data: str) -> Recipe:
   if not data:
     raise InputError("--data is needed: the folder of the run's prepared text")
-  text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
-  text.check_vocabulary(tokenizer)
-  windows = make_windows(config.objective, text, config.data, config.train.seed)
-  mesh = make_mesh(config.mesh)
-  check_batch(config.data.batch_size, mesh, config.train.parts)
-  objective = config.objective.bind(tokenizer, config.data.length)
-  total_steps = config.train.total_steps(windows.steps_per_epoch)
-  trainer = pretrain.make_trainer(config, spec, objective, mesh, total_steps)
-  batch_at = pretrain.make_batch_at(config, objective, windows, mesh)
-  return Replay(trainer, batch_at, config.train.seed, pretrain.data_identity(text, held_out))
+  text = Text(TokenFile(data, "train"), TokenFile(data, "valid"), tokenizer)
+  text.train.check_vocabulary(tokenizer)
+  identity = pretrain.data_identity(text.train, text.held_out)
+  return dataclasses.replace(pretrain.text_recipe(config, text), identity=identity)
 
 
 def _finetuning(
   config: FinetuneConfig, spec: ModelConfig, tokenizer: Tokenizer, data: str, format: Format
-) -> Replay:
+) -> Recipe:
   start = Start(config.trunk, spec.attention, tokenizer, format=format)
-  task = finetune.build_task(config.task, data, start)
+  task = build_task(config.task, data, start)
   examples = evenly(task.examples(data, "train"), config.train_examples)
   train_set = start.encode(task, examples)
-  mesh = make_mesh(config.mesh)
-  trainer = finetune.make_trainer(config, spec, train_set, mesh)
-  batches = finetune.make_batches(config, train_set, mesh)
   identity = finetune.data_identity({"train": train_set}, start)
   del identity["pretrained"]
-  return Replay(
-    trainer, lambda step: trainer.local_part(batches(step)), config.train.seed, identity
-  )
+  recipe = finetune.finetune_recipe(config, task, train_set, start)
+  return dataclasses.replace(recipe, identity=identity)
 
 
 def _report(start: int, step: int, differences: dict[str, float]) -> None:

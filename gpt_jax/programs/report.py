@@ -1,10 +1,8 @@
 """Writes an HTML report of a run, or a comparison of several."""
 
-import contextlib
 import os
-import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
@@ -20,7 +18,6 @@ from gpt_jax.training.reporter import log
 NAME = "report.html"
 _PROMPTS = ("The", "I", "One day")
 _ERRORS_PAGE = "errors.html"
-_PATIENCE = 5.0  # seconds that the report of an interrupted run may take
 
 
 def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str:
@@ -56,25 +53,8 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
   return out
 
 
-@contextlib.contextmanager
-def report_at_end(workdir: str) -> Iterator[None]:
-  """Writes the report of a run when the block ends, also by an error or a signal.
-
-  After these the program ends soon, whatever happens to the report: a slow disk keeps it for a few
-  seconds at most.
-  """
-  try:
-    yield
-  except BaseException:
-    writing = threading.Thread(target=write_report, args=(workdir,), daemon=True)
-    writing.start()
-    writing.join(_PATIENCE)
-    raise
-  write_report(workdir)
-
-
 def write_report(workdir: str) -> None:
-  """Writes report.html on process 0 after training; what goes wrong is logged, not raised."""
+  """Writes report.html on process 0 when a run has ended; what goes wrong is logged, not raised."""
   if not is_main_process():
     return
   try:

@@ -21,12 +21,13 @@ from gpt_jax.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.paper.seeds import summarize
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.report import write_report
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import BuiltinTask, find
+from gpt_jax.training.defaults import PAPER_EPOCHS, PAPER_OPTIM
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.recipe import PAPER_EPOCHS, PAPER_OPTIM
 from gpt_jax.training.reporter import log
 
 # Further dev sets that a task's model is evaluated on.
@@ -352,7 +353,8 @@ def _fine_tune(
     arguments = {"workdir": folder, "seeds": seeds}
   else:  # with one seed the run would fill `folder` itself, and seeds could not be added later
     arguments = {"workdir": os.path.join(folder, "seed_0")}
-  runs = finetune.run(config, asked.data_dir, asked.paths[setting.trunk], **arguments)
+  source = asked.paths[setting.trunk]
+  runs = finetune.run(config, asked.data_dir, source, on_end=[write_report], **arguments)
   metric = find(task).primary_metric
   known[task] = {"metric": metric, "note": note, **summarize(runs)}
   for name in shared:

@@ -40,7 +40,7 @@ class OptimConfig:
   """The optimizer and its schedule; the defaults are the paper's for pre-training (section 4.1).
 
   The paper's fine-tuning has `learning_rate=6.25e-5, schedule="linear", warmup_steps=0,
-  warmup_share=0.002`; for models of other sizes see training/recipe.py. Below 500 updates that
+  warmup_share=0.002`; for models of other sizes see training/defaults.py. Below 500 updates that
   warm-up is only the first update, whose learning rate is 0, as in OpenAI's code;
   `min_warmup_steps` makes it longer.
   """

@@ -1,89 +1,225 @@
-"""Learning rate, warm-up and epochs of fine-tuning, from the sizes of the model and the data.
-
-The paper's (section 4.1) are for its 117M parameters. A small model that is trained with them ends
-at the majority class: its rate is too low and its updates are too few.
-"""
+"""A recipe: what a run trains, on what, and how it is measured, as one value."""
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from gpt_jax.errors import counted
+from jax.sharding import Mesh
+
+from gpt_jax.config import to_json
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.models.loss import Loss, model_loss
+from gpt_jax.models.model import Model, ModelConfig
+from gpt_jax.parallel.placement import check_batch, check_whole_batch, local_part
+from gpt_jax.training.early_stopping import StoppedEarly
+from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import OptimConfig
-
-PAPER_SIZE = 116_534_784  # parameters of GPT-1's trunk
-PAPER_RATE, PAPER_EPOCHS, PAPER_WARMUP = 6.25e-5, 3, 0.002
-PAPER_OPTIM = OptimConfig(
-  learning_rate=PAPER_RATE, schedule="linear", warmup_steps=0, warmup_share=PAPER_WARMUP
-)
-
-# From GPT-1's rate to 5e-4 at 7.3M parameters, which configs/RESULTS.md has for gpt1_small, and at
-# most 1e-3, which the quickstart has for 0.8M.
-EXPONENT = 0.75
-HIGHEST_RATE = 1e-3
-# A model below half of GPT-1's size knows less of the language, and sees the examples more often.
-SMALL_UPDATES, MOST_EPOCHS, SMALL_WARMUP = 1000, 30, 0.1
+from gpt_jax.training.optimizer import Optimizer
+from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.step import TrainState
+from gpt_jax.training.trainer import Trainer
 
 
-class Recipe(NamedTuple):
-  """What a fine-tuning run trains with unless its config says otherwise.
+class Batches(Protocol):
+  """The batches of a run, as one process sees them."""
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    """Rows and tokens a row of the whole batch: what the reported tokens per second count."""
+    ...
+
+  def at(self, step: int) -> Any:
+    """This process's rows of the host batch of a step; a pure function."""
+    ...
+
+  def example(self) -> Any:
+    """A whole host batch with the shapes of all others; its values do not matter."""
+    ...
+
+
+class WholeBatches:
+  """Batches from a function that gives the whole batch of a step, of which each process takes its
+  rows.
+  """
+
+  def __init__(
+    self, whole: Callable[[int], Any], shape: tuple[int, int], mesh: Mesh, microbatches: int
+  ):
+    self.shape = shape
+    self._whole, self._mesh, self._microbatches = whole, mesh, microbatches
+
+  def at(self, step: int) -> Any:
+    return local_part(self._whole(step), self._mesh, self._microbatches)
+
+  def example(self) -> Any:
+    return self._whole(0)
+
+
+class Evaluation(NamedTuple):
+  """How a run is measured, and which of its checkpoints is best.
 
   Attributes:
-    learning_rate: the peak.
-    warmup_share: of all updates.
-    epochs: passes over the training examples.
+    measure: parameters -> named numbers.
+    metric: the one that ranks checkpoints.
+    mode: "max" or "min", which value of it is best.
+    due: step -> whether to measure after it; the last step always is.
+    patience: evaluations without a better value after which the run ends; 0: it does not.
   """
 
-  learning_rate: float
-  warmup_share: float
-  epochs: int
+  measure: Callable[[Any], dict[str, float]]
+  metric: str
+  mode: str
+  due: Callable[[int], bool]
+  patience: int = 0
 
 
-def recipe(parameters: int, steps_per_epoch: int) -> Recipe:
-  """The recipe for a trunk of so many parameters; exactly the paper's for GPT-1's size.
+class Baselines(NamedTuple):
+  """What a loss per token is compared with, in nats.
 
-  The rate is 6.25e-5 * (GPT-1's size / parameters)^0.75, at most 1e-3, to three digits. Below half
-  of GPT-1's size the warm-up takes a tenth of the run, and the epochs, 3 to 30, make 1,000 updates.
+  Attributes:
+    entropies: unigram entropies of training and held-out text; None: no token is predicted.
+    metric: the name of the loss per token, see ModelConfig.token_metric.
   """
-  rate = PAPER_RATE * (PAPER_SIZE / parameters) ** EXPONENT
-  rate = float(f"{min(rate, HIGHEST_RATE):.3g}")
-  if 2 * parameters >= PAPER_SIZE:
-    return Recipe(rate, PAPER_WARMUP, PAPER_EPOCHS)
-  epochs = -(-SMALL_UPDATES // max(1, steps_per_epoch))
-  return Recipe(rate, SMALL_WARMUP, min(max(epochs, PAPER_EPOCHS), MOST_EPOCHS))
+
+  entropies: tuple[float, float] | None = None
+  metric: str = "loss"
 
 
-def with_recipe(
-  optim: OptimConfig, train: TrainConfig, parameters: int, steps_per_epoch: int
-) -> tuple[OptimConfig, TrainConfig, list[str]]:
-  """The configs with what they leave open set by the recipe, and a line on each of these settings.
+class Moment(NamedTuple):
+  """A run that is about to train, for the hooks of its recipe.
 
-  Open are a learning rate and a warm-up share of None, and a run of 0 steps and 0 epochs. What is
-  set stays.
+  Attributes:
+    workdir: of the run.
+    first: the step that it goes on from.
+    reporter: of the run.
   """
-  chosen = recipe(parameters, steps_per_epoch)
-  model = f"for a model of {format_size(parameters)} parameters"
-  lines = []
-  if optim.learning_rate is None:
-    lines.append(f"learning rate {chosen.learning_rate:g} ({model}; optim.learning_rate sets it)")
-    optim = dataclasses.replace(optim, learning_rate=chosen.learning_rate)
-  if optim.warmup_share is None:
-    share = 0.0 if optim.warmup_steps else chosen.warmup_share
-    if share:
-      lines.append(f"warm-up {share:.1%} of the run ({model}; optim.warmup_share sets it)")
-    optim = dataclasses.replace(optim, warmup_share=share)
-  if not train.steps and not train.epochs:
-    lines.append(
-      f"{counted(chosen.epochs, 'epoch')} of {counted(steps_per_epoch, 'update')} ({model}; "
-      "train.epochs sets them)"
-    )
-    train = dataclasses.replace(train, epochs=chosen.epochs)
-  return optim, train, lines
+
+  workdir: str
+  first: int
+  reporter: Reporter
 
 
-def format_size(parameters: int) -> str:
-  """ "2.5M", "117M", "1.6B"."""
-  if parameters >= 10**9:
-    return f"{parameters / 1e9:.1f}B"
-  millions = parameters / 1e6
-  return f"{millions:.0f}M" if millions >= 10 else f"{millions:.1f}M"
+class Finished(NamedTuple):
+  """A run that has come to its end.
+
+  Attributes:
+    seed: of the run.
+    params: its last parameters; if it was stopped early, those are gone.
+    steps: updates made.
+    evaluation: of the last parameters.
+    stopped: what ended it before its last step; None: nothing.
+  """
+
+  seed: int
+  params: Any
+  steps: int
+  evaluation: dict[str, float]
+  stopped: StoppedEarly | None
+
+
+def as_initialized(state: TrainState, trainer: Trainer) -> TrainState:
+  """The state of a run that starts from random weights."""
+  del trainer
+  return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """What a run trains, on what, and how it is measured; a program makes one of its config and data.
+
+  Attributes:
+    config: complete config of the run, with fields `train` and `mesh`; config.json has it.
+    mesh: the devices.
+    spec: the model that trains.
+    batches: the batches of a TrainConfig, which decides their order and microbatches.
+    batch_size: what microbatches divide.
+    steps_per_epoch: updates in a pass over the data.
+    optimizer: length of the run in steps -> optimizer.
+    loss: what a step minimizes.
+    work: arithmetic of the loss, as a multiple of the model's own.
+    tokenizer: of the data.
+    identity: JSON values by which a run that resumes knows its data and its start.
+    meta: JSON values that checkpoints record beside the parameters and the config.
+    start: the first state, with what is taken from a checkpoint.
+    evaluation: None: the run is not measured.
+    baselines: see there.
+    can_grow: whether a run may resume with another length.
+    summary: lines printed before it trains.
+    first_hooks: those that see the metrics of an interval before they are reported, anew a run.
+    further_hooks: those after the ones that report, evaluate and save.
+    other_programs: compiled beside the step: those of evaluations and samples.
+    finish: called at the end; its value is the run's result.
+    batch_field: the config's field that is batch_size, for messages.
+    smaller: fields that make a step smaller, for messages.
+
+  Raises:
+    InputError: the batch does not divide over devices and microbatches, or is split although a
+      loss needs all of it.
+  """
+
+  config: Any
+  mesh: Mesh
+  spec: ModelConfig
+  batches: Callable[[TrainConfig], Batches]
+  batch_size: int
+  steps_per_epoch: int
+  optimizer: Callable[[int], Optimizer]
+  loss: Callable[[Model], Loss] = model_loss
+  work: float = 1.0
+  tokenizer: Tokenizer | None = None
+  identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  start: Callable[[TrainState, Trainer], TrainState] = as_initialized
+  evaluation: Evaluation | None = None
+  baselines: Baselines = Baselines()
+  can_grow: bool = False
+  summary: Sequence[str] = ()
+  first_hooks: Callable[[], list[Hook]] = list
+  further_hooks: Callable[[Moment], list[Hook]] = lambda _: []
+  other_programs: int = 1
+  finish: Callable[[Finished, str], Any] = lambda finished, _: finished.evaluation
+  batch_field: str = "batch_size"
+  smaller: str = "a smaller --config.batch_size"
+
+  def __post_init__(self):
+    parts = self.config.train.parts
+    check_batch(self.batch_size, self.mesh, parts, self.batch_field)
+    if self.spec.needs_whole_batch:
+      check_whole_batch(self.batch_size, parts, self.config.mesh.backend, self.batch_field)
+
+  @property
+  def total_steps(self) -> int:
+    """Length of the run, in updates."""
+    return self.config.train.total_steps(self.steps_per_epoch)
+
+  def with_train(self, **changes: Any) -> "Recipe":
+    """The recipe with other fields of its TrainConfig, such as seed or microbatches."""
+    train = dataclasses.replace(self.config.train, **changes)
+    return dataclasses.replace(self, config=dataclasses.replace(self.config, train=train))
+
+  def saved_meta(self) -> dict[str, Any]:
+    """What a checkpoint records beside the parameters."""
+    return {**self.meta, "config": to_json(self.config)}
+
+  def flops_per_token(self) -> float:
+    """Floating-point operations of a training step, by token of its batch."""
+    _, length = self.batches(self.config.train).shape
+    return self.work * self.spec.trunk.flops_per_token(length)
+
+
+def make_trainer(recipe: Recipe) -> Trainer:
+  """The compiled step of a recipe. All seeds can share it."""
+  train, mesh_config, spec = recipe.config.train, recipe.config.mesh, recipe.spec
+  model = spec.build(train.remat)
+  return Trainer.build(
+    model,
+    recipe.loss(model),
+    recipe.batches(train).example(),
+    recipe.optimizer(recipe.total_steps),
+    recipe.mesh,
+    rules=spec.trunk.TENSOR_PARALLEL,
+    fsdp=mesh_config.fsdp,
+    backend=mesh_config.backend,
+    microbatches=train.parts,
+    scales_loss=spec.trunk.dtype == "float16",
+  )

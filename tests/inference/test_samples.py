@@ -18,6 +18,7 @@ from gpt_jax.parallel.partition import partition
 from gpt_jax.programs import pretrain
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
 
 SIZES = {"context": 32, "layers": 1, "width": 16, "heads": 2}
@@ -96,8 +97,8 @@ def test_short_and_bidirectional_runs_write_none(prepared, tmp_path, monkeypatch
 
   monkeypatch.setattr(Trainer, "fit", fit)
   # Nothing is compiled.
-  monkeypatch.setattr(pretrain, "plan_run", lambda *given: (given[3], Forecast()))
-  monkeypatch.setattr(pretrain, "first_state", lambda *_: (None, 0))
+  monkeypatch.setattr(Run, "plan", lambda *_: Forecast())
+  monkeypatch.setattr(Trainer, "restore_or_init", lambda *_: (None, 0))
   made = []
   monkeypatch.setattr(pretrain, "make_writer", lambda *_: made.append(None))
   masked = dataclasses.replace(config_of(steps=2), objective=Masked())

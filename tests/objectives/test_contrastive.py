@@ -37,6 +37,7 @@ from gpt_jax.training.hooks import StepContext
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.run import Run
 
 LENGTH = 8
 DRAW = Draw(0, 0, np.arange(4))
@@ -340,9 +341,9 @@ def test_a_batch_in_parts_is_refused(changes, message, prepared, tmp_path):
 def test_no_parts_are_chosen():
   """A step that does not fit stays whole."""
   mesh, bound = make_mesh(MeshConfig(), jax.devices()[:1]), CONFIG.objective.bind(None, 16)
-  config = dataclasses.replace(CONFIG, trunk=TRUNK)
-  spec = model_of(config.objective).config
-  trainer = pretrain.make_trainer(config, spec, bound, mesh, 10)
+  open_config = dataclasses.replace(CONFIG, trunk=TRUNK, train=TrainConfig(steps=10))
+  run = Run(pretrain.step_recipe(open_config, bound, mesh), [])
+  trainer = run.trainer
   with pytest.warns(UserWarning, match="config.data.length, or more devices$"):
-    chosen, _ = pretrain.plan_run(config, spec, bound, trainer, 10, chooses=True, limit=1.0)
-  assert chosen is trainer
+    run.plan(limit=1.0)
+  assert run.trainer is trainer

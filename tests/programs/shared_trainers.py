@@ -17,14 +17,15 @@ from gpt_jax.checkpoints import load
 from gpt_jax.parallel import mesh as meshes
 from gpt_jax.programs import evaluate, finetune, pretrain, replay
 from gpt_jax.programs.finetuning import evaluations
+from gpt_jax.programs.pretraining import text
+from gpt_jax.training import recipe, run
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer
 
 _MAKE = SimpleNamespace(  # as they are outside of shared_trainers
   mesh=meshes.make_mesh,
-  pretrainer=pretrain.make_trainer,
-  text_measure=pretrain.make_measure,
-  finetuner=finetune.make_trainer,
+  trainer=recipe.make_trainer,
+  text_measure=text.make_measure,
   predictor=load.make_predictor,
 )
 
@@ -50,30 +51,28 @@ def shared_trainers(devices: int = 1):
     wanted = config.data * config.model if config.data else devices
     return _MAKE.mesh(config, given or jax.devices()[:wanted])
 
-  def make_pretrainer(config, spec, objective, mesh, total_steps):
-    key = "pretrain", _compiled_settings(config, total_steps), spec, mesh
-    return once(key, _MAKE.pretrainer, config, spec, objective, mesh, total_steps)
+  def make_trainer(asked):
+    config = asked.config
+    shapes = str(jax.tree.map(np.shape, asked.batches(config.train).example()))
+    settings = _compiled_settings(config, asked.total_steps)
+    key = "train", settings, asked.steps_per_epoch, shapes, asked.spec, asked.mesh
+    return once(key, _MAKE.trainer, asked)
 
-  def make_text_measure(config, spec, objective, held_out, mesh):
-    text = held_out.path, held_out.digest
-    key = "measure", config.data, config.objective, config.evaluation_batches, spec, mesh, text
-    return once(key, _MAKE.text_measure, config, spec, objective, held_out, mesh)
-
-  def make_finetuner(config, spec, train_set, mesh):
-    shapes = str(jax.tree.map(np.shape, finetune.make_batches(config, train_set, mesh)(0)))
-    settings = _compiled_settings(config, finetune.total_steps(config, train_set))
-    key = "finetune", settings, len(train_set), shapes, spec, mesh
-    return once(key, _MAKE.finetuner, config, spec, train_set, mesh)
+  def make_text_measure(config, prepared, mesh):
+    held_out = prepared.held_out
+    settings = config.data, config.objective, config.evaluation_batches, config.trunk
+    key = "measure", settings, mesh, held_out.path, held_out.digest
+    return once(key, _MAKE.text_measure, config, prepared, mesh)
 
   def make_predictor(model, mesh):
     return once(("predict", model.config, mesh), _MAKE.predictor, model, mesh)
 
   with pytest.MonkeyPatch.context() as patch:
-    for module in (pretrain, finetune, replay, load, evaluate):
+    for module in (pretrain, finetune, load, evaluate):
       patch.setattr(module, "make_mesh", make_mesh)
-    patch.setattr(pretrain, "make_trainer", make_pretrainer)
-    patch.setattr(pretrain, "make_measure", make_text_measure)
-    patch.setattr(finetune, "make_trainer", make_finetuner)
+    for module in (run, replay):
+      patch.setattr(module, "make_trainer", make_trainer)
+    patch.setattr(text, "make_measure", make_text_measure)
     for module in (evaluations, load):
       patch.setattr(module, "make_predictor", make_predictor)
     yield

@@ -10,12 +10,13 @@ import pytest
 from tiny_budget import TINY
 
 from gpt_jax.data import storyworld
-from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import compare, finetune, prepare
 from gpt_jax.programs.comparing.rows import ROWS
 from gpt_jax.programs.comparing.tables import step_at_equal_seconds
+from gpt_jax.programs.finetuning.examples import load_task
 from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.training.recipe import make_trainer
 
 pytestmark = pytest.mark.app
 BUDGET = dataclasses.replace(TINY, name="least", steps=2)
@@ -42,18 +43,17 @@ def untrained_rows(monkeypatch):
   """
   tune, known, folders = finetune.run, set(), []
 
-  def run(config, data_dir, checkpoint, workdir, tokenizer=""):
+  def run(config, data_dir, checkpoint, workdir, tokenizer="", on_end=()):
     start = load_start(config, checkpoint, tokenizer)
     form = compare._format_and_head(start)
     if form not in known:
       known.add(form)
-      return tune(config, data_dir, checkpoint, workdir, tokenizer=tokenizer)
-    config, task, data = finetune.load_task(config, data_dir, start)
-    spec = finetune.model_config(config, task, start)
-    trainer = finetune.make_trainer(config, spec, data["train"], make_mesh(config.mesh))
+      return tune(config, data_dir, checkpoint, workdir, tokenizer=tokenizer, on_end=on_end)
+    config, task, data = load_task(config, data_dir, start)
+    trainer = make_trainer(finetune.finetune_recipe(config, task, data["train"], start))
     of_trunk = trainer.abstract_state().params["trunk"]
     if checkpoint != "none":
-      assert jax.tree.map(np.shape, start.params) == jax.tree.map(np.shape, of_trunk)
+      assert jax.tree.map(np.shape, start.params["trunk"]) == jax.tree.map(np.shape, of_trunk)
     folders.append(workdir)
     return [{"dev": {"dev_accuracy": 0.5}}]
 

@@ -32,11 +32,16 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, replay
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.finetuning import evaluations
+from gpt_jax.programs.finetuning.examples import load_task
+from gpt_jax.programs.finetuning.model import model_config
+from gpt_jax.programs.finetuning.result import read_result, write_summary
 from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.recipe import make_trainer
+from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer
 
@@ -165,7 +170,7 @@ def test_the_same_command_again_repeats_nothing(finetuned, tmp_path, monkeypatch
 def test_degenerate_seeds_are_marked(short, tmp_path, capsys):
   best = {**short.result["best"], "dev_degenerate": 1}
   results = [{**short.result, "seed": 0}, {**short.result, "seed": 1, "best": best}]
-  assert finetune.write_summary(results, str(tmp_path)) == results
+  assert write_summary(results, str(tmp_path)) == results
   assert json.loads((tmp_path / "summary.json").read_text())["degenerate"] == [1]
   assert "one prediction for every example: seed 1" in capsys.readouterr().err
 
@@ -188,7 +193,7 @@ def test_a_part_of_the_examples_is_even(finetuned, tmp_path, capsys):
     (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
   config = dataclasses.replace(finetuned.config, train_examples=32, dev_examples=10)
   start = load_start(config, finetuned.pretrained, "")
-  _, _, data = finetune.load_task(config, str(tmp_path), start)
+  _, _, data = load_task(config, str(tmp_path), start)
   assert {split: len(examples) for split, examples in data.items()} == {"train": 32, "dev": 10}
   log = capsys.readouterr().err
   assert "table train: 32 examples" in log and "table dev: 10 examples" in log
@@ -236,13 +241,13 @@ def test_a_damaged_result_is_computed_again(short, tmp_path):
   whole = path.read_text()
   accuracy = re.search(r'"dev_accuracy": (.*?),?\n', whole)[1]
   changed = whole.replace(f'"dev_accuracy": {accuracy}', '"dev_accuracy": 0.125')
-  assert changed != whole and finetune.read_result(path) == short.result
+  assert changed != whole and read_result(str(tmp_path / "run")) == short.result
   for damaged in ("", whole[: len(whole) // 2], "[]", changed):
     path.write_text(damaged)
     with pytest.warns(
       UserWarning, match=r"result\.json: .*; the last checkpoint is evaluated agai"
     ):
-      assert finetune.read_result(path) is None
+      assert read_result(str(tmp_path / "run")) is None
   with pytest.warns(UserWarning, match=r"result\.json: .*; the last checkpoint is evaluated again"):
     assert short.again(tmp_path / "run") == [short.result]
   assert path.read_text() == whole
@@ -367,7 +372,7 @@ def first_state(monkeypatch, tmp_path):
   def run(*arguments, **named):
     with monkeypatch.context() as patch, pytest.raises(Stopped) as stopped:
       patch.setattr(Trainer, "fit", fit)
-      patch.setattr(finetune, "plan_run", lambda *given: (given[3], Forecast()))  # compiles
+      patch.setattr(Run, "plan", lambda *_: Forecast())  # compiles
       finetune.run(*arguments, str(tmp_path / "run"), **named)
     return stopped.value.args[0]
 
@@ -496,19 +501,18 @@ def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
       pmap, mesh=mesh, train=dataclasses.replace(train, microbatches=microbatches)
     )
     start = load_start(config, source, "")
-    config, task, data = finetune.load_task(config, finetuned.data_dir, start)
-    spec = finetune.model_config(config, task, start)
-    on_mesh = finetune.make_mesh(mesh)
-    trainer = finetune.make_trainer(config, spec, data["train"], on_mesh)
-    batches = finetune.make_batches(config, data["train"], on_mesh)
-    state, losses = finetune.transfer_trunk(trainer.init(0), start, None, trainer), []
+    config, task, data = load_task(config, finetuned.data_dir, start)
+    spec = model_config(config, task, start)
+    recipe = finetune.finetune_recipe(config, task, data["train"], start)
+    trainer, batches = make_trainer(recipe), recipe.batches(config.train)
+    state, losses = start.apply(trainer.init(0), trainer, heads=False), []
     for step in range(4):
-      state, metrics = trainer.step(state, trainer.to_device(batches(step)), 0)
+      state, metrics = trainer.step(state, trainer.to_device(batches.at(step)), 0)
       losses.append(float(metrics["loss"].value))
     np.testing.assert_allclose(losses, expected[:4], atol=1e-4, err_msg=str(mesh))
     if mesh == MeshConfig():
       dev_loss = finetune.make_evaluations(
-        config, spec, task, data["dev"], on_mesh, finetuned.data_dir, start
+        config, spec, task, data["dev"], recipe.mesh, finetuned.data_dir, start
       )[0](state.params)["dev_loss"]
       assert dev_loss == pytest.approx(expected[4], abs=1e-4)
 
@@ -530,9 +534,10 @@ def test_other_transforms(finetuned, tmp_path, transform, columns, outputs):
   task = TableTask(columns=columns, transform=transform)
   config = FinetuneConfig(task=task, batch_size=8, train=TrainConfig(epochs=1))
   start = load_start(config, finetuned.pretrained, "")
-  config, task, data = finetune.load_task(config, str(tmp_path), start)
-  assert finetune.total_steps(config, data["train"]) == 2  # the last partial batch is dropped
-  spec = finetune.model_config(config, task, start)
+  config, task, data = load_task(config, str(tmp_path), start)
+  recipe = finetune.finetune_recipe(config, task, data["train"], start)
+  assert recipe.total_steps == 2  # the last partial batch is dropped
+  spec = model_config(config, task, start)
   assert parameter_shapes(spec)["head/kernel"] == (32, outputs)
   assert (spec.head.num_classes, spec.head.pooling) == (
     len(labels),

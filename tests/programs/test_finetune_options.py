@@ -23,6 +23,9 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.programs.finetuning import result as result_files
+from gpt_jax.programs.finetuning.examples import load_task
+from gpt_jax.programs.finetuning.model import check_options, head_of
 from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import OrderedBatches
@@ -33,6 +36,8 @@ from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.recipe import make_trainer
+from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e
@@ -76,7 +81,7 @@ def stop(*_):
 
 def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(Trainer, "fit", stop)
-  monkeypatch.setattr(finetune, "plan_run", lambda *given: (given[3], Forecast()))  # compiles
+  monkeypatch.setattr(Run, "plan", lambda *_: Forecast())  # compiles
   config = FinetuneConfig(
     task=finetuned.config.task, batch_size=64, train=TrainConfig(steps=2, log_every=1)
   )
@@ -98,7 +103,7 @@ def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, monkeypa
 
 
 def test_a_warm_up_longer_than_the_run_is_told_of(finetuned, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(finetune, "make_trainer", stop)
+  monkeypatch.setattr(finetune, "Run", stop)
   for warmup, is_told in ((2, True), (1, False)):
     optim = OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=warmup)
     train = TrainConfig(steps=2)
@@ -174,15 +179,13 @@ def test_unfreezing_adds_a_layer_per_epoch(finetuned):
   train = TrainConfig(epochs=3)
   config = changed(finetuned, unfreeze=True, train_examples=32, train=train)
   start = load_start(config, finetuned.pretrained, "")
-  config, task, data = finetune.load_task(config, finetuned.data_dir, start)
-  mesh = finetune.make_mesh(config.mesh)
-  spec = finetune.model_config(config, task, start)
-  trainer = finetune.make_trainer(config, spec, data["train"], mesh)
-  batches = finetune.make_batches(config, data["train"], mesh)
-  state = finetune.transfer_trunk(trainer.init(0), start, None, trainer)
+  config, task, data = load_task(config, finetuned.data_dir, start)
+  recipe = finetune.finetune_recipe(config, task, data["train"], start)
+  trainer, batches = make_trainer(recipe), recipe.batches(config.train)
+  state = start.apply(trainer.init(0), trainer, heads=False)
   first, moved = jax.device_get(state.params["trunk"]), {}
   for step in range(6):  # two an epoch; the first update has rate 0
-    state, _ = trainer.step(state, trainer.to_device(batches(step)), 0)
+    state, _ = trainer.step(state, trainer.to_device(batches.at(step)), 0)
     trunk = jax.device_get(state.params["trunk"])
     names = ("block_0", "positions")
     moved[step + 1] = [name for name in names if not same(first[name], trunk[name])]
@@ -229,10 +232,10 @@ def test_weights_of_some_labels(finetuned):
   task = finetuned.config.task.build(finetuned.data_dir)
   config = changed(finetuned, class_weights=("meows=3",), label_smoothing=0.1)
   start = types.SimpleNamespace(trunk=TransformerConfig(), format=GPTFormat())
-  head = finetune.head_of(config, task, start)
+  head = head_of(config, task, start)
   assert (head["class_weights"], head["label_smoothing"]) == ([1.0, 3.0], 0.1)
   with pytest.raises(InputError, match="give each example one class, not for story-next"):
-    finetune.check_options(config, BuiltinTask("story-next").build(""))
+    check_options(config, BuiltinTask("story-next").build(""))
 
 
 @pytest.mark.parametrize("weights", ["meow=3", "meows", "meows=-1", "meows=inf", "meows=x"])
@@ -268,7 +271,7 @@ def test_a_run_stops_early_and_resumes_exactly(finetuned, tmp_path, monkeypatch,
     return {"dev_accuracy": next(accuracies), "dev_loss": 0.5}
 
   monkeypatch.setattr(finetune, "make_evaluations", lambda *_: (measure, lambda *_: None))
-  monkeypatch.setattr(finetune, "warn_of_majority", lambda *given: told.append(given[2:]))
+  monkeypatch.setattr(result_files, "warn_of_majority", lambda *given: told.append(given[2:]))
   train = TrainConfig(epochs=20, log_every=2)
   config = changed(finetuned, patience=2, train_examples=32, train=train)
   accuracies = iter([0.5, 0.6, 0.6, 0.6])

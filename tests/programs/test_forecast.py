@@ -27,10 +27,12 @@ from gpt_jax.parallel import memory
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, pretrain, replay, report
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretraining.text import load_text
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training import fitting
 from gpt_jax.training.forecast import Forecast, Outcome, duration, format_outcome
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e
@@ -52,11 +54,10 @@ def plan_of(workdir):
   return json.loads((workdir / "plan.json").read_text())
 
 
-def build(config):
-  """(trainer, the other arguments of forecast_run) of a pre-training."""
-  mesh = make_mesh(config.mesh)
-  spec = ModelConfig(config.trunk)
-  return pretrain.make_trainer(config, spec, causal_batch_of, mesh, 60), spec
+def build(config, **changes):
+  """A pre-training that is planned, but not run; `changes`: of its recipe."""
+  recipe = pretrain.step_recipe(config, causal_batch_of, make_mesh(config.mesh))
+  return Run(dataclasses.replace(recipe, **changes), [])
 
 
 def causal_batch_of(rows, draw):
@@ -64,8 +65,7 @@ def causal_batch_of(rows, draw):
 
 
 def forecast_of(config, limit=0.0):
-  trainer, spec = build(config)
-  return pretrain.plan_run(config, spec, causal_batch_of, trainer, 60, limit=limit)[1]
+  return build(config).plan(limit)
 
 
 def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, capsys, caplog):
@@ -102,7 +102,7 @@ def test_a_step_that_was_asked_does_not_compile_again(caplog):
   trunk = dataclasses.replace(TRUNK, vocab_size=126)  # compiled by no other test
   config = dataclasses.replace(CONFIG, trunk=trunk, mesh=mesh)
   config = override_all(config, [("train.microbatches", "2")])
-  trainer, _ = build(config)
+  trainer = build(config).trainer
   batch = causal_batch(np.zeros((64, 17), np.int32))
   with jax.log_compiles(), caplog.at_level(logging.WARNING):
     assert trainer.forecast(batch, 1.0).memory > 0
@@ -113,7 +113,7 @@ def test_a_step_that_was_asked_does_not_compile_again(caplog):
 
 
 def test_pmap_runs_without_a_plan_of_memory():
-  trainer, _ = build(dataclasses.replace(CONFIG, mesh=MeshConfig(backend="pmap")))
+  trainer = build(dataclasses.replace(CONFIG, mesh=MeshConfig(backend="pmap"))).trainer
   assert trainer.forecast(None, 1.0) == Forecast()
 
 
@@ -122,7 +122,11 @@ def advised(message):
   return re.findall(r"--config\.([\w.]+)=([^\s,;]+)", message)
 
 
-LARGE = dataclasses.replace(CONFIG, data=WindowsConfig(batch_size=4096, length=16))
+LARGE = dataclasses.replace(
+  CONFIG,
+  data=WindowsConfig(batch_size=4096, length=16),
+  train=dataclasses.replace(CONFIG.train, microbatches=1),
+)
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +165,16 @@ def limit(compiled_alone):
 
 @pytest.mark.parametrize("steps, programs", [(60, 1), (1000, 2)])  # which has samples, too
 def test_the_plan_of_a_cpu_has_what_other_programs_take(
-  compiled_alone, monkeypatch, steps, programs
+  compiled_alone, prepared, monkeypatch, steps, programs
 ):
+  trunk, train = dataclasses.replace(TRUNK, vocab_size=0), TrainConfig(steps=steps)
+  config = dataclasses.replace(CONFIG, trunk=trunk, train=train)
+  whole = pretrain.pretrain_recipe(config, load_text(config, prepared))
+  assert whole.other_programs == programs
   alone = forecast_of(LARGE)
   in_use = iter([1e9, 1.5e9, 1.5e9])  # before the step is compiled, and after
   monkeypatch.setattr(memory, "in_use", lambda devices: next(in_use))
-  trainer, spec = build(LARGE)
-  _, forecast = pretrain.plan_run(LARGE, spec, causal_batch_of, trainer, steps)
+  forecast = build(LARGE, other_programs=programs).plan()
   assert forecast.memory == pytest.approx(1.5e9 + alone.memory)
   assert forecast.most == pytest.approx(1.5e9 + alone.most + programs * 0.5e9)
 
@@ -275,12 +282,14 @@ def test_a_step_too_large_for_any_number_is_said():
 
 
 def test_the_chosen_number_fits(limit):
-  trainer, spec = build(LARGE)
-  arguments = LARGE, spec, causal_batch_of, trainer, 60
-  chosen, forecast = pretrain.plan_run(*arguments, chooses=True, limit=limit)
-  assert chosen.microbatches > 1 and forecast.memory < forecast.most <= limit
-  same, forecast = pretrain.plan_run(*arguments, chooses=True, limit=10 * limit)
-  assert same is trainer and forecast.fits
+  open_config = override_all(LARGE, [("train.microbatches", "0")])
+  run = build(open_config)
+  forecast = run.plan(limit)
+  assert run.trainer.microbatches == run.recipe.config.train.microbatches > 1
+  assert forecast.memory < forecast.most <= limit
+  run = build(open_config)
+  trainer = run.trainer
+  assert run.plan(10 * limit).fits and run.trainer is trainer
 
 
 # A pre-training that ends where it would make its first state. Nothing is compiled.
@@ -304,7 +313,7 @@ def first_state(trainer, *_):
   print(microbatches)
   sys.exit()
 
-pretrain.first_state = first_state
+Trainer.restore_or_init = first_state
 pretrain.run(from_json(json.loads(sys.stdin.read())), data, workdir)
 """
 
@@ -429,7 +438,7 @@ def test_a_run_keeps_the_number_that_it_chose(
     assert trainer.microbatches == 4
     raise Planned
 
-  monkeypatch.setattr(pretrain, "first_state", first_state)
+  monkeypatch.setattr(Trainer, "restore_or_init", first_state)
   asked = has_memory_for(16)
   with (
     pytest.warns(UserWarning, match="needs up to 0.25 GB of memory, and this machine has 0.07 GB"),
@@ -466,15 +475,20 @@ def test_all_seeds_and_folds_have_one_number(
 
   made = []
 
-  def run_seed(config, task, data, start, trainer, measure, report, plan, folder, *_):
+  def train(run, seed, folder, **_):
     """Trains nothing, and leaves what looks like a checkpoint."""
+    if run.recipe.config.train.microbatches == 1:  # open
+      run.plan()
+      run.claim(seed, folder)
     os.makedirs(f"{folder}/checkpoints/2", exist_ok=True)
     of_folder = claimed_config(folder).train.microbatches
-    made.append((config.train.microbatches, trainer.microbatches, of_folder))
+    made.append((run.recipe.config.train.microbatches, run.trainer.microbatches, of_folder))
     metrics = {"dev_accuracy": 0.5}
-    return {"task": task.name, "seed": 0, "dev": metrics, "best": {"step": 1, **metrics}}
+    return {"task": "table", "seed": 0, "dev": metrics, "best": {"step": 1, **metrics}}
 
-  monkeypatch.setattr(finetune, "run_seed", run_seed)
+  monkeypatch.setattr(Run, "train", train)
+  for seed in range(2):
+    os.remove(tmp_path / "seeds" / f"seed_{seed}" / "result.json")
   has_memory_for(1)
   finetune.run(config, str(table), source, str(tmp_path / "seeds"), seeds=3)
   assert made == [(4, 4, 4)] * 3  # the seed that is added, too

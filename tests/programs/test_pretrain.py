@@ -33,11 +33,13 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training import hooks
+from gpt_jax.programs.pretraining.text import data_identity, load_text, make_measure
+from gpt_jax.training import hooks, run
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.json_lines import read_lines
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.recipe import Evaluation, Moment
 from gpt_jax.training.reporter import Reporter
 
 pytestmark = pytest.mark.e2e
@@ -135,9 +137,8 @@ def test_evaluation_is_the_mean_over_all_held_out_tokens(uninterrupted, prepared
   assert evaluation["valid_bits_per_byte"] == pytest.approx(bits, rel=1e-5)
   # Or over some batches of them.
   config = dataclasses.replace(CONFIG, trunk=trunk, evaluation_batches=1)
-  objective = config.objective.bind(load_tokenizer(f"{prepared}/tokenizer"), config.data.length)
   mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-  measure = pretrain.make_measure(config, ModelConfig(trunk), objective, held_out, mesh)
+  measure = make_measure(config, load_text(config, prepared), mesh)
   assert measure(params)["valid_loss"] == pytest.approx(np.mean(first_batch), rel=1e-5)
 
 
@@ -245,8 +246,13 @@ def test_when_a_run_saves_and_what_stays(tmp_path, tiny_tokenizer):
   )
   reporter = SimpleNamespace(start_step=0, steps_planned=24, sync=lambda: None)
   reporter.paused = contextlib.nullcontext
-  with pretrain.open_checkpoints(config, str(tmp_path)) as checkpoints:
-    *_, save = pretrain.make_hooks(config, reporter, None, checkpoints, {})
+  measured = Evaluation(dict, "valid_loss", "min", hooks.every(5))
+  bound = config.objective.bind(tiny_tokenizer, config.data.length)
+  recipe = pretrain.step_recipe(config, bound, make_mesh(config.mesh))
+  recipe = dataclasses.replace(recipe, evaluation=measured)
+  with run.open_checkpoints(recipe, str(tmp_path)) as checkpoints:
+    moment = Moment(str(tmp_path), 0, reporter)
+    *_, save, _ = run.make_hooks(recipe, moment, checkpoints, run.NEVER)
     assert [step for step in range(1, 13) if save.due(step)] == [2, 3, 4, 5, 6, 8, 9, 10, 12]
     assert save.is_due(7, 7, False) and save.is_due(7, 24, True)  # at the end, and when stopped
     for step in (2, 3, 4, 5, 6):
@@ -399,7 +405,7 @@ def test_a_checkpoint_of_another_size(uninterrupted, prepared, tmp_path):
       pretrain_config, trunk=dataclasses.replace(pretrain_config.trunk, vocab_size=290)
     ),
     load_tokenizer(f"{prepared}/tokenizer"),
-    pretrain.data_identity(TokenFile(prepared, "train"), TokenFile(prepared, "valid")),
+    data_identity(TokenFile(prepared, "train"), TokenFile(prepared, "valid")),
   )
   shutil.copytree(f"{uninterrupted[0]}/checkpoints", workdir / "checkpoints")
   refused(
@@ -464,7 +470,9 @@ def test_a_constant_rate_does_not_depend_on_the_length(tmp_path, tiny_tokenizer,
   short = changed(optim={"schedule": "constant"}, train={"steps": 4})
   longer, workdir = changed(short, train={"steps": 9}), str(tmp_path / "run")
   claim(workdir, short, tiny_tokenizer, {})
-  pretrain.change_length(longer, workdir, 1, 4)
+  bound = longer.objective.bind(tiny_tokenizer, longer.data.length)
+  recipe = pretrain.step_recipe(longer, bound, make_mesh(longer.mesh))
+  run.change_length(dataclasses.replace(recipe, config=longer), workdir, 4)
   assert "9 steps instead of 4, which does not change the learning" in capsys.readouterr().err
   assert claimed_config(workdir).train.steps == 9
   schedules = [make_optimizer(short.optim, steps).schedule for steps in (4, 9)]
@@ -535,11 +543,11 @@ def test_plain_text_goes_on_in_the_checkpoints_format(
 
   # Other objectives take the format, too, or refuse it.
   views = dataclasses.replace(config, objective=DropoutViews("bidirectional", "cls"))
-  _, _, vocabulary = pretrain.load_text(views, prepared)
-  views, vocabulary, warm = pretrain.with_start(views, vocabulary, start)
-  assert {"pooler", "types"} <= set(warm.params["trunk"]) and views.trunk.pooler
-  views_spec = ModelConfig(views.trunk, (), "bidirectional")
-  assert pretrain.make_meta(views, views_spec, vocabulary, warm)["sequence_format"] == bert
+  text = load_text(views, prepared)
+  warm = pretrain.load_objective_start(views, start, text.tokenizer)
+  recipe = pretrain.pretrain_recipe(views, text, warm)
+  assert {"pooler", "types"} <= set(warm.params["trunk"]) and recipe.spec.trunk.pooler
+  assert recipe.meta["sequence_format"] == bert
   config = dataclasses.replace(config, objective=FullSentences())
   with pytest.raises(InputError, match="are of bert_format, those of .* roberta_format; use"):
     pretrain.run(config, prepared, str(tmp_path / "full"), pretrained=start)

@@ -14,6 +14,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.objectives.objective import make_windows
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs import evaluate, export, generate, import_weights, pretrain, replay
+from gpt_jax.programs.pretraining.config import config_of
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import make_optimizer
 
@@ -86,7 +87,7 @@ def test_weights_from_elsewhere_are_evaluated_alike(run, prepared, tmp_path):
   assert evaluate.run(str(tmp_path / "run"), prepared) == evaluate.run(folder, prepared)
   loaded = load_model(folder)
   foreign = dataclasses.replace(loaded, meta={"model": loaded.meta["model"]})
-  chosen = pretrain.config_of(foreign)
+  chosen = config_of(foreign)
   assert chosen.objective == SpanCorruption("encoder_decoder") and chosen.data.length == 32
   assert foreign.is_text_to_text
 

@@ -30,6 +30,7 @@ from gpt_jax.reports import chart, reference
 from gpt_jax.reports.answers import answers
 from gpt_jax.reports.record import read_run
 from gpt_jax.reports.status import ending
+from gpt_jax.training import run as training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.history import Outcome, curve, write_end, write_plan
 from gpt_jax.training.hooks import Hook
@@ -94,13 +95,13 @@ def interrupted(prepared, tmp_path_factory):
   def stop(moment):
     raise stopping
 
-  real = pretrain.make_hooks
+  real = training.make_hooks
   last = Hook(stop, lambda step: step == 4)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "argv", ["launch/pretrain.py", f"--workdir={workdir}", "--a=b c"])
-    patch.setattr(pretrain, "make_hooks", lambda *rest: [*real(*rest), last])
+    patch.setattr(training, "make_hooks", lambda *rest: [*real(*rest), last])
     with pytest.raises(KeyboardInterrupt) as raised:
-      pretrain.run(CONFIG, prepared, str(workdir))
+      pretrain.run(CONFIG, prepared, str(workdir), on_end=[report.write_report])
     assert raised.value is stopping
   copy = shutil.copytree(workdir, workdir.parent / "copy")
   return SimpleNamespace(workdir=workdir, copy=copy, page=Page(workdir / "report.html"))
@@ -109,8 +110,13 @@ def interrupted(prepared, tmp_path_factory):
 @pytest.fixture(scope="module")
 def pretrained(interrupted, prepared):
   """The folder of a real run of six steps, which went on after four."""
-  pretrain.run(CONFIG, prepared, str(interrupted.workdir))
+  pretrain.run(CONFIG, prepared, str(interrupted.workdir), on_end=[report.write_report])
   return interrupted.workdir
+
+
+def reporting(folder):
+  """A block that ends as a run in the folder does."""
+  return training.ending([lambda: report.write_report(str(folder))])
 
 
 @pytest.fixture
@@ -345,7 +351,7 @@ def test_a_run_that_a_signal_or_an_error_ends_names_it(interrupted, tmp_path, er
   folder = shutil.copytree(interrupted.copy, tmp_path / "run")
   (folder / "report.html").unlink()
   outcome = Outcome(**json.loads((folder / "plan.json").read_text())["outcome"])
-  with pytest.raises(type(error)), report.report_at_end(str(folder)):
+  with pytest.raises(type(error)), reporting(folder):
     write_end(str(folder), error, outcome)
     raise error
   assert told in Page(folder / "report.html").text
@@ -377,7 +383,8 @@ def test_finetuning_that_is_interrupted_has_a_report(finetuned, tmp_path, monkey
   monkeypatch.setattr(evaluations, "make_measure", lambda *_: stop)
   workdir = tmp_path / "run"
   with pytest.raises(KeyboardInterrupt):
-    finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, str(workdir), seeds=2)
+    of_task = finetuned.config, finetuned.data_dir, finetuned.pretrained
+    finetune.run(*of_task, str(workdir), seeds=2, on_end=[report.write_report])
   text = Page(workdir / "report.html").text
   assert "Interrupted at step 8 of 48 (17%). No state is saved" in text
   assert "the same call of run(…)" in text  # this is no program
@@ -392,8 +399,8 @@ def test_an_interruption_does_not_wait_for_the_report(pretrained, monkeypatch, c
     finished.set()
 
   monkeypatch.setattr(report, "run", hang)
-  monkeypatch.setattr(report, "_PATIENCE", 0.01)
-  with pytest.raises(SystemExit), report.report_at_end(str(pretrained)):
+  monkeypatch.setattr(training, "_PATIENCE", 0.01)
+  with pytest.raises(SystemExit), reporting(pretrained):
     raise SystemExit(143)
   assert not finished.is_set()
   blocked.set()
@@ -727,7 +734,7 @@ def test_a_report_that_cannot_be_drawn_fails_no_run(pretrained, monkeypatch, cap
     raise ZeroDivisionError("of\na bug")
 
   monkeypatch.setattr(report, "render", fail)
-  with pytest.raises(KeyboardInterrupt), report.report_at_end(str(pretrained)):
+  with pytest.raises(KeyboardInterrupt), reporting(pretrained):
     raise KeyboardInterrupt
   assert capsys.readouterr().err == "no report: ZeroDivisionError: of a bug\n"
 

@@ -20,7 +20,7 @@ from gpt_jax.paper import comparison, figures
 from gpt_jax.paper import tables as paper
 from gpt_jax.paper.seeds import spread
 from gpt_jax.programs import finetune, reproduce
-from gpt_jax.training.forecast import Forecast
+from gpt_jax.training.run import Run
 
 pytestmark = pytest.mark.app
 NOTHING = {"budget": "paper", "checkpoints": {}, "runs": {}, "zero_shot": {}, "left_out": {}}
@@ -28,7 +28,7 @@ NOTHING = {"budget": "paper", "checkpoints": {}, "runs": {}, "zero_shot": {}, "l
 
 def train_only(patch, settings):
   """Fine-tunes the rows of these settings; the results of others are made up, without compiling."""
-  run, run_seed, plan_run = finetune.run, finetune.run_seed, finetune.plan_run
+  run, train = finetune.run, Run.train
   trains = False
 
   def run_row(config, data_dir, source, workdir, **options):
@@ -36,25 +36,19 @@ def train_only(patch, settings):
     trains = any(f"/runs/{setting}/" in workdir for setting in settings)
     return run(config, data_dir, source, workdir, **options)
 
-  def make_seed(config, task, *arguments):
-    (folder,) = (argument for argument in arguments if isinstance(argument, str))
-    if trains or os.path.exists(f"{folder}/result.json"):
-      return run_seed(config, task, *arguments)
+  def make_seed(all_seeds, seed, folder, **options):
+    if trains:
+      return train(all_seeds, seed, folder, **options)
     value = len(folder) % 7 / 10  # differs between settings
     metrics = {"dev_loss": 0.7, "dev_accuracy": value, "dev_matthews": value}
-    result = {"task": task.name, "seed": config.train.seed, "steps": 3, "dev": metrics}
+    task = all_seeds.recipe.config.task.name
+    result = {"task": task, "seed": seed, "steps": 3, "dev": metrics}
     result["best"] = {"step": 3, **metrics}
     write_json(f"{folder}/result.json", with_checksum(result))
     return result
 
-  def plan(config, spec, train_set, trainer, chooses):
-    if trains:
-      return plan_run(config, spec, train_set, trainer, chooses)
-    return trainer, Forecast()
-
   patch.setattr(finetune, "run", run_row)
-  patch.setattr(finetune, "run_seed", make_seed)
-  patch.setattr(finetune, "plan_run", plan)
+  patch.setattr(Run, "train", make_seed)
 
 
 @pytest.fixture(scope="module")
@@ -165,14 +159,13 @@ def test_the_report_has_our_rows_beside_the_papers(world):
 def test_finished_runs_are_skipped_and_seeds_are_added(world, tmp_path, monkeypatch):
   workdir, made = str(shutil.copytree(world.workdir, tmp_path / "out")), []
   train_only(monkeypatch, ())
-  run_seed = finetune.run_seed
+  train = Run.train
 
-  def counted(config, *arguments):
-    (path,) = (argument for argument in arguments if isinstance(argument, str))
-    made.append((os.path.relpath(path, workdir), os.path.exists(f"{path}/result.json")))
-    return run_seed(config, *arguments)
+  def counted(all_seeds, seed, path, **options):
+    made.append(os.path.relpath(path, workdir))
+    return train(all_seeds, seed, path, **options)
 
-  monkeypatch.setattr(finetune, "run_seed", counted)
+  monkeypatch.setattr(Run, "train", counted)
   monkeypatch.setattr(reproduce.zero_shot, "measure", None)
   again = reproduce.run(workdir, world.paths["transformer"], world.data, **world.asked)
   assert json.dumps(again, sort_keys=True) == json.dumps(world.results, sort_keys=True)
@@ -186,7 +179,7 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, tmp_path, monkeypa
     budget="small",
     seeds=2,
   )
-  assert made == [("runs/full/cola/seed_0", True), ("runs/full/cola/seed_1", False)]
+  assert made == ["runs/full/cola/seed_1"]
   assert more["runs"]["full"]["cola"]["seeds"] == [0, 1]
   assert set(more["runs"]) == set(world.results["runs"])  # earlier results stay
   report = open(f"{workdir}/results.md", encoding="utf-8").read()
@@ -252,7 +245,7 @@ def made_up(monkeypatch):
   """Replaces fine-tuning and evaluation; collects (end of the folder, config) of every run."""
   made = []
 
-  def run(config, data_dir, source, workdir, seeds=1):
+  def run(config, data_dir, source, workdir, seeds=1, on_end=()):
     made.append(("/".join(workdir.split("/")[-3:]), config))
     number = len(made) / 100
     dev = {"dev_loss": 1.0, "dev_accuracy": number, "dev_matthews": number}

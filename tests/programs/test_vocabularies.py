@@ -23,13 +23,14 @@ from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.programs import evaluate, export, finetune, predict, prepare, pretrain
 from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.programs.finetuning.start import Start, load_start, transform_of
+from gpt_jax.programs.finetuning.start import load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.start import Start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parity("released")]
 

@@ -30,13 +30,15 @@ from gpt_jax.models.perturbation import (
 )
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
+from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.dropout import dropout, step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.programs import finetune
+from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, adversarial_loss, ascent
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.recipe import Recipe, WholeBatches
 from gpt_jax.training.trainer import Trainer
 
 NO_DROPOUT = {"residual_dropout": 0, "attention_dropout": 0, "embedding_dropout": 0}
@@ -420,7 +422,13 @@ def test_work_is_that_of_the_compiled_step(method):
 
 
 def test_a_forecast_counts_the_work():
-  config = finetune.FinetuneConfig(adversarial=FreeLB(steps=4))
-  plain = finetune.FinetuneConfig()
-  assert finetune.flops_per_token(plain, TRUNK, 8) == TRUNK.flops_per_token(8)
-  assert finetune.flops_per_token(config, TRUNK, 8) == 5 * TRUNK.flops_per_token(8)
+  example = causal_batch(np.zeros((8, 9), np.int32))
+  mesh = make_mesh(MeshConfig())
+  batches = WholeBatches(lambda step: example, (8, 8), mesh, 1)
+  optimizer = make_optimizer(OptimConfig(), 10)
+  plain = Recipe(
+    FinetuneConfig(), mesh, ModelConfig(TRUNK), lambda _: batches, 8, 1, lambda _: optimizer
+  )
+  assert plain.flops_per_token() == TRUNK.flops_per_token(8)
+  attacked = dataclasses.replace(plain, work=FreeLB(steps=4).work)
+  assert attacked.flops_per_token() == 5 * TRUNK.flops_per_token(8)

@@ -1,5 +1,6 @@
 """The speed of training: a step, its matrix products alone, and the steps of peers."""
 
+import dataclasses
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
@@ -14,20 +15,17 @@ from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.objectives.causal import Causal, causal_batch
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.benchmarks import timing
 from gpt_jax.programs.benchmarks.peers.training import training_steps
 from gpt_jax.programs.benchmarks.timing import Measured
-from gpt_jax.programs.pretrain import PretrainConfig, make_trainer
+from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
 from gpt_jax.training.flops import mfu
-from gpt_jax.training.optimizer import make_optimizer
+from gpt_jax.training.recipe import WholeBatches, make_trainer
 from gpt_jax.training.trainer import Trainer
-
-TOTAL_STEPS = 10_000  # of the schedule; no run is that long
 
 
 def training(config: PretrainConfig, peers: bool = False) -> Measured:
@@ -181,22 +179,17 @@ def trainer_with(
   config: PretrainConfig, heads: Sequence[Any], example: Batch, attention: str = "causal"
 ) -> Trainer:
   """The config's trunk under heads of its own; `example`: a batch with what they need."""
-  model = ModelConfig(config.trunk, tuple(heads), attention).build(config.train.remat)
-  return Trainer.build(
-    model,
-    model_loss(model),
-    example,
-    make_optimizer(config.optim, TOTAL_STEPS),
-    make_mesh(config.mesh),
-    rules=config.trunk.TENSOR_PARALLEL,
-    fsdp=config.mesh.fsdp,
-    microbatches=config.train.parts,
-    scales_loss=config.trunk.dtype == "float16",
+  mesh = make_mesh(config.mesh)
+  shape = config.data.batch_size, config.data.length
+  recipe = dataclasses.replace(
+    step_recipe(config, causal_batch, mesh),
+    spec=ModelConfig(config.trunk, tuple(heads), attention),
+    batches=lambda train: WholeBatches(lambda _: example, shape, mesh, train.parts),
   )
+  return make_trainer(recipe)
 
 
 def benchmark_trainer(config: PretrainConfig) -> Trainer:
-  """The config's trainer on its mesh."""
-  mesh = make_mesh(config.mesh)
-  check_batch(config.data.batch_size, mesh, config.train.parts)
-  return make_trainer(config, ModelConfig(config.trunk), causal_batch, mesh, TOTAL_STEPS)
+  """The trainer of the config's trunk as a language model, on the config's mesh."""
+  causal = dataclasses.replace(config, objective=Causal())
+  return make_trainer(step_recipe(causal, causal_batch, make_mesh(config.mesh)))

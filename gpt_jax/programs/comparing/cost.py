@@ -1,19 +1,15 @@
 """What a step of pre-training takes: parameters, predicted positions, arithmetic, seconds."""
 
-import dataclasses
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.models.model import ModelConfig, make_heads, parameter_shapes
-from gpt_jax.models.trunk import with_vocabulary
-from gpt_jax.objectives.objective import Bound, make_windows
-from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.programs import pretrain
+from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.programs.benchmarks import timing
-from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain import PretrainConfig, load_text, text_recipe
+from gpt_jax.training.recipe import make_trainer
 
 _COUNTED = 8  # batches whose predictions are counted
 
@@ -48,16 +44,17 @@ def parameters(spec: ModelConfig) -> tuple[int, int]:
 
 def cost(config: PretrainConfig, data: str) -> Cost:
   """The Cost of a run on a prepared folder. Raises InputError if the text does not suit."""
-  config, spec, _, batch_at = _assemble(config, data)
+  recipe = text_recipe(config, load_text(config, data))
+  trunk, batch_at = recipe.spec.trunk, recipe.batches(config.train).at
   batches = [batch_at(n) for n in range(_COUNTED)]
   rows, length = batches[0].rows.inputs.shape
   predictions = batches[0].predictions
-  of_table = 6 * config.trunk.vocab_size * config.trunk.width
-  body = config.trunk.flops_per_token(length) - of_table
+  of_table = 6 * trunk.vocab_size * trunk.width
+  body = trunk.flops_per_token(length) - of_table
   slots = predictions.targets.size if predictions else 0
   predicted = [float(b.predictions.weights.sum()) if b.predictions else 0.0 for b in batches]
   flops = rows * length * body + slots * of_table
-  return Cost(*parameters(spec), statistics.mean(predicted), float(flops))
+  return Cost(*parameters(recipe.spec), statistics.mean(predicted), float(flops))
 
 
 def paces(configs: Mapping[str, PretrainConfig], data: str) -> dict[str, float]:
@@ -70,8 +67,8 @@ def paces(configs: Mapping[str, PretrainConfig], data: str) -> dict[str, float]:
 
 
 def _stepper(config: PretrainConfig, data: str) -> Callable[[], Any]:
-  config, spec, bound, batch_at = _assemble(config, data)
-  trainer = pretrain.make_trainer(config, spec, bound, make_mesh(config.mesh), config.train.steps)
+  recipe = text_recipe(config, load_text(config, data))
+  trainer, batch_at = make_trainer(recipe), recipe.batches(config.train).at
   state, number = trainer.init(config.train.seed), 0
 
   def step():
@@ -81,17 +78,3 @@ def _stepper(config: PretrainConfig, data: str) -> Callable[[], Any]:
     return metrics["loss"]
 
   return step
-
-
-def _assemble(
-  config: PretrainConfig, data: str
-) -> tuple[PretrainConfig, ModelConfig, Bound, Callable[[int], Any]]:
-  """The config with the text's vocabulary, its model, the bound objective, and its batches."""
-  text, _, tokenizer = pretrain.load_text(config, data)
-  config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
-  objective = config.objective
-  spec = ModelConfig(config.trunk, make_heads(objective.heads), objective.attention)
-  windows = make_windows(objective, text, config.data, config.train.seed)
-  bound = objective.bind(tokenizer, config.data.length)
-  batch_at = pretrain.make_batch_at(config, bound, windows, make_mesh(config.mesh))
-  return config, spec, bound, batch_at

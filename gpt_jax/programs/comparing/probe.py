@@ -11,12 +11,13 @@ from gpt_jax.batch import Rows
 from gpt_jax.inference.linear_classifier import fit_best_linear
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.programs.finetuning.start import Start, load_start
+from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.programs.labeling.probe import probe_features
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import RoBERTaFormat
 from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.training.start import Start
 
 _PENALTY_SHARE = 5  # every fifth training example chooses the strength of the penalty
 
@@ -35,7 +36,7 @@ def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Star
     model = ModelConfig(start.trunk, (), start.attention).build()
     init = jax.jit(functools.partial(model.init, method="states"))
     variables = init(jax.random.key(0), Rows(ids, ids))
-    start = dataclasses.replace(start, params=jax.device_get(variables["params"]["trunk"]))
+    start = dataclasses.replace(start, params=jax.device_get(variables["params"]))
   return start
 
 

@@ -7,22 +7,17 @@ from typing import Any
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
-from gpt_jax.objectives.objective import make_windows
-from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.diagnosing.texts import Texts
-from gpt_jax.programs.pretrain import (
-  PretrainConfig,
-  make_batch_at,
-  make_measure,
-  make_trainer,
-)
+from gpt_jax.programs.pretrain import text_recipe
+from gpt_jax.programs.pretraining.config import PretrainConfig
+from gpt_jax.programs.pretraining.text import Text, make_measure
 from gpt_jax.training.hooks import Hook, StepContext, every
 from gpt_jax.training.interval import Diverged
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.recipe import make_trainer
 
 # The quickstart's recipe, tuned for width 128; narrower models take higher rates.
 _LENGTH, _ROWS, _LAYERS, _HEADS = 64, 16, 3, 4
@@ -77,16 +72,13 @@ def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict
   before and after; nan after ten updates in a row without a finite loss or gradient), refused
   (updates), seconds, and curve, [step, training loss] about 20 times.
   """
-  objective = config.objective.bind(texts.tokenizer, config.data.length)
-  spec = ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
-  mesh, steps = make_mesh(config.mesh), config.train.steps
-  trainer = make_trainer(config, spec, objective, mesh, steps)
-  measure = make_measure(config, spec, objective, texts.held_out, mesh)
+  text = Text(texts.train, texts.held_out, texts.tokenizer)
+  recipe, steps = text_recipe(config, text), config.train.steps
+  trainer, measure = make_trainer(recipe), make_measure(config, text, recipe.mesh)
   tokens = steps * config.data.batch_size * config.data.length
 
   def train(seed: int) -> dict[str, Any]:
-    windows = make_windows(config.objective, texts.train, config.data, seed)
-    batch_at = make_batch_at(config, objective, windows, mesh)
+    batch_at = recipe.batches(dataclasses.replace(config.train, seed=seed)).at
     state = trainer.init(seed)
     first_loss = measure(state.params)["valid_loss"]
     curve: list[tuple[int, float]] = []

@@ -1,1 +1,1 @@
-"""The parts of launch/finetune.py: its config, what a run starts from, and what it measures."""
+"""The parts of launch/finetune.py: config, start, examples, model, measures and result."""

@@ -18,7 +18,7 @@ class FinetuneConfig:
   """A fine-tuning run; the defaults are the paper's (section 4.1).
 
   Learning rate, warm-up and epochs are too where the model has GPT-1's size; for others see
-  training/recipe.py.
+  training/defaults.py.
   """
 
   task: Any = option(BuiltinTask(), "the task: BuiltinTask, or TableTask for files of your own")

@@ -1,52 +1,18 @@
-"""Where a fine-tuning run starts: a checkpoint, or an untrained trunk and a vocabulary."""
+"""What a fine-tuning run starts from: a checkpoint, or an untrained trunk and a vocabulary."""
 
 import dataclasses
-import functools
 from typing import Any
 
-import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
-from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
+from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat, PlainFormat, RoBERTaFormat
-from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.tasks.text_to_text import TextToText
-from gpt_jax.training.step import TrainState
-from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.transfer import transfer
-from gpt_jax.training.warm_start import RUNTIME_FIELDS
-
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-  """The trunk and vocabulary that a run starts from.
-
-  Attributes:
-    trunk: the trunk's config.
-    attention: see ModelConfig.
-    tokenizer: its vocabulary, with the format's special tokens.
-    params: the trunk's parameters; None: they are initialized.
-    trained_special: names of the special tokens whose embeddings the checkpoint has trained.
-    identity: identifies the parameters in config.json.
-    format: how labeled examples are written.
-  """
-
-  trunk: TrunkConfig
-  attention: str
-  tokenizer: Tokenizer
-  params: Any = None
-  trained_special: tuple[str, ...] = ()
-  identity: str = "none"
-  format: Format = GPTFormat()
-
-  def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
-    """Examples of a task as the model reads them."""
-    return task.encode(examples, self.tokenizer, self.trunk.context, self.format)
+from gpt_jax.training.start import RUNTIME_FIELDS, Start
 
 
 def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
@@ -82,7 +48,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     trunk,
     loaded.spec.attention,
     tokenizer_of_format,
-    _with_rows(loaded.params["trunk"], trunk.rows),
+    {**loaded.params, "trunk": _with_rows(loaded.params["trunk"], trunk.rows)},
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
     format,
@@ -116,24 +82,6 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
   format: Format = TextToText() if config.trunk.reads_source else GPTFormat()
   vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
   return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary, format=format)
-
-
-def transfer_trunk(
-  state: TrainState, start: Start, layers: int | None, trainer: Trainer
-) -> TrainState:
-  """The first state with the checkpoint's parameters in its trunk, on the trainer's devices."""
-  if start.params is None:
-    return state
-  special = start.tokenizer.special
-  copy = functools.partial(
-    transfer,
-    layers=layers,
-    trunk=start.trunk,
-    trained_rows=[special[name] for name in start.trained_special],
-  )
-  on_devices = jax.jit(copy, out_shardings=trainer.shardings.params["trunk"])
-  trunk = on_devices(state.params["trunk"], start.params)
-  return state._replace(params={**state.params, "trunk": trunk})
 
 
 def transform_of(start: Start) -> str:

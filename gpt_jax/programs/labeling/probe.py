@@ -18,11 +18,11 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.programs.finetune import make_meta
 from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.programs.finetuning.start import Start
+from gpt_jax.programs.finetuning.model import make_meta
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import Task
+from gpt_jax.training.start import Start
 
 # The trunk has not been trained to gather a text in its extract token.
 POOLING = "mean"
@@ -34,7 +34,7 @@ def probe_features(
 ) -> np.ndarray:
   """The probe's features of each example: float32 [N, D]; for `done` see head_features."""
   mesh = make_mesh(MeshConfig())
-  params = replicate({"trunk": start.params}, mesh)
+  params = replicate({"trunk": start.params["trunk"]}, mesh)
   model = ModelConfig(start.trunk, (), start.attention).build()
   return head_features(model, params, encoded, POOLING, mesh, done)
 
@@ -58,11 +58,12 @@ def save_probe(
   head = ClassifyHead(task.num_classes, POOLING, dropout=0.0)
   config = dataclasses.replace(config, trunk=start.trunk, train_layers=0, lm_weight=0.0)
   meta = make_meta(config, task, start) | {
+    "config": to_json(config),
     "model": to_json(ModelConfig(start.trunk, (head,), start.attention)),
     "trained_special": list(start.trained_special),
   }
   params: dict[str, Any] = {
-    "trunk": start.params,
+    "trunk": start.params["trunk"],
     "head": {
       "kernel": linear.kernel.astype(np.float32),
       "bias": linear.bias.astype(np.float32),

@@ -27,7 +27,7 @@ DEFAULT = "auto"  # TensorBoard events, if their package is installed
 _STATE = "tracker_{}.json"  # the id of the run there, and what it was given; one for each thread
 
 
-class Start(NamedTuple):
+class TrackedRun(NamedTuple):
   """What a tracker is told of a run.
 
   Attributes:
@@ -62,7 +62,7 @@ class TrackerFile(Protocol):
   EXTRA: str
   ELSEWHERE: str
 
-  def start(self, run: Start) -> Tracker:
+  def start(self, run: TrackedRun) -> Tracker:
     """Begins a run, or goes on with that of `run.id`. Any exception turns the tracker off."""
 
 
@@ -72,8 +72,8 @@ class Trackers:
 
   Attributes:
     names: of the trackers.
-    root: workdir of all runs, which is Start.root if it is on a disk.
-    settings: see Start.
+    root: workdir of all runs, which is TrackedRun.root if it is on a disk.
+    settings: see TrackedRun.
   """
 
   names: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ def _open(name: str, trackers: Trackers, workdir: str, step: int) -> Background:
   root = trackers.root
   if is_url(root):
     root = os.path.join(tempfile.gettempdir(), f"gpt_jax-{name}-{uuid.uuid4().hex}")
-  run = Start(title, str(state.get("id", "")), root, workdir, step, trackers.settings)
+  run = TrackedRun(title, str(state.get("id", "")), root, workdir, step, trackers.settings)
 
   def remember(tracker: Tracker, given: Mapping[str, int]) -> None:
     if tracker.id:  # others know by themselves what they have

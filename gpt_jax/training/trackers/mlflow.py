@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpt_jax.training.trackers import Start, metric_name
+from gpt_jax.training.trackers import TrackedRun, metric_name
 
 PACKAGE, EXTRA = "mlflow", "mlflow"
 ELSEWHERE = "MLFLOW_TRACKING_URI"
@@ -22,7 +22,7 @@ _MOST_PARAMETERS = 100  # in a request
 class Run:
   """A run in an experiment of MLflow."""
 
-  def __init__(self, run: Start):
+  def __init__(self, run: TrackedRun):
     for name, value in _ENVIRONMENT.items():
       os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -52,5 +52,5 @@ class Run:
     self._client.set_terminated(self.id, "FAILED" if failed else "FINISHED")
 
 
-def start(run: Start) -> Run:
+def start(run: TrackedRun) -> Run:
   return Run(run)

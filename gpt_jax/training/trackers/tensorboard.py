@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from gpt_jax.files import is_url, upload_folder
-from gpt_jax.training.trackers import Start
+from gpt_jax.training.trackers import TrackedRun
 
 PACKAGE, EXTRA = "tensorboardX", "tensorboard"
 ELSEWHERE = ""
@@ -21,7 +21,7 @@ class EventFiles:
 
   id = ""
 
-  def __init__(self, run: Start):
+  def __init__(self, run: TrackedRun):
     with _not_importing("torch"):  # takes seconds; only pictures of networks need it
       from tensorboardX import SummaryWriter
     self._folder = os.path.join(run.workdir, "tensorboard")
@@ -54,7 +54,7 @@ class EventFiles:
     self._uploaded = time.monotonic()
 
 
-def start(run: Start) -> EventFiles:
+def start(run: TrackedRun) -> EventFiles:
   return EventFiles(run)
 
 

@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Mapping
 
-from gpt_jax.training.trackers import Start
+from gpt_jax.training.trackers import TrackedRun
 
 PACKAGE, EXTRA = "trackio", "trackio"
 ELSEWHERE = "TRACKIO_DIR"
@@ -15,7 +15,7 @@ ELSEWHERE = "TRACKIO_DIR"
 class Run:
   """A run in a project of Trackio."""
 
-  def __init__(self, run: Start):
+  def __init__(self, run: TrackedRun):
     folder = os.path.join(os.path.abspath(run.root), "trackio")
     # Trackio reads it when it is imported; a process has one folder.
     os.environ.setdefault("TRACKIO_DIR", folder)
@@ -42,5 +42,5 @@ class Run:
     self._run.finish()  # prints a line
 
 
-def start(run: Start) -> Run:
+def start(run: TrackedRun) -> Run:
   return Run(run)

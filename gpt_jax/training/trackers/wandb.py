@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Mapping
 
-from gpt_jax.training.trackers import Start
+from gpt_jax.training.trackers import TrackedRun
 
 PACKAGE, EXTRA = "wandb", "wandb"
 ELSEWHERE = "WANDB_API_KEY"
@@ -18,7 +18,7 @@ _START = 30.0  # seconds that a start may take, where there is an account
 class Run:
   """A run in a project of Weights & Biases."""
 
-  def __init__(self, run: Start):
+  def __init__(self, run: TrackedRun):
     folder = os.path.join(os.path.abspath(run.root), "wandb")
     os.makedirs(folder, exist_ok=True)
     for name in ("CACHE", "CONFIG", "DATA", "ARTIFACT"):
@@ -47,5 +47,5 @@ class Run:
     self._run.finish(exit_code=int(failed))
 
 
-def start(run: Start) -> Run:
+def start(run: TrackedRun) -> Run:
   return Run(run)

@@ -3,21 +3,21 @@
 import pytest
 
 from gpt_jax.errors import InputError
+from gpt_jax.training.defaults import PAPER_SIZE, Defaults, find_defaults, with_defaults
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.recipe import PAPER_SIZE, Recipe, recipe, with_recipe
 
 OPEN = OptimConfig(learning_rate=None, schedule="linear", warmup_steps=0, warmup_share=None)
 
 
 @pytest.mark.parametrize("steps_per_epoch", [1, 268, 12_000])
 def test_gpt1_has_the_papers_recipe_whatever_the_data(steps_per_epoch):
-  assert recipe(PAPER_SIZE, steps_per_epoch) == Recipe(6.25e-5, 0.002, 3)
+  assert find_defaults(PAPER_SIZE, steps_per_epoch) == Defaults(6.25e-5, 0.002, 3)
 
 
 def test_smaller_models_have_larger_rates_up_to_a_limit():
   sizes = [10**9, PAPER_SIZE, 30_000_000, 7_300_000, 2_500_000, 800_000, 1]
-  rates = [recipe(size, 100).learning_rate for size in sizes]
+  rates = [find_defaults(size, 100).learning_rate for size in sizes]
   assert rates == sorted(rates)
   assert rates[-3:] == [1e-3, 1e-3, 1e-3]
 
@@ -26,12 +26,12 @@ def test_smaller_models_have_larger_rates_up_to_a_limit():
   "steps_per_epoch, epochs", [(0, 30), (1, 30), (50, 20), (75, 14), (500, 3), (10**6, 3)]
 )
 def test_a_small_model_makes_a_thousand_updates(steps_per_epoch, epochs):
-  chosen = recipe(2_500_000, steps_per_epoch)
+  chosen = find_defaults(2_500_000, steps_per_epoch)
   assert (chosen.epochs, chosen.warmup_share) == (epochs, 0.1)
 
 
 def test_what_is_open_is_set_and_told():
-  optim, train, lines = with_recipe(OPEN, TrainConfig(), 2_500_000, 75)
+  optim, train, lines = with_defaults(OPEN, TrainConfig(), 2_500_000, 75)
   assert (optim.learning_rate, optim.warmup_share, train.epochs, train.steps) == (1e-3, 0.1, 14, 0)
   assert lines == [
     "learning rate 0.001 (for a model of 2.5M parameters; optim.learning_rate sets it)",
@@ -42,12 +42,12 @@ def test_what_is_open_is_set_and_told():
 
 def test_what_is_set_stays():
   optim, train = OptimConfig(learning_rate=0.0, warmup_steps=7), TrainConfig(steps=5)
-  assert with_recipe(optim, train, 2_500_000, 75) == (optim, train, [])
+  assert with_defaults(optim, train, 2_500_000, 75) == (optim, train, [])
 
 
 def test_warmup_steps_take_the_place_of_the_share():
   optim = OptimConfig(learning_rate=None, warmup_steps=7, warmup_share=None)
-  optim, _, lines = with_recipe(optim, TrainConfig(steps=5), 2_500_000, 75)
+  optim, _, lines = with_defaults(optim, TrainConfig(steps=5), 2_500_000, 75)
   assert (optim.warmup_share, optim.warmup_length(100)) == (0.0, 7.0)
   assert len(lines) == 1
 

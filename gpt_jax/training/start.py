@@ -1,16 +1,21 @@
-"""Continued pre-training: a run that starts from the trunk and vocabulary of a checkpoint."""
+"""Where a run starts: a checkpoint's trunk, vocabulary and heads, or an untrained trunk."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
 
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer, with_trained_rows
@@ -19,37 +24,53 @@ RUNTIME_FIELDS = ("dtype", "attention_backend")  # and dropout rates: any value 
 
 
 @dataclasses.dataclass(frozen=True)
-class WarmStart:
-  """What a run takes from a checkpoint. The optimizer and the step are new.
+class Start:
+  """What a run takes from a checkpoint, or a trunk and a vocabulary. Optimizer and step are new.
 
   Attributes:
+    trunk: config of the trunk: the checkpoint's sizes, the run's dtype and dropout.
+    attention: see ModelConfig.
+    tokenizer: the checkpoint's, with the special tokens that the run adds.
+    params: of the whole model, NumPy arrays; None: they are initialized.
+    trained_special: names of the special tokens whose embeddings the checkpoint has trained.
+    identity: identifies the parameters in config.json.
+    format: how examples become sequences.
     checkpoint: as the user named it.
     step: number of updates that the checkpoint has had.
-    trunk: config of the trunk: the checkpoint's sizes, the run's dtype and dropout.
-    tokenizer: the checkpoint's, with the special tokens that the run's objective adds.
-    params: of the whole model, NumPy arrays.
-    trained_special: names of the special tokens whose embeddings the checkpoint has trained.
-    format: how its examples become sequences, see Objective.format.
-    identity: identifies the parameters in config.json.
   """
 
-  checkpoint: str
-  step: int
   trunk: TrunkConfig
+  attention: str
   tokenizer: Tokenizer
-  params: Any
-  trained_special: tuple[str, ...]
-  format: dict[str, Any]
-  identity: str
+  params: Any = None
+  trained_special: tuple[str, ...] = ()
+  identity: str = "none"
+  format: Format = GPTFormat()
+  checkpoint: str = ""
+  step: int = 0
 
-  def apply(self, state: TrainState, trainer: Trainer) -> TrainState:
+  def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
+    """Examples of a task as the model reads them."""
+    return task.encode(examples, self.tokenizer, self.trunk.context, self.format)
+
+  def apply(
+    self, state: TrainState, trainer: Trainer, layers: int | None = None, heads: bool = True
+  ) -> TrainState:
     """The first state with the checkpoint's parameters, on the trainer's devices.
 
-    A head that the checkpoint has too, such as a masked language model's, is taken as well.
+    Args:
+      state: as initialized.
+      trainer: of the run.
+      layers: how much of the trunk is taken, see transfer.
+      heads: whether a head that the checkpoint has too, such as a masked language model's, is taken
+        as well.
     """
+    if self.params is None:
+      return state
     special = self.tokenizer.special
     rows = [special[name] for name in self.trained_special]
-    taken = state.params.keys() - {"trunk", *self.new_heads(state.params)}
+    new = self.new_heads(_shapes(state.params)) if heads else state.params.keys()
+    taken = state.params.keys() - {"trunk", *new}
 
     def take(fresh: Any, loaded: Any) -> Any:
       if fresh.shape == loaded.shape:
@@ -57,29 +78,27 @@ class WarmStart:
       return with_trained_rows(fresh, loaded, self.trunk.vocab_size, rows)
 
     def copy(fresh: Any, loaded: Any) -> Any:
-      params = {**fresh, "trunk": transfer(fresh["trunk"], loaded["trunk"], None, self.trunk, rows)}
-      for scope in taken:
-        params[scope] = jax.tree.map(take, fresh[scope], loaded[scope])
-      return params
+      trunk = transfer(fresh["trunk"], loaded["trunk"], layers, self.trunk, rows)
+      copied = {scope: jax.tree.map(take, fresh[scope], loaded[scope]) for scope in taken}
+      return {**fresh, "trunk": trunk, **copied}
 
     on_devices = jax.jit(copy, out_shardings=trainer.shardings.params)
-    return state._replace(params=on_devices(state.params, self.params))
+    loaded = {scope: self.params[scope] for scope in ("trunk", *taken)}
+    return state._replace(params=on_devices(state.params, loaded))
 
-  def new_heads(self, params: Any) -> list[str]:
+  def new_heads(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Names of the heads that start from random weights, since the checkpoint has none of the kind.
 
     Args:
-      params: of the run, by the names of the trunk and of the heads.
+      shapes: of the run's parameters, see models.model.parameter_shapes.
     """
-    rows, their_rows = self.trunk.rows, len(self.params["trunk"]["tokens"])
-    return [
-      scope
-      for scope in sorted(params.keys() - {"trunk"})
-      if not _fits(params[scope], self.params.get(scope), rows, their_rows)
-    ]
+    theirs = _shapes(self.params)
+    tables = self.trunk.rows, theirs["trunk/tokens"][0]
+    scopes = {name.partition("/")[0] for name in shapes} - {"trunk"}
+    return [scope for scope in sorted(scopes) if not _fits(scope, shapes, theirs, tables)]
 
 
-def load_warm_start(
+def load_start(
   checkpoint: str,
   trunk: Any,
   attention: str,
@@ -87,7 +106,7 @@ def load_warm_start(
   special: Sequence[str],
   format: dict[str, Any],
   keeps_format: bool = False,
-) -> WarmStart:
+) -> Start:
   """Loads a checkpoint to continue with.
 
   Args:
@@ -114,22 +133,24 @@ def load_warm_start(
       f"--checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
       f"{attention}; use a config with the checkpoint's objective"
     )
-  theirs = loaded.meta.get("sequence_format", format)
-  if theirs != format and not keeps_format:
+  ours: Format = from_json(format)
+  theirs = loaded.format if "sequence_format" in loaded.meta else ours
+  if theirs != ours and not keeps_format:
     raise InputError(
-      f"--checkpoint={checkpoint}: its sequences are of {theirs.get('type')}, those of the "
+      f"--checkpoint={checkpoint}: its sequences are of {to_json(theirs)['type']}, those of the "
       f"config's objective of {format['type']}; use a config with the checkpoint's objective"
     )
   extended = loaded.tokenizer.with_special(*special)
-  return WarmStart(
-    checkpoint,
-    loaded.step,
+  return Start(
     with_vocabulary(_with_sizes(trunk, loaded.spec.trunk, checkpoint), extended),
+    attention,
     extended,
     loaded.params,
     tuple(loaded.meta.get("trained_special", ())),
-    theirs,
     loaded.identity,
+    theirs,
+    checkpoint,
+    loaded.step,
   )
 
 
@@ -160,17 +181,28 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
   return dataclasses.replace(loaded, **changes)
 
 
-def _fits(fresh: Any, loaded: Any, rows: int, their_rows: int) -> bool:
-  """Whether two heads have the same arrays; those with a row for each id may differ in rows."""
-  ours, theirs = _shapes(fresh), _shapes(loaded)
-  return ours.keys() == theirs.keys() and all(
-    shape == theirs[name]
-    or (shape[:1], theirs[name][:1]) == ((rows,), (their_rows,))
-    and shape[1:] == theirs[name][1:]
+def _fits(
+  scope: str,
+  shapes: Mapping[str, tuple[int, ...]],
+  theirs: Mapping[str, tuple[int, ...]],
+  tables: tuple[int, int],
+) -> bool:
+  """Whether two heads have the same arrays; those with a row for each id may differ in rows.
+
+  Args:
+    scope: of the head.
+    shapes, theirs: of both models' parameters by path.
+    tables: rows of both tables.
+  """
+  ours = {name: shape for name, shape in shapes.items() if name.startswith(f"{scope}/")}
+  loaded = {name: shape for name, shape in theirs.items() if name.startswith(f"{scope}/")}
+  return ours.keys() == loaded.keys() and all(
+    shape == loaded[name]
+    or (shape[:1], loaded[name][:1]) == (tables[:1], tables[1:])
+    and shape[1:] == loaded[name][1:]
     for name, shape in ours.items()
   )
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
+def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
+  return {name: x.shape for name, x in flatten_dict(params, sep="/").items()}

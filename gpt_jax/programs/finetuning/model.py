@@ -1,0 +1,90 @@
+"""The model that is fine-tuned: a checkpoint's trunk with a head for the task."""
+
+from typing import Any
+
+from gpt_jax.config import from_json, to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.programs.finetuning.config import FinetuneConfig, is_probe
+from gpt_jax.programs.finetuning.start import transform_of
+from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.tasks.text_to_text import TextTask
+from gpt_jax.training.adversarial import VirtualAdversarial
+from gpt_jax.training.class_weights import parse_weights
+from gpt_jax.training.start import Start
+
+
+def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:
+  """The checkpoint's trunk with a new head for the task, and one for the auxiliary loss.
+
+  A text-to-text model answers with its language head; there is no other loss.
+  """
+  if isinstance(task, TextTask):
+    return ModelConfig(start.trunk, make_heads([task.head]), start.attention)
+  heads = make_heads([head_of(config, task, start)])
+  if is_probe(config):  # the auxiliary loss has no parameters to train
+    return ModelConfig(start.trunk, heads, start.attention)
+  if config.lm_weight:
+    heads = (LanguageHead(config.lm_weight), *heads)
+  return ModelConfig(start.trunk, heads, start.attention)
+
+
+def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
+  """The task's head as a JSON config, with the settings of this run."""
+  head = {**task.head, "dropout": config.head_dropout}
+  if hasattr(from_json(head), "transform"):  # a head on one representation of a text
+    head["transform"] = transform_of(start)
+  if not config.class_weights and not config.label_smoothing:
+    return head
+  weights = list(parse_weights(config.class_weights, task.labels))
+  return {**head, "class_weights": weights, "label_smoothing": config.label_smoothing}
+
+
+def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
+  """What the checkpoints record beside the parameters."""
+  return {
+    "model": to_json(model_config(config, task, start)),
+    "task": to_json(config.task),
+    "tokenizer_hash": start.tokenizer.hash,
+    "trained_special": list(start.tokenizer.special.names),
+    "sequence_format": to_json(start.format),
+  }
+
+
+def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:
+  """Raises InputError for an auxiliary loss of a checkpoint that is not causal."""
+  has_loss = config.lm_weight and not isinstance(task, TextTask) and not is_probe(config)
+  if has_loss and start.attention != "causal":
+    raise InputError(
+      f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
+      "language model on it would see the tokens it predicts; set lm_weight=0"
+    )
+
+
+def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
+  """Raises InputError for options that the task's head does not have, and for unlabeled examples
+  that nothing would learn from.
+  """
+  if isinstance(task, TextTask) and is_probe(config):
+    raise InputError(
+      "train_layers=0: a text-to-text model has no head besides its trunk; train some layers"
+    )
+  if isinstance(task, TextTask) and config.adversarial is not None:
+    raise InputError(
+      "adversarial: attacks the loss of a head for labels, and a text-to-text model has none; "
+      "leave it out"
+    )
+  for name in ("class_weights", "label_smoothing"):
+    head = task.head
+    if getattr(config, name) and (head["type"] != "classify" or head["pooling"] == "per_choice"):
+      raise InputError(
+        f"{name}: for tasks that give each example one class, not for {task.name} ({task.kind}); "
+        "leave it out"
+      )
+  semi_supervised = isinstance(config.adversarial, VirtualAdversarial) and config.train_examples
+  if config.unlabeled and not semi_supervised:
+    raise InputError(
+      "unlabeled: needs train_examples above 0 and adversarial=virtual_adversarial, which alone "
+      "trains on examples without labels (configs/adversarial.py)"
+    )

@@ -1,0 +1,88 @@
+"""What a pre-training run is made of."""
+
+import dataclasses
+from typing import Any
+
+from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.config import option, register, validate
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.sentence_pair import SentencePairHead
+from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_pairs import MaskedPairs
+from gpt_jax.objectives.prefix_lm import PrefixLM
+from gpt_jax.objectives.span_corruption import SpanCorruption
+from gpt_jax.parallel.mesh import MeshConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+
+@register("pretrain")
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig:
+  """A pre-training run; the defaults are the paper's (section 4.1)."""
+
+  trunk: Any = option(
+    TransformerConfig(), "the model below the head: TransformerConfig, T5Config or LSTMConfig"
+  )
+  objective: Any = option(Causal(), "what is predicted")
+  data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")
+  optim: OptimConfig = option(OptimConfig(), "optimizer and schedule")
+  mesh: MeshConfig = option(MeshConfig(), "how devices are used")
+  train: TrainConfig = option(TrainConfig(epochs=100), "length of the run, logs and checkpoints")
+  evaluation_batches: int = option(0, "batches of held-out text per evaluation; 0: all", low=0)
+
+  def __post_init__(self):
+    validate(self)
+    if self.data.length > self.trunk.context:
+      raise InputError(
+        f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}"
+      )
+    given = getattr(self.objective, "gives_source", False)
+    if given != self.trunk.reads_source:
+      needs = "needs an encoder-decoder" if given else "has nothing for an encoder to read"
+      raise InputError(
+        f"objective: {type(self.objective).__name__} as configured {needs}; the trunk is a "
+        f"{type(self.trunk).__name__}"
+      )
+
+
+def model_spec(config: PretrainConfig) -> ModelConfig:
+  """The model of a run whose trunk has its vocabulary."""
+  return ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
+
+
+def check_type(config: Any) -> None:
+  """Raises InputError if it is the config of another program."""
+  if not isinstance(config, PretrainConfig):
+    raise InputError(
+      f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, "
+      "as in configs/gpt1.py"
+    )
+
+
+def config_of(loaded: LoadedModel) -> Any:
+  """The config of the run that trained a model; of weights from elsewhere, one with its sizes and
+  the objective of its heads.
+  """
+  if loaded.config is not None:
+    return loaded.config
+  trunk = loaded.spec.trunk
+  return PretrainConfig(trunk, _objective_of(loaded.spec), WindowsConfig(length=trunk.context))
+
+
+def _objective_of(spec: ModelConfig) -> Any:
+  """The objective that suits a model's attention and heads."""
+  if spec.trunk.reads_source:
+    return SpanCorruption("encoder_decoder")
+  if spec.attention == "prefix":
+    return PrefixLM()
+  if spec.attention == "causal":
+    return Causal()
+  if any(isinstance(head, SentencePairHead) for head in spec.heads):
+    is_albert = getattr(spec.trunk, "shared_layers", False)
+    return MaskedPairs(second="swapped" if is_albert else "random_document")
+  return Masked()

@@ -1,0 +1,114 @@
+"""The prepared text of a pre-training run: its batches, and what is measured on it."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt_jax.batch import Batch
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.windows import Windows
+from gpt_jax.errors import InputError
+from gpt_jax.inference.evaluate import make_text_measure
+from gpt_jax.objectives.objective import Bound, example_batch, make_windows
+from gpt_jax.parallel.placement import anchors_of_parts, local_rows
+from gpt_jax.programs.pretraining.config import PretrainConfig, model_spec
+from gpt_jax.training import hooks
+from gpt_jax.training.recipe import Evaluation
+from gpt_jax.training.start import Start
+
+
+class Text(NamedTuple):
+  """A prepared folder: training and held-out text, and the tokenizer of both."""
+
+  train: TokenFile
+  held_out: TokenFile
+  tokenizer: Tokenizer
+
+
+def load_text(config: PretrainConfig, data: str) -> Text:
+  """The text of a prepared folder; its tokenizer has the objective's special tokens."""
+  text, held_out = TokenFile(data, "train"), TokenFile(data, "valid")
+  tokenizer = load_tokenizer(f"{data}/tokenizer")
+  try:
+    tokenizer = tokenizer.with_special(*config.objective.special)
+  except InputError as error:
+    raise InputError(f"{data}/tokenizer: {error}") from error
+  text.check_vocabulary(tokenizer)
+  held_out.check_vocabulary(tokenizer)
+  return Text(text, held_out, tokenizer)
+
+
+class TextBatches:
+  """The batches of a text under an objective; see run.Batches."""
+
+  def __init__(
+    self,
+    config: PretrainConfig,
+    objective: Bound,
+    mesh: Mesh,
+    windows: Windows | None,
+    microbatches: int,
+  ):
+    self.shape = config.data.batch_size, config.data.length
+    self._config, self._objective, self._windows = config, objective, windows
+    self._mesh, self._microbatches = mesh, microbatches
+
+  @functools.cached_property
+  def _rows(self) -> np.ndarray:
+    return local_rows(self.shape[0], self._mesh, self._microbatches)
+
+  def at(self, step: int) -> Batch:
+    rows, windows = self._rows, self._windows
+    assert windows is not None
+    batch = self._objective(windows(step, rows), windows.draw(step, rows))
+    pmap = self._config.mesh.backend == "pmap"
+    parts = self._microbatches * (self._mesh.shape["data"] if pmap else 1)
+    return anchors_of_parts(batch, rows, self.shape[0] // parts)
+
+  def example(self) -> Batch:
+    size, length = self.shape
+    return example_batch(self._config.objective, self._objective, length, size)
+
+
+def data_identity(
+  text: TokenFile, held_out: TokenFile, start: Start | None = None
+) -> dict[str, Any]:
+  """Identifies text and start, so that a run resumes only with the same ones."""
+  identity = {
+    "train_tokens": text.n_tokens,
+    "train_digest": text.digest,
+    "valid_tokens": held_out.n_tokens,
+    "valid_digest": held_out.digest,
+  }
+  return identity | {"pretrained": start.identity} if start else identity
+
+
+def text_evaluation(config: PretrainConfig, text: Text, mesh: Mesh) -> Evaluation:
+  """valid_loss, by which checkpoints are ranked, and what else text_measures gives.
+
+  Args:
+    config: complete.
+    text: whose held-out part is measured on.
+    mesh: the devices.
+  """
+  measure = make_measure(config, text, mesh)
+  return Evaluation(measure, "valid_loss", "min", hooks.every(config.train.evaluate_every))
+
+
+def make_measure(
+  config: PretrainConfig, text: Text, mesh: Mesh
+) -> Callable[[Any], dict[str, float]]:
+  """The function from parameters to the measures of the held-out text, valid_loss among them."""
+  windows = make_windows(config.objective, text.held_out, config.data)
+  objective = config.objective.bind(text.tokenizer, config.data.length)
+  model = model_spec(config).build()
+  text_measure = make_text_measure(model, objective, windows, mesh, config.evaluation_batches)
+
+  def measure(params) -> dict[str, float]:
+    return {f"valid_{name}": value for name, value in text_measure(params).items()}
+
+  return measure

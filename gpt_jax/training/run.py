@@ -1,0 +1,292 @@
+"""A run: what becomes of a recipe, from claiming a folder to its result."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from gpt_jax.checkpoints.run_folder import (
+  claim,
+  claimed_config,
+  replace_config,
+  resume_microbatches,
+)
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.errors import InputError
+from gpt_jax.training import hooks
+from gpt_jax.training.early_stopping import (
+  StoppedEarly,
+  evaluations,
+  is_exhausted,
+  pause,
+  stop_early,
+)
+from gpt_jax.training.fitting import plan_training
+from gpt_jax.training.forecast import Forecast
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.profile import Span, traced
+from gpt_jax.training.recipe import Finished, Moment, Recipe, make_trainer
+from gpt_jax.training.reporter import Reporter, log
+from gpt_jax.training.step import TrainState
+from gpt_jax.training.trackers import Trackers
+from gpt_jax.training.trainer import Trainer
+
+LENGTH_FIELDS = ("train.steps", "train.epochs")  # may change when a run that can go on resumes
+NEVER = hooks.every(0)
+_NO_TRACKERS = Trackers()
+_PATIENCE = 5.0  # seconds that an interrupted run may spend on `on_end`
+
+
+def train(
+  recipe: Recipe,
+  workdir: str,
+  *,
+  on_end: Sequence[Callable[[], None]] = (),
+  trackers: Trackers = _NO_TRACKERS,
+  profile: Span | None = None,
+) -> Any:
+  """Trains to the end, from the newest checkpoint in `workdir` if there is one; see Run.train."""
+  run = Run(recipe, [workdir])
+  seed = recipe.config.train.seed
+  return run.train(seed, workdir, on_end=on_end, trackers=trackers, profile=profile)
+
+
+class Run:
+  """A recipe whose step is compiled and planned once, for the runs of several seeds.
+
+  Attributes:
+    recipe: with the number of microbatches that it trains with, once that is known.
+    trainer: of the recipe.
+  """
+
+  def __init__(self, recipe: Recipe, folders: Iterable[str]):
+    """folders: those of all runs; one that has trained before decides the microbatches."""
+    config, self._chooses = resume_microbatches(recipe.config, folders)
+    self.recipe = recipe.with_train(microbatches=config.train.microbatches)
+    self.trainer = make_trainer(self.recipe)
+    self._forecast: Forecast | None = None
+
+  def claim(self, seed: int, workdir: str) -> None:
+    """Claims a folder for the run of a seed. Raises InputError if it is another run's."""
+    recipe = self.recipe.with_train(seed=seed)
+    assert recipe.tokenizer is not None
+    may_change = LENGTH_FIELDS if recipe.can_grow else ()
+    claim(workdir, recipe.config, recipe.tokenizer, dict(recipe.identity), may_change)
+
+  def plan(self, limit: float = 0.0) -> Forecast:
+    """What a run takes; chooses the microbatches if the config leaves them open. Compiles the step.
+
+    Args:
+      limit: bytes of memory that each process has; 0: the least that one of them has.
+
+    Raises:
+      InputError: see plan_training.
+    """
+    if self._forecast is not None:
+      return self._forecast
+    recipe = self.recipe
+    batches = recipe.batches(recipe.config.train)
+    rows, length = batches.shape
+
+    def build(train: TrainConfig) -> tuple[Trainer, Any]:
+      other = recipe.with_train(microbatches=train.microbatches, remat=train.remat)
+      return make_trainer(other), other.batches(other.config.train).example()
+
+    self.trainer, self._forecast = plan_training(
+      recipe.config.train,
+      self.trainer,
+      batches.example(),
+      rows * length * recipe.flops_per_token(),
+      build,
+      recipe.batch_size,
+      recipe.smaller,
+      self._chooses,
+      limit,
+      recipe.spec.needs_whole_batch,
+      recipe.other_programs,
+    )
+    self.recipe = recipe.with_train(microbatches=self.trainer.microbatches)
+    return self._forecast
+
+  def train(
+    self,
+    seed: int,
+    workdir: str,
+    *,
+    on_end: Sequence[Callable[[], None]] = (),
+    trackers: Trackers = _NO_TRACKERS,
+    profile: Span | None = None,
+    pauses: Callable[[int], bool] = NEVER,
+  ) -> Any:
+    """Trains with a seed to the end, from the newest checkpoint in `workdir` if there is one.
+
+    Args:
+      seed: of initialization, batches and dropout.
+      workdir: folder of the run.
+      on_end: called when the run has ended, also by an error or a signal.
+      trackers: of the run.
+      profile: the steps that are traced.
+      pauses: step -> whether the run ends after it for now, evaluated and saved.
+
+    Returns:
+      What the recipe's `finish` returns.
+
+    Raises:
+      InputError: the folder is another run's, the step does not fit into memory, or ten updates in
+        a row were not finite.
+    """
+    self.claim(seed, workdir)
+    with contextlib.ExitStack() as ends:
+      with open_checkpoints(self.recipe, workdir) as checkpoints:
+        forecast = Forecast()
+        if max(checkpoints.steps(), default=0) < self.recipe.total_steps:
+          forecast = self.plan()
+          self.claim(seed, workdir)  # with the microbatches that were chosen
+        recipe = self.recipe.with_train(seed=seed)
+        state, first = self.trainer.restore_or_init(seed, checkpoints)
+        if not first:
+          state = recipe.start(state, self.trainer)
+        summary = [*recipe.summary, *([f"resumed at step {first:,}"] if first else [])]
+        if recipe.summary:
+          log("\n".join(summary))
+        if recipe.can_grow:
+          change_length(recipe, workdir, first)
+        ends.enter_context(ending(on_end))
+        with make_reporter(recipe, workdir, first, forecast, trackers) as reporter:
+          moment = Moment(workdir, first, reporter)
+          run_hooks = make_hooks(recipe, moment, checkpoints, pauses)
+          with traced(run_hooks, profile, reporter, workdir, first) as all_hooks:
+            finished = _fit(recipe, self.trainer, state, moment, all_hooks, forecast)
+      return recipe.finish(finished, workdir)
+
+
+@contextlib.contextmanager
+def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
+  """Calls each of `on_end` when the block ends, also by an error or a signal.
+
+  After these the program ends soon, whatever they do: a slow disk keeps it for a few seconds at
+  most.
+  """
+
+  def call() -> None:
+    for function in on_end:
+      function()
+
+  try:
+    yield
+  except BaseException:
+    calling = threading.Thread(target=call, daemon=True)
+    calling.start()
+    calling.join(_PATIENCE)
+    raise
+  call()
+
+
+def open_checkpoints(recipe: Recipe, workdir: str) -> Checkpoints:
+  """The run's checkpoints: the newest, the best and the milestones are kept."""
+  train, evaluation = recipe.config.train, recipe.evaluation
+  metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
+  keep = hooks.powers_of_two_times(train.milestone)
+  return Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints)
+
+
+def make_reporter(
+  recipe: Recipe, workdir: str, first: int, forecast: Forecast, trackers: Trackers
+) -> Reporter:
+  of_train, of_held_out = recipe.baselines.entropies or (None, None)
+  return Reporter(
+    workdir,
+    recipe.total_steps,
+    first,
+    unigram_entropy=of_train,
+    held_out_entropy=of_held_out,
+    flops_per_token=recipe.flops_per_token(),
+    forecast=forecast,
+    trackers=trackers.with_config(recipe.config),
+    token_metric=recipe.baselines.metric,
+  )
+
+
+def make_hooks(
+  recipe: Recipe, moment: Moment, checkpoints: Checkpoints, pauses: Callable[[int], bool]
+) -> list[hooks.Hook]:
+  """Logging, evaluation, checkpoints and the recipe's own, in the order they are called."""
+  train, reporter, evaluation = recipe.config.train, moment.reporter, recipe.evaluation
+  rows, length = recipe.batches(train).shape
+  evaluating = hooks.any_of(evaluation.due if evaluation else NEVER, pauses)
+  saving = hooks.any_of(
+    evaluating,
+    hooks.every(train.checkpoint_every),
+    hooks.powers_of_two_times(train.milestone),
+  )
+  result = [
+    *recipe.first_hooks(),
+    hooks.measure_pace(reporter),
+    hooks.log_progress(reporter, rows * length, hooks.every(train.log_every)),
+  ]
+  if evaluation:
+    result.append(hooks.evaluate(reporter, evaluation.measure, evaluating))
+  result += [
+    hooks.save(reporter, checkpoints, recipe.saved_meta(), saving),
+    *recipe.further_hooks(moment),
+    pause(pauses),
+  ]
+  if evaluation and evaluation.patience:
+    metric, patience = evaluation.metric, evaluation.patience
+    result.append(stop_early(moment.workdir, metric, patience, moment.first, evaluating))
+  return result
+
+
+def _fit(
+  recipe: Recipe,
+  trainer: Trainer,
+  state: TrainState,
+  moment: Moment,
+  all_hooks: Sequence[hooks.Hook],
+  forecast: Forecast,
+) -> Finished:
+  """Trains from a state on, to the last step or an early stop."""
+  train, evaluation = recipe.config.train, recipe.evaluation
+  steps, stopped = recipe.total_steps, None
+  if evaluation and evaluation.patience:
+    values = evaluations(moment.workdir, evaluation.metric, moment.first)
+    if is_exhausted(values, evaluation.patience):
+      steps = moment.first  # it was ended between its last evaluation and its result
+  batches = recipe.batches(train)
+  try:
+    state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
+  except StoppedEarly as stop:
+    stopped, steps, measured = stop, stop.step, stop.evaluation
+    moment.reporter.say(f"step {steps:,}: {stop.reason}")
+  if evaluation and not measured:
+    measured = evaluation.measure(state.params)
+  return Finished(train.seed, state.params, steps, measured, stopped)
+
+
+def change_length(recipe: Recipe, workdir: str, first: int) -> None:
+  """Records and logs that a run goes on with another number of steps than it began with.
+
+  Args:
+    recipe: as given now.
+    workdir: claimed for the run.
+    first: updates that the run has made.
+
+  Raises:
+    InputError: the run has made more updates than it should have now.
+  """
+  earlier, train = claimed_config(workdir).train, recipe.config.train
+  before, now = earlier.total_steps(recipe.steps_per_epoch), recipe.total_steps
+  if now < first:
+    length = f"train.steps={now}" if train.steps else f"train.epochs={train.epochs}"
+    raise InputError(
+      f"{length}: the run in --workdir={workdir} has made {first:,} updates already; a run can be "
+      "made longer, but not shorter than it is"
+    )
+  if (earlier.steps, earlier.epochs) == (train.steps, train.epochs):
+    return
+  replace_config(workdir, recipe.config, {"at_step": first, "total_steps": [before, now]})
+  was, rate = (float(recipe.optimizer(length).schedule(first)) for length in (before, now))
+  schedule = "which does not change the learning rate at this step"
+  if was != rate:
+    schedule = f"and the learning rate follows their schedule: {rate:.3g} here, not {was:.3g}"
+  log(f"length  from step {first:,} on {now:,} steps instead of {before:,}, {schedule}")
