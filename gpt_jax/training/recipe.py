@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jax.sharding import Mesh
 
+from gpt_jax.batch import Batch
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.loss import Loss, model_loss
@@ -36,6 +37,10 @@ class Batches(Protocol):
     """A whole host batch with the shapes of all others; its values do not matter."""
     ...
 
+  def first(self) -> Batch:
+    """What the model is initialized with: such a batch, as the model itself reads it."""
+    ...
+
 
 class WholeBatches:
   """Batches from a function that gives the whole batch of a step, of which each process takes its
@@ -53,6 +58,8 @@ class WholeBatches:
 
   def example(self) -> Any:
     return self._whole(0)
+
+  first = example
 
 
 class Evaluation(NamedTuple):
@@ -214,7 +221,7 @@ def make_trainer(recipe: Recipe) -> Trainer:
   return Trainer.build(
     model,
     recipe.loss(model),
-    recipe.batches(train).example(),
+    recipe.batches(train).first(),
     recipe.optimizer(recipe.total_steps),
     recipe.mesh,
     rules=spec.trunk.TENSOR_PARALLEL,

@@ -73,6 +73,8 @@ class TextBatches:
     size, length = self.shape
     return example_batch(self._config.objective, self._objective, length, size)
 
+  first = example
+
 
 def data_identity(
   text: TokenFile, held_out: TokenFile, start: Start | None = None
