@@ -60,9 +60,10 @@ setup(
   package_data={
     "": ["*.md"],
     "gpt_jax": ["py.typed"],
-    "gpt_jax.programs": ["*.html", "*.js"],
-    "gpt_jax.programs.serving": ["*.html"],
-    "gpt_jax.reports": ["*.html"],
+    "gpt_jax.apps.report": ["*.html", "*.js"],
+    "gpt_jax.apps.label": ["*.html"],
+    "gpt_jax.apps.diagnose": ["*.html"],
+    "gpt_jax.apps.serve": ["*.html"],
     "gpt_jax.configs": ["reference/*.json"],
   },
   entry_points={

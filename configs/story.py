@@ -7,8 +7,8 @@
 token (0.25 bits per byte) on the held-out documents.
 """
 
+from gpt_jax.apps.paper.quickstart import STEPS, pretrain_config
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.programs.quickstart import STEPS, pretrain_config
 
 
 def get_config() -> PretrainConfig:

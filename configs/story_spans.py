@@ -13,9 +13,9 @@ text and with a classification head (configs/RESULTS.md).
 
 import dataclasses
 
+from gpt_jax.apps.paper.quickstart import pretrain_config
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.programs.quickstart import pretrain_config
 from gpt_jax.training.optimizer import OptimConfig
 
 

@@ -11,10 +11,9 @@ The subpackages, top to bottom. Each imports only from those above it; nothing i
   models                       trunks (transformer, lstm, …) and heads/ (language, classify, …)
   checkpoints                  the run folder, saved steps, import and export formats
   training                     optimizer, step, loop, hooks, transfer to a new task
-  inference                    generation, scoring, evaluation, attention maps
-  paper                        the paper's tables, zero-shot rules, comparison with ours
-  reports                      what a run's folder says, as an HTML page
-  programs                     one run(…) per command in launch/
+  inference                    generation, scoring, evaluation
+  programs                     one run(…) per command in launch/: prepare, pretrain, finetune, …
+  apps                         products on top, a folder each: report, label, serve, paper, …
 
 A notebook calls the programs' run(…), as launch/ does, and gpt_jax.load.
 """

@@ -33,7 +33,7 @@ def main():
 
   import jax
 
-  from gpt_jax.programs import benchmark
+  from gpt_jax.apps.benchmark import benchmark
   from gpt_jax.programs.pretrain import PretrainConfig
 
   config = CONFIG.value

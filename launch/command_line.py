@@ -10,6 +10,7 @@ import errno
 import importlib.util
 import itertools
 import os
+import pathlib
 import re
 import shlex
 import signal
@@ -155,14 +156,15 @@ def define_distributed() -> None:
 
 
 def defaults(program: str) -> dict[str, Any]:
-  """Default values of the parameters of gpt_jax.programs.<program>.run.
+  """Default values of the parameters of a program's run, in programs/ or in its app.
 
   They are read from the source: importing a program imports JAX, which would slow --help down.
   """
-  spec = importlib.util.find_spec(f"gpt_jax.programs.{program}")
+  spec = importlib.util.find_spec("gpt_jax")
   assert spec is not None and spec.origin is not None
-  with open(spec.origin, encoding="utf-8") as file:
-    tree = ast.parse(file.read())
+  package = pathlib.Path(spec.origin).parent
+  (path,) = [*package.glob(f"programs/{program}.py"), *package.glob(f"apps/*/{program}.py")]
+  tree = ast.parse(path.read_text(encoding="utf-8"))
   functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
   (run,) = (function for function in functions if function.name == "run")
   positional = run.args.args[len(run.args.args) - len(run.args.defaults) :]

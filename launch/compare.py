@@ -33,7 +33,7 @@ WORKDIR = command_line.define_workdir()
 
 
 def main():
-  from gpt_jax.programs import compare
+  from gpt_jax.apps.compare import compare
 
   compare.run(
     WORKDIR.value,

@@ -35,7 +35,7 @@ WORKDIR = flags.DEFINE_string(
 
 
 def main():
-  from gpt_jax.programs import diagnose
+  from gpt_jax.apps.diagnose import diagnose
 
   diagnose.run(DATA.value, WORKDIR.value, CHECKPOINT.value, parts=PARTS.value, budget=BUDGET.value)
 

@@ -42,8 +42,8 @@ command_line.define_distributed()
 
 
 def main():
+  from gpt_jax.apps.report.report import write_report
   from gpt_jax.programs import finetune
-  from gpt_jax.programs.report import write_report
 
   finetune.run(
     CONFIG.value,

@@ -20,8 +20,8 @@ CHECK = flags.DEFINE_string("check", None, "submission to check; no other flag i
 
 
 def main():
-  from gpt_jax.paper.glue import check
-  from gpt_jax.programs import glue
+  from gpt_jax.apps.paper import glue
+  from gpt_jax.apps.paper.glue_files import check
 
   checkpoints, data_dir, out = CHECKPOINT.value, DATA.value, OUT.value
   making = {"--checkpoint": checkpoints, "--data": data_dir, "--out": out}

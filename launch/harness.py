@@ -33,7 +33,7 @@ OVERWRITE = command_line.define_overwrite()
 
 
 def main():
-  from gpt_jax.programs import harness
+  from gpt_jax.apps.harness import harness
 
   harness.run(
     CHECKPOINT.value,

@@ -30,7 +30,7 @@ OVERWRITE = command_line.define_overwrite()
 
 
 def main():
-  from gpt_jax.programs import plan
+  from gpt_jax.apps.plan import plan
 
   plan.run(
     CONFIG.value,

@@ -20,7 +20,7 @@ OVERWRITE = command_line.define_overwrite()
 
 
 def main():
-  from gpt_jax.programs import plot
+  from gpt_jax.apps.report import plot
 
   print(f"wrote {plot.run(WORKDIR.value, OUT.value, overwrite=OVERWRITE.value)}")
 

@@ -24,8 +24,8 @@ command_line.define_distributed()
 
 
 def main():
+  from gpt_jax.apps.report.report import write_report
   from gpt_jax.programs import pretrain
-  from gpt_jax.programs.report import write_report
 
   config, data, workdir = CONFIG.value, DATA.value, WORKDIR.value
   pretrain.run(

@@ -22,7 +22,7 @@ SHORT = flags.DEFINE_boolean(
 
 
 def main():
-  from gpt_jax.programs import quickstart
+  from gpt_jax.apps.paper import quickstart
 
   workdir = WORKDIR.value
   if not WORKDIR.present:  # a default folder per kind of run, since a folder has one config

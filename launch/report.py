@@ -26,7 +26,7 @@ SAMPLES = flags.DEFINE_boolean(
 
 
 def main():
-  from gpt_jax.programs import report
+  from gpt_jax.apps.report import report
 
   print(f"wrote {report.run(WORKDIR.value, OUT.value, samples=SAMPLES.value)}")
 

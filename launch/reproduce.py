@@ -36,7 +36,7 @@ WORKDIR = command_line.define_workdir()
 
 
 def main():
-  from gpt_jax.programs import reproduce
+  from gpt_jax.apps.paper import reproduce
 
   reproduce.run(
     WORKDIR.value,

@@ -20,7 +20,7 @@ HOST = flags.DEFINE_string(
 
 
 def main():
-  from gpt_jax.programs import serve
+  from gpt_jax.apps.serve import serve
 
   serve.run(CHECKPOINT.value, PORT.value, HOST.value)
 

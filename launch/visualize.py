@@ -21,7 +21,7 @@ OUT = flags.DEFINE_string("out", None, "self-contained HTML page to write", requ
 
 
 def main():
-  from gpt_jax.programs import visualize
+  from gpt_jax.apps.report import visualize
 
   visualize.run(CHECKPOINT.value, OUT.value, TEXT.value, INPUT.value)
 

@@ -32,7 +32,7 @@ OVERWRITE = command_line.define_overwrite()
 
 
 def main():
-  from gpt_jax.programs import zero_shot
+  from gpt_jax.apps.paper import zero_shot
 
   zero_shot.run(
     CHECKPOINT.value,

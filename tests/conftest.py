@@ -555,10 +555,10 @@ def finetuned(make_once, make_run, tiny_tokenizer):
   import random
   from types import SimpleNamespace
 
+  from gpt_jax.apps.report.report import write_report
   from gpt_jax.models.model import ModelConfig
   from gpt_jax.models.transformer import TransformerConfig
   from gpt_jax.programs import finetune
-  from gpt_jax.programs.report import write_report
   from gpt_jax.tasks.table import TableTask
   from gpt_jax.training.loop import TrainConfig
   from gpt_jax.training.optimizer import OptimConfig

@@ -66,7 +66,7 @@ def test_every_program_config_module_and_readme_has_its_place(site):
     assert f"\n## configs/{config.name}" in configs
   assert "trunk.layers" in configs and "--config.NAME=VALUE" in configs
   assert (pages / "reference" / "gpt_jax.data.windows.md").is_file()
-  for readme in (ROOT / "gpt_jax").glob("*/README.md"):
+  for readme in (ROOT / "gpt_jax").rglob("README.md"):
     assert (pages / "guides" / f"{readme.parent.name}.md").is_file()
 
 

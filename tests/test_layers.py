@@ -23,10 +23,10 @@ LAYERS = [
   {"checkpoints"},
   {"training"},
   {"inference"},
-  {"paper"},
-  {"reports"},
   {"programs"},
+  {"apps"},
 ]
+SHARED_APP = "report"  # which any app may import
 NUMPY_ONLY = set.union(*LAYERS[:3])
 JAX = {"jax", "flax", "optax", "orbax"}
 REQUIRED = JAX | {"numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
@@ -67,6 +67,12 @@ def layer_of(module: str) -> int:
   raise AssertionError(f"gpt_jax/{module}: no such room in LAYERS")
 
 
+def app_of(module: str) -> str:
+  """The app that a module is of; "" in the core."""
+  parts = module.split(".")
+  return parts[1] if parts[0] == "apps" and len(parts) > 1 else ""
+
+
 def import_faults(root: Path) -> list[str]:
   """Every import that breaks a rule, as a sentence."""
   edges, files = graph(root), modules(root)
@@ -81,6 +87,8 @@ def import_faults(root: Path) -> list[str]:
         result.append(f"{module} imports the package itself")
       elif layer_of(target) > layer_of(module):
         result.append(f"{module} imports {target}, a lower room")
+      elif app_of(target) not in ("", SHARED_APP, app_of(module)):
+        result.append(f"{module} imports {target}, of another app")
   for module, path in files.items():
     result += _package_faults(module, path)
   return result + [f"cycle: {' -> '.join(cycle)}" for cycle in cycles(edges)]
@@ -153,6 +161,14 @@ def test_files_are_in_their_rooms():
     (
       {"config": "from gpt_jax.training import loop", "training.loop": ""},
       "config imports training.loop, a lower room",
+    ),
+    (
+      {"programs.predict": "from gpt_jax.apps.label import page", "apps.label.page": ""},
+      "programs.predict imports apps.label.page, a lower room",
+    ),
+    (
+      {"apps.serve.app": "from gpt_jax.apps.label import page", "apps.label.page": ""},
+      "apps.serve.app imports apps.label.page, of another app",
     ),
     ({"data.tokens": "import jax.numpy as jnp"}, "data.tokens imports jax"),
     ({"tasks.cola": "def f():\n  import jax"}, "tasks.cola imports jax"),

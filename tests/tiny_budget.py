@@ -1,7 +1,7 @@
 """The smallest budget of launch/compare.py: four steps of a model of 16 features."""
 
+from gpt_jax.apps.compare.budgets import Budget
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs.comparing.budgets import Budget
 
 TINY = Budget(
   "tiny",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpt_jax.errors import InputError
-from gpt_jax.paper.tables import GLUE, OURS, TABLES
 from gpt_jax.tasks.encoding import count_repeated
+from gpt_jax.tasks.paper_tables import GLUE, OURS, TABLES
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import SPLITS, LabeledTask, all_tasks
 

@@ -69,7 +69,8 @@ def main() -> None:
 def collect() -> dict[str, str]:
   """Every page by its path in the site."""
   sources = dict(PAGES)
-  for path in sorted((ROOT / "gpt_jax").glob("*/README.md")):
+  package = ROOT / "gpt_jax"
+  for path in sorted([*package.glob("*/README.md"), *package.glob("apps/*/README.md")]):
     sources[path.relative_to(ROOT).as_posix()] = f"guides/{path.parent.name}.md"
   pages = {}
   for source, page in sources.items():

@@ -18,14 +18,15 @@ import numpy as np
 import pytest
 from small_runs import starter
 
+from gpt_jax.apps.report import report
+from gpt_jax.apps.report.record import read_run
 from gpt_jax.checkpoints.formats import hf, npz, onnx, safetensors, stablehlo
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.programs import finetune, prepare, report
-from gpt_jax.reports.record import read_run
+from gpt_jax.programs import finetune, prepare
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20  # seconds until an attempt counts as a hang

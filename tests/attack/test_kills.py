@@ -33,7 +33,7 @@ runpy.run_path({str(ROOT / "launch" / "pretrain.py")!r}, run_name="__main__")
 COMPARE = f"""
 import runpy, sys
 sys.path[:0] = [{str(ROOT / "launch")!r}, {str(ROOT / "tests")!r}]
-from gpt_jax.programs.comparing.budgets import BUDGETS
+from gpt_jax.apps.compare.budgets import BUDGETS
 from tiny_budget import TINY
 
 BUDGETS["tiny"] = TINY

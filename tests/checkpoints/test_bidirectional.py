@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 import gpt_jax
+from gpt_jax.apps.paper import zero_shot
+from gpt_jax.apps.report import visualize
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import finetune, generate, visualize, zero_shot
+from gpt_jax.programs import finetune, generate
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.task import BuiltinTask
 

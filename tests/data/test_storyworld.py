@@ -4,8 +4,8 @@ import itertools
 import numpy as np
 import pytest
 
+from gpt_jax.apps.paper import quickstart
 from gpt_jax.data import storyworld as world
-from gpt_jax.programs import quickstart
 from gpt_jax.tasks import task as tasks
 from gpt_jax.tasks.story import TASKS
 

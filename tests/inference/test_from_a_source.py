@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gpt_jax
+from gpt_jax.apps.paper import zero_shot
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
@@ -15,7 +16,7 @@ from gpt_jax.inference.stream import Sampling, Stream, Text, continue_texts
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.model import ModelConfig, generator
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
-from gpt_jax.programs import generate, zero_shot
+from gpt_jax.programs import generate
 
 V, START, END = 5, 5, 6
 TRUNK = T5Config(V, 24, 1, 16, 2, 6, 24, "1.1", special_tokens=2)

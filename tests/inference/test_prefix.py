@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gpt_jax
+from gpt_jax.apps.paper import zero_shot
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.draws import Draw
@@ -21,7 +22,7 @@ from gpt_jax.models.model import ModelConfig, generator
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.programs import evaluate, finetune, generate, pretrain, zero_shot
+from gpt_jax.programs import evaluate, finetune, generate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig

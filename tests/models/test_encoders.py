@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpt_jax.apps.report.attention_maps import attention_maps
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
 from gpt_jax.errors import InputError
-from gpt_jax.inference.attention_maps import attention_maps
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.heads.masked import MaskedHead

@@ -12,6 +12,7 @@ import pytest
 from shared_trainers import shared_trainers
 
 import gpt_jax
+from gpt_jax.apps.label import label
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
@@ -19,14 +20,7 @@ from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.span_corruption import SpanCorruption
-from gpt_jax.programs import (
-  evaluate,
-  finetune,
-  generate,
-  label,
-  predict,
-  replay,
-)
+from gpt_jax.programs import evaluate, finetune, generate, predict, replay
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import load_start
 from gpt_jax.tasks.table import TableTask

@@ -8,10 +8,11 @@ import pytest
 from shared_predictors import shared_predictors  # noqa: F401
 
 import gpt_jax
+from gpt_jax.apps.report import visualize
+from gpt_jax.apps.serve.engine import Engine, Job
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.inference.calibration import scale
-from gpt_jax.programs import export, import_weights, predict, verify, visualize
-from gpt_jax.programs.serving.engine import Engine, Job
+from gpt_jax.programs import export, import_weights, predict, verify
 
 pytestmark = pytest.mark.e2e
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn", "the sea and the sea"]

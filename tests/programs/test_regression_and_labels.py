@@ -14,6 +14,12 @@ from shared_trainers import shared_trainers
 from sklearn.metrics import f1_score
 
 import gpt_jax
+from gpt_jax.apps.report import report, visualize
+from gpt_jax.apps.report.answers import answers
+from gpt_jax.apps.report.record import read_run
+from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.serve.app import make_app
+from gpt_jax.apps.serve.engine import Engine
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT
@@ -21,12 +27,7 @@ from gpt_jax.inference.ensemble import Ensemble
 from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import evaluate, export, finetune, predict, report, visualize
-from gpt_jax.programs.report import write_report
-from gpt_jax.programs.serving.app import make_app
-from gpt_jax.programs.serving.engine import Engine
-from gpt_jax.reports.answers import answers
-from gpt_jax.reports.record import read_run
+from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.majority import warn_of_majority

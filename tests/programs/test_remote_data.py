@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from gpt_jax.apps.paper import quickstart
+from gpt_jax.apps.report import visualize
 from gpt_jax.data.sources.source import documents, find
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -16,7 +18,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, check_out, exists, list_folder, read_bytes
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import evaluate, finetune, predict, prepare, pretrain, quickstart, visualize
+from gpt_jax.programs import evaluate, finetune, predict, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.preparing import beam, stages
 from gpt_jax.programs.pretrain import PretrainConfig

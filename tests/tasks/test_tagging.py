@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 import gpt_jax
+from gpt_jax.apps.report import visualize
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import evaluate, export, finetune, predict, visualize
+from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row

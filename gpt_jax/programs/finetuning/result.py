@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt_jax.checkpoints.store import best_evaluation
 from gpt_jax.files import read_json, verified, with_checksum, write_json
-from gpt_jax.paper.seeds import format_summary, summarize
+from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.tasks.encoding import Encoded

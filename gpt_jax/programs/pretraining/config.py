@@ -19,6 +19,8 @@ from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
+PAPER_VOCABULARY = 40_478  # tokens, where there is no text yet
+
 
 @register("pretrain")
 @dataclasses.dataclass(frozen=True)

@@ -164,8 +164,8 @@ def test_a_task_with_labels_in_another_order_and_case(saved, tmp_path):
 def test_the_server(saved):
   testclient = pytest.importorskip("starlette.testclient")
   pytest.importorskip("prometheus_client")
-  from gpt_jax.programs.serving.app import make_app
-  from gpt_jax.programs.serving.engine import Engine
+  from gpt_jax.apps.serve.app import make_app
+  from gpt_jax.apps.serve.engine import Engine
 
   engine = Engine(gpt_jax.load(str(saved)))
   engine.start()

@@ -1,0 +1,1 @@
+"""The speed of everything, beside peers: launch/benchmark.py."""

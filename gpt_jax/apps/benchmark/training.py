@@ -1,0 +1,195 @@
+"""The speed of training: a step, its matrix products alone, and the steps of peers."""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.apps.benchmark.peers.training import training_steps
+from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.causal import Causal, causal_batch
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
+from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
+from gpt_jax.training import timing
+from gpt_jax.training.flops import mfu
+from gpt_jax.training.recipe import WholeBatches, make_trainer
+from gpt_jax.training.timing import Measured
+from gpt_jax.training.trainer import Trainer
+
+
+def training(config: PretrainConfig, peers: bool = False) -> Measured:
+  """A training step, and its matrix products alone, whose times add up to a lower bound.
+
+  Args:
+    config: with a vocabulary size.
+    peers: whether to measure the same step of PyTorch and transformers, too.
+  """
+  trainer = benchmark_trainer(config)
+  products = matrix_products(config, trainer.mesh.size)
+  dtypes = tuple(dict.fromkeys(("float32", config.trunk.dtype)))
+  calls: dict[str, Callable[[], Any]] = {"ours": our_step(trainer, random_batch(config))}
+  for dtype, (number, product) in itertools.product(dtypes, enumerate(products)):
+    calls[f"{dtype} {number}"] = _multiplication(dtype, product)
+  theirs = {}
+  if peers:
+    theirs = dict(training_steps(config.trunk, config.data.batch_size, config.data.length))
+  times = timing.in_turns(calls | theirs)
+
+  duration = statistics.median(times["ours"])
+  tokens = config.data.batch_size * config.data.length
+  flops_per_token = config.trunk.flops_per_token(config.data.length)
+  yield "time of a step", duration, "s"
+  yield "tokens", tokens / duration, "tokens/s"
+  yield "work, attention counted whole", tokens * flops_per_token / duration / 1e9, "GFLOP/s"
+  utilization = mfu(tokens / duration, flops_per_token)
+  if utilization is not None:
+    yield "MFU", 100 * utilization, "%"
+  for dtype in dtypes if products else ():
+    # Seconds that the work of a step would take at the speed of its matrix products.
+    work = sum(product.times * product.flops for product in products) * trainer.mesh.size
+    alone = [
+      sum(product.times * times[f"{dtype} {n}"][turn] for n, product in enumerate(products))
+      for turn in range(timing.ROUNDS)
+    ]
+    yield f"matrix products alone, {dtype}", work / statistics.median(alone) / 1e9, "GFLOP/s"
+    share = tokens * flops_per_token / work * timing.ratio(alone, times["ours"])
+    yield f"share of that peak, {dtype}", 100 * share, "%"
+  for name in theirs:
+    yield f"{name}, time of a step", statistics.median(times[name]), "s"
+    yield f"time of a step, beside {name}", timing.ratio(times["ours"], times[name]), "times"
+
+
+def masked(config: PretrainConfig) -> Measured:
+  """A step of a masked language model and one of a causal one, of the same shape, in turns."""
+  batch = masked_batch(config)
+  trainer = trainer_with(config, (MaskedHead(),), batch, "bidirectional")
+  causal = our_step(benchmark_trainer(config), random_batch(config))
+  times = timing.in_turns({"causal": causal, "masked": our_step(trainer, batch)})
+  for name, measured in times.items():
+    yield f"time of a step, {name}", statistics.median(measured), "s"
+  yield "masked, beside causal", timing.ratio(times["masked"], times["causal"]), "times"
+
+
+def evaluation(config: PretrainConfig) -> Measured:
+  """The mean loss of a batch, without gradient."""
+  trainer = benchmark_trainer(config)
+  loss = jax.jit(model_loss(ModelConfig(config.trunk).build()))
+  params, batch = trainer.init(config.train.seed).params, random_batch(config)
+  duration = timing.seconds(lambda: loss(params, batch, None))
+  yield "tokens", config.data.batch_size * config.data.length / duration, "tokens/s"
+
+
+def random_batch(config: PretrainConfig) -> Batch:
+  """A batch of random tokens."""
+  shape = (config.data.batch_size, config.data.length + 1)
+  ids = np.random.default_rng(0).integers(config.trunk.vocab_size, size=shape, dtype=np.int32)
+  return causal_batch(ids)
+
+
+def masked_batch(config: PretrainConfig) -> Batch:
+  """A batch as of objectives/masked.py, random tokens with random positions to predict."""
+  rows, positions = random_batch(config).rows[:2]
+  rng, most = np.random.default_rng(0), Masked().most_predictions(config.data.length)
+  at = np.sort(rng.random(rows.shape).argsort(axis=1)[:, :most], axis=1).astype(np.int32)
+  targets = np.take_along_axis(rows, at, axis=1)
+  return Batch(
+    Rows(rows, positions, segments=np.ones_like(rows)),
+    predictions=Predictions(targets, np.ones(at.shape, np.float32), at),
+  )
+
+
+def our_step(trainer: Trainer, batch: Batch) -> Callable[[], jax.Array]:
+  """A training step on a batch, always the same one; it gives the loss."""
+  state, on_device = trainer.init(0), trainer.to_device(batch)
+
+  def step():
+    nonlocal state
+    state, metrics = trainer.step(state, on_device, 0)
+    return metrics["loss"]
+
+  return step
+
+
+class Product(NamedTuple):
+  """A matrix product: an einsum, the shapes of its operands, and how often a step computes it on
+  one device.
+  """
+
+  einsum: str
+  left: tuple[int, ...]
+  right: tuple[int, ...]
+  times: float
+
+  @property
+  def flops(self) -> float:
+    """2 x the product of all dimensions."""
+    inputs = self.einsum.partition("->")[0].split(",")
+    sizes = dict(zip("".join(inputs), (*self.left, *self.right), strict=True))
+    return 2.0 * float(np.prod(list(sizes.values()), dtype=float))
+
+
+def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
+  """The products of a Transformer's training step, forward and backward; [] for other trunks.
+
+  Attention is counted whole, as in flops_per_token.
+  """
+  c = config.trunk
+  if not isinstance(c, TransformerConfig):
+    return []
+  batch, length = config.data.batch_size / devices, config.data.length
+  d, k = c.width, c.width // c.heads
+  m = int(batch * length)
+  products = []
+  for inputs, outputs in ((d, 3 * d), (d, d), (d, 4 * d), (4 * d, d)):
+    x, kernel, y = (m, inputs), (inputs, outputs), (m, outputs)
+    products.append(Product("mi,io->mo", x, kernel, c.layers))
+    products.append(Product("mo,io->mi", y, kernel, c.layers))
+    products.append(Product("mi,mo->io", x, y, c.layers))
+  chunk = min(m, CHUNK_ELEMENTS // c.vocab_size)  # positions whose logits are computed at once
+  hidden, table, logits = (chunk, d), (c.vocab_size, d), (chunk, c.vocab_size)
+  products.append(Product("md,vd->mv", hidden, table, m / chunk))
+  products.append(Product("mv,vd->md", logits, table, m / chunk))
+  products.append(Product("mv,md->vd", logits, hidden, m / chunk))
+  attention_heads = max(1, int(batch * c.heads))
+  heads, square = (attention_heads, length, k), (attention_heads, length, length)
+  products.append(Product("htk,hsk->hts", heads, heads, 2 * c.layers))
+  products.append(Product("hts,hsk->htk", square, heads, 2 * c.layers))
+  products.append(Product("hts,htk->hsk", square, heads, 2 * c.layers))
+  return products
+
+
+def _multiplication(dtype: str, product: Product) -> Callable[[], jax.Array]:
+  left, right = (jnp.full(shape, 0.5, dtype) for shape in (product.left, product.right))
+  multiply = jax.jit(lambda a, b: jnp.einsum(product.einsum, a, b))
+  return lambda: multiply(left, right)
+
+
+def trainer_with(
+  config: PretrainConfig, heads: Sequence[Any], example: Batch, attention: str = "causal"
+) -> Trainer:
+  """The config's trunk under heads of its own; `example`: a batch with what they need."""
+  mesh = make_mesh(config.mesh)
+  shape = config.data.batch_size, config.data.length
+  recipe = dataclasses.replace(
+    step_recipe(config, causal_batch, mesh),
+    spec=ModelConfig(config.trunk, tuple(heads), attention),
+    batches=lambda train: WholeBatches(lambda _: example, shape, mesh, train.parts),
+  )
+  return make_trainer(recipe)
+
+
+def benchmark_trainer(config: PretrainConfig) -> Trainer:
+  """The trainer of the config's trunk as a language model, on the config's mesh."""
+  causal = dataclasses.replace(config, objective=Causal())
+  return make_trainer(step_recipe(causal, causal_batch, make_mesh(config.mesh)))

@@ -1,0 +1,1 @@
+"""Pre-training objectives in one table: launch/compare.py."""

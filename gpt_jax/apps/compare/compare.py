@@ -1,0 +1,395 @@
+"""Compares pre-training objectives: one trunk, one text, one budget; then fine-tuning and probes.
+
+Others have compared objectives before, e.g. Raffel et al. 2020, section 3.3. Here a reader makes
+every row again with one command.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.apps.compare.budgets import BUDGETS, Budget, finetune_config, pretrain_config
+from gpt_jax.apps.compare.cost import Cost, cost, paces, parameters
+from gpt_jax.apps.compare.probe import can_probe, probe_score, probe_start
+from gpt_jax.apps.compare.rows import SPECIAL, Row, find_rows
+from gpt_jax.apps.compare.tables import (
+  Results,
+  as_csv,
+  describe,
+  is_finite,
+  step_at_equal_seconds,
+)
+from gpt_jax.apps.report import plot
+from gpt_jax.apps.report.figures import pyplot
+from gpt_jax.apps.report.report import write_report
+from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.checkpoints.staged import check_workdir
+from gpt_jax.checkpoints.store import lock
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.files import (
+  atomic_file,
+  atomic_folder,
+  exists,
+  is_folder,
+  is_url,
+  local_copy,
+  read_json,
+  write_json,
+)
+from gpt_jax.inference.linear_classifier import fit_linear
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.programs import finetune, prepare, pretrain
+from gpt_jax.programs.finetuning.start import Start, load_start, transform_of
+from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.tasks.task import Task, find
+from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.training.history import curve
+from gpt_jax.training.interval import Diverged
+from gpt_jax.training.reporter import log
+
+_RESULTS = "results.json"
+_EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
+
+
+def run(
+  workdir: str,
+  *,
+  budget: str | Budget = "smoke",
+  objectives: Sequence[str] = (),
+  data: str = "",
+  corpus: str = "",
+) -> Results:
+  """Makes the runs that the tables lack, and writes all results of the workdir.
+
+  Args:
+    workdir: gets runs/ (pre-training), tasks/ (fine-tuning), text/, results.json, results.md,
+      results.csv and curves.png.
+    budget: a name of BUDGETS, or one of one's own.
+    objectives: names of ROWS; by default all.
+    data: folder of the tasks' official files; "": the tasks need none.
+    corpus: folder that prepare wrote, with sentence ends; "": the budget has a text of its own.
+
+  Returns:
+    The content of results.json, which includes earlier calls with the same workdir.
+
+  Raises:
+    InputError: an unknown name, missing files, a text that does not suit, or a workdir of another
+      comparison.
+  """
+  budget = _find_budget(budget)
+  rows = find_rows(objectives)
+  _check(workdir, budget, data, corpus)
+  _check_corpus(rows, budget, corpus)
+  with lock(workdir):
+    text = _text(workdir, budget, corpus)
+    comparison = _Comparison(workdir, budget, rows, data, text)
+    results = _open_results(comparison)
+    comparison = dataclasses.replace(comparison, rows=find_rows([*rows, *results["costs"]]))
+    _measure_costs(comparison, results)
+    try:
+      for number, name in enumerate(rows, start=1):
+        log(f"{number} of {len(rows)}: {rows[name].title}")
+        _make_row(comparison, results, name)
+        _report(comparison, results)
+      for name in results["losses"]:
+        _probe_at_equal_seconds(comparison, results, name)
+    finally:  # after a failure too, report what is known
+      _report(comparison, results)
+  print(describe(results, budget, comparison.rows))
+  log(f"wrote results.md, results.csv and curves.png to {workdir}")
+  return results
+
+
+@dataclasses.dataclass(frozen=True)
+class _Comparison:
+  """The arguments of run that every part needs.
+
+  Attributes:
+    rows: those of this call and of earlier ones.
+    text: the prepared folder that all rows read.
+  """
+
+  workdir: str
+  budget: Budget
+  rows: Mapping[str, Row]
+  data: str
+  text: str
+
+  def save(self, results: Results) -> None:
+    write_json(os.path.join(self.workdir, _RESULTS), results)
+
+  def folder(self, name: str, rate: float) -> str:
+    """Of a pre-training run."""
+    return os.path.join(self.workdir, "runs", name, f"rate_{rate:g}")
+
+  def checkpoint(self, results: Results, name: str) -> str:
+    """What a row's fine-tuning starts from."""
+    if not self.rows[name].objective:
+      return "none"
+    return self.folder(name, results["chosen"][name])
+
+  @property
+  def tokenizer(self) -> str:
+    return os.path.join(self.text, "tokenizer")
+
+
+# Argument checks ----------------------------------------------------------------------------------
+
+
+def _find_budget(budget: str | Budget) -> Budget:
+  if isinstance(budget, Budget):
+    return budget
+  if budget not in BUDGETS:
+    raise InputError(
+      f"--budget={budget}: must be one of {', '.join(BUDGETS)}{did_you_mean(budget, BUDGETS)}"
+    )
+  return BUDGETS[budget]
+
+
+def _check(workdir: str, budget: Budget, data: str, corpus: str) -> None:
+  """Raises InputError for arguments that would fail later, and for missing packages."""
+  check_workdir(workdir)
+  names = listing(workdir)
+  known = ("lock", "text", "prepared", f"{_RESULTS}.partial")
+  foreign = [name for name in sorted(names) if not name.startswith(known)]
+  if foreign and _RESULTS not in names:
+    raise InputError(
+      f"--workdir={workdir} holds {foreign[0]!r} and no {_RESULTS}; use another folder"
+    )
+  if not corpus and not budget.vocab_size:
+    raise InputError(
+      f"--budget={budget.name} needs --corpus=DIR, a prepared text: python launch/prepare.py "
+      "--source=novels --out=DIR --vocab_size=16000 --valid_share=0.03 --sentences"
+    )
+  pyplot()
+  fit_linear(np.eye(2), np.arange(2), 2, 1.0)  # raises now if scikit-learn is missing
+  for name in (*budget.tasks, *budget.shown):
+    task = find(name)
+    if not data and not name.startswith("story-"):
+      raise InputError(
+        f"--budget={budget.name} needs --data=DIR, the folder of the tasks' official files"
+      )
+    for split in ("train", "dev"):
+      task.examples(data, split)
+
+
+def _check_corpus(rows: Mapping[str, Row], budget: Budget, corpus: str) -> None:
+  """Raises InputError for a prepared folder without what the rows need."""
+  if not corpus:
+    return
+  needing = [row.title for row in rows.values() if row.needs_sentences]
+  for split in ("train", "valid"):
+    header = TokenFile(corpus, split).header
+    if needing and "n_sentences" not in header:
+      raise InputError(
+        f"--corpus={corpus}: prepared without sentence ends, which the objective {needing[0]!r} "
+        "needs; prepare it again in another folder: python launch/prepare.py --source=… --out=DIR "
+        "--sentences"
+      )
+
+
+def _text(workdir: str, budget: Budget, corpus: str) -> str:
+  """The folder of the text, whose tokenizer has the special tokens of all rows."""
+  if not corpus:
+    corpus = os.path.join(workdir, "prepared")
+    prepare.run(PrepareConfig("embedded", budget.vocab_size, sentences=True), corpus)
+  folder = os.path.join(workdir, "text")
+  if is_folder(folder):
+    if _digests(folder) != _digests(corpus):
+      raise InputError(
+        f"--workdir={workdir} holds the results of another comparison: its text is not that of "
+        f"--corpus={corpus}; use another folder"
+      )
+    return folder
+  tokenizer = load_tokenizer(os.path.join(corpus, "tokenizer")).with_special(*SPECIAL)
+  # A text on a disk is not copied, but for a workdir on a store.
+  place = shutil.copy if is_url(corpus) or is_url(workdir) else os.symlink
+  with atomic_folder(folder) as partial, local_copy(corpus) as copy:
+    tokenizer.save(os.path.join(partial, "tokenizer"))
+    for name in listing(copy):
+      if name.startswith(("train.", "train-", "valid.", "valid-")):
+        place(os.path.abspath(os.path.join(copy, name)), os.path.join(partial, name))
+  return folder
+
+
+def _digests(folder: str) -> dict[str, str]:
+  return {split: TokenFile(folder, split).digest for split in ("train", "valid")}
+
+
+def _open_results(comparison: _Comparison) -> Results:
+  """The results of earlier calls with this workdir.
+
+  Raises:
+    InputError: results of another budget or text, or an unreadable file.
+  """
+  path = os.path.join(comparison.workdir, _RESULTS)
+  tasks = (*comparison.budget.tasks, *comparison.budget.shown)
+  identity = {
+    "budget": json.loads(json.dumps(dataclasses.asdict(comparison.budget))),
+    "text": _digests(comparison.text),
+    "probed_tasks": [name for name in tasks if can_probe(find(name))],
+  }
+  results: Results = {**identity, **{name: {} for name in _EMPTY}}
+  if exists(path):
+    try:
+      results |= read_json(path)
+    except (ValueError, TypeError) as error:
+      raise InputError(
+        f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
+      ) from error
+  for name, value in identity.items():
+    if results[name] != value:
+      raise InputError(
+        f"--workdir={comparison.workdir} holds the results of another comparison: its {name} "
+        "differs; use another folder"
+      )
+  return results
+
+
+# The parts of a row -------------------------------------------------------------------------------
+
+
+def _measure_costs(comparison: _Comparison, results: Results) -> None:
+  """Parameters, predictions, arithmetic and pace of every row; fails where a text does not suit."""
+  configs = {}
+  for name, row in comparison.rows.items():
+    if row.objective:
+      configs[name] = pretrain_config(comparison.budget, row, comparison.budget.rates[0])
+      of_row = cost(configs[name], comparison.text)
+    else:
+      trunk = with_vocabulary(comparison.budget.trunk, load_tokenizer(comparison.tokenizer))
+      of_row = Cost(*parameters(ModelConfig(trunk, ())), 0.0, 0.0)
+    results["costs"][name] = of_row._asdict()
+    log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
+  trunks = {entry["trunk"] for entry in results["costs"].values()}
+  assert len(trunks) == 1, f"trunks of different sizes: {results['costs']}"
+  if any(name not in results["pace"] for name in configs):  # all again: they are compared
+    results["pace"] = paces(configs, comparison.text)
+  comparison.save(results)
+
+
+def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
+  """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
+  budget, row = comparison.budget, comparison.rows[name]
+  if row.objective and name not in results["losses"]:
+    _pretrain(comparison, results, name)
+  if row.objective and name not in results["chosen"]:
+    log(f"{row.title}: diverges with every learning rate of the budget, so it has no results")
+    return
+  checkpoint = comparison.checkpoint(results, name)
+  _probe(comparison, results, name, checkpoint, budget.steps if row.objective else 0)
+  for task in (*budget.tasks, *budget.shown):
+    _fine_tune(comparison, results, name, checkpoint, task)
+
+
+def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
+  """One run for each peak learning rate; the row is that with the lowest held-out loss, if any
+  run ends with one.
+  """
+  budget, row = comparison.budget, comparison.rows[name]
+  last_losses = results["trials"].setdefault(name, {})
+  for rate in budget.rates:
+    if f"{rate:g}" in last_losses:
+      continue
+    log(f"{row.title}: peak learning rate {rate:g}")
+    config = pretrain_config(budget, row, rate)
+    try:
+      folder = comparison.folder(name, rate)
+      evaluation = pretrain.run(config, comparison.text, folder, on_end=[write_report])
+      last_losses[f"{rate:g}"] = evaluation["valid_loss"]
+    except Diverged as error:
+      log(f"{row.title}: {error}")
+      last_losses[f"{rate:g}"] = None
+    comparison.save(results)
+  finite = {rate: last_losses[f"{rate:g}"] for rate in budget.rates}
+  finite = {rate: loss for rate, loss in finite.items() if is_finite(loss)}
+  if not finite:
+    return
+  best = min(finite, key=lambda rate: finite[rate])
+  results["chosen"][name] = best
+  steps, losses = curve(comparison.folder(name, best), "valid_loss")
+  results["losses"][name] = list(zip(steps, losses, strict=True))
+  comparison.save(results)
+
+
+def _fine_tune(
+  comparison: _Comparison, results: Results, name: str, checkpoint: str, task: str
+) -> None:
+  """Notes the last dev result of every seed."""
+  done = results["tasks"].setdefault(name, {})
+  if task in done:
+    return
+  budget, row = comparison.budget, comparison.rows[name]
+  config = finetune_config(budget, task, from_scratch=not row.objective)
+  folder = os.path.join(comparison.workdir, "tasks", name, task)
+  arguments: dict[str, Any] = {"workdir": folder, "seeds": budget.seeds}
+  if budget.seeds == 1:
+    arguments = {"workdir": os.path.join(folder, "seed_0")}
+  if not row.objective:
+    arguments["tokenizer"] = comparison.tokenizer
+  log(f"{row.title}: fine-tuning on {task}")
+  runs = finetune.run(config, comparison.data, checkpoint, on_end=[write_report], **arguments)
+  metric = f"dev_{find(task).primary_metric}"
+  done[task] = [run["dev"][metric] for run in runs]
+  comparison.save(results)
+
+
+def _probe(
+  comparison: _Comparison, results: Results, name: str, checkpoint: str, step: int
+) -> None:
+  """Notes the probes of one checkpoint, and how the row is fine-tuned."""
+  done = results["probes"].setdefault(name, {}).setdefault(str(step), {})
+  missing = [task for task in results["probed_tasks"] if task not in done]
+  if not missing and name in results["format_and_head"]:
+    return
+  scratch = not comparison.rows[name].objective
+  config = finetune_config(comparison.budget, comparison.budget.tasks[0], from_scratch=scratch)
+  tokenizer = comparison.tokenizer if scratch else ""
+  results["format_and_head"][name] = _format_and_head(load_start(config, checkpoint, tokenizer))
+  start = probe_start(config, checkpoint, tokenizer)
+  for name_of_task in missing:
+    task = find(name_of_task)
+    assert isinstance(task, Task)
+    done[name_of_task] = probe_score(start, task, comparison.data, comparison.budget.examples)
+  comparison.save(results)
+
+
+def _probe_at_equal_seconds(comparison: _Comparison, results: Results, name: str) -> None:
+  step = step_at_equal_seconds(results, comparison.budget, name)
+  folder = os.path.join(comparison.checkpoint(results, name), "checkpoints", str(step))
+  if is_folder(folder):
+    _probe(comparison, results, name, folder, step)
+
+
+def _format_and_head(start: Start) -> str:
+  """How a checkpoint is fine-tuned, in words."""
+  if isinstance(start.format, TextToText):
+    return "text to text, answers in words"
+  name = type(start.format).__name__.removesuffix("Format")
+  heads = {"none": "linear", "dense": "dense + linear", "pooler": "pooler + linear"}
+  return f"{name}, {heads[transform_of(start)]}"
+
+
+# Reports ------------------------------------------------------------------------------------------
+
+
+def _report(comparison: _Comparison, results: Results) -> None:
+  """Writes results.md, results.csv and curves.png."""
+  for name, content in (
+    ("results.md", describe(results, comparison.budget, comparison.rows)),
+    ("results.csv", as_csv(results, comparison.budget, comparison.rows)),
+  ):
+    with atomic_file(os.path.join(comparison.workdir, name)) as file:
+      file.write(content)
+  done = [name for name in comparison.rows if name in results["losses"]]
+  if done:
+    folders = [comparison.checkpoint(results, name) for name in done]
+    plot.run(folders, os.path.join(comparison.workdir, "curves.png"), overwrite=True)

@@ -1,0 +1,80 @@
+"""What a step of pre-training takes: parameters, predicted positions, arithmetic, seconds."""
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.programs.pretrain import PretrainConfig, load_text, text_recipe
+from gpt_jax.training import timing
+from gpt_jax.training.recipe import make_trainer
+
+_COUNTED = 8  # batches whose predictions are counted
+
+
+class Cost(NamedTuple):
+  """What pre-training with an objective computes.
+
+  Attributes:
+    trunk: parameters of the trunk, the same for all objectives; with the table's padding.
+    head: all others, the pooler among them. They are not part of the comparison.
+    predicted: tokens predicted in a step, a mean over some batches.
+    flops: floating-point operations of a step, by TransformerConfig.flops_per_token, but with the
+      product with the table only where a token is predicted. Heads' own layers are not counted.
+  """
+
+  trunk: int
+  head: int
+  predicted: float
+  flops: float
+
+
+def parameters(spec: ModelConfig) -> tuple[int, int]:
+  """Parameters of the trunk without its pooler, and all others."""
+  sizes = {name: int(np.prod(shape)) for name, shape in parameter_shapes(spec).items()}
+  trunk = sum(
+    size
+    for name, size in sizes.items()
+    if name.startswith("trunk/") and not name.startswith("trunk/pooler/")
+  )
+  return trunk, sum(sizes.values()) - trunk
+
+
+def cost(config: PretrainConfig, data: str) -> Cost:
+  """The Cost of a run on a prepared folder. Raises InputError if the text does not suit."""
+  recipe = text_recipe(config, load_text(config, data))
+  trunk, batch_at = recipe.spec.trunk, recipe.batches(config.train).at
+  batches = [batch_at(n) for n in range(_COUNTED)]
+  rows, length = batches[0].rows.inputs.shape
+  predictions = batches[0].predictions
+  of_table = 6 * trunk.vocab_size * trunk.width
+  body = trunk.flops_per_token(length) - of_table
+  slots = predictions.targets.size if predictions else 0
+  predicted = [float(b.predictions.weights.sum()) if b.predictions else 0.0 for b in batches]
+  flops = rows * length * body + slots * of_table
+  return Cost(*parameters(recipe.spec), statistics.mean(predicted), float(flops))
+
+
+def paces(configs: Mapping[str, PretrainConfig], data: str) -> dict[str, float]:
+  """Seconds of a training step of each run, its batch included: medians of steps in turns.
+
+  A run's own log says what its steps took, but a shared machine is not equally busy in all runs.
+  """
+  times = timing.in_turns({name: _stepper(config, data) for name, config in configs.items()})
+  return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def _stepper(config: PretrainConfig, data: str) -> Callable[[], Any]:
+  recipe = text_recipe(config, load_text(config, data))
+  trainer, batch_at = make_trainer(recipe), recipe.batches(config.train).at
+  state, number = trainer.init(config.train.seed), 0
+
+  def step():
+    nonlocal state, number
+    state, metrics = trainer.step(state, trainer.to_device(batch_at(number)), config.train.seed)
+    number += 1
+    return metrics["loss"]
+
+  return step

@@ -1,0 +1,67 @@
+"""A frozen linear probe: what logistic regression reads in a trunk's states."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax.batch import Rows
+from gpt_jax.inference.linear_classifier import fit_best_linear
+from gpt_jax.inference.probe_features import probe_features
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetuning.start import load_start
+from gpt_jax.tasks.encoding import evenly
+from gpt_jax.tasks.formats import RoBERTaFormat
+from gpt_jax.tasks.task import LabeledTask, Task
+from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.training.start import Start
+
+_PENALTY_SHARE = 5  # every fifth training example chooses the strength of the penalty
+
+
+def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Start:
+  """The trunk that is probed; for "none", one with fresh weights.
+
+  A text-to-text model, which writes its answers, reads plain texts here: in RoBERTa's format, and
+  all positions attend to all.
+  """
+  start = load_start(config, checkpoint, tokenizer)
+  if isinstance(start.format, TextToText):
+    start = dataclasses.replace(start, format=RoBERTaFormat())
+  if start.params is None:
+    ids = np.zeros((1, 2), np.int32)
+    model = ModelConfig(start.trunk, (), start.attention).build()
+    init = jax.jit(functools.partial(model.init, method="states"))
+    variables = init(jax.random.key(0), Rows(ids, ids))
+    start = dataclasses.replace(start, params=jax.device_get(variables["params"]))
+  return start
+
+
+def probe_score(start: Start, task: Task, data_dir: str, examples: int) -> float:
+  """The task's primary metric on its dev set, by the mean state of each text.
+
+  Scores (STS-B) are classes, the nearest numbers, whose expectation is the prediction.
+
+  Args:
+    examples: at most so many of the training set, and of the dev set; 0: all.
+  """
+  features, labels = {}, {}
+  for split in ("train", "dev"):
+    encoded = start.encode(task, evenly(task.examples(data_dir, split), examples))
+    features[split], labels[split] = probe_features(start, encoded), encoded.labels
+  classes = labels["train"].argmax(axis=1)
+  chooses = np.arange(len(classes)) % _PENALTY_SHARE == 0
+  linear = fit_best_linear(
+    (features["train"][~chooses], classes[~chooses]),
+    (features["train"][chooses], classes[chooses]),
+    task.num_classes,
+  )
+  return task.score(linear(features["dev"]), labels["dev"])[task.primary_metric]
+
+
+def can_probe(task: LabeledTask[Any]) -> bool:
+  """Whether a task has one class per example; of several choices each would need a score."""
+  return isinstance(task, Task) and task.pooling != "per_choice"

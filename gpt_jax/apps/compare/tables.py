@@ -1,0 +1,197 @@
+"""The comparison as Markdown and CSV; results are the content of compare's results.json.
+
+Cells of rows that have not been run yet are empty.
+"""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpt_jax.apps.compare.budgets import Budget
+from gpt_jax.apps.compare.rows import Row
+from gpt_jax.errors import counted
+
+Results = dict[str, Any]
+Table = list[dict[str, str]]  # rows: column -> cell
+
+
+def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
+  """The report in Markdown."""
+  positions = budget.batch_size * budget.length
+  tokens = budget.steps * positions
+  trunk = next((cost["trunk"] for cost in results["costs"].values()), 0)
+  rates = f"Peak learning rate {budget.rates[0]:g}."
+  if len(budget.rates) > 1:
+    listed = ", ".join(f"{rate:g}" for rate in budget.rates)
+    rates = f"The best peak learning rate of {listed}, by the last held-out loss."
+  batch, epochs, rate = budget.finetuning
+  examples = f", at most {budget.examples:,} examples" if budget.examples else ""
+  lines = [
+    f"# Pre-training objectives compared ({budget.name} budget)",
+    "",
+    f"One trunk of {trunk:,} parameters, one text, one vocabulary. {budget.steps:,} steps of "
+    f"{positions:,} positions ({tokens / 1e6:.1f}M), one seed. {rates}",
+    "",
+    *_table(
+      "Pre-training",
+      "Each loss is the objective's own, in nats: compare it with the same objective's only. "
+      "Seconds are those of the training steps alone, at a pace that was measured in turns.",
+      pretraining(results, budget, rows),
+    ),
+    *_table(
+      "Fine-tuned",
+      f"Dev set after the last update, in percent, mean ± standard deviation over "
+      f"{counted(budget.seeds, 'seed')}: {counted(epochs, 'epoch')} in batches of {batch}, peak "
+      f"learning rate {rate:g}{examples}, no auxiliary loss. The checkpoint names format and head.",
+      fine_tuned(results, budget, rows),
+    ),
+    *_table(
+      "Linear probe, equal steps",
+      "Logistic regression on the mean state of the frozen trunk; dev set, in percent.",
+      probed(results, budget, rows, equal_seconds=False),
+    ),
+    *_table(
+      "Linear probe, equal seconds",
+      "The same runs, read at the last checkpoint within the time that the fastest one needs. "
+      "Their learning rates have not fallen there as far as they would have in shorter runs.",
+      probed(results, budget, rows, equal_seconds=True),
+    ),
+  ]
+  return "\n".join(lines)
+
+
+def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
+  """All tables side by side, a line per objective."""
+  tables = {
+    "": pretraining(results, budget, rows),
+    "fine-tuned, ": fine_tuned(results, budget, rows),
+    "probe, ": probed(results, budget, rows, equal_seconds=False),
+    "equal seconds, ": probed(results, budget, rows, equal_seconds=True),
+  }
+  lines: Table = [{} for _ in rows]
+  for prefix, table in tables.items():
+    for line, cells in zip(lines, table, strict=True):
+      for name, cell in cells.items():
+        line[name if name == "objective" else prefix + name] = cell
+  text = io.StringIO()
+  writer = csv.DictWriter(text, lines[0], lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(lines)
+  return text.getvalue()
+
+
+def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Table:
+  """What each objective cost, and what it reached."""
+  table = []
+  for name, row in rows.items():
+    cells = dict.fromkeys(
+      ("head's parameters", "peak rate", "held-out loss", "predicted, M", "PFLOP", "seconds"), ""
+    )
+    if cost := results["costs"].get(name):
+      cells["head's parameters"] = f"{cost['head']:,}"
+      if row.objective:
+        cells["predicted, M"] = f"{cost['predicted'] * budget.steps / 1e6:.2f}"
+        cells["PFLOP"] = f"{cost['flops'] * budget.steps / 1e15:.3g}"
+    if name in results["pace"]:
+      cells["seconds"] = f"{results['pace'][name] * budget.steps:,.0f}"
+    if name in results["losses"]:
+      cells["peak rate"] = f"{results['chosen'][name]:g}"
+      cells["held-out loss"] = f"{results['losses'][name][-1][1]:.3f}"
+    elif _has_diverged(results, budget, name):
+      cells["held-out loss"] = "diverged"
+    table.append({"objective": row.title, **cells})
+  return table
+
+
+def fine_tuned(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Table:
+  """Dev results of every task, and their averages."""
+  table = []
+  for name, row in rows.items():
+    values = results["tasks"].get(name, {})
+    means = {task: statistics.mean(scores) for task, scores in values.items()}
+    scores = {
+      task: _spread(values[task]) if task in values else ""
+      for task in (*budget.tasks, *budget.shown)
+    }
+    cells = {"format and head": results["format_and_head"].get(name, ""), **scores}
+    table.append({"objective": row.title, **cells, **_averages(means, budget)})
+  return table
+
+
+def probed(
+  results: Results, budget: Budget, rows: Mapping[str, Row], *, equal_seconds: bool
+) -> Table:
+  """The probes of each objective's last checkpoint, or of that at equal seconds."""
+  table = []
+  for name, row in rows.items():
+    probes = results["probes"].get(name, {})
+    cells = {}
+    step = budget.steps
+    if equal_seconds:
+      step = step_at_equal_seconds(results, budget, name) if name in results["pace"] else 0
+      known = dict(results["losses"].get(name, []))
+      cells["step"] = f"{step:,}" if row.objective else ""
+      cells["held-out loss"] = f"{known[step]:.3f}" if step in known else ""
+    scores = probes.get(str(step if row.objective else 0), {})
+    for task in results["probed_tasks"]:
+      cells[task] = f"{100 * scores[task]:.1f}" if task in scores else ""
+    averages = _averages(scores, budget, results["probed_tasks"])
+    table.append({"objective": row.title, **cells, **averages})
+  return table
+
+
+def step_at_equal_seconds(results: Results, budget: Budget, name: str) -> int:
+  """The last evaluated step within the time of the fastest objective's whole run; 0: none."""
+  affordable = budget.steps * min(results["pace"].values()) / results["pace"][name]
+  if affordable >= budget.steps:
+    return budget.steps
+  return int(affordable) // budget.evaluate_every * budget.evaluate_every
+
+
+def _averages(
+  scores: Mapping[str, float], budget: Budget, scored: Sequence[str] | None = None
+) -> dict[str, str]:
+  """The mean over the budget's tasks, and with the shown ones too.
+
+  Args:
+    scored: the tasks that every row has a score of; None: all.
+  """
+  cells = {}
+  for title, tasks in (
+    ("average", budget.tasks),
+    (f"with {', '.join(budget.shown)}", (*budget.tasks, *budget.shown)),
+  ):
+    if title == "average" or budget.shown:
+      known = [task for task in tasks if scored is None or task in scored]
+      complete = known and all(task in scores for task in known)
+      cells[title] = f"{100 * statistics.mean(scores[t] for t in known):.1f}" if complete else ""
+  return cells
+
+
+def _has_diverged(results: Results, budget: Budget, name: str) -> bool:
+  """Whether every learning rate has been tried, and none ended with a loss."""
+  trials = results["trials"].get(name, {})
+  tried = all(f"{rate:g}" in trials for rate in budget.rates)
+  return tried and not any(is_finite(loss) for loss in trials.values())
+
+
+def _spread(values: Sequence[float]) -> str:
+  mean = f"{100 * statistics.mean(values):.1f}"
+  return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def _table(title: str, caption: str, table: Table) -> list[str]:
+  names = list(table[0])
+  lines = [f"## {title}", "", caption, ""]
+  lines.append(f"| {' | '.join(names)} |")
+  lines.append(f"|{'---|' * len(names)}")
+  lines += [f"| {' | '.join(cells.values())} |" for cells in table]
+  return [*lines, ""]
+
+
+def is_finite(loss: float | None) -> bool:
+  """Whether a run has a loss; None: it diverged."""
+  return loss is not None and math.isfinite(loss)

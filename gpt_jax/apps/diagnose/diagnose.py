@@ -1,0 +1,152 @@
+"""The limits of language models, measured: gradients, scaling, learning rates, sampling.
+
+Jozefowicz et al. 2016 ask them of large models; here each is a figure that a reader can repeat.
+"""
+
+import csv
+import functools
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gpt_jax.apps.diagnose.budget import Budget, find_budget
+from gpt_jax.apps.diagnose.gradients import measure_gradients
+from gpt_jax.apps.diagnose.page import render
+from gpt_jax.apps.diagnose.rates import measure_rates
+from gpt_jax.apps.diagnose.sampling import measure_sampling
+from gpt_jax.apps.diagnose.scaling import measure_scaling
+from gpt_jax.apps.diagnose.tables import tables
+from gpt_jax.apps.diagnose.texts import Texts, load_texts
+from gpt_jax.apps.diagnose.workdir import RESULT, check_workdir, measured
+from gpt_jax.apps.report.page import environment, run_names
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.files import atomic_file, read_json, verified, with_checksum, write_json
+from gpt_jax.training.reporter import log
+
+PARTS = ("gradients", "scaling", "rates", "sampling")
+# What is measured of a trained model, and the fields of a Budget that it depends on.
+_OF_CHECKPOINTS = {
+  "gradients": (measure_gradients, ("gradient_rows",)),
+  "sampling": (measure_sampling, ("texts", "text_tokens", "temperatures")),
+}
+PAGE = "diagnosis.html"
+
+
+def run(
+  data: str,
+  workdir: str,
+  checkpoint: Sequence[str] = (),
+  *,
+  parts: Sequence[str] = ("gradients", "scaling", "rates", "sampling"),
+  budget: str | Budget = "small",
+) -> dict[str, Any]:
+  """Measures and writes diagnosis.html, diagnosis.json and a CSV file for each part.
+
+  Each small run and each measurement leaves its result in the workdir, so that the same command
+  goes on where it was stopped. Parts that are not asked for are shown as an earlier command left
+  them, if it had the same text.
+
+  Args:
+    data: folder that prepare wrote.
+    workdir: a new folder, or one of this program.
+    checkpoint: causal language models with the vocabulary of the text; gradients and sampling look
+      at them, and the small runs of the other parts have a trunk of the first one's kind.
+    parts: some of PARTS.
+    budget: the name of one, or a Budget.
+
+  Returns:
+    The content of diagnosis.json.
+
+  Raises:
+    InputError: an unknown part or budget, a folder of something else, a text or checkpoint that
+      cannot be used, or a package is missing.
+  """
+  chosen = find_budget(budget) if isinstance(budget, str) else budget
+  check_parts(parts, checkpoint)
+  environment()
+  texts = load_texts(data)
+  models = {path: _load(path, texts) for path in dict.fromkeys(checkpoint)}
+  check_workdir(workdir)
+  trunk = next((loaded.spec.trunk for loaded in models.values()), None)
+
+  result = _earlier(workdir, texts) | {"data": os.path.basename(os.path.abspath(data))}
+  for part in (part for part in PARTS if part in parts):
+    if part == "scaling":
+      result[part] = measure_scaling(trunk, texts, chosen, workdir)
+    elif part == "rates":
+      result[part] = measure_rates(trunk, texts, chosen, workdir)
+    else:
+      result[part] = _of_checkpoints(part, models, texts, chosen, workdir)
+    _write(workdir, result)
+  log(f"wrote {os.path.join(workdir, PAGE)}")
+  return result
+
+
+def check_parts(parts: Sequence[str], checkpoint: Sequence[str]) -> None:
+  """Fails before the expensive part."""
+  for part in parts:
+    if part not in PARTS:
+      raise InputError(
+        f"--parts={','.join(parts)}: no part {part!r}{did_you_mean(part, PARTS)}; there are "
+        f"{', '.join(PARTS)}"
+      )
+  if not parts:
+    raise InputError(f"--parts: name some of {', '.join(PARTS)}")
+  wanting = [part for part in parts if part in _OF_CHECKPOINTS]
+  if wanting and not checkpoint:
+    others = ",".join(part for part in PARTS if part not in _OF_CHECKPOINTS)
+    raise InputError(
+      f"{' and '.join(wanting)} look at a trained model: give --checkpoint=DIR, or --parts={others}"
+    )
+
+
+def _load(path: str, texts: Texts) -> LoadedModel:
+  loaded = load_model(path)
+  loaded.language_model()  # fail before the expensive part
+  try:
+    texts.held_out.check_vocabulary(loaded.tokenizer)
+  except InputError as error:
+    raise InputError(f"--checkpoint={path}: {error}") from error
+  return loaded
+
+
+def _of_checkpoints(
+  part: str, models: dict[str, LoadedModel], texts: Texts, budget: Budget, workdir: str
+) -> list[dict[str, Any]]:
+  """What a part measures of each checkpoint."""
+  measure, fields = _OF_CHECKPOINTS[part]
+  sizes = {field: getattr(budget, field) for field in fields}
+  results = []
+  for name, loaded in zip(run_names(list(models)), models.values(), strict=True):
+    settings = {"checkpoint": loaded.identity, **sizes, **texts.identity}
+    file = f"{part}_{re.sub(r'[^0-9a-z]+', '_', loaded.identity)}"
+    values = measured(workdir, file, settings, functools.partial(measure, loaded, texts, budget))
+    trunk = loaded.spec.trunk
+    kind = type(trunk).__name__.removesuffix("Config")
+    about = f"{kind}, {trunk.parameter_count():,} parameters, step {loaded.step:,}"
+    results.append({"name": name, "about": about, **values})
+    log(f"{part} of {loaded.path}: measured")
+  return results
+
+
+def _earlier(workdir: str, texts: Texts) -> dict[str, Any]:
+  """The parts that an earlier command measured on the same text."""
+  try:
+    saved = verified(read_json(os.path.join(workdir, RESULT)))
+  except (OSError, ValueError):
+    return dict(texts.identity)
+  same = all(saved.get(name) == value for name, value in texts.identity.items())
+  return saved if same else dict(texts.identity)
+
+
+def _write(workdir: str, result: dict[str, Any]) -> None:
+  """The JSON, the CSV files and the page."""
+  write_json(os.path.join(workdir, RESULT), with_checksum(result))
+  for part, rows in tables(result).items():
+    with atomic_file(os.path.join(workdir, f"{part}.csv")) as file:
+      csv.writer(file, lineterminator="\n").writerows(rows)
+  page = render(result, os.path.basename(os.path.abspath(workdir)))
+  with atomic_file(os.path.join(workdir, PAGE)) as file:
+    file.write(page)

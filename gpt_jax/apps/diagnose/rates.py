@@ -1,0 +1,60 @@
+"""Learning rate x seed: which runs learn, get stuck or diverge."""
+
+import statistics
+from typing import Any
+
+from gpt_jax.apps.diagnose.budget import Budget
+from gpt_jax.apps.diagnose.short_runs import make_short_run, short_config
+from gpt_jax.apps.diagnose.stability import OUTCOMES, outcome
+from gpt_jax.apps.diagnose.texts import Texts
+from gpt_jax.apps.diagnose.workdir import measured
+from gpt_jax.config import to_json
+from gpt_jax.training.reporter import log
+
+
+def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dict[str, Any]:
+  """JSON: unigram_entropy, steps, parameters, and for each rate its runs and share of outcomes.
+
+  Args:
+    trunk: see short_config.
+    workdir: where each run leaves its result.
+  """
+  entropy, rates, parameters = texts.train.unigram_entropy, [], 0
+  for rate in budget.rates:
+    config = short_config(trunk, budget.rate_width, budget.rate_steps, texts.tokenizer, rate)
+    train = None
+    runs = []
+    for seed in range(budget.seeds):
+
+      def run(seed=seed, config=config) -> dict[str, Any]:
+        nonlocal train
+        train = train or make_short_run(config, texts)
+        return train(seed)
+
+      settings = {"config": to_json(config), "seed": seed, **texts.identity}
+      result = measured(workdir, f"rate_{rate:g}_seed_{seed}", settings, run)
+      result["outcome"] = outcome(result["loss"], result["first_loss"], entropy)
+      runs.append(result)
+    rates.append(_of_rate(rate, runs))
+    parameters = runs[0]["parameters"]
+    ends = ", ".join(f"{name} {rates[-1]['shares'][name]:.0%}" for name in OUTCOMES)
+    log(f"rate {rate:g}: {ends}")
+  return {
+    "unigram_entropy": entropy,
+    "steps": budget.rate_steps,
+    "width": budget.rate_width,
+    "parameters": parameters,
+    "rates": rates,
+  }
+
+
+def _of_rate(rate: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
+  finite = [run["loss"] for run in runs if run["loss"] is not None]
+  shares = {name: sum(run["outcome"] == name for run in runs) / len(runs) for name in OUTCOMES}
+  return {
+    "rate": rate,
+    "shares": shares,
+    "median_loss": statistics.median(finite) if finite else None,
+    "refused": sum(run["refused"] for run in runs),
+    "runs": runs,
+  }

@@ -1,0 +1,119 @@
+"""Short runs of small language models, which leave nothing but numbers."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpt_jax.apps.diagnose.texts import Texts
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.programs.pretrain import text_recipe
+from gpt_jax.programs.pretraining.config import PretrainConfig
+from gpt_jax.programs.pretraining.text import Text, make_measure
+from gpt_jax.training.hooks import Hook, StepContext, every
+from gpt_jax.training.interval import Diverged
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.recipe import make_trainer
+
+# The quickstart's recipe, tuned for width 128; narrower models take higher rates.
+_LENGTH, _ROWS, _LAYERS, _HEADS = 64, 16, 3, 4
+_RATE, _WIDTH_OF_RATE = 1e-3, 128
+_WARMUP_STEPS, _LARGEST_WARMUP = 150, 0.25
+_UNITS_PER_WIDTH = 2.5  # of an LSTM, as configs/lstm_small.py
+_POINTS = 20  # of a training curve
+_EVALUATION_BATCHES = 40
+
+
+def short_config(
+  trunk: Any, width: int, steps: int, tokenizer: Tokenizer, learning_rate: float | None = None
+) -> PretrainConfig:
+  """A run of a small model of the same kind as `trunk`, without dropout.
+
+  Args:
+    trunk: the config of a trunk, whose sizes are replaced; None: GPT-1's.
+    width: D, a multiple of 4.
+    steps: of 1,024 tokens.
+    tokenizer: of the text.
+    learning_rate: at the peak; None: by the width, 1e-3 (128 / D)^1/2.
+  """
+  trunk = TransformerConfig() if trunk is None else trunk
+  names = {field.name for field in dataclasses.fields(trunk)}
+  sizes: dict[str, Any] = {
+    "vocab_size": 0,
+    "context": _LENGTH,
+    "width": width,
+    "dtype": "float32",
+    "layers": _LAYERS,
+    "heads": _HEADS,
+    "units": round(_UNITS_PER_WIDTH * width),
+  }
+  sizes |= {name: 0.0 for name in names if name.endswith("_dropout")}
+  small = dataclasses.replace(trunk, **{k: v for k, v in sizes.items() if k in names})
+  if learning_rate is None:
+    learning_rate = _RATE * (_WIDTH_OF_RATE / width) ** 0.5
+  warmup = min(_WARMUP_STEPS, round(_LARGEST_WARMUP * steps))
+  return PretrainConfig(
+    trunk=with_vocabulary(small, tokenizer),
+    data=WindowsConfig(batch_size=_ROWS, length=_LENGTH),
+    optim=OptimConfig(learning_rate=learning_rate, warmup_steps=warmup),
+    train=TrainConfig(steps=steps, microbatches=1),
+    evaluation_batches=_EVALUATION_BATCHES,
+  )
+
+
+def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict[str, Any]]:
+  """The function from a seed to what a run of it measured; all seeds share a compiled step.
+
+  It returns: width, parameters, steps, tokens, flops (of training); first_loss and loss (held out,
+  before and after; nan after ten updates in a row without a finite loss or gradient), refused
+  (updates), seconds, and curve, [step, training loss] about 20 times.
+  """
+  text = Text(texts.train, texts.held_out, texts.tokenizer)
+  recipe, steps = text_recipe(config, text), config.train.steps
+  trainer, measure = make_trainer(recipe), make_measure(config, text, recipe.mesh)
+  tokens = steps * config.data.batch_size * config.data.length
+
+  def train(seed: int) -> dict[str, Any]:
+    batch_at = recipe.batches(dataclasses.replace(config.train, seed=seed)).at
+    state = trainer.init(seed)
+    first_loss = measure(state.params)["valid_loss"]
+    curve: list[tuple[int, float]] = []
+    refused: list[int] = []
+    hook = _record(curve, refused, max(1, steps // _POINTS))
+    began = time.monotonic()
+    try:
+      state, _ = trainer.fit(state, batch_at, steps, seed, [hook])
+      seconds, loss = time.monotonic() - began, measure(state.params)["valid_loss"]
+    except Diverged:
+      seconds, loss = time.monotonic() - began, float("nan")
+    return {
+      "width": config.trunk.width,
+      "parameters": config.trunk.parameter_count(),
+      "steps": steps,
+      "tokens": tokens,
+      "flops": tokens * config.trunk.flops_per_token(config.data.length),
+      "seed": seed,
+      "first_loss": first_loss,
+      "loss": loss,
+      "refused": sum(refused),
+      "seconds": round(seconds, 2),
+      "curve": curve,
+    }
+
+  return train
+
+
+def _record(curve: list[tuple[int, float]], refused: list[int], steps: int) -> Hook:
+  """Appends the mean training loss of every so many steps, and how many updates were refused."""
+
+  def run(moment: StepContext) -> None:
+    if "loss" in (means := moment.interval.means()):
+      curve.append((moment.step, means["loss"]))
+    refused.append(moment.interval.refused)
+    moment.interval.clear()
+
+  return Hook(run, every(steps))

@@ -1,0 +1,1 @@
+"""EleutherAI's harness: launch/harness.py."""

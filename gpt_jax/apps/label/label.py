@@ -1,0 +1,455 @@
+"""From one table of labeled texts to a classifier, and to what it can be trusted with.
+
+Every step leaves its result in the workdir, so that the same command goes on where it was stopped.
+"""
+
+import csv
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.apps.label.group_splits import group_folds, split_by_group
+from gpt_jax.apps.label.label_errors import margins, out_of_fold
+from gpt_jax.apps.label.learning_curve import curve_of
+from gpt_jax.apps.label.measures import (
+  best_model,
+  compare,
+  measure,
+  measure_classes,
+  measure_curve,
+  measure_threshold,
+)
+from gpt_jax.apps.label.near_duplicates import group_near_duplicates
+from gpt_jax.apps.label.page import (
+  TITLES,
+  Suspect,
+  about_choice,
+  about_curve,
+  about_labels,
+  about_threshold,
+  render,
+)
+from gpt_jax.apps.label.probe import save_probe
+from gpt_jax.apps.label.progress import Progress, TimeLimit
+from gpt_jax.apps.label.table import Labeled, read_labeled, write_splits
+from gpt_jax.apps.label.workdir import cached, check_workdir, claim_workdir
+from gpt_jax.apps.report.page import environment
+from gpt_jax.apps.report.report import write_report
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file, with_checksum, write_json
+from gpt_jax.inference.ensemble import load_ensemble
+from gpt_jax.inference.linear_classifier import Linear, fit_best_linear, fit_tfidf
+from gpt_jax.inference.probe_features import probe_features
+from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
+from gpt_jax.programs import finetune
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetuning.start import Start, load_start
+from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.reporter import log
+
+RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
+_CHECKPOINTS = {
+  "tfidf": ("tfidf",),
+  "probe": ("probe", "best"),
+  "finetuned": ("finetuned", "best"),
+}
+_FOLDS = 5
+_PATIENCE = 3  # evaluations, one per epoch
+_SHOWN_SUSPECTS = 30
+_JUDGES = ("tfidf", "probe")  # of labels
+
+
+class _Job(NamedTuple):
+  """Data and settings that all models are trained with.
+
+  Attributes:
+    splits: "train", "dev", "test" -> numbers of the rows of the table.
+    truth: the same names -> classes of those rows.
+    groups: of near-duplicates, one for each row of the table.
+    start: what the checkpoint brings.
+    kept: kept(name, compute): the arrays of an earlier call, or those that compute() gives.
+  """
+
+  table: Labeled
+  splits: dict[str, np.ndarray]
+  truth: dict[str, np.ndarray]
+  groups: np.ndarray
+  config: FinetuneConfig
+  checkpoint: str
+  start: Start
+  workdir: str
+  kept: Callable[[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]
+
+  @property
+  def data_dir(self) -> str:
+    return os.path.join(self.workdir, "data")
+
+  @property
+  def seed(self) -> int:
+    return self.config.train.seed
+
+
+def run(
+  source: str,
+  checkpoint: str,
+  workdir: str,
+  *,
+  texts: Sequence[str] = (),
+  label: str = "",
+  precision: float = 0.95,
+  epochs: int = 0,
+  minutes: float = 0.0,
+  skip_finetuning: bool | None = None,
+  seed: int = 0,
+) -> dict[str, Any]:
+  """Trains three classifiers on a table, and measures what can be trusted.
+
+  Writes into the workdir: data/ (the splits), tfidf/, probe/ and finetuned/ (the models),
+  suspects.csv (every row, the most suspect label first), result.json and report.html.
+
+  Args:
+    source: a .csv, .tsv or .jsonl file.
+    checkpoint: a pre-trained model; see load_model.
+    workdir: a new folder, or that of the same command.
+    texts, label: the columns, at most two of texts; () and "" find them.
+    precision: the share of right predictions that a threshold should promise.
+    epochs: of fine-tuning, at most; 0: by the sizes of model and data.
+    minutes: that fine-tuning may take now; the same call goes on with it. 0: no limit.
+    skip_finetuning: None: if the probe is worse than TF-IDF on the dev rows (McNemar, p < 0.05).
+    seed: of the splits and of fine-tuning.
+
+  Returns:
+    The content of result.json.
+
+  Raises:
+    InputError: a file or column that cannot be used, too few rows, a workdir of something else, or
+      a package is missing.
+  """
+  _check(workdir, precision, epochs, minutes)
+  config, start = _load_start(checkpoint, epochs, seed)
+  table = read_labeled(source, texts, label, start.tokenizer)
+  config = dataclasses.replace(config, task=table.task())
+  claim_workdir(workdir, table, start.identity, seed)
+  log(table.summary)
+  kept = functools.partial(cached, os.path.join(workdir, "work"))
+
+  # 1. Splits, with near-duplicates on one side.
+  groups = kept("groups", lambda: _near_duplicates(table))["group"]
+  splits = _split(table, groups, seed, workdir)
+
+  # 2. Three models, or two.
+  truth = {name: table.classes[numbers] for name, numbers in splits.items()}
+  job = _Job(table, splits, truth, groups, config, checkpoint, start, workdir, kept)
+  predicted, finetuning = _train(job, minutes, skip_finetuning)
+
+  # 3. What can be said about the one that predicts.
+  result = {
+    "source": os.path.basename(source),
+    "columns": list(table.columns),
+    "label": table.label,
+    "rows": {name: len(numbers) for name, numbers in splits.items()},
+    "skipped": table.skipped,
+    "near_duplicates": _repeated(groups),
+    "finetuning": finetuning,
+    **_compare(predicted, truth, table.labels, precision, workdir),
+    "judges": _accuracy_of_judges(table, predicted),
+  }
+  suspects = _suspects(table, predicted)
+  result["suspects"] = sum(suspect.doubtful for suspect in suspects)
+  _write_results(workdir, result, suspects)
+  log(format_result(result))
+  return result
+
+
+def _split(table: Labeled, groups: np.ndarray, seed: int, workdir: str) -> dict[str, np.ndarray]:
+  """Writes data/, and returns the rows of each split."""
+  splits = split_by_group(table.classes, groups, seed)
+  write_splits(table, splits, os.path.join(workdir, "data"))
+  counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
+  log(
+    f"{counts} rows; {_repeated(groups):,} of them near-duplicates, in the split of the row that "
+    "they repeat"
+  )
+  return splits
+
+
+def _near_duplicates(table: Labeled) -> dict[str, np.ndarray]:
+  with Progress("near-duplicates"):
+    return {"group": group_near_duplicates(table.texts)}
+
+
+def _repeated(groups: np.ndarray) -> int:
+  """How many rows are near-duplicates of an earlier one."""
+  return len(groups) - len(np.unique(groups))
+
+
+def _check(workdir: str, precision: float, epochs: int, minutes: float) -> None:
+  """Fails before the expensive part."""
+  for name, value in (("epochs", epochs), ("minutes", minutes)):
+    if not 0 <= value < float("inf"):
+      raise InputError(f"--{name}={value}: must be a number above 0, or 0 for no limit")
+  if not 0 < precision < 1:
+    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
+  check_workdir(workdir)
+  environment()
+
+
+def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig, Start]:
+  """The config of fine-tuning, still without its task, and what the checkpoint brings."""
+  config = FinetuneConfig(
+    patience=_PATIENCE,
+    train=TrainConfig(epochs=epochs, log_every=50, keep_checkpoints=1, seed=seed),
+  )
+  start = load_start(config, checkpoint, "")
+  if isinstance(start.format, TextToText):
+    raise InputError(
+      f"--checkpoint={checkpoint}: learns to write its labels as text, and here probabilities are "
+      "compared; use launch/finetune.py"
+    )
+  if start.attention != "causal":
+    config = dataclasses.replace(config, lm_weight=0.0)
+  return config, start
+
+
+def _compare(
+  predicted: dict[str, dict[str, np.ndarray]],
+  truth: dict[str, np.ndarray],
+  labels: tuple[str, ...],
+  precision: float,
+  workdir: str,
+) -> dict[str, Any]:
+  """The measures of all models, and what can be said about the best one."""
+  models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
+  classes = {
+    name: {split: arrays[split].argmax(axis=-1) for split in ("dev", "test")}
+    for name, arrays in predicted.items()
+  }
+  for model in models:
+    for split, of_model in classes[model["name"]].items():
+      model[split]["beside_tfidf"] = compare(of_model, classes["tfidf"][split], truth[split])
+  chosen = best_model(models)
+  arrays, of_test = predicted[chosen["name"]], truth["test"]
+  commonest = np.full_like(of_test, np.bincount(of_test).argmax())
+  return {
+    "models": models,
+    "chosen": chosen["name"],
+    "checkpoint": os.path.join(workdir, *_CHECKPOINTS[chosen["name"]]),
+    "classes": measure_classes(labels, arrays["test"], of_test),
+    "beside_commonest": compare(classes[chosen["name"]]["test"], commonest, of_test),
+    "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
+    "curve": measure_curve(predicted, len(truth["train"])),
+  }
+
+
+def _write_results(workdir: str, result: dict[str, Any], suspects: Sequence[Suspect]) -> None:
+  _write_suspects(os.path.join(workdir, SUSPECTS), suspects)
+  write_json(os.path.join(workdir, RESULT), with_checksum(result))
+  shown = [suspect for suspect in suspects if suspect.doubtful][:_SHOWN_SUSPECTS]
+  page = render(result, shown, os.path.basename(os.path.abspath(workdir)))
+  with atomic_file(os.path.join(workdir, REPORT)) as file:
+    file.write(page)
+
+
+def format_result(result: dict[str, Any]) -> str:
+  """The result for the console."""
+  lines = [f"{'':30} dev accuracy  test accuracy, 95 % interval  macro F1"]
+  for model in result["models"]:
+    test = model["test"]
+    low, high = test["accuracy_interval"]
+    mark = "*" if model["name"] == result["chosen"] else " "
+    lines.append(
+      f"{mark} {TITLES[model['name']]:30} {model['dev']['accuracy']:10.1%}  "
+      f"{test['accuracy']:13.1%}  {low:.1%} to {high:.1%}  {test['macro_f1']:8.3f}"
+    )
+  lines += [about_choice(result), about_threshold(result["threshold"]), about_curve(result)]
+  lines.append(f"{about_labels(result)} {SUSPECTS} begins with the worst.")
+  return "\n".join(lines)
+
+
+# Models -------------------------------------------------------------------------------------------
+
+
+def _train(
+  job: _Job, minutes: float, skip_finetuning: bool | None
+) -> tuple[dict[str, dict[str, np.ndarray]], str]:
+  """The arrays of each model, and why the fine-tuned one is missing or not finished."""
+  predicted: dict[str, dict[str, np.ndarray]] = {}
+
+  def add(name: str, compute: Callable[[Progress], dict[str, np.ndarray]]) -> None:
+    with Progress(TITLES[name]) as progress:
+      predicted[name] = compute(progress)
+    right = predicted[name]["dev"].argmax(axis=-1) == job.truth["dev"]
+    log(f"{TITLES[name]}: {right.mean():.1%} of {len(right):,} dev rows right")
+
+  add("tfidf", lambda progress: job.kept("tfidf", lambda: _baseline(job, progress)))
+  add("probe", lambda progress: job.kept("probe", lambda: _probe(job, progress)))
+  note = _reason_to_skip(skip_finetuning, predicted, job.truth)
+  if not note:
+    add("finetuned", lambda progress: _finetuned(job, minutes, progress))
+    if not _is_finished(job):
+      note = "Fine-tuning is not finished; the same command goes on with it."
+  if note:
+    log(note)
+  return predicted, note
+
+
+def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
+  """Probabilities of TF-IDF and logistic regression, which are saved; see _linear."""
+  texts = {name: [job.table.texts[n] for n in numbers] for name, numbers in job.splits.items()}
+  tfidf = fit_tfidf(texts["train"])
+  features = {name: tfidf(of_split) for name, of_split in texts.items()}
+  # The rarity of words needs no labels, so all rows may say it.
+  all_features = fit_tfidf(job.table.texts)(job.table.texts)
+  linear, arrays = _linear(job, features, all_features, progress)
+  folder = os.path.join(job.workdir, "tfidf")
+  dev = job.config.task.build("").examples(job.data_dir, "dev")
+  save_tfidf(folder, tfidf, linear, job.config.task, dev, job.data_dir)
+  return arrays | _predict(folder, job.data_dir, progress)
+
+
+def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
+  """Probabilities of the probe, which becomes a checkpoint; see _linear."""
+  task, start = job.config.task.build(""), job.start
+  encoded = start.encode(task, [task.example(row) for row in job.table.rows])
+  progress.begin("reading the texts", len(encoded), "rows")
+  all_features = probe_features(start, encoded, progress.update)
+  features = {name: all_features[numbers] for name, numbers in job.splits.items()}
+  linear, arrays = _linear(job, features, all_features, progress)
+  folder = os.path.join(job.workdir, "probe")
+  dev_set = start.encode(task, task.examples(job.data_dir, "dev"))
+  save_probe(folder, linear, start, job.config, task, dev_set, arrays["dev"], job.data_dir)
+  return arrays | _predict(folder, job.data_dir, progress)
+
+
+def _linear(
+  job: _Job, features: dict[str, Any], all_features: Any, progress: Progress
+) -> tuple[Linear, dict[str, np.ndarray]]:
+  """A logistic regression, and its arrays: "dev" and "test", probabilities [N, K]; "out_of_fold",
+  those of every row of the table; "curve", accuracies.
+  """
+  num_classes, classes = len(job.table.labels), job.table.classes
+  train = features["train"], job.truth["train"]
+  progress.begin("choosing a penalty")
+  linear = fit_best_linear(train, (features["dev"], job.truth["dev"]), num_classes)
+  penalty = linear.inverse_penalty
+  fold = group_folds(classes, job.groups, _FOLDS, job.seed)
+  of_held_out = features["dev"], features["test"]
+  stack = np.concatenate if isinstance(all_features, np.ndarray) else _stack_sparse
+  held_out = stack(of_held_out), np.concatenate([job.truth["dev"], job.truth["test"]])
+  progress.begin("five folds, for doubtful labels")
+  of_folds = out_of_fold(all_features, classes, num_classes, fold, penalty)
+  progress.begin("learning curve")
+  curve = curve_of(train, held_out, num_classes, penalty, job.seed)
+  return linear, {
+    "dev": linear(features["dev"]),
+    "test": linear(features["test"]),
+    "out_of_fold": of_folds,
+    "curve": np.array(curve),
+  }
+
+
+def _stack_sparse(parts: Sequence[Any]) -> Any:
+  import scipy.sparse
+
+  return scipy.sparse.vstack(parts).tocsr()
+
+
+def _reason_to_skip(
+  skip: bool | None, predicted: dict[str, dict[str, np.ndarray]], truth: dict[str, np.ndarray]
+) -> str:
+  """Why fine-tuning is left out; "" if it is not."""
+  if skip is False:
+    return ""
+  anyway = "--skip_finetuning=false runs it"
+  if skip:
+    return f"Fine-tuning was skipped; {anyway}."
+  probe, tfidf = (predicted[name]["dev"].argmax(axis=-1) for name in ("probe", "tfidf"))
+  compared = compare(probe, tfidf, truth["dev"])
+  low, high = compared["interval"]
+  if high >= 0:
+    return ""
+  return (
+    f"Fine-tuning was skipped: on the same {len(truth['dev']):,} dev rows the probe is right in "
+    f"{-100 * compared['difference']:.1f} points fewer than TF-IDF ({-100 * high:.1f} to "
+    f"{-100 * low:.1f} with 95 % confidence), so it promises no gain; {anyway} anyway."
+  )
+
+
+def _finetuned(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
+  """Probabilities of the fine-tuned model, which are kept once it is finished."""
+  if minutes and not _is_finished(job):
+    return _finetune(job, minutes, progress)
+  epochs = job.config.train.epochs  # another number is another run, which finetune.run refuses
+  name = f"finetuned_{epochs}" if epochs else "finetuned"
+  return job.kept(name, lambda: _finetune(job, minutes, progress))
+
+
+def _is_finished(job: _Job) -> bool:
+  return os.path.exists(os.path.join(job.workdir, "finetuned", "result.json"))
+
+
+def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
+  folder, limit = os.path.join(job.workdir, "finetuned"), TimeLimit(minutes, progress)
+  progress.begin("", unit="updates")
+  of_job = job.config, job.data_dir, job.checkpoint
+  finetune.run(*of_job, folder, pauses=limit, on_end=[write_report])
+  return _predict(folder, job.data_dir, progress)
+
+
+def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.ndarray]:
+  """Probabilities of the best checkpoint for dev and test, as launch/predict.py has them."""
+  best = os.path.join(folder, "best")
+  ensemble = load_tfidf(folder) if is_tfidf(folder) else load_ensemble([best])
+  examples = ensemble.task.examples(data_dir, "test")
+  progress.begin("predicting the test rows", len(examples), "rows")
+  probabilities = ensemble.predict(ensemble.encode(examples), 32, progress.update)
+  return {"dev": ensemble.dev_set().probabilities, "test": probabilities}
+
+
+# Doubtful labels ----------------------------------------------------------------------------------
+
+
+def _suspects(table: Labeled, predicted: dict[str, dict[str, np.ndarray]]) -> list[Suspect]:
+  """All rows, those first whose label is least likely to two models that have not seen it."""
+  by_model = [predicted[name]["out_of_fold"] for name in _JUDGES]
+  probabilities = np.mean(by_model, axis=0)
+  margin, other = margins(probabilities, table.classes)
+  doubtful = np.all([margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
+  suspects = []
+  for number in np.argsort(margin, kind="stable"):
+    row = table.rows[number]
+    suspects.append(
+      Suspect(
+        line=row.location.rpartition(":")[2],
+        text="\n".join(row.texts),
+        given=row.label or "",
+        suggested=table.labels[other[number]],
+        p_given=float(probabilities[number, table.classes[number]]),
+        p_suggested=float(probabilities[number, other[number]]),
+        doubtful=bool(doubtful[number]),
+      )
+    )
+  return suspects
+
+
+def _accuracy_of_judges(
+  table: Labeled, predicted: dict[str, dict[str, np.ndarray]]
+) -> dict[str, float]:
+  """On all rows, by models that have not seen them."""
+  judged = {name: predicted[name]["out_of_fold"].argmax(axis=-1) for name in _JUDGES}
+  return {name: float((classes == table.classes).mean()) for name, classes in judged.items()}
+
+
+def _write_suspects(path: str, suspects: Sequence[Suspect]) -> None:
+  with atomic_file(path) as file:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["line", "text", "given", "suggested", "p(given)", "p(suggested)"])
+    for s in suspects:
+      writer.writerow(
+        [s.line, s.text, s.given, s.suggested, f"{s.p_given:.4f}", f"{s.p_suggested:.4f}"]
+      )

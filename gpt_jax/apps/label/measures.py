@@ -1,0 +1,136 @@
+"""What launch/label.py measures of its models: scores, calibration, a threshold, a curve."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.apps.label.learning_curve import gain_of_doubling, outlook, subset_sizes
+from gpt_jax.apps.report.intervals import bootstrap_macro_f1, paired_interval, wilson
+from gpt_jax.errors import InputError
+from gpt_jax.inference.abstention import choose_threshold
+from gpt_jax.inference.calibration import (
+  chance_error,
+  expected_calibration_error,
+  fit_temperature,
+  reliability,
+  scale,
+)
+from gpt_jax.inference.dev_report import class_report
+from gpt_jax.tasks.metrics import accuracy, macro_f1
+
+_PROMISES = (0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
+
+
+def measure(
+  name: str, probabilities: dict[str, np.ndarray], truth: dict[str, np.ndarray]
+) -> dict[str, Any]:
+  """The scores of a model, and its calibration error on the test set."""
+  temperature = fit_temperature(probabilities["dev"], truth["dev"])
+  scaled = scale(probabilities["test"], temperature)
+  measures: dict[str, Any] = {"name": name, "temperature": temperature}
+  for split in ("dev", "test"):
+    predicted = probabilities[split].argmax(axis=-1)
+    measures[split] = {
+      "accuracy": float(accuracy(truth[split], predicted)),
+      "macro_f1": float(macro_f1(truth[split], predicted)),
+    }
+  test = probabilities["test"].argmax(axis=-1)
+  confusion = np.zeros((probabilities["test"].shape[1],) * 2, np.int64)
+  np.add.at(confusion, (truth["test"], test), 1)
+  right = int(np.trace(confusion))
+  measures["test"]["accuracy_interval"] = wilson(right, len(test))
+  measures["test"]["macro_f1_interval"] = bootstrap_macro_f1(confusion)
+  for when, values in (("before", probabilities["test"]), ("after", scaled)):
+    measures[f"ece_{when}"] = expected_calibration_error(reliability(values, truth["test"]))
+  measures["ece_chance"] = chance_error(scaled)
+  return measures
+
+
+def compare(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+  """How much more accurate one of two models is on the same rows.
+
+  Args:
+    ours, theirs: predicted classes, int [N].
+    truth: int [N].
+
+  Returns:
+    "difference", a share of the rows, and its "interval"; see paired_interval.
+  """
+  gained = int(((ours == truth) & (theirs != truth)).sum())
+  lost = int(((ours != truth) & (theirs == truth)).sum())
+  interval = paired_interval(gained, lost, len(truth))
+  return {"difference": (gained - lost) / len(truth), "interval": interval}
+
+
+def best_model(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
+  """By dev accuracy, of equals by macro F1, of equals the first."""
+  return max(models, key=lambda model: (model["dev"]["accuracy"], model["dev"]["macro_f1"]))
+
+
+def measure_classes(
+  labels: tuple[str, ...], probabilities: np.ndarray, truth: np.ndarray
+) -> dict[str, Any]:
+  """The class_report of the test set, with intervals of precision and recall."""
+  report = class_report(labels, probabilities, truth)
+  confusion = np.array(report["confusion"])
+  for number, label in enumerate(labels):
+    right = int(confusion[number, number])
+    report["per_class"][label] |= {
+      "precision_interval": wilson(right, int(confusion[:, number].sum())),
+      "recall_interval": wilson(right, int(confusion[number].sum())),
+    }
+  return report
+
+
+def measure_threshold(
+  probabilities: dict[str, np.ndarray],
+  temperature: float,
+  truth: dict[str, np.ndarray],
+  precision: float,
+) -> dict[str, Any]:
+  """The threshold that launch/predict.py chooses on dev for a precision, and what it does on test.
+
+  Where dev cannot show the precision, "problem" says why, and the threshold is of the highest
+  lower one that it can show.
+  """
+  confidence, correct = {}, {}
+  for split in ("dev", "test"):
+    scaled = scale(probabilities[split], temperature)
+    confidence[split] = scaled.max(axis=-1)
+    correct[split] = scaled.argmax(axis=-1) == truth[split]
+  result: dict[str, Any] = {"asked": precision}
+  for promised in (precision, *(lower for lower in _PROMISES if lower < precision)):
+    try:
+      chosen = choose_threshold(confidence["dev"], correct["dev"], promised)
+    except InputError as error:
+      result.setdefault("problem", str(error))
+      continue
+    above = confidence["test"] >= chosen.value
+    return result | {
+      "precision": promised,
+      "value": chosen.value,
+      "dev": {"given": chosen.given, "correct": chosen.correct, "rows": len(correct["dev"])},
+      "test": {
+        "given": int(above.sum()),
+        "correct": int(correct["test"][above].sum()),
+        "rows": len(above),
+      },
+    }
+  return result
+
+
+def measure_curve(predicted: dict[str, dict[str, np.ndarray]], count: int) -> dict[str, Any]:
+  """Accuracies of the two cheap models by training rows, and what more would bring "model", the
+  better one.
+  """
+  sizes = subset_sizes(count)
+  curves = {name: predicted[name]["curve"].tolist() for name in ("tfidf", "probe")}
+  better = max(curves, key=lambda name: curves[name][-1])
+  return {
+    "sizes": sizes,
+    **curves,
+    "model": better,
+    "gain": gain_of_doubling(sizes, curves[better]),
+    "outlook": outlook(sizes, curves[better]),
+  }

@@ -1,0 +1,266 @@
+"""Renders the result of launch/label.py as one HTML page that needs no network: label.html.
+
+As in page.py, autoescape is on and nothing is marked as safe.
+"""
+
+import dataclasses
+import os
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from gpt_jax.apps.report import chart
+from gpt_jax.apps.report.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
+from gpt_jax.apps.report.chart import Drawn, Line
+from gpt_jax.apps.report.page import confusion_matrix, environment
+
+TITLES = {
+  "tfidf": "TF-IDF with logistic regression",
+  "probe": "linear probe of the checkpoint",
+  "finetuned": "fine-tuned checkpoint",
+}
+_LONGEST_TEXT = 600  # characters of a row
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+  """A row with its label, and what models that have not seen it say.
+
+  Attributes:
+    line: of the input.
+    text: its columns, one below the other.
+    given: its label.
+    suggested: the most likely other label.
+    p_given, p_suggested: their probabilities, the mean of the models.
+    doubtful: whether each of the models finds another label more likely.
+  """
+
+  line: str
+  text: str
+  given: str
+  suggested: str
+  p_given: float
+  p_suggested: float
+  doubtful: bool
+
+
+def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> str:
+  """The page.
+
+  Args:
+    result: the content of result.json; see programs.label.
+    suspects: the first of them.
+    name: the title.
+
+  Raises:
+    InputError: jinja2 is not installed.
+  """
+  text = (
+    environment(os.path.dirname(__file__))
+    .get_template("page.html")
+    .render(
+      name=name,
+      result=result,
+      answers=_answers(result),
+      models=[(TITLES[model["name"]], model) for model in result["models"]],
+      title_of=TITLES,
+      choice=about_choice(result),
+      threshold=about_threshold(result["threshold"]),
+      classes=_classes(result["classes"]),
+      matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
+      about_labels=about_labels(result),
+      about_curve=about_curve(result),
+      curve=_curve(result["curve"]),
+      suspects=[_view(suspect) for suspect in suspects],
+      command=_command(result),
+    )
+  )
+  # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
+  return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def about_choice(result: dict[str, Any]) -> str:
+  """Which model predicts, and why."""
+  accuracies = [model["dev"]["accuracy"] for model in result["models"]]
+  equals = accuracies.count(max(accuracies)) > 1
+  about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
+  if equals:
+    about = f"The {TITLES[result['chosen']]} predicts: no model has a higher dev accuracy, and of "
+    about += "equals the one with the higher macro F1 is taken, then the simpler one."
+  if result["chosen"] == "tfidf":
+    about += (
+      " A checkpoint that has been pre-trained on more text, or with a longer context, may change "
+      "that; the table below shows whether the difference is more than chance."
+    )
+  return about
+
+
+def about_threshold(threshold: dict[str, Any]) -> str:
+  """What a threshold promises, and what it did on the test set."""
+  asked = threshold["asked"]
+  if "value" not in threshold:
+    return f"A precision of {asked:.0%} cannot be promised, and no lower one from 50 %."
+  dev, test = threshold["dev"], threshold["test"]
+  share = f"{test['correct'] / test['given']:.1%}" if test["given"] else "–"
+  above = f"With a probability of {threshold['value']:.3f} or more"
+  reached = f"{test['given']:,} of {test['rows']:,} test rows have that probability, and {share} "
+  reached += "of them are right."
+  if dev["given"] == dev["rows"]:
+    above = "Without a threshold"
+    reached = f"Of all {test['rows']:,} test rows {share} are right."
+  about = (
+    f"{above}, {dev['correct']:,} of {dev['given']:,} dev rows are right, which promises "
+    f"{threshold['precision']:.1%} on new rows like these. {reached}"
+  )
+  if "problem" in threshold:
+    about = f"{asked:.1%} cannot be promised with so few dev rows, or so many errors. {about}"
+  return about
+
+
+def about_curve(result: dict[str, Any]) -> str:
+  """Says what more labels would bring, and to which model."""
+  curve = result["curve"]
+  whose = f"That is the curve of the {TITLES[curve['model']]}"
+  if curve["model"] != result["chosen"]:
+    whose += f", not of the {TITLES[result['chosen']]}, which predicts"
+  return f"{curve['outlook']} {whose}."
+
+
+def about_labels(result: dict[str, Any]) -> str:
+  """How many labels are doubtful, whether to correct them first, and whether to believe it."""
+  total = sum(result["rows"].values())
+  about = (
+    f"{result['suspects']:,} of {total:,} labels are less likely than another one to both of two "
+    "models that were not trained on the row."
+  )
+  if _come_first(result):
+    about += (
+      " Correct these labels first: wrong ones hide what a model can do, and no model can promise "
+      "more than the labels keep."
+    )
+  elif result["suspects"] and _are_unsure(result):
+    best = f"{max(result['judges'].values()):.0%}"
+    about += (
+      f" Caution: neither model is a sure judge, right in {best} of the rows at best, so that many "
+      "of these labels will be right; read before you change one."
+    )
+  return about
+
+
+def _are_unsure(result: dict[str, Any]) -> bool:
+  return max(result["judges"].values()) < SURE_JUDGE
+
+
+def _come_first(result: dict[str, Any]) -> bool:
+  """Whether the doubtful labels are to be corrected before anything else."""
+  are_many = result["suspects"] >= MANY_DOUBTFUL * sum(result["rows"].values())
+  return are_many and not _are_unsure(result)
+
+
+def _command(result: dict[str, Any]) -> str:
+  """Predicts with the chosen model."""
+  words = [f"--checkpoint={result['checkpoint']}", "--input=FILE", "--out=FILE"]
+  threshold = result["threshold"]
+  if "problem" not in threshold:
+    words.append(f"--precision={threshold['precision']:g}")
+  return shlex.join(["python", "launch/predict.py", *words])
+
+
+def _answers(result: dict[str, Any]) -> list[Answer]:
+  models = {model["name"]: model for model in result["models"]}
+  chosen = models[result["chosen"]]
+  low, high = chosen["test"]["accuracy_interval"]
+  least, most = result["beside_commonest"]["interval"]
+  majority = result["classes"]["majority"]
+  threshold = result["threshold"]
+  kept = threshold.get("problem") is None
+  share = threshold["test"]["given"] / threshold["test"]["rows"] if "test" in threshold else 0.0
+  total = sum(result["rows"].values())
+  return [
+    Answer(
+      "How good is it?",
+      f"{chosen['test']['accuracy']:.1%} right",
+      f"of the test rows; {low:.1%} to {high:.1%} with 95 % confidence. Always the commonest "
+      f"label: {majority:.1%}.",
+      "good" if least > 0 else "bad" if most < 0 else "plain",
+    ),
+    Answer("Is it better than TF-IDF?", *_beside_tfidf(result, chosen)),
+    Answer(
+      f"Can it promise {threshold['asked']:.0%} precision?",
+      f"yes, for {share:.0%} of the rows" if kept else "no",
+      about_threshold(threshold),
+      "good" if kept else "bad",
+    ),
+    Answer(
+      "Are the labels right?",
+      f"correct {result['suspects']:,} first"
+      if _come_first(result)
+      else f"{result['suspects']:,} of {total:,} are doubtful",
+      about_labels(result),
+      "plain",
+    ),
+    Answer(
+      "Would more labels help?",
+      f"{100 * result['curve']['gain']:.1f} points for twice as many",
+      about_curve(result),
+      "plain",
+    ),
+  ]
+
+
+def _beside_tfidf(result: dict[str, Any], chosen: dict[str, Any]) -> tuple[str, str, str]:
+  """Verdict, text and tone, by what both get right of the same test rows."""
+  if result["chosen"] != "tfidf":
+    compared = chosen["test"]["beside_tfidf"]
+    gap, (low, high) = compared["difference"], compared["interval"]
+    text = (
+      f"The difference on the same {result['rows']['test']:,} test rows is {100 * low:+.1f} to "
+      f"{100 * high:+.1f} points with 95 % confidence (McNemar’s exact test). "
+    )
+    text += about_choice(result)
+    if low > 0:
+      return f"yes, by {100 * gap:.1f} points", text, "good"
+    if high < 0:
+      return f"no, {-100 * gap:.1f} points worse", text, "bad"
+    return f"not shown: {100 * gap:+.1f} points", text, "plain"
+  accuracies = {model["name"]: model["dev"]["accuracy"] for model in result["models"]}
+  others = {name: value for name, value in accuracies.items() if name != "tfidf"}
+  best = max(others, key=lambda name: others[name])
+  compared = (
+    f"On the dev rows TF-IDF is right in {accuracies['tfidf']:.1%}, the {TITLES[best]} in "
+    f"{others[best]:.1%}. "
+  )
+  return "no, so TF-IDF predicts", compared + about_choice(result), "plain"
+
+
+def _classes(report: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, int]], str]]:
+  """(label, (value, interval, percent) of precision and recall, and of F1, support), the lowest F1
+  first.
+  """
+  rows = []
+  for label, values in sorted(report["per_class"].items(), key=lambda item: item[1]["f1"]):
+    cells = []
+    for name in ("precision", "recall", "f1"):
+      interval = values.get(f"{name}_interval")
+      shown = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
+      cells.append((f"{values[name]:.2f}", shown, round(100 * values[name])))
+    rows.append((label, cells, f"{values['support']:,}"))
+  return rows
+
+
+def _curve(curve: dict[str, Any]) -> Drawn | None:
+  lines = []
+  for color, name in enumerate(("tfidf", "probe")):
+    percent = [100 * value for value in curve[name]]
+    lines.append(Line(TITLES[name], curve["sizes"], percent, color, "dots"))
+  return chart.draw("Learning curve", "% right of dev and test rows", lines, x_name="training rows")
+
+
+def _view(suspect: Suspect) -> dict[str, str]:
+  text = suspect.text
+  return {
+    "line": suspect.line,
+    "text": text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…",
+    "given": f"{suspect.given} {suspect.p_given:.0%}",
+    "suggested": f"{suspect.suggested} {suspect.p_suggested:.0%}",
+  }

@@ -1,0 +1,156 @@
+"""The table that launch/label.py is given: columns, usable rows, and splits as files."""
+
+import collections
+import csv
+import dataclasses
+import os
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpt_jax.apps.label.columns import find_columns
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError, counted
+from gpt_jax.files import atomic_file
+from gpt_jax.tasks.readers import Row, read_usable
+from gpt_jax.tasks.table import TableTask
+from gpt_jax.training.reporter import log
+
+FEWEST_ROWS = 100
+FEWEST_OF_LABEL = 10  # so that each split is likely to have some
+_SHOWN = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Labeled:
+  """The rows of a table that can be used.
+
+  Attributes:
+    columns: the text columns, one or two.
+    label: the label column.
+    labels: the K labels, sorted.
+    rows: N rows.
+    skipped: how many rows are left out.
+  """
+
+  columns: tuple[str, ...]
+  label: str
+  labels: tuple[str, ...]
+  rows: list[Row]
+  skipped: int
+
+  @property
+  def classes(self) -> np.ndarray:
+    """int [N], the index of each row's label."""
+    index = {label: number for number, label in enumerate(self.labels)}
+    return np.array([index[row.label or ""] for row in self.rows])
+
+  @property
+  def texts(self) -> list[str]:
+    """The columns of each row, one below the other."""
+    return ["\n".join(row.texts) for row in self.rows]
+
+  @property
+  def summary(self) -> str:
+    columns = ", ".join(self.columns)
+    labels = counted(len(self.labels), "label")
+    return f"{len(self.rows):,} rows; text in {columns}, {labels} in {self.label}"
+
+  @property
+  def checksum(self) -> str:
+    content = repr([(row.texts, row.label) for row in self.rows])
+    return f"{zlib.crc32(content.encode()):08x}"
+
+  def task(self) -> TableTask:
+    """The task of the files that write_splits writes."""
+    return TableTask(
+      train="train.csv",
+      dev="dev.csv",
+      test="test.csv",
+      columns=self.columns,
+      label=self.label,
+      labels=self.labels,
+      transform="classification" if len(self.columns) == 1 else "entailment",
+    )
+
+
+def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Tokenizer) -> Labeled:
+  """Reads a table; logs the rows that are left out.
+
+  Args:
+    source: a .csv, .tsv or .jsonl file.
+    texts: the text columns; () finds one.
+    label: the label column; "" finds it.
+    tokenizer: of the model; a text without tokens cannot be used.
+
+  Raises:
+    InputError: the file cannot be read, its columns are not clear, or too few rows can be used.
+  """
+  columns, label = find_columns(source, tuple(texts), label)
+  usable: list[Row] = []
+  problems: list[str] = []
+  for row in read_usable(source, columns, label):
+    problem = str(row) if isinstance(row, InputError) else _problem(row, columns, label)
+    if problem or isinstance(row, InputError):
+      problems.append(problem)
+    else:
+      usable.append(row)
+  usable, without_tokens = _with_tokens(usable, tokenizer)
+  problems += without_tokens
+  counts = collections.Counter(row.label or "" for row in usable)
+  rare = {name: count for name, count in counts.items() if count < FEWEST_OF_LABEL}
+  if problems:
+    more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
+    log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
+  if rare:
+    shown = ", ".join(f"{name[:50]!r} ({count})" for name, count in sorted(rare.items())[:_SHOWN])
+    more = f" and {len(rare) - _SHOWN:,} more" if len(rare) > _SHOWN else ""
+    log(
+      f"{sum(rare.values()):,} rows are left out, as their labels have fewer than "
+      f"{FEWEST_OF_LABEL} rows: {shown}{more}"
+    )
+  rows = [row for row in usable if row.label not in rare]
+  labels = tuple(sorted({row.label or "" for row in rows}))
+  if len(rows) < FEWEST_ROWS or len(labels) < 2:
+    raise InputError(
+      f"{source}: {len(rows):,} usable rows with {len(labels)} labels of {FEWEST_OF_LABEL} rows or "
+      f"more in column {label!r}; {FEWEST_ROWS} rows and 2 labels are needed"
+    )
+  return Labeled(columns, label, labels, rows, len(problems) + sum(rare.values()))
+
+
+def write_splits(table: Labeled, splits: dict[str, np.ndarray], folder: str) -> None:
+  """Writes train.csv, dev.csv and test.csv, with the columns of the task."""
+  os.makedirs(folder, exist_ok=True)
+  for split, numbers in splits.items():
+    with atomic_file(os.path.join(folder, f"{split}.csv")) as file:
+      writer = csv.writer(file, lineterminator="\n")
+      writer.writerow([*table.columns, table.label])
+      for number in numbers:
+        row = table.rows[number]
+        writer.writerow([*row.texts, row.label])
+
+
+def _problem(row: Row, columns: Sequence[str], label: str) -> str:
+  """Why a row cannot be used; "" if it can."""
+  for column, cell in zip((*columns, label), (*row.texts, row.label or ""), strict=True):
+    if not cell.strip():
+      return f"{row.location}: column {column!r} is empty"
+    if any("\ud800" <= letter <= "\udfff" for letter in cell):
+      return f"{row.location}: column {column!r} has half of a surrogate pair"
+  return ""
+
+
+def _with_tokens(rows: list[Row], tokenizer: Tokenizer) -> tuple[list[Row], list[str]]:
+  """The rows all of whose texts have a token, and the problems of the others."""
+  columns = len(rows[0].texts) if rows else 1
+  texts = [text for row in rows for text in row.texts]
+  counts = [len(ids) for ids in tokenizer.encode_many(texts)] if texts else []
+  usable, problems = [], []
+  for number, row in enumerate(rows):
+    if all(counts[number * columns : (number + 1) * columns]):
+      usable.append(row)
+    else:
+      problems.append(f"{row.location}: the tokenizer drops all of a text")
+  return usable, problems

@@ -1,0 +1,81 @@
+"""The workdir of launch/label.py: whose it is, and what earlier runs of the command computed."""
+
+import os
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.apps.label.table import Labeled
+from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file, open_regular, read_json, refuse_url, write_json
+from gpt_jax.training.reporter import log
+
+_CLAIM = "label.json"
+
+
+def check_workdir(workdir: str) -> None:
+  """Raises InputError if a folder exists and is none of this program."""
+  refuse_url(workdir)
+  names = listing(workdir)
+  if names and _CLAIM not in names:
+    raise InputError(
+      f"--workdir={workdir} holds {min(names)!r} but no {_CLAIM}: not a folder of this program; "
+      "use another"
+    )
+
+
+def claim_workdir(workdir: str, table: Labeled, checkpoint: str, seed: int) -> None:
+  """Writes label.json, or checks that it is of the same rows, columns, checkpoint and seed."""
+  path = os.path.join(workdir, _CLAIM)
+  claim = {
+    "text columns": list(table.columns),
+    "label column": table.label,
+    "rows": f"{len(table.rows):,}, checksum {table.checksum}",
+    "checkpoint": checkpoint,
+    "seed": seed,
+  }
+  try:
+    os.makedirs(workdir, exist_ok=True)
+    write_json(path, claim, overwrite=False)
+  except FileExistsError:
+    try:
+      saved = read_json(path)
+    except (OSError, ValueError) as error:
+      raise InputError(f"{path}: {error}; use another workdir") from error
+    if not isinstance(saved, dict):
+      raise InputError(f"{path}: not as this program writes it; use another workdir") from None
+    changes = [
+      f"{name}: {str(saved.get(name))[:200]} != {str(value)[:200]}"
+      for name, value in claim.items()
+      if saved.get(name) != value
+    ]
+    if changes:
+      raise InputError(
+        f"--workdir={workdir} holds the result of another command ({'; '.join(changes)}); use "
+        "another folder"
+      ) from None
+  except OSError as error:
+    raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
+
+
+def cached(
+  folder: str, name: str, compute: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+  """The arrays of an earlier run of the same command, or computes them now."""
+  path = os.path.join(folder, f"{name}.npz")
+  try:
+    with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
+      return {key: arrays[key] for key in arrays.files}  # zip verifies a checksum
+  except FileNotFoundError:
+    pass
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+    log(f"{path}: damaged; computed again")
+  arrays = compute()
+  os.makedirs(folder, exist_ok=True)
+  named: dict[str, Any] = dict(arrays)
+  with atomic_file(path, "wb") as output:
+    np.savez(output, **named)
+  return arrays

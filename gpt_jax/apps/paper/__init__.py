@@ -1,0 +1,1 @@
+"""The paper repeated: launch/reproduce.py, zero_shot.py, glue.py and quickstart.py."""

@@ -1,0 +1,268 @@
+"""Compares our results with the paper's tables 2 to 5 and figure 2: Markdown tables, figure points.
+
+Results are the content of reproduce's results.json: `runs`, setting -> task -> seeds.summarize and
+the primary `metric`; `zero_shot`, trunk -> zero_shot.Results; `budget`; `checkpoints`; `left_out`.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from gpt_jax.apps.paper import glue_files as glue
+from gpt_jax.tasks import paper_tables as tables
+
+
+class Setting(NamedTuple):
+  """A row of table 5 or a point of figure 2: the checkpoint, and changes to the recipe."""
+
+  name: str
+  trunk: str = "transformer"
+  changes: tuple[tuple[str, Any], ...] = ()
+
+
+FULL = Setting("full")
+SCRATCH = Setting("no-pretraining", changes=(("transfer_layers", -1),))
+NO_AUXILIARY_LM = Setting("no-aux-lm", changes=(("lm_weight", 0.0),))
+LSTM = Setting("lstm", "lstm")
+ABLATIONS = dict(zip(tables.TABLES[5].rows, (FULL, SCRATCH, NO_AUXILIARY_LM, LSTM), strict=True))
+
+
+def describe(results: dict[str, Any]) -> str:
+  """The report in Markdown: each table with the paper's rows, ours and the difference."""
+  note, runs = budget_note(results["budget"]), results["runs"]
+  models = "; ".join(f"{name}: {model}" for name, model in results["checkpoints"].items())
+  lines = [
+    f"Checkpoints: {models}.",
+    "",
+    "Percent. The paper reports test sets. Ours are dev sets: "
+    "the best evaluation of each seed, averaged over seeds.",
+    "",
+  ]
+  for number in (2, 3, 4):
+    title = f"Table {number}"
+    lines += _comparison(title, tables.TABLES[number], runs.get(FULL.name, {}), note)
+  lines += _ablations(runs, note)
+  lines += _transfer(runs, note)
+  lines += _progress(results["zero_shot"], note)
+  lines += _all_runs(runs, note)
+  if results["left_out"]:
+    lines += ["Left out:", ""]
+    lines += [f"- {name}: {reason}" for name, reason in results["left_out"].items()]
+    lines.append("")
+  return "\n".join(lines)
+
+
+def budget_note(budget: str) -> str:
+  """What to append to a title or row: "" for the paper's recipe, else the budget's name."""
+  return "" if budget == "paper" else f" ({budget} budget)"
+
+
+def _comparison(title: str, table: tables.Table, runs: dict[str, Any], note: str) -> list[str]:
+  """One of tables 2 to 4."""
+  ours = [_value(runs, column) for column in table.columns]
+  if all(value is None for value in ours):
+    return []
+  rows: list[tuple[str, Sequence[Any]]] = []
+  for name, values in table.rows.items():
+    rows.append((f"{name}, the paper" if name == tables.OURS else name, values))
+  rows.append((f"**ours**{note}", ours))
+  rows.append((f"difference{note}", _differences(ours, table.rows[tables.OURS])))
+  return _table(f"{title}: {table.title}", [column.title for column in table.columns], rows)
+
+
+def _ablations(runs: dict[str, Any], note: str) -> list[str]:
+  """Table 5 for the tasks that can be compared; averages are over these tasks only."""
+  table, points = tables.TABLES[5], ablation_points(runs)
+  if not points:
+    return []
+  all_titles = [column.title for column in table.columns]
+  titles = list(next(iter(points.values())))
+  rows: list[tuple[str, Sequence[Any]]] = []
+  for name, values in points.items():
+    by_title = dict(zip(all_titles, table.rows[name], strict=True))
+    theirs = [by_title[title] for title in titles]
+    # For all columns use the paper's printed average, which for one row is not quite the mean.
+    average = tables.PRINTED_AVERAGES[name] if titles == all_titles else _mean(theirs)
+    theirs = [average, *theirs]
+    ours = [_mean(list(values.values())), *values.values()]
+    rows.append((f"{name}, the paper", theirs))
+    rows.append((f"**ours**{note}", ours))
+    rows.append((f"difference{note}", _differences(ours, theirs)))
+  return _table(f"Table 5: {table.title}", ["average of these", *titles], rows)
+
+
+def ablation_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+  """Row of table 5 -> column -> result, for columns with the full model and at least one ablation.
+
+  Empty if there is no such column.
+  """
+  by_row = {name: runs.get(setting.name, {}) for name, setting in ABLATIONS.items()}
+  points: dict[str, dict[str, float | None]] = {name: {} for name in by_row}
+  for column in tables.TABLES[5].columns:
+    full, *ablations = values = [_value(tasks, column) for tasks in by_row.values()]
+    if full is None or all(value is None for value in ablations):
+      continue
+    for row, value in zip(points.values(), values, strict=True):
+      row[column.title] = value
+  return points if all(points.values()) else {}
+
+
+def ablation_deviations(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+  """As ablation_points, with the standard deviation over seeds; None for a single seed."""
+  by_title = {column.title: column for column in tables.TABLES[5].columns}
+  deviations: dict[str, dict[str, float | None]] = {}
+  for name, values in ablation_points(runs).items():
+    tasks = runs.get(ABLATIONS[name].name, {})
+    deviations[name] = {title: _deviation(tasks, by_title[title]) for title in values}
+  return deviations
+
+
+def _transfer(runs: dict[str, Any], note: str) -> list[str]:
+  """Figure 2, left."""
+  points = transfer_points(runs)
+  if not points:
+    return []
+  columns = list(next(iter(points.values())))
+  rows: list[tuple[str, Sequence[Any]]] = []
+  for task, values in points.items():
+    rows.append((f"{task}{note}", list(values.values())))
+  for task, (low, high) in tables.TRANSFER.items():
+    between = [None] * (len(columns) - 2)
+    rows.append((f"{task}, the paper, by eye", [low, *between, high]))
+  return _table("Figure 2, left: layers transferred", columns, rows)
+
+
+def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+  """Task -> layers transferred, from nothing to all -> result; empty if no sweep was run."""
+  return _by_layers(runs, _value)
+
+
+def transfer_deviations(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+  """As transfer_points, with the standard deviation over seeds; None for a single seed."""
+  return _by_layers(runs, _deviation)
+
+
+def _by_layers(
+  runs: dict[str, Any], value: Callable[[dict[str, Any], tables.Column], float | None]
+) -> dict[str, dict[str, float | None]]:
+  layers = sorted(int(name.partition("-")[0]) for name in runs if name.endswith("-layers"))
+  if not layers:
+    return {}
+  titles = {SCRATCH.name: "nothing"}
+  for count in layers:
+    titles[f"{count}-layers"] = str(count) if count else "embeddings"
+  titles[FULL.name] = "all"
+  points: dict[str, dict[str, float | None]] = {}
+  for task in runs[f"{layers[0]}-layers"]:
+    column = tables.Column("", (task,))
+    points[task] = {title: value(runs.get(name, {}), column) for name, title in titles.items()}
+  return points
+
+
+def progress_points(zero_shot: dict[str, list[dict]]) -> dict[tuple[str, str], dict[int, float]]:
+  """(task, trunk) -> step -> zero-shot result, scaled: 0 is chance, 1 the best supervised model.
+
+  CoLA's first result counts, with the threshold fitted on the training set.
+  """
+  points: dict[tuple[str, str], dict[int, float]] = {}
+  for trunk, results in zero_shot.items():
+    for result in sorted(results, key=lambda result: result["step"]):
+      anchor = tables.ANCHORS[result["task"]]
+      scaled = (100 * result["value"] - anchor.chance) / (anchor.best - anchor.chance)
+      by_step = points.setdefault((result["task"], trunk), {})
+      by_step.setdefault(result["step"], scaled)
+  return points
+
+
+def _progress(zero_shot: dict[str, list[dict]], note: str) -> list[str]:
+  """Figure 2, right."""
+  points = progress_points(zero_shot)
+  if not points:
+    return []
+  steps = sorted({step for values in points.values() for step in values})
+  rows: list[tuple[str, Sequence[Any]]] = []
+  for (task, trunk), values in points.items():
+    rows.append((f"{task}, {trunk}{note}", [values.get(step) for step in steps]))
+  for task, anchor in tables.ANCHORS.items():
+    if anchor.reached is not None:
+      before = [None] * (len(steps) - 1)
+      rows.append((f"{task}, transformer, the paper's end, by eye", [*before, anchor.reached]))
+  title = "Figure 2, right: zero-shot by updates, from chance (0) to the best supervised model (1)"
+  return _table(title, [f"{step:,}" for step in steps], rows, digits=2)
+
+
+def _all_runs(runs: dict[str, Any], note: str) -> list[str]:
+  """Every setting and task with its spread over seeds."""
+  rows = []
+  for setting, tasks in runs.items():
+    for task, summary in tasks.items():
+      name = f"dev_{summary['metric']}"
+      spreads = [_spread(summary[stage][name]) for stage in ("best", "dev")]
+      degenerate = "none"
+      if summary["degenerate"]:
+        degenerate = f"seed {', '.join(map(str, summary['degenerate']))}"
+      cells = [summary["metric"], str(len(summary["seeds"])), *spreads, degenerate, summary["note"]]
+      rows.append((f"{task}, {setting}{note}", cells))
+  titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate", "examples"]
+  title = (
+    "All runs: one seed's result, or median; mean ± deviation [bootstrap interval of the mean]"
+  )
+  return _table(title, titles, rows) if rows else []
+
+
+def _spread(spread: dict[str, Any]) -> str:
+  if len(spread["values"]) == 1:
+    return f"{100 * spread['mean']:.1f}"
+  names = ("median", "mean", "deviation", "low", "high")
+  median, mean, deviation, low, high = (100 * spread[name] for name in names)
+  return f"{median:.1f}; {mean:.1f} ± {deviation:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _value(runs: dict[str, Any], column: tables.Column) -> float | None:
+  """The mean over seeds in percent; None if a task of the column has no run."""
+  if any(task not in runs for task in column.tasks):
+    return None
+  if column == tables.GLUE:
+    means = {}
+    for task in column.tasks:
+      best = runs[task]["best"]
+      means[task] = {name.removeprefix("dev_"): spread["mean"] for name, spread in best.items()}
+    return 100 * glue.average(means)
+  values = [runs[task]["best"][f"dev_{runs[task]['metric']}"]["mean"] for task in column.tasks]
+  return 100 * statistics.mean(values)
+
+
+def _deviation(runs: dict[str, Any], column: tables.Column) -> float | None:
+  """The standard deviation over seeds in percent; None with one seed, and for an average."""
+  if len(column.tasks) > 1 or column.tasks[0] not in runs:
+    return None
+  summary = runs[column.tasks[0]]
+  if len(summary["seeds"]) < 2:
+    return None
+  return 100 * summary["best"][f"dev_{summary['metric']}"]["deviation"]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+  known = [value for value in values if value is not None]
+  return statistics.mean(known) if len(known) == len(values) else None
+
+
+def _differences(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[str]:
+  differences = []
+  for our, their in zip(ours, theirs, strict=True):
+    differences.append("" if our is None or their is None else f"{our - their:+.1f}")
+  return differences
+
+
+def _table(
+  title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[Any]]], digits: int = 1
+) -> list[str]:
+  def cell(value):
+    if value is None:
+      return ""
+    return value if isinstance(value, str) else f"{value:.{digits}f}"
+
+  lines = [f"### {title}", "", f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+  for name, values in rows:
+    lines.append(f"| {name} | {' | '.join(map(cell, values))} |")
+  return [*lines, ""]

@@ -1,0 +1,228 @@
+"""The paper in miniature: prepare, pre-train, fine-tune with two baselines, generate; in minutes.
+
+On the embedded story world (data/storyworld.py) it compares what a few hundred labels teach a
+pre-trained model and one trained from scratch.
+"""
+
+import os
+import statistics
+import sys
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.apps.report.report import write_report
+from gpt_jax.data.pieces import read_pieces
+from gpt_jax.data.sources.source import find_all
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.files import refuse_url, write_json
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import finetune, generate, prepare, pretrain
+from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.story import TASKS
+from gpt_jax.tasks.task import BuiltinTask, Task
+from gpt_jax.training.history import curve
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+STEPS, SHORT_STEPS = 1700, 100
+EPOCHS, SHORT_EPOCHS = 5, 1
+SEEDS, SHORT_SEEDS = 3, 1
+PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
+TEXT_PROMPTS = ("It was", "He said", "The old")
+NEVER = 10**9  # steps; the last step is evaluated and saved anyway
+
+
+def run(workdir: str, text: str = "", short: bool = False) -> None:
+  """Runs all steps in `workdir`, skipping finished ones.
+
+  Writes results.md, results.json and loss.png.
+
+  Args:
+    workdir: the folder for everything.
+    text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
+    short: a few steps and one seed, to see that everything runs. The results are meaningless.
+  """
+  refuse_url(workdir)
+  began = time.monotonic()
+  data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
+  size = vocabulary_size(text) if text else 1500
+  prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
+  metrics = pretrain.run(
+    pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained, on_end=[write_report]
+  )
+  entropy = TokenFile(data, "train").unigram_entropy
+  plot(pretrained, entropy, os.path.join(workdir, "loss.png"))
+  results: dict[str, Any] = {
+    "short": short,
+    "unigram_entropy": entropy,
+    **metrics,
+    "tasks": {},
+  }
+  for task in () if text else TASKS:
+    results["tasks"][task.name] = compare(task, pretrained, workdir, short)
+  stories = generate.run(
+    pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95
+  )
+  results["seconds"] = round(time.monotonic() - began, 1)
+  report = describe(results, stories)
+  write_json(os.path.join(workdir, "results.json"), results)
+  with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
+    file.write(report)
+  print(report)
+  print(f"wrote results.md, results.json and loss.png to {workdir}", file=sys.stderr)
+
+
+def vocabulary_size(text: str) -> int:
+  """A size with room for all characters of the text that even a short text supports."""
+  sources = find_all(text)
+  characters: set[str] = set()
+  for source in sources:
+    for piece in read_pieces(source.name):
+      characters.update(piece.text.casefold())
+  by_length = min(4000, sum(source.size for source in sources) // 100)
+  return max(260 + 2 * len(characters), by_length)  # 256 single bytes
+
+
+def pretrain_config(steps: int) -> PretrainConfig:
+  """Sizes and learning rate tuned for two CPU cores."""
+  return PretrainConfig(
+    trunk=TransformerConfig(context=64, layers=3, width=128, heads=4),
+    data=WindowsConfig(batch_size=16, length=64),
+    optim=OptimConfig(learning_rate=1e-3, warmup_steps=min(150, steps // 4)),
+    train=TrainConfig(steps=steps, log_every=50, evaluate_every=max(1, steps // 4)),
+    evaluation_batches=10,
+  )
+
+
+def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.FinetuneConfig:
+  return finetune.FinetuneConfig(
+    task=BuiltinTask(task.name),
+    transfer_layers=-1 if from_scratch else None,
+    batch_size=16,
+    optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
+    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NEVER, keep_checkpoints=1),
+  )
+
+
+def compare(
+  task: Task, pretrained: str, workdir: str, short: bool
+) -> dict[str, float | list[float]]:
+  """Accuracies on dev examples, which share no phrase with the training examples."""
+  accuracies: dict[str, float | list[float]] = {
+    "chance": 1 / task.num_classes,
+    "bag_of_words": bag_of_words(task),
+  }
+  for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
+    folder = os.path.join(workdir, "tasks", task.name, name)
+    config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
+    seeds = SHORT_SEEDS if short else SEEDS
+    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, on_end=[write_report])
+    accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
+  return accuracies
+
+
+def bag_of_words(task: Task) -> float:
+  """Dev accuracy of logistic regression on word and bigram counts.
+
+  Each text field has its own counts; another feature is the number of words that the first and the
+  last field share.
+  """
+  try:
+    from scipy import sparse
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+  except ImportError as error:
+    raise InputError("the baseline needs scikit-learn: pip install 'gpt_jax[metrics]'") from error
+  multiple_choice = task.pooling == "per_choice"
+  train_texts, train_labels = _texts_and_labels(task, "train")
+  dev_texts, dev_labels = _texts_and_labels(task, "dev")
+  counters = [
+    CountVectorizer(ngram_range=(1, 2)).fit(column) for column in zip(*train_texts, strict=True)
+  ]
+
+  def features(texts):
+    columns = zip(*texts, strict=True)
+    counts = [counter.transform(column) for counter, column in zip(counters, columns, strict=True)]
+    shared = [[len(set(fields[0].split()) & set(fields[-1].split()))] for fields in texts]
+    return sparse.hstack([*counts, sparse.csr_matrix(shared)]).tocsr()
+
+  targets = train_labels
+  if multiple_choice:  # is this option the right one?
+    targets = np.eye(task.num_classes, dtype=int)[train_labels].reshape(-1)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    model = LogisticRegression(max_iter=2000).fit(features(train_texts), targets)
+  if multiple_choice:
+    scores = model.decision_function(features(dev_texts)).reshape(-1, task.num_classes)
+    predicted = scores.argmax(-1)
+  else:
+    predicted = model.predict(features(dev_texts))
+  return float((predicted == dev_labels).mean())
+
+
+def _texts_and_labels(task: Task, split: str) -> tuple[list[tuple[str, ...]], np.ndarray]:
+  """The fields of each example's first sequence (multiple choice: of all options), labels [N]."""
+  examples = task.examples("", split)
+  texts: list[tuple[str, ...]] = []
+  for example in examples:
+    texts += example.sequences if task.pooling == "per_choice" else example.sequences[:1]
+  return texts, np.argmax(np.array([example.label for example in examples]), -1)
+
+
+def plot(pretrained: str, unigram_entropy: float, path: str) -> None:
+  """Plots training and validation loss by step, with the unigram entropy as a baseline."""
+  try:
+    import matplotlib
+  except ImportError:
+    print("no loss.png: matplotlib is missing, pip install 'gpt_jax[plots]'", file=sys.stderr)
+    return
+  matplotlib.use("Agg")
+  from matplotlib import pyplot
+
+  figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+  for name, label, style in (("loss", "training", "-"), ("valid_loss", "held-out text", "o-")):
+    axes.plot(*curve(pretrained, name), style, label=label)
+  axes.axhline(unigram_entropy, linestyle=":", color="gray", label="unigram entropy")
+  axes.set(xlabel="step", ylabel="nats per token", title="Pre-training")
+  axes.legend()
+  figure.savefig(path, dpi=120)
+  pyplot.close(figure)
+
+
+def describe(results: dict, stories: list[str]) -> str:
+  """The report in Markdown."""
+  lines = []
+  if results["short"]:
+    lines.append(
+      f"**Short run: {SHORT_STEPS} steps, {SHORT_SEEDS} seed. The numbers mean nothing.**"
+    )
+    lines.append("")
+  lines.append(
+    f"Held-out text: perplexity {results['valid_perplexity']:.2f}, "
+    f"{results['valid_bits_per_byte']:.3f} bits per byte, loss {results['valid_loss']:.3f} nats "
+    f"(unigram entropy {results['unigram_entropy']:.3f})."
+  )
+  if results["tasks"]:
+    lines.append("")
+    lines.append("| accuracy, % | chance | bag of words | from scratch | pre-trained |")
+    lines.append("|---|---|---|---|---|")
+    for name, row in results["tasks"].items():
+      cells = [_percent([row["chance"]]), _percent([row["bag_of_words"]])]
+      cells += [_percent(row["from_scratch"]), _percent(row["pretrained"])]
+      lines.append(f"| {name} | {' | '.join(cells)} |")
+  lines.append("")
+  lines += [f"> {story}\n" for story in stories]
+  lines += [f"{results['seconds']:.0f} seconds in total.", ""]
+  return "\n".join(lines)
+
+
+def _percent(values: list[float]) -> str:
+  spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+  return f"{100 * statistics.mean(values):.1f}{spread}"

@@ -1,0 +1,448 @@
+"""Reproduces the paper's tables 2 to 5 and figure 2: makes the missing runs, compares the results.
+
+Radford et al. 2018, sections 4 and 5.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from gpt_jax.apps.paper import comparison
+from gpt_jax.apps.paper import zero_shot_tasks as zero_shot
+from gpt_jax.apps.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
+from gpt_jax.apps.report import figures
+from gpt_jax.apps.report.report import write_report
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.checkpoints.store import lock
+from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.files import atomic_file, exists, read_json, write_json
+from gpt_jax.inference.seeds import summarize
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import evaluate, finetune
+from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.tasks import paper_tables as tables
+from gpt_jax.tasks.encoding import evenly
+from gpt_jax.tasks.readers import check_data_dir
+from gpt_jax.tasks.task import BuiltinTask, find
+from gpt_jax.training.defaults import PAPER_EPOCHS, PAPER_OPTIM
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.reporter import log
+
+# Further dev sets that a task's model is evaluated on.
+SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
+TRUNKS = {"transformer": TransformerConfig, "lstm": LSTMConfig}
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """How much of the paper's recipe is run.
+
+  Attributes:
+    tokens: training tokens per epoch, 0 for the whole training set; the dev set is cut to as many.
+    zero_shot: examples per task and split, 0 for all.
+    config: the recipe.
+  """
+
+  name: str
+  tokens: int
+  zero_shot: int
+  config: FinetuneConfig
+
+
+BUDGETS = {
+  "paper": Budget(
+    "paper",
+    0,
+    0,
+    FinetuneConfig(
+      optim=PAPER_OPTIM,  # also of checkpoints of another size
+      train=TrainConfig(epochs=PAPER_EPOCHS, log_every=100, keep_checkpoints=1),
+    ),
+  ),
+  # For a model of a few million parameters on a CPU, a few minutes per run.
+  "small": Budget(
+    "small",
+    100_000,
+    500,
+    FinetuneConfig(
+      batch_size=16,
+      optim=OptimConfig(learning_rate=5e-4, schedule="linear", warmup_steps=0, warmup_share=0.1),
+      train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1),
+    ),
+  ),
+}
+
+
+def run(
+  workdir: str,
+  checkpoint: str,
+  data_dir: str,
+  *,
+  lstm: str = "",
+  table: Sequence[str] = (),
+  figure: Sequence[str] = (),
+  tasks: Sequence[str] = (),
+  seeds: int = 1,
+  budget: str = "paper",
+  microbatches: int = 0,
+) -> dict[str, Any]:
+  """Makes the runs that the tables and figures lack, and writes all results of the workdir.
+
+  One MNLI model serves both dev sets, and one RACE model both halves if both are there.
+
+  Args:
+    workdir: gets runs/<setting>/<task>/seed_<n>, results.json, results.md and figures (PNG, SVG).
+    checkpoint: the workdir of a pre-trained Transformer.
+    data_dir: the folder with the official files: glue/, race/ and so on.
+    lstm: the workdir of a pre-trained LSTM, for table 5's last row and figure 2.
+    table: of "2", "3", "4", "5". GLUE's average in table 4 needs all nine tasks.
+    figure: of "2". Its right panel evaluates every checkpoint of the workdirs.
+    tasks: only these; by default all with data, and race and mnli in figure 2 (left).
+    seeds: runs per setting and task.
+    budget: "paper", or "small" for parts of the data sets and a recipe for small models.
+    microbatches: parts that a batch is split into to save memory; 0: as few as fit into it.
+
+  Returns:
+    The content of results.json, which includes earlier calls with the same workdir.
+
+  Raises:
+    InputError: an unknown name, nothing to run, or a workdir of another checkpoint or budget.
+  """
+  asked_tables, sweep = _numbers("table", table, tables.TABLES), _numbers("figure", figure, [2])
+  _check(asked_tables, sweep, tasks, budget, data_dir, workdir)
+  paths = {name: path for name, path in (("transformer", checkpoint), ("lstm", lstm)) if path}
+  models = {name: _load(name, path) for name, path in paths.items()}
+  asked = _Asked(workdir, data_dir, paths, models, seeds, BUDGETS[budget], microbatches)
+  available, left_out = _available(data_dir)
+  plan = _plan(asked_tables, bool(sweep), tasks, available, models)
+  history = _history(asked, tasks, available, left_out) if sweep else {}
+  if not plan and not history:
+    raise _nothing_to_run(asked_tables, bool(sweep), tasks, left_out, data_dir)
+  with _open_results(asked) as results:
+    results["left_out"] = left_out
+    try:
+      for number, (setting, task) in enumerate(plan, start=1):
+        _fine_tune(asked, results, setting, task, f"{number} of {len(plan)}")
+      for trunk, (folders, prepared) in history.items():
+        _zero_shot(asked, results, trunk, folders, prepared)
+    finally:  # after a failure too, report what is known
+      _report(results, workdir)
+  return results
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+  """The arguments of run that every part needs, and the loaded models by trunk."""
+
+  workdir: str
+  data_dir: str
+  paths: dict[str, str]
+  models: dict[str, LoadedModel]
+  seeds: int
+  budget: Budget
+  microbatches: int
+
+
+def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[int]:
+  names = {str(number): number for number in allowed}
+  for value in values:
+    if value not in names:
+      raise InputError(f"--{flag}={value}: must be among {', '.join(names)}")
+  return [names[value] for value in values]
+
+
+def _check(
+  asked_tables: Sequence[int],
+  asked_figures: Sequence[int],
+  tasks: Sequence[str],
+  budget: str,
+  data_dir: str,
+  workdir: str,
+) -> None:
+  """Raises InputError for arguments that would fail later."""
+  if not asked_tables and not asked_figures:
+    raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
+  if budget not in BUDGETS:
+    raise InputError(f"--budget={budget}: must be one of {', '.join(BUDGETS)}")
+  for name in tasks:
+    if name not in tables.ANCHORS:
+      find(name)
+  figures.pyplot()
+  check_data_dir(data_dir)
+  names = set(listing(workdir))
+  known = {"runs", "lock"}
+  foreign = [name for name in sorted(names - known) if not name.startswith("results.json.partial")]
+  if foreign and "results.json" not in names:
+    raise InputError(
+      f"--workdir={workdir} holds {foreign[0]!r} and no results.json; use another folder"
+    )
+
+
+def _load(name: str, path: str) -> LoadedModel:
+  loaded, flag = load_model(path), "--checkpoint" if name == "transformer" else "--lstm"
+  if loaded.task:
+    raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
+  loaded.language_model()  # fail before the expensive part
+  if not isinstance(loaded.spec.trunk, TRUNKS[name]):
+    actual, expected = type(loaded.spec.trunk).__name__, TRUNKS[name].__name__
+    raise InputError(f"{flag}={path}: a {actual}; should be a {expected}")
+  return loaded
+
+
+def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
+  """The paper's tasks with training and dev sets in the folder, and why the others are left out."""
+  available, left_out = [], {}
+  columns = [column for table in tables.TABLES.values() for column in table.columns]
+  for name in dict.fromkeys(task for column in columns for task in column.tasks):
+    try:
+      for split in ("train", "dev"):
+        find(name).examples(data_dir, split)
+      available.append(name)
+    except MissingInput as error:
+      left_out[name] = str(error)
+  return available, left_out
+
+
+def trained(task: str, available: Sequence[str]) -> str:
+  """The task whose model is evaluated on this task: itself, or the one that shares its model."""
+  for name, shared in SHARED.items():
+    if task in shared and name in available:
+      return name
+  return task
+
+
+def _plan(
+  asked_tables: Sequence[int],
+  sweep: bool,
+  tasks: Sequence[str],
+  available: Sequence[str],
+  models: dict[str, LoadedModel],
+) -> list[tuple[Setting, str]]:
+  """The (setting, task) pairs to fine-tune, without duplicates."""
+
+  def wanted(names):
+    pairs = [(trained(name, available), name) for name in names if name in available]
+    return [model for model, name in pairs if not tasks or name in tasks or model in tasks]
+
+  plan = []
+  for number in asked_tables:
+    settings = [FULL]
+    if number == 5:
+      settings = [setting for setting in ABLATIONS.values() if setting.trunk in models]
+    for column in tables.TABLES[number].columns:
+      if column != tables.GLUE or set(column.tasks) <= set(available):
+        plan += [(setting, task) for task in wanted(column.tasks) for setting in settings]
+  if sweep:
+    settings = _layer_settings(models["transformer"])
+    plan += [(setting, task) for task in wanted(tasks or tables.TRANSFER) for setting in settings]
+  return list(dict.fromkeys(plan))
+
+
+def _layer_settings(loaded: LoadedModel) -> list[Setting]:
+  """Transfer of nothing, the embeddings, the first 1, 2, … blocks, and everything."""
+  settings = [SCRATCH]
+  for layers in range(loaded.spec.trunk.layers):
+    settings.append(Setting(f"{layers}-layers", changes=(("transfer_layers", layers),)))
+  return [*settings, FULL]
+
+
+def _nothing_to_run(
+  asked_tables: Sequence[int],
+  sweep: bool,
+  tasks: Sequence[str],
+  left_out: dict[str, str],
+  data_dir: str,
+) -> InputError:
+  """Says why everything asked for is left out, naming each reason once."""
+  names = set(tasks or tables.TRANSFER) if sweep else set()
+  for number in asked_tables:
+    for column in tables.TABLES[number].columns:
+      names.update(column.tasks)
+  if tasks:
+    shared = {name for task in tasks for name in SHARED.get(task, ())}
+    names &= {*tasks, *shared}
+  reasons = []
+  for name, reason in left_out.items():
+    if name in names or name.startswith("zero-shot"):
+      reasons.append(reason.removeprefix(f"--data={data_dir}: "))
+  explanation = "; ".join(dict.fromkeys(reasons)) or "no such task is in these tables"
+  return InputError(f"there is nothing to run with --data={data_dir}: {explanation}")
+
+
+def _history(
+  asked: _Asked, tasks: Sequence[str], available: Sequence[str], left_out: dict[str, str]
+) -> dict[str, tuple[list[str], dict[str, zero_shot.Prepared]]]:
+  """For each trunk its run's checkpoint folders and the zero-shot tasks with data.
+
+  Notes in left_out what cannot be evaluated: tasks, single questions, or a trunk.
+  """
+  names = [name for name in tables.ANCHORS if not tasks or name in tasks]
+  if "race" in available and "race" in names and "race-middle" not in tasks:
+    names.remove("race-middle")
+  history = {}
+  for trunk, loaded in asked.models.items():
+    prepared: dict[str, Any] = {}
+    for name in names:
+      try:
+        prepared |= zero_shot.prepare(loaded, asked.data_dir, [name], asked.budget.zero_shot)
+      except MissingInput as error:
+        left_out[f"zero-shot {name}"] = str(error)
+    for name, (_, questions_left_out) in prepared.items():
+      if questions_left_out:
+        left_out[f"zero-shot {name} of the {trunk}"] = questions_left_out
+    try:
+      folders = zero_shot.checkpoints(asked.paths[trunk])
+    except MissingInput as error:
+      left_out[f"zero-shot of the {trunk}"] = str(error)
+      continue
+    if prepared:
+      history[trunk] = folders, prepared
+  return history
+
+
+@contextlib.contextmanager
+def _open_results(asked: _Asked) -> Iterator[dict[str, Any]]:
+  """The results of earlier calls with this workdir, locked against other processes.
+
+  Raises:
+    InputError: results of another checkpoint or budget, or an unreadable file.
+  """
+  path = os.path.join(asked.workdir, "results.json")
+  models = {name: loaded.identity for name, loaded in asked.models.items()}
+  budget = asked.budget.name
+  with lock(asked.workdir):
+    results: dict[str, Any] = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
+    if exists(path):
+      try:
+        results |= read_json(path)
+      except (ValueError, TypeError) as error:
+        raise InputError(
+          f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
+        ) from error
+    known = results["checkpoints"]
+    same_models = all(known.get(name, model) == model for name, model in models.items())
+    if results["budget"] != budget or not same_models:
+      raise InputError(
+        f"--workdir={asked.workdir} holds results of budget {results['budget']} and checkpoints "
+        f"{known}, not of {budget} and {models}; use another folder"
+      )
+    known.update(models)
+    yield results
+
+
+def _fine_tune(
+  asked: _Asked, results: dict[str, Any], setting: Setting, task: str, progress: str
+) -> None:
+  """Makes the missing runs of one setting and task, and notes the results of all of its runs."""
+  known = results["runs"].setdefault(setting.name, {})
+  shared = []
+  if setting in ABLATIONS.values():
+    shared = [name for name in SHARED.get(task, ()) if name not in results["left_out"]]
+  if all(len(known.get(name, {}).get("seeds", ())) >= asked.seeds for name in (task, *shared)):
+    return
+  loaded = asked.models[setting.trunk]
+  config, note = sized(asked.budget, task, asked.data_dir, loaded, asked.microbatches)
+  config = dataclasses.replace(config, **dict(setting.changes))
+  log(f"{progress}: {task}, {setting.name} {note}")
+  folder = os.path.join(asked.workdir, "runs", setting.name, task)
+  seeds = max(asked.seeds, len(known.get(task, {}).get("seeds", ())))
+  arguments: dict[str, Any]
+  if seeds > 1:
+    arguments = {"workdir": folder, "seeds": seeds}
+  else:  # with one seed the run would fill `folder` itself, and seeds could not be added later
+    arguments = {"workdir": os.path.join(folder, "seed_0")}
+  source = asked.paths[setting.trunk]
+  runs = finetune.run(config, asked.data_dir, source, on_end=[write_report], **arguments)
+  metric = find(task).primary_metric
+  known[task] = {"metric": metric, "note": note, **summarize(runs)}
+  for name in shared:
+    summary = summarize(_evaluate_best(runs, folder, asked.data_dir, name))
+    known[name] = {"metric": metric, "note": f"the best checkpoints of {task}", **summary}
+  write_json(os.path.join(asked.workdir, "results.json"), results)
+
+
+def _evaluate_best(
+  runs: Sequence[dict[str, Any]], folder: str, data_dir: str, task: str
+) -> list[dict[str, Any]]:
+  """The results of fine-tuning runs as they would be on another task's dev set."""
+  evaluated = []
+  for result in runs:
+    best = os.path.join(folder, f"seed_{result['seed']}", "best")
+    metrics = evaluate.run(best, data_dir, "dev", task=task)
+    kept = metrics.keys() - {"examples", "classes"}
+    dev = {f"dev_{name}": value for name, value in metrics.items() if name in kept}
+    evaluated.append({**result, "task": task, "dev": dev, "best": dev})
+  return evaluated
+
+
+def _zero_shot(
+  asked: _Asked,
+  results: dict[str, Any],
+  trunk: str,
+  folders: list[str],
+  prepared: dict[str, zero_shot.Prepared],
+) -> None:
+  """Evaluates the missing tasks of every checkpoint of a run."""
+  known = results["zero_shot"].setdefault(trunk, [])
+  score = zero_shot.make_scorer(asked.models[trunk].language_model())
+  log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
+  for folder in folders:
+    step = int(os.path.basename(folder))
+    done = {result["task"] for result in known if result["step"] == step}
+    missing = {name: questions for name, questions in prepared.items() if name not in done}
+    if not missing:
+      continue
+    try:
+      loaded = load_model(folder)
+    except InputError as error:
+      log(f"left out: {error}")
+      continue
+    known += [result._asdict() for result in zero_shot.measure(loaded, missing, score)]
+    write_json(os.path.join(asked.workdir, "results.json"), results)
+
+
+def sized(
+  budget: Budget, name: str, data_dir: str, loaded: LoadedModel, microbatches: int = 0
+) -> tuple[FinetuneConfig, str]:
+  """The budget's config for a task, and a note on how many of its examples are used."""
+  train = dataclasses.replace(budget.config.train, microbatches=microbatches)
+  config = dataclasses.replace(budget.config, task=BuiltinTask(name), train=train)
+  if not budget.tokens:
+    return config, ""
+  task = find(name)
+  limits: dict[str, Any] = {}
+  notes = []
+  for split in ("train", "dev"):
+    examples = task.examples(data_dir, split)
+    sample = loaded.encode(task, evenly(examples, 300))
+    limit = int(budget.tokens // sample.lengths.sum(axis=1).mean())
+    limits[f"{split}_examples"] = limit if limit < len(examples) else 0
+    notes.append(f"{min(limit, len(examples)):,} of {len(examples):,} {split}")
+  return dataclasses.replace(config, **limits), f"({budget.name} budget: {', '.join(notes)})"
+
+
+def _report(results: dict[str, Any], workdir: str) -> None:
+  """Writes results.json, results.md and the figures, and prints the report."""
+  write_json(os.path.join(workdir, "results.json"), results)
+  report = comparison.describe(results)
+  with atomic_file(os.path.join(workdir, "results.md")) as file:
+    file.write(report)
+  _draw(results, workdir)
+  print(report)
+
+
+def _draw(results: dict[str, Any], workdir: str) -> None:
+  note = comparison.budget_note(results["budget"])
+  if ablations := comparison.ablation_points(results["runs"]):
+    deviations = comparison.ablation_deviations(results["runs"])
+    figures.ablations(ablations, deviations, os.path.join(workdir, "table5"), note)
+  if transferred := comparison.transfer_points(results["runs"]):
+    deviations = comparison.transfer_deviations(results["runs"])
+    figures.transferred(transferred, deviations, os.path.join(workdir, "figure2_left"), note)
+  if progress := comparison.progress_points(results["zero_shot"]):
+    figures.progress(progress, os.path.join(workdir, "figure2_right"), note)

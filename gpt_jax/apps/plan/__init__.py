@@ -1,0 +1,1 @@
+"""What a pre-training would need, before it runs: launch/plan.py."""

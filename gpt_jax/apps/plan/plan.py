@@ -1,0 +1,313 @@
+"""What a pre-training would need, before it runs: memory, traffic between devices, time.
+
+For TPUs, and for the devices of this machine, the real training step is compiled and asked. GPUs
+that are not here have no compiler here; their memory is estimated by a formula.
+"""
+
+import dataclasses
+import datetime
+import itertools
+import math
+import os
+import re
+import types
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh
+
+from gpt_jax.config import override_all
+from gpt_jax.data.tokenizers.base import SpecialTokens
+from gpt_jax.errors import InputError
+from gpt_jax.files import check_out, write_json
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.objectives.objective import make_windows
+from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
+from gpt_jax.parallel.collectives import bytes_moved
+from gpt_jax.parallel.memory import bytes_needed, capacity
+from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.parallel.placement import check_batch
+from gpt_jax.programs.pretrain import PretrainConfig, load_text, step_recipe
+from gpt_jax.programs.pretraining.config import PAPER_VOCABULARY
+from gpt_jax.training.chips import Chip, find_chip, gpu_kind, gpu_names
+from gpt_jax.training.recipe import make_trainer
+
+EXAMPLES = "examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8"
+
+
+class Plan(NamedTuple):
+  """One way to run a config.
+
+  Attributes:
+    changes: (field, value) that it changes.
+    devices: how many.
+    memory: bytes that a step needs on each device, the state included.
+    capacity: bytes of each device; 0: unknown.
+    collectives: operation -> bytes on each device per step; None: unknown.
+    bounds: seconds that a step takes at least for its "arithmetic", "memory" (traffic) and
+      "network"; {} if the chip is not known.
+    tokens: of a step.
+    steps: of the run; 0: unknown.
+    compiled: whether the compiler said so, or a formula.
+  """
+
+  changes: tuple[tuple[str, str], ...]
+  devices: int
+  memory: float
+  capacity: float
+  collectives: dict[str, int] | None
+  bounds: dict[str, float]
+  tokens: int
+  steps: int
+  compiled: bool
+
+  @property
+  def fits(self) -> bool:
+    return not self.capacity or self.memory <= self.capacity
+
+  @property
+  def step_time(self) -> float:
+    """Seconds, at least: nothing waits for anything else. 0: unknown."""
+    return max(self.bounds.values(), default=0.0)
+
+
+def run(
+  config: PretrainConfig,
+  topology: str = "",
+  vary: Sequence[str] = (),
+  data: str = "",
+  *,
+  price: float = 0.0,
+  out: str = "",
+  overwrite: bool = False,
+) -> list[Plan]:
+  """Prints a table of plans and recommends one.
+
+  Args:
+    config: what is to be trained; without a vocabulary size and data it gets the paper's 40,478.
+    topology: devices that need not be there, such as v5e:4x4 or h100:8; "": those of this machine.
+    vary: FIELD=VALUE,VALUE,…; a plan is made for every combination.
+    data: folder that prepare wrote, for the vocabulary and the number of steps; may be "".
+    price: of one device for an hour, in any currency.
+    out: JSON file for the same numbers.
+    overwrite: whether an existing `out` is replaced.
+
+  Raises:
+    InputError: an existing `out`, an unknown topology or field, or a batch or model that the
+      devices do not divide.
+  """
+  if not isinstance(config, PretrainConfig):
+    raise InputError(
+      f"--config: a {type(config).__name__}; what is planned is a pre-training, as in "
+      "configs/gpt1.py"
+    )
+  if out:
+    check_out(out, overwrite)
+  config, steps_per_epoch = _with_data(config, data)
+  devices, kind = find_devices(topology)
+  chip = find_chip(kind)
+  size = f"{config.trunk.parameter_count() / 1e6:,.1f}M parameters"
+  print(f"{topology or 'this machine'}: {len(devices)} x {kind}; {size}", flush=True)
+  if chip is None:
+    print("no time can be said: the speed of this device is not known")
+  plans = []
+  for changes in _combinations(vary):
+    plan = make_plan(override_all(config, changes), devices, chip, steps_per_epoch)
+    plans.append(plan._replace(changes=changes))
+    print(describe(plans[-1], price), flush=True)
+  fitting = [plan for plan in plans if plan.fits and plan.step_time]
+  if len(plans) > 1 and fitting:
+    best = max(fitting, key=lambda plan: (plan.tokens / plan.step_time, -plan.memory))
+    settings = " ".join(f"--config.{name}={value}" for name, value in best.changes)
+    print("recommended, as the fastest that fits, then that with the least memory:", settings)
+  if out:
+    write_json(out, {"topology": topology, "plans": [plan._asdict() for plan in plans]})
+  return plans
+
+
+def make_plan(
+  config: PretrainConfig, devices: Sequence[Any], chip: Chip | None, steps_per_epoch: int = 0
+) -> Plan:
+  """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None."""
+  compiled = devices[0] is not None
+  memory, traffic, collectives = (_compiled if compiled else _estimated)(config, devices)
+  there = chip.memory if chip else 0.0
+  if chip is None and compiled and devices[0].platform != "tpu":  # a TPU may not be here
+    there = capacity(devices)
+  tokens = config.data.batch_size * config.data.length
+  flops = tokens * config.trunk.flops_per_token(config.data.length) / len(devices)
+  bounds = chip.bounds(flops, traffic, collectives or {}) if chip else {}
+  steps = config.train.steps or config.train.epochs * steps_per_epoch
+  count = len(devices)
+  return Plan((), count, memory, there, collectives, bounds, tokens, steps, compiled)
+
+
+def find_devices(topology: str) -> tuple[list[Any], str]:
+  """The devices of a topology, and JAX's name of their kind. Devices of a formula are None.
+
+  Raises:
+    InputError: an unknown topology; a TPU without libtpu.
+  """
+  if not topology:
+    return jax.devices(), jax.devices()[0].device_kind
+  name, _, shape = topology.partition(":")
+  kind = gpu_kind(name)
+  if kind is not None:
+    if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
+      raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
+    return [None] * int(shape), kind
+  if google := re.fullmatch(r"(v[4-6]\w*)-(\d+)", topology):
+    raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
+  if not re.fullmatch(r"(v|tpu)\d\w*", name):
+    raise InputError(
+      f"--topology={topology}: {name} is not known; GPUs are {', '.join(gpu_names())} ({EXAMPLES})"
+    )
+  try:
+    import libtpu  # noqa: F401  # the extra tpu
+  except ImportError as error:
+    raise InputError(f"--topology={topology}: needs libtpu: pip install 'gpt_jax[tpu]'") from error
+  from jax.experimental import topologies
+
+  # This machine is not asked what TPU it is, or there are 10 lines of complaints.
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+  os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")
+  os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+  try:
+    described: Any = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+  except Exception as error:  # of libtpu, in its own words
+    reason = str(error).splitlines()[0]
+    if "lockfile" in reason:
+      raise InputError(
+        f"--topology={topology}: another program of this machine uses libtpu"
+      ) from error
+    raise InputError(f"--topology={topology}: {reason} ({EXAMPLES})") from error
+  return list(described.devices), described.devices[0].device_kind
+
+
+def _shape_of(version: str, count: str) -> str:
+  """Advice for Google's name of a TPU, which has no shape: v5litepod-16, v4-16.
+
+  v5e and v6e are counted in chips, which form a rectangle; others in cores, two a chip, in a box.
+  """
+  version = version.replace("litepod", "e").replace("lite", "e")
+  is_flat = version.endswith("e")
+  chips = int(count) if is_flat else int(count) // 2
+  if chips & (chips - 1) or not chips:
+    return "name the shape of the chips"
+  sides = [1] * (2 if is_flat else 3)
+  while math.prod(sides) < chips:
+    sides[sides.index(min(sides))] *= 2
+  sides.sort(key=lambda side: (side == 1, side))  # 2x2x1
+  return f"did you mean {version}:{'x'.join(map(str, sides))}?"
+
+
+def describe(plan: Plan, price: float = 0.0) -> str:
+  """The plan in lines for the console."""
+  settings = " ".join(f"{name}={value}" for name, value in plan.changes) or "as configured"
+  verdict = "" if plan.fits else ": DOES NOT FIT"
+  capacity = f" of {plan.capacity / 1e9:.1f}" if plan.capacity else ""
+  source = "" if plan.compiled else ", by a formula"
+  lines = [settings, f"  memory   {plan.memory / 1e9:.2f}{capacity} GB a device{source}{verdict}"]
+  if plan.collectives is None:
+    lines.append("  traffic  unknown: the compiler's program cannot be read")
+  elif plan.collectives:
+    moved = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in plan.collectives.items())
+    lines.append(f"  traffic  {moved} MB a device and step")
+  if plan.bounds:
+    bound = max(plan.bounds, key=plan.bounds.__getitem__)
+    parts = ", ".join(f"{name} {1000 * time:.1f} ms" for name, time in plan.bounds.items() if time)
+    speed = plan.tokens / plan.step_time
+    lines.append(f"  step     at least {1000 * plan.step_time:.1f} ms, bound by {bound} ({parts})")
+    lines.append(f"  speed    at most {speed:,.0f} tokens/s")
+    if plan.steps:
+      duration = datetime.timedelta(seconds=round(plan.steps * plan.step_time))
+      cost = price * plan.devices * duration.total_seconds() / 3600
+      charged = f", {cost:,.2f} at {price:g} a device and hour" if price else ""
+      only = "" if plan.compiled else "; arithmetic only, at the peak of the GPUs: expect far more"
+      lines.append(f"  run      {plan.steps:,} steps, at least {duration}{charged}{only}")
+  return "\n".join(lines)
+
+
+def _with_data(config: PretrainConfig, data: str) -> tuple[PretrainConfig, int]:
+  """The config with a vocabulary size, and the steps of an epoch; 0: unknown."""
+  if not data:
+    size = config.trunk.vocab_size or PAPER_VOCABULARY
+    trunk = dataclasses.replace(config.trunk, vocab_size=size)
+    return dataclasses.replace(config, trunk=trunk), 0
+  text, _, tokenizer = load_text(config, data)
+  config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
+  windows = make_windows(config.objective, text, config.data, config.train.seed)
+  return config, windows.steps_per_epoch
+
+
+def _combinations(vary: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
+  axes = []
+  for setting in vary:
+    name, equals, values = setting.partition("=")
+    if not equals or not name or not values:
+      raise InputError(f"--vary={setting}: must be FIELD=VALUE,VALUE,…")
+    axes.append([(name.removeprefix("config."), value) for value in values.split(",")])
+  return list(itertools.product(*axes))
+
+
+def _compiled(
+  config: PretrainConfig, devices: Sequence[Any]
+) -> tuple[float, float, dict[str, int] | None]:
+  """Bytes of memory, bytes read and written, and bytes between devices, as compiled."""
+  objective = config.objective.bind(_any_tokenizer(config), config.data.length)
+  recipe = step_recipe(config, objective, make_mesh(config.mesh, devices))
+  example = recipe.batches(config.train).example()
+  compiled: Any = make_trainer(recipe).compile(example)
+  traffic = compiled.cost_analysis().get("bytes accessed", 0.0)
+  try:
+    collectives = bytes_moved(compiled.as_text())
+  except jax.errors.JaxRuntimeError:  # of v5p, libtpu 0.0.52 gives what jaxlib 0.10.2 does not read
+    collectives = None
+  return bytes_needed(compiled), traffic, collectives
+
+
+def _any_tokenizer(config: PretrainConfig) -> Any:
+  """Stands in for a tokenizer: a batch has the same shapes whatever it is."""
+  special = SpecialTokens(1, config.objective.special)
+  return types.SimpleNamespace(
+    vocab_size=1, special=special, word_starts=lambda ids: np.ones(ids.shape, bool)
+  )
+
+
+def _estimated(
+  config: PretrainConfig, devices: Sequence[Any]
+) -> tuple[float, float, dict[str, int] | None]:
+  """The same by a formula; traffic between memory and cores is not known.
+
+  Parameters, two moments and the gradient in float32; activations by Korthikanti et al. 2022,
+  Reducing Activation Recomputation in Large Transformer Models, equations 1 and 2.
+  """
+  trunk, mesh = config.trunk, config.mesh
+  if not isinstance(trunk, TransformerConfig):
+    raise InputError("--topology: only Transformers have a formula; name a TPU or nothing")
+  data = mesh.data or len(devices) // mesh.model
+  if data * mesh.model != len(devices):
+    raise InputError(f"mesh.data={data} and mesh.model={mesh.model}: there are {len(devices)} GPUs")
+  abstract: Any = AbstractMesh((data, mesh.model), ("data", "model"))
+  check_batch(config.data.batch_size, abstract, config.train.parts)
+  parameters = trunk.parameter_count()
+  width = 4 if trunk.dtype == "float32" else 2
+  rows = config.data.batch_size // data // config.train.parts
+  features = rows * config.data.length * trunk.width  # s b h, elements
+  scores = rows * trunk.heads * config.data.length**2  # a s s b
+  if trunk.attention_backend == "fused":
+    scores = 0  # q, k, v and the output, which are kept, are among the features
+  # Bytes of a block at 16 bits: 34 s b h + 5 a s s b; the matrix products alone: 20 s b h.
+  block = (34 * features + 5 * scores) * width / 2
+  kept = {"none": block, "dots": 10 * features * width, "full": features * width}
+  activations = trunk.layers * kept[config.train.remat] / mesh.model
+  if config.train.remat != "none":
+    activations += block / mesh.model  # that which is being computed anew
+  logits = 3 * 4 * min(CHUNK_ELEMENTS, rows * config.data.length * trunk.rows / mesh.model)
+  state = 16 * parameters / mesh.model / (data if mesh.fsdp else 1)
+  copy = width * parameters / mesh.model if width == 2 else 0
+  collectives = {"all-reduce": width * parameters // mesh.model} if data > 1 else {}
+  return state + copy + activations + logits, 0.0, collectives

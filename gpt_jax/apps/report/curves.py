@@ -1,0 +1,134 @@
+"""Draws the curves of runs into a PNG, SVG or PDF file with matplotlib (extra `plots`)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.apps.report.figures import OKABE_ITO, pyplot
+from gpt_jax.apps.report.page import TEXTS, Group
+from gpt_jax.apps.report.record import Record
+from gpt_jax.files import atomic_file
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_LINES = ("-", "--", "-.", ":")
+
+
+def draw_curves(groups: Sequence[Group], path: str) -> None:
+  """Draws training loss, evaluations and learning rate by step, a color per group.
+
+  A group of several seeds is the mean over them at the steps that all have, with a band of one
+  standard deviation.
+
+  Args:
+    groups: see reports.page.group_runs.
+    path: a file with one of SUFFIXES.
+
+  Raises:
+    InputError: matplotlib is not installed.
+    OSError: the file cannot be written.
+  """
+  plt = pyplot()
+  panels = _panels(groups)
+  figure, grid = plt.subplots(
+    len(panels),
+    1,
+    figsize=(9, 1.2 + 2.6 * len(panels)),
+    sharex=True,
+    squeeze=False,
+    layout="constrained",
+  )
+  for axes, (title, unit, names) in zip(grid[:, 0], panels, strict=True):
+    for number, group in enumerate(groups):
+      for name in names:
+        _draw_group(axes, group, name, number)
+    if unit == "nats":
+      _draw_unigram(axes, groups)
+      if _spans_far(groups, names):
+        axes.set(yscale="log")
+    axes.set(ylabel=f"{title}, {unit}" if unit else title)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  grid[-1, 0].set(xlabel="step")
+  kind = path.rpartition(".")[2].lower()
+  # Without a date and with fixed ids the same runs give the same file.
+  metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+  with plt.rc_context({"svg.hashsalt": "gpt_jax"}), atomic_file(path, "wb") as file:
+    figure.savefig(file, format=kind, dpi=120, metadata=metadata)
+  plt.close(figure)
+
+
+def _panels(groups: Sequence[Group]) -> list[tuple[str, str, list[str]]]:
+  """(title, unit, metrics) of the panels for which some run has a finite number."""
+  runs = [run for group in groups for run in group.runs]
+  metrics = [run.metric for run in runs if run.task is not None]
+  panels = [
+    ("loss", "nats", ["loss", "valid_loss"]),
+    *((name.removeprefix("dev_"), "dev set", [name]) for name in dict.fromkeys(metrics)),
+    ("learning rate", "", ["learning_rate"]),
+  ]
+  return [panel for panel in panels if any(run.points(name) for run in runs for name in panel[2])]
+
+
+def _draw_group(axes: Any, group: Group, metric: str, number: int) -> None:
+  steps, mean, deviation = _over_seeds(group.runs, metric)
+  if not len(steps):
+    return
+  evaluated = metric.startswith(("valid_", "dev_"))
+  label = group.name + {"loss": ", training", "valid_loss": ", held-out"}.get(metric, "")
+  axes.plot(
+    steps,
+    mean,
+    marker="o" if evaluated or np.isfinite(mean).sum() == 1 else None,
+    markersize=4,
+    linewidth=1.8 if evaluated else 1.2,
+    linestyle=_LINES[number // len(OKABE_ITO) % len(_LINES)],
+    alpha=1.0 if evaluated or metric != "loss" else 0.65,
+    color=OKABE_ITO[number % len(OKABE_ITO)],
+    label=label,
+  )
+  if deviation.any():
+    low, high, color = mean - deviation, mean + deviation, OKABE_ITO[number % len(OKABE_ITO)]
+    axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+
+
+def _over_seeds(runs: Sequence[Record], metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Steps, means and sample standard deviations; a lone run keeps its gaps as nan."""
+  if len(runs) == 1:
+    steps, values = runs[0].series(metric)
+    if not runs[0].points(metric):
+      return np.zeros(0), np.zeros(0), np.zeros(0)
+    numbers = np.array([np.nan if value is None else value for value in values])
+    return np.array(steps), numbers, np.zeros(len(steps))
+  by_step = [dict(run.points(metric)) for run in runs]
+  shared = sorted(set.intersection(*map(set, by_step)))
+  table = np.array([[values[step] for step in shared] for values in by_step])
+  return np.array(shared), table.mean(axis=0), table.std(axis=0, ddof=1)
+
+
+def _spans_far(groups: Sequence[Group], names: Sequence[str]) -> bool:
+  """Whether losses differ by more than a factor of 50, as after a divergence."""
+  runs = [run for group in groups for run in group.runs]
+  values = [value for run in runs for name in names for _, value in run.points(name)]
+  return bool(values) and 0 < 50 * min(values) < max(values)
+
+
+def _draw_unigram(axes: Any, groups: Sequence[Group]) -> None:
+  """The entropies of the held-out texts, or where they are not known of the training texts: one for
+  all, or each in the color of its group.
+  """
+  entropies = []
+  for number, group in enumerate(groups):
+    bounds = group.runs[0].loss_bounds  # a group has one text
+    metric = "valid_loss" if "valid_loss" in bounds else "loss"
+    if metric in bounds:
+      value = bounds[metric]
+      entropies.append((number, TEXTS[metric], f"unigram entropy {value:.2f}", value))
+  if len({entropy[1:] for entropy in entropies}) == 1:
+    _, text, label, value = entropies[0]
+    axes.axhline(value, linestyle=":", color="gray", label=f"{label} of the {text} text")
+    return
+  for number, _, label, value in entropies:
+    color = OKABE_ITO[number % len(OKABE_ITO)]
+    axes.axhline(value, linestyle=":", color=color, label=f"{groups[number].name}, {label}")

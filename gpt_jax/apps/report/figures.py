@@ -1,0 +1,136 @@
+"""Draws figure 2 and table 5 of a reproduction next to the paper's values, as PNG and SVG."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
+from gpt_jax.tasks import paper_tables as tables
+
+Points = Mapping[Any, float | None]
+
+# Okabe and Ito 2008, Color Universal Design; without yellow, which is faint on white.
+OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+def transferred(
+  points: Mapping[str, Points], deviations: Mapping[str, Points], path: str, note: str
+) -> None:
+  """Draws figure 2 (left) to path.png and path.svg.
+
+  Args:
+    points: task -> layers transferred -> dev result in percent.
+    deviations: likewise, over seeds: the error bars; None for none.
+    path: without suffix.
+    note: appended to the title.
+  """
+  figure, axes = _axes()
+  for task, values in points.items():
+    bars = _numbers(deviations[task])
+    axes.errorbar(list(values), _numbers(values), bars, fmt="o-", capsize=3, label=task)
+  layers = list(next(iter(points.values())))
+  for (task, ends), marker in zip(tables.TRANSFER.items(), "x+", strict=True):
+    label = f"{task}, the paper's ends, 12 layers"
+    axes.plot([layers[0], layers[-1]], ends, "k", linestyle="", marker=marker, label=label)
+  axes.set(
+    xlabel="transferred (a number: the embeddings and so many blocks)",
+    ylabel="dev set, %",
+    title=f"Layers transferred{note}",
+  )
+  _save(figure, axes, path)
+
+
+def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, note: str) -> None:
+  """Draws figure 2 (right): zero-shot results over pre-training.
+
+  Args:
+    points: (task, trunk) -> updates -> result, scaled: 0 is chance, 1 the best supervised model.
+    path: without suffix.
+    note: appended to the title.
+  """
+  figure, axes = _axes()
+  colors = dict(zip(tables.ANCHORS, OKABE_ITO, strict=False))
+  steps = sorted({step for values in points.values() for step in values})
+  for (task, trunk), values in points.items():
+    style = "-" if trunk == "transformer" else "--"
+    x, y, label = list(values), list(values.values()), f"{task}, {trunk}"
+    axes.plot(x, y, style, marker=".", color=colors[task], label=label)
+  for task in dict.fromkeys(task for task, _ in points):
+    if tables.ANCHORS[task].reached is not None:
+      axes.plot(steps[-1], tables.ANCHORS[task].reached, "x", color=colors[task])
+  axes.axhline(0, color="gray", linewidth=0.8)
+  axes.set(
+    xscale="log",
+    xlabel="updates (crosses: the paper's Transformer after a million)",
+    ylabel="0: chance, 1: best supervised model",
+    title=f"Zero-shot over pre-training{note}",
+  )
+  ticks = steps[:1]
+  for step in steps:
+    if step > 1.4 * ticks[-1]:  # far enough apart that labels do not overlap
+      ticks.append(step)
+  axes.set_xticks(ticks, [f"{step:,}" for step in ticks])
+  axes.set_xticks([], minor=True)
+  _save(figure, axes, path)
+
+
+def ablations(
+  points: Mapping[str, Points], deviations: Mapping[str, Points], path: str, note: str
+) -> None:
+  """Draws table 5 as bars, the paper's values as crosses.
+
+  Args:
+    points: row -> column -> result in percent.
+    deviations: likewise, over seeds: the error bars; None for none.
+    path: without suffix.
+    note: appended to the title.
+  """
+  figure, axes = _axes()
+  columns, width = list(next(iter(points.values()))), 0.8 / len(points)
+  all_columns = [column.title for column in tables.TABLES[5].columns]
+  for number, (name, values) in enumerate(points.items()):
+    offset = (number - (len(points) - 1) / 2) * width
+    x = [n + offset for n in range(len(columns))]
+    bars = _numbers(deviations[name])
+    axes.bar(x, _numbers(values), width, yerr=bars, capsize=2, label=name)
+    theirs = [tables.TABLES[5].rows[name][all_columns.index(column)] for column in columns]
+    axes.plot(x, theirs, "kx", label=None if number else "the paper's")
+  axes.set(
+    xticks=range(len(columns)),
+    xticklabels=columns,
+    ylabel="metric, %",
+    title=f"Ablations of table 5{note}",
+  )
+  _save(figure, axes, path)
+
+
+def pyplot() -> Any:
+  """Imports matplotlib.pyplot. Raises InputError if it is missing: call it before long work too."""
+  try:
+    import matplotlib
+  except ImportError as error:
+    raise InputError("figures need matplotlib: pip install 'gpt_jax[plots]'") from error
+  matplotlib.use("Agg")
+  import matplotlib.pyplot
+
+  return matplotlib.pyplot
+
+
+def _numbers(values: Points) -> list[float]:
+  """The values, nan for None, which draws nothing."""
+  return [float("nan") if value is None else value for value in values.values()]
+
+
+def _axes() -> tuple[Any, Any]:
+  figure, axes = pyplot().subplots(figsize=(8, 4.5), layout="constrained")
+  axes.set_prop_cycle(color=OKABE_ITO)
+  axes.spines[["top", "right"]].set_visible(False)
+  return figure, axes
+
+
+def _save(figure: Any, axes: Any, path: str) -> None:
+  axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+  for kind in ("png", "svg"):
+    with atomic_file(f"{path}.{kind}", "wb") as file:
+      figure.savefig(file, format=kind, dpi=120)
+  pyplot().close(figure)

@@ -1,0 +1,645 @@
+"""Renders runs as one HTML page that needs no network: page.html filled by jinja2 (extra `report`).
+
+A value from a run's folder may be anything: autoescape is on, and nothing is marked as safe.
+"""
+
+import dataclasses
+import os
+import statistics
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+from gpt_jax.apps.report import chart
+from gpt_jax.apps.report.answers import (
+  Answer,
+  answers,
+  confusions,
+  format_metric,
+  is_error,
+  mislabeled,
+)
+from gpt_jax.apps.report.chart import Drawn, Level, Line, short
+from gpt_jax.apps.report.multi_label import MultiLabels
+from gpt_jax.apps.report.record import Labels, Record
+from gpt_jax.apps.report.reference import reference_lines
+from gpt_jax.apps.report.samples import samples_view
+from gpt_jax.apps.report.status import commands, ending, status
+from gpt_jax.errors import InputError
+from gpt_jax.tasks import paper_tables as tables
+from gpt_jax.training.forecast import duration, gigabytes, memory_range
+
+TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
+_MOST_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
+_MOST_PAIRS = 10
+_LONGEST_TEXT = 600  # characters of a row
+_TRACES = (
+  # metric, title, unit, whether y may be logarithmic
+  ("learning_rate", "Learning rate", "of each update", False),
+  ("gradient_norm", "Gradient norm", "before clipping", True),
+  ("tokens_per_second", "Speed", "tokens per second", False),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """A text that the model wrote: how, and the prompt with its continuation."""
+
+  how: str
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """Runs that differ in nothing but their seed; a single run is a group of its own."""
+
+  name: str
+  runs: list[Record]
+  metrics: dict[str, str]
+
+
+def environment(folder: str = "") -> Any:
+  """The jinja2 environment of the report's templates, and of an app's in `folder`.
+
+  Raises:
+    InputError: jinja2 is not installed.
+  """
+  try:
+    import jinja2
+  except ImportError as error:
+    raise InputError("reports need jinja2: pip install 'gpt_jax[report]'") from error
+  here = os.path.dirname(__file__)
+  return jinja2.Environment(
+    loader=jinja2.FileSystemLoader([folder or here, here]),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+  )
+
+
+def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | None = None) -> str:
+  """The page.
+
+  Args:
+    runs: one, or several to compare.
+    out: where the page will be, for links to files beside it.
+    samples: of some runs, by folder.
+
+  Raises:
+    InputError: jinja2 is not installed.
+  """
+  names = run_names([run.folder for run in runs])
+  views = []
+  for run, name in zip(runs, names, strict=True):
+    views.append(_view(run, name, out, (samples or {}).get(run.folder, [])))
+  comparison = _compare(runs, names) if len(runs) > 1 else None
+  title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
+  text = (
+    environment().get_template("page.html").render(title=title, views=views, comparison=comparison)
+  )
+  # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
+  return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def run_names(folders: Sequence[str]) -> list[str]:
+  """Short names that tell the runs apart: the last parts of their paths."""
+  paths = [os.path.abspath(folder) for folder in folders]
+  if len(paths) == 1:
+    return [os.path.basename(paths[0]) or paths[0]]
+  common = os.path.commonpath(paths)
+  names = [os.path.relpath(path, common) for path in paths]
+  return [name if name != "." else os.path.basename(common) for name in names]
+
+
+# ------------------------------------------------------------------------------------------ A run
+
+
+def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, Any]:
+  """What page.html shows of a run."""
+  changed = [s for s in run.settings if s.value != s.default]
+  return {
+    "name": name,
+    "about": _about(run),
+    "status": status(run),
+    "ending": ending(run),
+    "commands": commands(run),
+    "answers": answers(run),
+    "facts": _facts(run),
+    "charts": [drawn for drawn in _charts(run) if drawn],
+    "traces": [drawn for drawn in _traces(run) if drawn],
+    "results": _results(run),
+    "labels": _label_view(run.labels) if run.labels else None,
+    "multi": _multi_view(run.multi) if run.multi else None,
+    "wrong": [_wrong_view(run, row, out) for row in run.wrong],
+    "n_wrong": run.n_wrong,
+    "mislabeled": mislabeled(run),
+    "samples": samples,
+    "along": samples_view(run),
+    "data": _data_facts(run),
+    "changed": changed,
+    "settings": run.settings,
+    "notes": run.notes,
+  }
+
+
+def _about(run: Record) -> str:
+  """What was trained, in one line."""
+  kinds = {"pretrain": "Pre-training", "finetune": "Fine-tuning"}
+  parts = [kinds.get(run.kind, run.kind)]
+  if run.task is not None:
+    parts[0] += f" on {run.task.name}"
+  trunk = getattr(run.config, "trunk", None)
+  if trunk is not None:
+    parts.append(f"{short(trunk.parameter_count())} parameters")
+    layers = getattr(trunk, "layers", None)
+    sizes = [
+      (layers, "layer" if layers == 1 else "layers"),
+      (getattr(trunk, "width", None), "wide"),
+      (getattr(trunk, "context", None), "tokens of context"),
+    ]
+    parts += [f"{value:,} {what}" for value, what in sizes if value]
+  return ", ".join(parts)
+
+
+def _facts(run: Record) -> list[tuple[str, str, str]]:
+  """(name, what happened, what was planned or a remark)."""
+  facts = []
+  total, done, forecast = run.total_steps, run.steps_done, run.plan.get("forecast", {})
+  facts.append(("Steps", f"{done:,}", f"of {total:,} planned" if total else ""))
+  facts += _amounts(run)
+  seconds = run.seconds
+  if seconds is not None:
+    remark = ""
+    if total and 0 < done < total and not run.result:
+      remark = f"about {duration(seconds * (total - done) / done)} more to the planned end"
+    elif total and forecast.get("step_time"):
+      least = "at least " if forecast.get("source") == "roofline" else ""
+      remark = f"{least}{duration(total * forecast['step_time'])} planned for the steps alone"
+    facts.append(("Time", duration(seconds), remark))
+  starts = run.plan.get("starts", [])
+  if len(starts) > 1:
+    steps = ", ".join(f"{start['step']:,}" for start in starts[1:][-6:])
+    facts.append(("Resumed", _times(len(starts) - 1), f"at step {steps}"))
+  rates = [value for _, value in run.points("tokens_per_second")]
+  if rates:
+    # The first report includes compilation; a median is deaf to that.
+    facts.append(("Speed", f"{statistics.median(rates):,.0f} tokens/s", "median of the reports"))
+  utilization = [value for _, value in run.points("mfu")]
+  if utilization:
+    facts.append(("MFU", f"{statistics.median(utilization):.1%}", "median of the reports"))
+  memory = [value for _, value in run.points("peak_memory_bytes")]
+  if memory:
+    least = forecast.get("memory", 0.0)
+    most = max(least, forecast.get("most_memory", 0.0))  # which older runs do not have
+    planned = f", {memory_range(least, most)} planned" if least else ""
+    facts.append(("Memory", gigabytes(max(memory)), f"peak{planned}"))
+  refused = sum(count for _, count in run.refused)
+  facts.append(("Refused updates", f"{refused:,.0f}", "loss or gradient not finite"))
+  if run.checkpoints:
+    kept = ", ".join(f"{step:,}" for step in run.checkpoints[-6:])
+    facts.append(("Checkpoints kept", str(len(run.checkpoints)), f"steps {kept}"))
+  if "devices" in run.plan:
+    facts.append(("Devices", str(run.plan["devices"]), f"jax {run.plan.get('jax', '')}"))
+  return facts
+
+
+def _amounts(run: Record) -> list[tuple[str, str, str]]:
+  """Tokens and epochs of text, or epochs of examples."""
+  total, done, data = run.total_steps, run.steps_done, run.data
+  windows = getattr(run.config, "data", None)
+  if windows is not None and isinstance(data.get("train_tokens"), int):
+    per_step = windows.batch_size * windows.length
+    tokens, epochs = done * per_step, done * per_step / max(1, data["train_tokens"])
+    planned = f"of {short(total * per_step)} planned" if total else ""
+    passes = f"{total * per_step / max(1, data['train_tokens']):.2f}" if total else ""
+    return [
+      ("Tokens", short(tokens), planned),
+      ("Epochs", f"{epochs:.2f}", f"of {passes} planned" if passes else ""),
+    ]
+  batch, examples = getattr(run.config, "batch_size", 0), _examples(data.get("train"))
+  if not batch or not examples:
+    return []
+  steps_per_epoch = max(1, examples // batch)
+  planned = f"of {total / steps_per_epoch:.2f} planned" if total else ""
+  return [("Epochs", f"{done / steps_per_epoch:.2f}", planned)]
+
+
+def _examples(identity: Any) -> int:
+  """The number in "320 examples, checksum …"."""
+  first = str(identity).partition(" ")[0].replace(",", "")
+  return int(first) if first.isdecimal() and len(first) < 12 else 0
+
+
+def _charts(run: Record) -> list[Drawn | None]:
+  """Losses, and the task's metrics."""
+  lines = reference_lines(run)
+  if run.points("loss"):
+    lines.append(Line("training loss", *run.series("loss"), color=0, style="thin"))
+  if run.task is not None:
+    lines += [
+      Line(label, *run.series(name), color=color, style="thin")
+      for name, label, color in (
+        ("task_loss", "training loss of the task", 2),
+        ("lm_loss", "of language modeling", 3),
+      )
+      if run.points(name)
+    ]
+  for name in ("valid_loss", "dev_loss"):
+    if run.points(name):
+      label = "held-out loss" if name == "valid_loss" else "dev loss, task"
+      lines.append(Line(label, *run.series(name), color=1, style="dots"))
+  levels = [
+    Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text", value, color)
+    for color, (metric, value) in enumerate(run.loss_bounds.items())
+    if run.points(metric)
+  ]
+  # The loss of a regression task is a squared error.
+  unit = "" if "dev_baseline_rmse" in run.best else "nats"
+  loss = chart.draw("Loss", unit, lines, levels, may_be_log=True)
+  return [_with_refusals(run, loss), _metric_chart(run)]
+
+
+def _traces(run: Record) -> list[Drawn | None]:
+  """Curves for those who look for the cause of something."""
+  charts = []
+  for name, title, unit, may_be_log in _TRACES:
+    if len(run.points(name)) > 1:
+      line = Line(title.lower(), *run.series(name), color=0)
+      charts.append(chart.draw(title, unit, [line], may_be_log=may_be_log))
+  return charts
+
+
+def _with_refusals(run: Record, drawn: Drawn | None) -> Drawn | None:
+  """The loss chart with a mark on its lower edge where updates were refused."""
+  if drawn is None or not run.refused:
+    return drawn
+  last = max(step for step, _ in [*run.points("loss"), *run.refused])
+  d = "".join(f"M{1000 * step / max(1, last):.1f} 985h0" for step, _ in run.refused)
+  look = {"style": "points", "color": 5}
+  return dataclasses.replace(
+    drawn,
+    paths=[*drawn.paths, {"d": d, **look}],
+    legend=[*drawn.legend, {"label": "updates refused", **look}],
+  )
+
+
+def _metric_chart(run: Record) -> Drawn | None:
+  """The task's metrics over the run."""
+  if run.task is None:
+    return None
+  names = [name for entry in run.entries for name in entry if name.startswith("dev_")]
+  left_out = ("dev_loss", "dev_degenerate", "dev_baseline_micro_f1")
+  names = [n for n in dict.fromkeys(names) if n not in left_out and not is_error(n)]
+  lines = []
+  for color, name in enumerate(names[:6]):
+    steps, values = run.series(name)
+    percent = [None if value is None else 100 * value for value in values]
+    lines.append(Line(name.removeprefix("dev_"), steps, percent, color, "dots"))
+  levels = []
+  if run.labels is not None:
+    majority = 100 * run.labels.majority
+    levels.append(Level(f"always the commonest label {majority:.1f}", majority))
+  if isinstance(constant := run.best.get("dev_baseline_micro_f1"), float):
+    levels.append(Level(f"always the commonest labels {100 * constant:.1f}", 100 * constant))
+  return chart.draw("Dev set", "%", lines, levels, y_range=_percent_range(lines, levels))
+
+
+def _percent_range(lines: Sequence[Line], levels: Sequence[Level]) -> tuple[float, float] | None:
+  """The axis of percentages: at least ten points long, so that noise looks like noise."""
+  values = [y for line in lines for y in line.y if y is not None] + [level.y for level in levels]
+  if not values:
+    return None
+  middle, half = (min(values) + max(values)) / 2, (max(values) - min(values)) / 2
+  half = max(5.0, 1.1 * half)
+  low, high = middle - half, middle + half
+  if high > 101 >= max(values):
+    low, high = low - (high - 101), 101.0
+  return low, high
+
+
+def _results(run: Record) -> dict[str, Any] | None:
+  """The table of metrics: the last and the best evaluation, baseline, the paper."""
+  last = run.result.get("dev")
+  if not isinstance(last, dict):
+    last = _last_evaluation(run)
+  names = [name for name in {**last, **run.best} if name not in ("step", "dev_degenerate")]
+  if not names:
+    return None
+  rows = []
+  for name in names:
+    cells = [_cell(name, last.get(name)), _cell(name, run.best.get(name))]
+    rows.append((name.replace("_", " "), cells))
+  step = run.best.get("step")
+  heads = ["last evaluation", f"best checkpoint, step {step:,}" if step else "best checkpoint"]
+  return {"heads": heads, "rows": rows, "paper": _paper(run)}
+
+
+def _last_evaluation(run: Record) -> dict[str, Any]:
+  """The last logged value of every evaluation."""
+  last: dict[str, Any] = {}
+  for entry in run.entries:
+    last |= {name: v for name, v in entry.items() if name.startswith(("valid_", "dev_"))}
+  return last
+
+
+def _cell(name: str, value: Any) -> str:
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    return "–"
+  return format_metric(name, value)
+
+
+def _paper(run: Record) -> dict[str, Any] | None:
+  """The paper's results for the run's task: its own model and the best other one, in percent."""
+  if run.task is None:
+    return None
+  for number, table in tables.TABLES.items():
+    if number == 5:  # ablations; their full model is in the others
+      continue
+    for index, column in enumerate(table.columns):
+      if column.tasks != (run.task.name,):
+        continue
+      values = {name: row[index] for name, row in table.rows.items() if row[index] is not None}
+      ours = values.pop(tables.OURS, None)
+      others = max(values.items(), key=lambda item: item[1] or 0, default=None)
+      metric, best = run.metric, run.best.get(run.metric)
+      here = f"{100 * best:.1f}" if isinstance(best, (int, float)) else "–"
+      rows = [("this run, dev set, best checkpoint", here)]
+      if ours is not None:
+        rows.append((f"the paper’s {tables.OURS}, test set", f"{ours:.1f}"))
+      if others is not None:
+        rows.append((f"{others[0]}, test set", f"{others[1]:.1f}"))
+      title = f"table {number}, {table.title}"
+      return {"title": title, "metric": metric.removeprefix("dev_"), "rows": rows}
+  return None
+
+
+# ---------------------------------------------------------------------------------------- Classes
+
+
+def _label_view(labels: Labels) -> dict[str, Any]:
+  """Confusion matrix, classes and reliability diagram."""
+  calibration = labels.calibration
+  return {
+    "n": labels.n,
+    "per_class": _class_rows({name: labels.per_class[name] for name in labels.names}),
+    "confusion": confusion_matrix(labels.names, labels.confusion),
+    "pairs": confusions(labels)[:_MOST_PAIRS],
+    "calibration": calibration,
+    "reliability": _reliability(calibration) if calibration.get("bins") else None,
+  }
+
+
+def _class_rows(per_class: dict[str, dict[str, float]]) -> list[tuple]:
+  """(label, (value, percent) of precision, recall and F1, support, F1), the lowest F1 first."""
+  rows = []
+  for name, row in per_class.items():
+    shares = [
+      (f"{row[key]:.2f}", round(100 * min(1.0, max(0.0, row[key]))))
+      for key in ("precision", "recall", "f1")
+    ]
+    rows.append((name, shares, f"{row['support']:,.0f}", row["f1"]))
+  return sorted(rows, key=lambda entry: entry[3])
+
+
+def _multi_view(labels: MultiLabels) -> dict[str, Any]:
+  """Classes and worst errors of a multi-label run."""
+  errors = []
+  for name, of_label in labels.shown_errors().items():
+    rows = []
+    for error in of_label.worst:
+      rows.append(
+        {
+          "where": error.where,
+          "text": _clipped(error.text.replace("\t", " | "), _LONGEST_TEXT),
+          "given": error.given,
+          "probability": f"{error.probability:.0%}",
+        }
+      )
+    errors.append((name, f"{of_label.missed:,}", f"{of_label.given:,}", rows))
+  return {"per_class": _class_rows(labels.per_class), "errors": errors}
+
+
+def confusion_matrix(
+  names: Sequence[str], confusion: Sequence[Sequence[int]]
+) -> dict[str, Any] | None:
+  """Rows of cells (count, share of the row, whether on the diagonal); None for many classes."""
+  if len(names) > _MOST_CLASSES:
+    return None
+  rows = []
+  for i, (name, counts) in enumerate(zip(names, confusion, strict=True)):
+    total = max(1, sum(counts))
+    cells = [(f"{count:,}", round(100 * count / total), i == j) for j, count in enumerate(counts)]
+    rows.append((name, cells))
+  return {"names": names, "rows": rows}
+
+
+def _reliability(calibration: dict[str, Any]) -> Drawn | None:
+  bins = calibration["bins"]
+  confidence = [100 * row["confidence"] for row in bins]
+  accuracy = [100 * row["accuracy"] for row in bins]
+  lines = [
+    Line("perfectly calibrated", [0, 100], [0, 100], color=7, style="level"),
+    Line("dev set, in bins of confidence", confidence, accuracy, color=1, style="dots"),
+  ]
+  drawn = chart.draw(
+    "Reliability",
+    "correct %, by confidence %",
+    lines,
+    x_name="confidence",
+    y_range=(0, 100),
+    x_range=(0, 100),
+  )
+  if drawn is None:
+    return None
+  head = ["confidence", "correct", "examples"]
+  rows = [
+    [f"{row['confidence']:.1%}", f"{row['accuracy']:.1%}", f"{row['count']:,}"] for row in bins
+  ]
+  return dataclasses.replace(drawn, head=head, rows=rows)
+
+
+def _wrong_view(run: Record, row: Any, out: str) -> dict[str, str]:
+  link = ""
+  if row.link:
+    page, _, place = row.link.rpartition("#")
+    target = os.path.relpath(os.path.join(run.folder, page), os.path.dirname(os.path.abspath(out)))
+    link = f"{urllib.parse.quote(target)}#{place}"
+  return {
+    "where": row.where,
+    "text": _clipped(row.shown, _LONGEST_TEXT),
+    "label": row.label,
+    "predicted": row.predicted,
+    "confidence": f"{row.confidence:.0%}",
+    "chance": f"{row.chance:.0%}",
+    "link": link,
+  }
+
+
+def _data_facts(run: Record) -> list[tuple[str, str]]:
+  """Data and vocabulary."""
+  facts = []
+  names = {
+    "train_tokens": "training tokens",
+    "valid_tokens": "held-out tokens",
+    "train": "training set",
+    "dev": "dev set",
+    "pretrained": "started from",
+  }
+  for name, title in names.items():
+    if name in run.data:
+      value = run.data[name]
+      facts.append((title, f"{value:,}" if isinstance(value, int) else str(value)))
+  for text, value in (("training", run.unigram_entropy), ("held-out", run.held_out_entropy)):
+    if value:
+      facts.append((f"unigram entropy, {text} text", f"{value:.3f} nats per token"))
+  if run.task is not None:
+    facts.append(("task", f"{run.task.name} ({run.task.kind})"))
+    facts.append(("text columns", ", ".join(run.task.columns)))
+    if run.task.labels:
+      shown = ", ".join(run.task.labels[:30])
+      more = f", … ({len(run.task.labels)})" if len(run.task.labels) > 30 else ""
+      facts.append(("labels", shown + more))
+  tokenizer = run.tokenizer
+  if tokenizer:
+    size = tokenizer.get("vocab_size")
+    size = f", {size:,} tokens" if isinstance(size, int) else ""
+    facts.append(("vocabulary", f"{tokenizer.get('kind')}{size}"))
+    facts.append(("normalizer", str(tokenizer.get("normalizer", "–"))))
+    special = tokenizer.get("special")
+    if isinstance(special, list) and special:  # BERT's are inside its vocabulary
+      facts.append(("special tokens", ", ".join(map(str, special))))
+  facts += [
+    (name.replace("_", " "), _clipped(str(value), 20))
+    for name, value in run.data.items()
+    if name not in names and not isinstance(value, (dict, list))
+  ]
+  return facts
+
+
+# ------------------------------------------------------------------------------------- Comparison
+
+
+def _compare(runs: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+  """What page.html shows of several runs side by side."""
+  verdicts: list[tuple[str, list[Answer]]] = []
+  for run, name in zip(runs, names, strict=True):
+    verdicts.append((name, answers(run)))
+  groups = group_runs(runs, names)
+  metrics = list(dict.fromkeys(name for group in groups for name in group.metrics))
+  return {
+    "verdicts": verdicts,
+    "charts": [drawn for drawn in _comparison_charts(runs, names) if drawn],
+    "metrics": metrics,
+    "groups": groups,
+    "fields": _differing_fields(runs),
+    "names": list(names),
+  }
+
+
+def group_runs(runs: Sequence[Record], names: Sequence[str]) -> list[Group]:
+  """Runs by config and data without the seed, with the spread of their best evaluations."""
+  by_setting: dict[tuple, list[int]] = {}
+  for number, run in enumerate(runs):
+    values = tuple((s.name, s.value) for s in run.settings if s.name != "train.seed")
+    # Without a config there is nothing to tell runs apart by.
+    key = (values, str(run.data)) if values else (number,)
+    by_setting.setdefault(key, []).append(number)
+  groups = []
+  for numbers in by_setting.values():
+    members = [runs[number] for number in numbers]
+    labels = [names[number] for number in numbers]
+    groups.append(Group(_group_name(labels), members, _group_metrics(members)))
+  return groups
+
+
+def _group_name(names: list[str]) -> str:
+  if len(names) == 1:
+    return names[0]
+  common = os.path.dirname(os.path.commonprefix(names)) or os.path.commonprefix(names)
+  seeds = f"{len(names)} seeds"
+  common = common.rstrip("/_-.")
+  return f"{common} ({seeds})" if common and common != "seed" else seeds
+
+
+def _group_metrics(runs: list[Record]) -> dict[str, str]:
+  """Best evaluations: a value, or mean ± sample standard deviation over seeds."""
+  bests = [run.best or _last_evaluation(run) for run in runs]
+  names = [name for name in bests[0] if name not in ("step", "dev_degenerate")]
+  metrics = {}
+  for name in names:
+    values = [best[name] for best in bests if isinstance(best.get(name), (int, float))]
+    if len(values) < len(bests):
+      continue
+    mean = statistics.mean(values)
+    text = format_metric(name, mean)
+    if len(values) > 1:
+      deviation = statistics.stdev(values)
+      shares = text.endswith("%")
+      text = text.removesuffix("%")
+      text += f" ± {100 * deviation:.1f} %" if shares else f" ± {short(deviation)}"
+    metrics[name] = text
+  return metrics
+
+
+def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Drawn | None]:
+  """A chart per metric that at least two runs have, or that is an evaluation; a color per run."""
+  wanted = [
+    ("valid_loss", "Held-out loss", "nats", "dots", 1.0),
+    *(
+      (name, f"Dev set: {name.removeprefix('dev_')}", "%", "dots", 100.0)
+      for name in dict.fromkeys(run.metric for run in runs if run.task is not None)
+    ),
+    ("loss", "Training loss", "nats", "thin", 1.0),
+    ("learning_rate", "Learning rate", "of each update", "thin", 1.0),
+    ("tokens_per_second", "Speed", "tokens per second", "thin", 1.0),
+  ]
+  charts = []
+  for metric, title, unit, style, factor in wanted:
+    lines = []
+    for number, (run, name) in enumerate(zip(runs, names, strict=True)):
+      if not run.points(metric):
+        continue
+      steps, values = run.series(metric)
+      scaled = [None if value is None else factor * value for value in values]
+      lines.append(Line(name, steps, scaled, number, style))
+    y_range = _percent_range(lines, []) if unit == "%" else None
+    levels = _entropies(runs, names, metric)
+    charts.append(
+      chart.draw(title, unit, lines, levels, may_be_log=unit == "nats", y_range=y_range)
+    )
+  return charts
+
+
+def _entropies(runs: Sequence[Record], names: Sequence[str], metric: str) -> list[Level]:
+  """The unigram entropies of the runs' texts: one for all, or each in the color of its run."""
+  of_runs = [run.loss_bounds.get(metric) for run in runs]
+  known = {value for value in of_runs if value is not None}
+  if len(known) == 1:
+    value = known.pop()
+    return [Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text", value)]
+  return [
+    Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text of {name}", value, color)
+    for color, (value, name) in enumerate(zip(of_runs, names, strict=True))
+    if value is not None
+  ]
+
+
+def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
+  """(field of the config or the data, its value in each run) wherever not all are the same."""
+  columns = []
+  for run in runs:
+    fields = {setting.name: setting.value for setting in run.settings}
+    fields |= {f"data: {name}": str(value) for name, value in run.data.items()}
+    columns.append(fields)
+  names = dict.fromkeys(name for fields in columns for name in fields)
+  rows = [(name, [fields.get(name, "–") for fields in columns]) for name in names]
+  return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+def _clipped(text: str, most: int) -> str:
+  return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _times(count: int) -> str:
+  return "once" if count == 1 else f"{count:,} times"

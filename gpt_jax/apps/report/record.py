@@ -1,0 +1,480 @@
+"""Reads the folder of a run: config, log, checkpoints, results, predictions, inspection pages.
+
+Only config.json must be there; what another version or a kill left out is None or empty.
+"""
+
+import dataclasses
+import heapq
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from gpt_jax.apps.report.multi_label import MultiLabels, is_multi_label, read_multi_labels
+from gpt_jax.checkpoints.run_folder import listing, read_config
+from gpt_jax.checkpoints.store import best_evaluation
+from gpt_jax.config import from_json
+from gpt_jax.errors import InputError
+from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
+from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
+from gpt_jax.inference.samples import Sample, read_samples
+from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.training.history import read_metrics, read_plan, series
+
+DOUBTFUL = 0.05  # a label with a smaller probability may be wrong
+_WORST_ROWS = 12
+_LARGEST_PAGE = 32 << 20  # bytes of an inspection page
+_INSPECTION = b'<meta name="generator" content="gpt_jax visualize">'
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """A field of the config.
+
+  Attributes:
+    name: dotted.
+    value, default: as the command line takes them.
+    help: what it does.
+  """
+
+  name: str
+  value: str
+  default: str
+  help: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+  """A classifier's dev_report.json; see inference.calibration.
+
+  Attributes:
+    names: the labels.
+    n: examples.
+    accuracy, macro_f1, majority: shares; majority is that of the commonest label.
+    per_class: label -> precision, recall, f1, support.
+    confusion: rows are true labels, columns predicted ones.
+    calibration: temperature, ece_before, ece_after, ece_chance, bins; {} if there is none.
+  """
+
+  names: list[str]
+  n: int
+  accuracy: float
+  macro_f1: float
+  majority: float
+  per_class: dict[str, dict[str, float]]
+  confusion: list[list[int]]
+  calibration: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongRow:
+  """A dev row that the model got wrong.
+
+  Attributes:
+    where: file and line.
+    text: its columns, separated by tabs.
+    confidence: the probability of the predicted label, after temperature scaling.
+    chance: the probability of the true one, likewise.
+    link: the row in an inspection page beside the report, if there is one.
+  """
+
+  where: str
+  text: str
+  label: str
+  predicted: str
+  confidence: float
+  chance: float
+  link: str = ""
+
+  @property
+  def shown(self) -> str:
+    """The text as an inspection page shows it."""
+    return self.text.replace("\t", " | ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """A run as its folder tells it.
+
+  Attributes:
+    folder: the workdir.
+    kind: "pretrain", "finetune" or another registered name of a config.
+    config: the config, None if this version cannot read it.
+    settings: every field of the config; [] without one.
+    data: what identifies the data in config.json.
+    tokenizer: the vocabulary's metadata.
+    plan: plan.json, {} in runs of earlier versions.
+    entries: of metrics.jsonl.
+    result: result.json of a finished fine-tuning run, {} without.
+    best: the metrics of the best checkpoint and its "step", {} without.
+    checkpoints: the steps that were kept.
+    samples: what the model wrote at its evaluations.
+    task: of a fine-tuning run.
+    labels, wrong, n_wrong: of a classification task: its report, the most confident errors, and how
+      many errors there are; None, [] and 0 if the run wrote none.
+    n_doubtful: errors of which the label has a probability below DOUBTFUL.
+    multi: of a multi-label task: the metrics and errors of its labels.
+    notes: files that could not be read.
+  """
+
+  folder: str
+  kind: str
+  config: Any
+  settings: list[Setting]
+  data: dict[str, Any]
+  tokenizer: dict[str, Any]
+  plan: dict[str, Any]
+  entries: list[dict[str, Any]]
+  result: dict[str, Any]
+  best: dict[str, Any]
+  checkpoints: list[int]
+  samples: list[Sample]
+  task: LabeledTask | None
+  labels: Labels | None
+  wrong: list[WrongRow]
+  n_wrong: int
+  n_doubtful: int
+  multi: MultiLabels | None
+  notes: list[str]
+
+  def series(self, name: str) -> tuple[list[int], list[float | None]]:
+    """A metric's steps and values."""
+    return series(self.entries, name)
+
+  def points(self, name: str) -> list[tuple[int, float]]:
+    """The finite values of a metric: (step, value)."""
+    steps, values = self.series(name)
+    return [(s, v) for s, v in zip(steps, values, strict=True) if v is not None]
+
+  @property
+  def metric(self) -> str:
+    """The evaluation that chooses the best checkpoint: valid_loss, dev_accuracy, …; "" if none."""
+    if self.task is not None:
+      return f"dev_{self.task.primary_metric}"
+    names = [name for entry in self.entries for name in entry]
+    candidates = [name for name in names if name.startswith(("valid_", "dev_"))]
+    preferred = [name for name in candidates if name != "dev_loss"]
+    return (preferred or candidates or [""])[0]
+
+  @property
+  def higher_is_better(self) -> bool:
+    return not self.metric.endswith(("_loss", "_perplexity", "_bits_per_byte"))
+
+  @property
+  def unigram_entropy(self) -> float | None:
+    """Unigram entropy of the training text, in nats."""
+    return self._entropy("unigram_entropy")
+
+  @property
+  def held_out_entropy(self) -> float | None:
+    """Unigram entropy of the held-out text, in nats; None in runs of earlier versions."""
+    return self._entropy("held_out_entropy")
+
+  def _entropy(self, name: str) -> float | None:
+    value = self.plan.get(name)
+    return float(value) if isinstance(value, (int, float)) and value > 0 else None
+
+  @property
+  def token_metric(self) -> str:
+    """The training metric in nats per token; evaluations have it with valid_ in front."""
+    return str(self.plan.get("token_metric", "loss"))
+
+  @property
+  def loss_bounds(self) -> dict[str, float]:
+    """The unigram entropies of the texts by metric, "loss" and "valid_loss", if these are in nats
+    per token and not the sum of several heads'.
+    """
+    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
+    known = {metric: value for metric, value in entropies.items() if value is not None}
+    return known if self.token_metric == "loss" else {}
+
+  @property
+  def steps_done(self) -> int:
+    logged = max((entry["step"] for entry in self.entries), default=0)
+    return max(logged, *self.checkpoints, 0) if self.checkpoints else logged
+
+  @property
+  def total_steps(self) -> int | None:
+    """The planned length; None in runs of earlier versions that set epochs and did not finish."""
+    for value in (self.plan.get("total_steps"), self.result.get("steps")):
+      if isinstance(value, int) and value > 0:
+        return value
+    steps = getattr(getattr(self.config, "train", None), "steps", 0)
+    return steps or None
+
+  @property
+  def refused(self) -> list[tuple[int, float]]:
+    """(step, refused updates since the report before)."""
+    return [point for point in self.points("refused_updates") if point[1] > 0]
+
+  @property
+  def seconds(self) -> float | None:
+    """Time of training and evaluation, without the time between a stop and a resume."""
+    times = [
+      (entry["step"], entry["time"])
+      for entry in self.entries
+      if isinstance(entry.get("time"), (int, float))
+    ]
+    if not times:
+      return None
+    starts = [start["time"] for start in self.plan.get("starts", [])] or [times[0][1]]
+    total = 0.0
+    for begin, end in zip(starts, [*starts[1:], math.inf], strict=True):
+      inside = [time for _, time in times if begin <= time <= end]
+      total += max(inside, default=begin) - begin
+    return total
+
+
+def find_runs(workdir: str) -> list[str]:
+  """The folder itself, or the runs of several seeds in it.
+
+  Raises:
+    InputError: there is no such folder, or it holds no run.
+  """
+  names = listing(workdir)
+  if not is_folder(workdir):
+    raise InputError(f"--workdir={workdir}: no such folder; name the folder of a run")
+  if "config.json" in names:
+    return [workdir]
+  seeds = [name for name in names if re.fullmatch(r"seed_\d+", name)]
+  seeds = [name for name in seeds if exists(os.path.join(workdir, name, "config.json"))]
+  if seeds:
+    seeds.sort(key=lambda name: int(name.removeprefix("seed_")))
+    return [os.path.join(workdir, name) for name in seeds]
+  read_config(workdir)  # raises: missing
+  return [workdir]
+
+
+def read_run(workdir: str) -> Record:
+  """Reads a run's folder. Raises InputError if config.json is missing or no run wrote it."""
+  saved = read_config(workdir)
+  if not isinstance(saved, dict) or not isinstance(saved.get("config"), dict):
+    raise InputError(
+      f"--workdir={workdir} holds a config.json that no run wrote: not a run's folder"
+    )
+  notes: list[str] = []
+  config, task = _read_objects(saved["config"], notes)
+  report = _read_object(os.path.join(workdir, REPORT), notes)
+  labels = _read_labels(report, notes)
+  wrong, n_wrong, n_doubtful = _read_wrong(workdir, report, labels, notes)
+  result = _read_object(os.path.join(workdir, "result.json"), notes)
+  best = result.get("best")
+  if not isinstance(best, dict):
+    try:
+      best = best_evaluation(workdir)
+    except Exception as error:  # whatever a damaged checkpoint makes a library raise
+      notes.append(f"checkpoints: {type(error).__name__}: {error}"[:300])
+  data = saved.get("data")
+  return Record(
+    folder=workdir,
+    kind=str(saved["config"].get("type")),
+    config=config,
+    settings=list(_settings(config)) if config is not None else [],
+    data=data if isinstance(data, dict) else {},
+    tokenizer=_read_object(os.path.join(workdir, "tokenizer", "tokenizer.json"), notes),
+    plan=read_plan(workdir),
+    entries=_read_entries(workdir),
+    result=result,
+    best=best or {},
+    checkpoints=sorted(map(int, _step_names(workdir))),
+    samples=_read_samples(workdir, notes),
+    task=task,
+    labels=labels,
+    wrong=wrong,
+    n_wrong=n_wrong,
+    n_doubtful=n_doubtful,
+    multi=read_multi_labels(workdir, report, notes),
+    notes=notes,
+  )
+
+
+def _read_objects(tree: dict[str, Any], notes: list[str]) -> tuple[Any, LabeledTask | None]:
+  """The config and its task, each None if this version cannot read it."""
+  try:
+    config = from_json(tree)
+  except InputError as error:
+    notes.append(f"config.json: {error}")
+    return None, None
+  if not hasattr(config, "task"):
+    return config, None
+  try:
+    return config, config.task.build("")
+  except InputError as error:
+    notes.append(f"config.json: task: {error}")
+    return config, None
+
+
+def _settings(config: Any) -> Iterator[Setting]:
+  """Every field of a config, with the default of the same kind of run."""
+  yield from _compare(config, type(config)(), "")
+
+
+def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
+  if type(node) is not type(default):  # another trunk or objective than the default
+    yield Setting(f"{prefix}type", type(node).__name__, type(default).__name__, "")
+    default = type(node)()
+  for field in dataclasses.fields(node):
+    value, usual = getattr(node, field.name), getattr(default, field.name)
+    name = f"{prefix}{field.name}"
+    if dataclasses.is_dataclass(value) and dataclasses.is_dataclass(usual):
+      yield from _compare(value, usual, f"{name}.")
+    else:
+      yield Setting(name, _spell(value), _spell(usual), field.metadata.get("help", ""))
+
+
+def _spell(value: Any) -> str:
+  if isinstance(value, tuple):
+    return ",".join(map(_spell, value)) or "()"
+  if value is None or isinstance(value, bool):
+    return str(value).lower()
+  return str(value)
+
+
+def _read_entries(workdir: str) -> list[dict[str, Any]]:
+  try:
+    return read_metrics(workdir)
+  except InputError:
+    return []  # killed before its first report
+
+
+def _read_samples(workdir: str, notes: list[str]) -> list[Sample]:
+  try:
+    return read_samples(workdir)
+  except (OSError, ValueError) as error:
+    notes.append(f"samples.jsonl: {error}"[:300])
+    return []
+
+
+def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
+  """A JSON object; {} with a note if it is no such thing, or has another checksum than it says,
+  and without one if there is no file.
+  """
+  try:
+    value = read_json(path)
+    if isinstance(value, dict) and "checksum" in value:  # earlier versions wrote none
+      value = verified(value)
+  except FileNotFoundError:
+    return {}
+  except (OSError, ValueError) as error:
+    notes.append(f"{os.path.basename(path)}: {error}"[:300])
+    return {}
+  return value if isinstance(value, dict) else {}
+
+
+def _step_names(workdir: str) -> list[str]:
+  try:
+    names = listing(os.path.join(workdir, "checkpoints"))
+  except InputError:
+    return []
+  return [name for name in names if name.isdecimal() and len(name) < 16]
+
+
+def _read_labels(value: dict[str, Any], notes: list[str]) -> Labels | None:
+  """The content of dev_report.json; None with a note if it is another."""
+  if not value or is_multi_label(value):
+    return None
+  try:
+    labels = Labels(
+      names=[str(label) for label in value["labels"]],
+      n=int(value["n"]),
+      accuracy=float(value["accuracy"]),
+      macro_f1=float(value["macro_f1"]),
+      majority=float(value["majority"]),
+      per_class={str(label): _class(row) for label, row in value["per_class"].items()},
+      confusion=[[int(count) for count in row] for row in value["confusion"]],
+      calibration=_calibration(value.get("calibration")),
+    )
+  except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    notes.append(f"{REPORT}: not as fine-tuning writes it ({error!r})"[:300])
+    return None
+  sizes = {len(labels.confusion), *map(len, labels.confusion)}
+  if sizes != {len(labels.names)} or not set(labels.names) <= labels.per_class.keys():
+    notes.append(f"{REPORT}: the confusion matrix or the classes do not fit the labels")
+    return None
+  return labels
+
+
+def _class(row: Any) -> dict[str, float]:
+  return {name: float(row[name]) for name in ("precision", "recall", "f1", "support")}
+
+
+def _calibration(value: Any) -> dict[str, Any]:
+  if not isinstance(value, dict):
+    return {}
+  bins = [
+    {
+      **{name: float(row[name]) for name in ("low", "high", "confidence", "accuracy")},
+      "count": int(row["count"]),
+    }
+    for row in value["bins"]
+    if row["count"]  # an empty bin has neither
+  ]
+  scalars = {name: float(value[name]) for name in ("temperature", "ece_before", "ece_after")}
+  chance = float(value.get("ece_chance", 0))  # of earlier runs: not known
+  return {**scalars, "ece_chance": chance, "bins": bins}
+
+
+def _read_wrong(
+  workdir: str, report: dict[str, Any], labels: Labels | None, notes: list[str]
+) -> tuple[list[WrongRow], int, int]:
+  """The most confident errors of dev_predictions.jsonl, how many errors it has, and how many of
+  them have a doubtful label.
+  """
+  if labels is None:
+    return [], 0, 0
+  worst: list[tuple[float, int, WrongRow]] = []
+  count = doubtful = 0
+  temperature = labels.calibration.get("temperature", 1.0)
+  try:
+    for number, line in enumerate(prediction_lines(workdir, report)):
+      row = _wrong_row(line, labels.names, temperature)
+      if row is None:
+        continue
+      count += 1
+      doubtful += row.chance < DOUBTFUL
+      heapq.heappush(worst, (row.confidence, -number, row))
+      if len(worst) > _WORST_ROWS:
+        heapq.heappop(worst)
+  except FileNotFoundError:
+    return [], 0, 0
+  except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+    notes.append(f"{PREDICTIONS}: not as fine-tuning writes it ({error!r})"[:300])
+  rows = [row for _, _, row in sorted(worst, key=lambda entry: entry[:2], reverse=True)]
+  links = _inspected_texts(workdir) if rows else {}
+  return [dataclasses.replace(row, link=links.get(row.shown, "")) for row in rows], count, doubtful
+
+
+def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | None:
+  """The row of a line; None if its prediction is right."""
+  entry = parse_json(line)
+  probabilities = [float(p) for p in entry["probabilities"]]
+  predicted = max(range(len(names)), key=probabilities.__getitem__)
+  label = str(entry["label"])
+  if names[predicted] == label:
+    return None
+  probabilities = [max(p, 1e-30) ** (1 / temperature) for p in probabilities]
+  total = sum(probabilities)
+  probabilities = [p / total for p in probabilities]
+  chance = probabilities[names.index(label)] if label in names else 0.0
+  text, where = str(entry["text"]), str(entry["where"])
+  return WrongRow(where, text, label, names[predicted], probabilities[predicted], chance)
+
+
+def _inspected_texts(workdir: str) -> dict[str, str]:
+  """Shown text -> its place in an inspection page (launch/visualize.py) of the folder, a link."""
+  links: dict[str, str] = {}
+  for name in sorted(listing(workdir)):
+    if not name.endswith(".html"):
+      continue
+    try:
+      page = read_bytes(os.path.join(workdir, name), _LARGEST_PAGE)
+      found = _DATA.search(page.decode()) if _INSPECTION in page[:500] else None
+      texts = json.loads(found[1])["texts"] if found else []
+      for number, text in enumerate(texts):
+        links.setdefault(text["text"], f"{name}#text={number}")
+    except (OSError, ValueError, KeyError, TypeError):
+      continue  # no page of ours after all
+  return links

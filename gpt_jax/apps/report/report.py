@@ -1,0 +1,89 @@
+"""Writes an HTML report of a run, or a comparison of several."""
+
+import os
+import warnings
+from collections.abc import Sequence
+
+from gpt_jax.apps.report import visualize
+from gpt_jax.apps.report.page import Sample, environment, render
+from gpt_jax.apps.report.pages import open_page
+from gpt_jax.apps.report.record import Record, find_runs, read_run
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.errors import InputError
+from gpt_jax.inference.generate import continuations
+from gpt_jax.parallel.processes import is_main_process
+from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.training.reporter import log
+
+NAME = "report.html"
+_PROMPTS = ("The", "I", "One day")
+_ERRORS_PAGE = "errors.html"
+
+
+def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str:
+  """Writes a self-contained HTML page and returns its path.
+
+  Args:
+    workdirs: folders of runs, or of runs of several seeds.
+    out: the page; "": report.html in the workdir, if it is only one. An existing page of this
+      program is replaced, any other file is not.
+    samples: whether to run the newest checkpoints: a language model continues a few prompts; for
+      the worst errors of a fine-tuned model an inspection page, errors.html, is written to its
+      workdir, and the report links to it.
+
+  Raises:
+    InputError: a folder without a run, no name for the page of several, another file of that name,
+      or jinja2 is not installed.
+  """
+  if not workdirs:
+    raise InputError("no run: name its folder with --workdir=DIR")
+  if not out:
+    if len(workdirs) > 1:
+      raise InputError("a comparison has no folder of its own: name the page with --out=FILE.html")
+    out = os.path.join(workdirs[0], NAME)
+  folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
+  environment()  # fail before the expensive part
+  with open_page(out, "report") as file:
+    runs = [read_run(folder) for folder in folders]
+    texts: dict[str, list[Sample]] = {}
+    if samples:
+      texts = {record.folder: _samples(record) for record in runs}
+      runs = [read_run(folder) for folder in folders]  # with links to the new pages
+    file.write(render(runs, out, texts))
+  return out
+
+
+def write_report(workdir: str) -> None:
+  """Writes report.html on process 0 when a run has ended; what goes wrong is logged, not raised."""
+  if not is_main_process():
+    return
+  try:
+    log(f"report: {run([workdir])}")
+  except InputError as error:
+    log(f"no report: {error}")
+  except Exception as error:  # a report must not fail a run that has been trained
+    log(f"no report: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def _samples(run: Record) -> list[Sample]:
+  """Texts of a language model; for a fine-tuned model writes the page of its worst errors."""
+  if not run.checkpoints:
+    warnings.warn(f"{run.folder}: has no checkpoint to run", stacklevel=2)
+    return []
+  if run.task is not None:
+    _inspect_errors(run, run.task)
+    return []
+  loaded = load_model(run.folder)
+  samples = []
+  for how, temperature in (("greedy", 0.0), ("temperature 0.8", 0.8)):
+    texts = continuations(loaded, list(_PROMPTS), max_tokens=60, temperature=temperature)
+    samples += [Sample(f"step {loaded.step:,}, {how}", text) for text in texts]
+  return samples
+
+
+def _inspect_errors(run: Record, task: LabeledTask) -> None:
+  """Writes the inspection page of the worst errors, where their columns are those of the task."""
+  texts = [row.text for row in run.wrong if row.text.count("\t") == len(task.columns) - 1]
+  if texts:
+    page = os.path.join(run.folder, _ERRORS_PAGE)
+    visualize.run(os.path.join(run.folder, "best"), page, texts)

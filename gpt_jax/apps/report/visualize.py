@@ -1,0 +1,280 @@
+"""Writes an HTML page with token probabilities, attention, and a fine-tuned model's labels."""
+
+import base64
+import dataclasses
+import functools
+import json
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.apps.report.attention_maps import attention_maps
+from gpt_jax.apps.report.pages import open_page
+from gpt_jax.batch import Rows
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.errors import InputError, counted
+from gpt_jax.files import size
+from gpt_jax.inference.calibration import scale
+from gpt_jax.inference.scoring import bucket
+from gpt_jax.inference.temperature import temperature_of
+from gpt_jax.models.model import Model
+from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.readers import Row, has_header, read_lines, read_table
+from gpt_jax.tasks.regression import RegressionTask
+from gpt_jax.tasks.task import Task
+
+TOP_CANDIDATES = 5
+
+
+def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") -> dict[str, Any]:
+  """Writes a self-contained HTML page and returns the values in it.
+
+  Args:
+    checkpoint: see load_model. A language model reads each text as it is, a fine-tuned one in its
+      task's format.
+    out: the page. An existing page of this program is replaced, any other file is not.
+    texts: for a task of several columns, these separated by tabs.
+    source: a file with one more text per line, or "-" for standard input; for a fine-tuned model
+      rows, as for predict.
+
+  Returns:
+    {"model": …, "texts": […]}. Each text has `sequences`, several if its task makes several, and
+    `classes`. A sequence has its `tokens`, their `logp` (natural logarithm) and `rank`, and `best`,
+    the top candidates at their positions; the first entry of these three is None. `classes` has the
+    `labels` and their `probabilities` [prefixes, K]; it is None without a head.
+
+  Raises:
+    InputError: no text, an unreadable one or one longer than the context, a bidirectional model, or
+      another file at `out`.
+  """
+  if not texts and not source:
+    raise InputError("no text: give one with --text=TEXT, or a file of texts with --input=FILE")
+  loaded = load_model(checkpoint)
+  loaded.language_model()  # fail before the expensive part
+  task = loaded.label_task()
+  if isinstance(task, RegressionTask):
+    raise InputError(
+      f"{checkpoint}: a regression model gives numbers, and the page shows probabilities of "
+      "labels; give the model that it was fine-tuned from"
+    )
+  rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
+  if not rows:
+    raise InputError(f"--input={source}: the file has no texts")
+  with open_page(
+    out, "visualize"
+  ) as file:  # before computing, so that an unwritable path fails early
+    contents = _describe_texts(loaded, rows) if task is None else _describe_rows(loaded, task, rows)
+    page = {"model": _describe_model(loaded, checkpoint, task), "texts": contents}
+    file.write(_render(page))
+  plural = "" if len(rows) == 1 else "s"
+  print(f"wrote {out}: {len(rows)} text{plural}, {size(out) / 1e6:.2f} MB")
+  return page
+
+
+def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
+  for number, text in enumerate(texts, 1):
+    # Python represents undecodable bytes of the command line as lone surrogates.
+    if any("\ud800" <= character <= "\udfff" for character in text):
+      raise InputError(f"text {number}: not UTF-8")
+    cells = tuple(text.split("\t")) if task else (text,)
+    if task and len(cells) != len(task.columns):
+      raise InputError(
+        f"text {number}: {counted(len(cells), 'column')}; the task {task.name} reads "
+        f"{len(task.columns)}, separated by tabs: {', '.join(task.columns)}"
+      )
+    yield Row(cells, None, f"text {number}")
+
+
+def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
+  if task:
+    yield from read_table(source, task.columns, header=has_header(source, task.columns))
+    return
+  for number, line in read_lines(source):
+    yield Row((line,), None, f"{source}:{number}")
+
+
+def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> dict[str, Any]:
+  trunk = loaded.spec.trunk
+  return {
+    "checkpoint": _name(checkpoint),
+    "step": loaded.step,
+    "task": task and task.name,
+    "parameters": trunk.parameter_count(),
+    "vocabulary": trunk.vocab_size,
+    "choices": loaded.model.num_tokens,
+    "context": trunk.context,
+    "layers": getattr(trunk, "layers", 0),  # an LSTM has neither
+    "heads": getattr(trunk, "heads", 0),
+  }
+
+
+def _name(checkpoint: str) -> str:
+  """The folder of the run and what follows it, without those that the run lies in."""
+  parts = checkpoint.rstrip("/").split("/")
+  if parts[-1] == "best":
+    return "/".join(parts[-2:])
+  return "/".join(parts[-3:] if parts[-2:-1] == ["checkpoints"] else parts[-1:])
+
+
+def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]]:
+  """The page's entries for the texts of a language model."""
+  params = jax.device_put(loaded.params)
+  entries = []
+  for row, ids in zip(rows, _encode_whole(loaded, rows), strict=True):
+    sequences = [_describe_sequence(loaded, params, ids)]
+    entries.append({"text": row.texts[0], "note": "", "sequences": sequences, "classes": None})
+  return entries
+
+
+def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dict[str, Any]]:
+  """The page's entries for the rows of a fine-tuned model's task."""
+  examples = [task.example(row) for row in rows]
+  encoded = loaded.encode(task, examples)
+  notes = [_truncation_note(encoded, n) for n in range(len(rows))]
+  params = jax.device_put(loaded.params)
+  classes = _describe_classes(loaded, task, encoded)
+  entries = []
+  for n, row in enumerate(rows):
+    sequences = []
+    for c in range(encoded.fields.shape[1]):
+      sequences.append(_describe_sequence(loaded, params, encoded.sequence(n, c)))
+    text = " | ".join(row.texts)
+    entry = {"text": text, "note": notes[n], "sequences": sequences, "classes": classes[n]}
+    entries.append(entry)
+  return entries
+
+
+def _encode_whole(loaded: LoadedModel, rows: list[Row]) -> list[np.ndarray]:
+  """Encodes texts for a language model, which has no rule to truncate them."""
+  sequences = loaded.tokenizer.encode_many([row.texts[0] for row in rows])
+  context = loaded.spec.trunk.context
+  for row, ids in zip(rows, sequences, strict=True):
+    if not len(ids):
+      raise InputError(f"{row.location}: no tokens; give at least one word")
+    if len(ids) > context:
+      raise InputError(
+        f"{row.location}: {len(ids)} tokens; the model's context is {context}: "
+        "give a part of the text"
+      )
+  return sequences
+
+
+def _truncation_note(encoded: Encoded, n: int) -> str:
+  """Warns about a text that is truncated, as fine-tuning and predict do; "" if it fits."""
+  kept = encoded.kept[n].sum()
+  total = sum(len(encoded.texts[text]) for text in encoded.fields[n].flat)
+  if kept == total:
+    return ""
+  note = (
+    f"truncated to the context of {encoded.context}, as in fine-tuning: {kept} of {total} tokens"
+  )
+  warnings.warn(f"{encoded.locations[n]}: {note}", stacklevel=2)
+  return note
+
+
+def _describe_sequence(loaded: LoadedModel, params: Any, ids: np.ndarray) -> dict[str, Any]:
+  """The probabilities of a sequence's tokens, the top candidates, and the attention."""
+  length, context = len(ids), loaded.spec.trunk.context
+  padded = np.zeros(bucket(length, context), np.int32)
+  padded[:length] = ids
+  model = loaded.language_model()
+  measured, attention = jax.device_get(read(model, params, padded, loaded.model.num_tokens))
+  logp, rank, best, best_logp = (x[: length - 1] for x in measured)
+  spell = loaded.tokenizer.spelling
+  special = [i for _, i in loaded.tokenizer.special.items()]
+  candidates = []
+  for best_ids, best_logps in zip(best.tolist(), best_logp.tolist(), strict=True):
+    pairs = zip(best_ids, best_logps, strict=True)
+    candidates.append([[spell(i), float(f"{math.exp(p):.3g}")] for i, p in pairs])
+  mean = float(logp.mean(dtype=np.float64)) if length > 1 else None
+  return {
+    "tokens": [spell(i) for i in ids.tolist()],
+    "special": np.flatnonzero(np.isin(ids, special)).tolist(),
+    "lines": np.flatnonzero(ids == loaded.tokenizer.line_id).tolist(),
+    "logp": [None, *(round(p, 4) for p in logp.tolist())],
+    "rank": [None, *rank.tolist()],
+    "best": [None, *candidates],
+    "mean": mean,
+    "perplexity": None if mean is None else math.exp(min(-mean, 700.0)),
+    "attention": None if attention is None else quantize(attention[:, :, :length, :length]),
+  }
+
+
+@functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
+def read(model: Model, params: Any, ids: jax.Array, num_tokens: int):
+  """Predictions and attention at every position of a text; ids are int32 [T].
+
+  Returns:
+    For positions 1 to T - 1 the token's log-probability, its rank from 1, and the ids and
+    log-probabilities of the top candidates: [T - 1], [T - 1], [T - 1, 5], [T - 1, 5]. Then
+    attention [layers, H, T, T], None for a trunk without.
+  """
+  rows = Rows(ids[None], jnp.arange(len(ids))[None])
+  (hidden, table, _), kept = model.apply(
+    {"params": params}, rows, method="states", mutable="intermediates"
+  )
+  scores = jax.nn.log_softmax(logits(hidden[0, :-1], table, num_tokens))
+  right = jnp.take_along_axis(scores, ids[1:, None], axis=-1)
+  best_logp, best = jax.lax.top_k(scores, TOP_CANDIDATES)
+  measured = right[:, 0], 1 + (scores > right).sum(-1), best, best_logp
+  return measured, attention_maps(kept["intermediates"]["trunk"])[:, 0] if kept else None
+
+
+def quantize(attention: np.ndarray) -> str:
+  """Packs the lower triangles of [layers, H, T, T], row by row, as base64 of bytes 255 sqrt(p).
+
+  The error of p is at most 0.004. The square root keeps small weights, which a linear byte would
+  round to zero. With 12 x 12 heads, 50 tokens take 0.2 MB of the page and 512 take 25 MB.
+  """
+  lower = np.tril_indices(attention.shape[-1])
+  packed = np.rint(255 * np.sqrt(attention[:, :, *lower])).astype(np.uint8)
+  return base64.b64encode(packed.tobytes()).decode()
+
+
+def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
+  """Label probabilities after 1, 2, … tokens of the last column, or of all options."""
+  prefixes, counts = _prefixes(task, encoded)
+  probabilities = scale(loaded.predictor()(prefixes, 32), temperature_of(loaded))
+  by_text = np.split(probabilities, np.cumsum(counts)[:-1])
+  classes = []
+  for n, (count, values) in enumerate(zip(counts, by_text, strict=True)):
+    tokens = None
+    if task.pooling != "per_choice":
+      ids = encoded.texts[encoded.fields[n, 0, -1]][:count]
+      tokens = [loaded.tokenizer.spelling(i) for i in ids.tolist()]
+    values = np.round(values.astype(np.float64), 5).tolist()
+    classes.append({"labels": list(task.labels), "tokens": tokens, "probabilities": values})
+  return classes
+
+
+def _prefixes(task: Task, encoded: Encoded) -> tuple[Encoded, list[int]]:
+  """All examples with 1, 2, … tokens of their growing fields, and how many prefixes each has."""
+  _, sequences, fields = encoded.fields.shape
+  growing = np.zeros((sequences, fields), bool)
+  growing[:, -1] = True
+  if task.pooling == "sum":
+    growing[1:] = growing[1:, ::-1]  # the second order of similarity begins with the last column
+  kept, counts = [], []
+  for lengths in encoded.kept:
+    counts.append(int(lengths[growing].max()))
+    for n in range(1, counts[-1] + 1):
+      kept.append(np.where(growing, np.minimum(lengths, n), lengths))
+  repeated: dict[str, Any] = {}
+  for name in ("fields", "labels", "locations"):
+    repeated[name] = np.repeat(getattr(encoded, name), counts, axis=0)
+  return dataclasses.replace(encoded, kept=np.stack(kept), **repeated), counts
+
+
+def _render(page: dict[str, Any]) -> str:
+  """Fills the template. "<" would end the script element, so it is escaped, as is non-ASCII."""
+  data = json.dumps(page, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+  html = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+  script = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+  return html.replace("{{script}}", script).replace("{{data}}", data)

@@ -1,0 +1,6 @@
+"""The server: launch/serve.py.
+
+fields.py reads JSON; app.py has the routes, completions.py OpenAI's; engine.py runs the model,
+batched across clients; connection.py ends slow clients; counters.py is for /metrics; page.html is
+for people.
+"""

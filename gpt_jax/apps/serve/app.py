@@ -1,0 +1,335 @@
+"""The routes of the server, as an ASGI application."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt_jax.apps.serve.completions import (
+  Choice,
+  Request,
+  Response,
+  join_pieces,
+  make_choices,
+  read_request,
+)
+from gpt_jax.apps.serve.counters import Counters
+from gpt_jax.apps.serve.engine import Engine, Job
+from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
+from gpt_jax.errors import counted
+from gpt_jax.tasks.multi_label import MultiLabelTask
+from gpt_jax.tasks.regression import RegressionTask
+
+if TYPE_CHECKING:
+  from starlette.applications import Starlette
+  from starlette.requests import Request as HTTPRequest
+
+LARGEST_BODY = 1 << 20  # bytes
+_MOST_DISCARDED = 1 << 24  # bytes of a body that is refused as too large
+MOST_TEXTS = 256  # of one request to /classify or /embed
+_BODY_SECONDS = 10.0  # in which a body must arrive
+_LOG = logging.getLogger("gpt_jax.serve")
+
+
+def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starlette":
+  """The application. The engine must have been started.
+
+  Args:
+    engine: runs the model.
+    name: of the model, as in /v1/models.
+    hosts: values of the Host header that are served, so that no other web site can have its pages
+      read answers by resolving its own name to this machine; "*": any.
+  """
+  from starlette.applications import Starlette
+  from starlette.middleware import Middleware
+  from starlette.middleware.trustedhost import TrustedHostMiddleware
+  from starlette.responses import HTMLResponse, JSONResponse
+  from starlette.responses import Response as Plain
+  from starlette.routing import Route
+
+  api = _Api(engine, name)
+  page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+  started = int(time.time())
+
+  async def home(request: "HTTPRequest") -> HTMLResponse:
+    return HTMLResponse(page, headers={"Cache-Control": "no-store"})
+
+  async def health(request: "HTTPRequest") -> JSONResponse:
+    status = "ok" if engine.alive else "the model's thread has ended"
+    about = {"status": status, "model": name, "waiting": engine.waiting, **api.about}
+    return JSONResponse(about, 200 if engine.alive else 503)
+
+  async def metrics(request: "HTTPRequest") -> Plain:
+    return Plain(api.counters.text(), media_type="text/plain; version=0.0.4")
+
+  async def models(request: "HTTPRequest") -> JSONResponse:
+    model = {"id": name, "object": "model", "created": started, "owned_by": "gpt_jax"}
+    return JSONResponse({"object": "list", "data": [model]})
+
+  async def on_error(request: "HTTPRequest", error: Any) -> JSONResponse:
+    status = getattr(error, "status_code", 500)
+    known = {404: "no such path; try /", 405: "another method is needed on this path"}
+    message = known.get(status, "a fault of the server; its log says more")
+    return JSONResponse(Refusal(message, status).body, status, getattr(error, "headers", None))
+
+  return Starlette(
+    routes=[
+      Route("/", home),
+      Route("/health", health),
+      Route("/metrics", metrics),
+      Route("/v1/models", models),
+      Route("/v1/completions", api.route(api.complete), methods=["POST"]),
+      Route("/classify", api.route(api.classify), methods=["POST"]),
+      Route("/embed", api.route(api.embed), methods=["POST"]),
+    ],
+    middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
+    exception_handlers={404: on_error, 405: on_error, Exception: on_error},
+  )
+
+
+class _Api:
+  """The routes that need the model. Each returns JSON, or an iterator over a stream's events."""
+
+  def __init__(self, engine: Engine, name: str):
+    self.engine, self.name = engine, name
+    self.counters = Counters(lambda: engine.waiting)
+    engine.observe = self._observe
+    model = engine.model
+    self.about = {
+      "classifies": not engine.classifies,
+      "generates": not engine.generates,
+      "labels": list(model.labels) if not engine.classifies else [],
+      "columns": list(model.columns),
+      "context": model.loaded.spec.trunk.context,
+    }
+
+  def _observe(self, kind: str, count: int) -> None:
+    if kind == "tokens":
+      self.counters.tokens.inc(count)
+    else:
+      self.counters.batch.labels(kind).observe(count)
+
+  def route(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+    """The handler as an endpoint: with limits on the body, errors as JSON, and counters."""
+    from starlette.responses import JSONResponse, StreamingResponse
+
+    async def endpoint(request: "HTTPRequest") -> Any:
+      begun, path = time.monotonic(), request.url.path
+      response: Any
+      try:
+        body = await _read_body(request)
+        _refuse_other_sites(request)
+        result = await _unless_disconnected(request, handler(Fields(body)))
+        if isinstance(result, dict):
+          response = JSONResponse(result)
+        else:
+          response = StreamingResponse(_events(result), media_type="text/event-stream")
+      except Refusal as refusal:
+        headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else None
+        response = JSONResponse(refusal.body, refusal.status, headers)
+      self.counters.requests.labels(path, response.status_code).inc()
+      self.counters.seconds.labels(path).observe(time.monotonic() - begun)
+      return response
+
+    return endpoint
+
+  async def classify(self, fields: Fields) -> dict[str, Any]:
+    if self.engine.classifies:
+      raise Refusal(f"{self.engine.classifies}; use /v1/completions or /embed")
+    texts = _read_rows(fields, self.engine.model.loaded.task.columns_of)
+    results = []
+    for answer in await self._ask("classify", texts):
+      results.append(self._describe(answer))
+    return {"model": self.name, "results": results}
+
+  def _describe(self, answer: Any) -> dict[str, Any]:
+    """An answer of Model.classify as the JSON of one result."""
+    task = self.engine.model.loaded.task
+    if isinstance(task, RegressionTask):
+      return {"value": answer}
+    if isinstance(task, MultiLabelTask):
+      return {"labels": task.chosen(answer), "probabilities": answer}
+    return {"label": max(answer, key=answer.get), "probabilities": answer}
+
+  async def embed(self, fields: Fields) -> dict[str, Any]:
+    texts = fields.strings("texts", MOST_TEXTS)
+    fields.refuse_others()
+    vectors = await self._ask("embed", texts)
+    return {"model": self.name, "embeddings": vectors.tolist()}
+
+  async def complete(self, fields: Fields) -> Any:
+    if self.engine.generates:
+      raise Refusal(self.engine.generates)
+    request = read_request(fields, self.engine.model, self.name)
+    choices = make_choices(request, self.engine.model.loaded.tokenizer)
+    response = Response(self.name, request)
+    if request.stream:
+      updates = self._updates(choices)
+      first = await anext(updates)  # so that a full queue is a status, not an event
+      return _stream(first, updates, response, request, choices)
+    pieces: list[list[dict[str, Any]]] = [[] for _ in choices]
+    async for piece in self._updates(choices):
+      pieces[piece["index"]].append(piece)
+    tokens = sum(choice.tokens for choice in choices)
+    return response.whole([join_pieces(each) for each in pieces], tokens)
+
+  async def _ask(self, kind: str, texts: Sequence[Any]) -> Any:
+    """The results of one job."""
+    results, deliver = _mailbox()
+    job = Job(kind, deliver, texts)
+    self.engine.submit([job])
+    try:
+      result = await results.get()
+    finally:
+      self.engine.drop([job])  # the client may have left
+    if isinstance(result, Refusal):
+      raise result
+    return result
+
+  async def _updates(self, choices: list[Choice]) -> AsyncGenerator[dict[str, Any], None]:
+    """The updates of all choices until they are complete, as they are written."""
+    results, deliver = _mailbox()
+    by_text = {id(choice.source): choice for choice in choices}
+    jobs = {id(choice.source): Job("complete", deliver, text=choice.source) for choice in choices}
+    self.engine.submit(list(jobs.values()))
+    try:
+      while any(choice.finish is None for choice in choices):
+        result = await results.get()
+        if isinstance(result, Refusal):
+          raise result
+        choice = by_text[id(result)]
+        if choice.finish is None:
+          yield choice.update()
+          if choice.finish == "stop":
+            self.engine.drop([jobs[id(result)]])
+    finally:
+      self.engine.drop(list(jobs.values()))
+
+
+def _mailbox() -> tuple[asyncio.Queue[Any], Callable[[Any], None]]:
+  """A queue of this event loop, and a function that puts values into it from another thread."""
+  loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
+
+  def deliver(value: Any) -> None:
+    if not loop.is_closed():  # at the end of the server
+      loop.call_soon_threadsafe(queue.put_nowait, value)
+
+  return queue, deliver
+
+
+async def _read_body(request: "HTTPRequest") -> bytes:
+  too_large = Refusal(f"the body is larger than {LARGEST_BODY:,} bytes", 413)
+  length = request.headers.get("content-length", "0")
+  declared = int(length[:20]) if length.isdecimal() else _MOST_DISCARDED + 1
+  # A client that sends all of its body before it reads would see a reset instead of the answer.
+  if declared > (LARGEST_BODY if "expect" in request.headers else _MOST_DISCARDED):
+    raise too_large
+  body, received = bytearray(), 0
+  try:
+    async with asyncio.timeout(_BODY_SECONDS):
+      async for chunk in request.stream():
+        received += len(chunk)
+        if received > _MOST_DISCARDED:
+          raise too_large
+        if received <= LARGEST_BODY:
+          body += chunk
+  except TimeoutError as error:
+    raise Refusal(f"the body did not arrive within {_BODY_SECONDS:g} seconds", 408) from error
+  if received > LARGEST_BODY:
+    raise too_large
+  return bytes(body)
+
+
+def _refuse_other_sites(request: "HTTPRequest") -> None:
+  """Raises Refusal for what a browser sends for the page of another web site.
+
+  Such a page cannot read the answer, but could keep the model busy. Without a preflight, which this
+  server does not answer, it cannot send JSON as such.
+  """
+  headers = request.headers
+  origin = headers.get("origin")
+  is_foreign = origin is not None and origin.partition(":")[2] != f"//{headers.get('host')}"
+  if is_foreign or headers.get("sec-fetch-site") == "cross-site":
+    site = f"Origin {origin!r}" if is_foreign else "Sec-Fetch-Site 'cross-site'"
+    raise Refusal(f"{site}: pages of other web sites may not use this server", 403)
+  kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+  if kind != "application/json":
+    message = f"Content-Type {kind!r} should be 'application/json', which curl sends for --json"
+    raise Refusal(message, 415)
+
+
+def _read_rows(fields: Fields, columns_of: Callable[[int], tuple[str, ...]]) -> list[Any]:
+  """The texts to classify: strings, or for a task with several columns lists of strings.
+
+  Args:
+    columns_of: see Task.columns_of.
+  """
+  rows = fields.take("texts")
+  rows = [rows] if isinstance(rows, str) else rows
+  fields.refuse_others()
+  if not isinstance(rows, list) or not 1 <= len(rows) <= MOST_TEXTS:
+    raise Refusal(f"texts: give a list of 1 to {MOST_TEXTS} texts", param="texts")
+  for number, row in enumerate(rows):
+    place, cells = f"texts[{number}]", row if isinstance(row, list) else [row]
+    if len(cells) != (columns := len(columns_of(len(cells)))):
+      message = f"{counted(len(cells), 'column')}; a text of this task is a list of {columns}"
+      raise Refusal(f"{place}: {message}", param="texts")
+    for cell in cells:
+      check_text(cell, place, "texts")
+      if not cell.strip():
+        raise Refusal(f"{place}: empty; give at least one word", param="texts")
+  return rows
+
+
+async def _unless_disconnected(request: "HTTPRequest", work: Any) -> Any:
+  """The result of a coroutine, which is cancelled if the client leaves before."""
+  from starlette.requests import ClientDisconnect
+
+  async def disconnected() -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+      pass
+
+  working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+  try:
+    await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():
+      raise ClientDisconnect()
+    return working.result()
+  finally:
+    for task in (working, leaving):
+      task.cancel()
+
+
+async def _stream(
+  first: dict[str, Any],
+  updates: AsyncGenerator[dict[str, Any], None],
+  response: Response,
+  request: Request,
+  choices: list[Choice],
+) -> AsyncGenerator[dict[str, Any], None]:
+  """The events of a stream: every update, then the numbers of tokens if they were asked for."""
+  async with contextlib.aclosing(updates):
+    yield response.piece([first])
+    async for piece in updates:
+      if piece["text"] or piece["logprobs"] or piece["finish_reason"]:
+        yield response.piece([piece])
+  if request.usage:
+    yield response.whole([], sum(choice.tokens for choice in choices))
+
+
+async def _events(values: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
+  """Server-sent events of JSON values, and OpenAI's mark of the end."""
+  try:
+    async with contextlib.aclosing(values):
+      async for value in values:
+        yield f"data: {json.dumps(value)}\n\n"
+        # Several events may be ready at once. Between two the event loop can notice that the client
+        # has left; asyncio logs a warning for what is written after that.
+        await asyncio.sleep(0)
+  except Refusal as refusal:
+    yield f"data: {json.dumps(refusal.body)}\n\n"
+  yield "data: [DONE]\n\n"

@@ -1,0 +1,256 @@
+"""OpenAI's /v1/completions: from its request to texts that are continued, and to its responses."""
+
+import dataclasses
+import secrets
+import time
+from typing import Any
+
+from gpt_jax.apps.serve.fields import Fields, Refusal
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.inference.model import Model
+from gpt_jax.inference.stream import BEST, Sampling, Text, check_fits
+
+MOST_TEXTS = 16  # prompts x n of one request
+_MOST_STOPS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """A request for completions.
+
+  Attributes:
+    prompts: token ids of each prompt.
+    samplings: of each prompt, n of them.
+    stop: texts before which a completion ends.
+    logprobs: how many likely tokens to report with each token; -1: not even the token's own.
+    stream: whether to send pieces of the texts as they are written.
+    usage: whether a stream ends with the numbers of tokens.
+  """
+
+  prompts: list[list[int]]
+  samplings: list[list[Sampling]]
+  stop: list[str]
+  logprobs: int
+  stream: bool
+  usage: bool
+
+  @property
+  def prompt_tokens(self) -> int:
+    return sum(map(len, self.prompts))
+
+
+def read_request(fields: Fields, model: Model, name: str) -> Request:
+  """The request in a JSON object. Prompt i and choice j have the seed `seed` + i n + j.
+
+  So a list of prompts with n=1 gets the texts of Model.generate with this seed.
+
+  Raises:
+    Refusal: a field with a value that is not allowed, or a prompt that is too long.
+  """
+  wanted = fields.take("model")
+  if wanted is not None and wanted != name:
+    raise Refusal(f"model: {wanted!r} is not here; this server has {name!r}", 404, "model")
+  texts = fields.strings("prompt", MOST_TEXTS)
+  n = fields.integer("n", 1, 1, MOST_TEXTS)
+  if len(texts) * n > MOST_TEXTS:
+    raise Refusal(f"n: {len(texts)} prompts x {n} are more than {MOST_TEXTS} texts", param="n")
+  context = model.loaded.spec.trunk.context
+  sampling = Sampling(
+    fields.integer("max_tokens", 16, 1, context),
+    fields.number("temperature", 1.0, 0.0, 2.0),
+    fields.integer("top_k", 0, 0, 10**9),
+    fields.number("top_p", 1.0, 0.0, 1.0, above=True),
+    fields.integer("seed", secrets.randbelow(2**31), 0, 2**31 - 1),
+  )
+  stop = [] if fields.take("stop") is None else fields.strings("stop", _MOST_STOPS)
+  logprobs = fields.integer("logprobs", -1, 0, BEST)
+  stream = fields.boolean("stream")
+  usage = _wants_usage(fields, stream)
+  for field, neutral in (
+    ("best_of", n),
+    ("echo", False),
+    ("suffix", ""),
+    ("presence_penalty", 0),
+    ("frequency_penalty", 0),
+    ("logit_bias", {}),
+  ):
+    fields.refuse_unless(field, neutral)
+  fields.take("user")
+  fields.refuse_others()
+  prompts = _encode(texts, model, sampling.max_tokens)
+  samplings = []
+  for i in range(len(prompts)):
+    seeds = [(sampling.seed + i * n + j) % 2**31 for j in range(n)]
+    samplings.append([dataclasses.replace(sampling, seed=seed) for seed in seeds])
+  return Request(prompts, samplings, [text for text in stop if text], logprobs, stream, usage)
+
+
+def _wants_usage(fields: Fields, stream: bool) -> bool:
+  options = fields.take("stream_options")
+  if options is None:
+    return False
+  if not stream or not isinstance(options, dict) or not set(options) <= {"include_usage"}:
+    message = 'should be {"include_usage": true}, with stream'
+    raise Refusal(f"stream_options: {message}", param="stream_options")
+  return options.get("include_usage") is True
+
+
+def _encode(texts: list[str], model: Model, max_tokens: int) -> list[list[int]]:
+  prompts = [ids.tolist() for ids in model.loaded.tokenizer.encode_many(texts)]
+  for number, ids in enumerate(prompts):
+    try:
+      check_fits(model.loaded.model, len(ids), max_tokens)
+    except InputError as error:
+      raise Refusal(f"prompt[{number}]: {error}", param="prompt") from error
+  return prompts
+
+
+class Choice:
+  """One completion while it is written.
+
+  Attributes:
+    source: what is continued.
+    tokens: written so far, up to the one that completes a stop text.
+    finish: "stop" or "length" once it is complete, else None.
+  """
+
+  def __init__(self, index: int, text: Text, tokenizer: Tokenizer, request: Request):
+    self.index, self.source = index, text
+    self._tokenizer, self._request = tokenizer, request
+    self._prompt = tokenizer.decode(text.prompt)
+    self._sent, self._tokens_sent = "", 0
+    self.tokens = 0
+    self.finish: str | None = None
+
+  def update(self) -> dict[str, Any]:
+    """What is new since the last call, in OpenAI's form; call it until `finish` is set.
+
+    Text that may change with the next token, or be the begin of a stop text, waits.
+    """
+    available = len(self.source.added)
+    whole = self._decode(available)
+    if any(stop in whole for stop in self._request.stop):
+      whole, self.finish = self._read_to_stop(), "stop"
+    else:
+      self.tokens = available
+      if available >= self.source.sampling.max_tokens:
+        self.finish = "length"
+      else:
+        whole = whole[: len(whole) - _unsettled(whole, self._request.stop)]
+    new = whole[len(self._sent) :]
+    if not whole.startswith(self._sent):  # a tokenizer that changes what it wrote
+      new = ""
+    self._sent += new
+    return {
+      "index": self.index,
+      "text": new,
+      "logprobs": self._log_probs(),
+      "finish_reason": self.finish,
+    }
+
+  def _read_to_stop(self) -> str:
+    """The text before the stop text that is complete first; `tokens` is up to where it is.
+
+    Token by token: the model may be several tokens ahead, depending on its load.
+    """
+    found: list[int] = []
+    while not found:
+      self.tokens += 1
+      text = self._decode(self.tokens)
+      found = [at for stop in self._request.stop if (at := text.find(stop)) >= 0]
+    return text[: min(found)]
+
+  def _decode(self, count: int) -> str:
+    ids = [token.id for token in self.source.added[:count]]
+    whole = self._tokenizer.decode([*self.source.prompt, *ids])
+    if whole.startswith(self._prompt):
+      return whole[len(self._prompt) :]
+    return self._tokenizer.decode(ids)
+
+  def _log_probs(self) -> dict[str, Any] | None:
+    """Log-probabilities of the tokens sent since the last call."""
+    if self._request.logprobs < 0:
+      return None
+    spell = self._tokenizer.piece
+    first = self._tokens_sent
+    offsets = [len(self._decode(i)) for i in range(first, self.tokens)]
+    if self.finish != "length":
+      offsets = [offset for offset in offsets if offset < len(self._sent)]
+    self._tokens_sent += len(offsets)
+    tokens = self.source.added[first : self._tokens_sent]
+    best = []
+    for token in tokens:
+      pairs = token.best[: self._request.logprobs]
+      best.append({spell(i): log_prob for i, log_prob in pairs})
+    return {
+      "tokens": [spell(token.id) for token in tokens],
+      "token_logprobs": [token.log_prob for token in tokens],
+      "top_logprobs": best if self._request.logprobs else None,
+      "text_offset": offsets,
+    }
+
+
+def _unsettled(text: str, stops: list[str]) -> int:
+  """Characters at the end of a text that may change or turn out to begin a stop text."""
+  incomplete = len(text) - len(text.rstrip("\ufffd"))  # bytes of a character to be completed
+  if incomplete:
+    return incomplete
+  longest = max((len(stop) for stop in stops), default=0)
+  for count in range(min(longest - 1, len(text)), 0, -1):
+    if any(stop.startswith(text[-count:]) for stop in stops):
+      return count
+  return 0
+
+
+def join_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+  """The updates of a choice as one."""
+  joined = {**pieces[-1], "text": "".join(piece["text"] for piece in pieces)}
+  parts = [piece["logprobs"] for piece in pieces]
+  if parts[-1] is not None:
+    joined["logprobs"] = {}
+    for name, value in parts[-1].items():
+      lists = [part[name] for part in parts]
+      joined["logprobs"][name] = None if value is None else [x for each in lists for x in each]
+  return joined
+
+
+class Response:
+  """The form of OpenAI's responses."""
+
+  def __init__(self, name: str, request: Request):
+    self._head = {
+      "id": f"cmpl-{secrets.token_hex(12)}",
+      "object": "text_completion",
+      "created": int(time.time()),
+      "model": name,
+    }
+    self._request = request
+
+  def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """An event of a stream."""
+    return {**self._head, "choices": choices}
+
+  def whole(self, choices: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+    """A response, or with no choices the last event of a stream.
+
+    Args:
+      tokens: that were written.
+    """
+    prompt = self._request.prompt_tokens
+    usage = {
+      "prompt_tokens": prompt,
+      "completion_tokens": tokens,
+      "total_tokens": prompt + tokens,
+    }
+    return {**self._head, "choices": choices, "usage": usage}
+
+
+def make_choices(request: Request, tokenizer: Tokenizer) -> list[Choice]:
+  """The completions of a request, in the order of OpenAI's indices."""
+  choices: list[Choice] = []
+  for prompt, samplings in zip(request.prompts, request.samplings, strict=True):
+    for sampling in samplings:
+      text = Text(prompt, sampling, request.logprobs >= 0, best=request.logprobs > 0)
+      choices.append(Choice(len(choices), text, tokenizer, request))
+  return choices

@@ -1,0 +1,253 @@
+"""The one thread that runs the model, for all clients: a bounded queue, batched across requests.
+
+It works in turns: a batch of texts to classify, one to embed, then a few tokens for every text that
+is being continued, so that none waits for another's end.
+"""
+
+import collections
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpt_jax.apps.serve.fields import Refusal
+from gpt_jax.errors import InputError
+from gpt_jax.inference.model import Model
+from gpt_jax.inference.stream import Stream, Text
+
+LONGEST_QUEUE = 512  # texts; more are refused with status 503
+_BATCH = 32  # texts to classify or embed at a time
+_FILL = 0.003  # seconds that an idle model waits for others to join a batch
+_GRACE = 2.0  # seconds that texts have to end after `close`
+
+
+@dataclasses.dataclass(eq=False)
+class Job:
+  """Work of one request. `deliver` gets its results, on the model's thread, and must not block.
+
+  Attributes:
+    kind: "classify", "embed" or "complete".
+    texts: what to classify or embed.
+    text: what to continue; delivered after each step, itself. Else a list of results.
+    deliver: gets a result, or the Refusal that says why there is none.
+    dropped: whether the client has left.
+  """
+
+  kind: str
+  deliver: Callable[[Any], None]
+  texts: Sequence[Any] = ()
+  text: Text | None = None
+  dropped: bool = False
+
+  @property
+  def size(self) -> int:
+    return max(1, len(self.texts))
+
+
+class Engine:
+  """Runs jobs on a thread of its own.
+
+  Attributes:
+    generates: why the model does not continue texts; "" if it does.
+    classifies: why it does not classify; "" if it does.
+    observe: observe(kind, texts) is called for every batch, observe("tokens", n) for new tokens.
+  """
+
+  def __init__(self, model: Model):
+    self.model = model
+    self.generates = _reason(model.loaded.language_model)
+    self.classifies = _reason(lambda: _label_task(model))
+    self.observe: Callable[[str, int], None] = lambda kind, count: None
+    self._stream: Stream | None = None
+    if not self.generates:
+      self._stream = Stream(model.loaded.language_model(), model.loaded.params, few_shapes=True)
+    self._waiting: collections.deque[Job] = collections.deque()
+    self._running: list[Job] = []  # texts that are being continued
+    self._changed = threading.Condition()
+    self._closed_at: float | None = None
+    self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+
+  def warm_up(self) -> None:
+    """Compiles what most requests need, on the caller's thread. Call it before `start`."""
+    if not self.classifies:
+      self.model.warm_up()
+    for text in ("a", *(["a"] * count for count in (4, 16))):
+      self.model.embed(text)
+    if self._stream is not None:
+      self._stream.warm_up()
+
+  def start(self) -> None:
+    self._thread.start()
+
+  def submit(self, jobs: Sequence[Job]) -> None:
+    """Queues all of the jobs.
+
+    Raises:
+      Refusal: with status 503, if the queue is full or the server stops.
+    """
+    size = sum(job.size for job in jobs)
+    with self._changed:
+      if self._closed_at is not None:
+        raise _stopping()
+      if self.waiting + size > LONGEST_QUEUE:
+        message = f"{self.waiting} texts are waiting already, and the queue holds {LONGEST_QUEUE}"
+        raise Refusal(f"{message}; try again soon", 503, retry_after=1)
+      self._waiting.extend(jobs)
+      self._changed.notify()
+
+  def drop(self, jobs: Sequence[Job]) -> None:
+    """Forgets jobs whose client has left."""
+    for job in jobs:
+      job.dropped = True
+    with self._changed:
+      self._waiting = collections.deque(job for job in self._waiting if not job.dropped)
+
+  @property
+  def waiting(self) -> int:
+    """Texts in the queue."""
+    return sum(job.size for job in list(self._waiting))
+
+  @property
+  def alive(self) -> bool:
+    return self._thread.is_alive()
+
+  def close(self) -> None:
+    """Refuses what is queued and what is submitted from now on; what runs has 2 seconds to end."""
+    with self._changed:
+      if self._closed_at is None:
+        self._closed_at = time.monotonic()
+      refused, self._waiting = self._waiting, collections.deque()
+      self._changed.notify()
+    for job in refused:
+      job.deliver(_stopping())
+
+  def join(self, seconds: float) -> None:
+    """Waits for the thread, which ends soon after `close`."""
+    if self._thread.is_alive():
+      self._thread.join(seconds)
+
+  def _run(self) -> None:
+    while True:
+      jobs = self._next_jobs()
+      if jobs is None:
+        return
+      for kind, call in (("classify", self.model.classify), ("embed", self.model.embed)):
+        of_kind = [job for job in jobs if job.kind == kind]
+        if of_kind:
+          self._answer(kind, call, of_kind)
+      self._continue([job for job in jobs if job.kind == "complete"])
+
+  def _next_jobs(self) -> list[Job] | None:
+    """What to do next, once there is something; None when the engine is closed and idle."""
+    with self._changed:
+      while not self._waiting and not self._running:
+        if self._closed_at is not None:
+          return None
+        self._changed.wait()
+      until = time.monotonic() + (0 if self._running else _FILL)
+      while self.waiting < _BATCH and (seconds := until - time.monotonic()) > 0:
+        self._changed.wait(seconds)
+      room = Stream.capacity - len(self._running)
+      taken, left, sizes = [], [], collections.Counter[str]()
+      for job in self._waiting:
+        limit = room if job.kind == "complete" else _BATCH
+        # A job larger than a batch is a batch of its own.
+        if sizes[job.kind] and sizes[job.kind] + job.size > limit or not limit:
+          left.append(job)
+          sizes[job.kind] += limit  # jobs of a kind keep their order
+        else:
+          taken.append(job)
+          sizes[job.kind] += job.size
+      self._waiting = collections.deque(left)
+      return taken
+
+  def _answer(self, kind: str, call: Callable[[Any], Any], jobs: list[Job]) -> None:
+    """Classifies or embeds the texts of all jobs together; if that fails, of each by itself."""
+    texts = [text for job in jobs for text in job.texts]
+    try:
+      results = call(texts)
+    except Exception as error:
+      if len(jobs) == 1:
+        jobs[0].deliver(_answerable(error))
+        return
+      for job in jobs:
+        self._answer(kind, call, [job])
+      return
+    self.observe(kind, len(texts))
+    first = 0
+    for job in jobs:
+      job.deliver(results[first : first + len(job.texts)])
+      first += len(job.texts)
+
+  def _continue(self, jobs: list[Job]) -> None:
+    """Starts to continue the texts of these jobs, and adds a few tokens to every text."""
+    if self._stream is None:
+      for job in jobs:
+        job.deliver(Refusal(self.generates))
+      return
+    for job in jobs:
+      assert job.text is not None
+      try:
+        self._stream.add(job.text)
+      except Exception as error:
+        job.deliver(_answerable(error))
+        continue
+      self._running.append(job)
+    self._leave()
+    before = sum(len(text.added) for text in self._stream.texts)
+    try:
+      texts = self._stream.advance()
+    except Exception as error:
+      self._fail(_answerable(error))
+      return
+    if texts:
+      self.observe("complete", len(texts))
+      self.observe("tokens", sum(len(text.added) for text in texts) - before)
+    for job in self._running:
+      job.deliver(job.text)
+    self._running = [job for job in self._running if job.text and not job.text.done]
+
+  def _leave(self) -> None:
+    """Removes the texts of clients that left, and all of them some time after `close`."""
+    assert self._stream is not None
+    if self._closed_at is not None and time.monotonic() > self._closed_at + _GRACE:
+      self._fail(_stopping())
+    for job in self._running:
+      if job.dropped and job.text is not None:
+        self._stream.remove(job.text)
+    self._running = [job for job in self._running if not job.dropped]
+
+  def _fail(self, error: Refusal) -> None:
+    assert self._stream is not None
+    for job in self._running:
+      assert job.text is not None
+      job.deliver(error)
+      self._stream.remove(job.text)
+    self._running = []
+
+
+def _label_task(model: Model) -> None:
+  if model.loaded.label_task() is None:
+    raise InputError(f"this is {model.loaded.without_task}, which does not classify")
+
+
+def _reason(call: Callable[[], Any]) -> str:
+  try:
+    call()
+  except InputError as error:
+    return str(error)
+  return ""
+
+
+def _stopping() -> Refusal:
+  return Refusal("the server is stopping", 503, retry_after=1)
+
+
+def _answerable(error: Exception) -> Refusal:
+  """What the client is told of an exception; all but the user's errors are logged."""
+  if isinstance(error, InputError):
+    return Refusal(str(error))
+  logging.getLogger("gpt_jax.serve").error("a batch failed", exc_info=error)
+  return Refusal("the model failed on this request; the server's log says why", 500)

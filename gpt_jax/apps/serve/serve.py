@@ -1,0 +1,148 @@
+"""A server on this machine: completions as OpenAI's API has them, labels and embeddings."""
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpt_jax.apps.serve.app import make_app
+from gpt_jax.apps.serve.connection import make_protocol
+from gpt_jax.apps.serve.engine import Engine
+from gpt_jax.errors import InputError
+from gpt_jax.inference.model import load
+
+_MOST_CONNECTIONS = 512
+_HEADER_SECONDS, _WRITE_SECONDS = 10.0, 30.0
+_STOP_SECONDS = 4  # in which connections must end after a signal
+_HEADERS = [  # no other site may show the page in a frame and have the user click there
+  ("X-Frame-Options", "DENY"),
+  ("Content-Security-Policy", "frame-ancestors 'none'"),
+  ("X-Content-Type-Options", "nosniff"),
+]
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def run(checkpoint: str, port: int = 8000, host: str = "127.0.0.1") -> None:
+  """Serves a model until SIGTERM or Ctrl-C.
+
+  Args:
+    checkpoint: any trained model; see load_model.
+    port: TCP port; 0: any that is free.
+    host: address to listen at. There is no password: anyone who reaches it may use the model.
+
+  Raises:
+    InputError: no model, a port that is taken, or the packages of the extra are missing.
+    SystemExit: with code 143 after SIGTERM.
+    KeyboardInterrupt: after Ctrl-C.
+  """
+  uvicorn = _import_packages()
+  with _bind(host, port) as listener:  # before the model is loaded: that may take minutes
+    engine = Engine(load(checkpoint))
+    print(f"{engine.model!r}: compiling", flush=True)
+    if not engine.classifies:
+      print(f"/classify: temperature {engine.model.temperature:.3f}", flush=True)
+    engine.warm_up()
+    engine.start()
+    name = os.path.basename(os.path.abspath(checkpoint))
+    hosts = [*_LOOPBACK, "[::1]"] if host in _LOOPBACK else ["*"]
+    config = uvicorn.Config(
+      make_app(engine, name, hosts),
+      http=make_protocol(_HEADER_SECONDS, _WRITE_SECONDS, _MOST_CONNECTIONS),
+      ws="none",
+      loop="asyncio",
+      lifespan="off",
+      log_config=None,
+      access_log=False,
+      headers=_HEADERS,
+      timeout_keep_alive=10,
+      timeout_graceful_shutdown=_STOP_SECONDS,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # of clients' faults
+    received = _serve(uvicorn.Server(config), listener, engine)
+  if received == signal.SIGINT:
+    raise KeyboardInterrupt
+  if received == signal.SIGTERM:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _import_packages() -> Any:
+  """uvicorn. Raises InputError unless all packages of the extra are installed."""
+  try:
+    import prometheus_client  # noqa: F401
+    import starlette  # noqa: F401
+    import uvicorn
+  except ImportError as error:
+    raise InputError(
+      f"a server needs starlette, uvicorn and prometheus_client ({error.name} is missing): "
+      "pip install 'gpt_jax[serve]'"
+    ) from error
+  return uvicorn
+
+
+@contextlib.contextmanager
+def _bind(host: str, port: int) -> Iterator[socket.socket]:
+  """A socket that has the port but does not yet accept connections."""
+  if not 0 <= port < 2**16:
+    raise InputError(f"--port={port}: must be from 0 to 65,535")
+  try:
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+  except (OSError, UnicodeError) as error:
+    raise InputError(f"--host={host}: not an address of this machine ({error})") from error
+  with socket.socket(family) as listener:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      listener.bind(address)
+    except OSError as error:
+      taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+      advice = "choose another port, or 0 for any" if taken else "choose an address of this machine"
+      message = f"--host={host} --port={port}: {error.strerror or error}; {advice}"
+      raise InputError(message) from error
+    yield listener
+
+
+def _serve(server: Any, listener: socket.socket, engine: Engine) -> int | None:
+  """Serves until a signal, which it returns; what is queued then is refused."""
+  received: list[int] = []
+
+  def stop(number: int, frame: Any) -> None:
+    if received:  # again: at once
+      server.force_exit = True
+    received.append(number)
+    server.should_exit = True
+    # Not here: the interrupted thread may hold the queue's lock.
+    threading.Thread(target=engine.close, daemon=True).start()
+
+  # uvicorn would raise a signal again, which ends the process before its exit code is set.
+  server.capture_signals = contextlib.nullcontext
+  try:
+    listener.listen(_MOST_CONNECTIONS)
+  except OSError as error:
+    raise InputError(f"--port={listener.getsockname()[1]}: {error.strerror}") from error
+  address, port = listener.getsockname()[:2]
+  shown = f"[{address}]" if ":" in address else address
+  print(f"http://{shown}:{port}/ is ready; Ctrl-C ends it", flush=True)
+  if address not in _LOOPBACK:
+    print("anyone who reaches this address may use the model: there is no password", flush=True)
+  with _handle_signals(stop):
+    server.run(sockets=[listener])
+  engine.close()
+  engine.join(_STOP_SECONDS)
+  return received[0] if received else None
+
+
+@contextlib.contextmanager
+def _handle_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+  try:
+    yield
+  finally:
+    for number, previous in before.items():
+      signal.signal(number, previous)

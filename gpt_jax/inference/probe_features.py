@@ -1,0 +1,65 @@
+"""The features of a linear probe: what a classification head reads of each example."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt_jax.batch import Batch
+from gpt_jax.models.heads.classify import pool
+from gpt_jax.models.model import Model, ModelConfig
+from gpt_jax.models.trunk import States
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.parallel.placement import local_part, replicate, to_device
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.packing import OrderedBatches
+from gpt_jax.training.start import Start
+
+# The trunk has not been trained to gather a text in its extract token.
+POOLING = "mean"
+_BATCH = 32
+
+
+def head_features(
+  model: Model,
+  params: Any,
+  encoded: Encoded,
+  pooling: str,
+  mesh: Mesh,
+  done: Callable[[int], None] = lambda _: None,
+) -> np.ndarray:
+  """The input of W_y without dropout: float32 [N, D].
+
+  Args:
+    model: its heads are not used.
+    params: `{trunk}`, on the mesh's devices.
+    pooling: "sum" or "mean"; see ClassifyHead.
+    done: is called with the number of examples after every batch.
+  """
+  size = -(-_BATCH // mesh.shape["data"]) * mesh.shape["data"]
+  batches = OrderedBatches(encoded, size, row_multiple=mesh.shape["data"])
+
+  @jax.jit
+  def of_batch(params, batch: Batch) -> jax.Array:
+    batch = jax.tree.map(lambda x: x[0], batch)
+    states = cast(States, model.apply({"params": params}, batch.rows, method="states"))
+    return pool(states.hidden, batch, pooling)
+
+  features = []
+  with jax.set_mesh(mesh):
+    for batch in batches:
+      features.append(np.asarray(of_batch(params, to_device(local_part(batch, mesh), mesh))))
+      done(min(len(features) * size, len(encoded)))
+  return np.concatenate(features)[: len(encoded)]
+
+
+def probe_features(
+  start: Start, encoded: Encoded, done: Callable[[int], None] = lambda _: None
+) -> np.ndarray:
+  """The probe's features of each example: float32 [N, D]; for `done` see head_features."""
+  mesh = make_mesh(MeshConfig())
+  params = replicate({"trunk": start.params["trunk"]}, mesh)
+  model = ModelConfig(start.trunk, (), start.attention).build()
+  return head_features(model, params, encoded, POOLING, mesh, done)

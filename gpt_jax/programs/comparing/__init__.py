@@ -1,1 +1,0 @@
-"""The parts of programs/compare.py: pre-training objectives in one table."""

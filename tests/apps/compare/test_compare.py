@@ -1,0 +1,267 @@
+"""Objectives in one table: equal trunks, runs that are not made twice, the choice of a rate."""
+
+import csv
+import dataclasses
+import itertools
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+from tiny_budget import TINY
+
+from gpt_jax.apps.compare import compare
+from gpt_jax.apps.compare.budgets import BUDGETS, pretrain_config
+from gpt_jax.apps.compare.cost import cost
+from gpt_jax.apps.compare.probe import can_probe
+from gpt_jax.apps.compare.rows import ROWS
+from gpt_jax.apps.compare.tables import fine_tuned, probed, step_at_equal_seconds
+from gpt_jax.data import storyworld
+from gpt_jax.errors import InputError
+from gpt_jax.files import list_folder, read_json, upload_folder
+from gpt_jax.programs import finetune, prepare, pretrain
+from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.tasks.task import find
+from gpt_jax.training.history import curve
+from gpt_jax.training.interval import Diverged
+
+# The runs are too short to learn anything.
+pytestmark = [
+  pytest.mark.app,
+  pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy"),
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+  """Some documents of the story world, prepared with sentence ends."""
+  folder = tmp_path_factory.mktemp("stories")
+  stories = itertools.islice(storyworld.documents(size=60_000), 60)
+  (folder / "stories.txt").write_text("\n\n\n".join(stories))
+  out = str(folder / "prepared")
+  source = str(folder / "stories.txt")
+  prepare.run(PrepareConfig(source, vocab_size=600, valid_share=0.2, sentences=True), out)
+  return out
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, corpus):
+  """A comparison that fails in its last fine-tuning, and is given again."""
+  workdir = str(tmp_path_factory.mktemp("compared") / "out")
+  asked = {"budget": TINY, "objectives": ["spans", "none"], "corpus": corpus}
+  made = []
+  fine_tune = finetune.run
+
+  def fails_at_last(config, data_dir, pretrained, workdir, **arguments):
+    made.append(workdir)
+    if len(made) == 2:
+      raise InputError("the power fails")
+    return fine_tune(config, data_dir, pretrained, workdir, **arguments)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(finetune, "run", fails_at_last)
+    with pytest.raises(InputError, match="the power fails"):
+      compare.run(workdir, **asked)
+  before = read(workdir)
+  results = compare.run(workdir, **asked)
+  return SimpleNamespace(workdir=workdir, asked=asked, before=before, results=results)
+
+
+def test_a_comparison_on_a_store_is_that_of_the_disk(compared, store, monkeypatch):
+  upload_folder(compared.asked["corpus"], f"{store}/text")
+  asked = compared.asked | {"corpus": f"{store}/text"}
+  compare.run(f"{store}/out", **asked)
+  results = read_json(f"{store}/out/results.json")
+  for part in ("text", "losses", "tasks", "probes"):
+    assert results[part] == read(compared.workdir)[part]
+  assert "curves.png" in list_folder(f"{store}/out")
+  for program in (pretrain, finetune):
+    monkeypatch.setattr(program, "run", refuse)
+  assert compare.run(f"{store}/out", **asked)["tasks"] == results["tasks"]
+
+
+def read(workdir):
+  return json.load(open(os.path.join(workdir, "results.json"), encoding="utf-8"))
+
+
+def refuse(*_, **__):
+  raise AssertionError("made again")
+
+
+@pytest.mark.parametrize("budget", [TINY, BUDGETS["full"]], ids=lambda budget: budget.name)
+def test_all_objectives_train_trunks_of_one_size(corpus, budget):
+  budget = dataclasses.replace(budget, trunk=dataclasses.replace(budget.trunk, layers=1))
+  workdir = os.path.dirname(corpus)
+  text = compare._text(workdir, budget, corpus)
+  costs = {}
+  for name, row in ROWS.items():
+    if row.objective:
+      costs[name] = cost(pretrain_config(budget, row, 1e-3), text)
+  assert len({entry.trunk for entry in costs.values()}) == 1
+  width, positions = budget.trunk.width, budget.batch_size * budget.length
+  heads = {name: entry.head for name, entry in costs.items()}
+  assert (heads["causal"], heads["spans"], heads["neighbors"]) == (0, 0, 0)
+  # Pooler and sentence pair's classes, beside the masked head.
+  assert heads["masked_next"] == heads["masked"] + width * (width + 1) + 2 * (width + 1)
+  # All read as many positions; the causal ones predict at each, the masked ones at 15 %.
+  assert costs["both_directions"].predicted <= costs["causal"].predicted <= positions
+  assert costs["masked"].predicted == pytest.approx(0.15 * costs["causal"].predicted, rel=0.1)
+  assert costs["causal"].flops == costs["both_directions"].flops > costs["masked"].flops
+  assert costs["neighbors"].predicted == 0
+
+
+def test_what_a_killed_run_had_done_is_kept(compared):
+  before, after = compared.before, compared.results
+  assert before["tasks"] == {"spans": after["tasks"]["spans"]}
+  for part in ("pace", "chosen", "losses"):
+    assert before[part] == after[part]
+  assert after["tasks"]["none"].keys() == {"story-ending"}
+
+
+def test_given_again_it_runs_nothing_and_writes_the_same_tables(compared, monkeypatch):
+  report = open(f"{compared.workdir}/results.md", encoding="utf-8").read()
+  monkeypatch.setattr(pretrain, "run", refuse)
+  monkeypatch.setattr(finetune, "run", refuse)
+  monkeypatch.setattr(compare, "probe_score", refuse)
+  monkeypatch.setattr(compare, "paces", refuse)
+  assert compare.run(compared.workdir, **compared.asked) == read(compared.workdir)
+  assert open(f"{compared.workdir}/results.md", encoding="utf-8").read() == report
+  compare.run(compared.workdir, **compared.asked | {"objectives": ["none"]})
+  assert open(f"{compared.workdir}/results.md", encoding="utf-8").read() == report
+  assert os.path.getsize(f"{compared.workdir}/curves.png") > 10_000
+
+
+def test_the_tables_have_the_results_of_the_runs(compared):
+  lines = list(csv.DictReader(open(f"{compared.workdir}/results.csv", encoding="utf-8")))
+  by_title = {line["objective"]: line for line in lines}
+  spans = by_title["span corruption, prefix"]
+  run = json.load(
+    open(f"{compared.workdir}/tasks/spans/story-ending/seed_0/result.json", encoding="utf-8")
+  )
+  assert compared.results["tasks"]["spans"]["story-ending"] == [run["dev"]["dev_accuracy"]]
+  assert spans["fine-tuned, story-ending"] == f"{100 * run['dev']['dev_accuracy']:.1f}"
+  _, losses = curve(f"{compared.workdir}/runs/spans/rate_0.001", "valid_loss")
+  assert spans["held-out loss"] == f"{losses[-1]:.3f}"
+  probe = compared.results["probes"]["spans"]["4"]["story-ending"]
+  assert spans["probe, story-ending"] == f"{100 * probe:.1f}"
+  forms = {title: line["fine-tuned, format and head"] for title, line in by_title.items()}
+  assert forms == {
+    "span corruption, prefix": "text to text, answers in words",
+    "no pre-training": "GPT, linear",
+  }
+  assert by_title["no pre-training"]["held-out loss"] == ""
+  report = open(f"{compared.workdir}/results.md", encoding="utf-8").read()
+  assert f"| text to text, answers in words | {spans['fine-tuned, story-ending']} |" in report
+
+
+def test_averages_are_over_the_tasks_that_all_rows_have():
+  budget = dataclasses.replace(TINY, tasks=("sst2", "stsb"), shown=("rte",))
+  results = {
+    "tasks": {"causal": {"sst2": [0.8, 0.9], "stsb": [0.2, 0.4], "rte": [0.5, 0.6]}},
+    "format_and_head": {"causal": "GPT, linear"},
+    "probes": {"causal": {"4": {"sst2": 0.7, "rte": 0.6}}},
+    "probed_tasks": ["sst2", "rte"],
+  }
+  rows = {name: ROWS[name] for name in ("causal", "masked")}
+  causal, masked = fine_tuned(results, budget, rows)
+  assert (causal["sst2"], causal["average"], causal["with rte"]) == ("85.0 ± 7.1", "57.5", "56.7")
+  assert set(masked.values()) == {"masked", ""}
+  causal, _ = probed(results, budget, rows, equal_seconds=False)
+  assert causal == {
+    "objective": "causal",
+    "sst2": "70.0",
+    "rte": "60.0",
+    "average": "70.0",
+    "with rte": "65.0",
+  }
+
+
+def test_the_rate_is_chosen_by_the_held_out_loss(monkeypatch, corpus, tmp_path):
+  """One that diverges is not; all have a whole run, once."""
+  losses, trained = {5e-4: 3.5, 1e-3: 3.0, 2e-2: None}, []
+
+  def train(config, text, folder):
+    rate = config.optim.learning_rate
+    trained.append((rate, config.train.steps))
+    if losses[rate] is None:
+      raise Diverged("ten updates are not finite")
+    return {"valid_loss": losses[rate]}
+
+  monkeypatch.setattr(pretrain, "run", train)
+  monkeypatch.setattr(compare, "curve", lambda folder, name: ([4], [os.path.basename(folder)]))
+  budget = dataclasses.replace(TINY, rates=tuple(losses))
+  comparison = compare._Comparison(str(tmp_path), budget, {"causal": ROWS["causal"]}, "", corpus)
+  results = {"trials": {}, "chosen": {}, "losses": {}}
+  for _ in range(2):
+    compare._pretrain(comparison, results, "causal")
+    assert results["trials"] == {"causal": {"0.0005": 3.5, "0.001": 3.0, "0.02": None}}
+    assert results["chosen"] == {"causal": 1e-3}
+    assert results["losses"] == {"causal": [(4, "rate_0.001")]}
+  assert trained == [(rate, TINY.steps) for rate in losses]
+
+
+def test_an_objective_that_diverges_has_no_results_and_the_others_have(
+  tmp_path, corpus, monkeypatch
+):
+  budget = dataclasses.replace(TINY, rates=(1e-3, 2e-3))
+
+  def diverge(config, *_):
+    raise Diverged("ten updates are not finite")
+
+  def fine_tune(config, data, checkpoint, **_):
+    assert checkpoint == "none"
+    return [{"dev": {"dev_accuracy": 0.25}}]
+
+  monkeypatch.setattr(pretrain, "run", diverge)
+  monkeypatch.setattr(finetune, "run", fine_tune)
+  monkeypatch.setattr(compare, "paces", lambda configs, text: dict.fromkeys(configs, 1.0))
+  workdir = str(tmp_path / "out")
+  results = compare.run(workdir, budget=budget, objectives=["masked", "none"], corpus=corpus)
+  assert results["trials"] == {"masked": {"0.001": None, "0.002": None}}
+  assert results["tasks"] == {"none": {"story-ending": [0.25]}}
+  masked, none = csv.DictReader(open(f"{workdir}/results.csv", encoding="utf-8"))
+  assert masked["held-out loss"] == "diverged" and not masked["fine-tuned, story-ending"]
+  assert not none["held-out loss"] and none["fine-tuned, story-ending"] == "25.0"
+
+
+def test_a_task_of_several_choices_has_no_probe():
+  assert [can_probe(find(name)) for name in ("story-ending", "story-next")] == [True, False]
+
+
+def test_equal_seconds_end_at_an_evaluation():
+  budget = dataclasses.replace(TINY, steps=800, evaluations=8)
+  results = {"pace": {"masked": 0.01, "causal": 0.0182, "spans": 0.5}}
+  steps = {name: step_at_equal_seconds(results, budget, name) for name in results["pace"]}
+  assert steps == {"masked": 800, "causal": 400, "spans": 0}  # of 439 and 16 affordable ones
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ({"objectives": ["mask"]}, "--objectives=mask: must be among .*; did you mean masked"),
+    ({"budget": "ful"}, "--budget=ful: must be one of smoke, small, full; did you mean full"),
+    (
+      {"budget": "small", "corpus": ""},
+      "--budget=small needs --corpus=DIR, a prepared text: .*--s",
+    ),
+    ({"budget": "small", "corpus": "prepared"}, "--budget=small needs --data=DIR"),
+    ({"corpus": "prepared", "objectives": ["masked_next"]}, "prepared without sentence ends"),
+    ({"corpus": "nothing"}, "must be a folder made by launch/prepare.py"),
+    ({"workdir": "other"}, "holds 'notes.txt' and no results.json"),
+    (
+      {"workdir": "compared", "corpus": "prepared", "objectives": ["none"]},
+      "its text is not that of",
+    ),
+    ({"workdir": "compared", "budget": "other"}, "of another comparison: its budget differs"),
+  ],
+)
+def test_bad_input_is_met_at_the_door(changes, message, compared, prepared, tmp_path):
+  (tmp_path / "notes.txt").write_text("mine")
+  other_budget = dataclasses.replace(TINY, steps=6)
+  asked = {**compared.asked, "workdir": str(tmp_path / "new"), **changes}
+  names = {"other": str(tmp_path), "compared": compared.workdir}
+  asked["workdir"] = names.get(asked["workdir"], asked["workdir"])
+  asked["corpus"] = prepared if asked["corpus"] == "prepared" else asked["corpus"]
+  asked["budget"] = other_budget if asked["budget"] == "other" else asked["budget"]
+  with pytest.raises(InputError, match=message):
+    compare.run(**asked)

@@ -1,0 +1,89 @@
+"""Every row of the comparison from pre-training to the tables, in a budget that learns nothing."""
+
+import csv
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from tiny_budget import TINY
+
+from gpt_jax.apps.compare import compare
+from gpt_jax.apps.compare.rows import ROWS
+from gpt_jax.apps.compare.tables import step_at_equal_seconds
+from gpt_jax.data import storyworld
+from gpt_jax.programs import finetune, prepare
+from gpt_jax.programs.finetuning.examples import load_task
+from gpt_jax.programs.finetuning.start import load_start
+from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.training.recipe import make_trainer
+
+pytestmark = pytest.mark.app
+BUDGET = dataclasses.replace(TINY, name="least", steps=2)
+FORMS = {
+  "causal": "GPT, linear",
+  "both directions": "GPT, linear",
+  "masked": "RoBERTa, dense + linear",
+  "masked + next sentence": "BERT, pooler + linear",
+  "n-grams masked + sentence order": "BERT, pooler + linear",
+  "span corruption, prefix": "text to text, answers in words",
+  "contrastive, neighbors": "RoBERTa, dense + linear",
+  "no pre-training": "GPT, linear",
+}
+
+
+PACES = {"causal": 1.0, "spans": 3.0}  # seconds a step; all others take 0.5
+
+
+@pytest.fixture
+def untrained_rows(monkeypatch):
+  """The folders of the rows whose fine-tuning ends before its first step.
+
+  Those are the rows of a format and head that an earlier row has been fine-tuned with.
+  """
+  tune, known, folders = finetune.run, set(), []
+
+  def run(config, data_dir, checkpoint, workdir, tokenizer="", on_end=()):
+    start = load_start(config, checkpoint, tokenizer)
+    form = compare._format_and_head(start)
+    if form not in known:
+      known.add(form)
+      return tune(config, data_dir, checkpoint, workdir, tokenizer=tokenizer, on_end=on_end)
+    config, task, data = load_task(config, data_dir, start)
+    trainer = make_trainer(finetune.finetune_recipe(config, task, data["train"], start))
+    of_trunk = trainer.abstract_state().params["trunk"]
+    if checkpoint != "none":
+      assert jax.tree.map(np.shape, start.params["trunk"]) == jax.tree.map(np.shape, of_trunk)
+    folders.append(workdir)
+    return [{"dev": {"dev_accuracy": 0.5}}]
+
+  monkeypatch.setattr(finetune, "run", run)
+  return folders
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy")
+def test_every_row_runs_to_the_tables(tmp_path, monkeypatch, untrained_rows):
+  stories = itertools.islice(storyworld.documents(size=60_000), 60)
+  (tmp_path / "stories.txt").write_text("\n\n\n".join(stories))
+  corpus, workdir = str(tmp_path / "prepared"), str(tmp_path / "out")
+  source = str(tmp_path / "stories.txt")
+  prepare.run(PrepareConfig(source, vocab_size=600, valid_share=0.2, sentences=True), corpus)
+  monkeypatch.setattr(
+    compare, "paces", lambda configs, _: {name: PACES.get(name, 0.5) for name in configs}
+  )
+  results = compare.run(workdir, budget=BUDGET, corpus=corpus)
+  assert len({entry["trunk"] for entry in results["costs"].values()}) == 1
+  lines = list(csv.DictReader(open(f"{workdir}/results.csv", encoding="utf-8")))
+  assert {line["objective"]: line["fine-tuned, format and head"] for line in lines} == FORMS
+  assert [line["objective"] for line in lines] == [row.title for row in ROWS.values()]
+  assert len(untrained_rows) == len(FORMS) - len(set(FORMS.values()))
+  # Two steps of the fastest rows take a second, and so does one of the causal model.
+  steps = {name: step_at_equal_seconds(results, BUDGET, name) for name in results["losses"]}
+  assert steps == dict.fromkeys(steps, 2) | {"causal": 1, "spans": 0}
+  for line in lines:
+    scores = [cell for name, cell in line.items() if name.endswith(", story-ending")]
+    is_late = line["equal seconds, step"] == "0"  # no checkpoint was there yet
+    assert is_late == (line["objective"] == "span corruption, prefix")
+    assert all(0 <= float(cell) <= 100 for cell in scores[: 2 if is_late else 3])

@@ -1,0 +1,245 @@
+"""launch/diagnose.py: four parts of tiny size, what is kept, what is refused."""
+
+import csv
+import json
+import os
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpt_jax.apps.diagnose import diagnose, rates, scaling, short_runs
+from gpt_jax.apps.diagnose.budget import Budget
+from gpt_jax.apps.diagnose.scaling_law import Law
+from gpt_jax.apps.diagnose.stability import outcome
+from gpt_jax.apps.diagnose.texts import load_texts
+from gpt_jax.apps.diagnose.workdir import check_workdir, measured
+from gpt_jax.errors import InputError
+from gpt_jax.files import read_json, upload_folder, with_checksum, write_json
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.training.interval import Diverged
+from gpt_jax.training.trainer import Trainer
+
+pytestmark = pytest.mark.app
+LAW = Law(1.5, 30.0, 0.4, 50.0, 0.5)
+BUDGET = Budget(
+  widths=(8, 16, 24, 32),
+  steps=(10, 20, 40, 80),
+  rates=(1e-3, 1e3),
+  seeds=2,
+  rate_width=8,
+  rate_steps=12,
+  temperatures=(0.0, 1.0),
+  texts=3,
+  text_tokens=12,
+  gradient_rows=3,
+)
+
+
+def run_of_the_law(config, texts):
+  """Instead of training: what a run would have measured if it followed LAW."""
+  parameters, steps = config.trunk.parameter_count(), config.train.steps
+  tokens = steps * config.data.batch_size * config.data.length
+
+  def train(seed):
+    return {
+      "width": config.trunk.width,
+      "parameters": parameters,
+      "steps": steps,
+      "tokens": tokens,
+      "flops": 6.0 * parameters * tokens,
+      "seed": seed,
+      "first_loss": 5.7,
+      "loss": LAW(parameters, tokens),
+      "refused": 0,
+      "seconds": 1.0,
+      "curve": [],
+    }
+
+  return train
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_layer():
+  """Short runs of models with one layer and one batch of held-out text, as all of this file."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(short_runs, "_LAYERS", 1)
+    patch.setattr(short_runs, "_EVALUATION_BATCHES", 1)
+    yield
+
+
+@pytest.fixture(scope="module")
+def trunk(tiny_tokenizer):
+  return TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
+
+
+@pytest.fixture(scope="module")
+def diagnosed(tmp_path_factory, prepared, make_run, trunk):
+  """A folder with all parts. Attributes: workdir, checkpoint, result."""
+  folder = tmp_path_factory.mktemp("diagnose")
+  checkpoint = make_run(folder / "<b>run", ModelConfig(trunk))
+  workdir = str(folder / "limits")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(scaling, "make_short_run", run_of_the_law)
+    result = diagnose.run(prepared, workdir, [checkpoint], budget=BUDGET)
+  return SimpleNamespace(workdir=workdir, checkpoint=checkpoint, result=result)
+
+
+def test_all_parts_are_on_the_page_and_in_the_files(diagnosed):
+  with open(f"{diagnosed.workdir}/diagnosis.html", encoding="utf-8") as file:
+    page = file.read()
+  headings = re.findall(r"<h2>(.*?)</h2>", page)
+  assert headings == ["Gradients", "Scaling", "Learning rates", "Sampling"]
+  assert "<b>run" not in page and "&lt;b&gt;run" in page
+  assert not re.search(r"https?://|<script|<img", page)
+  counts = {"gradients": 2 * 2 * 16, "scaling": 3 * 3 + 1, "rates": 2 * 2, "sampling": 1 + 2}
+  for part, count in counts.items():
+    with open(f"{diagnosed.workdir}/{part}.csv", encoding="utf-8") as file:
+      assert len(list(csv.DictReader(file))) == count, part
+
+
+def test_the_next_size_is_predicted_without_its_run(diagnosed, prepared, tmp_path, monkeypatch):
+  size = diagnosed.result["scaling"]["next"]
+  assert size["predicted"] == pytest.approx(LAW(size["parameters"], size["tokens"]), rel=1e-4)
+  assert size["width"] == 32 not in {run["width"] for run in diagnosed.result["scaling"]["runs"]}
+
+  def worse_at_the_end(config, texts):
+    train = run_of_the_law(config, texts)
+    return lambda seed: train(seed) | {"loss": 5.0} if config.trunk.width == 32 else train(seed)
+
+  monkeypatch.setattr(scaling, "make_short_run", worse_at_the_end)
+  again = diagnose.run(prepared, str(tmp_path / "limits"), parts=["scaling"], budget=BUDGET)
+  worse = again["scaling"]["next"]
+  assert (worse["predicted"], worse["loss"]) == (size["predicted"], 5.0)
+
+
+def test_rates_that_diverge_are_told_from_those_that_do_not(diagnosed):
+  slow, fast = diagnosed.result["rates"]["rates"]
+  assert slow["shares"]["diverged"] == 0 and fast["shares"]["diverged"] == 1
+  assert slow["runs"][0]["loss"] < slow["runs"][0]["first_loss"]
+  assert slow["runs"][0]["loss"] != slow["runs"][1]["loss"]  # seeds differ
+
+
+def test_a_short_run_of_too_many_refused_updates_has_no_loss(prepared, monkeypatch):
+  def diverge(*_):
+    raise Diverged("ten updates are not finite")
+
+  monkeypatch.setattr(Trainer, "init", lambda *_: SimpleNamespace(params=None))
+  monkeypatch.setattr(Trainer, "fit", diverge)
+  monkeypatch.setattr(short_runs, "make_measure", lambda *_: lambda _: {"valid_loss": 5.0})
+  texts = load_texts(prepared)
+  config = short_runs.short_config(None, 8, 12, texts.tokenizer)
+  result = short_runs.make_short_run(config, texts)(0)
+  assert result["first_loss"] == 5.0 and np.isnan(result["loss"])
+
+
+@pytest.mark.parametrize(
+  ("loss", "expected"),
+  [(None, "diverged"), (np.nan, "diverged"), (6.1, "diverged"), (4.95, "stuck"), (4.8, "learned")],
+)
+def test_outcomes_follow_from_the_unigram_entropy(loss, expected):
+  assert outcome(loss, first_loss=6.0, unigram_entropy=5.0) == expected
+
+
+def test_texts_are_compared_with_how_the_held_out_text_goes_on(diagnosed):
+  (model,) = diagnosed.result["sampling"]
+  cold, warm = model["temperatures"]
+  assert cold["nats"] < warm["nats"] and model["texts"] == 3
+  words = set("the cat sat on mat and dog ran to old red barn by sea".split())
+  assert set(model["held_out"]["sample"].split()[1:]) <= words  # the first may be half a word
+
+
+def test_the_same_command_measures_nothing_again(diagnosed, prepared, monkeypatch):
+  def refuse(*_):
+    raise AssertionError("measured again")
+
+  for module in (scaling, rates):
+    monkeypatch.setattr(module, "make_short_run", refuse)
+  monkeypatch.setattr(
+    diagnose,
+    "_OF_CHECKPOINTS",
+    {name: (refuse, fields) for name, (_, fields) in diagnose._OF_CHECKPOINTS.items()},
+  )
+  before = json.dumps(diagnosed.result)
+  again = diagnose.run(prepared, diagnosed.workdir, [diagnosed.checkpoint], budget=BUDGET)
+  assert json.dumps(again) == before
+
+
+def test_what_was_measured_is_found_on_a_store(store):
+  calls = []
+
+  def measure():
+    calls.append(1)
+    return {"loss": 2.0}
+
+  for _ in range(2):
+    check_workdir(store)
+    assert measured(store, "width_8", {"width": 8}, measure) == {"loss": 2.0}
+  assert len(calls) == 1
+  upload_folder(os.path.dirname(__file__), f"{store}/foreign")
+  with pytest.raises(InputError, match=f"--workdir={store}/foreign holds .* but no diagnosis.json"):
+    check_workdir(f"{store}/foreign")
+
+
+def test_a_damaged_result_is_measured_again(diagnosed, prepared, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(scaling, "make_short_run", run_of_the_law)
+  workdir = str(tmp_path / "limits")
+  first = diagnose.run(prepared, workdir, parts=["scaling"], budget=BUDGET)
+  path = f"{workdir}/measured/width_8_steps_10.json"
+  saved = read_json(path)
+  saved["result"]["loss"] = 0.1
+  write_json(path, saved)
+  assert diagnose.run(prepared, workdir, parts=["scaling"], budget=BUDGET) == first
+  assert "damaged; measured again" in capsys.readouterr().err
+
+
+def test_a_run_without_a_loss_leaves_no_law(prepared, tmp_path, monkeypatch):
+  def diverged(config, texts):
+    return lambda seed: run_of_the_law(config, texts)(seed) | {"loss": float("nan")}
+
+  monkeypatch.setattr(scaling, "make_short_run", diverged)
+  result = diagnose.run(prepared, str(tmp_path / "x"), parts=["scaling"], budget=BUDGET)
+  assert "law" not in result["scaling"]
+  assert "there is no law" in (tmp_path / "x" / "diagnosis.html").read_text()
+
+
+def test_a_part_is_added_to_the_others(prepared, tmp_path, monkeypatch):
+  monkeypatch.setattr(scaling, "make_short_run", run_of_the_law)
+  monkeypatch.setattr(rates, "make_short_run", run_of_the_law)
+  for part in ("scaling", "rates"):
+    result = diagnose.run(prepared, str(tmp_path / "x"), parts=[part], budget=BUDGET)
+  assert {"scaling", "rates"} <= result.keys()
+  saved = read_json(str(tmp_path / "x" / "diagnosis.json"))
+  saved.pop("checksum")
+  write_json(
+    str(tmp_path / "x" / "diagnosis.json"), with_checksum(saved | {"train_digest": "another"})
+  )
+  result = diagnose.run(prepared, str(tmp_path / "x"), parts=["rates"], budget=BUDGET)
+  assert "scaling" not in result
+
+
+def test_bad_input_is_refused_before_anything_is_measured(
+  diagnosed, prepared, tmp_path, make_run, trunk, openai_tokenizer
+):
+  def refused(match, checkpoint=(), workdir=str(tmp_path / "x"), **settings):
+    with pytest.raises(InputError, match=match):
+      diagnose.run(prepared, workdir, checkpoint, **{"budget": BUDGET, **settings})
+
+  refused("no part 'scalign'; did you mean scaling", parts=["scalign"])
+  refused("name some of gradients", parts=[])
+  refused("look at a trained model: give --checkpoint=DIR, or --parts=scaling,rates")
+  refused("--budget=smok: must be one of smoke, small; did you mean smoke", budget="smok")
+  refused("holds 'mine.txt' but no diagnosis.json", parts=["rates"], workdir=foreign(tmp_path))
+  spec = ModelConfig(trunk, attention="bidirectional")
+  refused("bidirectional attention", [make_run(tmp_path / "both", spec)])
+  spec = ModelConfig(TransformerConfig(openai_tokenizer.vocab_size, 16, 1, 8, 2, special_tokens=3))
+  refused("--checkpoint=.*other", [make_run(tmp_path / "other", spec, tokenizer=openai_tokenizer)])
+  assert not (tmp_path / "x").exists()
+
+
+def foreign(tmp_path):
+  (tmp_path / "foreign").mkdir()
+  (tmp_path / "foreign" / "mine.txt").write_text("mine")
+  return str(tmp_path / "foreign")

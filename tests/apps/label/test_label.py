@@ -1,0 +1,442 @@
+"""launch/label.py: from one table to a classifier, what it can promise, and its doubtful labels."""
+
+import copy
+import csv
+import json
+import os
+import random
+import re
+import shutil
+import unicodedata
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from shared_predictors import shared_predictors  # noqa: F401
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+import gpt_jax
+from gpt_jax.apps.label import label, progress
+from gpt_jax.apps.label.page import render
+from gpt_jax.batch import Rows
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file, read_json
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import export, predict
+from gpt_jax.training.history import curve
+
+pytestmark = pytest.mark.app
+SENTENCES = {
+  "billing": (0.4, ("the red barn was sold twice for {n}", "the barn has a wrong price of {n}")),
+  "login": (0.2, ("the old cat sat on door {n}", "no door for cat number {n}")),
+  "bug": (0.15, ("the mat broke in {n} parts", "mat {n} and the mat by it broke")),
+  "praise": (0.1, ("the dog ran {n} miles, well done", "a good dog, {n} times good")),
+  "cancel": (0.08, ("the sea took {n} ships away", "end the sea trip of {n} days")),
+  "other": (0.07, ("the house and {n} trees", "{n} trees by the house")),
+}
+FILLERS = ('it was "urgent"', "on\nMonday", "🙂 thanks", "again, and again", "", "", "since noon")
+ROWS, WRONG = 360, 0.05
+
+
+def normalized(text):
+  return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+@pytest.fixture(scope="module")
+def tickets(tmp_path_factory):
+  """A folder with tickets.csv. Attributes: path, folder, wrong (line -> whether its label is)."""
+  folder, rng = tmp_path_factory.mktemp("tickets"), random.Random(3)
+  labels = list(SENTENCES)
+  rows, wrong = [], []
+  while len(rows) < ROWS:
+    if rows and rng.random() < 0.04:  # a near-duplicate
+      number = rng.randrange(len(rows))
+      text, given = rows[number]
+      rows.append((f"{text.upper()} !", given))
+      wrong.append(wrong[number])
+      continue
+    true = rng.choices(labels, [share for share, _ in SENTENCES.values()])[0]
+    parts = [rng.choice(SENTENCES[true][1]).format(n=rng.randint(2, 99)), *rng.sample(FILLERS, 3)]
+    rng.shuffle(parts)
+    is_wrong = rng.random() < WRONG
+    given = rng.choice([name for name in labels if name != true]) if is_wrong else true
+    rows.append((" ".join(filter(None, parts)), given))
+    wrong.append(is_wrong)
+  rows[7], rows[9] = ("", rows[7][1]), (rows[9][0], "")  # empty cells
+  path = folder / "tickets.csv"
+  lines = {}
+  with path.open("w", newline="") as file:
+    writer = csv.writer(file, lineterminator="\n")
+    line = 2
+    writer.writerow(["text", "team", "id"])
+    for number, (text, given) in enumerate(rows):
+      lines[str(line)] = wrong[number]
+      writer.writerow([text, given, number])
+      line += 1 + text.count("\n")
+  return SimpleNamespace(folder=folder, path=str(path), wrong=lines)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory, make_run, tiny_tokenizer):
+  """A checkpoint with random parameters."""
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=32, heads=2)
+  return make_run(tmp_path_factory.mktemp("pretrained") / "run", ModelConfig(trunk))
+
+
+@pytest.fixture(scope="module")
+def run_label(tickets, pretrained, launch):
+  """run_label(workdir, *flags) -> (what the command says, its result.json without checksum)."""
+
+  def run(workdir, *flags):
+    common = f"--checkpoint={pretrained}", f"--workdir={workdir}", "--label=team"
+    code, _, told = launch("label", tickets.path, *common, *flags)
+    assert code == 0, told
+    result = read_json(f"{workdir}/result.json")
+    del result["checksum"]
+    return told, result
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def labeled(tickets, run_label):
+  """A finished run. Attributes: workdir, result, told (standard error)."""
+  workdir = str(tickets.folder / "run")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(progress, "SECONDS", 0.05)
+    told, result = run_label(workdir, "--precision=0.8", "--skip_finetuning=false")
+  return SimpleNamespace(workdir=workdir, result=result, told=told)
+
+
+@pytest.fixture
+def untuned(labeled, tmp_path):
+  """A copy of the workdir as it is before fine-tuning."""
+  ignore = shutil.ignore_patterns("finetuned*", "re*")
+  return shutil.copytree(labeled.workdir, tmp_path / "run", ignore=ignore)
+
+
+def rows_of(path):
+  with open(path, newline="") as file:
+    return list(csv.DictReader(file))
+
+
+def test_near_duplicates_are_on_one_side(labeled):
+  texts = {
+    split: [normalized(row["text"]) for row in rows_of(f"{labeled.workdir}/data/{split}.csv")]
+    for split in ("train", "dev", "test")
+  }
+  assert labeled.result["near_duplicates"] > 5
+  every = [text for split in texts.values() for text in split]
+  assert len(every) == ROWS - 2 == sum(labeled.result["rows"].values())
+  side = np.repeat([0, 1, 2], [len(split) for split in texts.values()])
+  vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(4, 4), sublinear_tf=True)
+  cosines = (lambda x: (x @ x.T).toarray())(vectors.fit_transform(every))
+  near = (cosines >= 0.9 + 1e-3) & (side[:, None] != side)
+  assert not near.any()
+
+
+def test_every_label_is_in_every_split(labeled):
+  for split in ("train", "dev", "test"):
+    assert {row["team"] for row in rows_of(f"{labeled.workdir}/data/{split}.csv")} == {*SENTENCES}
+
+
+def test_wrong_labels_come_first(labeled, tickets):
+  suspects = rows_of(f"{labeled.workdir}/suspects.csv")
+  wrong = [tickets.wrong[row["line"]] for row in suspects]
+  assert len(wrong) == ROWS - 2
+  assert sum(wrong[: len(wrong) // 10]) >= sum(wrong) / 2
+
+
+def test_no_model_is_much_better_on_dev_than_the_one_that_predicts(labeled):
+  models = {model["name"]: model["dev"]["accuracy"] for model in labeled.result["models"]}
+  assert set(models) == {"tfidf", "probe", "finetuned"}
+  assert models[labeled.result["chosen"]] == max(models.values())
+
+
+def test_the_page_has_every_section(labeled):
+  with open(f"{labeled.workdir}/report.html") as file:
+    page = file.read()
+  for section in ("Models", "Labels", "Threshold", "Doubtful labels", "More labels?"):
+    assert f"<h2>{section}</h2>" in page
+  assert f"launch/predict.py --checkpoint={labeled.result['checkpoint']} --input=FILE" in page
+  assert "<script" not in page and "//" not in page.replace(labeled.workdir, "")
+
+
+def test_the_choice_of_tfidf_is_neither_praised_nor_blamed(labeled):
+  result = copy.deepcopy(labeled.result)
+  for model, right in zip(result["models"], (0.9, 0.7, 0.8), strict=True):
+    model["dev"]["accuracy"] = right
+  page = render(result | {"chosen": "tfidf"}, [], "run")
+  card = page[page.index("Is it better than TF-IDF?") - 100 :][:600]
+  assert 'class="answer plain"' in card and "no, so TF-IDF predicts" in card
+  assert "TF-IDF is right in 90.0%, the fine-tuned checkpoint in 80.0%. The TF-IDF" in card
+  assert "has the highest dev accuracy" in card
+  result["models"][1]["dev"]["accuracy"] = 0.9
+  page = render(result | {"chosen": "tfidf"}, [], "run")
+  assert "no model has a higher dev accuracy" in page and "has the highest" not in page
+
+
+def card(page, question):
+  """The tone, verdict and text of an answer."""
+  head = f"<h3>{re.escape(question)}</h3>"
+  pattern = rf'answer (\w+)">{head}<p class="verdict">(.*?)</p><p>(.*?)</p>'
+  return re.search(pattern, page).groups()
+
+
+@pytest.mark.parametrize(
+  "difference, interval, tone, verdict",
+  [
+    (0.06, (0.004, 0.12), "good", "yes, by 6.0 points"),
+    (0.06, (-0.02, 0.12), "plain", "not shown: +6.0 points"),
+    (0.0, (0.0, 0.0), "plain", "not shown: +0.0 points"),
+    (-0.06, (-0.12, -0.01), "bad", "no, 6.0 points worse"),
+  ],
+)
+def test_green_needs_a_test_on_the_same_rows(labeled, difference, interval, tone, verdict):
+  compared = {"difference": difference, "interval": interval}
+  result = copy.deepcopy(labeled.result) | {"chosen": "finetuned", "beside_commonest": compared}
+  result["models"][2]["test"]["beside_tfidf"] = compared
+  page = render(result, [], "run")
+  assert card(page, "Is it better than TF-IDF?")[:2] == (tone, verdict)
+  assert card(page, "How good is it?")[0] == tone
+
+
+def test_many_doubtful_labels_should_be_corrected_first(labeled):
+  result = labeled.result
+  with open(f"{labeled.workdir}/report.html") as file:
+    _, verdict, text = card(file.read(), "Are the labels right?")
+  assert verdict == f"correct {result['suspects']} first" and "Caution" not in text
+  assert f"{result['suspects']} of 358 labels" in labeled.told and "Correct these" in labeled.told
+  weak = render(result | {"judges": {"tfidf": 0.7, "probe": 0.66}}, [], "run")
+  assert "Caution: neither model is a sure judge, right in 70% of the rows at best" in weak
+  assert card(weak, "Are the labels right?")[1] == f"{result['suspects']} of 358 are doubtful"
+  few = render(result | {"suspects": 7}, [], "run")
+  assert card(few, "Are the labels right?")[1] == "7 of 358 are doubtful"
+
+
+def test_the_learning_curve_says_whose_it_is(labeled):
+  result = copy.deepcopy(labeled.result) | {"chosen": "finetuned"}
+  result["curve"]["model"] = "tfidf"
+  _, _, text = card(render(result, [], "run"), "Would more labels help?")
+  assert "the curve of the TF-IDF with logistic regression, not of the fine-tuned" in text
+  _, _, text = card(render(result | {"chosen": "tfidf"}, [], "run"), "Would more labels help?")
+  assert text.endswith("That is the curve of the TF-IDF with logistic regression.")
+
+
+def test_without_a_threshold_no_row_is_above_it(labeled):
+  kept = {"given": 60, "correct": 54, "rows": 60}
+  threshold = {"asked": 0.8, "precision": 0.8, "value": 0.0, "dev": kept, "test": kept}
+  page = render(labeled.result | {"threshold": threshold}, [], "run")
+  _, _, text = card(page, "Can it promise 80% precision?")
+  assert text.endswith("rows like these. Of all 60 test rows 90.0% are right.")
+
+
+def test_scores_and_news_come_while_it_works(labeled):
+  places = []
+  for title, news in (
+    ("TF-IDF with logistic regression", "[^,]+"),
+    ("linear probe of the checkpoint", r"reading the texts, [\d,]+ of 358 rows"),
+    ("fine-tuned checkpoint", r"[\d,]+ updates"),
+  ):
+    for line in (
+      rf"{title}(: |, ){news}, \d+ s so far.*",
+      rf"{title}: [\d.]+% of \d+ dev rows right",
+    ):
+      places.append(re.search(f"^{line}$", labeled.told, re.MULTILINE).start())
+  assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+  "lost, flags, tunes",
+  [
+    (5, (), True),  # McNemar: p = 0.06
+    (6, (), False),  # p = 0.03
+    (6, ("--skip_finetuning=false",), True),
+    (0, ("--skip_finetuning",), False),
+  ],
+)
+def test_finetuning_is_skipped_where_the_probe_excludes_a_gain(
+  untuned, run_label, monkeypatch, lost, flags, tunes
+):
+  """`lost` dev rows are right to TF-IDF and wrong to the probe, and none the other way round."""
+  arrays = {}
+  for name in ("tfidf", "probe"):
+    with np.load(untuned / "work" / f"{name}.npz") as file:
+      arrays[name] = dict(file)
+  dev = arrays["tfidf"]["dev"].copy()
+  truth = [[*sorted(SENTENCES)].index(row["team"]) for row in rows_of(untuned / "data" / "dev.csv")]
+  right = np.flatnonzero(dev.argmax(axis=-1) == truth)[:lost]
+  dev[right] = np.roll(dev[right], 1, axis=-1)
+  np.savez(untuned / "work" / "probe.npz", **arrays["probe"] | {"dev": dev})
+  tuned = []
+  monkeypatch.setattr(label, "_finetune", lambda *_: tuned.append(1) or arrays["tfidf"])
+  told, result = run_label(untuned, *flags)
+  assert bool(tuned) == tunes and len(result["models"]) == 2 + tunes
+  page = (untuned / "report.html").read_text()
+  for text in (told, page):
+    assert ("Fine-tuning was skipped" in text) != tunes
+    assert ("--skip_finetuning=false runs it" in text) != tunes
+  points = f"{100 * lost / len(dev):.1f} points fewer than TF-IDF"
+  assert (points in told) == (lost == 6 and not tunes)
+
+
+def test_epochs_and_minutes_limit_finetuning(untuned, run_label, tickets, pretrained):
+  limits = "--epochs=1", "--skip_finetuning=false"
+  told, result = run_label(untuned, *limits, "--minutes=0.00001")
+  assert "step 1: paused; the same command goes on" in told
+  assert "not finished" in result["finetuning"] and len(result["models"]) == 3
+  _, result = run_label(untuned, *limits)
+  steps = read_json(untuned / "finetuned" / "result.json")["steps"]
+  assert steps == result["rows"]["train"] // 32 and not result["finetuning"]
+  assert curve(str(untuned / "finetuned"), "dev_accuracy")[0] == [1, steps]
+  with pytest.raises(InputError, match="train.epochs"):
+    label.run(tickets.path, pretrained, str(untuned), label="team", epochs=2, skip_finetuning=False)
+
+
+def test_a_precision_that_is_refused_is_not_in_the_command(untuned, run_label):
+  for precision, kept in (("0.999", False), ("0.5", True)):
+    told, result = run_label(untuned, f"--precision={precision}", "--skip_finetuning")
+    assert ("problem" in result["threshold"]) != kept
+    page = (untuned / "report.html").read_text()
+    for text in (told.partition("next:")[2], page.partition("<h2>Predict</h2>")[2]):
+      assert "--checkpoint=" in text and (f"--precision={precision}" in text) == kept
+      assert ("--precision" in text) == kept
+
+
+@pytest.mark.parametrize("name", ["tfidf", "probe/best", "finetuned/best"])
+def test_every_model_predicts_as_it_was_measured(labeled, name, tmp_path):
+  model = next(m for m in labeled.result["models"] if name.startswith(m["name"]))
+  output = str(tmp_path / "labels.csv")
+  source = f"{labeled.workdir}/data/test.csv"
+  predicted = predict.run(f"{labeled.workdir}/{name}", source, output)
+  right = [
+    row["team"] == guess["prediction"]
+    for row, guess in zip(rows_of(source), predicted, strict=True)
+  ]
+  assert np.mean(right) == pytest.approx(model["test"]["accuracy"])
+
+
+def test_a_tfidf_classifier_on_a_store_predicts(labeled, gs, tmp_path):
+  folder, source = f"{labeled.workdir}/tfidf", f"{labeled.workdir}/data/test.csv"
+  for name in os.listdir(folder):
+    with open(f"{folder}/{name}", "rb") as file, atomic_file(f"{gs}/tfidf/{name}", "wb") as copy:
+      copy.write(file.read())
+  local = predict.run(folder, source, str(tmp_path / "local.csv"))
+  assert predict.run(f"{gs}/tfidf", source, str(tmp_path / "remote.csv")) == local
+
+
+def test_the_threshold_is_that_of_predict(labeled, tmp_path):
+  threshold = labeled.result["threshold"]
+  assert threshold["asked"] == 0.8
+  source = f"{labeled.workdir}/data/test.csv"
+  output = str(tmp_path / "labels.csv")
+  predicted = predict.run(
+    labeled.result["checkpoint"], source, output, precision=threshold["precision"]
+  )
+  given = [guess for guess in predicted if guess["prediction"] is not None]
+  assert len(given) == threshold["test"]["given"]
+
+
+def test_the_command_again_uses_what_is_there(labeled, tickets, pretrained, monkeypatch):
+  for step in ("_baseline", "_probe", "_finetune"):
+    monkeypatch.setattr(label, step, None)
+  again = label.run(
+    tickets.path, pretrained, labeled.workdir, label="team", precision=0.8, skip_finetuning=False
+  )
+  assert json.loads(json.dumps(again)) == labeled.result
+
+
+def test_damaged_work_is_done_again(labeled, tickets, pretrained, tmp_path, capfd):
+  workdir = str(tmp_path / "run")
+  shutil.copytree(labeled.workdir, workdir)
+  path = tmp_path / "run" / "work" / "groups.npz"
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+  again = label.run(tickets.path, pretrained, workdir, label="team", skip_finetuning=False)
+  assert json.loads(json.dumps(again["models"])) == labeled.result["models"]
+  assert "groups.npz: damaged; computed again" in capfd.readouterr().err
+
+
+def test_other_rows_in_the_same_workdir_are_refused(labeled, tickets, pretrained, tmp_path):
+  other = tmp_path / "tickets.csv"
+  lines = open(tickets.path, newline="").read().replace("barn", "shed", 1)
+  other.write_text(lines)
+  with pytest.raises(InputError, match="the result of another command \\(rows: 358, checksum"):
+    label.run(str(other), pretrained, labeled.workdir, label="team")
+
+
+@pytest.mark.filterwarnings("ignore:.* different numbers")  # of the ids
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ({}, "which of its columns is the label\\? --label=NAME says it; they are text, team, id"),
+    ({"label": "teem"}, "no column 'teem'"),
+    ({"label": "team", "texts": ("body",)}, "no column 'body'"),
+    ({"label": "team", "texts": ("a", "b", "c")}, "one or two columns, not 3"),
+    ({"label": "team", "texts": ("team",)}, "--text=team and --label=team: should be different"),
+    ({"label": "id"}, "0 usable rows with 0 labels of 10 rows or more in column 'id'"),
+    ({"label": "team", "precision": 95.0}, "--precision=95.0: must be between 0 and 1"),
+    ({"label": "team", "epochs": -1}, "--epochs=-1: must be a number above 0, or 0 for no limit"),
+    ({"label": "team", "minutes": -0.5}, "--minutes=-0.5: must be a number above 0, or 0"),
+  ],
+)
+def test_a_wrong_command_is_one_line(tickets, pretrained, tmp_path, change, message):
+  with pytest.raises(InputError, match=message) as error:
+    label.run(tickets.path, pretrained, str(tmp_path / "new"), **change)
+  assert "\n" not in str(error.value)
+  assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_of_something_else_is_refused(tickets, pretrained, tmp_path):
+  (tmp_path / "thesis.txt").write_text("mine")
+  with pytest.raises(InputError, match="holds 'thesis.txt' but no label.json"):
+    label.run(tickets.path, pretrained, str(tmp_path), label="team")
+
+
+def test_the_probe_is_a_head_on_the_mean_of_each_text(labeled):
+  loaded = load_model(f"{labeled.workdir}/probe/best")
+  task, tokenizer = loaded.label_task(), loaded.tokenizer
+  examples = task.examples(f"{labeled.workdir}/data", "test")[:5]
+  encoded = task.encode(examples, tokenizer, loaded.spec.trunk.context)
+  packed = loaded.predictor()(encoded, 8)
+  trunk, length = ModelConfig(loaded.spec.trunk, (), loaded.spec.attention).build(), 64
+
+  @jax.jit
+  def hidden(ids):
+    rows = Rows(ids, np.arange(length)[None])
+    return trunk.apply({"params": {"trunk": loaded.params["trunk"]}}, rows, method="states").hidden
+
+  for number in range(len(examples)):
+    ids = encoded.sequence(number, 0)
+    padded = np.zeros((1, length), np.int32)  # of one length, so that it compiles once
+    padded[0, : len(ids)] = ids
+    states, head = np.asarray(hidden(padded))[0, : len(ids)], loaded.params["head"]
+    scores = states.mean(axis=0) @ head["kernel"] + head["bias"]
+    powers = np.exp(scores - scores.max())
+    np.testing.assert_allclose(packed[number], powers / powers.sum(), atol=1e-5)
+
+
+@pytest.mark.parametrize("format", ["hf", "stablehlo"])
+def test_a_probe_is_not_exported_as_what_it_is_not(labeled, tmp_path, format):
+  with pytest.raises(InputError, match="mean"):
+    export.run(f"{labeled.workdir}/probe/best", str(tmp_path / "out"), format)
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_classifier_is_one_line(labeled, tickets, tmp_path):
+  folder = tmp_path / "tfidf"
+  shutil.copytree(f"{labeled.workdir}/tfidf", folder)
+  content = bytearray((folder / "classifier.npz").read_bytes())
+  content[len(content) // 2] ^= 1
+  (folder / "classifier.npz").write_bytes(content)
+  with pytest.raises(InputError, match="classifier.npz: damaged"):
+    predict.run(str(folder), tickets.path, str(tmp_path / "labels.csv"))
+
+
+def test_other_programs_say_what_a_tfidf_classifier_is(labeled):
+  with pytest.raises(InputError, match="tfidf: a TF-IDF classifier .*; only launch/predict.py"):
+    gpt_jax.load(f"{labeled.workdir}/tfidf")

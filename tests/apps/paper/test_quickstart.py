@@ -1,0 +1,72 @@
+import dataclasses
+import json
+import warnings
+
+import pytest
+
+from gpt_jax.apps.paper import quickstart
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.models.transformer import TransformerConfig
+
+pytestmark = pytest.mark.app
+
+
+@pytest.fixture(scope="module")
+def own_text(tmp_path_factory):
+  """A quickstart of a few steps of a tiny model on the user's own text."""
+  folder = tmp_path_factory.mktemp("quickstart")
+  lines = [
+    f"The {a} of the {b} was {c}."
+    for a in ("king", "son", "cat")
+    for b in ("hill", "sea")
+    for c in ("old", "ill")
+  ]
+  (folder / "novel.txt").write_text("\n".join(lines * 60))
+  make_config = quickstart.pretrain_config
+
+  def tiny(steps):
+    trunk = TransformerConfig(context=64, layers=1, width=16, heads=2)
+    return dataclasses.replace(make_config(steps), trunk=trunk, evaluation_batches=1)
+
+  with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # four steps learn nothing, and a warning says so
+    patch.setattr(quickstart, "SHORT_STEPS", 4)
+    patch.setattr(quickstart, "pretrain_config", tiny)
+    quickstart.run(str(folder / "work"), str(folder / "novel.txt"), short=True)
+  return folder / "work"
+
+
+def test_own_text_gives_a_report_a_plot_and_samples(own_text):
+  report = (own_text / "results.md").read_text()
+  assert "Short run: 4 steps" in report and "perplexity" in report
+  assert all(f"> {prompt.lower()}" in report for prompt in quickstart.TEXT_PROMPTS)
+  assert (own_text / "loss.png").read_bytes().startswith(b"\x89PNG")
+  assert json.loads((own_text / "results.json").read_text())["tasks"] == {}
+
+
+def test_the_vocabulary_holds_the_characters_of_any_text(tmp_path):
+  for text in ("So it was, once. " * 40, "".join(map(chr, range(0x4E00, 0x5E00)))):
+    (tmp_path / "text.txt").write_text(text)
+    SentencePieceTokenizer.train([text], quickstart.vocabulary_size(str(tmp_path / "text.txt")))
+
+
+def test_the_table_has_mean_and_spread_of_each_column():
+  tasks = {
+    "story-x": {
+      "chance": 0.5,
+      "bag_of_words": 0.55,
+      "from_scratch": [0.4, 0.6],
+      "pretrained": [0.9, 0.9],
+    }
+  }
+  measures = {
+    "valid_perplexity": 2.0,
+    "valid_bits_per_byte": 0.3,
+    "valid_loss": 0.7,
+    "unigram_entropy": 4.0,
+  }
+  report = quickstart.describe(
+    {"short": False, "seconds": 9.0, "tasks": tasks, **measures}, ["once"]
+  )
+  assert "| story-x | 50.0 | 55.0 | 50.0 ± 14.1 | 90.0 ± 0.0 |" in report
+  assert "Short run" not in report

@@ -1,0 +1,518 @@
+"""Table 5 and figure 2 end to end on a tiny task: runs, skipped runs, and output files."""
+
+import json
+import os
+import random
+import re
+import shutil
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpt_jax.apps.paper import comparison, reproduce
+from gpt_jax.apps.report import figures
+from gpt_jax.errors import InputError
+from gpt_jax.files import with_checksum, write_json
+from gpt_jax.inference.seeds import spread
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import finetune
+from gpt_jax.tasks import paper_tables as paper
+from gpt_jax.training.run import Run
+
+pytestmark = pytest.mark.app
+NOTHING = {"budget": "paper", "checkpoints": {}, "runs": {}, "zero_shot": {}, "left_out": {}}
+
+
+def train_only(patch, settings):
+  """Fine-tunes the rows of these settings; the results of others are made up, without compiling."""
+  run, train = finetune.run, Run.train
+  trains = False
+
+  def run_row(config, data_dir, source, workdir, **options):
+    nonlocal trains
+    trains = any(f"/runs/{setting}/" in workdir for setting in settings)
+    return run(config, data_dir, source, workdir, **options)
+
+  def make_seed(all_seeds, seed, folder, **options):
+    if trains:
+      return train(all_seeds, seed, folder, **options)
+    value = len(folder) % 7 / 10  # differs between settings
+    metrics = {"dev_loss": 0.7, "dev_accuracy": value, "dev_matthews": value}
+    task = all_seeds.recipe.config.task.name
+    result = {"task": task, "seed": seed, "steps": 3, "dev": metrics}
+    result["best"] = {"step": 3, **metrics}
+    write_json(f"{folder}/result.json", with_checksum(result))
+    return result
+
+  patch.setattr(finetune, "run", run_row)
+  patch.setattr(Run, "train", make_seed)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, make_run, tiny_tokenizer):
+  """CoLA's files with a few sentences, and two checkpoints each of a Transformer and an LSTM."""
+  folder, rng = tmp_path_factory.mktemp("reproduce"), random.Random(0)
+  (folder / "glue" / "CoLA").mkdir(parents=True)
+  for split, count in (("train", 16), ("dev", 8)):
+    rows = [
+      f"x\t{n % 2}\t\tthe {('cat', 'dog')[n % 2]} {rng.choice(('sat', 'ran'))}\n"
+      for n in range(count)
+    ]
+    (folder / "glue" / "CoLA" / f"{split}.tsv").write_text("".join(rows))
+  size = tiny_tokenizer.vocab_size
+  trunks = {
+    "transformer": TransformerConfig(size, context=32, layers=1, width=16, heads=2),
+    "lstm": LSTMConfig(size, context=32, width=16, units=16),
+  }
+  paths = {
+    name: make_run(folder / name, ModelConfig(trunk), steps=(3, 7))
+    for name, trunk in trunks.items()
+  }
+  asked = {
+    "table": ["5"],
+    "figure": ["2"],
+    "tasks": ["cola"],
+    "budget": "small",
+    "lstm": paths["lstm"],
+  }
+  workdir = str(folder / "out")
+  with pytest.MonkeyPatch.context() as patch:
+    train_only(patch, ("full", "lstm"))
+    results = reproduce.run(workdir, paths["transformer"], str(folder), **asked)
+  return SimpleNamespace(
+    data=str(folder), workdir=workdir, paths=paths, asked=asked, results=results
+  )
+
+
+def test_every_row_and_point_is_run(world):
+  assert set(world.results["runs"]) == {"full", "no-pretraining", "no-aux-lm", "lstm", "0-layers"}
+  config = json.load(
+    open(f"{world.workdir}/runs/no-aux-lm/cola/seed_0/config.json", encoding="utf-8")
+  )["config"]
+  assert (config["lm_weight"], config["transfer_layers"], config["optim"]["learning_rate"]) == (
+    0.0,
+    None,
+    5e-4,
+  )
+  config = json.load(open(f"{world.workdir}/runs/lstm/cola/seed_0/config.json", encoding="utf-8"))[
+    "config"
+  ]
+  assert (config["lm_weight"], config["trunk"]["units"]) == (0.5, 16)
+  result = json.load(open(f"{world.workdir}/runs/full/cola/seed_0/result.json", encoding="utf-8"))
+  full = world.results["runs"]["full"]["cola"]
+  assert (full["seeds"], full["best"]["dev_matthews"]["values"]) == (
+    [0],
+    (result["best"]["dev_matthews"],),
+  )
+  steps = {
+    trunk: [(result["task"], result["step"]) for result in results]
+    for trunk, results in world.results["zero_shot"].items()
+  }
+  assert steps == {
+    trunk: [("cola", 3)] * 3 + [("cola", 7)] * 3 for trunk in ("transformer", "lstm")
+  }
+
+
+def test_the_report_has_our_rows_beside_the_papers(world):
+  assert {
+    "results.json",
+    "results.md",
+    "table5.png",
+    "table5.svg",
+    "figure2_left.png",
+    "figure2_left.svg",
+  } <= set(os.listdir(world.workdir))
+  report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
+
+  def mean(setting):
+    return 100 * world.results["runs"][setting]["cola"]["best"]["dev_matthews"]["mean"]
+
+  full = mean("full")
+  rows = {
+    line.split(" | ")[0].strip("| "): line for line in report.splitlines() if line.startswith("|")
+  }
+  assert (
+    rows["Transformer w/ aux LM (full), the paper"]
+    == "| Transformer w/ aux LM (full), the paper | 45.4 | 45.4 |"
+  )
+  assert f"| **ours** (small budget) | {full:.1f} | {full:.1f} |" in report
+  assert f"| difference (small budget) | {full - 45.4:+.1f} | {full - 45.4:+.1f} |" in report
+  nothing, part = mean("no-pretraining"), mean("0-layers")
+  assert (
+    rows["cola (small budget)"]
+    == f"| cola (small budget) | {nothing:.1f} | {part:.1f} | {full:.1f} |"
+  )
+  ours = [
+    line for line in report.splitlines() if line.startswith(("| **ours", "| difference", "| cola"))
+  ]
+  ours = [line for line in ours if "the paper's end" not in line]
+  assert len(ours) == 2 + 2 * 4 + 1 + 2 + 5
+  assert all("small budget" in line for line in ours)
+  assert rows["cola, 0-layers (small budget)"].startswith(
+    f"| cola, 0-layers (small budget) | matthews | 1 | {part:.1f} |"
+  )
+
+
+def test_finished_runs_are_skipped_and_seeds_are_added(world, tmp_path, monkeypatch):
+  workdir, made = str(shutil.copytree(world.workdir, tmp_path / "out")), []
+  train_only(monkeypatch, ())
+  train = Run.train
+
+  def counted(all_seeds, seed, path, **options):
+    made.append(os.path.relpath(path, workdir))
+    return train(all_seeds, seed, path, **options)
+
+  monkeypatch.setattr(Run, "train", counted)
+  monkeypatch.setattr(reproduce.zero_shot, "measure", None)
+  again = reproduce.run(workdir, world.paths["transformer"], world.data, **world.asked)
+  assert json.dumps(again, sort_keys=True) == json.dumps(world.results, sort_keys=True)
+  assert not made
+  more = reproduce.run(
+    workdir,
+    world.paths["transformer"],
+    world.data,
+    table=["4"],
+    tasks=["cola"],
+    budget="small",
+    seeds=2,
+  )
+  assert made == ["runs/full/cola/seed_1"]
+  assert more["runs"]["full"]["cola"]["seeds"] == [0, 1]
+  assert set(more["runs"]) == set(world.results["runs"])  # earlier results stay
+  report = open(f"{workdir}/results.md", encoding="utf-8").read()
+  assert re.search(
+    r"\| cola, full \(small budget\) \| matthews \| 2 \| (-?[\d.]+; ){2}",
+    report.replace(" ± ", "; "),
+  )
+  assert (
+    "### Table 4" in report
+    and "### Table 5" in report
+    and "Multi-task BiLSTM + ELMo + Attn" in report
+  )
+  os.remove(f"{workdir}/results.json")  # lost results are read from the runs
+  os.rename(f"{workdir}/results.md", f"{workdir}/results.json.partial-7")
+  for name in os.listdir(workdir):
+    if name.startswith(("table5", "figure2")):
+      os.remove(f"{workdir}/{name}")
+  restored = reproduce.run(
+    workdir,
+    world.paths["transformer"],
+    world.data,
+    table=["4"],
+    tasks=["cola"],
+    budget="small",
+    seeds=2,
+  )
+  assert json.dumps(restored["runs"]["full"]) == json.dumps(more["runs"]["full"])
+
+
+@pytest.fixture
+def files(tmp_path):
+  """A folder with a few rows of CoLA, RTE, MNLI and both halves of RACE."""
+  glue = {
+    "CoLA/{}.tsv": "x\t1\t\tthe cat sat\nx\t0\t\tsat cat\n",
+    "RTE/{}.tsv": "index\tsentence1\tsentence2\tlabel\n0\tthe cat sat\tcat\tentailment\n",
+  }
+  for name, text in glue.items():
+    for split in ("train", "dev"):
+      path = tmp_path / "glue" / name.format(split)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(text)
+  header = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+  header += "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+  (tmp_path / "glue" / "MNLI").mkdir()
+  for split in ("train", "dev_matched", "dev_mismatched"):
+    row = "\t".join(["0", *["x"] * 7, "the cat sat", "a cat", "neutral", "neutral"])
+    (tmp_path / "glue" / "MNLI" / f"{split}.tsv").write_text(header + row + "\n")
+  passage = {
+    "article": "the cat sat",
+    "questions": ["who sat?"],
+    "options": [["cat", "dog", "sea", "mat"]],
+    "answers": ["A"],
+  }
+  for split in ("train", "dev"):
+    for half in ("middle", "high"):
+      (tmp_path / "race" / split / half).mkdir(parents=True)
+      (tmp_path / "race" / split / half / "1.txt").write_text(json.dumps(passage))
+  return tmp_path
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+  """Replaces fine-tuning and evaluation; collects (end of the folder, config) of every run."""
+  made = []
+
+  def run(config, data_dir, source, workdir, seeds=1, on_end=()):
+    made.append(("/".join(workdir.split("/")[-3:]), config))
+    number = len(made) / 100
+    dev = {"dev_loss": 1.0, "dev_accuracy": number, "dev_matthews": number}
+    return [{"task": config.task.name, "seed": 0, "dev": dev, "best": {"step": 1, **dev}}]
+
+  monkeypatch.setattr(reproduce.finetune, "run", run)
+  monkeypatch.setattr(
+    reproduce.evaluate,
+    "run",
+    lambda best, *_, task: {"loss": 1.0, "accuracy": {"mnli-mismatched": 0.9}.get(task, 0.8)},
+  )
+  return made
+
+
+def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, made_up, tmp_path):
+  results = reproduce.run(
+    str(tmp_path / "out"),
+    world.paths["transformer"],
+    str(files),
+    table=["2", "3", "4", "5"],
+    lstm=world.paths["lstm"],
+  )
+  made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
+  rows = ("full", "no-pretraining", "no-aux-lm", "lstm")
+  once = ["full/mnli", "full/rte", "full/race", "full/cola"]
+  of_table_5 = [f"{row}/{task}" for task in ("cola", "mnli", "rte") for row in rows]
+  assert made == list(dict.fromkeys(once + of_table_5))
+  value = {folder: n / 100 for n, folder in enumerate(made, start=1)}
+  runs = results["runs"]
+  for row in rows:
+    for task, metric in (("cola", "matthews"), ("rte", "accuracy"), ("mnli", "accuracy")):
+      assert runs[row][task]["best"][f"dev_{metric}"]["mean"] == value[f"{row}/{task}"]
+    assert runs[row]["mnli-mismatched"]["best"]["dev_accuracy"]["mean"] == 0.9
+  table = comparison.ablation_points(runs)["LSTM w/ aux LM"]
+  assert table == {
+    "CoLA": pytest.approx(100 * value["lstm/cola"]),
+    "MNLI": pytest.approx((100 * value["lstm/mnli"] + 90) / 2),
+    "RTE": pytest.approx(100 * value["lstm/rte"]),
+  }
+  report = open(tmp_path / "out" / "results.md", encoding="utf-8").read()
+  assert (
+    f"| **ours** |  | 80.0 | 80.0 | {100 * value['full/race']:.1f} |" in report
+  )  # table 3: one model of all RACE
+  assert (
+    f"| **ours** | {100 * value['full/mnli']:.1f} | 90.0 |  |  |  | {100 * value['full/rte']:.1f} |"
+    in report
+  )
+  assert "- wnli: --data" in report and "- snli: --data" in report
+
+
+def test_figure_2_leaves_out_tasks_without_data(world, files, made_up, tmp_path, monkeypatch):
+  monkeypatch.setattr(reproduce.zero_shot, "measure", lambda loaded, prepared, score: [])
+  results = reproduce.run(
+    str(tmp_path / "out"), world.paths["transformer"], str(files), figure=["2"]
+  )
+  made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
+  layers = ("no-pretraining", "0-layers", "full")
+  assert made == [f"{setting}/{task}" for task in ("race", "mnli") for setting in layers]
+  assert [config.transfer_layers for _, config in made_up] == [-1, 0, None] * 2
+  assert {"zero-shot sst2", "zero-shot dprd"} <= set(results["left_out"])
+  assert "zero-shot race" not in results["left_out"]
+
+
+def test_figure_2_goes_on_without_questions_longer_than_the_context(
+  world, files, made_up, tmp_path, monkeypatch
+):
+  with open(files / "glue" / "CoLA" / "dev.tsv", "a") as file:
+    file.write(f"x\t1\t\t{'the cat ' * 40}\n")
+  measured = []
+  monkeypatch.setattr(
+    reproduce.zero_shot, "measure", lambda loaded, prepared, score: measured.append(prepared) or []
+  )
+  with pytest.warns(UserWarning, match="cola: 1 of 5 questions left out; .*dev.tsv:3: "):
+    results = reproduce.run(
+      str(tmp_path / "out"), world.paths["transformer"], str(files), figure=["2"], tasks=["cola"]
+    )
+  assert [len(prepared["cola"].questions) for prepared in measured] == [4, 4]
+  left_out = results["left_out"]["zero-shot cola of the transformer"]
+  assert re.search(r"dev.tsv:3: \d+ tokens to score; the model's context is 32", left_out)
+  assert left_out in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("task", sorted(paper.ANCHORS))
+def test_every_zero_shot_task_can_be_reported_and_drawn(task, tmp_path):
+  measured = [
+    {"task": task, "rule": "", "metric": "", "value": 0.5, "examples": 9, "step": step}
+    for step in (1, 2)
+  ]
+  results = {**NOTHING, "zero_shot": {"transformer": measured, "lstm": measured}}
+  rows = [
+    line for line in comparison.describe(results).splitlines() if line.startswith(f"| {task}, ")
+  ]
+  assert len(rows) == 2 + (paper.ANCHORS[task].reached is not None)
+  figures.progress(comparison.progress_points(results["zero_shot"]), str(tmp_path / "figure"), "")
+  assert {"figure.png", "figure.svg"} == set(os.listdir(tmp_path))
+
+
+def test_results_are_reported_when_a_run_fails(world, files, made_up, tmp_path, monkeypatch):
+  run = reproduce.finetune.run
+
+  def fail(config, *arguments, **named):
+    if config.task.name == "rte":
+      raise InputError("it diverged")
+    return run(config, *arguments, **named)
+
+  monkeypatch.setattr(reproduce.finetune, "run", fail)
+  with pytest.raises(InputError, match="it diverged"):
+    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], str(files), table=["5"])
+  assert "| **ours** |" in open(tmp_path / "out" / "results.md", encoding="utf-8").read()
+
+
+def test_the_papers_averages_are_the_printed_ones():
+  runs = {
+    setting: {
+      task: {
+        "metric": "m", "seeds": [0], "degenerate": [], "note": "",
+        "best": {"dev_m": spread([0.5])._asdict()}, "dev": {"dev_m": spread([0.5])._asdict()},
+      }
+      for column in paper.TABLES[5].columns
+      for task in column.tasks
+    }
+    for setting in ("full", "lstm")
+  }  # fmt: skip
+  report = comparison.describe({**NOTHING, "runs": runs})
+  assert "| Transformer w/ aux LM (full), the paper | 74.7 | 45.4 |" in report
+  assert "| LSTM w/ aux LM, the paper | 69.1 | 30.3 |" in report
+
+
+def test_table_5_has_the_tasks_of_the_full_model_and_another_row():
+  one = {
+    "metric": "m",
+    "seeds": [0],
+    "degenerate": [],
+    "note": "",
+    "best": {"dev_m": spread([0.5])._asdict()},
+  }
+  one["dev"] = one["best"]
+  full, scratch = "Transformer w/ aux LM (full)", "Transformer w/o pre-training"
+  points = comparison.ablation_points(
+    {"full": {"cola": one, "rte": one}, "no-pretraining": {"rte": one, "sst2": one}}
+  )
+  assert points[full] == points[scratch] == {"RTE": 50}
+  assert set(points) == set(paper.TABLES[5].rows) and points["LSTM w/ aux LM"] == {"RTE": None}
+  report = comparison.describe(
+    {**NOTHING, "runs": {"full": {"cola": one, "rte": one}, "lstm": {"rte": one}}}
+  )
+  assert "| LSTM w/ aux LM, the paper | 54.6 | 54.6 |" in report  # the average is of this task too
+  assert comparison.ablation_points({"full": {"cola": one}, "lstm": {"rte": one}}) == {}
+  assert comparison.ablation_points({"lstm": {"rte": one}}) == comparison.ablation_points({}) == {}
+
+
+def test_figures_have_error_bars_over_seeds(tmp_path):
+  def summary(*values):
+    best = {"dev_m": spread(values)._asdict()}
+    return {"metric": "m", "seeds": list(range(len(values))), "best": best}
+
+  runs = {
+    "full": {"cola": summary(0.4, 0.5, 0.45), "rte": summary(0.6)},
+    "no-pretraining": {"cola": summary(0.1, 0.3), "rte": summary(0.5)},
+    "2-layers": {"cola": summary(0.2, 0.4)},
+  }
+  deviation = 100 * np.std([0.4, 0.5, 0.45], ddof=1)
+  full = "Transformer w/ aux LM (full)"
+  ablations = comparison.ablation_deviations(runs)
+  assert ablations[full] == {"CoLA": pytest.approx(deviation), "RTE": None}
+  transferred = comparison.transfer_deviations(runs)
+  assert transferred["cola"]["all"] == pytest.approx(deviation)
+  figures.ablations(comparison.ablation_points(runs), ablations, str(tmp_path / "bars"), "")
+  figures.transferred(comparison.transfer_points(runs), transferred, str(tmp_path / "layers"), "")
+  for name in ("bars", "layers"):
+    assert "LineCollection" in (tmp_path / f"{name}.svg").read_text()  # matplotlib's error bars
+
+
+def test_nothing_to_run_is_an_error(world, tmp_path):
+  with pytest.raises(InputError, match="nothing to run with --data=.*no folder 'glue/MNLI' here"):
+    reproduce.run(
+      str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], budget="small"
+    )
+  with pytest.raises(
+    InputError, match="nothing to run with --data=.*: no such task is in these tables"
+  ):
+    reproduce.run(
+      str(tmp_path / "out"), world.paths["transformer"], world.data, table=["2"], tasks=["cola"]
+    )
+  with pytest.raises(InputError, match="nothing to run") as error:
+    reproduce.run(
+      str(tmp_path / "out"),
+      world.paths["transformer"],
+      world.data,
+      table=["2"],
+      tasks=["mnli", "snli"],
+    )
+  assert re.search("no folder 'glue/MNLI' here; .*; no folder 'snli_1.0' here", str(error.value))
+  assert "SciTail" not in str(error.value)
+  with pytest.raises(InputError, match="--data=nothing: no such folder"):
+    reproduce.run(str(tmp_path / "out"), world.paths["transformer"], "nothing", table=["2"])
+  assert not (tmp_path / "out").exists()
+
+
+def test_the_glue_column_is_glues_score():
+  """With the paper's numbers as our results."""
+  measured = {
+    "cola": {"matthews": 45.4}, "sst2": {"accuracy": 91.3}, "mrpc": {"f1": 82.3, "accuracy": 75.7},
+    "stsb": {"pearson": 82.0, "spearman": 80.0}, "qqp": {"f1": 70.3, "accuracy": 88.5},
+    "mnli": {"accuracy": 82.1}, "mnli-mismatched": {"accuracy": 81.4}, "qnli": {"accuracy": 88.1},
+    "rte": {"accuracy": 56.0},
+    "wnli": {"accuracy": 53.4},
+  }  # fmt: skip
+  runs = {}
+  for task, metrics in measured.items():
+    spreads = {f"dev_{name}": spread([value / 100])._asdict() for name, value in metrics.items()}
+    runs[task] = {
+      "metric": next(iter(metrics)),
+      "seeds": [0],
+      "degenerate": [],
+      "best": spreads,
+      "dev": spreads,
+      "note": "",
+    }
+  results = {**NOTHING, "runs": {"full": runs}}
+  lines = comparison.describe(results).splitlines()
+  rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in lines}
+  assert rows["**ours**"] == ["45.4", "91.3", "82.3", "82.0", "70.3", "72.8 |"]
+  assert rows["difference"] == [*["+0.0"] * 5, "+0.0 |"]
+  del runs["wnli"]
+  assert "| **ours** | 45.4 | 91.3 | 82.3 | 82.0 | 70.3 |  |" in comparison.describe(results)
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ({"table": ["6"]}, "--table=6: must be among 2, 3, 4, 5"),
+    ({"figure": ["1"]}, "--figure=1: must be among 2"),
+    ({"table": [], "figure": []}, "nothing to reproduce: give --table"),
+    ({"budget": "large"}, "--budget=large: must be one of paper, small"),
+    ({"tasks": ["colla"]}, "no task 'colla'"),
+    ({"budget": "paper"}, "holds results of budget small and checkpoints"),
+    ({"lstm": "nothing"}, "no checkpoint in"),
+    ({"lstm": "transformer"}, "--lstm=.*: a TransformerConfig; should be a LSTMConfig"),
+  ],
+)
+def test_bad_arguments_are_refused(world, changes, message):
+  if "lstm" in changes:
+    changes = {"lstm": world.paths.get(changes["lstm"], "nothing")}
+  with pytest.raises(InputError, match=message):
+    reproduce.run(world.workdir, world.paths["transformer"], world.data, **world.asked | changes)
+
+
+def test_missing_matplotlib_is_reported_at_once(world, monkeypatch, tmp_path):
+  monkeypatch.setattr(finetune, "run", None)
+  monkeypatch.setitem(sys.modules, "matplotlib", None)
+  with pytest.raises(InputError, match="figures need matplotlib"):
+    reproduce.run(
+      str(tmp_path / "new"), world.paths["transformer"], world.data, table=["5"], budget="small"
+    )
+  assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_other_content_is_refused(world, tmp_path):
+  (tmp_path / "thesis.txt").write_text("mine")
+  with pytest.raises(InputError, match="holds 'thesis.txt' and no results.json"):
+    reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)
+  with pytest.raises(InputError, match="thesis.txt is a file"):
+    reproduce.run(
+      str(tmp_path / "thesis.txt"), world.paths["transformer"], world.data, **world.asked
+    )
+  (tmp_path / "results.json").write_text('{"budget": ')
+  with pytest.raises(InputError, match="results.json: cannot be read .* finished runs are kept"):
+    reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)

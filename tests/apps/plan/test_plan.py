@@ -1,0 +1,224 @@
+"""launch/plan.py: a pre-training's memory, traffic and time before it runs."""
+
+import dataclasses
+import json
+import sys
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from gpt_jax.apps.plan import plan
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.full_sentences import FullSentences
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.span_corruption import SpanCorruption
+from gpt_jax.parallel.mesh import MeshConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.chips import Chip, find_chip
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.trainer import Trainer
+
+pytestmark = pytest.mark.app
+TRUNK = TransformerConfig(vocab_size=125, context=32, layers=1, width=32, heads=2)
+CONFIG = PretrainConfig(
+  trunk=TRUNK, data=WindowsConfig(batch_size=16, length=32), train=TrainConfig(steps=1000)
+)
+PARAMETERS = TRUNK.parameter_count() + 3 * TRUNK.width  # with the special tokens
+TABLE = 128 * TRUNK.width
+DEEPER = dataclasses.replace(TRUNK, layers=2)  # of one layer, rematerialization saves nothing
+
+
+@pytest.fixture(scope="module")
+def here():
+  """The plans for the 8 devices of this machine, plain and with FSDP; and the plain step's program.
+
+  Attributes: plain, sharded, program.
+  """
+  compile_step, programs = Trainer.compile, []
+
+  def keep(trainer, batch):
+    programs.append(compile_step(trainer, batch))
+    return programs[-1]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Trainer, "compile", keep)
+    changes = (MeshConfig(), MeshConfig(fsdp=True))
+    configs = [dataclasses.replace(CONFIG, mesh=mesh) for mesh in changes]
+    plain, sharded = (plan.make_plan(config, jax.devices(), None) for config in configs)
+  return SimpleNamespace(plain=plain, sharded=sharded, program=programs[0])
+
+
+@pytest.fixture
+def compiled(here, monkeypatch):
+  """The batches of steps that are asked for; each gets the program of `here`."""
+  batches = []
+
+  def compiled_before(trainer, batch):
+    batches.append(batch)
+    return here.program
+
+  monkeypatch.setattr(Trainer, "compile", compiled_before)
+  return batches
+
+
+def test_data_parallelism_adds_up_each_gradient_once(here):
+  moved = here.plain.collectives
+  assert set(moved) == {"all-reduce"}
+  # The table's gradient comes from its two uses apart.
+  assert moved["all-reduce"] == pytest.approx(4 * (PARAMETERS + TABLE), rel=0.01)
+
+
+def test_fsdp_gathers_the_parameters_and_needs_less_memory(here):
+  plain, sharded = here.plain, here.sharded
+  assert sharded.collectives["all-gather"] == pytest.approx(4 * PARAMETERS, rel=0.1)
+  # Seven of eight parts of parameters and two moments are elsewhere.
+  assert plain.memory - sharded.memory > 0.5 * 7 / 8 * 12 * PARAMETERS
+
+
+def test_a_program_that_cannot_be_read_has_unknown_traffic(compiled, monkeypatch):
+  def unreadable(_):
+    raise jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")
+
+  monkeypatch.setattr("jax.stages.Compiled.as_text", unreadable)
+  unread = plan.make_plan(CONFIG, jax.devices(), find_chip("TPU v5 lite"))
+  assert unread.collectives is None and unread.memory > 0 and unread.step_time > 0
+  assert "traffic  unknown" in plan.describe(unread)
+
+
+def test_bounds_are_work_over_rate(compiled):
+  chip = Chip(memory=1e5, bandwidth=1e9, interconnect=1e8, flops=1e12)
+  made = plan.make_plan(CONFIG, jax.devices(), chip)
+  flops = 16 * 32 * TRUNK.flops_per_token(32) / 8
+  assert made.bounds["arithmetic"] == pytest.approx(flops / 1e12)
+  assert made.bounds["network"] == pytest.approx(2 * made.collectives["all-reduce"] / 1e8)
+  assert made.step_time == max(made.bounds.values()) > 0
+  assert not made.fits and made.capacity == 1e5
+  assert "DOES NOT FIT" in plan.describe(made) and "1,000 steps" in plan.describe(made)
+
+
+def test_the_formula_counts_no_scores_of_fused_attention():
+  plain, fused = (
+    dataclasses.replace(CONFIG, trunk=dataclasses.replace(TRUNK, attention_backend=name))
+    for name in ("plain", "fused")
+  )
+  more = plan.make_plan(plain, [None], None).memory - plan.make_plan(fused, [None], None).memory
+  # 5 a s s b of each block at 16 bits; TRUNK is float32.
+  scores = CONFIG.data.batch_size * TRUNK.heads * CONFIG.data.length**2
+  assert more == 5 * TRUNK.layers * scores * 2
+
+
+@pytest.mark.parametrize("objective", [Masked(), FullSentences(unit="ngram"), SpanCorruption()])
+def test_objectives_that_ask_a_tokenizer_need_none(objective, compiled):
+  config = dataclasses.replace(CONFIG, objective=objective)
+  assert plan.make_plan(config, jax.devices(), None).memory > 0
+  (batch,) = compiled
+  assert len(batch.rows.inputs) == len(batch.predictions.targets) == CONFIG.data.batch_size
+
+
+def test_an_encoder_decoder(here, monkeypatch):
+  trunk = T5Config(125, 32, 1, 16, 2, 8, 24)
+  config = dataclasses.replace(CONFIG, trunk=trunk, objective=SpanCorruption("encoder_decoder"))
+  monkeypatch.setattr(jax.stages.Lowered, "compile", lambda _: here.program)  # traced all the same
+  assert plan.make_plan(config, jax.devices(), None).memory > 0
+  with pytest.raises(InputError, match="only Transformers have a formula"):
+    plan.run(config, "h100:8")
+
+
+def test_plans_side_by_side(tmp_path, capsys):
+  out = str(tmp_path / "plans.json")
+  vary = ["data.batch_size=64,128", "train.remat=none,full"]
+  config = dataclasses.replace(CONFIG, trunk=dataclasses.replace(DEEPER, vocab_size=0))
+  plans = plan.run(config, "h100:8", vary, price=3.6, out=out)
+  assert [dict(made.changes)["data.batch_size"] for made in plans] == ["64", "64", "128", "128"]
+  text = capsys.readouterr().out
+  assert "h100:8: 8 x NVIDIA H100" in text and "by a formula" in text
+  assert "least memory: --config.data.batch_size=128 --config.train.remat=full" in text
+  # 8 devices at 3.6 an hour: 0.008 a second.
+  seconds = 1000 * plans[0].step_time
+  assert f"{0.008 * round(seconds):,.2f} at 3.6 a device and hour" in text
+  with open(out) as file:
+    saved = json.load(file)
+  assert [made["memory"] for made in saved["plans"]] == [made.memory for made in plans]
+
+
+def test_the_formula_counts_what_each_device_holds():
+  def memory(**changes):
+    config = dataclasses.replace(CONFIG, trunk=DEEPER, **changes)
+    return plan.make_plan(config, [None] * 8, None).memory
+
+  whole, fsdp = memory(), memory(mesh=MeshConfig(fsdp=True))
+  assert whole - fsdp == pytest.approx(7 / 8 * 16 * DEEPER.parameter_count())
+  remat = {name: memory(train=TrainConfig(steps=1, remat=name)) for name in ("none", "full")}
+  assert remat["full"] < remat["none"] == whole
+  # 34 s b h + 5 a s s b bytes in 16 bits, for two rows.
+  activations = DEEPER.layers * 2 * (2 * 34 * 2 * 32 * 32 + 2 * 5 * 2 * 2 * 32 * 32) / 2
+  logits = 3 * 4 * 2 * 32 * 128
+  assert whole == pytest.approx(16 * DEEPER.parameter_count() + activations + logits)
+
+
+def test_the_steps_of_epochs_need_data(prepared, capsys):
+  trunk = dataclasses.replace(TRUNK, vocab_size=0)
+  train = TrainConfig(epochs=3)
+  config = dataclasses.replace(CONFIG, trunk=trunk, train=train)
+  assert plan.run(config, "a100:8")[0].steps == 0
+  made = plan.run(config, "a100:8", data=prepared)[0]
+  assert made.steps > 0 and made.steps % 3 == 0
+  # Nobody trains at the peak.
+  assert "; arithmetic only, at the peak of the GPUs: expect far more" in plan.describe(made)
+  assert "arithmetic only" not in plan.describe(made._replace(compiled=True))
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    ({"topology": "h100"}, "--topology=h100: name the number of GPUs, such as h100:8"),
+    ({"topology": "h100:0"}, "name the number of GPUs"),
+    ({"topology": "h900:8"}, "h900 is not known; GPUs are a100, b200, h100, h200, l4, t4, v100 "),
+    ({"topology": "v5e-16"}, r"--topology=v5e-16: did you mean v5e:4x4\? \(examples: v5e:4x4, "),
+    ({"topology": "v5litepod-8"}, r"did you mean v5e:2x4\?"),
+    ({"topology": "v4-8"}, r"did you mean v4:2x2x1\?"),  # 8 cores
+    ({"topology": "v5p-64"}, r"did you mean v5p:2x4x4\?"),
+    ({"topology": "v5e-12"}, "--topology=v5e-12: name the shape of the chips "),
+    ({"topology": "v5e:4x4"}, r"--topology=v5e:4x4: needs libtpu: pip install 'gpt_jax\[tpu\]'"),
+    ({"vary": ["nothing"]}, "--vary=nothing: must be FIELD=VALUE,VALUE,…"),
+    ({"vary": ["data.nothing=1"]}, "nothing"),
+    ({"vary": ["data.batch_size=12"]}, "data.batch_size=12: must be a multiple of 8"),
+    ({"topology": "h100:8", "vary": ["mesh.model=3"]}, "mesh.model=3: there are 8 GPUs"),
+    ({"vary": ["mesh.backend=pmap"]}, "mesh.backend=pmap: only jit compiles ahead of time"),
+  ],
+)
+def test_wrong_arguments(arguments, message, monkeypatch):
+  monkeypatch.setitem(sys.modules, "libtpu", None)
+  with pytest.raises(InputError, match=message.replace("…", ".")):
+    plan.run(CONFIG, **arguments)
+
+
+def test_one_program_at_a_time_uses_libtpu(monkeypatch):
+  def locked(**_):
+    raise RuntimeError("ABORTED: Internal error when accessing libtpu multi-process lockfile.")
+
+  monkeypatch.setitem(sys.modules, "libtpu", object())
+  monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", locked)
+  with pytest.raises(InputError, match="--topology=v5e:2x2: another program of this machine uses"):
+    plan.run(CONFIG, "v5e:2x2")
+
+
+def test_only_transformers_have_a_formula():
+  config = dataclasses.replace(CONFIG, trunk=LSTMConfig(vocab_size=60, width=16, units=8))
+  with pytest.raises(InputError, match="only Transformers have a formula"):
+    plan.run(config, "h100:8")
+
+
+def test_chips():
+  v5e = find_chip("TPU v5 lite")
+  assert v5e is not None and 16e9 <= v5e.memory <= 17.2e9 and v5e.flops == 197e12
+  v5p = find_chip("TPU v5")
+  assert v5p is not None and 9.0e10 <= v5p.memory <= 1.03e11
+  h100 = find_chip("NVIDIA H100 80GB HBM3")
+  assert h100 is not None and h100.memory == 80e9
+  assert find_chip("cpu") is None

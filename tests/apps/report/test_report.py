@@ -1,0 +1,889 @@
+"""The report: values against the files of real runs, hostile and damaged files, and a browser."""
+
+import builtins
+import dataclasses
+import html
+import html.parser
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpt_jax.apps.report import chart, plot, reference, report
+from gpt_jax.apps.report.answers import answers
+from gpt_jax.apps.report.record import read_run
+from gpt_jax.apps.report.status import ending
+from gpt_jax.config import from_json, load_config
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.files import with_checksum
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import finetune, pretrain
+from gpt_jax.programs.finetuning import evaluations
+from gpt_jax.training import run as training
+from gpt_jax.training.forecast import Forecast
+from gpt_jax.training.history import Outcome, curve, write_end, write_plan
+from gpt_jax.training.hooks import Hook
+from gpt_jax.training.loop import TrainConfig
+
+pytestmark = pytest.mark.app
+HOSTILE = (
+  """</script><script>alert("1")</script> {{ 7 * 7 }} '"> <img src=x onerror=alert(2)> \u202e🙂"""
+)
+ROOT = Path(__file__).parents[2]
+SIZES = {"context": 32, "layers": 1, "width": 16, "heads": 2}
+
+
+class Page(html.parser.HTMLParser):
+  """A page's start tags with their attributes, its links, and its text without the style."""
+
+  VOID = {"meta", "path", "br"}
+
+  def __init__(self, path):
+    super().__init__()
+    self.source = path.read_text(encoding="utf-8")
+    self.tags, self.links, self.parts, self.inside, self.paragraphs = [], [], [], "", []
+    self.feed(self.source)
+    self.text = " ".join("".join(self.parts).split())
+
+  def handle_starttag(self, tag, attributes):
+    self.inside = tag
+    self.tags.append((tag, tuple(sorted(name for name, _ in attributes))))
+    self.links += [value for name, value in attributes if name == "href"]
+    self.parts.append(" ")
+
+  def handle_endtag(self, tag):
+    self.inside = ""
+
+  def handle_data(self, data):
+    if self.inside != "style":
+      self.parts.append(data)
+      self.paragraphs.append(data.strip())
+
+  def facts(self):
+    """The answers, by question."""
+    pattern = r'<h3>(.*?\?)</h3><p class="verdict">(.*?)</p>'
+    return dict(re.findall(pattern, self.source))
+
+
+CONFIG = pretrain.PretrainConfig(
+  TransformerConfig(**SIZES),
+  data=WindowsConfig(batch_size=8, length=16),
+  train=TrainConfig(steps=6, log_every=1, evaluate_every=2),
+)
+
+
+@pytest.fixture(scope="module")
+def interrupted(prepared, tmp_path_factory):
+  """A run of six steps that Ctrl-C ended after four: its workdir, a copy, and its page.
+
+  `pretrained` goes on with it; the copy stays.
+  """
+  workdir = tmp_path_factory.mktemp("report") / "run"
+  stopping = KeyboardInterrupt()
+
+  def stop(moment):
+    raise stopping
+
+  real = training.make_hooks
+  last = Hook(stop, lambda step: step == 4)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sys, "argv", ["launch/pretrain.py", f"--workdir={workdir}", "--a=b c"])
+    patch.setattr(training, "make_hooks", lambda *rest: [*real(*rest), last])
+    with pytest.raises(KeyboardInterrupt) as raised:
+      pretrain.run(CONFIG, prepared, str(workdir), on_end=[report.write_report])
+    assert raised.value is stopping
+  copy = shutil.copytree(workdir, workdir.parent / "copy")
+  return SimpleNamespace(workdir=workdir, copy=copy, page=Page(workdir / "report.html"))
+
+
+@pytest.fixture(scope="module")
+def pretrained(interrupted, prepared):
+  """The folder of a real run of six steps, which went on after four."""
+  pretrain.run(CONFIG, prepared, str(interrupted.workdir), on_end=[report.write_report])
+  return interrupted.workdir
+
+
+def reporting(folder):
+  """A block that ends as a run in the folder does."""
+  return training.ending([lambda: report.write_report(str(folder))])
+
+
+@pytest.fixture
+def make_folder(make_run, tiny_tokenizer, tmp_path):
+  """make_folder(name, entries, **plan): a run without checkpoints, with such a log."""
+
+  def make(name, entries=(), **plan):
+    spec = ModelConfig(TransformerConfig(tiny_tokenizer.vocab_size, **SIZES))
+    folder = tmp_path / name
+    make_run(folder, spec, steps=())
+    lines = [json.dumps({"step": step, "time": float(step), **rest}) for step, rest in entries]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "plan.json").write_text(json.dumps({"total_steps": 100, **plan}))
+    return folder
+
+  return make
+
+
+@pytest.fixture
+def seed(finetuned, tmp_path):
+  """A copy of a fine-tuned run's folder without its checkpoints."""
+  ignore = shutil.ignore_patterns("checkpoints", "tensorboard", "*.html", "dev_*")
+  return shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "seed_0", ignore=ignore)
+
+
+def write_labels(folder, labels, rows):
+  """Writes dev_report.json and dev_predictions.jsonl for rows (text, label, probabilities)."""
+  classes = np.array([labels.index(label) for _, label, _ in rows])
+  predicted = np.array([int(np.argmax(p)) for _, _, p in rows])
+  confusion = np.zeros((len(labels), len(labels)), int)
+  np.add.at(confusion, (classes, predicted), 1)
+  per_class = {}
+  for k, label in enumerate(labels):
+    recall = confusion[k, k] / max(1, confusion[k].sum())
+    precision = confusion[k, k] / max(1, confusion[:, k].sum())
+    f1 = 2 * precision * recall / max(1e-9, precision + recall)
+    scores = {"precision": precision, "recall": recall, "f1": f1}
+    per_class[label] = {**scores, "support": int(confusion[k].sum())}
+  bins = [{"low": 0.6, "high": 0.8, "confidence": 0.71, "accuracy": 0.625, "count": 5}]
+  calibration = {"temperature": 1.5, "ece_before": 0.081, "ece_after": 0.034, "bins": bins}
+  content = {
+    "labels": labels,
+    "n": len(rows),
+    "accuracy": float((classes == predicted).mean()),
+    "macro_f1": float(np.mean([scores["f1"] for scores in per_class.values()])),
+    "majority": float(np.bincount(classes).max() / len(rows)),
+    "per_class": per_class,
+    "confusion": confusion.tolist(),
+    "calibration": calibration,
+  }
+  (folder / "dev_report.json").write_text(json.dumps(with_checksum(content)))
+  lines = [
+    json.dumps({"where": f"dev.tsv:{n}", "text": text, "label": label, "probabilities": list(p)})
+    for n, (text, label, p) in enumerate(rows, 2)
+  ]
+  (folder / "dev_predictions.jsonl").write_text("\n".join(lines) + "\n")
+
+
+ROWS = [
+  ("the cat sat", "meows", (0.05, 0.95)),
+  ("the dog ran", "barks", (0.9, 0.1)),
+  ("a dog, for sure", "meows", (0.97, 0.03)),
+  ("the old dog", "barks", (0.4, 0.6)),
+  ("cat on a mat", "meows", (0.8, 0.2)),
+  ("dog", "barks", (0.7, 0.3)),
+]
+
+
+# Runs.
+
+
+def test_a_run_with_a_result_has_stopped_early(seed):
+  plan = json.loads((seed / "plan.json").read_text())
+  (seed / "plan.json").write_text(json.dumps({**plan, "total_steps": 1000}))
+  page = Page(Path(report.run([str(seed)])))
+  assert "stopped early, at step 48 of 1,000" in page.text and "still running" not in page.text
+  assert "to the planned end" not in page.text
+
+
+def test_pretraining_ends_with_a_report(pretrained, prepared):
+  page = Page(pretrained / "report.html")
+  for split, name in (("train", "training"), ("valid", "held-out")):
+    unigram = TokenFile(prepared, split).unigram_entropy
+    assert f"unigram entropy {unigram:.2f} of the {name} text" in page.text
+  commands = re.findall(r'aria-label="Command"><code>(.*?)</code>', page.source)
+  assert commands[0] == f"python launch/generate.py --checkpoint={pretrained}/best --prompt=TEXT"
+  assert "--config=finetune:TASK" in commands[1]  # as it is in a clone and where it is installed
+  assert "6 of 6 planned" in page.text and "finished, 6 steps" in page.text
+  for name in ("loss", "valid_loss"):
+    assert chart.short(curve(str(pretrained), name)[1][-1]) in page.paragraphs
+  best = min(curve(str(pretrained), "valid_loss")[1])
+  assert f"{best:.3f}" in page.text
+  assert list(page.facts()) == [
+    "Did it learn?",
+    "When did it stop improving?",
+    "What does it get wrong?",
+    "What to do next?",
+  ]
+
+
+def test_the_config_is_shown_against_its_defaults(pretrained):
+  page = Page(pretrained / "report.html")
+  changed = page.source.partition("Fields that differ")[2].partition("</table>")[0]
+  rows = dict(re.findall(r"<code>(.*?)</code>.*?<td><b>(.*?)</b>", changed))
+  assert rows["data.batch_size"] == "8" and rows["train.steps"] == "6"
+  assert rows["trunk.width"] == "16" and "optim.learning_rate" not in rows
+  assert "optim.learning_rate" in page.text  # among all fields
+
+
+def test_several_seeds_are_compared_by_mean_and_deviation(finetuned, tmp_path):
+  out = tmp_path / "page.html"
+  report.run([finetuned.workdir], str(out))
+  best = [result["best"]["dev_loss"] for result in finetuned.results]
+  expected = f"{statistics.mean(best):.3f} ± {chart.short(statistics.stdev(best))}"
+  text = Page(out).text
+  assert expected in text and "2 seeds" in text
+  assert re.search(r"train\.seed 0 1", text)  # the only field in which they differ
+  # Fine-tuning has written the same.
+  assert text == Page(Path(finetuned.workdir) / "report.html").text
+
+
+def test_different_runs_are_compared_by_their_fields(make_folder, pretrained, tmp_path):
+  other = make_folder("other", [(1, {"loss": 5.0}), (2, {"loss": 4.0})])
+  report.run([str(pretrained), str(other)], str(tmp_path / "both.html"))
+  text = Page(tmp_path / "both.html").text
+  assert re.search(r"data\.batch_size 8 2 ", text) and "2 runs" in text
+
+
+def test_labels_errors_and_calibration_are_shown(seed):
+  write_labels(seed, ["barks", "meows"], ROWS)
+  page = Page(Path(report.run([str(seed)])))
+  assert page.facts()["What does it get wrong?"] == "3 of 6 examples"
+  texts = [text for text, _, _ in ROWS]
+  errors = [paragraph for paragraph in page.paragraphs if paragraph in texts]
+  assert errors == ["a dog, for sure", "cat on a mat", "the old dog"]  # the most confident first
+  assert re.search(r"barks meows barks 2 1 meows 2 1", page.text)
+  assert "8.1 points as trained, 3.4 after" in page.text and "62.5%" in page.text
+  assert "commonest label for all of them gives 50.0%" in page.text
+
+
+def test_the_papers_result_stands_beside_its_tasks(make_run, finetuned, tmp_path):
+  from gpt_jax.checkpoints.run_folder import claim
+  from gpt_jax.data.tokenizers.base import load_tokenizer
+  from gpt_jax.programs.finetune import FinetuneConfig
+  from gpt_jax.tasks.task import BuiltinTask
+
+  tokenizer = load_tokenizer(f"{finetuned.pretrained}/tokenizer")
+  claim(str(tmp_path / "rte"), FinetuneConfig(task=BuiltinTask("rte")), tokenizer, {})
+  entry = {"step": 1, "time": 1.0, "dev_accuracy": 0.531}
+  (tmp_path / "rte" / "metrics.jsonl").write_text(json.dumps(entry))
+  text = Page(Path(report.run([str(tmp_path / "rte")]))).text
+  assert "table 2" in text and "test set 56.0" in text and "Multi-task BiLSTM + Attn" in text
+
+
+def test_errors_link_to_the_inspection_page(finetuned, tmp_path):
+  folder = shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run 1")
+  write_labels(folder, ["barks", "meows"], ROWS)
+  assert Page(Path(report.run([str(folder)]))).links == []
+  report.run([str(folder)], samples=True)
+  inspected = json.loads(
+    re.search(r'id="data">(.*?)</script>', (folder / "errors.html").read_text())[1]
+  )["texts"]
+  page = Page(folder / "report.html")
+  assert page.links == [f"errors.html#text={n}" for n in range(3)]
+  assert [text["text"] for text in inspected] == ["a dog, for sure", "cat on a mat", "the old dog"]
+  (tmp_path / "elsewhere").mkdir()
+  report.run([str(folder)], str(tmp_path / "elsewhere" / "page.html"))
+  links = Page(tmp_path / "elsewhere" / "page.html").links
+  assert links[0] == "../run%201/errors.html#text=0"
+
+
+def test_samples_are_texts_of_the_newest_checkpoint(pretrained, tmp_path):
+  report.run([str(pretrained)], str(tmp_path / "page.html"), samples=True)
+  text = Page(tmp_path / "page.html").text
+  assert text.count("step 6, greedy") == text.count("step 6, temperature 0.8") == 3
+
+
+def test_samples_along_the_run_stand_in_order(make_folder):
+  folder = make_folder("run", [(5, {"valid_loss": 3.25}), (10, {"valid_loss": 2.5})])
+  entries = [
+    {"step": step, "prompt": prompt, "text": f"<{prompt}{step}>"}
+    for step in (5, 10)
+    for prompt in ("The sea", "")
+  ]
+  (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, entries)) + '\n{"step": 15')
+  text = Page(Path(report.run([str(folder)]))).text
+  first, second = text.split("A new line, without a prompt")
+  assert re.search(
+    "step 5, loss 3.25 The sea<The sea5> step 10, loss 2.50 The sea<The sea10>", first
+  )
+  assert re.search("step 5, loss 3.25 <5> step 10, loss 2.50 <10>", second)
+
+
+def test_many_samples_are_thinned(make_folder):
+  folder = make_folder("run", [(1, {"loss": 3.0})])
+  lines = [json.dumps({"step": n, "prompt": "", "text": f"word{n}."}) for n in range(1, 96)]
+  (folder / "samples.jsonl").write_text("\n".join(lines))
+  text = Page(Path(report.run([str(folder)]))).text
+  shown = [int(number) for number in re.findall(r"word(\d+)\.", text)]
+  assert (shown[0], shown[-1], len(shown)) == (1, 95, 10) and shown == sorted(shown)
+  assert "10 of 95" in text
+
+
+# Interrupted runs.
+
+
+def test_an_interrupted_run_says_so_and_how_it_goes_on(interrupted):
+  page = interrupted.page
+  assert "Interrupted at step 4 of 6 (67%)" in page.text.partition("Did it learn?")[0]
+  assert "Its state is saved at step 4." in page.text
+  command = f"python launch/pretrain.py --workdir={interrupted.workdir} '--a=b c'"
+  assert command in page.paragraphs
+
+
+def test_a_run_that_went_on_is_no_longer_interrupted(pretrained):
+  text = Page(pretrained / "report.html").text
+  assert "nterrupted" not in text and "--a=b c" not in text and "finished, 6 steps" in text
+
+
+@pytest.mark.parametrize(
+  "error, told",
+  [
+    (SystemExit(143), "Interrupted at step 4 of 6 (67%). Its state is saved at step 4."),
+    (
+      InputError("ten updates in a row"),
+      "Ended by an error at step 4 of 6 (67%). ten updates in a row Its state is saved",
+    ),
+  ],
+)
+def test_a_run_that_a_signal_or_an_error_ends_names_it(interrupted, tmp_path, error, told):
+  """As the end of Ctrl-C, which the fixture sees from the program on."""
+  folder = shutil.copytree(interrupted.copy, tmp_path / "run")
+  (folder / "report.html").unlink()
+  outcome = Outcome(**json.loads((folder / "plan.json").read_text())["outcome"])
+  with pytest.raises(type(error)), reporting(folder):
+    write_end(str(folder), error, outcome)
+    raise error
+  assert told in Page(folder / "report.html").text
+
+
+def test_a_killed_run_shows_its_command(make_folder):
+  command = "python launch/pretrain.py --workdir=x"
+  folder = make_folder("run", [(40, {"loss": 3.0})], command=command)
+  page = Page(Path(report.run([str(folder)])))
+  assert "Stopped or still running at step 40 of 100 (40%)" in page.text
+  assert "No state is saved" in page.text and command in page.paragraphs
+
+
+def test_a_run_within_label_goes_on_with_the_command_of_label(make_folder, monkeypatch):
+  folder = make_folder("finetuned", [(4, {"loss": 3.0})])
+  monkeypatch.setattr(sys, "argv", ["launch/label.py", "my own.csv", "--workdir=runs/my"])
+  write_plan(str(folder), 10, 0, None, Forecast())
+  shown = ending(read_run(str(folder)))
+  assert shown.command == "python launch/label.py 'my own.csv' --workdir=runs/my"
+  monkeypatch.setattr(sys, "argv", ["my_script.py"])
+  write_plan(str(folder), 10, 0, None, Forecast())
+  assert ending(read_run(str(folder))).command == ""
+
+
+def test_finetuning_that_is_interrupted_has_a_report(finetuned, tmp_path, monkeypatch):
+  def stop(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(evaluations, "make_measure", lambda *_: stop)
+  workdir = tmp_path / "run"
+  with pytest.raises(KeyboardInterrupt):
+    of_task = finetuned.config, finetuned.data_dir, finetuned.pretrained
+    finetune.run(*of_task, str(workdir), seeds=2, on_end=[report.write_report])
+  text = Page(workdir / "report.html").text
+  assert "Interrupted at step 8 of 48 (17%). No state is saved" in text
+  assert "the same call of run(…)" in text  # this is no program
+
+
+def test_an_interruption_does_not_wait_for_the_report(pretrained, monkeypatch, capsys):
+  blocked = threading.Event()
+  finished = threading.Event()
+
+  def hang(*_):
+    blocked.wait(20)
+    finished.set()
+
+  monkeypatch.setattr(report, "run", hang)
+  monkeypatch.setattr(training, "_PATIENCE", 0.01)
+  with pytest.raises(SystemExit), reporting(pretrained):
+    raise SystemExit(143)
+  assert not finished.is_set()
+  blocked.set()
+
+
+# Reference curves.
+
+
+def test_a_comparable_run_has_the_reference_behind_it(
+  pretrained, make_folder, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(reference, "shipped_folder", lambda _: str(tmp_path / "configs"))
+  folder = str(tmp_path / "configs" / "reference")
+  reference.write(str(pretrained), "tiny", "cats", "1 abacus", folder)
+  page = Page(Path(report.run([str(pretrained)], str(tmp_path / "page.html"))))
+  for name in ("training", "held-out"):
+    assert f"{name} loss of configs/tiny.py, for reference (1 abacus)" in page.paragraphs
+  values = [f"{value:.4f}" for value in curve(str(pretrained), "loss")[1]]
+  written = json.loads((tmp_path / "configs" / "reference" / "tiny.json").read_text())
+  assert [f"{value:.4f}" for _, value in written["metrics"]["loss"]] == values
+  assert str(tmp_path) not in json.dumps(written)
+  # Another model or other text has other losses.
+  for field, value in (("width", 18), ("train_digest", "0")):
+    other = shutil.copytree(
+      pretrained, tmp_path / field, ignore=shutil.ignore_patterns("checkpoints", "*.html")
+    )
+    saved = json.loads((other / "config.json").read_text())
+    part = saved["data"] if field in saved["data"] else saved["config"]["trunk"]
+    part[field] = value
+    (other / "config.json").write_text(json.dumps(saved))
+    assert "for reference" not in Page(Path(report.run([str(other)]))).text
+
+
+@pytest.mark.parametrize(
+  "path", sorted(ROOT.glob("configs/reference/*.json")), ids=lambda p: p.stem
+)
+def test_shipped_references_are_of_their_configs(path):
+  shipped = json.loads(path.read_text())
+  config = load_config(str(ROOT / "configs" / f"{path.stem}.py"))
+  trunk = from_json(shipped["config"]["trunk"])
+  assert dataclasses.replace(config.trunk, vocab_size=trunk.vocab_size) == trunk
+  assert from_json(shipped["config"]["data"]) == config.data
+  assert from_json(shipped["config"]["objective"]) == config.objective
+  steps = [step for step, _ in shipped["metrics"]["loss"]]
+  assert steps == sorted(steps) and shipped["steps"][1] == config.train.steps
+
+
+# The three answers.
+
+
+def losses(values, unigram=4.0, held_out=True):
+  entries = []
+  for step, value in values:
+    entries.append((step, {"loss": value, "learning_rate": 0.1}))
+    if held_out:
+      entries.append((step, {"valid_loss": value}))
+  return {"entries": entries, "unigram_entropy": unigram}
+
+
+@pytest.mark.parametrize(
+  "log, learned, stopped, following",
+  [
+    (
+      losses([(20, 5), (40, 3), (60, 2.2), (80, 2.0), (100, 1.999)]),
+      "Yes",
+      "Hardly since step 80",
+      "Use it",
+    ),
+    (losses([(25, 5), (50, 3), (75, 2.5), (100, 1.5)]), "Yes", "Not yet", "Train longer"),
+    (losses([(25, 3), (50, 2), (75, 2.5), (100, 3.0)]), "Yes", "At step 50", "More text"),
+    (losses([(50, 4.3), (100, 4.1)]), "No", "Not yet", "Change the learning rate"),
+    (losses([(10, 5.5), (20, 5.1)]), "Not yet", "Not yet", "Let it go on"),
+    (
+      losses([(50, 500.0), (100, 900.0)]),
+      "No, it diverged",
+      "By step 50",
+      "Change the learning rate",
+    ),
+    (losses([(50, None), (100, None)]), "No", "Not known", "Change the learning rate"),
+    (losses([]), "Not known", "Not known", "Let it go on"),
+    (
+      losses([(n, 5 - 0.04 * n) for n in (25, 50, 75, 100)], 4.0, False),
+      "Yes",
+      "Not yet",
+      "Train longer",
+    ),
+    (
+      losses([(25, 3.0), (50, 2.0), (75, 1.5), (100, 1.5)], 4.0, False),
+      "Yes",
+      "Before the last quarter",
+      "Use it",
+    ),
+  ],
+)
+def test_answers_follow_from_the_numbers(make_folder, log, learned, stopped, following):
+  run = read_run(str(make_folder("run", **log)))
+  given = answers(run)
+  verdicts = given[0].verdict, given[1].verdict, given[3].verdict
+  assert verdicts == (learned, stopped, following), given
+  if "80" in stopped:  # and the text does not contradict it
+    assert "from 2.000 at step 80 to its best, 1.999 at step 100 of 100: hardly" in given[1].text
+
+
+def test_the_entropy_is_compared_with_the_loss_per_token(make_folder):
+  """Beside masked tokens a second head brings `loss` above the entropy."""
+  entries = [
+    (n, {"loss": x + 0.7, "masked_loss": x, "valid_loss": x + 0.7, "valid_masked_loss": x})
+    for n, x in ((50, 3.9), (100, 3.6))
+  ]
+  folder = make_folder("run", entries, unigram_entropy=4.0, token_metric="masked_loss")
+  run = read_run(str(folder))
+  learned, _, wrong, _ = answers(run)
+  assert learned.verdict == "Yes" and "reached 3.600 nats per token" in learned.text
+  assert "among about 37 equally" in wrong.text
+  assert run.unigram_entropy == 4.0 and run.loss_bounds == {}
+
+
+def test_held_out_loss_is_compared_with_the_held_out_text(make_folder):
+  log = losses([(50, 3.9), (100, 3.8)])
+  learned = answers(read_run(str(make_folder("run", **log, held_out_entropy=3.75))))[0]
+  assert (learned.verdict, learned.tone) == ("No", "bad")
+  assert "each token of the held-out text is gives 3.750" in learned.text
+  learned = answers(read_run(str(make_folder("earlier", **log))))[0]
+  assert learned.verdict == "Yes" and "entropy of the training text" in learned.text
+
+
+def test_a_classifier_at_the_majority_has_not_learned(seed):
+  write_labels(seed, ["barks", "meows"], [("x", "barks", (0.8, 0.2))] * 5 + ROWS[:1] * 2)
+  few = answers(read_run(str(seed)))[0]
+  assert (few.verdict, few.tone) == ("Not clearly", "plain")  # 7 examples say little
+  rows = [("x", "barks", (0.8, 0.2))] * 5 + [("y", "meows", (0.2, 0.8))] * 6
+  write_labels(seed, ["barks", "meows"], [("z", "barks", (0.8, 0.2)), *rows])
+  assert answers(read_run(str(seed)))[0].tone == "good"  # McNemar: 6 to 0
+  rows = [(f"{n}", ("barks", "meows")[n % 3 == 0], (0.8, 0.2)) for n in range(90)]
+  write_labels(seed, ["barks", "meows"], rows)
+  assert answers(read_run(str(seed)))[0].verdict == "No"
+
+
+def test_a_label_that_looks_wrong_is_named_after_scaling(seed):
+  write_labels(seed, ["barks", "meows"], ROWS)  # with a temperature of 1.5
+  run = read_run(str(seed))
+  scaled = np.array([0.97, 0.03]) ** (1 / 1.5)
+  assert run.wrong[0].confidence == pytest.approx(scaled[0] / scaled.sum())
+  assert "No label looks wrong: the model gives each at least 9.0%" in answers(run)[2].text
+  write_labels(seed, ["barks", "meows"], [*ROWS, ("woof", "meows", (0.999, 0.001))])
+  assert "1 label looks wrong, if" in answers(read_run(str(seed)))[2].text
+
+
+@pytest.mark.parametrize(
+  "right, wrong, first",
+  [
+    (18, 5, False),  # 75 % right: no sure judge
+    (48, 1, True),  # 2 % doubtful
+    (60, 0, False),
+  ],
+)
+def test_many_doubtful_labels_should_be_corrected_first(seed, right, wrong, first):
+  sure = [("x", "barks", (0.9, 0.1)), ("y", "meows", (0.1, 0.9))] * (right // 2)
+  unsure = [("z", "barks", (0.3, 0.7))] * wrong
+  doubtful = ("woof", "meows", (0.999, 0.001))
+  write_labels(seed, ["barks", "meows"], [*sure, *unsure, doubtful])
+  _, _, wrong_rows, following = answers(read_run(str(seed)))
+  assert (following.verdict == "Correct the labels first") == first
+  assert ("right in 75% of the rows, it is no sure judge" in wrong_rows.text) == (right == 18)
+
+
+def test_a_dev_loss_that_rises_is_named(seed):
+  rows = [(f"{n}", ("barks", "meows")[n % 2], ((0.9, 0.1), (0.1, 0.9))[n % 2]) for n in range(40)]
+  write_labels(seed, ["barks", "meows"], [*rows, *ROWS])
+  values = [(10, 0.6, 0.7), (20, 0.75, 0.5), (30, 0.78, 0.6), (48, 0.8, 0.9)]
+  entries = [{"step": n, "dev_accuracy": a, "dev_loss": loss} for n, a, loss in values]
+  (seed / "metrics.jsonl").write_text("\n".join(map(json.dumps, entries)))
+  _, stopped, _, following = answers(read_run(str(seed)))
+  assert stopped.verdict == "Hardly since step 20"  # later gains are within a standard error
+  assert "lowest at step 20 and has risen from 0.50 to 0.90" in stopped.text
+  assert following.verdict == "Stop earlier, label more"
+  entries[-1]["dev_accuracy"] = 0.6  # and then the metric falls: it is one answer still
+  (seed / "metrics.jsonl").write_text("\n".join(map(json.dumps, entries)))
+  _, stopped, _, _ = answers(read_run(str(seed)))
+  assert (stopped.verdict, stopped.tone) == ("At step 30", "bad")
+  assert "hardly" not in stopped.text and stopped.text.count("overfits") == 1
+
+
+def test_refused_updates_are_counted_and_marked(make_folder):
+  entries = [(20, {"loss": 3.0}), (40, {"loss": 2.9, "refused_updates": 3}), (60, {"loss": 2.8})]
+  folder = make_folder("run", entries, unigram_entropy=4.0)
+  page = Page(Path(report.run([str(folder)])))
+  assert "3 updates refused" in page.text and "updates refused" in page.paragraphs
+
+
+def test_time_excludes_the_pause_before_a_resume(make_folder):
+  entries = [(10, {"loss": 3.0}), (20, {"loss": 2.0}), (1030, {"loss": 2.0})]
+  starts = [{"step": 0, "time": 0.0}, {"step": 20, "time": 1000.0}]
+  folder = make_folder("run", entries, starts=starts)
+  assert read_run(str(folder)).seconds == 20 + 30
+  assert "Resumed once at step 20" in Page(Path(report.run([str(folder)]))).text
+
+
+# Charts.
+
+
+def test_a_chart_has_its_points_where_their_values_are():
+  line = chart.Line("loss", [0, 50, 100], [3.0, 1.0, 2.0])
+  drawn = chart.draw("Loss", "nats", [line], y_range=(0.0, 4.0))
+  assert drawn.paths[0]["d"] == "M0.0 250.0L500.0 750.0L1000.0 500.0"
+  assert drawn.rows == [["0", "3"], ["50", "1"], ["100", "2"]]
+  assert all(0 <= place <= 100 for place, _ in [*drawn.x_ticks, *drawn.y_ticks])
+
+
+@pytest.mark.parametrize("style", ["thin", "dots"])
+def test_a_single_point_is_a_dot(style):
+  drawn = chart.draw("Loss", "nats", [chart.Line("loss", [5], [3.0], style=style)])
+  assert [path["d"] for path in drawn.paths if path["style"] == "points"] == ["M1000.0 500.0h0"]
+
+
+def test_a_gap_interrupts_a_line():
+  line = chart.Line("loss", [0, 1, 2, 3], [1.0, None, float("nan"), 2.0])
+  drawn = chart.draw("Loss", "nats", [line], may_be_log=True)
+  assert drawn.paths[0]["d"].count("M") == 2 and "nan" not in str(drawn)
+  assert chart.draw("Loss", "nats", [chart.Line("loss", [1], [None])]) is None
+
+
+@pytest.mark.parametrize("low, high", [(0, 1), (1e-9, 3e-9), (-5, 12345678), (2, 2), (0.1, 1e300)])
+def test_ticks_are_few_ordered_and_inside(low, high):
+  for may_be_log in (False, True):
+    line = chart.Line("x", [0, 1], [low, high])
+    ticks = chart.draw("", "", [line], may_be_log=may_be_log).y_ticks
+    places = [place for place, _ in ticks]
+    assert 1 <= len(ticks) <= 8 and places == sorted(set(places))
+    assert len({text for _, text in ticks}) == len(ticks)
+
+
+# Hostile and damaged folders.
+
+
+def test_html_in_a_run_stays_text(seed, tmp_path):
+  labels = [f"b {HOSTILE}", f"m {HOSTILE}"]
+  pages = []
+  for name, names, text in (("plain", ["barks", "meows"], "x"), ("bad " + "<b>", labels, HOSTILE)):
+    folder = shutil.copytree(seed, tmp_path / name)
+    rows = [(f"{text} {n}", names[0], (0.2, 0.8)) for n in range(3)]
+    write_labels(folder, names, rows)
+    saved = json.loads((folder / "config.json").read_text())
+    saved["config"]["task"]["columns"] = [text]
+    saved["data"]["train"] = text
+    (folder / "config.json").write_text(json.dumps(saved))
+    pages.append(Page(Path(report.run([str(folder)]))))
+  plain, hostile = pages
+  assert hostile.tags == plain.tags
+  assert not {"script", "img", "iframe", "link"} & {tag for tag, _ in hostile.tags}
+  assert any(f"{HOSTILE} 2" in part for part in hostile.paragraphs)
+
+
+def test_nothing_is_fetched(finetuned):
+  page = Page(Path(finetuned.workdir) / "report.html")
+  assert not re.search(r"https?:|//\w|\bsrc=|@import|\burl\(|<script|<link", page.source)
+  assert "default-src 'none'" in page.source
+
+
+def test_damaged_files_are_named_and_the_rest_is_shown(seed):
+  with open(seed / "metrics.jsonl", "a") as file:
+    file.write('{"step": 99, "loss": NaN}\n[1]\n{"loss": 2}\n{"step": "x"}\n{"step": 101, "lo')
+  for name, content in (
+    ("dev_report.json", '{"labels": ["a"]}'),
+    ("result.json", "{"),
+    ("plan.json", '{"starts": [3, {"step": true}], "total_steps": "many", "unigram_entropy": []}'),
+  ):
+    (seed / name).write_text(content)
+  page = Page(Path(report.run([str(seed)])))
+  assert "dev_report.json: not as fine-tuning writes it" in page.text
+  assert "result.json: " in page.text and "Did it learn?" in page.text
+  assert not re.search(r"\bnan\b|\bNone\b", page.text)
+
+
+@pytest.mark.parametrize("name", ["result.json", "dev_report.json", "dev_predictions.jsonl"])
+def test_a_changed_number_is_noticed_by_the_checksum(finetuned, tmp_path, name):
+  folder = shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run")
+  changed = re.sub(r"0\.\d", "0.7", (folder / name).read_text(), count=1)
+  (folder / name).write_text(changed.replace("0.7", "0.3", 1))
+  text = Page(Path(report.run([str(folder)]))).text
+  assert re.search(rf"{name}: (the checksum does not match|.*does not belong to)", text)
+
+
+def test_an_unreadable_config_still_gives_curves(make_folder):
+  folder = make_folder("run", [(1, {"loss": 5.0}), (2, {"loss": 4.0})])
+  saved = json.loads((folder / "config.json").read_text())
+  saved["config"]["type"] = "of_the_future"
+  (folder / "config.json").write_text(json.dumps(saved))
+  text = Page(Path(report.run([str(folder)]))).text
+  assert "of_the_future" in text and "Loss nats" in text
+
+
+# User errors.
+
+
+def test_mistakes_are_one_line(pretrained, tmp_path):
+  for arguments, message in (
+    (([],), "no run: name its folder"),
+    (([str(tmp_path / "none")],), "none: no such folder"),
+    (([str(tmp_path)],), "config.json: missing; .* is not the folder of a run"),
+    (([str(pretrained)] * 2,), "name the page with --out=FILE.html"),
+    (([str(pretrained)], "page.pdf"), "--out=page.pdf: the page is HTML; name it page.html"),
+    (([str(pretrained)], str(tmp_path / "x" / "page.html")), "page.html: No such file"),
+    (([str(pretrained)], "az://bucket/page.html"), "az:// is not supported"),
+  ):
+    with pytest.raises(InputError, match=message):
+      report.run(*arguments)
+  other = tmp_path / "mine.html"
+  other.write_text("<!doctype html><title>mine</title>")
+  with pytest.raises(InputError, match="mine.html already exists and is not a page of this"):
+    report.run([str(pretrained)], str(other))
+  assert other.read_text() == "<!doctype html><title>mine</title>"
+
+
+def test_a_run_without_jinja2_ends_with_a_line(pretrained, tmp_path, monkeypatch, capsys):
+  real = builtins.__import__
+
+  def without(name, *rest, **named):
+    if name.partition(".")[0] == "jinja2":
+      raise ImportError(name)
+    return real(name, *rest, **named)
+
+  monkeypatch.setattr(builtins, "__import__", without)
+  report.write_report(str(pretrained))
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line == "no report: reports need jinja2: pip install 'gpt_jax[report]'"
+
+
+def test_a_report_that_cannot_be_drawn_fails_no_run(pretrained, monkeypatch, capsys):
+  def fail(*_):
+    raise ZeroDivisionError("of\na bug")
+
+  monkeypatch.setattr(report, "render", fail)
+  with pytest.raises(KeyboardInterrupt), reporting(pretrained):
+    raise KeyboardInterrupt
+  assert capsys.readouterr().err == "no report: ZeroDivisionError: of a bug\n"
+
+
+# Pictures.
+
+
+@pytest.mark.parametrize(
+  "suffix, magic", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_a_plot_is_a_picture_of_its_suffix(finetuned, tmp_path, suffix, magic):
+  pytest.importorskip("matplotlib")
+  out = tmp_path / f"curves.{suffix}"
+  plot.run([finetuned.workdir], str(out))
+  assert out.read_bytes().startswith(magic)
+  with pytest.raises(InputError, match="already exists; name another file, or give --overwrite"):
+    plot.run([finetuned.workdir], str(out))
+  first = out.read_bytes()
+  plot.run([finetuned.workdir], str(out), overwrite=True)
+  assert out.read_bytes() == first
+
+
+def test_a_plot_without_a_name_is_in_the_workdir_of_a_run(finetuned, tmp_path, launch):
+  pytest.importorskip("matplotlib")
+  workdir = shutil.copytree(f"{finetuned.workdir}/seed_0", tmp_path / "run")
+  for _ in range(2):  # it is replaced
+    assert launch("plot", f"--workdir={workdir}") == (0, f"wrote {workdir}/curves.png\n", "")
+    assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+  code, _, errors = launch("plot", f"--workdir={workdir}", f"--workdir={finetuned.workdir}")
+  assert code == 2 and "name the picture, --out=FILE.png" in errors
+
+
+def test_a_plot_has_the_mean_over_seeds_and_a_band(finetuned, pretrained, tmp_path, monkeypatch):
+  pytest.importorskip("matplotlib")
+  from matplotlib.figure import Figure
+
+  drawn = SimpleNamespace(figure=None)
+  save = Figure.savefig
+
+  def keep(self, *arguments, **named):
+    drawn.figure = self
+    return save(self, *arguments, **named)
+
+  monkeypatch.setattr(Figure, "savefig", keep)
+  plot.run([finetuned.workdir, str(pretrained)], str(tmp_path / "curves.png"))
+  loss = drawn.figure.axes[0]
+  curves = [curve(f"{finetuned.workdir}/seed_{n}", "loss")[1] for n in (0, 1)]
+  np.testing.assert_allclose(loss.lines[0].get_ydata(), np.mean(curves, axis=0))
+  (band,) = loss.collections
+  top = band.get_paths()[0].vertices[:, 1].max()
+  assert top == pytest.approx((np.mean(curves, 0) + np.std(curves, 0, ddof=1)).max())
+  labels = [text.get_text() for text in loss.get_legend().get_texts()]
+  assert len(labels) == 4 and labels[-1].startswith("unigram entropy")  # training and held-out
+
+
+def test_a_plot_says_whose_entropy_a_line_is(make_folder, tmp_path, monkeypatch):
+  pytest.importorskip("matplotlib")
+  from matplotlib.figure import Figure
+
+  drawn = []
+  monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+  folders = []
+  for name, entropy in (("novels", 3.5), ("letters", 3.75)):
+    log = losses([(50, 3.9), (100, 3.2)])
+    folder = make_folder(name, **log, held_out_entropy=entropy)
+    saved = json.loads((folder / "config.json").read_text())
+    saved["data"]["valid_digest"] = name  # other text, and so no second seed
+    (folder / "config.json").write_text(json.dumps(saved))
+    folders.append(str(folder))
+  plot.run(folders, str(tmp_path / "curves.png"))
+  lines = {line.get_label(): line.get_color() for line in drawn[0].axes[0].lines}
+  for name, entropy in (("novels", "3.50"), ("letters", "3.75")):
+    of_run = f"{name}, unigram entropy {entropy}"
+    assert lines[of_run] == lines[f"{name}, held-out"]
+
+
+def test_a_plot_of_nothing_is_refused(make_folder, pretrained, tmp_path):
+  pytest.importorskip("matplotlib")
+  empty = make_folder("empty", [(1, {"loss": None})])
+  with pytest.raises(InputError, match="nothing to draw"):
+    plot.run([str(empty)], str(tmp_path / "curves.png"))
+  with pytest.raises(InputError, match=r"the name of a picture ends in .png, .svg, .pdf"):
+    plot.run([str(pretrained)], str(tmp_path / "curves.jpg"))
+
+
+# In a real browser.
+
+
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory, browser):
+  """browse(page, width) -> what a script in the page measures; console errors fail the test."""
+  folder = tmp_path_factory.mktemp("browser")
+  measure = """<script>
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    addEventListener("load", () => {
+      const wide = [...document.body.querySelectorAll("*")].filter(element =>
+        element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".wide"));
+      parent.postMessage(JSON.stringify({width: innerWidth, title: document.title,
+        scroll: document.documentElement.scrollWidth,
+        scripts: document.querySelectorAll("script").length,
+        unmarked: [...document.querySelectorAll(".wide")].filter(element =>
+          !getComputedStyle(element).backgroundImage.includes("gradient")).length,
+        chart: document.querySelector(".chart").getBoundingClientRect().width / innerWidth,
+        background: getComputedStyle(document.body).backgroundColor,
+        wide: wide.map(element => `${element.tagName} ${element.getAttribute("class")}`)}), "*");
+    });
+  </script></body>"""
+  # A browser's window has a least width; a frame has not.
+  frame = """<!doctype html><meta name="color-scheme" content="light dark">
+    <script>onmessage = event => document.documentElement.dataset.measured = event.data;</script>
+    <iframe src="acted.html" style="width: WIDTHpx; height: 800px; border: 0"></iframe>"""
+
+  def show(page, width, *flags):
+    common = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000"]
+    common += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr"]
+    command = [browser, *common, "--hide-scrollbars", *flags, "--dump-dom"]
+    # As it is, for errors; then with a script, which its policy forbids.
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, timeout=120, check=True)
+    assert b":CONSOLE" not in done.stderr, done.stderr.decode()
+    policy = re.compile(r"<meta http-equiv=.*?>")
+    acted = policy.sub("", page.read_text()).replace("</body>", measure)
+    (folder / "acted.html").write_text(acted)
+    (folder / "frame.html").write_text(frame.replace("WIDTH", str(width)))
+    command.append((folder / "frame.html").as_uri())
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    found = re.search(r'data-measured="(.*?)"', done.stdout.decode())
+    assert found, done.stdout.decode()
+    return json.loads(html.unescape(found[1]))
+
+  return show
+
+
+def test_a_phone_shows_every_page_without_scrolling_sideways(seed, finetuned, tmp_path, browse):
+  write_labels(seed, [f"b {HOSTILE}", "meows" * 12], [("x" * 500, "meows" * 12, (0.9, 0.1))] * 3)
+  long = shutil.copytree(seed, tmp_path / ("long-" * 20 + "name"))
+  both = tmp_path / "both.html"
+  report.run([str(seed), str(long), finetuned.workdir], str(both))
+  for page in (Path(report.run([str(seed)])), both):
+    shown = browse(page, 390)
+    assert shown["width"] == 390 and shown["scroll"] <= 390 and shown["wide"] == [], shown
+    assert shown["scripts"] == 1  # ours
+    assert shown["unmarked"] == 0  # a table that is cut has a shadow there
+
+
+def test_a_browser_follows_the_color_scheme(pretrained, browse):
+  page = pretrained / "report.html"
+  light, dark = (
+    browse(page, 1200, f"--blink-settings=preferredColorScheme={scheme}") for scheme in (1, 0)
+  )
+  assert light["title"] == "run: report" and light["chart"] > 0.9  # a single chart, all of the page
+  assert [int(value) > 128 for value in re.findall(r"\d+", light["background"])] == [True] * 3
+  assert [int(value) > 128 for value in re.findall(r"\d+", dark["background"])] == [False] * 3

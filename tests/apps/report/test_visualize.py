@@ -1,0 +1,504 @@
+"""The page: values against independent computations, hostile texts, files, and a browser."""
+
+import base64
+import dataclasses
+import functools
+import html.parser
+import json
+import os
+import re
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+from shared_predictors import shared_predictors  # noqa: F401
+
+from gpt_jax.apps.report import visualize
+from gpt_jax.apps.report.attention_maps import attention_maps
+from gpt_jax.batch import Rows
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import from_json, to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.predictor import make_predictor
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs import predict
+from gpt_jax.tasks.packing import OrderedBatches
+from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.task import BuiltinTask
+
+pytestmark = pytest.mark.app
+HOSTILE = (
+  'the </script><b>cat</b> <!-- <script> &amp; "it\'s" 🙂 {{data}}\nsat\u2028on \u202ethe mat'
+)
+LONG = "the cat sat on the mat and " * 11
+COLUMNS = {
+  "stsb": ["the cat sat", "a dog ran to the barn"],
+  "race-middle": [
+    "the cat sat on the mat.",
+    "where?",
+    "the mat",
+    "the old red barn",
+    "sea",
+    "the cat",
+  ],
+}
+
+
+@pytest.fixture(scope="module")
+def model_of(make_run, tiny_tokenizer, tmp_path_factory):
+  """model_of(name): a checkpoint with random parameters, a trunk's or that of a task of this
+  package.
+  """
+  made = {}
+
+  def make(name):
+    sizes = {"vocab_size": tiny_tokenizer.vocab_size, "context": 160, "width": 16}
+    trunk = (
+      LSTMConfig(**sizes, units=16)
+      if name == "lstm"
+      else TransformerConfig(**sizes, layers=2, heads=2)
+    )
+    folder = str(tmp_path_factory.mktemp("model") / name)
+    if name in ("lstm", "transformer"):
+      return make_run(folder, ModelConfig(trunk))
+    task = from_json(to_json(BuiltinTask(name))).build("")
+    spec = ModelConfig(trunk, (ClassifyHead(task.num_classes, task.pooling),))
+    meta = {**load_model(make_run(folder, spec)).meta, "task": to_json(BuiltinTask(name))}
+    with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
+      checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
+    return folder
+
+  return lambda name: made[name] if name in made else made.setdefault(name, make(name))
+
+
+def data_of(page):
+  text = page.read_text(encoding="utf-8")
+  return json.loads(
+    re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1]
+  )
+
+
+def shares(sequence, layers=2, heads=2):
+  """[layers, H, T, T], decoded as in the page."""
+  length = len(sequence["tokens"])
+  packed = np.frombuffer(base64.b64decode(sequence["attention"]), np.uint8).reshape(
+    layers, heads, -1
+  )
+  whole = np.zeros((layers, heads, length, length))
+  whole[:, :, np.tri(length, dtype=bool)] = np.square(packed / 255)
+  return whole
+
+
+def token_scores(trunk, params, ids):
+  """Logits [T, rows of the table] of a text by itself, padded, so that it compiles once."""
+  padded = np.zeros((1, 160), np.int32)
+  padded[0, : len(ids)] = ids
+  return _token_scores(trunk, params, padded)[: len(ids)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _token_scores(trunk, params, ids):
+  hidden, table, *_ = trunk.build().apply({"params": params}, Rows(ids, np.arange(160)[None]))
+  return hidden[0] @ table.T
+
+
+@pytest.mark.parametrize("trunk", ["transformer", "lstm"])
+def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
+  texts, page = ["the cat sat on the mat", "the", LONG.strip()], tmp_path / "page.html"
+  returned = visualize.run(model_of(trunk), str(page), texts)
+  page_data = data_of(page)
+  assert page_data == returned and [text["text"] for text in page_data["texts"]] == texts
+  model = load_model(model_of(trunk))
+  tokenizer = model.tokenizer
+  for text, shown in zip(texts, page_data["texts"], strict=True):
+    ids = tokenizer.encode(text)
+    (sequence,) = shown["sequences"]
+    assert (
+      sequence["tokens"] == tokenizer.processor.encode(text, out_type=str)
+      and shown["classes"] is None
+    )
+    scores = np.asarray(token_scores(model.spec.trunk, model.params["trunk"], ids), np.float64)
+    scores = scores[:, : tokenizer.vocab_size]
+    distributions = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    assert (sequence["logp"][0], sequence["rank"][0], sequence["best"][0]) == (None, None, None)
+    expected = [np.log(p[i]) for p, i in zip(distributions, ids[1:], strict=False)]
+    np.testing.assert_allclose(np.array(sequence["logp"][1:], float), expected, atol=2e-4)
+    for n in range(1, len(ids)):
+      order = np.argsort(-distributions[n - 1])
+      assert sequence["rank"][n] == order.tolist().index(ids[n]) + 1
+      assert [piece for piece, _ in sequence["best"][n]] == [
+        tokenizer.processor.id_to_piece(int(i)) for i in order[:5]
+      ]
+      np.testing.assert_allclose(
+        [p for _, p in sequence["best"][n]], distributions[n - 1][order[:5]], rtol=6e-3
+      )
+    if len(ids) == 1:
+      assert sequence["mean"] is None and sequence["perplexity"] is None
+    else:
+      assert sequence["mean"] == pytest.approx(np.mean(expected), abs=1e-4)
+      assert sequence["perplexity"] == pytest.approx(np.exp(-np.mean(expected)), rel=1e-4)
+
+
+def test_attention_is_accurate_to_a_byte(model_of, tmp_path):
+  (text,) = visualize.run(model_of("transformer"), str(tmp_path / "page.html"), [LONG.strip()])[
+    "texts"
+  ]
+  page_data = shares(text["sequences"][0])
+  model = load_model(model_of("transformer"))
+  ids = model.tokenizer.encode(LONG)
+  assert (
+    len(ids) > 128
+  )  # the program then goes by blocks of queries; at this odd length the next lines do not
+  positions = np.arange(len(ids), dtype=np.int32)[None]
+  trunk = model.spec.trunk.build()
+
+  @jax.jit
+  def observe(params):
+    return trunk.apply({"params": params}, Rows(ids[None], positions), mutable="intermediates")
+
+  _, kept = observe(model.params["trunk"])
+  np.testing.assert_allclose(page_data, attention_maps(kept["intermediates"])[:, 0], atol=0.004)
+
+
+@pytest.mark.parametrize("place", ["lstm", "lstm/best", "lstm/checkpoints/7"])
+def test_a_page_does_not_say_where_its_run_lies(model_of, tmp_path, place):
+  page, folder = tmp_path / "page.html", model_of("lstm").removesuffix("lstm")
+  visualize.run(f"{folder}{place}", str(page), ["the cat"])
+  assert data_of(page)["model"]["checkpoint"] == place
+  assert folder not in page.read_text()
+
+
+def test_an_lstm_has_no_attention(model_of, tmp_path):
+  page_data = visualize.run(model_of("lstm"), str(tmp_path / "page.html"), ["the cat"])
+  assert page_data["texts"][0]["sequences"][0]["attention"] is None
+  assert (page_data["model"]["layers"], page_data["model"]["heads"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+  "name, sequences", [("cola", 1), ("rte", 1), ("stsb", 2), ("race-middle", 4)]
+)
+def test_label_probabilities_of_every_prefix(model_of, tmp_path, name, sequences):
+  """Each prefix is predicted alone, from truncated ids; the full text agrees with predict."""
+  columns = COLUMNS.get(name, ["the cat sat"] if name == "cola" else COLUMNS["stsb"])
+  page_data = visualize.run(
+    model_of(name), str(tmp_path / "page.html"), ["the mat", "\t".join(columns)][len(columns) > 1 :]
+  )
+  shown = page_data["texts"][-1]
+  assert len(shown["sequences"]) == sequences
+  model = load_model(model_of(name))
+  task = BuiltinTask(name).build("")
+  encoded = task.encode([task.example(Row(tuple(columns), None, ""))], model.tokenizer, 160)
+  predict_alone = make_predictor(model.model, make_mesh(MeshConfig()))
+  growing = [
+    model.tokenizer.encode(text)
+    for text in (columns[2:] if name == "race-middle" else columns[-1:])
+  ]
+  count = max(map(len, growing))
+  expected = []
+  for n in range(1, count + 1):
+    cut = [
+      ids[:n] if any(np.array_equal(ids, other) for other in growing) else ids
+      for ids in encoded.texts
+    ]
+    lengths = np.array([len(ids) for ids in cut])
+    prefix = dataclasses.replace(encoded, texts=cut, kept=lengths[encoded.fields])
+    expected.append(predict_alone(model.params, prefix, 1, few_shapes=True)[0])
+  assert shown["classes"]["labels"] == list(task.labels)
+  np.testing.assert_allclose(shown["classes"]["probabilities"], expected, atol=2e-5)
+  pieces = (
+    None if name == "race-middle" else model.tokenizer.processor.encode(columns[-1], out_type=str)
+  )
+  assert shown["classes"]["tokens"] == pieces
+  (tmp_path / "rows.jsonl").write_text(json.dumps(dict(zip(task.columns, columns, strict=True))))
+  (result,) = predict.run(
+    model_of(name), str(tmp_path / "rows.jsonl"), str(tmp_path / "labels.tsv")
+  )
+  np.testing.assert_allclose(
+    shown["classes"]["probabilities"][-1], list(result["probabilities"].values()), atol=2e-5
+  )
+
+
+def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
+  """On the task's own sequences: the mean of their means is the auxiliary loss (eq. 5)."""
+  (text,) = visualize.run(
+    model_of("stsb"), str(tmp_path / "page.html"), ["\t".join(COLUMNS["stsb"])]
+  )["texts"]
+  first, second = (sequence["tokens"] for sequence in text["sequences"])
+  assert (first[0], first[-1], second[0], second[-1]) == ("<start>", "<extract>") * 2
+  middle = first.index("<delimiter>")
+  assert second[1:-1] == first[middle + 1 : -1] + ["<delimiter>"] + first[1:middle]
+  assert text["sequences"][0]["special"] == [0, middle, len(first) - 1]
+  model, task = load_model(model_of("stsb")), BuiltinTask("stsb").build("")
+  encoded = task.encode([task.example(Row(tuple(COLUMNS["stsb"]), None, ""))], model.tokenizer, 160)
+  batch = next(iter(OrderedBatches(encoded, 1)))
+  spec = ModelConfig(model.spec.trunk, (LanguageHead(), model.spec.head))
+  measured = jax.jit(model_loss(spec.build()))(model.params, batch, None)[1]["lm_loss"]
+  assert np.mean([sequence["mean"] for sequence in text["sequences"]]) == pytest.approx(
+    -measured.value, abs=1e-4
+  )
+
+
+def test_texts_of_a_file_follow_those_of_the_flag(model_of, tmp_path):
+  (tmp_path / "texts.txt").write_text("the dog\n\nthe barn\n")
+  page_data = visualize.run(
+    model_of("transformer"), str(tmp_path / "page.html"), ["the cat"], str(tmp_path / "texts.txt")
+  )
+  assert [text["text"] for text in page_data["texts"]] == ["the cat", "the dog", "the barn"]
+  (tmp_path / "rows.tsv").write_text("sentence2\tscore\tsentence1\nthe dog\t1\tthe barn\n")
+  page_data = visualize.run(
+    model_of("stsb"), str(tmp_path / "page.html"), (), str(tmp_path / "rows.tsv")
+  )
+  assert [text["text"] for text in page_data["texts"]] == ["the barn | the dog"]
+
+
+def test_a_task_truncates_as_in_fine_tuning_and_warns(model_of, tmp_path):
+  with pytest.warns(
+    UserWarning, match="text 1: truncated to the context of 160, as in fine-tuning: 158 of"
+  ):
+    (text,) = visualize.run(model_of("cola"), str(tmp_path / "page.html"), [LONG * 2])["texts"]
+  assert text["note"].startswith("truncated to")
+  assert len(text["sequences"][0]["tokens"]) == 160 and len(text["classes"]["probabilities"]) == 158
+
+
+def test_a_wrong_number_of_columns_is_refused(model_of, tmp_path):
+  with pytest.raises(
+    InputError, match="text 2: 1 column; the task stsb reads 2, separated by tabs: sentence1, sen"
+  ):
+    visualize.run(model_of("stsb"), str(tmp_path / "page.html"), ["the cat\tthe dog", "the cat"])
+
+
+class Tags(html.parser.HTMLParser):
+  """All start tags of a page, and the text and attributes of the buttons in each strip of
+  tokens.
+  """
+
+  def __init__(self, text):
+    super().__init__()
+    self.tags, self.strips, self.open, self.root, self.texts = [], {}, None, {}, {}
+    self.feed(text)
+
+  def handle_starttag(self, tag, attributes):
+    attributes = dict(attributes)
+    self.tags.append((tag, attributes.get("id")))
+    if tag == "html":
+      self.root = attributes
+    if "id" in attributes:
+      self.open = attributes["id"]
+    if tag == "button" and "data-token" in attributes:
+      self.strips.setdefault(self.open, []).append([attributes, ""])
+
+  def handle_data(self, data):
+    self.texts[self.open] = self.texts.get(self.open, "") + data
+    if self.lasttag in ("button", "i") and self.open in self.strips:  # not the small percentages
+      self.strips[self.open][-1][1] += data
+
+
+def test_html_in_a_text_stays_text(model_of, tmp_path):
+  page, plain = tmp_path / "page.html", tmp_path / "plain.html"
+  visualize.run(model_of("transformer"), str(page), [HOSTILE])
+  visualize.run(model_of("transformer"), str(plain), ["the cat"])
+  assert data_of(page)["texts"][0]["text"] == HOSTILE
+  assert Tags(page.read_text()).tags == Tags(plain.read_text()).tags
+  assert not re.search(
+    r"https?://(?!www\.w3\.org)|\bsrc=|@import|\burl\(", page.read_text()
+  )  # nothing is fetched
+
+
+def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
+  page, other = tmp_path / "page.html", tmp_path / "other.html"
+  visualize.run(model_of("transformer"), str(page), ["the cat"])
+  visualize.run(model_of("transformer"), str(page), ["the dog"])
+  assert [text["text"] for text in data_of(page)["texts"]] == ["the dog"]
+  other.write_text("<!doctype html><title>mine</title>")
+  before = page.read_text()
+
+  def interrupt(*_):
+    raise SystemExit
+
+  monkeypatch.setattr(visualize, "read", interrupt)
+  with pytest.raises(
+    InputError, match="other.html already exists and is not a page of this program"
+  ):
+    visualize.run(model_of("transformer"), str(other), ["the cat"])  # refused before computing
+  with pytest.raises(SystemExit):
+    visualize.run(model_of("transformer"), str(page), ["the cat"])
+  assert page.read_text() == before and other.read_text() == "<!doctype html><title>mine</title>"
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["other.html", "page.html"]
+
+
+# In a real browser.
+
+
+@pytest.fixture(scope="module")
+def render(tmp_path_factory, browser):
+  """render(page, fragment="") -> the page in a browser, after its script has run without error."""
+  profile = tmp_path_factory.mktemp("profile")
+
+  def show(page, fragment="", dark=False):
+    flags = [
+      "--headless",
+      "--no-sandbox",
+      "--disable-gpu",
+      "--virtual-time-budget=5000",
+      f"--user-data-dir={profile}",
+      *(["--blink-settings=preferredColorScheme=0"] if dark else []),
+    ]
+    command = [browser, *flags, "--dump-dom", f"{page.as_uri()}#{fragment}"]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    shown = Tags(done.stdout.decode())
+    assert shown.root.get("data-ready") == "yes" and "data-error" not in shown.root, shown.root
+    return shown
+
+  return show
+
+
+def joined(tokens):
+  """The tokens as shown: the visible character of HOSTILE in place of its bytes."""
+  begin, spelled = tokens.index("<0xF0>"), [f"<0x{byte:02X}>" for byte in "🙂".encode()]
+  assert tokens[begin : begin + 4] == spelled
+  return [*tokens[:begin], "🙂", "·", "·", "·", *tokens[begin + 4 :]]
+
+
+def percent(share):
+  """A share of at least 10 % in the page's format."""
+  return f"{round(100 * share)}\u00a0%"
+
+
+def test_a_browser_shows_tokens_and_the_selected_head(model_of, tmp_path, render):
+  page = tmp_path / "page.html"
+  page_data = visualize.run(model_of("transformer"), str(page), ["the dog", HOSTILE])
+  (sequence,) = page_data["texts"][1]["sequences"]
+  token = 6
+  seen = {}
+  for layer, head in ((0, 0), (1, 0), (1, 1)):
+    shown = render(page, f"text=1&layer={layer}&head={head}&token={token}")
+    assert [text for _, text in shown.strips["likelihood"]] == joined(sequence["tokens"])
+    labels = [attributes["aria-label"] for attributes, _ in shown.strips["looks"]]
+    share = shares(sequence)[layer, head, token]
+    for j, label in enumerate(labels):
+      assert label.startswith(f"{sequence['tokens'][j]}: ")
+      assert label.endswith(
+        "to the right, masked" if j > token else percent(share[j]) if share[j] >= 0.1 else "%"
+      )
+    chosen = [
+      j
+      for j, (attributes, _) in enumerate(shown.strips["looks"])
+      if "chosen" in attributes.get("class", "")
+    ]
+    assert chosen == [token]
+    seen[layer, head] = labels
+  assert len({tuple(labels) for labels in seen.values()}) == 3
+  names = [attributes["aria-label"] for attributes, _ in shown.strips["likelihood"]]
+  assert names[0].endswith("not scored: no left context")
+  assert (
+    f"log-probability −{-sequence['logp'][1]:.3f};" in names[1]
+    and f"rank {sequence['rank'][1]};" in names[1]
+  )
+  assert shown.texts["numbers"].startswith(f"Token {token}: {sequence['tokens'][token]}")
+
+
+def test_clicks_change_the_selection_and_hovering_does_not(model_of, tmp_path, render):
+  """The URL fragment follows clicks and keys, but not the pointer."""
+  page, acted = tmp_path / "page.html", tmp_path / "acted.html"
+  page_data = visualize.run(
+    model_of("transformer"), str(page), ["the dog", "the cat sat on the mat"]
+  )
+  acts = """<script>
+    const choice = document.getElementById("texts"), root = document.documentElement;
+    choice.value = "1 0";
+    choice.onchange({target: choice});
+    const send = (element, type) => element.dispatchEvent(new Event(type, {bubbles: true}));
+    send(document.querySelector("#heads button:nth-of-type(4) canvas"), "click");
+    const [, , , fourth, fifth] = document.querySelectorAll("#looks button");
+    fourth.click();
+    fourth.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+    root.dataset.address = location.hash;
+    root.dataset.focus = document.activeElement === fifth;
+    send(document.querySelectorAll("#likelihood button")[2], "pointerover");
+    root.dataset.after = location.hash;
+  </script></body>"""
+  acted.write_text(page.read_text().replace("</body>", acts))
+  shown = render(acted)
+  address = "#text=1&sequence=0&layer=1&head=1&token=4"
+  assert [shown.root[f"data-{name}"] for name in ("address", "after", "focus")] == [
+    address,
+    address,
+    "true",
+  ]
+  (sequence,) = page_data["texts"][1]["sequences"]
+  assert shown.texts["numbers"].startswith(f"Token 2: {sequence['tokens'][2]}")
+  labels = [attributes["aria-label"] for attributes, _ in shown.strips["looks"]]
+  for j, share in enumerate(shares(sequence)[1, 1, 2]):
+    assert labels[j].endswith(
+      "to the right, masked" if j > 2 else percent(share) if share >= 0.1 else "%"
+    )
+
+
+def test_bytes_are_named_with_their_character(model_of, tmp_path, render):
+  """Bytes that are cut off, which make no character, stay as they are."""
+  page, cut = tmp_path / "page.html", tmp_path / "cut.html"
+  visualize.run(model_of("transformer"), str(page), ["the 🙂"])
+  names = [attributes["aria-label"] for attributes, _ in render(page).strips["likelihood"]]
+  assert names[-1].startswith("<0x82>, byte 4 of 4 of 🙂: log-probability")
+  cut.write_text(page.read_text().replace(r"\u003c0x82>", "<0xF0>"))
+  assert [text for _, text in render(cut).strips["likelihood"]][-2:] == ["<0x99>", "<0xF0>"]
+
+
+def test_a_dark_page_is_dark(model_of, tmp_path, render):
+  """In both color schemes ink and paper of a token differ, and a masked pixel is not white."""
+  page, asked = tmp_path / "page.html", tmp_path / "asked.html"
+  visualize.run(model_of("transformer"), str(page), ["the cat sat on the mat"])
+  script = """<script>
+    const look = id => getComputedStyle(document.querySelector(id));
+    const pen = document.querySelector("#heads canvas").getContext("2d");
+    const token = look("#likelihood button:nth-of-type(2)");
+    Object.assign(document.documentElement.dataset, {
+      page: look("body").backgroundColor, pixel: pen.getImageData(119, 0, 1, 1).data[0],
+      ink: token.color, paper: token.backgroundColor});
+  </script></body>"""
+  asked.write_text(page.read_text().replace("</body>", script))
+  for dark in (False, True):
+    seen = render(asked, dark=dark).root
+    brightness = {
+      name: sum(map(int, re.findall(r"\d+", seen[f"data-{name}"])[:3]))
+      for name in ("page", "ink", "paper")
+    }
+    assert (brightness["page"] < 120) == dark and (int(seen["data-pixel"]) < 50) == dark
+    assert abs(brightness["ink"] - brightness["paper"]) > 250
+
+
+def test_a_page_is_named_html(model_of, tmp_path):
+  with pytest.raises(InputError, match=r"page: the page is HTML; name it \S+/page\.html"):
+    visualize.run(model_of("transformer"), str(tmp_path / "page"), ["the cat"])
+  assert not os.listdir(tmp_path)
+
+
+def test_a_browser_shows_labels(finetuned, tmp_path, render):
+  page = tmp_path / "page.html"
+  page_data = visualize.run(
+    f"{finetuned.workdir}/seed_0", str(page), ["the cat sat", "the dog on the mat"]
+  )
+  classes = page_data["texts"][1]["classes"]
+  shown = render(page, "text=1&layer=99&head=x")  # out of range: ignored
+  best = max(zip(classes["probabilities"][-1], classes["labels"], strict=True))
+  assert (
+    f"tokens, up to {classes['tokens'][-1]}: {best[1]}: {percent(best[0])}" in shown.texts["point"]
+  )
+  assert [tag for tag, _ in shown.tags].count("polyline") == 2
+  assert f"fine-tuned on {page_data['model']['task']}" in shown.texts["about"]
+
+
+def test_a_browser_shows_an_lstm(model_of, tmp_path, render):
+  visualize.run(model_of("lstm"), str(tmp_path / "page.html"), ["the cat sat"])
+  shown = render(tmp_path / "page.html", "layer=1")
+  assert (
+    "looks" not in shown.strips and [text for _, text in shown.strips["likelihood"]][0] == "▁the"
+  )
