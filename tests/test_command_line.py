@@ -159,8 +159,10 @@ def test_defaults_are_those_of_the_program(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
   import command_line
 
-  for name in ("evaluate", "export", "generate", "list_tasks", "predict", "quickstart"):
-    run = importlib.import_module(f"gpt_jax.programs.{name}").run
+  names = ("evaluate", "export", "generate", "list_tasks", "predict")
+  modules = [f"gpt_jax.programs.{name}" for name in names]
+  for module in (*modules, "gpt_jax.apps.paper.quickstart"):
+    run, name = importlib.import_module(module).run, module.rpartition(".")[2]
     parameters = inspect.signature(run).parameters.values()
     expected = {p.name: p.default for p in parameters if p.default is not p.empty}
     assert command_line.defaults(name) == expected, name

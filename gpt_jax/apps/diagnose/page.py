@@ -17,7 +17,7 @@ def render(result: dict[str, Any], name: str) -> str:
   """The page.
 
   Args:
-    result: the content of diagnosis.json; see programs.diagnose.
+    result: the content of diagnosis.json; see diagnose.py.
     name: the title.
 
   Raises:

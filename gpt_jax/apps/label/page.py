@@ -48,7 +48,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
   """The page.
 
   Args:
-    result: the content of result.json; see programs.label.
+    result: the content of result.json; see label.py.
     suspects: the first of them.
     name: the title.
 

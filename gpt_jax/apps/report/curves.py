@@ -21,7 +21,7 @@ def draw_curves(groups: Sequence[Group], path: str) -> None:
   standard deviation.
 
   Args:
-    groups: see reports.page.group_runs.
+    groups: see page.group_runs.
     path: a file with one of SUFFIXES.
 
   Raises:

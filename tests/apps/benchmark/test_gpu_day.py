@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.app
-SCRIPT = Path(__file__).parents[2] / "launch" / "gpu_day.sh"
+SCRIPT = Path(__file__).parents[3] / "launch" / "gpu_day.sh"
 STAND_IN = """#!/usr/bin/env bash
 echo "$*" | head -1 >> "$CALLS"
 [[ "$*" != *"$FAILS"* ]]

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.app
 HOSTILE = (
   """</script><script>alert("1")</script> {{ 7 * 7 }} '"> <img src=x onerror=alert(2)> \u202e🙂"""
 )
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SIZES = {"context": 32, "layers": 1, "width": 16, "heads": 2}
 
 

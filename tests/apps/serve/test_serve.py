@@ -31,7 +31,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 testclient = pytest.importorskip("starlette.testclient")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 JSON = {"Content-Type": "application/json"}
 TEXTS = ["the cat sat on the mat", "dog", "the dog ran to the old red barn by the sea"]
 
