@@ -1,6 +1,6 @@
-"""What data and models exchange: a batch with open parts, and an exact weighted mean.
+"""The batch that data and models exchange, and an exact weighted mean.
 
-Every part of a batch is optional but the rows: a part that is absent is None, and trunks, heads and
+A batch always has rows. Its other parts are optional and None if absent; trunks, heads and
 objectives read the parts they know. All are named tuples, so JAX treats them as pytrees and this
 file does not import it.
 
@@ -17,7 +17,7 @@ Array = Any  # numpy on the host, jax.Array on a device
 
 
 class Rows(NamedTuple):
-  """What a trunk reads.
+  """Inputs of a trunk.
 
   Attributes:
     inputs: int32 [B, T] token ids.

@@ -76,6 +76,7 @@ def option(
   low: float | None = None,
   high: float | None = None,
   choices: tuple | None = None,
+  resumable: bool = False,
 ) -> Any:
   """A field of a config dataclass.
 
@@ -86,8 +87,10 @@ def option(
     low: smallest allowed value.
     high: largest allowed value; None: 10^9 for an integer, any finite one for a float.
     choices: the allowed values.
+    resumable: whether a run may resume with another value, since it does not affect the result.
   """
   metadata = {"help": help, "unit": unit, "low": low, "high": high, "choices": choices}
+  metadata["resumable"] = resumable
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -468,6 +471,18 @@ def fields_of(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, datacla
       yield from fields_of(value, f"{prefix}{field.name}.")
     else:
       yield prefix + field.name, value, field
+
+
+def resumable_fields(config: Any, prefix: str = "") -> list[str]:
+  """Dotted names of the fields that may differ when a run resumes; of a group "NAME." """
+  names = []
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if field.metadata.get("resumable"):
+      names.append(f"{prefix}{field.name}{'.' if _is_node(value) else ''}")
+    elif _is_node(value):
+      names += resumable_fields(value, f"{prefix}{field.name}.")
+  return names
 
 
 def _default(field: dataclasses.Field) -> Any:

@@ -331,7 +331,7 @@ def rename_folder(old: str, new: str) -> None:
 
 
 def size(path: str) -> int:
-  """Of a file, in bytes. Raises OSError."""
+  """File size in bytes. Raises OSError."""
   if not is_url(path):
     return os.stat(path).st_size
   with _store_errors(path):

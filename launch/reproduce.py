@@ -29,7 +29,7 @@ BUDGET = flags.DEFINE_string(
 MICROBATCHES = flags.DEFINE_integer(
   "microbatches",
   DEFAULTS["microbatches"],
-  "parts of a batch, to save memory; 0: as few as fit into it",
+  "parts of a batch, to save memory; 0: as few as fit",
   lower_bound=0,
 )
 WORKDIR = command_line.define_workdir()

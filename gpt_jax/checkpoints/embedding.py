@@ -1,4 +1,4 @@
-"""How a checkpoint turns a text into a vector, where no contrastive training says it."""
+"""Text embeddings of checkpoints that had no contrastive training."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ class Embedding:
 
   pooling: str = option(
     "mean",
-    "of the tokens: their mean, their maximum in each feature, the first (cls) or the last",
+    "how tokens become one vector: their mean or maximum, the first token (cls) or the last",
     choices=("mean", "max", "cls", "last"),
   )
   normalize: bool = option(False, "whether vectors have length 1")

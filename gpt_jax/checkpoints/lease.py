@@ -52,7 +52,7 @@ class Lease:
     self._thread.start()
 
   def close(self) -> None:
-    """Gives the lease back; if the store does not let it go, it runs out."""
+    """Releases the lease; if that fails, it expires."""
     if self._thread is None or self._closed.is_set():
       return
     self._closed.set()

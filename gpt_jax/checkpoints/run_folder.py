@@ -11,23 +11,13 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gpt_jax.checkpoints.staged import check_workdir
-from gpt_jax.config import difference, from_json, to_json
+from gpt_jax.config import difference, from_json, resumable_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, list_folder, make_folders, read_json, write_json
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.processes import is_main_process
 
-# Fields that do not affect the result, and so may change when a run resumes.
-RESUMABLE_FIELDS = (
-  "mesh.",
-  "train.remat",
-  "trunk.attention_backend",
-  "train.log_every",
-  "train.checkpoint_every",
-  "train.keep_checkpoints",
-  "train.milestone",
-)
 _BEFORE_CONFIG = "tokenizer"  # can exist without config.json
 
 
@@ -43,7 +33,7 @@ def claim(
   Args:
     config: the complete config of the run.
     data: JSON values that identify the data, such as its size.
-    may_change: dotted names of fields that may change, beside RESUMABLE_FIELDS; the caller handles
+    may_change: dotted names of fields that may change, beside resumable ones; the caller handles
       a change, and records it by replace_config.
 
   Raises:
@@ -54,7 +44,7 @@ def claim(
   path = os.path.join(workdir, "config.json")
   data = {**data, "tokenizer_hash": tokenizer.hash}
   check_agreement(to_json(config), data)
-  may_change = (*RESUMABLE_FIELDS, *may_change)
+  may_change = (*resumable_fields(config), *may_change)
   existed = exists(path)
   claimed = _is_claimed(workdir, config, data, tokenizer, may_change)
   begins_anew = existed and not claimed

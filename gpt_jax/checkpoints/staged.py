@@ -45,11 +45,11 @@ def committed_steps(folder: str) -> list[int]:
 
 
 class StagedManager:
-  """What `Checkpoints` uses of ocp.CheckpointManager, with the same files.
+  """The subset of ocp.CheckpointManager that `Checkpoints` uses; writes the same files.
 
-  A checkpoint is written to a temporary folder while the run waits, and uploaded while it goes on.
-  The lease of the run folder keeps other runs from this temporary folder. An upload that fails is
-  tried again.
+  A checkpoint is written to a temporary folder while the run waits, and uploaded in the background.
+  The lease of the run folder keeps other runs out of this temporary folder. A failed upload is
+  retried.
 
   Args:
     folder: URL of the checkpoints.
@@ -90,10 +90,10 @@ class StagedManager:
       self._uploading = []
 
   def check_for_errors(self) -> None:
-    """wait_until_finished has raised them."""
+    """Does nothing: wait_until_finished raises the errors."""
 
   def reload(self) -> None:
-    """Nothing is cached."""
+    """Does nothing: there is no cache to refresh."""
 
   def delete(self, step: int) -> None:
     folder = os.path.join(self._folder, str(step))

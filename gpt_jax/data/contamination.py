@@ -25,11 +25,11 @@ RULES = ("", "13-gram", "whole row")
 
 
 class Overlap(NamedTuple):
-  """What text has of an evaluation set.
+  """The overlap of a text with an evaluation set.
 
   Attributes:
     rule: index in RULES; 0: nothing.
-    row: number of the row.
+    row: number of the evaluation row.
     score: the share of the row's 13-grams, or of its words, in the text.
   """
 
@@ -92,7 +92,7 @@ def index_rows(texts: Iterable[str]) -> EvaluationRows:
 
 @functools.lru_cache(maxsize=1)
 def load_rows(path: str) -> EvaluationRows:
-  """What `save` gave, from a file; kept for the next call."""
+  """Loads rows that `EvaluationRows.save` wrote to a file; caches the latest file."""
   with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
     words, sizes = arrays["words"], arrays["sizes"]
   return EvaluationRows(np.split(words, np.cumsum(sizes)[:-1]))

@@ -35,7 +35,7 @@ def require_datasketch() -> None:
 
 
 def signature(hashes: np.ndarray) -> np.ndarray:
-  """The MinHash of a stretch of text: uint32 [PERMUTATIONS]. That of a text is their minimum.
+  """The MinHash of a stretch of text: uint32 [PERMUTATIONS]. A text has its stretches' minimum.
 
   Args:
     hashes: uint64 [n], of its words; fewer than SHINGLE count as one shingle.

@@ -9,12 +9,12 @@ FEW = 10_000  # documents; up to this many are chosen by size, more by their dra
 
 
 def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[int], bool]:
-  """Which documents, by number, are for validation: at least one, never all.
+  """Chooses the validation documents, at least one and never all; a predicate on their numbers.
 
   Args:
     sizes: characters of the first FEW documents.
     n_documents: at least two.
-    share: of the characters, to hold out.
+    share: share of the characters to hold out.
   """
   if n_documents > FEW:
     first = min(range(FEW), key=_draw)

@@ -1,4 +1,4 @@
-"""Which documents to remove, and the ledger that says why."""
+"""Choosing the documents to remove, and the ledger that says why."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from gpt_jax.data.pieces import Piece, read_pieces
 from gpt_jax.data.sources.source import Source
 
 LEDGER = "removed.jsonl"
-NUMBERS = "removed.npy"  # those of the documents, while they are needed
+NUMBERS = "removed.npy"  # of removed documents, kept while they are needed
 
 
 class Removal(NamedTuple):
@@ -32,7 +32,7 @@ class Removal(NamedTuple):
 
 
 def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
-  """What to remove, in order: contaminated documents, and duplicates of earlier ones that are kept.
+  """The documents to remove, in order: contaminated ones, and duplicates of earlier, kept ones.
 
   Args:
     prints: [N] of type PRINT, perhaps in a file.

@@ -26,7 +26,7 @@ Second = Literal["random_document", "swapped"]
 
 
 class SentenceWindows(Windows):
-  """What pairs and packed sentences share: spans begin at a sentence."""
+  """Base of PairWindows and PackedSentenceWindows: spans begin at a sentence."""
 
   def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0, copies: int = 0):
     """Raises InputError for a text without sentence ends, or a sampling that ignores them."""

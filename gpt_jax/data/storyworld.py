@@ -227,7 +227,7 @@ def company(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
 
 
 def next_turn(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
-  """Which of four events can come next? Only one belongs to the scene."""
+  """Does an event come next? Only one of four events belongs to the scene."""
   scenes, name = rng.sample(part.scenes, 4), rng.choice(SHE + HE)
   good = rng.random() < 0.5
   events = [f"Then {rng.choice(scene.good if good else scene.bad)}." for scene in scenes]

@@ -1,4 +1,4 @@
-"""What the first pass over a text learns: its documents' sizes and its words.
+"""The result of the first pass over a text: document sizes and word counts.
 
 A survey is saved beside the vocabulary trained from it, so that a later run need not repeat either.
 """

@@ -38,8 +38,8 @@ class Spans(NamedTuple):
   Attributes:
     begins: offset of the first token.
     counts: tokens, at most T + 1.
-    numbers: of the span in an epoch, before it is shuffled.
-    variants: what decides where the spans begin: the epoch or, with `copies`, the copy.
+    numbers: index of the span in its epoch, before shuffling.
+    variants: the epoch or, with `copies`, the copy; decides where the spans begin.
   """
 
   begins: np.ndarray
@@ -73,6 +73,7 @@ class Windows:
         f"objective.copies={copies}: with data.sampling=random_offset no row comes twice; use "
         "another sampling, or copies=0"
       )
+    # T inputs and T targets shifted by one: a row is T + 1 tokens, and neighbors overlap by one.
     stride = config.length
     offsets = tokens.offsets
     if config.sampling != "within_documents":
@@ -85,6 +86,8 @@ class Windows:
       offsets = np.array([0, tokens.n_tokens])
     self._begin = offsets[:-1]
     self._size = np.diff(offsets)
+    # A document of n tokens has n - 1 targets. What is left of a multiple of T is skipped in this
+    # epoch, but the phase (see _located) differs in each, so no target is skipped in all of them.
     spans = np.where(self._size >= 2, np.maximum(1, (self._size - 1) // stride), 0)
     self._span_ends = np.cumsum(spans)  # one past the last span of each document
     self.spans_per_epoch = int(self._span_ends[-1]) if len(spans) else 0
@@ -117,25 +120,31 @@ class Windows:
     return [*zip(spans.begins.tolist(), (spans.begins + spans.counts).tolist(), strict=True)]
 
   def draw(self, step: int, rows: np.ndarray) -> Draw:
-    """The noise of these rows of a step: new or, with `copies`, that of span and copy."""
+    """The noise of these rows: by (seed, step, row) or, with `copies`, by span and copy."""
     if not self.copies:
       return Draw(self.seed, step, rows)
+    # Without the step: a copy has the same masks whenever it returns.
     spans = self._spans(step, rows)
     return Draw(self.seed, 0, spans.numbers * self.copies + spans.variants)
 
   def _spans(self, step: int, rows: slice | np.ndarray) -> Spans:
+    # Rows are numbered through the whole run. A row depends on its number and the seed alone: any
+    # process can make any rows of any step, and a resumed run needs no iterator state.
     first = step * self.config.batch_size
     numbers = np.arange(first, first + self.config.batch_size, dtype=np.int64)[rows]
     epochs = numbers // self.spans_per_epoch
     if self.config.sampling == "random_offset":
+      # The begins that leave room for T + 1 tokens.
       positions = self.tokens.n_tokens - self.config.length
       begins = (hash64(numbers, self.seed) % np.uint64(positions)).astype(np.int64)
       return Spans(begins, np.full(len(begins), self.config.length + 1), numbers, epochs)
     begins, counts, spans = (np.empty_like(numbers) for _ in range(3))
     variants = epochs % self.copies if self.copies else epochs
+    # One turn, or more where epochs meet in this batch: each has its own order and phases.
     for epoch in np.unique(epochs):
       mask = epochs == epoch
       ranks = numbers[mask] % self.spans_per_epoch
+      # A permutation in constant memory, in place of a shuffled index of the whole text.
       spans[mask] = permute(ranks, self.spans_per_epoch, self.seed, int(epoch))
       variant = int(variants[mask][0])
       begins[mask], counts[mask] = self._located(spans[mask], variant)
@@ -151,6 +160,7 @@ class Windows:
     # remaining ones (the slack) come before the first span.
     predicted = np.maximum(1, (size - 1) // stride) * stride
     slack = np.maximum(0, (size - 1) - predicted)
+    # One phase per document and epoch: its spans have to stay T apart.
     noise = hash64(document, self.seed, variant, 1)
     phase = (noise % (slack + 1).astype(np.uint64)).astype(np.int64)
     begin = phase + (spans - first_span) * stride
@@ -171,6 +181,7 @@ class Windows:
     of -1. With a sampling other than within_documents the text is one document.
     """
     size, stride = batch_size or self.config.batch_size, self.config.length
+    # Rounded up and without a phase: a document's last row may be short, but no token is skipped.
     span_ends = np.cumsum(-(-np.maximum(0, self._size - 1) // stride))
     total = int(span_ends[-1])
     for first in range(0, total, size):

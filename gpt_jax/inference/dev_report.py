@@ -39,12 +39,12 @@ _MOST_CLASSES = 20  # in a table for the console
 
 
 class DevSet(NamedTuple):
-  """What a model predicts for its dev set.
+  """A model's predictions for its dev set.
 
   Attributes:
     where: the location of each example.
     classes: int [N], the true classes.
-    probabilities: [N, K], the model's own, before the temperature.
+    probabilities: [N, K], before temperature scaling.
     temperature: calibrates them; see calibration.scale.
   """
 

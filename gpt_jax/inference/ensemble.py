@@ -100,7 +100,7 @@ class Ensemble:
     return mean
 
   def _answers(self, encoded: Sequence[Encoded], done: Callable[[int], None]) -> list[str | None]:
-    """What a text-to-text model writes; see TextTask.read."""
+    """The answers of a text-to-text model; see TextTask.read."""
     (member,), (examples,) = self.members, encoded
     assert isinstance(self.task, TextTask) and isinstance(examples, EncodedText)
     params = jax.device_put(member.params)
@@ -108,8 +108,8 @@ class Ensemble:
     return self.task.read(answers, examples.words)
 
   def calibration(self) -> Calibration:
-    """The temperature of the mean; for the models of several folds, which have no dev set in
-    common, that of each, found on the rows that the others were trained on.
+    """The temperature of the mean prediction. The models of several folds share no dev set: each
+    is scaled by one temperature, fitted on the held-out rows of all folds.
 
     Raises:
       MissingInput: a member has no dev set, or it shares some rows of it with others but not all.

@@ -190,7 +190,7 @@ class Writer:
     self._loaded, self._text, self._written = loaded, text, 0
 
   def update(self) -> str:
-    """What can be written since the last call; of a text that is done, all the rest."""
+    """The text that became final since the last call; all the rest once the text is done."""
     text = self._text
     whole = _written(self._loaded, text)
     if not text.done:

@@ -41,14 +41,14 @@ class Scored(NamedTuple):
 
   @property
   def perplexity(self) -> float:
-    """Per token, without the first; nan for a text of one token."""
+    """Perplexity per token, without the first; nan for a text of one token."""
     if len(self.tokens) < 2:
       return float("nan")
     return float(np.exp(-self.log_probs[1:].mean(dtype=np.float64)))
 
 
 def load(path: str, warm_up: bool = False) -> "Model":
-  """What gpt_jax.load calls; see there."""
+  """Implements gpt_jax.load; see there."""
   model = Model(load_model(path))
   if warm_up:
     model.warm_up()
@@ -192,7 +192,7 @@ class Model:
 
   @functools.cached_property
   def temperature(self) -> float:
-    """What divides the logits of `classify`: found on the dev set by fine-tuning, else 1."""
+    """Calibration temperature of `classify`, fitted on the dev set; 1 if none was fitted."""
     return temperature_of(self.loaded)
 
   def warm_up(self) -> None:

@@ -36,7 +36,7 @@ _LARGEST = 64 << 20  # bytes of samples.jsonl that are read
 
 
 class Sample(NamedTuple):
-  """What a model wrote after `step` updates: the prompt, and its continuation."""
+  """A prompt, and its continuation by the model after `step` updates."""
 
   step: int
   prompt: str

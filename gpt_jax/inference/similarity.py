@@ -46,7 +46,7 @@ def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-  """Of the rows of two arrays [N, D]: float64 [N]."""
+  """Cosine similarity of each pair of rows of two arrays [N, D]: float64 [N]."""
   first, second = first.astype(np.float64), second.astype(np.float64)
   lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
   return (first * second).sum(axis=1) / np.maximum(lengths, 1e-12)

@@ -301,7 +301,7 @@ def continue_texts(
 
 
 def by_length(texts: Sequence[Text]) -> list[Text]:
-  """Those of similar lengths together, so that a batch has little padding."""
+  """Sorts texts by length, so that batches have little padding."""
   return sorted(
     texts, key=lambda text: (len(text.prompt), len(text.source), text.sampling.max_tokens)
   )
@@ -329,7 +329,7 @@ def check_fits(model: Model, prompt_tokens: int, max_tokens: int) -> None:
 
 
 def read_source(source: np.ndarray) -> Rows:
-  """What an encoder reads, of ids int32 [B, S] with -1 for padding."""
+  """Encoder input from ids int32 [B, S], padded with -1."""
   positions = jnp.broadcast_to(jnp.arange(source.shape[1])[None], source.shape)
   return Rows(jnp.maximum(source, 0), positions, (source >= 0).astype(jnp.int32))
 

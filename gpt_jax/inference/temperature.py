@@ -1,4 +1,4 @@
-"""The temperature of a loaded classifier, by which all programs give one probability."""
+"""Loads the calibration temperature of a classifier, so that all programs agree."""
 
 import math
 
@@ -11,7 +11,7 @@ META = "temperature"  # its name in the metadata of an export
 
 
 def find_temperature(loaded: LoadedModel) -> float:
-  """What an export brings, else what fine-tuning found on the dev set of the checkpoint's run.
+  """The temperature stored in an export, else the one fitted on the dev set of the run.
 
   Raises:
     MissingInput: neither is there.

@@ -1,4 +1,4 @@
-"""What a text-to-text model writes for an input: the most likely tokens, up to the end."""
+"""Answers of a text-to-text model, by greedy decoding up to the end token."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from gpt_jax.tasks.text_to_text import END, START, EncodedText, TextTask, decode
 def answer_to(
   ids: Sequence[int], trunk: TrunkConfig, tokenizer: Tokenizer, sampling: Sampling
 ) -> Text:
-  """The text in which a model answers: a decoder's own, or after the input, which is its prefix.
+  """The Text that holds an answer: a decoder's own, or a continuation of the input as prefix.
 
   Args:
     ids: the input with its end.
@@ -34,7 +34,7 @@ def greedy_answers(
   tokenizer: Tokenizer,
   done: Callable[[int], None] = lambda _: None,
 ) -> list[str | None]:
-  """The most likely token after each other, for every example; None: a text without an end.
+  """Decodes an answer to every example greedily; None: the answer has no end.
 
   Args:
     model: from models.model.generator.

@@ -133,7 +133,7 @@ def _to_bytes(text: str) -> np.ndarray:
 
 
 def _without_tokens(examples: list[Example]) -> Encoded:
-  """The texts, one string per example, with a token each in place of its own."""
+  """Encodes each example as one string with a single placeholder token."""
   count = len(examples)
   classes = next((len(example.label) for example in examples if example.label), 1)
   unlabeled = (0.0,) * classes

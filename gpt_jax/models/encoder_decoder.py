@@ -27,7 +27,7 @@ from gpt_jax.models.encoder_decoder_layers import (
 from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, padded_rows
 from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
 from gpt_jax.models.remat import rematerialized
-from gpt_jax.models.trunk import States
+from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.attention import AttentionMask
 from gpt_jax.ops.dropout import Key
 from gpt_jax.ops.lookup import lookup
@@ -46,11 +46,11 @@ TENSOR_PARALLEL = (
 
 @register("t5")
 @dataclasses.dataclass(frozen=True)
-class T5Config:
+class T5Config(TrunkConfig):
   """Sizes and rates of the encoder-decoder; the defaults are those of T5 1.0 small."""
 
   vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
+    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
   )
   context: int = option(512, "longest source, and longest target", unit="tokens", low=2, high=10**6)
   layers: int = option(6, "blocks of the encoder, and of the decoder", low=1, high=1000)
@@ -70,7 +70,7 @@ class T5Config:
     low=0.0,
     high=0.99,
   )
-  dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
+  dtype: str = option("float32", "type of activations and matrix products", choices=DTYPES)
   special_tokens: int = option(
     NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
@@ -145,7 +145,7 @@ class T5Config:
     return before + number
 
   def _stack_parameters(self, attentions: int) -> int:
-    """Of a stack whose blocks have so many attentions."""
+    """Parameters of a stack whose blocks have `attentions` attention layers each."""
     d = self.width
     maps = 3 if self.gated else 2
     attention = 4 * d * self.heads * self.head_width + d
@@ -154,11 +154,11 @@ class T5Config:
 
 
 class Cache(NamedTuple):
-  """What the decoder remembers of the tokens read so far, and of the source.
+  """The decoder's keys and values: of the tokens read so far, and of the source.
 
   Attributes:
     keys, values: one of each per block, [B H, slots, K]; the token at position p is in slot p.
-    source_keys, source_values: the same of the source, [B H, S, K]; never written after the prompt.
+    source_keys, source_values: as above for the source, [B H, S, K]; fixed after the prompt.
     source_valid: bool [B, S]; False where the source has padding.
   """
 
@@ -328,7 +328,7 @@ class Decoder(nn.Module):
     return row_dropout(self.last_norm(x), c.residual_dropout, key and key.fold(c.layers + 1))
 
   def memory(self, source):
-    """What every block sees of the encoder's states: keys, and values, [B, H, S, K] a block."""
+    """Cross-attention keys, and values, of the encoder's states: [B, H, S, K] per block."""
     return zip(*(block.memory(source) for block in self.blocks), strict=True)
 
   def extend(self, x, positions, cache: Cache):

@@ -24,7 +24,7 @@ _EPSILON = 1e-6
 
 
 class Sizes(Protocol):
-  """What a block needs to know: fields of the trunk's config."""
+  """The fields of the trunk's config that a block reads."""
 
   @property
   def width(self) -> int: ...
@@ -142,7 +142,7 @@ class Attention(nn.Module):
     return self.out(update.reshape(*update.shape[:2], -1))
 
   def _drop_keys(self, v, key):
-    """Drops attention probabilities, those of a head and key for all queries: so, its value."""
+    """Attention dropout with one mask for all queries, so a dropped key is a dropped value."""
     return _drop(v, (*v.shape[:3], 1), self.config.residual_dropout, key)
 
 
@@ -211,7 +211,7 @@ class DecoderBlock(nn.Module):
     return constrain(x, "data")
 
   def memory(self, source):
-    """What `extend` sees of the source: keys and values [B, H, S, K]."""
+    """Keys and values of the source for `extend`: [B, H, S, K] each."""
     return self.cross_attention.memory(source)
 
   def extend(self, x, positions, bias, allowed, keys, values, memory, allowed_source):

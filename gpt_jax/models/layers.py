@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL
+from gpt_jax.models.trunk import EPSILON
 from gpt_jax.parallel.mesh import axis_size
 
 NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
@@ -15,18 +16,17 @@ DTYPES = ("float32", "bfloat16", "float16")  # of activations and matrix product
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INITS = ("normal", "truncated")
 ACTIVATIONS = ("gelu_tanh", "gelu")
-EPSILON = 1e-5  # of the norms of GPT
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
 
 
 class Style(NamedTuple):
-  """What the layers of a model have in common besides their sizes.
+  """Settings that all layers of a model share, besides their sizes.
 
   Attributes:
-    dtype: of activations and matrix products.
-    init: of the first kernels, one of INITS.
+    dtype: type of activations and matrix products.
+    init: initializer of the kernels, one of INITS.
     activation: one of ACTIVATIONS.
-    epsilon: in the root of a norm.
+    epsilon: added to the variance in a norm.
   """
 
   dtype: str
@@ -39,9 +39,9 @@ def style_of(trunk: Any) -> Style:
   """The style of a trunk, for heads whose layers continue it; BERT's where a trunk has none."""
   return Style(
     trunk.dtype,
-    getattr(trunk, "init", "normal"),
-    getattr(trunk, "activation", "gelu"),
-    getattr(trunk, "norm_epsilon", EPSILON),
+    trunk.init,
+    trunk.activation,
+    trunk.norm_epsilon,
   )
 
 

@@ -16,14 +16,14 @@ Denominators = dict[str, jax.Array]
 
 
 class Loss(Protocol):
-  """What a training step minimizes.
+  """A loss that a training step can minimize.
 
   Each term is a sum over the batch divided by its denominator. A step adds up the denominators of
   all microbatches and devices first, so that its gradient is exact for any split of the batch.
   """
 
   def denominators(self, batch: Any) -> Denominators:
-    """Of each term, the summed weight of a batch; a function of the batch alone."""
+    """The summed weight of each term over a batch; a function of the batch alone."""
     ...
 
   def __call__(
@@ -71,21 +71,26 @@ class ModelLoss:
     perturbation: jax.Array | None = None,
   ) -> tuple[jax.Array, dict[str, Mean]]:
     """See Loss; perturbation: see perturbation.perturbed."""
+    # `own` is of this part and `denominators` of the whole batch, so that gradients of the parts
+    # add up to the gradient of the batch.
     own = self.denominators(batch)
     denominators = own if denominators is None else denominators
     states, outputs = perturbed(self.model, params, batch, key, perturbation)
     total, metrics, accuracies = jnp.float32(0), {}, {}
     for head, output in zip(self.model.config.heads, outputs, strict=True):
+      # The model computes all heads; XLA drops those whose outputs no loss reads.
       if head not in self.heads:
         continue
       with jax.named_scope("loss"), jax.named_scope(head.scope):
-        evaluated = getattr(head, "measured", head) if key is None else head
+        # Evaluation measures the plain loss, without terms for training such as the z-loss.
+        evaluated = head.measured if key is None else head
         mean = evaluated.loss(output, states, batch, self.model.num_tokens)
       metrics[head.metric] = mean
-      if hasattr(head, "accuracy"):
-        accuracies[f"{head.scope}_accuracy"] = head.accuracy(output, batch)
+      if (accuracy := head.accuracy(output, batch)) is not None:
+        accuracies[f"{head.scope}_accuracy"] = accuracy
       # A term without anything to predict is 0.
       denominator = jnp.where(denominators[head.scope] > 0, denominators[head.scope], 1)
+      # L3 = L2 + lambda L1 (eq. 5): W_y has weight 1, the language model lambda.
       total = total + head.weight * (mean.total / denominator)
     if len(self.heads) == 1 and self.heads[0].weight == 1:
       return total, {"loss": next(iter(metrics.values())), **accuracies}

@@ -18,7 +18,7 @@ from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection, padded_rows
-from gpt_jax.models.trunk import States
+from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.mesh import axis_size
@@ -37,26 +37,23 @@ TENSOR_PARALLEL = (
 
 @register("lstm")
 @dataclasses.dataclass(frozen=True)
-class LSTMConfig:
+class LSTMConfig(TrunkConfig):
   """Sizes and rates of the recurrent trunk."""
 
   vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
+    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
   )
   context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
-  width: int = option(
-    768, "size of an embedding and of what the trunk returns, D", low=1, high=10**6
-  )
+  width: int = option(768, "size of an embedding and of a hidden state, D", low=1, high=10**6)
   units: int = option(2048, "size of the recurrent state, U", low=1, high=10**6)
   residual_dropout: float = option(0.1, "dropout on the projected state", low=0.0, high=0.99)
   embedding_dropout: float = option(0.1, "dropout on the embedding table", low=0.0, high=0.99)
-  dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
+  dtype: str = option("float32", "type of activations and matrix products", choices=DTYPES)
   special_tokens: int = option(
     NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
-  reads_source = False
 
   def __post_init__(self):
     validate(self)
@@ -150,7 +147,7 @@ class LSTM(nn.Module):
     return self.out(outputs.swapaxes(0, 1)), state
 
   def _added_to_states(self, shape: tuple[int, int], state: State) -> State | None:
-    """What is added to the state at each position, [T, B, U]; None but for gradient_norms."""
+    """Perturbations of the state at each position, [T, B, U]; None unless gradient_norms asks."""
     wanted = self.is_mutable_collection("hidden") or self.has_variable("hidden", "1_output")
     if not wanted or self.is_initializing():
       return None

@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.language import LanguageHead, check_table
 from gpt_jax.models.precision import for_devices
-from gpt_jax.models.trunk import States
+from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key
 
 
@@ -34,7 +34,8 @@ class ModelConfig:
 
   def __post_init__(self):
     validate(self)
-    if any(isinstance(head, LanguageHead) for head in self.heads):
+    multiplies = any(isinstance(head, LanguageHead) for head in self.heads)
+    if multiplies and isinstance(self.trunk, TrunkConfig):  # JSON from elsewhere may hold anything
       check_table(self.trunk)
 
   @property
@@ -55,8 +56,8 @@ class ModelConfig:
 
   @property
   def needs_whole_batch(self) -> bool:
-    """Whether a loss compares the examples of a batch, so that a part of it has another one."""
-    return any(getattr(head, "needs_whole_batch", False) for head in self.heads)
+    """Whether a loss compares the examples of a batch, so that the batch cannot be split."""
+    return any(head.needs_whole_batch for head in self.heads)
 
   @property
   def num_tokens(self) -> int:
@@ -65,7 +66,7 @@ class ModelConfig:
     Special tokens are predicted in labeled examples (openai/train.py:174-178), in the targets of an
     encoder-decoder, which end with one, and by a language head that says so.
     """
-    head_does = any(getattr(head, "special_tokens", False) for head in self.heads)
+    head_does = any(head.special_tokens for head in self.heads)
     predicted = self.head or self.trunk.reads_source or head_does
     return self.trunk.vocab_size + (self.trunk.special_tokens if predicted else 0)
 
@@ -147,7 +148,7 @@ def encoder_alone(spec: ModelConfig, params: Any) -> tuple["Model", dict[str, An
 
 
 class Outputs(NamedTuple):
-  """What a model returns: the trunk's states, and each head's outputs in the heads' order."""
+  """Outputs of a model: the trunk's states, and each head's outputs in the heads' order."""
 
   states: States
   heads: tuple[Any, ...]

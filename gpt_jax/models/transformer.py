@@ -33,14 +33,16 @@ from gpt_jax.models.layers import (
   padded_rows,
 )
 from gpt_jax.models.remat import rematerialized
-from gpt_jax.models.trunk import Pooler, States
+from gpt_jax.models.trunk import Pooler, States, TrunkConfig
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
 from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.partition import constrain
 
-# Matched against the paths of parameters and optimizer moments (see parallel.partition).
+# Matched against the paths of parameters and optimizer moments (see parallel.partition). As in
+# Megatron-LM: the first matrix of a sublayer is split by heads or hidden units, the second one the
+# same way along its input, so each sublayer needs one all-reduce (Shoeybi et al. 2019, section 3).
 TENSOR_PARALLEL = (
   (r"tokens$", P("model", None)),
   (r"qkv/kernel$", P(None, None, "model", None)),
@@ -66,11 +68,11 @@ _PARTS = (
 
 @register("transformer")
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(TrunkConfig):
   """Sizes, rates and parts of the trunk; the defaults are GPT-1's."""
 
   vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: that of the data", unit="tokens", low=0
+    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
   )
   context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
   layers: int = option(12, "blocks", low=1, high=1000)
@@ -85,7 +87,7 @@ class TransformerConfig:
     "sublayer, with a final norm, as GPT-2",
     choices=("post", "pre"),
   )
-  dtype: str = option("float32", "of activations and matrix products", choices=DTYPES)
+  dtype: str = option("float32", "type of activations and matrix products", choices=DTYPES)
   special_tokens: int = option(
     NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
@@ -94,7 +96,9 @@ class TransformerConfig:
     None, "config of a bias added to the attention scores, e.g. ALiBi"
   )
   attention_backend: str = option(
-    "plain", "plain, or fused: kernels for TPU and GPU (file gpt_jax/ops/attention_<name>.py)"
+    "plain",
+    "plain, or fused: kernels for TPU and GPU (file gpt_jax/ops/attention_<name>.py)",
+    resumable=True,
   )
   token_types: int = option(
     0, "token types, each with an embedding (BERT: 2, its first and second text)", low=0, high=1000
@@ -137,7 +141,6 @@ class TransformerConfig:
     find_backend(self.attention_backend)
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
-  reads_source = False
 
   @property
   def rows(self) -> int:
@@ -168,7 +171,7 @@ class TransformerConfig:
     return Transformer(self, attention, remat)
 
   def parameter_count(self) -> int:
-    """Without padding rows: 116,534,784 at the paper's sizes and 40,478 ids."""
+    """Parameters, padding rows excluded: 116,534,784 at the paper's sizes and 40,478 ids."""
     pooler = self.width**2 + self.width if self.pooler else 0
     return self._parameters(self.blocks) + pooler
 
@@ -180,7 +183,9 @@ class TransformerConfig:
     return 6 * self._parameters(self.layers) + 12 * self.layers * length * self.width
 
   def _parameters(self, blocks: int) -> int:
-    """Of the embeddings, so many blocks, and the last norm."""
+    """Parameters of the embeddings, of `blocks` blocks and of the last norm."""
+    # A block's matrices: 4 D^2 in attention (q, k, v, out) and 8 D^2 in the MLP. Its vectors:
+    # biases of (3 + 1 + 4 + 1) D, and 2 D in each of two norms.
     d, e = self.width, self.table_width
     rows = self.vocab_size + self.token_types + (self.context if self.learned_positions else 0)
     embeddings = rows * e + (2 * e if self.embedding_norm else 0) + (e * d + d if e != d else 0)
@@ -234,6 +239,7 @@ class Transformer(nn.Module):
       self.bias = c.attention_bias.build(c.heads)
     block = rematerialized(Block, self.remat)
     self.blocks = [block(c, name=f"block_{i}") for i in range(c.blocks)]
+    # Pre-norm blocks add to a stream that nothing normalizes, hence the final norm (GPT-2, 2.3).
     self.last_norm = LayerNorm(c.dtype, c.norm_epsilon) if c.norm == "pre" else lambda x: x
     if c.pooler:
       self.pooler = PoolerParameters(c)
@@ -251,6 +257,8 @@ class Transformer(nn.Module):
     bias = self._bias(rows.positions, rows.positions)
     x, table = self._embed(rows.inputs, rows.positions, key, rows.types)
     x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
+    # h_l = transformer_block(h_{l-1}) (eq. 2). Blocks fold 0 … L - 1 into the dropout key, the
+    # embeddings L and L + 1.
     for i, block in enumerate(self._stack()):
       x = block(x, mask, bias, key and key.fold(i))
       x = self.perturb(f"{i + 1}_block", x, "hidden")
@@ -277,6 +285,7 @@ class Transformer(nn.Module):
     keys, values = [], []
     for block in self._stack():
       x, k, v = block.read(x, mask, bias)
+      # [B, H, T, K] -> [B H, T, K], the layout of the cache.
       keys.append(k.reshape(-1, *k.shape[2:]))
       values.append(v.reshape(-1, *v.shape[2:]))
     return self.last_norm(x), table, Cache(tuple(keys), tuple(values))
@@ -312,6 +321,7 @@ class Transformer(nn.Module):
   def _embed(self, inputs, positions, key, types=None):
     """[B, T, D] and the table [R, E]."""
     c = self.config
+    # h_0 = U W_e + W_p (eq. 2). A table has one dropout mask for the whole batch: sharded=False.
     table = self.tokens
     key_of_tables = key if c.embedding_dropout_on == "table" else None
     if key_of_tables is not None:
@@ -369,6 +379,7 @@ class Block(nn.Module):
     """x [B, T, D] to the same shape; bias as in ops.attention."""
     rate = self.config.residual_dropout
     attention_key, first_key, second_key = (key and key.fold(i) for i in range(3))
+    # Residual dropout acts on what a sublayer adds, before the sum (section 4.1).
     if self.config.norm == "pre":
       update = self.attention(self.attention_norm(x), mask, bias, attention_key)
       x = x + dropout(update, rate, first_key)
@@ -425,22 +436,25 @@ class Attention(nn.Module):
   def read(self, x, mask: AttentionMask, bias):
     q, k, v = self._project(x)
     update = attention(q, k, v, mask, bias, backend=self.config.attention_backend)
-    return self.out(update.swapaxes(1, 2)), k, v
+    return self.out(update.swapaxes(1, 2)), k, v  # [B, T, H, K] -> [B, T, D]
 
   def extend(self, x, positions, bias, keys, values):
     qkv = constrain(self.qkv(x), "data", None, None, "model")  # [B, T, 3, H, K]
     keys = write(keys, qkv[:, :, 1], positions)
     values = write(values, qkv[:, :, 2], positions)
     batch, length, _, heads, width = qkv.shape
-    q = qkv[:, :, 0].swapaxes(1, 2).reshape(-1, length, width)
+    q = qkv[:, :, 0].swapaxes(1, 2).reshape(-1, length, width)  # [B H, T, K]
     scores = jnp.einsum("ntk,nsk->nts", q, keys, preferred_element_type=jnp.float32)
-    scores = scores.reshape(batch, heads, length, -1) * width**-0.5
+    scores = scores.reshape(batch, heads, length, -1) * width**-0.5  # [B, H, T, S]
     if bias is not None:
       scores = scores + bias
+    # The token at position p is in slot p, so this is the causal mask. It also hides what lies in
+    # later slots, such as the padding of shorter prompts.
     slots = jnp.arange(keys.shape[1])[None, None, None]
     scores = jnp.where(positions[:, None, :, None] >= slots, scores, -1e9)
     probabilities = jax.nn.softmax(scores).astype(q.dtype).reshape(-1, length, keys.shape[1])
     update = jnp.einsum("nts,nsk->ntk", probabilities, values)
+    # [B H, T, K] -> [B, T, H, K]
     update = update.reshape(batch, heads, length, width).swapaxes(1, 2)
     return self.out(update), keys, values
 

@@ -1,4 +1,4 @@
-"""What a trunk is: rows of token ids to hidden states and the table that turns them into logits.
+"""A trunk: rows of token ids to hidden states and the table that turns them into logits.
 
 Letters: B rows, T positions, D width, R rows of the embedding table, E their width.
 """
@@ -15,6 +15,8 @@ from gpt_jax.batch import Rows
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
+
+EPSILON = 1e-5  # of the norms of GPT
 
 
 class Pooler(NamedTuple):
@@ -92,65 +94,71 @@ class Trunk(Protocol):
     ...
 
 
-class TrunkConfig(Protocol):
-  """A trunk's config: a frozen dataclass, registered by name, from which the trunk is rebuilt."""
+class TrunkConfig:
+  """Base of the trunks' configs: frozen dataclasses, registered by name, from which a trunk is
+  rebuilt.
 
-  @property
-  def vocab_size(self) -> int:
-    """Ids of the tokenizer, without special tokens."""
-    ...
+  Attributes:
+    vocab_size: ids of the tokenizer, without special tokens.
+    special_tokens: special tokens; their rows follow the vocabulary's.
+    context: longest sequence.
+    width: D.
+    dtype: of activations and matrix products.
+    layers: blocks, of which so many can be transferred.
+    pooler: whether it has a Pooler.
+    token_types: kinds of segments that it tells apart, as BERT; 0: it does not.
+    shared_layers: whether one block is applied `layers` times, as ALBERT's.
+    init, activation, norm_epsilon: style of layers that continue it, see layers.style_of.
+    TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.partition.
+  """
 
-  @property
-  def special_tokens(self) -> int:
-    """Special tokens; their rows follow the vocabulary's."""
-    ...
-
-  @property
-  def context(self) -> int:
-    """Longest sequence."""
-    ...
-
-  @property
-  def width(self) -> int:
-    """D."""
-    ...
-
-  @property
-  def dtype(self) -> str: ...
+  vocab_size: int
+  special_tokens: int
+  context: int
+  width: int
+  dtype: str
+  layers: int = 1
+  pooler: bool = False
+  token_types: int = 0
+  shared_layers: bool = False
+  init: str = "normal"
+  activation: str = "gelu"
+  norm_epsilon: float = EPSILON
+  TENSOR_PARALLEL: Sequence[tuple[str, PartitionSpec]] = ()
 
   @property
   def rows(self) -> int:
     """R: vocabulary, special tokens, padding."""
-    ...
+    raise NotImplementedError
 
   @property
   def reads_source(self) -> bool:
     """Whether the trunk reads Batch.source: an encoder-decoder."""
-    ...
+    return False
 
   @property
-  def TENSOR_PARALLEL(self) -> Sequence[tuple[str, PartitionSpec]]:
-    """Path rules for the mesh axis `model`, see parallel.partition."""
-    ...
+  def table_width(self) -> int:
+    """E, the width of the embedding table."""
+    return self.width
 
   def build(self, attention: str = "causal", remat: str = "none") -> Any:
     """The Trunk. Raises InputError where it has no such attention or rematerialization."""
-    ...
+    raise NotImplementedError
 
   def parameter_count(self) -> int:
     """Parameters without the padding rows of the table."""
-    ...
+    raise NotImplementedError
 
   def flops_per_token(self, length: int) -> float:
     """Floating-point operations of a training step per token, in sequences of that length."""
-    ...
+    raise NotImplementedError
 
   def depth(self, path: str) -> int:
     """The layer of a parameter of the trunk: 0 for embeddings, i + 1 for block i.
 
     What is transferred to a fine-tuned model, and layer-wise learning rates, go by it.
     """
-    ...
+    raise NotImplementedError
 
 
 def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:

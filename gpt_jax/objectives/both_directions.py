@@ -22,31 +22,20 @@ from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import register
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, Objective
 
 FORWARD, REVERSED = "start", "reversed"
 
 
 @register("both_directions")
 @dataclasses.dataclass(frozen=True)
-class BothDirections:
+class BothDirections(Objective):
   """The mean of a forward and a backward language model's loss."""
 
-  @property
-  def attention(self) -> str:
-    return "causal"
-
-  @property
-  def special(self) -> tuple[str, ...]:
-    return (FORWARD, REVERSED)
-
-  @property
-  def heads(self) -> tuple[dict, ...]:
-    return ({"type": "language"},)
-
-  @property
-  def format(self) -> dict[str, str]:
-    return {"type": "gpt_format"}
+  attention = "causal"
+  special = (FORWARD, REVERSED)
+  heads = ({"type": "language"},)
+  format = {"type": "gpt_format"}
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     del length

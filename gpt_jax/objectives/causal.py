@@ -8,29 +8,18 @@ from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import register
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, Objective
 
 
 @register("causal")
 @dataclasses.dataclass(frozen=True)
-class Causal:
+class Causal(Objective):
   """The paper's pre-training objective."""
 
-  @property
-  def attention(self) -> str:
-    return "causal"
-
-  @property
-  def special(self) -> tuple[str, ...]:
-    return ()
-
-  @property
-  def heads(self) -> tuple[dict, ...]:
-    return ({"type": "language"},)
-
-  @property
-  def format(self) -> dict:
-    return {"type": "gpt_format"}
+  attention = "causal"
+  # P(u) = softmax(h_n W_e^T) (eq. 2): the head is the embedding table, and has no parameters.
+  heads = ({"type": "language"},)
+  format = {"type": "gpt_format"}
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     del tokenizer, length
@@ -40,8 +29,12 @@ class Causal:
 def causal_batch(rows: np.ndarray, draw: Draw | None = None) -> Batch:
   """Rows int32 [B, T + 1], -1 past a text's end, to inputs and next tokens [B, T]."""
   del draw  # nothing is random
+  # The target at position t is the token at t + 1: [B, T + 1] -> [B, T] twice.
   inputs, targets = rows[:, :-1], rows[:, 1:]
+  # Every row starts at position 0, even in the middle of a document: it sees nothing before it.
   positions = np.broadcast_to(np.arange(inputs.shape[1], dtype=np.int32), inputs.shape)
+  # Padding is at the end, where causal attention hides it from the text: no segments are needed.
+  # Weight 0 keeps it out of the loss.
   weights = (targets >= 0).astype(np.float32)
   return Batch(
     Rows(np.maximum(inputs, 0), positions),

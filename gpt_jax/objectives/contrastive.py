@@ -16,16 +16,16 @@ from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import PAD
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, Objective
 
 
 @dataclasses.dataclass(frozen=True)
-class _Pairs:
-  """What both objectives share: how a text becomes a vector, and how vectors are compared."""
+class _Pairs(Objective):
+  """Base of both objectives: how a text becomes a vector, and how vectors are compared."""
 
   attention: str = option(
     "causal",
-    "what a position attends to: that of the checkpoint which the run starts from",
+    "what a position attends to; must match the checkpoint that the run starts from",
     choices=("causal", "bidirectional"),
   )
   pooling: str = option(
@@ -51,7 +51,7 @@ class _Pairs:
 
   @property
   def format(self) -> dict[str, str]:
-    """Of a run from random weights; see Objective.format."""
+    """The format of a run that starts from random weights; see Objective.format."""
     return {"type": "gpt_format" if self.attention == "causal" else "roberta_format"}
 
   @property

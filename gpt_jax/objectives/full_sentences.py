@@ -29,26 +29,15 @@ class FullSentences(MaskingRule):
   def marks_sentences(self) -> bool:
     return True
 
-  @property
-  def attention(self) -> str:
-    return "bidirectional"
-
-  @property
-  def special(self) -> tuple[str, ...]:
-    return ("cls", "sep", "mask")
-
-  @property
-  def heads(self) -> tuple[dict, ...]:
-    return ({"type": "masked_head"},)
-
-  @property
-  def format(self) -> dict:
-    return {"type": "roberta_format"}
+  attention = "bidirectional"
+  special = ("cls", "sep", "mask")
+  heads = ({"type": "masked_head"},)
+  format = {"type": "roberta_format"}
 
   def windows(
     self, tokens: TokenFile, config: WindowsConfig, seed: int = 0
   ) -> PackedSentenceWindows:
-    """See objective.make_windows."""
+    """See Objective.windows."""
     return PackedSentenceWindows(tokens, config, seed, self.copies)
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:

@@ -19,21 +19,10 @@ class Masked(MaskingRule):
 
   keeps_format = True
 
-  @property
-  def attention(self) -> str:
-    return "bidirectional"
-
-  @property
-  def special(self) -> tuple[str, ...]:
-    return ("mask",)
-
-  @property
-  def heads(self) -> tuple[dict, ...]:
-    return ({"type": "masked_head"},)
-
-  @property
-  def format(self) -> dict:
-    return {"type": "roberta_format"}  # BERT's needs token types
+  attention = "bidirectional"
+  special = ("mask",)
+  heads = ({"type": "masked_head"},)
+  format = {"type": "roberta_format"}  # BERT's needs token types
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     mask = self.bind_masks(tokenizer, self.special, length)

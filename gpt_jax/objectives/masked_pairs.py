@@ -30,24 +30,13 @@ class MaskedPairs(MaskingRule):
     "sentence); swapped: the text before A (ALBERT's sentence order)",
   )
 
-  @property
-  def attention(self) -> str:
-    return "bidirectional"
-
-  @property
-  def special(self) -> tuple[str, ...]:
-    return ("cls", "sep", "mask")
-
-  @property
-  def heads(self) -> tuple[dict, ...]:
-    return ({"type": "masked_head"}, {"type": "sentence_pair"})
-
-  @property
-  def format(self) -> dict:
-    return {"type": "bert_format"}
+  attention = "bidirectional"
+  special = ("cls", "sep", "mask")
+  heads = ({"type": "masked_head"}, {"type": "sentence_pair"})
+  format = {"type": "bert_format"}
 
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> PairWindows:
-    """See objective.make_windows."""
+    """See Objective.windows."""
     return PairWindows(tokens, config, seed, self.copies, self.second)
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:

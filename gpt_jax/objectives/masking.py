@@ -1,6 +1,6 @@
-"""Which tokens a masked language model predicts, and what stands in their place.
+"""Masking: the choice of the tokens to predict, and of their replacements in the input.
 
-Four codes differ in the rule: google-research/bert (create_pretraining_data.py), fairseq
+Four implementations differ in the rule: google-research/bert (create_pretraining_data.py), fairseq
 (mask_tokens_dataset.py), google-research/albert, and the defaults here, which are BERT's with new
 masks for each batch, no predicted special tokens and none among the random ones.
 """
@@ -19,6 +19,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.objectives.objective import Objective
 
 MAX_NGRAM = 3
 # P(n) of ALBERT, 1/n normalized: 6/11, 3/11, 2/11 (the paper, 3.1).
@@ -27,7 +28,7 @@ NGRAM_SHARES /= NGRAM_SHARES.sum()
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskingRule:
+class MaskingRule(Objective):
   """The fields that all masked objectives share."""
 
   share: float = option(0.15, "share of a row's tokens to predict", low=0.01, high=1.0)
@@ -43,12 +44,12 @@ class MaskingRule:
   )
   unit: Literal["token", "word", "ngram", "sentence"] = option(
     "token",
-    "what is chosen together: a token, a word of several (BERT), an n-gram of 1 to 3 words "
+    "unit of masking: a token, a word of several (BERT), an n-gram of 1 to 3 words "
     "(ALBERT), or a sentence (full_sentences only)",
   )
   random_ids: Literal["text", "text_and_mask", "all"] = option(
     "text",
-    "random tokens: those of text; text_and_mask: also <mask>, but not <unk> (fairseq); all: also "
+    "ids of random tokens: text; text_and_mask: also <mask>, but not <unk> (fairseq); all: also "
     "every special token (BERT, ALBERT)",
   )
   special_too: bool = option(
@@ -86,7 +87,7 @@ class MaskingRule:
     return False
 
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
-    """See objective.make_windows."""
+    """See Objective.windows."""
     return Windows(tokens, config, seed, self.copies)
 
   def most_predictions(self, length: int) -> int:
@@ -168,7 +169,7 @@ class MaskingRule:
   def _replace(
     self, targets: np.ndarray, random_ids: np.ndarray, mask_id: int, draw: Draw
   ) -> np.ndarray:
-    """What stands in the input for each target."""
+    """The input id for each target: <mask>, a random token, or the target itself."""
     action = draw("replacement", targets.shape[1:])
     drawn = random_ids[(draw("random token", targets.shape[1:]) * len(random_ids)).astype(np.int32)]
     replaced = np.where(action < self.masked + self.random, drawn, targets)

@@ -1,4 +1,4 @@
-"""What a pre-training objective is: windows of token ids to a batch with predictions."""
+"""A pre-training objective: windows of token ids to a batch with predictions."""
 
 import dataclasses
 from typing import Protocol
@@ -16,7 +16,7 @@ class Bound(Protocol):
   """An objective bound to a tokenizer and a length."""
 
   def __call__(self, rows: np.ndarray, draw: Draw) -> Batch:
-    """The rows of make_windows, int32 [B, T + 1] with -1 past a text's end, to a batch on the host.
+    """The rows of `windows`, int32 [B, T + 1] with -1 past a text's end, to a batch on the host.
 
     `draw` is the only source of noise, so the batch is a pure function of its arguments. The
     anchors of labels count these rows; `placement.anchors_of_parts` counts those of their part.
@@ -24,22 +24,31 @@ class Bound(Protocol):
     ...
 
 
-class Objective(Protocol):
-  """A frozen config dataclass, registered by name.
+class Objective:
+  """Base of the objectives' configs, which are frozen dataclasses, registered by name.
 
-  An objective whose batches have rows for an encoder, Batch.source, has `gives_source = True` and
-  needs a trunk with `reads_source`: an encoder-decoder. All others may leave it out.
+  Attributes:
+    keeps_format: whether a run that starts from a checkpoint goes on with that one's format, since
+      rows are plain text, without a format's special tokens or with its [CLS] and [SEP] alone.
+    gives_source: whether its batches have rows for an encoder, Batch.source; the trunk is then one
+      with `reads_source`, an encoder-decoder.
   """
+
+  keeps_format = False
+
+  @property
+  def gives_source(self) -> bool:
+    return False
 
   @property
   def attention(self) -> str:
-    """ "causal", "bidirectional" or "prefix": what a position may attend to."""
-    ...
+    """Reach of a position's attention: "causal", "bidirectional" or "prefix"."""
+    raise NotImplementedError
 
   @property
   def special(self) -> tuple[str, ...]:
     """Names of the special tokens it needs besides those of the tokenizer, such as "mask"."""
-    ...
+    return ()
 
   @property
   def heads(self) -> tuple[dict, ...]:
@@ -47,48 +56,33 @@ class Objective(Protocol):
 
     Names and not classes, since heads are models and this subpackage knows only numpy.
     """
-    ...
+    raise NotImplementedError
 
   @property
   def format(self) -> dict:
-    """What its models are fine-tuned on: a format of tasks/formats.py, as a JSON config.
-
-    An objective whose rows are plain text, without a format's special tokens or with its [CLS] and
-    [SEP] alone, has `keeps_format = True`: a run that starts from a checkpoint goes on with that
-    one's format.
-    """
-    ...
+    """The format of tasks/formats.py in which its models are fine-tuned, as a JSON config."""
+    raise NotImplementedError
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     """Raises InputError where the tokenizer or the length does not suit."""
-    ...
+    raise NotImplementedError
 
+  def text_length(self, length: int) -> int:
+    """Tokens of text in a row whose batch has `length` positions."""
+    return length + 1
 
-def make_windows(
-  objective: Objective, tokens: TokenFile, config: WindowsConfig, seed: int = 0
-) -> Windows:
-  """The rows of a text that an objective is bound to.
+  def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
+    """The rows of a text, [B, text_length]; an objective with rows of its own kind, such as pairs
+    of sentences, returns those.
 
-  An objective that needs rows of its own kind, such as pairs of sentences, has a method
-  `windows(tokens, config, seed)`, which returns them. One whose batches are not as long as their
-  text says by `text_length(length)` how many tokens a row has; all others have length + 1.
-
-  Raises:
-    InputError: the text or the config does not suit.
-  """
-  own = getattr(objective, "windows", None)
-  if own:
-    return own(tokens, config, seed)
-  length = _columns(objective, config.length) - 1
-  return Windows(tokens, dataclasses.replace(config, length=length), seed)
+    Raises:
+      InputError: the text or the config does not suit.
+    """
+    length = self.text_length(config.length) - 1
+    return Windows(tokens, dataclasses.replace(config, length=length), seed)
 
 
 def example_batch(objective: Objective, bound: Bound, length: int, size: int) -> Batch:
   """A batch of `size` rows with the shapes of all others, before there is a text."""
-  rows = np.zeros((size, _columns(objective, length)), np.int32)
+  rows = np.zeros((size, objective.text_length(length)), np.int32)
   return bound(rows, Draw(0, 0, np.arange(size)))
-
-
-def _columns(objective: Objective, length: int) -> int:
-  text_length = getattr(objective, "text_length", None)
-  return text_length(length) if text_length else length + 1

@@ -11,29 +11,17 @@ from gpt_jax.config import register
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.objectives.causal import causal_batch
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, Objective
 
 
 @register("prefix_lm")
 @dataclasses.dataclass(frozen=True)
-class PrefixLM:
+class PrefixLM(Objective):
   """Each text is cut at a random place, and what follows is predicted."""
 
-  @property
-  def attention(self) -> str:
-    return "prefix"
-
-  @property
-  def special(self) -> tuple[str, ...]:
-    return ()
-
-  @property
-  def heads(self) -> tuple[dict, ...]:
-    return ({"type": "language"},)
-
-  @property
-  def format(self) -> dict[str, str]:
-    return {"type": "gpt_format"}
+  attention = "prefix"
+  heads = ({"type": "language"},)
+  format = {"type": "gpt_format"}
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     del tokenizer, length

@@ -21,7 +21,7 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, Objective
 
 END = "sep"  # ends every input and every target
 _LAST = np.iinfo(np.int64).max  # sorts after every token
@@ -29,7 +29,7 @@ _LAST = np.iinfo(np.int64).max  # sorts after every token
 
 @register("span_corruption")
 @dataclasses.dataclass(frozen=True)
-class SpanCorruption:
+class SpanCorruption(Objective):
   """data.length is the length of the row that a trunk reads, and the text is as long as fits.
 
   For an encoder-decoder that row is the encoder's: 512 holds 568 tokens of text, and the targets
@@ -54,7 +54,7 @@ class SpanCorruption:
 
   @property
   def attention(self) -> str:
-    """Of the trunk; an encoder-decoder's is that of its decoder."""
+    """Attention kind of the trunk or, in an encoder-decoder, of its decoder."""
     return "prefix" if self.layout == "prefix" else "causal"
 
   @property
@@ -70,9 +70,7 @@ class SpanCorruption:
   def heads(self) -> tuple[dict, ...]:
     return ({"type": "language", "special_tokens": True, "z_loss": self.z_loss},)
 
-  @property
-  def format(self) -> dict[str, str]:
-    return {"type": "text_to_text"}
+  format = {"type": "text_to_text"}
 
   def counts(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many of L tokens are hidden, and in how many spans; 0 where a text has less than two."""
@@ -123,15 +121,15 @@ class SpanCorruption:
     return corrupted
 
   def divide(self, counts: np.ndarray, length: int, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
-    """Which tokens are hidden, bool [B, L], and the number of each token's span, int [B, L].
+    """Draws the hidden tokens, bool [B, L], and the number of each token's span, int [B, L].
 
-    Spans that stay and hidden ones take turns, so the first token stays and the last is hidden;
+    Kept and hidden spans alternate, so the first token stays and the last is hidden;
     each kind is divided into non-empty parts at random, all divisions being equally likely.
 
     Args:
       counts: int [B], the tokens of each text.
       length: L of the longest.
-      draw: of the batch.
+      draw: noise of the batch.
     """
     hidden, spans = self.counts(counts)
     kept_part = _parts("kept spans", counts - hidden, spans, length, draw)
@@ -218,7 +216,7 @@ def encoder_decoder_batch(source: np.ndarray, target: np.ndarray, length: int, p
 
 
 def _rows(ids: np.ndarray) -> Rows:
-  """What a trunk reads of ids [B, T], -1 past their ends; segment 0 is padding."""
+  """Rows from ids [B, T], -1 past their ends; segment 0 is padding."""
   positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
   return Rows(np.maximum(ids, 0).astype(np.int32), positions, (ids >= 0).astype(np.int32))
 

@@ -25,7 +25,7 @@ _PREFIX = "attention_"
 @partial(jax.tree_util.register_dataclass, meta_fields=["kind"], data_fields=["segments", "prefix"])
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-  """Which keys a query may attend to.
+  """The keys that each query may attend to.
 
   Attributes:
     kind: "causal", itself and the positions before it; "bidirectional", all; "prefix", causal plus

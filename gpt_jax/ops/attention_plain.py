@@ -49,10 +49,10 @@ def attend(
 def dropout_words(
   kind: str, key: Key, rows: int, heads: int, length: int
 ) -> tuple[jax.Array, np.ndarray]:
-  """Which random bits decide about each probability, for kernels that draw them themselves.
+  """Arguments of random_bits for dropout on each probability, for kernels that draw the bits.
 
   Returns:
-    words [B, T], starts [H, T], uint32: those of row b, head h, query t and key s are
+    words [B, T], starts [H, T], uint32: the bits of row b, head h, query t and key s are
     random_bits(starts[h, t] + s, words[b, t]).
   """
   blocks = _blocks(kind, length)

@@ -31,6 +31,7 @@ def cross_entropy(
     z_loss: weight of (log Z)^2, Z = sum exp(logits), which each cross-entropy has added (T5).
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
+  # Only evaluation comes here: where a gradient is taken, _cross_entropy_forward runs instead.
   table = table.astype(hidden.dtype)
 
   def of_chunk(part):
@@ -56,6 +57,7 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
       softmax *= 1 + 2 * z_loss * log_sum[..., None]
     d_scores = ((softmax - hot) * w[..., None]).astype(h.dtype)
     d_hidden = jnp.einsum("btr,rd->btd", d_scores, low_table)
+    # [B, t, ...] -> [G, B / G, t, ...], with G devices along the batch; the sums are [G, R, D].
     d_scores, h = (x.reshape(groups, -1, *x.shape[1:]) for x in (d_scores, h))
     d_table = jnp.einsum("gbtr,gbtd->grd", d_scores, h, preferred_element_type=jnp.float32)
     return (total, constrain(d_table, "data", "model")), d_hidden
@@ -74,6 +76,7 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
       constrain(jnp.zeros((groups, *table.shape), jnp.float32), "data", "model"),
     )
     (total, d_table), d_hidden = jax.lax.scan(body, start, parts)
+    # [chunks, B, t, D] -> [B, T, D]
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
   return total, (d_hidden, d_table.sum(0).astype(table.dtype))
 
@@ -81,6 +84,7 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
 def _cross_entropy_backward(num_tokens, z_loss, gradients, scale):
   del num_tokens, z_loss
   d_hidden, d_table = gradients
+  # `scale` is the gradient of the result, a scalar. Targets and weights have none.
   return (
     (d_hidden * scale).astype(d_hidden.dtype),
     (d_table * scale).astype(d_table.dtype),
@@ -104,6 +108,7 @@ def _chunk(hidden, targets, weights, table, num_tokens, z_loss):
   scores = logits(hidden, table, num_tokens)
   log_sum = jax.nn.logsumexp(scores, axis=-1)
   right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
+  # -log softmax(scores)[target], from float32 logits.
   losses = log_sum - right
   if z_loss:
     losses += z_loss * jnp.square(log_sum)
@@ -113,7 +118,9 @@ def _chunk(hidden, targets, weights, table, num_tokens, z_loss):
 def _chunks(hidden, targets, weights, rows):
   """Each array [B, T, ...] as [chunks, B, T / chunks, ...]."""
   batch, length = targets.shape
+  # A chunk's logits are split over both mesh axes: by rows of the batch, and by rows of the table.
   most = CHUNK_ELEMENTS * axis_size("data") * axis_size("model")
+  # The fewest chunks of equal length that fit; if none do, a chunk per position.
   count = next(
     n
     for n in range(1, length + 1)

@@ -15,7 +15,7 @@ _GOLDEN = np.uint32(0x9E3779B9)
 
 
 class Key(NamedTuple):
-  """What a mask depends on besides the element's index.
+  """A dropout key: all that a mask depends on besides the element's index.
 
   Attributes:
     word: uint32 scalar, mixed from the seed, the step and the folded numbers.

@@ -29,11 +29,11 @@ _LEAST = 16  # positions, or features of a head, of Triton's matrix products
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """What the kernels are compiled for.
+  """Compile-time settings of the kernels.
 
   Attributes:
     mask: kind of the AttentionMask.
-    rate: of dropout.
+    rate: dropout rate.
     platform: one of PLATFORMS.
     interpret: run as array operations instead, on any device; for tests.
   """
@@ -54,7 +54,7 @@ class Kind:
 
 
 class Inputs(NamedTuple):
-  """What forward and gradient read; parts that are not needed are None.
+  """Inputs of the forward and gradient kernels; parts that are not needed are None.
 
   Attributes:
     q, k, v: [B, H, T, K].
@@ -146,7 +146,7 @@ class _Call:
     return 0 if self.kind.platform == "cuda" else 2
 
   def specs(self, inputs: Inputs) -> Inputs:
-    """Everything as a whole; the caller replaces what it reads tile by tile."""
+    """Specs of whole arrays; the caller replaces those of arrays that it reads tile by tile."""
     by_row = self._spec((None, 1, self.padded_length), lambda b, h, i: (b, 0, 0))
     by_head = self._spec((None, 1, self.padded_length), lambda b, h, i: (h, 0, 0))
     specs = Inputs(self.whole, self.whole, self.whole, by_row, by_row, by_row, by_head)
@@ -203,7 +203,7 @@ def _compiler_params(platform: str) -> Any:
 
 
 class _Tiles:
-  """What the three kernels share: scores and dropout of the tile of queries i and keys j."""
+  """Base of the three kernels: scores and dropout of the tile of queries i and keys j."""
 
   def __init__(self, call: _Call):
     self.kind, self.size, self.count = call.kind, call.size, call.count
@@ -219,7 +219,7 @@ class _Tiles:
     return pl.ds(pl.multiple_of(i * self.size, self.size), self.size)
 
   def scores(self, inputs: Inputs, q: jax.Array, k: jax.Array, i, j) -> jax.Array:
-    """Masked and scaled, float32 [S, T]."""
+    """Masked and scaled scores, float32 [S, T]."""
     scores = _product(k, q, 1, 1) * self.scale
     allowed = self._allowed(inputs, i, j)
     return scores if allowed is None else jnp.where(allowed, scores, _MASKED)

@@ -97,7 +97,7 @@ def _deterministic(indices, gradient, rows):
 
 
 def multiplied(indices: jax.Array, values: jax.Array, rows: int) -> jax.Array:
-  """Of the values [N, D] that have the same index the sum, float32 [R, D], as a product."""
+  """Sums the values [N, D] that share an index, as a matrix product: float32 [R, D]."""
   one_hot = jax.nn.one_hot(indices, rows, dtype=values.dtype)
   return jnp.einsum(
     "nr,nd->rd",

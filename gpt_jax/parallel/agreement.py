@@ -45,11 +45,11 @@ def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
 
 
 def list_differences(facts: tuple[dict[str, Any], ...], hosts: tuple[str, ...]) -> list[str]:
-  """What differs between processes: "config.train.steps is 6 on process 0 (a), 7 on …".
+  """Lists differences between processes: "config.train.steps is 6 on process 0 (a), 7 on …".
 
   Args:
-    facts: of each process, nested dicts of JSON values.
-    hosts: their names.
+    facts: nested dicts of JSON values, one per process.
+    hosts: the processes' host names.
   """
   flat = [dict(_flatten(of_one)) for of_one in facts]
   names = dict.fromkeys(name for of_one in flat for name in of_one)

@@ -134,7 +134,7 @@ def peak_with_workers() -> float:
 
 
 def figures(devices: Sequence[jax.Device]) -> dict[str, float]:
-  """The memory in use and its peak by their names in a log, in bytes; what is unknown is not there.
+  """Memory in use and its peak in bytes, by their names in a log; unknown values are omitted.
 
   Devices with memory of their own have the host's beside it.
   """
@@ -161,7 +161,7 @@ def _process(name: str) -> float:
 
 
 def _machine() -> tuple[float, float]:
-  """Bytes of memory that there are, and bytes that this process can hold now; 0: unknown."""
+  """Total bytes of memory, and bytes that this process can hold now; 0: unknown."""
   total, available = (_field("/proc/meminfo", name) for name in ("MemTotal", "MemAvailable"))
   if not total:  # not Linux
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), 0.0

@@ -1,4 +1,4 @@
-"""Which process of a run over several hosts this is, and what all of them agree on."""
+"""Processes of a multi-host run: the main one, and values gathered from all of them."""
 
 import jax
 import numpy as np

@@ -17,7 +17,6 @@ from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.inference.similarity import cosine_measures
 from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.models.model import make_heads
-from gpt_jax.objectives.objective import make_windows
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
@@ -194,7 +193,7 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   size = -(-windows.batch_size // mesh.size) * mesh.size
   windows = dataclasses.replace(windows, batch_size=size)
   bound = objective.bind(loaded.tokenizer, windows.length)
-  rows = make_windows(objective, text, windows)
+  rows = objective.windows(text, windows)
   measure = make_text_measure(loaded.model, bound, rows, mesh)
   measures = measure(replicate(loaded.params, mesh))
   return {"tokens": text.n_tokens, "bytes": text.n_bytes, **measures}

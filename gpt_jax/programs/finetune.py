@@ -157,11 +157,11 @@ def cross_validate(
 def finetune_recipe(
   config: FinetuneConfig, task: LabeledTask, train_set: Encoded, start: Start
 ) -> Recipe:
-  """What a run of fine-tuning trains, without its evaluation.
+  """The recipe of a fine-tuning run, without its evaluation.
 
   Args:
     config: complete, as load_task returns it.
-    task: of the examples.
+    task: the task of the examples.
     train_set: the labeled examples.
     start: trunk, vocabulary and format.
   """

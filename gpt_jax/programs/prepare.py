@@ -73,7 +73,7 @@ Passes = LocalPasses | BeamPasses
 @register("prepare")
 @dataclasses.dataclass(frozen=True)
 class PrepareConfig:
-  """What to prepare, and how."""
+  """A preparation of text: its sources, vocabulary, filters and runner."""
 
   source: str = option("embedded", f"{usage()}; several separated by commas")
   vocab_size: int = option(
@@ -315,7 +315,7 @@ def _folder_on_store(out: str) -> Iterator[str]:
 
 
 class _FirstPass(NamedTuple):
-  """What the passes of a killed run before its last one left: files by name, and their content."""
+  """The results of a killed run before its last pass; `files` has their content by name."""
 
   survey: Survey
   tokenizer: Tokenizer
@@ -335,7 +335,7 @@ class _FirstPass(NamedTuple):
 def _kept_first_pass(
   out: str, settings: dict[str, Any], sources: Sequence[Source]
 ) -> _FirstPass | None:
-  """What a killed run counted and trained; None if its first pass did not end, or of other text."""
+  """The first-pass results of a killed run; None if it did not end, or read other text."""
   for folder in abandoned(out):
     survey = read_survey(folder, settings, sources)
     if survey is None:
@@ -353,7 +353,7 @@ def _kept_first_pass(
 
 
 def _read_numbers(folder: str) -> np.ndarray:
-  """What is removed, int64 [R, 2], source and number in it; none if nothing was looked for."""
+  """The removed documents, int64 [R, 2]: source, and number in it; empty if none were sought."""
   path = os.path.join(folder, NUMBERS)
   if not os.path.exists(path):
     return np.empty((0, 2), np.int64)

@@ -16,7 +16,7 @@ from gpt_jax.inference.samples import FIRST_SAMPLE, LEAST_STEPS, make_writer, wr
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.trunk import with_vocabulary
-from gpt_jax.objectives.objective import Bound, make_windows
+from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.pretraining.config import PretrainConfig, check_type, model_spec
 from gpt_jax.programs.pretraining.text import (
@@ -117,7 +117,7 @@ def pretrain_recipe(config: PretrainConfig, text: Text, start: Start | None = No
 
 
 def text_recipe(config: PretrainConfig, text: Text) -> Recipe:
-  """What pre-training on a text computes, for runs that are not measured."""
+  """The recipe of pre-training on a text, without evaluations."""
   trunk = with_vocabulary(config.trunk, text.tokenizer)
   config = dataclasses.replace(config, trunk=trunk)
   objective = config.objective.bind(text.tokenizer, config.data.length)
@@ -127,13 +127,13 @@ def text_recipe(config: PretrainConfig, text: Text) -> Recipe:
 def step_recipe(
   config: PretrainConfig, objective: Bound, mesh: Mesh, text: TokenFile | None = None
 ) -> Recipe:
-  """What a step of pre-training computes, without evaluations, for runs that leave nothing.
+  """The recipe of a pre-training step, without evaluations, for runs that save nothing.
 
   Args:
     config: its trunk has its vocabulary.
     objective: the config's, bound to tokenizer and length.
     mesh: the devices.
-    text: what is trained on; None: nothing is, and the length of the run does not matter.
+    text: the training text; None: nothing is trained, and the length of the run is arbitrary.
   """
   if text is None:
     train = dataclasses.replace(config.train, steps=_ANY_LENGTH, epochs=0)
@@ -141,7 +141,7 @@ def step_recipe(
 
   @functools.cache
   def windows(seed: int) -> Windows | None:
-    return make_windows(config.objective, text, config.data, seed) if text else None
+    return config.objective.windows(text, config.data, seed) if text else None
 
   first = windows(config.train.seed)
   return Recipe(
@@ -167,7 +167,7 @@ def load_objective_start(config: PretrainConfig, pretrained: str, tokenizer: Tok
     tokenizer,
     objective.special,
     objective.format,
-    getattr(objective, "keeps_format", False),
+    objective.keeps_format,
   )
 
 
@@ -177,7 +177,7 @@ def make_meta(
   tokenizer: Tokenizer,
   start: Start | None = None,
 ) -> dict[str, Any]:
-  """What the checkpoints record beside the parameters."""
+  """Metadata that checkpoints record with the parameters."""
   trained = (*(start.trained_special if start else ()), *config.objective.special)
   return {
     "model": to_json(spec),

@@ -111,7 +111,7 @@ class Encoded:
 
   @property
   def truth(self) -> Any:
-    """What predictions are compared with: `labels`, or a list of the tags [t] of each example."""
+    """The targets of the predictions: `labels`, or a list of the tags [t] of each example."""
     if self.tags is None:
       return self.labels
     return [self.sequence_tags(n, 0) for n in range(len(self))]
@@ -121,7 +121,7 @@ class Encoded:
     return [values[text][:count] for text, count in fields]
 
   def report(self, balance: str = "") -> str:
-    """What to check before training: counts, lengths, label balance, unknown ids, truncation.
+    """A summary to read before training: counts, lengths, label balance, unknown ids, truncation.
 
     Args:
       balance: the line on the labels; empty: none.

@@ -48,7 +48,7 @@ def label_indicators(text: str, labels: Sequence[str], separator: str) -> tuple[
 
 
 def is_present(probabilities: np.ndarray) -> np.ndarray:
-  """Which labels are predicted, bool [N, K]: those of a probability of 0.5 or more."""
+  """Whether each label is predicted, bool [N, K]: its probability is at least 0.5."""
   return np.asarray(probabilities) >= 0.5
 
 

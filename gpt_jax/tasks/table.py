@@ -86,7 +86,7 @@ class TableTask:
     (), "allowed labels, in order; empty: those of the training file, sorted"
   )
   mean: float | None = option(
-    None, "of the numbers of a regression table, set from its training rows"
+    None, "mean of a regression table's numbers, set from the training rows"
   )
   deviation: float | None = option(
     None, "standard deviation of the numbers, set from the training rows", low=0.0
@@ -226,7 +226,7 @@ class TableTask:
     return tuple(sorted(names))
 
   def _with_scale(self, data_dir: str) -> "TableTask":
-    """With mean and deviation of the training rows, without those that are held out."""
+    """The config with mean and deviation of the training rows that are not held out."""
     if self.mean is not None and self.deviation is not None:
       return self
     path = self._path(data_dir, "train")
@@ -274,7 +274,7 @@ class TableTask:
         )
 
   def _with_columns(self, data_dir: str) -> "TableTask":
-    """With the names of text and label columns, from the training file where they are not set."""
+    """The config with text and label columns, from the training file where they are not set."""
     if self.columns and self.label:
       return self
     path = self._path(data_dir, "train")
@@ -371,8 +371,8 @@ class TableTask:
         yield row
 
   def _is_held_out(self, row: Row) -> bool:
-    """By a hash of the texts, so that neither the order nor other rows matter, and duplicates stay
-    on one side.
+    """Whether a row is held out, by a hash of its texts: neither the order nor other rows matter,
+    and duplicates stay on one side.
     """
     position = _hash(row.texts)
     if self.folds:

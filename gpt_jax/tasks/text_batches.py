@@ -102,6 +102,6 @@ def _rounded(length: int) -> int:
 
 
 def _rows(ids: np.ndarray) -> Rows:
-  """What a trunk reads of ids [B, T], -1 past their ends; segment 0 is padding."""
+  """Rows from ids [B, T], -1 past their ends; segment 0 is padding."""
   positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
   return Rows(np.maximum(ids, 0), positions, (ids >= 0).astype(np.int32))

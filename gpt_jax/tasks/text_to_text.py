@@ -235,7 +235,7 @@ class TextTask:
     return self.task.describe_labels(labels)
 
   def read(self, outputs: Sequence[str | None], words: Sequence[str]) -> list[str | None]:
-    """The label of each output that is one; all others stay.
+    """Replaces each output that spells a label by that label; all others stay.
 
     Args:
       outputs: from decode_answer.
@@ -266,8 +266,8 @@ class TextTask:
     return scores
 
   def result(self, prediction: str | None, truth: np.ndarray) -> dict[str, Any]:
-    """What is reported of one example; there are no probabilities, and an output that is no label
-    is a problem.
+    """The reported result of one example: without probabilities, and with a problem if the output
+    is no label.
     """
     del truth
     if prediction in self.labels:

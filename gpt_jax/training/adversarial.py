@@ -36,7 +36,7 @@ class FGM:
   """The loss, and the loss at e + r with r = radius g / |g|, g its gradient (arXiv 1605.07725)."""
 
   radius: float = option(1.0, "L2 norm of the perturbation of a sequence", low=1e-6, high=1e6)
-  weight: float = option(1.0, "of the loss under attack beside the clean one", low=0.0)
+  weight: float = option(1.0, "weight of the loss under attack, beside the clean loss", low=0.0)
 
   work = 2.0  # clean, which gives g as well, and under attack
 
@@ -57,7 +57,7 @@ class VirtualAdversarial:
   """
 
   radius: float = option(1.0, "L2 norm of the perturbation of a sequence", low=1e-6, high=1e6)
-  weight: float = option(1.0, "of the divergence beside the clean loss", low=0.0)
+  weight: float = option(1.0, "weight of the divergence, beside the clean loss", low=0.0)
   probe: float = option(0.1, "L2 norm of the random direction", low=1e-6, high=1e6)
 
   work = 3.0  # clean, p(e), the probe without gradients of parameters, and at e + r
@@ -116,7 +116,7 @@ def ascent(
 
 
 class _Wrapped:
-  """What the methods share: the clean loss, that of the labeled head, and that of the others."""
+  """Base of the methods: the clean loss, the labeled head's loss, and the other heads."""
 
   def __init__(self, loss: ModelLoss):
     heads = loss.heads
@@ -194,12 +194,12 @@ class _VirtualLoss(_Wrapped):
     return self._with_metrics(total, batch, denominators, clean, attacked)
 
   def _count(self, batch: Batch) -> jax.Array:
-    """Examples; a batch of training has none that only fills it."""
+    """The number of examples; training batches are never padded with empty ones."""
     assert batch.labels is not None
     return jnp.float32(len(batch.labels.anchors))
 
   def _log_probs(self, params, batch, key, perturbation) -> jax.Array:
-    """Of each class, [N, K]."""
+    """Log-probabilities [N, K]."""
     model = self._loss.model
     outputs = perturbed(model, params, batch, key, perturbation)
     return jax.nn.log_softmax(outputs.heads[model.config.heads.index(self._head)])
@@ -233,7 +233,7 @@ class _FreeLBLoss(_Wrapped):
     return self._with_metrics(total, batch, denominators, clean, means[-1])
 
   def _first(self, params, batch: Batch, key: Key | None) -> jax.Array:
-    """Uniform in each feature, of expected norm `start` / sqrt(3) whatever a sequence's length."""
+    """A random start, uniform in each feature, of expected norm `start` / sqrt(3) per sequence."""
     zero = no_perturbation(self._loss.model, params, batch)
     if not self._config.start:
       return zero

@@ -1,4 +1,4 @@
-"""What an accelerator offers: memory, bandwidths, arithmetic."""
+"""Specifications of accelerators: memory, bandwidths, peak FLOP/s."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -63,7 +63,7 @@ class Chip(NamedTuple):
 
 
 def find_chip(device_kind: str) -> Chip | None:
-  """By JAX's name of a device; None if it is not known."""
+  """The Chip of JAX's device kind; None if it is not known."""
   flops = peak_flops(device_kind)
   if device_kind in _TPUS:
     from jax.experimental.pallas import tpu

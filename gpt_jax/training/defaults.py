@@ -26,11 +26,11 @@ SMALL_UPDATES, MOST_EPOCHS, SMALL_WARMUP = 1000, 30, 0.1
 
 
 class Defaults(NamedTuple):
-  """What a fine-tuning run trains with unless its config says otherwise.
+  """Defaults of a fine-tuning run, for fields that its config leaves open.
 
   Attributes:
-    learning_rate: the peak.
-    warmup_share: of all updates.
+    learning_rate: peak learning rate.
+    warmup_share: warm-up as a share of all updates.
     epochs: passes over the training examples.
   """
 

@@ -1,19 +1,19 @@
-"""What a run is expected to take in memory and time, and what it took."""
+"""Forecast and outcome of a run: its memory and time."""
 
 from typing import NamedTuple
 
 
 class Forecast(NamedTuple):
-  """What a run is expected to take.
+  """Expected memory and step time of a run.
 
   Attributes:
     memory: bytes at the peak: of the fullest device or, on CPUs, of this process with all that it
       holds beside the training step; 0: unknown.
-    limit: bytes that there are for it now; 0: unknown.
+    limit: bytes available to it now; 0: unknown.
     step_time: seconds; 0: unknown.
-    source: of step_time: "roofline", which is a lower bound, or "measured" on the first steps.
-    most_memory: as `memory`, on CPUs with evaluations, samples, checkpoints and what malloc keeps;
-      0: the same.
+    source: origin of step_time: "roofline", a lower bound, or "measured" on the first steps.
+    most_memory: as `memory`, plus, on CPUs, evaluations, samples, checkpoints and the blocks that
+      malloc keeps; 0: the same.
     temporaries: see memory.Needed.
     kept_blocks: blocks of temporaries that malloc may keep, see memory.FreedMemory.
   """
@@ -41,13 +41,13 @@ class Forecast(NamedTuple):
 
 
 class Outcome(NamedTuple):
-  """What a run took since its last start.
+  """Memory and time that a run took since its last start.
 
   Attributes:
-    steps: that it made.
+    steps: number of steps made.
     memory: see Forecast.
-    training: seconds of its steps.
-    other: seconds of evaluations, checkpoints and samples.
+    training: seconds spent in steps.
+    other: seconds spent in evaluations, checkpoints and samples.
   """
 
   steps: int

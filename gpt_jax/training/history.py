@@ -1,4 +1,4 @@
-"""What the log of a run says afterwards: metrics.jsonl and plan.json, read leniently."""
+"""The log of a run, read leniently: metrics.jsonl and plan.json."""
 
 import contextlib
 import os

@@ -109,12 +109,12 @@ def _segments(path: str) -> list[str]:
 
 
 def _readable(segments: list[str]) -> list[str]:
-  """Without those whose lines the last whole segment has."""
+  """The segments to read: the last whole one, which repeats all lines before it, and later ones."""
   whole = [i for i, name in enumerate(segments) if name.endswith(_WHOLE)]
   return segments[whole[-1] if whole else 0 :]
 
 
 def _name(segments: list[str], kind: str = "") -> str:
-  """Of the segment after these."""
+  """Name of the next segment."""
   last = int(segments[-1].removesuffix(_WHOLE)) if segments else 0
   return f"{last + 1:06}{kind}"

@@ -29,31 +29,35 @@ class TrainConfig:
 
   steps: int = option(0, "updates; 0 if epochs is set", unit="steps", low=0)
   epochs: int = option(0, "passes over the data; 0 if steps is set", low=0)
-  seed: int = option(0, "of initialization, batches and dropout", low=0, high=2**32 - 1)
+  seed: int = option(0, "random seed of initialization, batches and dropout", low=0, high=2**32 - 1)
   microbatches: int = option(
     0,
-    "parts of a batch whose gradients are accumulated, to save memory; 0: as few as fit into it",
+    "parts of a batch whose gradients are accumulated, to save memory; 0: as few as fit",
     low=0,
   )
   remat: str = option(
     "none",
-    "what the backward pass computes anew to save memory: none; dots: all but matrix products; "
+    "recomputed in the backward pass to save memory: none; dots: all but matrix products; "
     "full: each block",
     choices=POLICIES,
+    resumable=True,
   )
-  log_every: int = option(20, "between progress reports", unit="steps", low=1)
-  evaluate_every: int = option(0, "between evaluations; 0: at the end only", unit="steps", low=0)
+  log_every: int = option(20, "interval of progress reports", unit="steps", low=1, resumable=True)
+  evaluate_every: int = option(
+    0, "interval of evaluations; 0: at the end only", unit="steps", low=0
+  )
   checkpoint_every: int = option(
-    1000, "between checkpoints; 0: with evaluations only", unit="steps", low=0
+    1000, "interval of checkpoints; 0: with evaluations only", unit="steps", low=0, resumable=True
   )
   keep_checkpoints: int = option(
-    3, "newest checkpoints kept, beside the best one and the milestones", low=1
+    3, "newest checkpoints kept, beside the best one and the milestones", low=1, resumable=True
   )
   milestone: int = option(
     0,
-    "keep the checkpoints of this step, twice, four times it, … for good; 0: none",
+    "never delete the checkpoints at this step and at 2, 4, 8, … times it; 0: none",
     unit="steps",
     low=0,
+    resumable=True,
   )
 
   def __post_init__(self):
@@ -110,21 +114,27 @@ def fit(
   batches_ahead = Prefetch(batch_at, first, total_steps)
   with Termination() as termination, Watchdog() as watchdog, batches_ahead as batches:
     for number in range(first + 1, total_steps + 1):
+      # The step before still runs. Only a batch that is late makes the device wait.
       batch, waited = batches.take(pending)
       with jax.profiler.StepTraceAnnotation("train", step_num=number):
         state, metrics = step(state, batch)
+      # Dispatch is asynchronous. Fetching the metrics of this step would wait for its end and leave
+      # the device idle; those of the step before cost nothing.
       if pending:
         interval.add(*pending)
       pending = number, {**metrics, "input_wait": waited}
       stopping = termination.requested(number)
       hooks_due = [hook for hook in hooks if hook.is_due(number, total_steps, stopping)]
+      # A hook may save or evaluate the state, so the update is checked first: add raises Diverged
+      # if too many were refused.
       if hooks_due:
         interval.add(*pending)
         pending = None
       watchdog.step(number)
+      # Only an evaluation of the last step describes the state that is returned.
       evaluation = {}
       if hooks_due:
-        with watchdog.paused():
+        with watchdog.paused():  # an evaluation may take longer than any step
           for hook in hooks_due:
             moment = StepContext(number, total_steps, stopping, state, interval, evaluation)
             evaluation = evaluation | (hook.run(moment) or {})
@@ -156,7 +166,7 @@ class Termination:
     if self._asked and number == signal.SIGINT:
       raise KeyboardInterrupt  # a notebook's kernel lives on
     if self._asked:
-      os._exit(128 + number)
+      os._exit(128 + number)  # at once: SystemExit would wait for threads and saves
     self._asked = number
     os.write(2, b"stopping after this step; repeat to stop at once\n")
 

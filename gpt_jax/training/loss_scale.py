@@ -15,7 +15,7 @@ GROWTH_INTERVAL = 2000  # finite gradients in a row before the scale is doubled
 
 
 class LossScale(NamedTuple):
-  """What the loss is multiplied by before it is differentiated, and the gradient divided by after.
+  """The factor on the loss before it is differentiated, by which the gradient is then divided.
 
   Attributes:
     scale: float32 scalar, a power of 2 of at least 1, so that no bit of the gradient is rounded.
@@ -27,12 +27,12 @@ class LossScale(NamedTuple):
 
 
 def first_loss_scale() -> LossScale:
-  """That of a run's first step."""
+  """The loss scale of a run's first step."""
   return LossScale(jnp.float32(FIRST), jnp.int32(0))
 
 
 def adjusted(loss_scale: LossScale, finite: jax.Array) -> LossScale:
-  """That of the next step, given whether loss and gradient of this one were finite."""
+  """The loss scale of the next step, given whether this step's loss and gradient were finite."""
   scale, steps = loss_scale
   steps = jnp.where(finite, steps + 1, 0)
   grows = steps == GROWTH_INTERVAL

@@ -47,7 +47,7 @@ def warn_of_majority(
 
 
 def _problem(task: LabeledTask, shares: np.ndarray, count: int, best: dict[str, float]) -> str:
-  """What is wrong with the best evaluation; "" if nothing is."""
+  """Describes the problem of the best evaluation; "" if there is none."""
   commonest, share = int(shares.argmax()), float(shares.max())
   if "dev_baseline_rmse" in best and best["dev_rmse"] > 0.98 * best["dev_baseline_rmse"]:
     return (

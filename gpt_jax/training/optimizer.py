@@ -52,7 +52,7 @@ class OptimConfig:
     choices=("openai", "adamw", "bert", "fairseq", "lamb", "adafactor"),
   )
   learning_rate: float | None = option(
-    2.5e-4, "peak learning rate; none, when fine-tuning: by the model's size", low=0.0, high=1e3
+    2.5e-4, "peak learning rate; none, when fine-tuning: chosen by model size", low=0.0, high=1e3
   )
   schedule: str = option("cosine", "shape after the warm-up; linear is OpenAI's", choices=SHAPES)
   warmup_steps: int = option(
@@ -60,13 +60,13 @@ class OptimConfig:
   )
   warmup_share: float | None = option(
     0.0,
-    "length of the warm-up as a share of all updates; none, when fine-tuning: by the model's size",
+    "length of the warm-up as a share of all updates; none, when fine-tuning: by model size",
     low=0.0,
     high=1.0,
   )
   min_warmup_steps: int = option(0, "the warm-up is at least this long", unit="updates", low=0)
   weight_decay: float = option(
-    0.01, "decoupled decay of all but biases and gains; fairseq: of all", low=0.0, high=1e3
+    0.01, "weight decay, decoupled, of all but biases and gains; fairseq: of all", low=0.0, high=1e3
   )
   clip_norm: float = option(1.0, "largest global norm of the gradient; 0: no clipping", low=0.0)
   b1: float = option(0.9, "decay of the first moment", low=0.0, high=0.9999)

@@ -104,7 +104,7 @@ class _Trace:
       self._write(f"step {moment.step}")
 
   def close(self) -> None:
-    """Writes what there is, and says where."""
+    """Writes an unfinished trace, and logs where the profile is."""
     if self._running:
       self._write("the end of the run")
     if not self._written:

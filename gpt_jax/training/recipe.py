@@ -1,4 +1,4 @@
-"""A recipe: what a run trains, on what, and how it is measured, as one value."""
+"""A recipe: the model, data, loss, optimizer and measures of a run, as one value."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Batches(Protocol):
 
   @property
   def shape(self) -> tuple[int, int]:
-    """Rows and tokens a row of the whole batch: what the reported tokens per second count."""
+    """Rows and tokens per row of the whole batch, as the reported tokens per second count them."""
     ...
 
   def at(self, step: int) -> Any:
@@ -38,14 +38,12 @@ class Batches(Protocol):
     ...
 
   def first(self) -> Batch:
-    """What the model is initialized with: such a batch, as the model itself reads it."""
+    """A batch to initialize the model with, in the form that the model reads."""
     ...
 
 
 class WholeBatches:
-  """Batches from a function that gives the whole batch of a step, of which each process takes its
-  rows.
-  """
+  """Batches from a function that builds a step's whole batch; each process takes its rows."""
 
   def __init__(
     self, whole: Callable[[int], Any], shape: tuple[int, int], mesh: Mesh, microbatches: int
@@ -67,8 +65,8 @@ class Evaluation(NamedTuple):
 
   Attributes:
     measure: parameters -> named numbers.
-    metric: the one that ranks checkpoints.
-    mode: "max" or "min", which value of it is best.
+    metric: the number that ranks checkpoints.
+    mode: "max" or "min": which value of the metric is best.
     due: step -> whether to measure after it; the last step always is.
     patience: evaluations without a better value after which the run ends; 0: it does not.
   """
@@ -81,7 +79,7 @@ class Evaluation(NamedTuple):
 
 
 class Baselines(NamedTuple):
-  """What a loss per token is compared with, in nats.
+  """Reference values for a loss per token, in nats.
 
   Attributes:
     entropies: unigram entropies of training and held-out text; None: no token is predicted.
@@ -96,9 +94,9 @@ class Moment(NamedTuple):
   """A run that is about to train, for the hooks of its recipe.
 
   Attributes:
-    workdir: of the run.
-    first: the step that it goes on from.
-    reporter: of the run.
+    workdir: folder of the run.
+    first: the step that it continues from.
+    reporter: the run's log.
   """
 
   workdir: str
@@ -110,11 +108,11 @@ class Finished(NamedTuple):
   """A run that has come to its end.
 
   Attributes:
-    seed: of the run.
-    params: its last parameters; if it was stopped early, those are gone.
+    seed: seed of the run.
+    params: its last parameters; their buffers are gone if it was stopped early.
     steps: updates made.
-    evaluation: of the last parameters.
-    stopped: what ended it before its last step; None: nothing.
+    evaluation: metrics of the last parameters.
+    stopped: the early stop that ended it; None: it reached its last step.
   """
 
   seed: int
@@ -132,29 +130,29 @@ def as_initialized(state: TrainState, trainer: Trainer) -> TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """What a run trains, on what, and how it is measured; a program makes one of its config and data.
+  """A run as a value: model, batches, loss, optimizer and measures. A program builds it.
 
   Attributes:
     config: complete config of the run, with fields `train` and `mesh`; config.json has it.
     mesh: the devices.
     spec: the model that trains.
     batches: the batches of a TrainConfig, which decides their order and microbatches.
-    batch_size: what microbatches divide.
+    batch_size: the batch size that microbatches divide.
     steps_per_epoch: updates in a pass over the data.
     optimizer: length of the run in steps -> optimizer.
-    loss: what a step minimizes.
+    loss: model -> the loss that a step minimizes.
     work: arithmetic of the loss, as a multiple of the model's own.
-    tokenizer: of the data.
+    tokenizer: tokenizer of the data.
     identity: JSON values by which a run that resumes knows its data and its start.
     meta: JSON values that checkpoints record beside the parameters and the config.
-    start: the first state, with what is taken from a checkpoint.
-    evaluation: None: the run is not measured.
-    baselines: see there.
+    start: (initial state, trainer) -> the first state, e.g. with a checkpoint's parameters.
+    evaluation: how the run is measured; None: it is not.
+    baselines: see Baselines.
     can_grow: whether a run may resume with another length.
     summary: lines printed before it trains.
-    first_hooks: those that see the metrics of an interval before they are reported, anew a run.
-    further_hooks: those after the ones that report, evaluate and save.
-    other_programs: compiled beside the step: those of evaluations and samples.
+    first_hooks: new hooks for each run that see an interval's metrics before they are reported.
+    further_hooks: hooks called after those that report, evaluate and save.
+    other_programs: programs compiled beside the step, for evaluations and samples.
     finish: called at the end; its value is the run's result.
     batch_field: the config's field that is batch_size, for messages.
     smaller: fields that make a step smaller, for messages.
@@ -189,6 +187,7 @@ class Recipe:
   smaller: str = "a smaller --config.batch_size"
 
   def __post_init__(self):
+    # Checked when the recipe is made, long before a step is compiled.
     parts = self.config.train.parts
     check_batch(self.batch_size, self.mesh, parts, self.batch_field)
     if self.spec.needs_whole_batch:
@@ -205,11 +204,12 @@ class Recipe:
     return dataclasses.replace(self, config=dataclasses.replace(self.config, train=train))
 
   def saved_meta(self) -> dict[str, Any]:
-    """What a checkpoint records beside the parameters."""
+    """Metadata that a checkpoint records with the parameters."""
     return {**self.meta, "config": to_json(self.config)}
 
   def flops_per_token(self) -> float:
-    """Floating-point operations of a training step, by token of its batch."""
+    """Floating-point operations of a training step per token of its batch."""
+    # `work`: adversarial training, for one, runs the model several times per step.
     _, length = self.batches(self.config.train).shape
     return self.work * self.spec.trunk.flops_per_token(length)
 
@@ -217,16 +217,17 @@ class Recipe:
 def make_trainer(recipe: Recipe) -> Trainer:
   """The compiled step of a recipe. All seeds can share it."""
   train, mesh_config, spec = recipe.config.train, recipe.config.mesh, recipe.spec
+  # Rematerialization changes memory and time but no values, so it is no part of the model config.
   model = spec.build(train.remat)
   return Trainer.build(
     model,
     recipe.loss(model),
     recipe.batches(train).first(),
-    recipe.optimizer(recipe.total_steps),
+    recipe.optimizer(recipe.total_steps),  # the schedule ends with the run
     recipe.mesh,
     rules=spec.trunk.TENSOR_PARALLEL,
     fsdp=mesh_config.fsdp,
     backend=mesh_config.backend,
     microbatches=train.parts,
-    scales_loss=spec.trunk.dtype == "float16",
+    scales_loss=spec.trunk.dtype == "float16",  # bfloat16 has the range of float32
   )

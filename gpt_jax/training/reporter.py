@@ -99,20 +99,20 @@ class Reporter:
 
   @property
   def steps_planned(self) -> int:
-    """From the start to the end of the run."""
+    """Steps from the start to the end of the run."""
     return self._total - self.start_step
 
   @property
   def training_seconds(self) -> float:
-    """Since the start, without what is `paused`."""
+    """Seconds since the start, without what is `paused`."""
     return time.monotonic() - self._began - self._paused
 
   def measured(self, step_time: float, steps: int) -> None:
-    """Completes a forecast that does not know the time, from so many steps of this run.
+    """Completes a forecast that lacks a step time by one measured in this run.
 
     Args:
       step_time: seconds.
-      steps: that it was measured on.
+      steps: number of steps that it was measured on.
     """
     if self._forecast.step_time:
       return

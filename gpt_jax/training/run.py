@@ -1,4 +1,4 @@
-"""A run: what becomes of a recipe, from claiming a folder to its result."""
+"""A run of a recipe, from claiming its folder to its result."""
 
 import contextlib
 import threading
@@ -55,12 +55,12 @@ class Run:
   """A recipe whose step is compiled and planned once, for the runs of several seeds.
 
   Attributes:
-    recipe: with the number of microbatches that it trains with, once that is known.
-    trainer: of the recipe.
+    recipe: the recipe, with the microbatches that it trains with once they are known.
+    trainer: the recipe's compiled step.
   """
 
   def __init__(self, recipe: Recipe, folders: Iterable[str]):
-    """folders: those of all runs; one that has trained before decides the microbatches."""
+    """folders: the folders of all runs; one that has trained before decides the microbatches."""
     config, self._chooses = resume_microbatches(recipe.config, folders)
     self.recipe = recipe.with_train(microbatches=config.train.microbatches)
     self.trainer = make_trainer(self.recipe)
@@ -74,10 +74,10 @@ class Run:
     claim(workdir, recipe.config, recipe.tokenizer, dict(recipe.identity), may_change)
 
   def plan(self, limit: float = 0.0) -> Forecast:
-    """What a run takes; chooses the microbatches if the config leaves them open. Compiles the step.
+    """Compiles the step and forecasts the run; chooses the microbatches if the config does not.
 
     Args:
-      limit: bytes of memory that each process has; 0: the least that one of them has.
+      limit: bytes of memory of each process; 0: the least that any of them has.
 
     Raises:
       InputError: see plan_training.
@@ -121,11 +121,11 @@ class Run:
     """Trains with a seed to the end, from the newest checkpoint in `workdir` if there is one.
 
     Args:
-      seed: of initialization, batches and dropout.
+      seed: seed of initialization, batches and dropout.
       workdir: folder of the run.
       on_end: called when the run has ended, also by an error or a signal.
-      trackers: of the run.
-      profile: the steps that are traced.
+      trackers: experiment trackers that get the metrics.
+      profile: the steps to trace.
       pauses: step -> whether the run ends after it for now, evaluated and saved.
 
     Returns:
@@ -135,15 +135,18 @@ class Run:
       InputError: the folder is another run's, the step does not fit into memory, or ten updates in
         a row were not finite.
     """
+    # Before anything is compiled, so that a wrong folder fails at once.
     self.claim(seed, workdir)
     with contextlib.ExitStack() as ends:
       with open_checkpoints(self.recipe, workdir) as checkpoints:
         forecast = Forecast()
+        # A run that has made all its steps compiles nothing: it only returns its result.
         if max(checkpoints.steps(), default=0) < self.recipe.total_steps:
           forecast = self.plan()
           self.claim(seed, workdir)  # with the microbatches that were chosen
         recipe = self.recipe.with_train(seed=seed)
         state, first = self.trainer.restore_or_init(seed, checkpoints)
+        # A resumed state already contains what the recipe starts from.
         if not first:
           state = recipe.start(state, self.trainer)
         summary = [*recipe.summary, *([f"resumed at step {first:,}"] if first else [])]
@@ -219,6 +222,8 @@ def make_hooks(
     hooks.every(train.checkpoint_every),
     hooks.powers_of_two_times(train.milestone),
   )
+  # The order matters: an evaluation goes into the checkpoint of its step and ranks it, and hooks
+  # that end the run by an exception come after the save.
   result = [
     *recipe.first_hooks(),
     hooks.measure_pace(reporter),
@@ -255,9 +260,11 @@ def _fit(
   batches = recipe.batches(train)
   try:
     state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
+  # Raised by a hook, so the loop does not return its last state.
   except StoppedEarly as stop:
     stopped, steps, measured = stop, stop.step, stop.evaluation
     moment.reporter.say(f"step {steps:,}: {stop.reason}")
+  # No step was left to make: the run had ended before its result was written.
   if evaluation and not measured:
     measured = evaluation.measure(state.params)
   return Finished(train.seed, state.params, steps, measured, stopped)
@@ -285,6 +292,7 @@ def change_length(recipe: Recipe, workdir: str, first: int) -> None:
   if (earlier.steps, earlier.epochs) == (train.steps, train.epochs):
     return
   replace_config(workdir, recipe.config, {"at_step": first, "total_steps": [before, now]})
+  # Schedules such as cosine depend on the length, so the rate may jump where the run continues.
   was, rate = (float(recipe.optimizer(length).schedule(first)) for length in (before, now))
   schedule = "which does not change the learning rate at this step"
   if was != rate:

@@ -25,18 +25,18 @@ RUNTIME_FIELDS = ("dtype", "attention_backend")  # and dropout rates: any value 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """What a run takes from a checkpoint, or a trunk and a vocabulary. Optimizer and step are new.
+  """A run's start: a checkpoint, or a trunk and a vocabulary. Optimizer and step are new.
 
   Attributes:
     trunk: config of the trunk: the checkpoint's sizes, the run's dtype and dropout.
     attention: see ModelConfig.
     tokenizer: the checkpoint's, with the special tokens that the run adds.
-    params: of the whole model, NumPy arrays; None: they are initialized.
+    params: NumPy arrays of the whole model; None: they are initialized.
     trained_special: names of the special tokens whose embeddings the checkpoint has trained.
     identity: identifies the parameters in config.json.
     format: how examples become sequences.
     checkpoint: as the user named it.
-    step: number of updates that the checkpoint has had.
+    step: number of updates the checkpoint has had.
   """
 
   trunk: TrunkConfig

@@ -21,7 +21,7 @@ from gpt_jax.training.loss_scale import LossScale, adjusted, first_loss_scale, u
 class TrainState(NamedTuple):
   """All that a step changes; arrays only. `step` counts batches, skipped updates included.
 
-  loss_scale: of a model in float16, else None, which has no place in a checkpoint.
+  loss_scale: the loss scale of a model in float16; else None, which checkpoints leave out.
   """
 
   step: jax.Array
@@ -77,6 +77,7 @@ def make_init(
     scale = first_loss_scale() if scales_loss else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), scale)
 
+  # Moments lie under the paths of their parameters, so the same rules partition both.
   shardings = partition(jax.eval_shape(make_state, np.uint32(0)), rules, mesh, fsdp)
   return jax.jit(make_state, out_shardings=shardings), shardings
 
@@ -113,10 +114,13 @@ def make_step(
 
   def step(state: TrainState, batch: Any, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
     grads, metrics = gradient(state, batch, seed)
+    # Not state.step, which counts skipped updates too: they must not advance the schedule.
     completed_updates = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
+    # Before the norm, or frozen parameters would take part in clipping.
     grads = gate(grads, completed_updates)
     with jax.named_scope("gradient_norm"):
       norm = optax.tree.norm(grads)
+    # A single inf or nan in the gradient makes the norm inf or nan.
     finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"].total)
     # A select of every leaf would copy the old moments first: 8 % of a step on a CPU.
     params, opt_state = jax.lax.cond(
@@ -151,12 +155,16 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
     devices: jax.Array | int = 1
     if axis is not None:
       device, devices = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
+    # First the denominators of the whole batch, which need no forward pass. With them the loss of a
+    # microbatch is its exact share, even if microbatches have different numbers of predictions.
     per_microbatch = jax.vmap(loss.denominators)(batch)
     denominators = jax.tree.map(lambda x: x.sum(0), per_microbatch)
     if axis is not None:
       denominators = jax.lax.psum(denominators, axis)
 
     def microbatch_gradient(index, microbatch):
+      # The number of this part among all parts of the batch: a row has the same dropout mask for
+      # any split of the batch.
       key = step_key(seed, state.step, index * devices + device)
 
       def scaled_loss(params):
@@ -200,6 +208,8 @@ def _apply(optimizer: optax.GradientTransformationExtraArgs):
 
 def _with_jit(step: Callable, mesh: Mesh, state_shardings: Any) -> Step:
   replicated = NamedSharding(mesh, P())
+  # A batch is [M, B / M, ...]: microbatches in turn, the rows of each split over the devices. The
+  # state is donated: the new one overwrites it, where otherwise two would have to fit into memory.
   compiled = jax.jit(
     step,
     in_shardings=(state_shardings, NamedSharding(mesh, P(None, "data")), replicated),

@@ -131,19 +131,20 @@ class Trainer:
     sharding = NamedSharding(self.mesh, P(None, "data"))
 
     def shape(x):
+      # [B, ...] -> [M, B / M, ...], as to_device lays batches out.
       parts = (self.microbatches, len(x) // self.microbatches, *np.shape(x)[1:])
       return jax.ShapeDtypeStruct(parts, np.asarray(x).dtype, sharding=sharding)
 
     return self.step.lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
 
   def forecast(self, batch: Any, flops: float) -> Forecast:
-    """Compiles the step, and says what a run with it takes; the run does not compile it again.
+    """Compiles the step and forecasts a run with it; the run does not compile it again.
 
     Under pmap nothing is known before the first step.
 
     Args:
       batch: a global host batch, whose values are ignored.
-      flops: of a step, on all devices.
+      flops: floating-point operations of a step, on all devices.
     """
     if not isinstance(self.step, JitStep):
       return Forecast()
@@ -151,19 +152,21 @@ class Trainer:
     chip = find_chip(jax.devices()[0].device_kind)
     bounds: dict[str, float] = {}
     if chip is not None and chip.flops:
+      # XLA reports traffic and collectives per device; `flops` is of all devices.
       traffic = (compiled.cost_analysis() or {}).get("bytes accessed", 0.0)
       moved = bytes_moved(compiled.as_text())
       bounds = chip.bounds(flops / self.mesh.size, traffic, moved)
     source = "roofline" if bounds else ""
     needed, limit = self.memory_with(compiled), smallest(memory.limit(self.mesh.local_devices))
+    # A roofline: the slowest of arithmetic, memory and network bounds the step from below.
     least_time = max(bounds.values(), default=0.0)
     return Forecast(needed.least, limit, least_time, source, needed.most, needed.temporaries)
 
   def memory_with(self, compiled: jax.stages.Compiled) -> memory.Needed:
-    """Bytes at the peak of a run with this step, with what is in use already.
+    """Peak memory of a run with this step, including memory in use now, in bytes.
 
-    Of the process that needs most. The state must not be on the devices yet, or it would count
-    twice.
+    The result is for the process that needs most. The state must not be on the devices yet, or it
+    would count twice.
     """
     devices = self.mesh.local_devices
     in_use, needed = memory.in_use(devices), memory.needed(compiled, devices)
@@ -193,7 +196,7 @@ class Trainer:
       state: from restore_or_init; its memory is reused.
       batch_at: step -> this process's rows of the host batch.
       total_steps: length of the run.
-      seed: of dropout.
+      seed: seed of dropout.
       hooks: see hooks.py.
       forecast: how much memory the run may keep; None: all that malloc keeps.
     """
@@ -201,7 +204,9 @@ class Trainer:
     freed = memory.FreedMemory(forecast.room, waits=forecast.kept_blocks < 2)
 
     def step(state, batch):
+      # On CPUs malloc keeps temporaries of earlier steps; see FreedMemory.
       freed.give_back(lambda: jax.block_until_ready(state))
       return self.step(state, batch, seed)
 
+    # Prefetch calls this lambda on its thread, so copies to the device overlap with steps.
     return fit(state, step, lambda n: self.to_device(batch_at(n)), total_steps, hooks)

@@ -141,8 +141,8 @@ def decayed(params: Any) -> Any:
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
-  """optax's, up to rounding, as one multiplication, which fuses into the update; optax's own takes
-  two passes over memory.
+  """optax.clip_by_global_norm, up to rounding, as one multiplication that fuses into the update;
+  optax's own takes two passes over memory.
   """
 
   def update(grads, state, params=None, *, norm=None, **_):

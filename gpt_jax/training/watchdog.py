@@ -51,7 +51,7 @@ class Watchdog:
     self._stopped.set()
 
   def step(self, number: int) -> None:
-    """Tells that a step has ended."""
+    """Records that a step has ended."""
     now = self._clock()
     if self._since is not None:
       self._seconds.append(now - self._since)

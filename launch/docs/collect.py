@@ -29,10 +29,23 @@ PAGES = {
   ".github/CONTRIBUTING.md": "contributing.md",
   ".github/CITATION.cff": "CITATION.cff",
   "gpt_jax/CHANGELOG.md": "changelog.md",
+  "gpt_jax/training/optimizers.md": "guides/optimizers.md",
+  "gpt_jax/training/experiments.md": "guides/experiments.md",
   "gpt_jax/training/story_loss.svg": "story_loss.svg",
 }
 # The guides that a newcomer needs first; any others follow.
-GUIDES = ("data", "training", "tasks", "inference", "checkpoints", "parallel", "paper", "programs")
+GUIDES = (
+  "data",
+  "training",
+  "optimizers",
+  "experiments",
+  "tasks",
+  "inference",
+  "checkpoints",
+  "parallel",
+  "paper",
+  "programs",
+)
 # The argument with which a config that takes one is shown.
 ARGUMENTS = {
   "adversarial": "fgm:table",

@@ -22,7 +22,6 @@ from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_pairs import MaskedPairs
-from gpt_jax.objectives.objective import make_windows
 from gpt_jax.objectives.prefix_lm import PrefixLM
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.placement import anchors_of_parts
@@ -93,7 +92,7 @@ def test_the_layout_of_a_pair(tokenizer):
 def test_batches_of_a_text(text, tokenizer, second):
   objective = MaskedPairs(second=second, unit="ngram", random_ids="all")
   assert from_json(to_json(objective)) == objective
-  windows = make_windows(objective, text, CONFIG, seed=2)
+  windows = objective.windows(text, CONFIG, seed=2)
   bound = objective.bind(tokenizer, LENGTH)
   rows = np.arange(8)
   classes = []
@@ -130,11 +129,11 @@ def test_batches_of_a_text(text, tokenizer, second):
 )
 def test_hosts_and_a_resumed_run_make_the_same_batch(text, tiny_tokenizer, objective, hosts):
   tokenizer = tiny_tokenizer.with_special(*objective.special)
-  windows = make_windows(objective, text, CONFIG, seed=2)
+  windows = objective.windows(text, CONFIG, seed=2)
   for step in range(8):  # a run from the beginning
     whole = make_batch(objective, windows, tokenizer, step, np.arange(8))
   for rows in np.split(np.arange(8), hosts):
-    resumed = make_windows(objective, text, CONFIG, seed=2)
+    resumed = objective.windows(text, CONFIG, seed=2)
     part = make_batch(objective, resumed, tokenizer, 7, rows)
     for got, expected in zip(leaves(part), leaves(whole), strict=True):
       np.testing.assert_array_equal(got, expected[rows])
@@ -171,7 +170,7 @@ def test_which_rows_an_objective_reads(text):
     FullSentences(): PackedSentenceWindows,
   }
   for objective, kind in kinds.items():
-    windows = make_windows(objective, text, CONFIG, seed=4)
+    windows = objective.windows(text, CONFIG, seed=4)
     assert type(windows) is kind and windows.seed == 4
     assert windows.copies == getattr(objective, "copies", 0)
   with pytest.raises(InputError, match="no special token 'cls'"):
@@ -221,7 +220,7 @@ def accuracy_of_rows(folder):
   bound = loaded.config.objective.bind(loaded.tokenizer, LENGTH)
   text, right = TokenFile(str(folder / "data"), "valid"), []
   apply = jax.jit(loaded.model.apply)
-  windows = make_windows(loaded.config.objective, text, WindowsConfig(16, LENGTH))
+  windows = loaded.config.objective.windows(text, WindowsConfig(16, LENGTH))
   for number, rows in enumerate(windows.sequential()):
     batch = bound(rows, Draw(0, number, np.arange(16)))
     scores = apply({"params": loaded.params}, batch).heads[1]

@@ -16,7 +16,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.objective import example_batch, make_windows
+from gpt_jax.objectives.objective import example_batch
 from gpt_jax.objectives.prefix_lm import PrefixLM
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -209,7 +209,7 @@ def test_a_row_of_text_is_as_long_as_the_objective_says(
   prepared, tiny_tokenizer, objective, columns
 ):
   """A batch that is made before there is a text has the shapes of all others."""
-  windows = make_windows(objective, TokenFile(prepared, "train"), WindowsConfig(3, 32), seed=2)
+  windows = objective.windows(TokenFile(prepared, "train"), WindowsConfig(3, 32), seed=2)
   rows = windows(0)
   assert rows.shape == (3, columns) and (rows >= 0).all(axis=1).any()
   bound = objective.bind(tiny_tokenizer.with_special(*objective.special), 32)

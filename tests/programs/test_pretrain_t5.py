@@ -11,7 +11,6 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import load_config
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.objectives.objective import make_windows
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs import evaluate, export, generate, import_weights, pretrain, replay
 from gpt_jax.programs.pretraining.config import config_of
@@ -105,5 +104,5 @@ def test_the_recipe_is_t5s():
 def test_rows_are_full(config, prepared):
   """Documents are joined: no row of the source or the target has padding."""
   text = TokenFile(prepared, "train")
-  rows = make_windows(config.objective, text, config.data, seed=1)(0)
+  rows = config.objective.windows(text, config.data, seed=1)(0)
   assert rows.shape == (16, 34) and (rows >= 0).all()

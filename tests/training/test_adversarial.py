@@ -29,7 +29,7 @@ from gpt_jax.models.perturbation import (
   within,
 )
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import States
+from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.dropout import dropout, step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -122,7 +122,7 @@ class LinearTrunk(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear:
+class Linear(TrunkConfig):
   vocab_size: int = 60
   special_tokens: int = 3
   width: int = 6

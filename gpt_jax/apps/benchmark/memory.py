@@ -29,7 +29,7 @@ _KEEP = (
   "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold="
   "18446744073709551615:glibc.malloc.top_pad=67108864:glibc.malloc.hugetlb=1"
 )
-_CHILD = "import sys; from gpt_jax.programs.benchmarks import memory; memory.report(*sys.argv[1:])"
+_CHILD = "import sys; from gpt_jax.apps.benchmark import memory; memory.report(*sys.argv[1:])"
 
 
 def memory(config: PretrainConfig) -> Measured:

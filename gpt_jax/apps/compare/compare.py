@@ -127,11 +127,11 @@ class _Comparison:
     write_json(os.path.join(self.workdir, _RESULTS), results)
 
   def folder(self, name: str, rate: float) -> str:
-    """Of a pre-training run."""
+    """Folder of a pre-training run."""
     return os.path.join(self.workdir, "runs", name, f"rate_{rate:g}")
 
   def checkpoint(self, results: Results, name: str) -> str:
-    """What a row's fine-tuning starts from."""
+    """Checkpoint that a row's fine-tuning starts from; "none" for a row without an objective."""
     if not self.rows[name].objective:
       return "none"
     return self.folder(name, results["chosen"][name])

@@ -1,4 +1,4 @@
-"""What a step of pre-training takes: parameters, predicted positions, arithmetic, seconds."""
+"""Cost of a pre-training step: parameters, predicted positions, FLOPs, seconds."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -15,14 +15,15 @@ _COUNTED = 8  # batches whose predictions are counted
 
 
 class Cost(NamedTuple):
-  """What pre-training with an objective computes.
+  """Cost of pre-training with an objective.
 
   Attributes:
-    trunk: parameters of the trunk, the same for all objectives; with the table's padding.
-    head: all others, the pooler among them. They are not part of the comparison.
-    predicted: tokens predicted in a step, a mean over some batches.
-    flops: floating-point operations of a step, by TransformerConfig.flops_per_token, but with the
-      product with the table only where a token is predicted. Heads' own layers are not counted.
+    trunk: parameters of the trunk without its pooler, the same for all objectives; includes the
+      padding rows of the embedding table.
+    head: all other parameters, including the pooler; not part of the comparison.
+    predicted: tokens predicted per step, the mean over a few batches.
+    flops: floating-point operations per step, by TransformerConfig.flops_per_token, except that the
+      product with the table counts only where a token is predicted. Layers of heads do not count.
   """
 
   trunk: int

@@ -84,7 +84,7 @@ def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
 
 
 def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Table:
-  """What each objective cost, and what it reached."""
+  """Cost, peak learning rate and held-out loss of each objective."""
   table = []
   for name, row in rows.items():
     cells = dict.fromkeys(

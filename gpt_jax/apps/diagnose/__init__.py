@@ -1,4 +1,5 @@
-"""What a model does as it trains and grows: launch/diagnose.py.
+"""Diagnoses how a language model trains, scales and samples: launch/diagnose.py.
 
-Each part measures (gradients.py, rates.py, sampling.py, scaling.py) and has a section of the page.
+Each part takes measurements (gradients.py, rates.py, sampling.py, scaling.py) and has a section of
+the page.
 """

@@ -115,7 +115,7 @@ def _load(path: str, texts: Texts) -> LoadedModel:
 def _of_checkpoints(
   part: str, models: dict[str, LoadedModel], texts: Texts, budget: Budget, workdir: str
 ) -> list[dict[str, Any]]:
-  """What a part measures of each checkpoint."""
+  """Runs one part on each checkpoint: a dict of its measurements per checkpoint, in order."""
   measure, fields = _OF_CHECKPOINTS[part]
   sizes = {field: getattr(budget, field) for field in fields}
   results = []

@@ -1,4 +1,4 @@
-"""What a model writes at each temperature, beside how the held-out text goes on."""
+"""Samples at each temperature, compared with the real continuations in the held-out text."""
 
 import dataclasses
 import statistics

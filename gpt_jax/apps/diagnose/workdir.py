@@ -32,12 +32,12 @@ def check_workdir(workdir: str) -> None:
 def measured(
   workdir: str, name: str, settings: dict[str, Any], measure: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-  """What was measured before with the same settings, or measures it now.
+  """Returns the saved result for the same settings, or measures and saves it.
 
   Args:
-    name: of the file in the workdir.
-    settings: JSON of all that the result depends on.
-    measure: returns JSON; numbers that are not finite become None.
+    name: file name of the result, without its suffix.
+    settings: JSON of everything that the result depends on.
+    measure: returns JSON; non-finite numbers become None.
   """
   path = os.path.join(workdir, _PARTS, f"{name}.json")
   settings = _finite(settings)

@@ -51,7 +51,7 @@ def gain_of_doubling(sizes: Sequence[int], accuracies: Sequence[float]) -> float
 
 
 def outlook(sizes: Sequence[int], accuracies: Sequence[float]) -> str:
-  """What doubling the labels would bring, in a sentence."""
+  """One sentence on what doubling the number of labels would bring."""
   gain = gain_of_doubling(sizes, accuracies)
   past = f"from {sizes[-3]:,} to {sizes[-1]:,} rows accuracy went from {accuracies[-3]:.1%} to "
   past += f"{accuracies[-1]:.1%}"

@@ -1,4 +1,4 @@
-"""What launch/label.py measures of its models: scores, calibration, a threshold, a curve."""
+"""Measurements of launch/label.py: scores, calibration, a threshold, a learning curve."""
 
 from collections.abc import Sequence
 from typing import Any

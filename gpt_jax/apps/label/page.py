@@ -80,7 +80,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
 
 
 def about_choice(result: dict[str, Any]) -> str:
-  """Which model predicts, and why."""
+  """Says which model predicts, and why."""
   accuracies = [model["dev"]["accuracy"] for model in result["models"]]
   equals = accuracies.count(max(accuracies)) > 1
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
@@ -96,7 +96,7 @@ def about_choice(result: dict[str, Any]) -> str:
 
 
 def about_threshold(threshold: dict[str, Any]) -> str:
-  """What a threshold promises, and what it did on the test set."""
+  """Says which precision a threshold promises, and how it did on the test set."""
   asked = threshold["asked"]
   if "value" not in threshold:
     return f"A precision of {asked:.0%} cannot be promised, and no lower one from 50 %."

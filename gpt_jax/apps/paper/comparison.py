@@ -53,7 +53,7 @@ def describe(results: dict[str, Any]) -> str:
 
 
 def budget_note(budget: str) -> str:
-  """What to append to a title or row: "" for the paper's recipe, else the budget's name."""
+  """Suffix of a title or row: "" for the paper's recipe, else the budget's name."""
   return "" if budget == "paper" else f" ({budget} budget)"
 
 

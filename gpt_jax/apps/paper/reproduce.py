@@ -105,7 +105,7 @@ def run(
     tasks: only these; by default all with data, and race and mnli in figure 2 (left).
     seeds: runs per setting and task.
     budget: "paper", or "small" for parts of the data sets and a recipe for small models.
-    microbatches: parts that a batch is split into to save memory; 0: as few as fit into it.
+    microbatches: parts that a batch is split into to save memory; 0: as few as fit.
 
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.

@@ -1,1 +1,1 @@
-"""What a pre-training would need, before it runs: launch/plan.py."""
+"""Plans a pre-training run before it starts: launch/plan.py."""

@@ -1,7 +1,7 @@
-"""What a pre-training would need, before it runs: memory, traffic between devices, time.
+"""Plans a pre-training run before it starts: memory, traffic between devices, time.
 
-For TPUs, and for the devices of this machine, the real training step is compiled and asked. GPUs
-that are not here have no compiler here; their memory is estimated by a formula.
+For TPUs, and for the devices of this machine, the numbers come from compiling the real training
+step. There is no compiler for GPUs that are not attached; a formula estimates their memory.
 """
 
 import dataclasses
@@ -24,7 +24,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
-from gpt_jax.objectives.objective import make_windows
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.memory import bytes_needed, capacity
@@ -239,7 +238,7 @@ def _with_data(config: PretrainConfig, data: str) -> tuple[PretrainConfig, int]:
     return dataclasses.replace(config, trunk=trunk), 0
   text, _, tokenizer = load_text(config, data)
   config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
-  windows = make_windows(config.objective, text, config.data, config.train.seed)
+  windows = config.objective.windows(text, config.data, config.train.seed)
   return config, windows.steps_per_epoch
 
 

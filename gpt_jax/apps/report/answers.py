@@ -206,7 +206,7 @@ def _stopped_improving(run: Record) -> Answer:
 
 
 def _rising_loss(run: Record) -> str:
-  """Of a classifier whose dev loss rises while its metric does not fall."""
+  """Clause about a classifier's dev loss that rises while its metric does not fall; else ""."""
   points = run.points("dev_loss")
   if len(points) < 3 or run.task is None:
     return ""

@@ -52,7 +52,7 @@ class MultiLabels:
   errors: dict[str, LabelErrors]
 
   def shown_errors(self) -> dict[str, LabelErrors]:
-    """Those of the labels of the lowest F1 that have any."""
+    """Errors of the labels with the lowest F1, among those with any; _MOST_LABELS at most."""
     wrong = [name for name, errors in self.errors.items() if errors.worst]
     wrong.sort(key=lambda name: self.per_class[name]["f1"])
     return {name: self.errors[name] for name in wrong[:_MOST_LABELS]}

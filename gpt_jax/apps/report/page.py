@@ -116,7 +116,7 @@ def run_names(folders: Sequence[str]) -> list[str]:
 
 
 def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, Any]:
-  """What page.html shows of a run."""
+  """Fields of page.html for one run."""
   changed = [s for s in run.settings if s.value != s.default]
   return {
     "name": name,
@@ -144,7 +144,7 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
 
 
 def _about(run: Record) -> str:
-  """What was trained, in one line."""
+  """One line: task, parameters and sizes of the trained model."""
   kinds = {"pretrain": "Pre-training", "finetune": "Fine-tuning"}
   parts = [kinds.get(run.kind, run.kind)]
   if run.task is not None:
@@ -521,7 +521,7 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
 
 
 def _compare(runs: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
-  """What page.html shows of several runs side by side."""
+  """Fields of page.html that compare several runs side by side."""
   verdicts: list[tuple[str, list[Answer]]] = []
   for run, name in zip(runs, names, strict=True):
     verdicts.append((name, answers(run)))

@@ -1,4 +1,4 @@
-"""What a model wrote along its run, a list for each prompt; see inference.samples."""
+"""Samples written during a run, one list per prompt; see inference.samples."""
 
 from typing import Any
 

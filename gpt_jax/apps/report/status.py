@@ -9,12 +9,12 @@ from gpt_jax.errors import counted
 
 
 class Ending(NamedTuple):
-  """What stands above the report of an unfinished run.
+  """Notice at the top of an unfinished run's report.
 
   Attributes:
     title: such as "Interrupted at step 300 of 1,000 (30%)".
-    text: what is kept, and what to do.
-    command: resumes the run; "" if it is not known.
+    text: which state is saved, and how to go on.
+    command: the command that resumes the run; "" if unknown.
   """
 
   title: str

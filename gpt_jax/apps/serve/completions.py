@@ -124,9 +124,9 @@ class Choice:
     self.finish: str | None = None
 
   def update(self) -> dict[str, Any]:
-    """What is new since the last call, in OpenAI's form; call it until `finish` is set.
+    """Returns the output since the last call, in OpenAI's form; call it until `finish` is set.
 
-    Text that may change with the next token, or be the begin of a stop text, waits.
+    Holds back text that the next token may change, or that may begin a stop text.
     """
     available = len(self.source.added)
     whole = self._decode(available)

@@ -1,4 +1,4 @@
-"""What /metrics reports, in the text format of Prometheus."""
+"""Metrics that /metrics reports, in Prometheus text format."""
 
 from collections.abc import Callable
 from typing import Any

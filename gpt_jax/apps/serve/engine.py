@@ -140,7 +140,7 @@ class Engine:
       self._continue([job for job in jobs if job.kind == "complete"])
 
   def _next_jobs(self) -> list[Job] | None:
-    """What to do next, once there is something; None when the engine is closed and idle."""
+    """Waits for work and returns the next jobs; None when the engine is closed and idle."""
     with self._changed:
       while not self._waiting and not self._running:
         if self._closed_at is not None:
@@ -246,7 +246,7 @@ def _stopping() -> Refusal:
 
 
 def _answerable(error: Exception) -> Refusal:
-  """What the client is told of an exception; all but the user's errors are logged."""
+  """Converts an exception to a Refusal for the client; logs all but user errors."""
   if isinstance(error, InputError):
     return Refusal(str(error))
   logging.getLogger("gpt_jax.serve").error("a batch failed", exc_info=error)

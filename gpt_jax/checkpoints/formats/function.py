@@ -134,7 +134,7 @@ def make_function(
   inputs = [IDS]
   if spec.attention != "causal":  # it would attend to the padding
     inputs.append(MASK)
-    if getattr(trunk, "token_types", 0) and format.types((1,)) is not None:
+    if trunk.token_types and format.types((1,)) is not None:
       inputs.append(TYPES)
   is_read_first = format.anchor(np.arange(2)) == 0
   extract = None if is_read_first else tokenizer.special.extract
@@ -226,7 +226,7 @@ def _describe(file: str, function: Function, context: int, tokenizer: Tokenizer)
 def _describe_classifier(
   function: Function, template: Template, format: Format, task: Task | None
 ) -> dict[str, Any]:
-  """What model.json says besides of a classifier."""
+  """The entries of model.json that only a classifier has."""
   padding = "put padding after it, with any id but these"
   if MASK in function.inputs:
     padding += f"; {MASK} is 1 for its tokens and 0 for padding"
@@ -253,7 +253,7 @@ def _describe_classifier(
 
 
 def _meaning(task: Task | None) -> str:
-  """What the logits are."""
+  """How to read the logits, for model.json."""
   if isinstance(task, RegressionTask):
     return "The logit is the number, in the units of the training data."
   if isinstance(task, MultiLabelTask):

@@ -130,7 +130,7 @@ def _use(model: str, pipeline: str) -> str:
 
 
 def _ids(tokenizer: Tokenizer, fills_masks: bool) -> str:
-  """What of the tokenizer transformers has."""
+  """Markdown on the tokenizer: whether transformers can load it, and gives the same ids."""
   spelled = "text that spells a special token stays text"
   if fills_masks and "mask" in tokenizer.special_inside:
     mask = tokenizer.spelling(tokenizer.special["mask"])

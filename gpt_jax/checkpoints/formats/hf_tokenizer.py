@@ -26,7 +26,7 @@ CONFIG = "tokenizer_config.json"
 
 
 class Template(NamedTuple):
-  """What stands around one text, and around two.
+  """The special tokens around a single text, and around a pair.
 
   Attributes:
     single, pair: names of special tokens, and "A" and "B" for the texts.
@@ -39,7 +39,7 @@ class Template(NamedTuple):
 
 
 def template_of(format: Format, special: SpecialTokens) -> Template:
-  """What a format of labeled examples puts around texts."""
+  """The Template of a format of labeled examples."""
   names = {i: name for name, i in special.items()} | {-1: "A", -2: "B"}
 
   def around(*texts: int) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def write_tokenizer(
 
 
 def _special_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-  """The entries of those inside the vocabulary."""
+  """The tokenizer.json entries of the special tokens inside the vocabulary."""
   return [
     {
       "id": i,

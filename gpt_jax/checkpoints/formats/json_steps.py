@@ -27,7 +27,7 @@ def character_class(characters: Iterable[str]) -> str:
 
 
 def class_content(characters: Iterable[str]) -> str:
-  """What stands between the brackets of a character class."""
+  """The characters as ranges, to put between the brackets of a character class."""
   ranges: list[list[int]] = []
   for code in sorted(map(ord, characters)):
     if ranges and code == ranges[-1][1] + 1:

@@ -61,7 +61,7 @@ def decoder(meta: dict, format: str) -> ModelConfig:
 
 
 def other_than_gpt(spec: ModelConfig) -> str | None:
-  """What a model is that is no causal Transformer, or whose head reads every token; else None."""
+  """Describes a model that is no GPT, or whose head reads every token; None for any other."""
   trunk, kind = spec.trunk, None
   if not isinstance(trunk, TransformerConfig):
     kind = f"a {type(trunk).__name__}"

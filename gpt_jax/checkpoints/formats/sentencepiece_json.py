@@ -173,7 +173,7 @@ def _plain() -> list[dict[str, Any]]:
 
 
 def _replaced(text: str, rules: dict[str, str]) -> str:
-  """What the steps make of a match without one of its own."""
+  """The steps' output for a match that has no replacement step of its own."""
   decomposed = unicodedata.normalize("NFKC", text)
   return unicodedata.normalize("NFC", "".join(rules.get(c, c) for c in decomposed))
 
@@ -225,7 +225,7 @@ def _keeping(charsmap: bytes, characters: str) -> str:
 
 
 def _offset(units: np.ndarray) -> np.ndarray:
-  """A node's index XOR this is that of its leaf; that XOR a byte is the child of that byte."""
+  """A node's offset: index XOR offset is its leaf, and that XOR a byte is the byte's child."""
   units = units.astype(np.int64)
   return (units >> 10) << ((units & (1 << 9)) >> 6)
 

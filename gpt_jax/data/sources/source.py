@@ -22,7 +22,7 @@ class Source(NamedTuple):
 
 
 class SourceFile(Protocol):
-  """What a file of this folder declares in order to be found.
+  """The module interface of a text source; files of this folder that have it are found.
 
   If its sources are data sets of several files, `files(name)` may give the name of each.
 

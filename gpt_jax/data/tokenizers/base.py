@@ -246,7 +246,7 @@ class Tokenizer(abc.ABC):
 
 
 class TokenizerFile(Protocol):
-  """What a file of this folder declares in order to be found by `load_tokenizer`.
+  """The module interface by which `load_tokenizer` finds the files of this folder.
 
   Attributes:
     KINDS: the values of `Tokenizer.kind` that `load` reads.

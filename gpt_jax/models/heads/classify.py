@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import Projection, initializer, style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
@@ -29,7 +30,7 @@ def transform_option() -> str:
 
 @register("classify")
 @dataclasses.dataclass(frozen=True)
-class ClassifyHead:
+class ClassifyHead(Head):
   """Softmax over the classes at the anchor of each sequence."""
 
   num_classes: int = option(2, "K, the number of classes", low=2)
@@ -106,7 +107,7 @@ def check_transform(transform: str, trunk: TrunkConfig) -> None:
 
 def check_pooler(reader: str, trunk: TrunkConfig) -> None:
   """Raises InputError if the trunk has no pooler."""
-  if not getattr(trunk, "pooler", False):
+  if not trunk.pooler:
     raise InputError(f"{reader}: reads the trunk's pooler, and it has none; set trunk.pooler=True")
 
 
@@ -158,7 +159,7 @@ class Classifier(nn.Module):
 
 
 def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
-  """What W_y of GPT reads of the hidden states: float32 [N, D], for per_choice [N, C, D].
+  """Hidden states pooled as input of GPT's W_y: float32 [N, D], for per_choice [N, C, D].
 
   See represent. Similarity adds both orders (section 3.3); every other task has one sequence.
   """

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import Projection
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.lookup import select
@@ -27,7 +28,7 @@ _SMALLEST = 1e-16  # squared length of a vector, of an empty row
 
 @register("contrastive")
 @dataclasses.dataclass(frozen=True)
-class ContrastiveHead:
+class ContrastiveHead(Head):
   """Cross-entropy of cosine / tau over the candidates; rows 2i and 2i + 1 are a pair."""
 
   pooling: str = option(

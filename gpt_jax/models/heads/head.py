@@ -1,6 +1,6 @@
-"""What a head is: hidden states to outputs, a loss, and predictions."""
+"""A head: hidden states to outputs, a loss, and predictions."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -9,55 +9,59 @@ from gpt_jax.batch import Batch, Mean
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
-class Head(Protocol):
-  """A head's config: a frozen dataclass, registered by name.
+class Head:
+  """Base of the heads' configs, which are frozen dataclasses, registered by name.
 
-  Its flax module is called with (states, batch, key) and returns the head's outputs, any pytree.
-  A head whose loss is no sum over examples has `needs_whole_batch = True`: it then trains without
-  microbatches and pmap. One that guesses a class has a method `accuracy(outputs, batch) -> Mean`,
-  which is reported as `<scope>_accuracy`. One that trains on more than the loss that it is
-  evaluated by has `measured`, the head without the rest.
+  The flax module of a head is called with (states, batch, key) and returns the head's outputs, any
+  pytree.
+
+  Attributes:
+    scope: name of its parameters' subtree beside `trunk`.
+    metric: name under which its loss is reported.
+    weight: weight of its loss in the model's loss.
+    labeled: whether it is trained on labeled examples, whose sequences contain special tokens.
+    per_token: whether it predicts each token, not each example.
+    needs_whole_batch: whether its loss compares examples; it then trains without microbatches and
+      pmap.
+    special_tokens: whether it predicts special tokens, too.
   """
 
-  @property
-  def scope(self) -> str:
-    """The name of its parameters' subtree beside `trunk`."""
-    ...
+  scope: str
+  metric: str
+  weight: float
+  labeled: bool
+  per_token: bool
+  needs_whole_batch: bool = False
+  special_tokens: bool = False
 
   @property
-  def metric(self) -> str:
-    """The name under which its loss is reported."""
-    ...
+  def measured(self) -> "Head":
+    """The head whose loss is evaluated, where this one trains on more than that."""
+    return self
 
-  @property
-  def weight(self) -> float:
-    """Of its loss in the model's loss."""
-    ...
-
-  @property
-  def labeled(self) -> bool:
-    """Trained on labeled examples, whose sequences contain special tokens."""
-    ...
-
-  @property
-  def per_token(self) -> bool:
-    """Predicts each token, not each example."""
-    ...
-
-  def build(self, trunk: TrunkConfig) -> nn.Module: ...
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    raise NotImplementedError
 
   def denominator(self, batch: Batch) -> jax.Array:
-    """What the loss of a batch is divided by: the summed weight of what it predicts, a scalar."""
-    ...
+    """The divisor of a batch's loss: the summed weight of what is predicted, a scalar."""
+    raise NotImplementedError
 
   def loss(self, outputs: Any, states: States, batch: Batch, num_tokens: int) -> Mean:
     """The summed loss in nats, and the denominator of this batch.
 
     Args:
+      outputs: of the flax module.
+      states: of the trunk.
+      batch: what they were computed from.
       num_tokens: rows of the table that are tokens; the logits of all others are masked.
     """
-    ...
+    raise NotImplementedError
+
+  def accuracy(self, outputs: Any, batch: Batch) -> Mean | None:
+    """The share of right guesses, reported as SCOPE_accuracy; None: it guesses no class."""
+    del outputs, batch
+    return None
 
   def decode(self, outputs: Any) -> jax.Array:
     """Predictions: probabilities [N, K] per example, or [B, T, K] per token."""
-    ...
+    raise NotImplementedError

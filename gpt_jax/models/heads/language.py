@@ -8,6 +8,7 @@ import jax
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
 from gpt_jax.ops.lookup import select
@@ -15,7 +16,7 @@ from gpt_jax.ops.lookup import select
 
 @register("language")
 @dataclasses.dataclass(frozen=True)
-class LanguageHead:
+class LanguageHead(Head):
   """-log P(token | the tokens it may attend to), in nats.
 
   Beside a labeled head this is the auxiliary loss (eq. 5), a mean over examples: their weights add
@@ -40,13 +41,17 @@ class LanguageHead:
 
   @property
   def measured(self) -> "LanguageHead":
+    # The z-loss regularizes training; evaluations report the cross-entropy in nats.
     return dataclasses.replace(self, z_loss=0.0)
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
+    # No logits here: [B, T, R] would be the largest array of a step. The loss takes them in chunks.
     return _Outputs()
 
   def denominator(self, batch: Batch) -> jax.Array:
+    # Beside a labeled head (eq. 5) the mean is over examples, so a long one counts no more than a
+    # short one. Alone (eq. 1) it is over tokens.
     if batch.labels is not None:
       return batch.labels.weights.sum()
     assert batch.predictions is not None
@@ -58,7 +63,8 @@ class LanguageHead:
     assert predictions is not None
     hidden = states.hidden
     if predictions.at is not None:
-      hidden = select(hidden, predictions.at)
+      hidden = select(hidden, predictions.at)  # [B, T, D] -> [B, M, D]
+    # Logits are h_n W_e^T (eq. 2), with the table that embedded the inputs.
     total = cross_entropy(
       hidden, states.table, predictions.targets, predictions.weights, num_tokens, self.z_loss
     )
@@ -70,12 +76,11 @@ class LanguageHead:
 
 def check_table(trunk: TrunkConfig) -> None:
   """Raises InputError where hidden states cannot be multiplied by the trunk's table."""
-  table_width = getattr(trunk, "table_width", None)
-  if table_width is not None and table_width != trunk.width:
+  if trunk.table_width != trunk.width:
     raise InputError(
-      f"trunk.embedding_width={table_width}: a language model multiplies hidden states by the "
-      f"table, which takes trunk.width={trunk.width}; only a masked language model maps the one "
-      "to the other"
+      f"trunk.embedding_width={trunk.table_width}: a language model multiplies hidden states by "
+      f"the table, which takes trunk.width={trunk.width}; only a masked language model maps the "
+      "one to the other"
     )
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import LayerNorm, Projection, Style, activate, style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
@@ -16,7 +17,7 @@ from gpt_jax.ops.lookup import select
 
 @register("masked_head")
 @dataclasses.dataclass(frozen=True)
-class MaskedHead:
+class MaskedHead(Head):
   """-log P(token | the rest of its text) at the predicted positions."""
 
   weight: float = option(1.0, "loss weight", low=0.0)

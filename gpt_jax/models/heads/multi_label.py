@@ -9,13 +9,14 @@ import optax
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.models.heads.classify import Classifier, check_transform, transform_option
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
 @register("multi_label")
 @dataclasses.dataclass(frozen=True)
-class MultiLabelHead:
+class MultiLabelHead(Head):
   """A sigmoid per label at the anchor of each sequence."""
 
   num_classes: int = option(2, "K, the number of labels", low=2)

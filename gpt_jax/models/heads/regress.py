@@ -9,13 +9,14 @@ import jax
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.models.heads.classify import Classifier, check_transform, transform_option
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
 @register("regress")
 @dataclasses.dataclass(frozen=True)
-class RegressHead:
+class RegressHead(Head):
   """A number at the anchor of each sequence."""
 
   dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)

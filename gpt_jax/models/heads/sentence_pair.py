@@ -11,13 +11,14 @@ import jax
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.models.heads.classify import check_pooler, represent
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import initializer, style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
 @register("sentence_pair")
 @dataclasses.dataclass(frozen=True)
-class SentencePairHead:
+class SentencePairHead(Head):
   """How the two texts of a pair belong together.
 
   Class 0: the second follows the first; class 1: it is from elsewhere, or they are swapped. Like

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
+from gpt_jax.models.heads.head import Head
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 
 
 @register("tag_head")
 @dataclasses.dataclass(frozen=True)
-class TagHead:
+class TagHead(Head):
   """Softmax over the tags at each tagged token."""
 
   num_classes: int = option(2, "K, the number of tags", low=2)

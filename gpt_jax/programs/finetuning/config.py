@@ -1,4 +1,4 @@
-"""What a fine-tuning run is made of."""
+"""The config of a fine-tuning run."""
 
 import dataclasses
 from typing import Any
@@ -42,7 +42,7 @@ class FinetuneConfig:
     False, "begin with train_layers, by default 0, and train one layer more in each epoch"
   )
   layer_decay: float = option(
-    1.0, "learning rate of a layer as a share of that of the layer above it", low=0.01, high=1.0
+    1.0, "learning rate of a layer, relative to the layer above it", low=0.01, high=1.0
   )
   class_weights: tuple[str, ...] = option(
     (),
@@ -78,12 +78,12 @@ class FinetuneConfig:
     OptimConfig(learning_rate=None, schedule="linear", warmup_steps=0, warmup_share=None),
     "optimizer and schedule",
   )
-  mesh: MeshConfig = option(MeshConfig(), "how devices are used")
+  mesh: MeshConfig = option(MeshConfig(), "how devices are used", resumable=True)
   train: TrainConfig = option(
     # One checkpoint beside the best: a sweep has many runs, and at GPT-1's size each checkpoint
     # takes 1.4 GB with its moments.
     TrainConfig(log_every=50, keep_checkpoints=1),
-    "length of the run, logs and checkpoints; without steps and epochs: by the model's size",
+    "length of the run, logs and checkpoints; without steps and epochs: chosen by model size",
   )
 
   def __post_init__(self):

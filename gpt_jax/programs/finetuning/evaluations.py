@@ -1,4 +1,4 @@
-"""What a fine-tuning run measures on the dev set, when, and its report at the end."""
+"""Evaluations of a fine-tuning run on the dev set: metrics, schedule and final report."""
 
 import os
 from collections.abc import Callable

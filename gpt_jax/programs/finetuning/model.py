@@ -42,7 +42,7 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
 
 
 def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
-  """What the checkpoints record beside the parameters."""
+  """Metadata that checkpoints record with the parameters."""
   return {
     "model": to_json(model_config(config, task, start)),
     "task": to_json(config.task),

@@ -1,4 +1,4 @@
-"""What a fine-tuning run starts from: a checkpoint, or an untrained trunk and a vocabulary."""
+"""Start of a fine-tuning run: a checkpoint, or an untrained trunk and a vocabulary."""
 
 import dataclasses
 from typing import Any
@@ -34,7 +34,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     raise InputError(
       "config.trunk is for --checkpoint=none; a checkpoint brings its own: leave these settings out"
     )
-  blocks = getattr(trunk, "layers", 1)
+  blocks = trunk.layers
   if (config.transfer_layers or 0) > blocks:
     raise InputError(
       f"transfer_layers={config.transfer_layers}: the checkpoint has {counted(blocks, 'block')}; "
@@ -63,7 +63,7 @@ def _with_rows(params: Any, rows: int) -> Any:
 
 
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
-  """The trunk with the settings of `config` that fit any parameters, where they are no default."""
+  """Overrides the trunk's RUNTIME_FIELDS, such as dtype, where `config` sets them."""
   changes = {}
   for name in RUNTIME_FIELDS:
     value = getattr(config, name, None)
@@ -85,9 +85,9 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
 
 
 def transform_of(start: Start) -> str:
-  """What stands between the anchor and W_y, see ClassifyHead.transform: BERT's pooler where the
-  trunk has one, RoBERTa's layer, or nothing.
+  """The transform before W_y (see ClassifyHead.transform): BERT's pooler where the trunk has one,
+  RoBERTa's dense layer, or none.
   """
-  if getattr(start.trunk, "pooler", False):
+  if start.trunk.pooler:
     return "pooler"
   return "dense" if isinstance(start.format, RoBERTaFormat) else "none"

@@ -224,7 +224,7 @@ def require_beam(runner: str, options: str) -> tuple[Any, Any]:
 
 
 def stages_key(settings: dict[str, Any], sources: Sequence[Source]) -> dict[str, Any]:
-  """What decides the results of the passes."""
+  """Everything that the results of the passes depend on."""
   return {"settings": settings, "cleaner": cleaner(), "modified": modified(sources)}
 
 
@@ -244,7 +244,7 @@ def adopt_stages(out: str, folder: str, key: dict[str, Any]) -> None:
 
 
 def _is_of(folder: str, key: dict[str, Any]) -> bool:
-  """Whether the results in a folder depend on the same."""
+  """Whether the results in a folder have this key."""
   try:
     return bool(read_json(os.path.join(folder, _KEY)) == key)
   except (OSError, ValueError):

@@ -47,7 +47,7 @@ class LocalPasses:
   def words(
     self, corpus: Corpus, kind: str, share: float
   ) -> Iterator[tuple[Sizes, dict[str, int]]]:
-    """The sizes and words of each batch; no words without a kind of vocabulary."""
+    """The sizes and words of each batch; words are counted only if `kind` is set."""
     batches = batched(corpus.pieces())
     count: Callable[[Batch], dict[str, int]]
     count = functools.partial(count_words, kind, share) if kind else lambda batch: {}

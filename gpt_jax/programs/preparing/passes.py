@@ -1,4 +1,4 @@
-"""What each pass does with a batch of pieces: counts its words, or encodes it. Run by workers."""
+"""The work of a pass on a batch of pieces, run by workers: counting words, or encoding."""
 
 import collections
 import functools

@@ -21,12 +21,12 @@ MakePrints = Callable[[str], Iterable[np.ndarray]]
 
 
 class Removing:
-  """What to remove, by the settings of a run.
+  """The removal of documents, by the settings of a run.
 
   Attributes:
-    near: whether near-duplicates go.
-    active: whether anything does.
-    digest: of the evaluation rows; "" without any.
+    near: whether near-duplicates are removed.
+    active: whether any documents can be removed.
+    digest: hash of the evaluation rows; "" without any.
   """
 
   def __init__(self, deduplicate: str, decontaminate: str, data: str):

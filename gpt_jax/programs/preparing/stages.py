@@ -1,7 +1,7 @@
-"""What a runner does with one source in each pass, and the file that it leaves.
+"""The work of a runner on one source in each pass, and the file that it writes.
 
-A file is a row of frames: NumPy archives, each after its size. It is written under another name
-first, so that one that is there is complete.
+A file is a sequence of frames: NumPy archives, each preceded by its size. It is written under
+another name first, so a file that exists is complete.
 """
 
 import io

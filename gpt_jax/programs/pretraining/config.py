@@ -1,4 +1,4 @@
-"""What a pre-training run is made of."""
+"""The config of a pre-training run."""
 
 import dataclasses
 from typing import Any
@@ -33,7 +33,7 @@ class PretrainConfig:
   objective: Any = option(Causal(), "what is predicted")
   data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")
   optim: OptimConfig = option(OptimConfig(), "optimizer and schedule")
-  mesh: MeshConfig = option(MeshConfig(), "how devices are used")
+  mesh: MeshConfig = option(MeshConfig(), "how devices are used", resumable=True)
   train: TrainConfig = option(TrainConfig(epochs=100), "length of the run, logs and checkpoints")
   evaluation_batches: int = option(0, "batches of held-out text per evaluation; 0: all", low=0)
 
@@ -43,7 +43,7 @@ class PretrainConfig:
       raise InputError(
         f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}"
       )
-    given = getattr(self.objective, "gives_source", False)
+    given = self.objective.gives_source
     if given != self.trunk.reads_source:
       needs = "needs an encoder-decoder" if given else "has nothing for an encoder to read"
       raise InputError(
@@ -85,6 +85,6 @@ def _objective_of(spec: ModelConfig) -> Any:
   if spec.attention == "causal":
     return Causal()
   if any(isinstance(head, SentencePairHead) for head in spec.heads):
-    is_albert = getattr(spec.trunk, "shared_layers", False)
+    is_albert = spec.trunk.shared_layers
     return MaskedPairs(second="swapped" if is_albert else "random_document")
   return Masked()

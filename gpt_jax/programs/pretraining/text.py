@@ -13,7 +13,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_text_measure
-from gpt_jax.objectives.objective import Bound, example_batch, make_windows
+from gpt_jax.objectives.objective import Bound, example_batch
 from gpt_jax.parallel.placement import anchors_of_parts, local_rows
 from gpt_jax.programs.pretraining.config import PretrainConfig, model_spec
 from gpt_jax.training import hooks
@@ -105,7 +105,7 @@ def make_measure(
   config: PretrainConfig, text: Text, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to the measures of the held-out text, valid_loss among them."""
-  windows = make_windows(config.objective, text.held_out, config.data)
+  windows = config.objective.windows(text.held_out, config.data)
   objective = config.objective.bind(text.tokenizer, config.data.length)
   model = model_spec(config).build()
   text_measure = make_text_measure(model, objective, windows, mesh, config.evaluation_batches)

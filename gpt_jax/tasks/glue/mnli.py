@@ -26,7 +26,7 @@ def read(data_dir: str, split: str, genres: str) -> Iterator[Row]:
 
 
 def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:
-  """Reads the diagnostic set as test set; its training and dev set are those of MNLI, matched."""
+  """Reads the diagnostic set as test set; training and dev set are MNLI's, matched."""
   if split == "test":
     return read_table(diagnostic_file(data_dir), ("sentence1", "sentence2"))
   return read(data_dir, split, "matched")

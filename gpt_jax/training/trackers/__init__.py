@@ -28,10 +28,10 @@ _STATE = "tracker_{}.json"  # the id of the run there, and what it was given; on
 
 
 class TrackedRun(NamedTuple):
-  """What a tracker is told of a run.
+  """Description of a run for a tracker.
 
   Attributes:
-    name: of the run, for people.
+    name: the run's name, for people.
     id: of the run in this tracker if an earlier start of the run has made one; "": there is none.
     root: folder on a disk for what the tracker writes, which may have to be made. Several seeds or
       folds share it, unless the run is on a store.
@@ -96,7 +96,7 @@ class Trackers:
 
 
 def names() -> list[str]:
-  """Of all trackers; imports none."""
+  """Names of all trackers, without importing them."""
   return [module.name for module in pkgutil.iter_modules(__path__) if module.name != "background"]
 
 

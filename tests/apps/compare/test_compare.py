@@ -180,7 +180,7 @@ def test_the_rate_is_chosen_by_the_held_out_loss(monkeypatch, corpus, tmp_path):
   """One that diverges is not; all have a whole run, once."""
   losses, trained = {5e-4: 3.5, 1e-3: 3.0, 2e-2: None}, []
 
-  def train(config, text, folder):
+  def train(config, text, folder, on_end=()):
     rate = config.optim.learning_rate
     trained.append((rate, config.train.steps))
     if losses[rate] is None:
@@ -205,7 +205,7 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
 ):
   budget = dataclasses.replace(TINY, rates=(1e-3, 2e-3))
 
-  def diverge(config, *_):
+  def diverge(config, *_, **__):
     raise Diverged("ten updates are not finite")
 
   def fine_tune(config, data, checkpoint, **_):

@@ -1,7 +1,6 @@
-"""What gpt_jax is measured against: the same work in PyTorch and transformers, as their users would
-write it.
+"""Baselines of the benchmark: the same work in PyTorch and transformers, as their users write it.
 
 plain_gpt: a GPT in PyTorch; training: its training step and transformers'; finetuning: a
-classifier of transformers on padded batches; generation: transformers' with its cache; packages,
-transformers_model, update: what they share.
+transformers classifier on padded batches; generation: transformers' GPT-2 with its cache; packages,
+transformers_model, update: shared code.
 """

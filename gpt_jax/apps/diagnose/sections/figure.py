@@ -1,4 +1,4 @@
-"""What the parts of the page consist of: charts with captions, and tables of shaded numbers."""
+"""Elements of the page's sections: charts with captions, and tables of shaded numbers."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from gpt_jax.apps.report.chart import Drawn
 
 
 class Figure(NamedTuple):
-  """A chart, and what it shows in a sentence."""
+  """A chart, and a sentence on what it shows."""
 
   chart: Drawn
   caption: str

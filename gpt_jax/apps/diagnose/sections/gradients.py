@@ -97,7 +97,10 @@ def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> Map:
 
 
 def distances(models: Sequence[dict[str, Any]]) -> list[Figure]:
-  """Of each model the embedding, and of an LSTM its memory, relative to distance 1."""
+  """Gradient of one prediction by distance, relative to distance 1.
+
+  Shows each model's embedding and, of an LSTM, its memory.
+  """
   lines = []
   for color, model in enumerate(models):
     chosen = [0]

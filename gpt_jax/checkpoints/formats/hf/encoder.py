@@ -1,6 +1,6 @@
-"""What `bert`, `roberta` and `albert` have in common: settings, arrays and heads.
+"""Code shared by `bert`, `roberta` and `albert`: settings, arrays and heads.
 
-Their Linear has weights [out, in], and three projections for queries, keys and values.
+Their Linear stores weights as [out, in]; queries, keys and values have a projection each.
 """
 
 import dataclasses
@@ -155,7 +155,7 @@ class EncoderFamily:
     return spec
 
   def _other_activation(self, spec: ModelConfig) -> str:
-    """Why the masked head is not theirs: ours has the trunk's activation; "" if it is."""
+    """How transformers' masked head differs from ours, by its activation; "" if it does not."""
     masked = any(isinstance(head, MaskedHead) for head in spec.heads)
     if not masked or self.masked_activation in ("", spec.trunk.activation):
       return ""
@@ -198,11 +198,11 @@ class EncoderFamily:
     return dataclasses.replace(trunk, **kept)
 
   def _skipped(self, config: dict) -> int:
-    """Rows of positions before that of the first token."""
+    """Rows of the position table before the first token's."""
     return config["pad_token_id"] + 1 if self.counts_from_padding else 0
 
   def _labeled_head(self, config: dict, weights: Weights, own: ModelConfig | None) -> Any:
-    """The head of a class that says which inputs it expects; of ours, as we saved it."""
+    """The head of a class with known inputs; in our own folders, as we saved it."""
     architecture = architecture_of(config)
     kind = architecture.removeprefix(self.classes)
     if kind not in ("ForMultipleChoice", "ForSequenceClassification", "ForTokenClassification"):

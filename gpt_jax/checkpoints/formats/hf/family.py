@@ -1,4 +1,4 @@
-"""What a family of transformers' models is, and how its arrays become ours."""
+"""A family of transformers' models, and the conversion between its arrays and ours."""
 
 import importlib
 import pkgutil
@@ -51,7 +51,7 @@ class Family(Protocol):
 
   @property
   def prefix(self) -> str:
-    """Of the trunk's arrays in a model with a head."""
+    """Name prefix of the trunk's arrays in a model with a head."""
     ...
 
   @property
@@ -66,7 +66,7 @@ class Family(Protocol):
 
   @property
   def sizes(self) -> tuple[str, ...]:
-    """Settings of config.json that have to be numbers."""
+    """Settings of config.json that must be numbers."""
     ...
 
   @property
@@ -115,7 +115,7 @@ class Family(Protocol):
     ...
 
   def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
-    """Changes what the classes of transformers have no place for; the arrays as they were."""
+    """Rewrites arrays that transformers' classes cannot express; returns the originals by name."""
     ...
 
   def config(self, spec: ModelConfig, tokenizer: Tokenizer, task: Task | None) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Family(Protocol):
     ...
 
   def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:
-    """What the tokenizer puts around texts; None: nothing."""
+    """The special tokens that the tokenizer adds to texts; None: it adds none."""
     ...
 
   def describe(self, spec: ModelConfig, tokenizer: Tokenizer) -> list[str]:

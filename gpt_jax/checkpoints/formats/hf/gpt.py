@@ -109,8 +109,8 @@ class GPTFamily:
   def model(
     self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
   ) -> ModelConfig:
-    """The head is that of our own folders, or of a ForSequenceClassification of others: that of a
-    DoubleHeadsModel does not say which inputs it expects.
+    """The model, with a head only from our own folders or others' ForSequenceClassification: the
+    head of a DoubleHeadsModel does not say which inputs it expects.
     """
     names = {
       "context": "n_positions",
@@ -181,7 +181,7 @@ class GPTFamily:
     return "" if spec.trunk.norm == self.norm else f"{self.model_type} is {self.norm}-norm"
 
   def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
-    """Folds the head's bias, for which the class has no place, into the bias of the norm before it.
+    """Folds the head's bias, which the class lacks, into the bias of the norm before it.
 
     The change is the smallest possible.
 
@@ -189,7 +189,7 @@ class GPTFamily:
       orders: sequences per example whose scores are added; each gets its share of the bias.
 
     Returns:
-      The arrays as they were, by name; none if the bias is zero.
+      The original arrays, by name; none if the bias is zero.
     """
     if not spec.head or spec.head.pooling != "sum":
       return {}

@@ -1,4 +1,4 @@
-"""What config.json says of the classes of a labeled head."""
+"""Labels in config.json: the classes of a labeled head, and its task."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def architecture_of(config: dict[str, Any]) -> str:
 
 
 def outputs_of(weights: Weights, name: str) -> int:
-  """The rows of a head's matrix; 0 of what is none, or empty."""
+  """The number of rows of a head's matrix; 0 if it is no matrix, or empty."""
   shape = weights.shapes[name]
   return shape[0] if len(shape) == 2 and shape[1] else 0
 
