@@ -4,8 +4,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_LONGEST_WORD, _LONGEST = 200, 1000  # characters
-_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
+_MAX_WORD, _LONGEST = 200, 1000  # characters
+_LONG_WORD = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
 
 
 class InputError(ValueError):

@@ -28,7 +28,7 @@ from gpt_jax.errors import InputError
 
 _STORES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}  # scheme: package, extra
 _UPLOADING = "_UPLOADING"
-LARGEST_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
+MAX_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
 
 
 class StoreError(OSError):
@@ -117,7 +117,7 @@ def write_json(path: str, value: Any, *, overwrite: bool = True) -> None:
     file.write("\n")
 
 
-def read_json(path: str, limit: int = LARGEST_JSON) -> Any:
+def read_json(path: str, limit: int = MAX_JSON) -> Any:
   """The value in a JSON file.
 
   Raises:

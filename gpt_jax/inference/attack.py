@@ -16,7 +16,7 @@ from gpt_jax.models.predictor import make_predictor
 from gpt_jax.training.adversarial import ascent
 
 ATTACKS = ("fgm",)
-LARGEST_RADIUS = 1e6
+MAX_RADIUS = 1e6
 
 
 def make_attacked_predictor(model: Model, mesh: Mesh, radii: Sequence[float]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import (
-  LARGEST_JSON,
+  MAX_JSON,
   atomic_file,
   open_regular,
   parse_json,
@@ -34,8 +34,8 @@ from gpt_jax.tasks.task import LabeledTask, Task, most_likely
 
 REPORT, PREDICTIONS = "dev_report.json", "dev_predictions.jsonl"
 MULTI_LABEL = "multi_label"  # "kind" in the report of a task with several labels per example
-_LARGEST_PREDICTIONS = 32 * LARGEST_JSON
-_MOST_CLASSES = 20  # in a table for the console
+_MAX_PREDICTIONS = 32 * MAX_JSON
+_MAX_CLASSES = 20  # in a table for the console
 
 
 class DevSet(NamedTuple):
@@ -108,8 +108,8 @@ def format_classes(report: dict[str, Any]) -> str:
   supports = [values["support"] for values in report["per_class"].values()]
   commonest = report["labels"][int(np.argmax(supports))]
   rows = list(zip(report["labels"], report["per_class"].values(), report["confusion"], strict=True))
-  if len(rows) > _MOST_CLASSES:
-    rows = sorted(rows, key=lambda row: (row[1]["f1"], row[1]["support"]))[:_MOST_CLASSES]
+  if len(rows) > _MAX_CLASSES:
+    rows = sorted(rows, key=lambda row: (row[1]["f1"], row[1]["support"]))[:_MAX_CLASSES]
   width = max(len("macro average"), *(len(_cut(label)) for label, _, _ in rows))
   lines = [f"{'':{width}}  precision  recall     f1  support  most often taken for"]
   for label, values, counts in rows:
@@ -129,8 +129,8 @@ def format_labels(report: dict[str, dict[str, float]]) -> str:
   there are more.
   """
   rows = list(report.items())
-  if len(rows) > _MOST_CLASSES:
-    rows = sorted(rows, key=lambda row: row[1]["f1"])[:_MOST_CLASSES]
+  if len(rows) > _MAX_CLASSES:
+    rows = sorted(rows, key=lambda row: row[1]["f1"])[:_MAX_CLASSES]
   width = max(len(_cut(label)) for label, _ in rows)
   lines = [f"{'':{width}}  precision  recall     f1  support"]
   for label, values in rows:
@@ -297,7 +297,7 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
   try:
     report = verified(read_json(path))
     path = os.path.join(workdir, PREDICTIONS)
-    content = read_bytes(path, _LARGEST_PREDICTIONS)
+    content = read_bytes(path, _MAX_PREDICTIONS)
   except FileNotFoundError as error:
     raise MissingInput(
       f"{path}: missing; fine-tuning writes it at its end, into the folder of the run"

@@ -16,7 +16,7 @@ from gpt_jax.inference.text_answers import answer_to
 from gpt_jax.models.model import Model
 from gpt_jax.tasks.text_to_text import encode_prompt, spell
 
-_MOST_BEAMS = 256
+_MAX_BEAMS = 256
 # With the space before it; of a script without spaces, the last characters.
 _LAST_WORD = re.compile(r"\s*\S{0,20}\Z")
 
@@ -113,8 +113,8 @@ def search(
     InputError: an empty prompt, a value that is not allowed, a prompt that with max_tokens does not
       fit into the context, or a model that is not causal.
   """
-  if not 1 <= beams <= _MOST_BEAMS:
-    raise InputError(f"--beams={beams}: must be from 1 to {_MOST_BEAMS}")
+  if not 1 <= beams <= _MAX_BEAMS:
+    raise InputError(f"--beams={beams}: must be from 1 to {_MAX_BEAMS}")
   if not abs(length_penalty) < float("inf"):
     raise InputError(f"--length_penalty={length_penalty}: must be a number")
   pieces = getattr(loaded.tokenizer, "pieces", ())

@@ -17,7 +17,7 @@ from gpt_jax.errors import InputError
 # Inverse strengths of the L2 penalty to choose from.
 _INVERSE_PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _ABSENT = -30.0  # the score of a class without examples
-_MOST_TERMS = 100_000  # of each kind
+_MAX_TERMS = 100_000  # of each kind
 _KINDS = {"char_wb": (2, 5), "word": (1, 2)}  # scikit-learn's analyzer: lengths of its n-grams
 
 
@@ -126,7 +126,7 @@ def fit_tfidf(texts: Sequence[str]) -> Tfidf:
   """
   terms = {}
   for kind in _KINDS:
-    vectorizer = _vectorizer(kind, min_df=2, max_features=_MOST_TERMS)
+    vectorizer = _vectorizer(kind, min_df=2, max_features=_MAX_TERMS)
     try:
       vectorizer.fit(texts)
     except ValueError:  # there is none

@@ -28,7 +28,7 @@ from gpt_jax.training.reporter import Reporter
 
 SAMPLES = "samples.jsonl"
 # Of a run. Compiling and writing take 1.1 of the 25.6 CPU-seconds of 100 steps of the quickstart.
-LEAST_STEPS = 100
+MIN_STEPS = 100
 FIRST_SAMPLE = 100  # steps; see hooks.powers_of_two_times
 _TOKENS = 48  # of a sample, with its prompt
 _PROMPT = 8

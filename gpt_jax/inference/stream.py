@@ -21,7 +21,7 @@ from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
-MOST_STEPS = 32  # tokens per call of `advance`
+MAX_STEPS = 32  # tokens per call of `advance`
 _SIZES = (1, 4, 16)  # rows of the cache, so that few shapes need compiling
 # Slots of the cache: at most a third is not needed, or a few sizes for all texts.
 _MANY_SLOTS = tuple(sorted(size for n in range(4, 28) for size in (2**n, 3 * 2**n)))
@@ -207,7 +207,7 @@ class Stream:
     full = [row for row, text in enumerate(self._rows) if text and text.slide(self._context)]
     if full:
       self._read(full)
-    count = min(steps, MOST_STEPS)
+    count = min(steps, MAX_STEPS)
     for text in texts:
       count = min(count, text.missing, self._context - text.length)
     self._state, chosen = _extend(
@@ -284,7 +284,7 @@ class Stream:
 
 
 def continue_texts(
-  model: Model, params: Any, texts: Sequence[Text], steps: int = MOST_STEPS
+  model: Model, params: Any, texts: Sequence[Text], steps: int = MAX_STEPS
 ) -> Iterator[list[Text]]:
   """Continues texts, in their order, until all are done; put those of similar lengths together.
 
@@ -440,7 +440,7 @@ def _extend(model, params, state, last, lengths, numbers, active, settings, log_
     return number + 1, chosen[0], state, added
 
   shapes, _ = jax.eval_shape(step, jnp.int32(0), last, state)
-  empty = jax.tree.map(lambda x: jnp.zeros((MOST_STEPS, *x.shape), x.dtype), shapes)
+  empty = jax.tree.map(lambda x: jnp.zeros((MAX_STEPS, *x.shape), x.dtype), shapes)
   carry = jnp.int32(0), jnp.asarray(last), state, empty
   *_, state, added = jax.lax.while_loop(lambda carry: carry[0] < count, add, carry)
   return state, added

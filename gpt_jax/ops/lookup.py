@@ -17,7 +17,7 @@ from gpt_jax.parallel.partition import constrain
 
 # A product with a one-hot matrix takes 2 R D operations per index: for 1,024 positions a hundredth
 # of a small model's 6 N. Above that a sort, which takes no product.
-MOST_ROWS_OF_A_PRODUCT = 1024
+MAX_PRODUCT_ROWS = 1024
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -92,7 +92,7 @@ def _deterministic(indices, gradient, rows):
   width = gradient.shape[-1]
   indices = constrain(indices.reshape(groups, -1), "data")
   gradient = constrain(gradient.reshape(groups, -1, width), "data")
-  sums = multiplied if rows <= MOST_ROWS_OF_A_PRODUCT else sorted_sums
+  sums = multiplied if rows <= MAX_PRODUCT_ROWS else sorted_sums
   return jax.vmap(partial(sums, rows=rows))(indices, gradient).sum(0)
 
 

@@ -13,7 +13,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.parallel.processes import gather, is_main_process
 
 _MOST = 3  # differences in the message
-_MOST_HOSTS = 4  # with the same value
+_MAX_HOSTS = 4  # with the same value
 
 
 def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
@@ -87,8 +87,8 @@ def _flatten(tree: Any, name: str = "") -> list[tuple[str, Any]]:
 
 def _name(numbers: list[int], hosts: tuple[str, ...]) -> str:
   """ "process 1 (a)", "processes 1, 2 (a, b)", and the first few of many."""
-  shown = numbers[:_MOST_HOSTS]
-  more = f" and {len(numbers) - _MOST_HOSTS} more" if len(numbers) > _MOST_HOSTS else ""
+  shown = numbers[:_MAX_HOSTS]
+  more = f" and {len(numbers) - _MAX_HOSTS} more" if len(numbers) > _MAX_HOSTS else ""
   words = "process" if len(numbers) == 1 else "processes"
   machines = ", ".join(dict.fromkeys(hosts[number] for number in shown))
   return f"{words} {', '.join(map(str, shown))}{more} ({machines})"

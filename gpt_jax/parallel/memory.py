@@ -24,7 +24,7 @@ _GROUPS = (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.l
 
 
 _FREEING = 0.02  # seconds that temporaries may be there after their step has ended
-_LEAST_ROOM = 1e8  # bytes that a process grows by for other reasons, see FreedMemory
+_MIN_ROOM = 1e8  # bytes that a process grows by for other reasons, see FreedMemory
 
 
 class Needed(NamedTuple):
@@ -75,7 +75,7 @@ class FreedMemory:
   def __init__(self, room: float, waits: bool = False):
     self._waits = waits
     self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if room else None
-    self._room = max(room, _LEAST_ROOM)
+    self._room = max(room, _MIN_ROOM)
     self._least = _process("VmRSS")
 
   def give_back(self, wait: Callable[[], Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
-from gpt_jax.inference.attack import ATTACKS, LARGEST_RADIUS, make_attacked_predictor
+from gpt_jax.inference.attack import ATTACKS, MAX_RADIUS, make_attacked_predictor
 from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure, task_measures
 from gpt_jax.inference.similarity import cosine_measures
@@ -86,9 +86,9 @@ def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
       radii.append(float(text))
     except ValueError:
       radii.append(0.0)
-    if not 0 < radii[-1] <= LARGEST_RADIUS:
+    if not 0 < radii[-1] <= MAX_RADIUS:
       raise InputError(
-        f"--radius: {str(text)[:200]!r} must be a number above 0, at most {LARGEST_RADIUS:,.0f}"
+        f"--radius: {str(text)[:200]!r} must be a number above 0, at most {MAX_RADIUS:,.0f}"
       )
   return radii
 

@@ -12,7 +12,7 @@ from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import Windows
-from gpt_jax.inference.samples import FIRST_SAMPLE, LEAST_STEPS, make_writer, write_samples
+from gpt_jax.inference.samples import FIRST_SAMPLE, MIN_STEPS, make_writer, write_samples
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.trunk import with_vocabulary
@@ -188,7 +188,7 @@ def make_meta(
 
 
 def writes_samples(spec: ModelConfig, total_steps: int) -> bool:
-  return spec.gives_text_probability and total_steps >= LEAST_STEPS
+  return spec.gives_text_probability and total_steps >= MIN_STEPS
 
 
 def samples_due(config: PretrainConfig) -> Callable[[int], bool]:

@@ -14,7 +14,7 @@ from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.formats import Format, GPTFormat
 
-_SHORTEST_CONTEXT = 8
+_MIN_CONTEXT = 8
 Truncate = Callable[[np.ndarray, int, int], np.ndarray]  # see formats.each_half
 
 
@@ -172,10 +172,10 @@ def encode(
   """
   if not examples:
     raise InputError("no examples to encode")
-  if context < _SHORTEST_CONTEXT:
+  if context < _MIN_CONTEXT:
     raise InputError(
       f"a context of {context} tokens is too short for two texts and their special tokens; "
-      f"use {_SHORTEST_CONTEXT} or more"
+      f"use {_MIN_CONTEXT} or more"
     )
   fields, distinct = _index_texts(examples, num_classes)
   texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(distinct)]

@@ -20,9 +20,9 @@ PAPER_OPTIM = OptimConfig(
 # From GPT-1's rate to 5e-4 at 7.3M parameters, which configs/RESULTS.md has for gpt1_small, and at
 # most 1e-3, which the quickstart has for 0.8M.
 EXPONENT = 0.75
-HIGHEST_RATE = 1e-3
+MAX_RATE = 1e-3
 # A model below half of GPT-1's size knows less of the language, and sees the examples more often.
-SMALL_UPDATES, MOST_EPOCHS, SMALL_WARMUP = 1000, 30, 0.1
+SMALL_UPDATES, MAX_EPOCHS, SMALL_WARMUP = 1000, 30, 0.1
 
 
 class Defaults(NamedTuple):
@@ -46,11 +46,11 @@ def find_defaults(parameters: int, steps_per_epoch: int) -> Defaults:
   of GPT-1's size the warm-up takes a tenth of the run, and the epochs, 3 to 30, make 1,000 updates.
   """
   rate = PAPER_RATE * (PAPER_SIZE / parameters) ** EXPONENT
-  rate = float(f"{min(rate, HIGHEST_RATE):.3g}")
+  rate = float(f"{min(rate, MAX_RATE):.3g}")
   if 2 * parameters >= PAPER_SIZE:
     return Defaults(rate, PAPER_WARMUP, PAPER_EPOCHS)
   epochs = -(-SMALL_UPDATES // max(1, steps_per_epoch))
-  return Defaults(rate, SMALL_WARMUP, min(max(epochs, PAPER_EPOCHS), MOST_EPOCHS))
+  return Defaults(rate, SMALL_WARMUP, min(max(epochs, PAPER_EPOCHS), MAX_EPOCHS))
 
 
 def with_defaults(

@@ -27,7 +27,7 @@ class Peak(Protocol):
   def __call__(self, microbatches: int, remat: str) -> float: ...
 
 
-_MOST_COMPILATIONS = 6  # for a policy: minutes each for a large model
+_MAX_COMPILATIONS = 6  # for a policy: minutes each for a large model
 CPU_SHARE = 0.9  # of its memory, for a run; the rest is for other programs
 
 
@@ -248,7 +248,7 @@ def _microbatches(
   proportion to the size of a part, and at least to twice as many.
   """
   count = counts[0]
-  for _ in range(_MOST_COMPILATIONS):
+  for _ in range(_MAX_COMPILATIONS):
     if needed <= limit:
       return count, needed
     least = max(2 * count, count * needed / limit)

@@ -16,10 +16,10 @@ from gpt_jax.training.json_lines import read_lines
 
 METRICS = "metrics.jsonl"
 _PLAN = "plan.json"
-_LARGEST_PLAN = 1 << 20  # bytes
+_MAX_PLAN = 1 << 20  # bytes
 # Their command resumes the run when it is given again.
 _PROGRAMS = ("pretrain", "finetune", "label", "reproduce")
-_MOST_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
+_MAX_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
 
 
 def read_metrics(workdir: str) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def write_plan(
     "devices": f"{jax.device_count()} x {', '.join(kinds)}",
     "processes": jax.process_count(),
     "jax": jax.__version__,
-    "starts": starts[:1] + starts[1:][1 - _MOST_STARTS :],
+    "starts": starts[:1] + starts[1:][1 - _MAX_STARTS :],
     "forecast": forecast._asdict(),
   }
   write_json(os.path.join(workdir, _PLAN), plan)
@@ -141,7 +141,7 @@ def _command() -> str:
 def read_plan(workdir: str) -> dict[str, Any]:
   """The content of plan.json, with well-formed "starts"; {} if there is none that can be read."""
   try:
-    plan = read_json(os.path.join(workdir, _PLAN), _LARGEST_PLAN)
+    plan = read_json(os.path.join(workdir, _PLAN), _MAX_PLAN)
   except (OSError, ValueError):
     return {}
   if not isinstance(plan, dict):

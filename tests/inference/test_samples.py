@@ -72,8 +72,8 @@ def test_sharded_parameters_write_the_same(make_run, held_out, tiny_tokenizer):
 
 
 def test_a_run_samples_at_each_evaluation_once(prepared, tmp_path, monkeypatch):
-  monkeypatch.setattr(samples, "LEAST_STEPS", 1)
-  monkeypatch.setattr(pretrain, "LEAST_STEPS", 1)
+  monkeypatch.setattr(samples, "MIN_STEPS", 1)
+  monkeypatch.setattr(pretrain, "MIN_STEPS", 1)
   workdir = str(tmp_path / "run")
   pretrain.run(config_of(steps=4, evaluate_every=2), prepared, workdir)
   path = tmp_path / "run" / "samples.jsonl"
@@ -104,12 +104,12 @@ def test_short_and_bidirectional_runs_write_none(prepared, tmp_path, monkeypatch
   monkeypatch.setattr(pretrain, "make_writer", lambda *_: made.append(None))
   masked = dataclasses.replace(config_of(steps=2), objective=Masked())
   for name, config, least, writers in (
-    ("short", config_of(steps=2), samples.LEAST_STEPS, 0),
+    ("short", config_of(steps=2), samples.MIN_STEPS, 0),
     ("masked", masked, 1, 0),
     ("long", config_of(steps=2), 2, 1),
-    ("hundred", config_of(steps=100), samples.LEAST_STEPS, 2),
+    ("hundred", config_of(steps=100), samples.MIN_STEPS, 2),
   ):
-    monkeypatch.setattr(pretrain, "LEAST_STEPS", least)
+    monkeypatch.setattr(pretrain, "MIN_STEPS", least)
     with pytest.raises(Began):
       pretrain.run(config, prepared, str(tmp_path / name))
     assert len(made) == writers, name

@@ -71,7 +71,7 @@ def test_select():
   np.testing.assert_allclose(backward(gradient)[0], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [R, module.MOST_ROWS_OF_A_PRODUCT + 1])
+@pytest.mark.parametrize("rows", [R, module.MAX_PRODUCT_ROWS + 1])
 def test_every_device_sorts_its_own(rows):
   """On a mesh, as on GPUs: only the sums of all devices travel."""
   mesh = make_mesh(MeshConfig(data=4), jax.devices()[:4])
@@ -84,4 +84,4 @@ def test_every_device_sorts_its_own(rows):
   assert f"{N},{D}]" not in compiled.as_text(), "a device has all values"
   moved = set(re.findall(r" (all-\w+|collective-\w+|reduce-scatter)\(", compiled.as_text()))
   assert moved <= {"all-reduce"}
-  assert bool(re.search(r" sort\(", compiled.as_text())) == (rows > module.MOST_ROWS_OF_A_PRODUCT)
+  assert bool(re.search(r" sort\(", compiled.as_text())) == (rows > module.MAX_PRODUCT_ROWS)

@@ -245,7 +245,7 @@ def test_a_tracker_that_fails_is_turned_off_with_one_line(tmp_path, use, when):
 
 
 def test_a_tracker_that_hangs_costs_the_run_nothing(tmp_path, use, monkeypatch):
-  monkeypatch.setattr(background, "_MOST_WAITING", 5)
+  monkeypatch.setattr(background, "_MAX_WAITING", 5)
   monkeypatch.setattr(background, "_CLOSING", 0.1)
   forever = threading.Event()
   use(lambda run: Recorder(forever.wait))

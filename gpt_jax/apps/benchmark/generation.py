@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from gpt_jax.apps.benchmark.peers.generation import generator
 from gpt_jax.apps.benchmark.training import benchmark_trainer
-from gpt_jax.inference.stream import MOST_STEPS, Sampling, Stream, Text
+from gpt_jax.inference.stream import MAX_STEPS, Sampling, Stream, Text
 from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -79,7 +79,7 @@ def _ours(trunk: Any, params: Any, prompt: int) -> Generate:
     stream = Stream(model, params)
     settings = Sampling(new, temperature=0.0)
     stream.add(*[Text(range(i, i + prompt), settings) for i in range(batch)])
-    while stream.advance(MOST_STEPS):
+    while stream.advance(MAX_STEPS):
       pass
 
   return generate

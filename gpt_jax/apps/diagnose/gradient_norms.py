@@ -19,7 +19,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.model import Model
 
 _COLLECTION = "hidden"
-_LEAST_DISTANCES = 3  # that a line through their norms can be judged by
+_MIN_DISTANCES = 3  # that a line through their norms can be judged by
 
 
 class Norms(NamedTuple):
@@ -138,7 +138,7 @@ def decay_of(norms: np.ndarray) -> Decay | None:
   by_distance = np.asarray(norms, np.float64)[::-1][1:]
   distances = np.arange(1, len(by_distance) + 1)
   above = by_distance > 0
-  if above.sum() < _LEAST_DISTANCES:
+  if above.sum() < _MIN_DISTANCES:
     return None
   logs, distances = np.log(by_distance[above]), distances[above]
   slope, exponential_fit = _line(distances, logs)

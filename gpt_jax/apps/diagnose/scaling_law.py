@@ -15,8 +15,8 @@ from gpt_jax.errors import InputError
 
 _HUBER = 1e-3  # residuals of log losses beyond this count linearly
 _STARTS = 8  # of the grid, that are optimized
-_MOST_EVALUATIONS, _MOST_EVALUATIONS_AT_END = 200, 3000
-_LEAST_RUNS, _LEAST_SIZES, _LEAST_LENGTHS = 6, 3, 2
+_MAX_EVALUATIONS, _MAX_EVALUATIONS_AT_END = 200, 3000
+_MIN_RUNS, _MIN_SIZES, _MIN_LENGTHS = 6, 3, 2
 _STEEPEST = 4.0  # exponent
 
 
@@ -60,10 +60,10 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
 
   n, d, log_loss = np.log(np.array(runs, np.float64)).T
   sizes, lengths = len(set(n)), len(set(d))
-  if len(n) < _LEAST_RUNS or sizes < _LEAST_SIZES or lengths < _LEAST_LENGTHS:
+  if len(n) < _MIN_RUNS or sizes < _MIN_SIZES or lengths < _MIN_LENGTHS:
     raise InputError(
       f"{len(n)} runs of {sizes} sizes and {lengths} numbers of tokens do not determine a scaling "
-      f"law; it takes {_LEAST_RUNS} runs, {_LEAST_SIZES} sizes and {_LEAST_LENGTHS} numbers of "
+      f"law; it takes {_MIN_RUNS} runs, {_MIN_SIZES} sizes and {_MIN_LENGTHS} numbers of "
       "tokens"
     )
   # Around the means of log N and log D the five numbers depend less on one another.
@@ -88,13 +88,13 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
     start = _centered(near, n_mean, d_mean)
     inside = 1e-6  # of the bounds, as the optimizer wants it
     starts = [np.clip(start, np.add(bounds[0], inside), np.subtract(bounds[1], inside))]
-  robust = {"loss": "huber", "f_scale": _HUBER, "max_nfev": _MOST_EVALUATIONS}
+  robust = {"loss": "huber", "f_scale": _HUBER, "max_nfev": _MAX_EVALUATIONS}
   fits = [
     least_squares(residuals, start, jacobian, bounds, x_scale="jac", **robust) for start in starts
   ]
   best = min(fits, key=lambda fit: fit.cost).x
   # Where noise leaves a valley, the best start ends on its slope.
-  robust["max_nfev"] = _MOST_EVALUATIONS_AT_END
+  robust["max_nfev"] = _MAX_EVALUATIONS_AT_END
   best = least_squares(residuals, best, jacobian, bounds, x_scale="jac", **robust).x
   e, a, size_exponent, b, data_exponent = best
   return Law(

@@ -22,7 +22,7 @@ from gpt_jax.training.recipe import make_trainer
 # The quickstart's recipe, tuned for width 128; narrower models take higher rates.
 _LENGTH, _ROWS, _LAYERS, _HEADS = 64, 16, 3, 4
 _RATE, _WIDTH_OF_RATE = 1e-3, 128
-_WARMUP_STEPS, _LARGEST_WARMUP = 150, 0.25
+_WARMUP_STEPS, _MAX_WARMUP = 150, 0.25
 _UNITS_PER_WIDTH = 2.5  # of an LSTM, as configs/lstm_small.py
 _POINTS = 20  # of a training curve
 _EVALUATION_BATCHES = 40
@@ -55,7 +55,7 @@ def short_config(
   small = dataclasses.replace(trunk, **{k: v for k, v in sizes.items() if k in names})
   if learning_rate is None:
     learning_rate = _RATE * (_WIDTH_OF_RATE / width) ** 0.5
-  warmup = min(_WARMUP_STEPS, round(_LARGEST_WARMUP * steps))
+  warmup = min(_WARMUP_STEPS, round(_MAX_WARMUP * steps))
   return PretrainConfig(
     trunk=with_vocabulary(small, tokenizer),
     data=WindowsConfig(batch_size=_ROWS, length=_LENGTH),

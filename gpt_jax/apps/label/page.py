@@ -19,7 +19,7 @@ TITLES = {
   "probe": "linear probe of the checkpoint",
   "finetuned": "fine-tuned checkpoint",
 }
-_LONGEST_TEXT = 600  # characters of a row
+_MAX_TEXT = 600  # characters of a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _view(suspect: Suspect) -> dict[str, str]:
   text = suspect.text
   return {
     "line": suspect.line,
-    "text": text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…",
+    "text": text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…",
     "given": f"{suspect.given} {suspect.p_given:.0%}",
     "suggested": f"{suspect.suggested} {suspect.p_suggested:.0%}",
   }

@@ -17,8 +17,8 @@ from gpt_jax.tasks.readers import Row, read_usable
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.reporter import log
 
-FEWEST_ROWS = 100
-FEWEST_OF_LABEL = 10  # so that each split is likely to have some
+MIN_ROWS = 100
+MIN_OF_LABEL = 10  # so that each split is likely to have some
 _SHOWN = 10
 
 
@@ -99,7 +99,7 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
   usable, without_tokens = _with_tokens(usable, tokenizer)
   problems += without_tokens
   counts = collections.Counter(row.label or "" for row in usable)
-  rare = {name: count for name, count in counts.items() if count < FEWEST_OF_LABEL}
+  rare = {name: count for name, count in counts.items() if count < MIN_OF_LABEL}
   if problems:
     more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
     log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
@@ -108,14 +108,14 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
     more = f" and {len(rare) - _SHOWN:,} more" if len(rare) > _SHOWN else ""
     log(
       f"{sum(rare.values()):,} rows are left out, as their labels have fewer than "
-      f"{FEWEST_OF_LABEL} rows: {shown}{more}"
+      f"{MIN_OF_LABEL} rows: {shown}{more}"
     )
   rows = [row for row in usable if row.label not in rare]
   labels = tuple(sorted({row.label or "" for row in rows}))
-  if len(rows) < FEWEST_ROWS or len(labels) < 2:
+  if len(rows) < MIN_ROWS or len(labels) < 2:
     raise InputError(
-      f"{source}: {len(rows):,} usable rows with {len(labels)} labels of {FEWEST_OF_LABEL} rows or "
-      f"more in column {label!r}; {FEWEST_ROWS} rows and 2 labels are needed"
+      f"{source}: {len(rows):,} usable rows with {len(labels)} labels of {MIN_OF_LABEL} rows or "
+      f"more in column {label!r}; {MIN_ROWS} rows and 2 labels are needed"
     )
   return Labeled(columns, label, labels, rows, len(problems) + sum(rare.values()))
 

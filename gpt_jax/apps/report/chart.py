@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_MOST_POINTS = 400  # of a path; more cannot be told apart
+_MAX_POINTS = 400  # of a path; more cannot be told apart
 _TABLE_ROWS = 12
 _UNITS = 1000  # of a path's coordinates, both ways
 
@@ -205,7 +205,7 @@ def _path(line: Line, x_axis: _Axis, y_axis: _Axis) -> str:
     else:
       pieces[-1].append((x, y))
   total = sum(map(len, pieces))
-  together = -(-total // _MOST_POINTS)
+  together = -(-total // _MAX_POINTS)
   drawn = []
   for piece in pieces:
     if not piece:

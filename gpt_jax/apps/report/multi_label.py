@@ -7,7 +7,7 @@ from typing import Any
 from gpt_jax.files import parse_json
 from gpt_jax.inference.dev_report import MULTI_LABEL, PREDICTIONS, REPORT, prediction_lines
 
-_MOST_LABELS = 12  # whose errors are shown
+_MAX_LABELS = 12  # whose errors are shown
 _WORST = 3  # errors of a label
 
 
@@ -52,10 +52,10 @@ class MultiLabels:
   errors: dict[str, LabelErrors]
 
   def shown_errors(self) -> dict[str, LabelErrors]:
-    """Errors of the labels with the lowest F1, among those with any; _MOST_LABELS at most."""
+    """Errors of the labels with the lowest F1, among those with any; _MAX_LABELS at most."""
     wrong = [name for name, errors in self.errors.items() if errors.worst]
     wrong.sort(key=lambda name: self.per_class[name]["f1"])
-    return {name: self.errors[name] for name in wrong[:_MOST_LABELS]}
+    return {name: self.errors[name] for name in wrong[:_MAX_LABELS]}
 
 
 def is_multi_label(report: dict[str, Any]) -> bool:

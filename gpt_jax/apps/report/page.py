@@ -30,9 +30,9 @@ from gpt_jax.tasks import paper_tables as tables
 from gpt_jax.training.forecast import duration, gigabytes, memory_range
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
-_MOST_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
-_MOST_PAIRS = 10
-_LONGEST_TEXT = 600  # characters of a row
+_MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
+_MAX_PAIRS = 10
+_MAX_TEXT = 600  # characters of a row
 _TRACES = (
   # metric, title, unit, whether y may be logarithmic
   ("learning_rate", "Learning rate", "of each update", False),
@@ -384,7 +384,7 @@ def _label_view(labels: Labels) -> dict[str, Any]:
     "n": labels.n,
     "per_class": _class_rows({name: labels.per_class[name] for name in labels.names}),
     "confusion": confusion_matrix(labels.names, labels.confusion),
-    "pairs": confusions(labels)[:_MOST_PAIRS],
+    "pairs": confusions(labels)[:_MAX_PAIRS],
     "calibration": calibration,
     "reliability": _reliability(calibration) if calibration.get("bins") else None,
   }
@@ -411,7 +411,7 @@ def _multi_view(labels: MultiLabels) -> dict[str, Any]:
       rows.append(
         {
           "where": error.where,
-          "text": _clipped(error.text.replace("\t", " | "), _LONGEST_TEXT),
+          "text": _clipped(error.text.replace("\t", " | "), _MAX_TEXT),
           "given": error.given,
           "probability": f"{error.probability:.0%}",
         }
@@ -424,7 +424,7 @@ def confusion_matrix(
   names: Sequence[str], confusion: Sequence[Sequence[int]]
 ) -> dict[str, Any] | None:
   """Rows of cells (count, share of the row, whether on the diagonal); None for many classes."""
-  if len(names) > _MOST_CLASSES:
+  if len(names) > _MAX_CLASSES:
     return None
   rows = []
   for i, (name, counts) in enumerate(zip(names, confusion, strict=True)):
@@ -467,7 +467,7 @@ def _wrong_view(run: Record, row: Any, out: str) -> dict[str, str]:
     link = f"{urllib.parse.quote(target)}#{place}"
   return {
     "where": row.where,
-    "text": _clipped(row.shown, _LONGEST_TEXT),
+    "text": _clipped(row.shown, _MAX_TEXT),
     "label": row.label,
     "predicted": row.predicted,
     "confidence": f"{row.confidence:.0%}",

@@ -25,7 +25,7 @@ from gpt_jax.training.history import read_metrics, read_plan, series
 
 DOUBTFUL = 0.05  # a label with a smaller probability may be wrong
 _WORST_ROWS = 12
-_LARGEST_PAGE = 32 << 20  # bytes of an inspection page
+_MAX_PAGE = 32 << 20  # bytes of an inspection page
 _INSPECTION = b'<meta name="generator" content="gpt_jax visualize">'
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
@@ -470,7 +470,7 @@ def _inspected_texts(workdir: str) -> dict[str, str]:
     if not name.endswith(".html"):
       continue
     try:
-      page = read_bytes(os.path.join(workdir, name), _LARGEST_PAGE)
+      page = read_bytes(os.path.join(workdir, name), _MAX_PAGE)
       found = _DATA.search(page.decode()) if _INSPECTION in page[:500] else None
       texts = json.loads(found[1])["texts"] if found else []
       for number, text in enumerate(texts):

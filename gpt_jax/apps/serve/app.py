@@ -28,9 +28,9 @@ if TYPE_CHECKING:
   from starlette.applications import Starlette
   from starlette.requests import Request as HTTPRequest
 
-LARGEST_BODY = 1 << 20  # bytes
-_MOST_DISCARDED = 1 << 24  # bytes of a body that is refused as too large
-MOST_TEXTS = 256  # of one request to /classify or /embed
+MAX_BODY = 1 << 20  # bytes
+_MAX_DISCARDED = 1 << 24  # bytes of a body that is refused as too large
+MAX_TEXTS = 256  # of one request to /classify or /embed
 _BODY_SECONDS = 10.0  # in which a body must arrive
 _LOG = logging.getLogger("gpt_jax.serve")
 
@@ -156,7 +156,7 @@ class _Api:
     return {"label": max(answer, key=answer.get), "probabilities": answer}
 
   async def embed(self, fields: Fields) -> dict[str, Any]:
-    texts = fields.strings("texts", MOST_TEXTS)
+    texts = fields.strings("texts", MAX_TEXTS)
     fields.refuse_others()
     vectors = await self._ask("embed", texts)
     return {"model": self.name, "embeddings": vectors.tolist()}
@@ -222,24 +222,24 @@ def _mailbox() -> tuple[asyncio.Queue[Any], Callable[[Any], None]]:
 
 
 async def _read_body(request: "HTTPRequest") -> bytes:
-  too_large = Refusal(f"the body is larger than {LARGEST_BODY:,} bytes", 413)
+  too_large = Refusal(f"the body is larger than {MAX_BODY:,} bytes", 413)
   length = request.headers.get("content-length", "0")
-  declared = int(length[:20]) if length.isdecimal() else _MOST_DISCARDED + 1
+  declared = int(length[:20]) if length.isdecimal() else _MAX_DISCARDED + 1
   # A client that sends all of its body before it reads would see a reset instead of the answer.
-  if declared > (LARGEST_BODY if "expect" in request.headers else _MOST_DISCARDED):
+  if declared > (MAX_BODY if "expect" in request.headers else _MAX_DISCARDED):
     raise too_large
   body, received = bytearray(), 0
   try:
     async with asyncio.timeout(_BODY_SECONDS):
       async for chunk in request.stream():
         received += len(chunk)
-        if received > _MOST_DISCARDED:
+        if received > _MAX_DISCARDED:
           raise too_large
-        if received <= LARGEST_BODY:
+        if received <= MAX_BODY:
           body += chunk
   except TimeoutError as error:
     raise Refusal(f"the body did not arrive within {_BODY_SECONDS:g} seconds", 408) from error
-  if received > LARGEST_BODY:
+  if received > MAX_BODY:
     raise too_large
   return bytes(body)
 
@@ -271,8 +271,8 @@ def _read_rows(fields: Fields, columns_of: Callable[[int], tuple[str, ...]]) -> 
   rows = fields.take("texts")
   rows = [rows] if isinstance(rows, str) else rows
   fields.refuse_others()
-  if not isinstance(rows, list) or not 1 <= len(rows) <= MOST_TEXTS:
-    raise Refusal(f"texts: give a list of 1 to {MOST_TEXTS} texts", param="texts")
+  if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_TEXTS:
+    raise Refusal(f"texts: give a list of 1 to {MAX_TEXTS} texts", param="texts")
   for number, row in enumerate(rows):
     place, cells = f"texts[{number}]", row if isinstance(row, list) else [row]
     if len(cells) != (columns := len(columns_of(len(cells)))):

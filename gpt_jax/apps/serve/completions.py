@@ -11,8 +11,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import BEST, Sampling, Text, check_fits
 
-MOST_TEXTS = 16  # prompts x n of one request
-_MOST_STOPS = 4
+MAX_TEXTS = 16  # prompts x n of one request
+_MAX_STOPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +51,10 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
   wanted = fields.take("model")
   if wanted is not None and wanted != name:
     raise Refusal(f"model: {wanted!r} is not here; this server has {name!r}", 404, "model")
-  texts = fields.strings("prompt", MOST_TEXTS)
-  n = fields.integer("n", 1, 1, MOST_TEXTS)
-  if len(texts) * n > MOST_TEXTS:
-    raise Refusal(f"n: {len(texts)} prompts x {n} are more than {MOST_TEXTS} texts", param="n")
+  texts = fields.strings("prompt", MAX_TEXTS)
+  n = fields.integer("n", 1, 1, MAX_TEXTS)
+  if len(texts) * n > MAX_TEXTS:
+    raise Refusal(f"n: {len(texts)} prompts x {n} are more than {MAX_TEXTS} texts", param="n")
   context = model.loaded.spec.trunk.context
   sampling = Sampling(
     fields.integer("max_tokens", 16, 1, context),
@@ -63,7 +63,7 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
     fields.number("top_p", 1.0, 0.0, 1.0, above=True),
     fields.integer("seed", secrets.randbelow(2**31), 0, 2**31 - 1),
   )
-  stop = [] if fields.take("stop") is None else fields.strings("stop", _MOST_STOPS)
+  stop = [] if fields.take("stop") is None else fields.strings("stop", _MAX_STOPS)
   logprobs = fields.integer("logprobs", -1, 0, BEST)
   stream = fields.boolean("stream")
   usage = _wants_usage(fields, stream)

@@ -17,7 +17,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Stream, Text
 
-LONGEST_QUEUE = 512  # texts; more are refused with status 503
+MAX_QUEUE = 512  # texts; more are refused with status 503
 _BATCH = 32  # texts to classify or embed at a time
 _FILL = 0.003  # seconds that an idle model waits for others to join a batch
 _GRACE = 2.0  # seconds that texts have to end after `close`
@@ -91,8 +91,8 @@ class Engine:
     with self._changed:
       if self._closed_at is not None:
         raise _stopping()
-      if self.waiting + size > LONGEST_QUEUE:
-        message = f"{self.waiting} texts are waiting already, and the queue holds {LONGEST_QUEUE}"
+      if self.waiting + size > MAX_QUEUE:
+        message = f"{self.waiting} texts are waiting already, and the queue holds {MAX_QUEUE}"
         raise Refusal(f"{message}; try again soon", 503, retry_after=1)
       self._waiting.extend(jobs)
       self._changed.notify()

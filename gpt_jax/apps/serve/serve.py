@@ -16,7 +16,7 @@ from gpt_jax.apps.serve.engine import Engine
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import load
 
-_MOST_CONNECTIONS = 512
+_MAX_CONNECTIONS = 512
 _HEADER_SECONDS, _WRITE_SECONDS = 10.0, 30.0
 _STOP_SECONDS = 4  # in which connections must end after a signal
 _HEADERS = [  # no other site may show the page in a frame and have the user click there
@@ -52,7 +52,7 @@ def run(checkpoint: str, port: int = 8000, host: str = "127.0.0.1") -> None:
     hosts = [*_LOOPBACK, "[::1]"] if host in _LOOPBACK else ["*"]
     config = uvicorn.Config(
       make_app(engine, name, hosts),
-      http=make_protocol(_HEADER_SECONDS, _WRITE_SECONDS, _MOST_CONNECTIONS),
+      http=make_protocol(_HEADER_SECONDS, _WRITE_SECONDS, _MAX_CONNECTIONS),
       ws="none",
       loop="asyncio",
       lifespan="off",
@@ -120,7 +120,7 @@ def _serve(server: Any, listener: socket.socket, engine: Engine) -> int | None:
   # uvicorn would raise a signal again, which ends the process before its exit code is set.
   server.capture_signals = contextlib.nullcontext
   try:
-    listener.listen(_MOST_CONNECTIONS)
+    listener.listen(_MAX_CONNECTIONS)
   except OSError as error:
     raise InputError(f"--port={listener.getsockname()[1]}: {error.strerror}") from error
   address, port = listener.getsockname()[:2]

@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import LARGEST_JSON, atomic_folder, open_regular, read_json, write_json
+from gpt_jax.files import MAX_JSON, atomic_folder, open_regular, read_json, write_json
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.trunk import TrunkConfig
 
@@ -202,7 +202,7 @@ def check_finite(arrays: Arrays) -> None:
       raise ValueError(f"{name} holds numbers that are not finite")
 
 
-def read_object(path: str, limit: int = LARGEST_JSON) -> dict:
+def read_object(path: str, limit: int = MAX_JSON) -> dict:
   """The JSON object in a file of at most `limit` bytes. Raises OSError or ValueError."""
   value = read_json(path, limit)
   if not isinstance(value, dict):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpt_jax.data.tokenizers.wordpiece import LONGEST_WORD, UNKNOWN, WordPieceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import MAX_WORD, UNKNOWN, WordPieceTokenizer
 
 
 def describe(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def describe(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
       "type": "WordPiece",
       "unk_token": UNKNOWN,
       "continuing_subword_prefix": "##",
-      "max_input_chars_per_word": LONGEST_WORD,
+      "max_input_chars_per_word": MAX_WORD,
       "vocab": {piece: i for i, piece in enumerate(tokenizer.pieces)},
     },
   }

@@ -19,10 +19,10 @@ USAGE = "Parquet (.parquet)"
 FOLDER_SUFFIXES = (".parquet",)
 ROWS = 1024  # decoded at a time, at most
 BATCH_BYTES = 16 << 20  # of text
-LARGEST_CELL = 16 << 20  # bytes of text, five times "War and Peace"
+MAX_CELL = 16 << 20  # bytes of text, five times "War and Peace"
 # Bytes when decompressed, of which Arrow takes five times as much for a dictionary. Writers aim at
 # 1 MiB, but look at the size after each 1,024 rows only.
-LARGEST_PAGE = 128 << 20
+MAX_PAGE = 128 << 20
 # The numbers of the fields that are read: row groups; columns; metadata; path, size, first page,
 # dictionary.
 _FILE_FIELDS: dict[int, dict] = {4: {1: {3: {3: {}, 7: {}, 9: {}, 11: {}}}}}
@@ -55,10 +55,10 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
       row = 0
       try:
         largest = _largest_page(stored, chunks[group])
-        if largest > LARGEST_PAGE:
+        if largest > MAX_PAGE:
           raise InputError(
             f"{name}: row group {group}: a page of {largest:,} bytes, more than the limit of "
-            f"{LARGEST_PAGE:,}; write the file with fewer rows in a row group"
+            f"{MAX_PAGE:,}; write the file with fewer rows in a row group"
           )
         rows = min(ROWS, max(1, BATCH_BYTES // max(1, largest)))
         for batch in file.iter_batches(rows, row_groups=[group], columns=[field]):
@@ -97,8 +97,8 @@ def _text(scalar: Any, where: str) -> str:
     raise InputError(f"{where}: no text (null)")
   while not hasattr(scalar, "as_buffer"):  # of a dictionary
     scalar = scalar.value
-  if (size := scalar.as_buffer().size) > LARGEST_CELL:
-    raise InputError(f"{where}: {size:,} bytes of text, more than the limit of {LARGEST_CELL:,}")
+  if (size := scalar.as_buffer().size) > MAX_CELL:
+    raise InputError(f"{where}: {size:,} bytes of text, more than the limit of {MAX_CELL:,}")
   return scalar.as_py()
 
 

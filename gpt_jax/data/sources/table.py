@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.data.sources.utf8 import LARGEST_LINE, lines, open_bytes, without_compression
+from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes, without_compression
 from gpt_jax.errors import InputError, counted, did_you_mean
 
 USAGE = "tables (.csv, .tsv)"
@@ -42,9 +42,9 @@ def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
       nonlocal size
       for _, line in lines(file, name):
         size += len(line)
-        if size > LARGEST_LINE:  # as when a quote is never closed
+        if size > MAX_LINE:  # as when a quote is never closed
           raise InputError(
-            f"{name}:{begin}: the row has more than {LARGEST_LINE:,} characters, the limit; is a "
+            f"{name}:{begin}: the row has more than {MAX_LINE:,} characters, the limit; is a "
             "quote missing?"
           )
         yield line
@@ -53,7 +53,7 @@ def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
       reader = csv.reader(row_lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
       reader = csv.reader(row_lines(), strict=True)
-    csv.field_size_limit(LARGEST_LINE)
+    csv.field_size_limit(MAX_LINE)
     try:
       for cells in reader:
         if any(cell.strip() for cell in cells):

@@ -12,7 +12,7 @@ from gpt_jax.files import describe_binary, open_regular
 
 # Bytes, five times "War and Peace". A line of JSON takes up to 30 times as much once it is parsed,
 # and a compressed one of gigabytes fits into a small file.
-LARGEST_LINE = 16 << 20
+MAX_LINE = 16 << 20
 
 
 @contextlib.contextmanager
@@ -38,13 +38,13 @@ def lines(file: io.BufferedIOBase, path: str) -> Iterator[tuple[int, str]]:
   """(number from 1, text with its line end) of each line.
 
   Raises:
-    InputError: a line of more than LARGEST_LINE bytes, or what `decode` raises.
+    InputError: a line of more than MAX_LINE bytes, or what `decode` raises.
   """
   number, offset = 1, 0
-  while line := file.readline(LARGEST_LINE + 1):
-    if len(line) > LARGEST_LINE:
+  while line := file.readline(MAX_LINE + 1):
+    if len(line) > MAX_LINE:
       raise InputError(
-        f"{path}:{number}: the line has more than {LARGEST_LINE:,} bytes, the limit; split it"
+        f"{path}:{number}: the line has more than {MAX_LINE:,} bytes, the limit; split it"
       )
     yield number, decode(line, path, offset)
     number, offset = number + 1, offset + len(line)

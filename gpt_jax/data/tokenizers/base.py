@@ -24,7 +24,7 @@ from gpt_jax.files import (
   read_json,
 )
 
-LARGEST_FILE = 1 << 30  # bytes
+MAX_FILE = 1 << 30  # bytes
 METADATA = "tokenizer.json"
 DEFAULT_SPECIAL = ("start", "delimiter", "extract")  # GPT-1's (the paper, 3.3)
 
@@ -332,7 +332,7 @@ def load_released(folder: str) -> Tokenizer:
 def read_file(path: str) -> bytes:
   """The content of a tokenizer's file. Raises InputError if it cannot be read."""
   try:
-    return read_bytes(path, LARGEST_FILE)
+    return read_bytes(path, MAX_FILE)
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror}); copy the folder again") from error
   except ValueError as error:
@@ -366,7 +366,7 @@ def _read_metadata(folder: str) -> dict[str, Any] | None:
   """The content of tokenizer.json; None if there is none, or if it is not ours (without a kind)."""
   path = os.path.join(folder, METADATA)
   try:
-    metadata = read_json(path, LARGEST_FILE)
+    metadata = read_json(path, MAX_FILE)
   except (FileNotFoundError, NotADirectoryError):
     return None
   except OSError as error:

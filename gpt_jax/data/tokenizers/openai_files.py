@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, LARGEST_FILE, Tokenizer
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_bytes, read_optional_json
 
@@ -215,7 +215,7 @@ def _read_merges(path: str) -> Merges:
 
 def _read_text(path: str) -> str:
   try:
-    return read_bytes(path, LARGEST_FILE).decode()
+    return read_bytes(path, MAX_FILE).decode()
   except FileNotFoundError as error:
     raise InputError(f"{path}: missing; both files of the vocabulary are needed") from error
   except (OSError, ValueError) as error:

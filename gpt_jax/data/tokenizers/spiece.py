@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, has_no_letters, read_file
+from gpt_jax.data.tokenizers.base import MAX_FILE, Tokenizer, has_no_letters, read_file
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 
@@ -161,7 +161,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> ReleasedSentencePiece:
 def _read_config(path: str) -> dict[str, Any]:
   """The content of tokenizer_config.json; empty without one."""
   try:
-    config = read_json(path, LARGEST_FILE)
+    config = read_json(path, MAX_FILE)
   except FileNotFoundError:
     return {}
   except (OSError, ValueError) as error:

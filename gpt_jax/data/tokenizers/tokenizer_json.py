@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import (
   DEFAULT_SPECIAL,
-  LARGEST_FILE,
+  MAX_FILE,
   METADATA,
   Tokenizer,
   has_no_letters,
@@ -172,7 +172,7 @@ def detect(folder: str) -> bool:
   if is_release(folder):
     return False
   try:
-    content = read_json(os.path.join(folder, METADATA), LARGEST_FILE)
+    content = read_json(os.path.join(folder, METADATA), MAX_FILE)
   except (OSError, ValueError):
     return False
   return isinstance(content, dict) and {"model", "version"} <= content.keys()
@@ -184,7 +184,7 @@ def check_pieces(path: str, vocab_size: int) -> None:
   Other files are left to those that read them.
   """
   try:
-    content = read_json(path, LARGEST_FILE)
+    content = read_json(path, MAX_FILE)
     pieces = max(len(content["model"]["vocab"]), len(content.get("added_tokens") or ()))
   except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return

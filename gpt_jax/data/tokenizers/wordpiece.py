@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, read_file, require
+from gpt_jax.data.tokenizers.base import MAX_FILE, Tokenizer, read_file, require
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 
@@ -25,7 +25,7 @@ VOCABULARY = "vocab.txt"
 CONFIG = "tokenizer_config.json"  # as transformers has it
 UNKNOWN = "[UNK]"
 SPECIAL = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-LONGEST_WORD = 100  # characters; a longer one is unknown
+MAX_WORD = 100  # characters; a longer one is unknown
 _REPEATED = 1000  # times that the trainer gets a word in one text
 
 
@@ -147,7 +147,7 @@ class WordPieceTokenizer(Tokenizer):
     model = tokenizers.models.WordPiece(
       vocab={piece: i for i, piece in enumerate(self.pieces)},
       unk_token=UNKNOWN,
-      max_input_chars_per_word=LONGEST_WORD,
+      max_input_chars_per_word=MAX_WORD,
     )
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
@@ -251,7 +251,7 @@ def _read_pieces(path: str) -> tuple[str, ...]:
 def _read_config(path: str) -> dict[str, Any]:
   """The content of tokenizer_config.json; empty without one."""
   try:
-    config = read_json(path, LARGEST_FILE)
+    config = read_json(path, MAX_FILE)
   except FileNotFoundError:
     return {}
   except (OSError, ValueError) as error:

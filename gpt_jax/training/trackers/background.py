@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-_MOST_WAITING = 1000  # reports; a tracker that is so far behind is turned off
+_MAX_WAITING = 1000  # reports; a tracker that is so far behind is turned off
 _CLOSING = 20.0  # seconds for the last reports; a preempted run has little more
 
 
@@ -44,7 +44,7 @@ class Background:
     self.name = name
     self._given = {key: step for key, step in given.items() if isinstance(step, int)}
     self._remember = remember
-    self._reports: queue.Queue = queue.Queue(_MOST_WAITING)
+    self._reports: queue.Queue = queue.Queue(_MAX_WAITING)
     self._failure, self._told = "", False
     self._thread: threading.Thread | None = None
 
@@ -66,7 +66,7 @@ class Background:
     try:
       self._reports.put_nowait((step, dict(values)))
     except queue.Full:
-      self._failure = f"is {_MOST_WAITING:,} reports behind"
+      self._failure = f"is {_MAX_WAITING:,} reports behind"
 
   def warning(self) -> str:
     """A line about a tracker that has failed, the first time it is asked for; else ""."""

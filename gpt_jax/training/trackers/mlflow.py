@@ -16,7 +16,7 @@ _ENVIRONMENT = {  # where the user has not set it
   "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # a server that is down is waited for at the start only
   "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-_MOST_PARAMETERS = 100  # in a request
+_MAX_PARAMETERS = 100  # in a request
 
 
 class Run:
@@ -40,8 +40,8 @@ class Run:
     number = experiment.experiment_id if experiment else self._client.create_experiment(title)
     self.id = self._client.create_run(number, run_name=run.name).info.run_id
     parameters = [Param(name, str(value)[:500]) for name, value in run.settings.items()]
-    for begin in range(0, len(parameters), _MOST_PARAMETERS):
-      self._client.log_batch(self.id, params=parameters[begin : begin + _MOST_PARAMETERS])
+    for begin in range(0, len(parameters), _MAX_PARAMETERS):
+      self._client.log_batch(self.id, params=parameters[begin : begin + _MAX_PARAMETERS])
 
   def log(self, step: int, values: Mapping[str, float]) -> None:
     now = int(time.time() * 1000)

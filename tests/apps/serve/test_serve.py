@@ -376,16 +376,16 @@ def test_a_request_that_fails_leaves_the_others_of_its_batch(classifier, monkeyp
 
 
 def test_a_full_queue_is_refused_and_closing_refuses_the_rest(finetuned):
-  from gpt_jax.apps.serve.engine import LONGEST_QUEUE, Job
+  from gpt_jax.apps.serve.engine import MAX_QUEUE, Job
 
   client = make_client(f"{finetuned.workdir}/seed_0")  # whose engine never starts
   results = []
-  client.engine.submit([Job("classify", results.append, ["the cat"])] * LONGEST_QUEUE)
+  client.engine.submit([Job("classify", results.append, ["the cat"])] * MAX_QUEUE)
   answer = client.post("/classify", {"texts": ["the cat"]})
   assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
   assert "512 texts are waiting already" in answer.json()["error"]["message"]
   client.engine.close()
-  assert len(results) == LONGEST_QUEUE and {error.status for error in results} == {503}
+  assert len(results) == MAX_QUEUE and {error.status for error in results} == {503}
   answer = client.post("/classify", {"texts": ["the cat"]})
   assert answer.json()["error"]["message"] == "the server is stopping"
 

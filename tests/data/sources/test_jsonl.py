@@ -43,7 +43,7 @@ def test_json_is_never_read_as_text(tmp_path):
 
 
 def test_a_line_is_limited(tmp_path, monkeypatch):
-  monkeypatch.setattr(utf8, "LARGEST_LINE", 100)
+  monkeypatch.setattr(utf8, "MAX_LINE", 100)
   line = json.dumps({"text": "a" * 87})
   assert len(line) == 99
   (tmp_path / "a.jsonl").write_text(f"{line}\n{line}b\n")

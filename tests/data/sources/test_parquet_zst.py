@@ -66,7 +66,7 @@ def test_rows_are_decoded_by_the_size_of_their_pages(tmp_path, monkeypatch, opti
   monkeypatch.setattr(parquet, "BATCH_BYTES", 10 * page)
   assert list(documents(path)) == TEXTS
   assert 9 <= min(sizes[3:]) < 20
-  monkeypatch.setattr(parquet, "LARGEST_PAGE", page // 2)
+  monkeypatch.setattr(parquet, "MAX_PAGE", page // 2)
   with pytest.raises(
     InputError, match=r"row group 0: a page of [\d,]+ bytes, more than the limit of"
   ):
@@ -74,7 +74,7 @@ def test_rows_are_decoded_by_the_size_of_their_pages(tmp_path, monkeypatch, opti
 
 
 def test_a_text_that_a_dictionary_repeats_is_limited(tmp_path, monkeypatch):
-  monkeypatch.setattr(parquet, "LARGEST_CELL", 1000)
+  monkeypatch.setattr(parquet, "MAX_CELL", 1000)
   texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 0, 1]), ["é" * 500, "b" * 1001])
   rows = documents(write_parquet(tmp_path / "a.parquet", {"text": texts}))
   assert [len(next(rows)), len(next(rows))] == [500, 500]

@@ -52,7 +52,7 @@ def test_bad_tables(tmp_path, content, fault):
 
 def test_a_row_is_limited(tmp_path, monkeypatch):
   for module in (table, utf8):
-    monkeypatch.setattr(module, "LARGEST_LINE", 100)
+    monkeypatch.setattr(module, "MAX_LINE", 100)
   good = '"' + 4 * "twenty characters are\n" + '"\n'
   (tmp_path / "a.csv").write_text(f'text\n{good}{good}"' + 9 * 'open","\n' + 90 * "x\n")
   rows = documents(str(tmp_path / "a.csv"))

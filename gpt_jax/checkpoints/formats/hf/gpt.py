@@ -24,7 +24,7 @@ from gpt_jax.checkpoints.formats.hf.labels import (
 from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template, padding_token
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers.base import LARGEST_FILE, Tokenizer, load_released
+from gpt_jax.data.tokenizers.base import MAX_FILE, Tokenizer, load_released
 from gpt_jax.data.tokenizers.openai_files import (
   END_OF_TEXT,
   FILES,
@@ -92,7 +92,7 @@ class GPTFamily:
       raise InputError(f"{folder}: no vocabulary here; {names} belong beside the weights")
     with tempfile.TemporaryDirectory() as temporary:
       try:
-        model = read_object(single_file, LARGEST_FILE)["model"]
+        model = read_object(single_file, MAX_FILE)["model"]
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
         contents = json.dumps(model["vocab"]), "\n".join(["#version: 0.2", *merges, ""])
         for name, content in zip(FILES[-1], contents, strict=True):
