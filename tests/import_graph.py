@@ -52,31 +52,11 @@ def changed_files(root: Path, commit: str) -> list[str]:
 
 
 def changed_tests(root: Path, changed: Iterable[str]) -> set[Path]:
-  """The test files that a change of these files, relative to the root, can have broken.
-
-  A test reaches what it and its helpers import, what its fixtures import, and the programs that
-  it names ("launch/plan.py", or a string that begins with "plan "). What nobody imports (a page,
-  a notebook, a config, a task that is found by its place) belongs to those that mention its name:
-  tests, and for a file of the package also the modules beside it. conftest.py belongs to all
-  tests.
-  """
-  changed = set(changed)
-  tree = _Tree(root)
-  if "tests/conftest.py" in changed:
-    return set(tree.tests)
-  reached = {root / name for name in changed}
-  for path in set(reached):
-    if not tree.importers(path):
-      reached |= tree.mentioning(path)
-  waiting = list(reached)
-  while waiting:
-    new = tree.importers(waiting.pop()) - reached
-    reached |= new
-    waiting.extend(new)
-  return reached & set(tree.tests)
+  """The test files that a change of these files can have broken; see Tree.tests_of."""
+  return Tree(root).tests_of(changed)
 
 
-class _Tree:
+class Tree:
   """The Python files of a checkout, and who uses whom."""
 
   def __init__(self, root: Path):
@@ -91,6 +71,29 @@ class _Tree:
     for path in files:
       for target in self._targets(path):
         self._importers.setdefault(target, set()).add(path)
+
+  def tests_of(self, changed: Iterable[str]) -> set[Path]:
+    """The test files that a change of these files, relative to the root, can have broken.
+
+    A test reaches what it and its helpers import, what its fixtures import, and the programs that
+    it names ("launch/plan.py", or a string that begins with "plan "). What nobody imports (a page,
+    a notebook, a config, a task that is found by its place) belongs to those that mention its name:
+    tests, and for a file of the package also the modules beside it. conftest.py belongs to all
+    tests.
+    """
+    changed = set(changed)
+    if "tests/conftest.py" in changed:
+      return set(self.tests)
+    reached = {self._root / name for name in changed}
+    for path in set(reached):
+      if not self.importers(path):
+        reached |= self.mentioning(path)
+    waiting = list(reached)
+    while waiting:
+      new = self.importers(waiting.pop()) - reached
+      reached |= new
+      waiting.extend(new)
+    return reached & set(self.tests)
 
   def importers(self, path: Path) -> set[Path]:
     """The files that use a file, one step away."""

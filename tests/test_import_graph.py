@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from import_graph import changed_files, changed_tests
+from import_graph import Tree, changed_files, changed_tests
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,8 +71,10 @@ def test_the_fixtures_reach_everything(root):
 
 
 def test_in_this_repository():
+  tree = Tree(ROOT)
+
   def names(changed):
-    return {path.name for path in changed_tests(ROOT, [changed])}
+    return {path.name for path in tree.tests_of([changed])}
 
   optimizer = names("gpt_jax/training/optimizer.py")
   assert {"test_optimizer.py", "test_pretrain.py", "test_several_hosts.py"} <= optimizer

@@ -26,7 +26,8 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.programs import finetune, prepare
+from gpt_jax.programs import prepare
+from gpt_jax.programs.finetuning.result import read_result
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20  # seconds until an attempt counts as a hang
@@ -115,7 +116,7 @@ def describe_data(folder):
 
 
 def describe_result(folder):
-  result = finetune.read_result(f"{folder}/result.json")
+  result = read_result(str(folder))
   if result is None:  # it will be computed again
     raise InputError("no result")
   return result
