@@ -179,7 +179,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_small_files_of_much_content(name, tmp_path, launch, monkeypatch):
   for module, limit in ((utf8, "LINE"), (table, "LINE"), (parquet, "CELL")):
-    monkeypatch.setattr(module, f"LARGEST_{limit}", 1000)
+    monkeypatch.setattr(module, f"MAX_{limit}", 1000)
   write, fault = BOMBS[name]
   write(tmp_path / name)
   code, _, errors = launch("prepare", f"--source={tmp_path}/{name}", f"--out={tmp_path}/out")
