@@ -1,6 +1,6 @@
 """Runs on gs:// and s3:// whose requests fail now and then: nothing is lost.
 
-`bash launch/test.sh -m store tests/attack/test_bucket_errors.py --budget=20`: 800 errors.
+`bash launch/test.sh -m store tests/attack/test_bucket_errors.py --budget=40`: 800 errors.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def behind_faults(stores, monkeypatch):
 
 def test_errors(make, store, behind_faults, tmp_path, attempts, ledger):
   """Each run meets a few, and is the same as on a disk."""
-  count, outcomes = attempts(20), []
+  count, outcomes = attempts(10), []
   local = str(tmp_path / "whole")
   complete(make("pretrain", local))
   expected = results("pretrain", local)
