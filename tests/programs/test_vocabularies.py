@@ -109,7 +109,9 @@ def test_all_rows_are_the_vocabularys(wordpiece):
     assert loaded.spec.trunk.special_tokens == 0 and loaded.format == RoBERTaFormat()
     assert loaded.tokenizer.special.items() == [("pad", 0), ("cls", 2), ("sep", 3), ("mask", 4)]
   start = load_start(TASK, wordpiece.pretrained, "")
-  np.testing.assert_array_equal(start.params["tokens"], pretrained.params["trunk"]["tokens"])
+  np.testing.assert_array_equal(
+    start.params["trunk"]["tokens"], pretrained.params["trunk"]["tokens"]
+  )
 
 
 def test_every_program_reads_the_checkpoints_format(wordpiece, tmp_path):
@@ -169,7 +171,9 @@ def full_table(make_run, tiny_tokenizer, tmp_path):
 def test_special_tokens_of_the_format_get_rows(full_table, tmp_path):
   before = load_model(full_table)
   start = load_start(TASK, full_table, "")
-  assert start.format == BERTFormat() and start.trunk.rows == len(start.params["tokens"]) == 512
+  assert (
+    start.format == BERTFormat() and start.trunk.rows == len(start.params["trunk"]["tokens"]) == 512
+  )
   special = start.tokenizer.special
   assert (special["cls"], special["sep"]) == (384, 385)
   finetune.run(TASK, "", full_table, str(tmp_path / "run"))
