@@ -70,7 +70,8 @@ class Start:
     special = self.tokenizer.special
     rows = [special[name] for name in self.trained_special]
     new = self.new_heads(_shapes(state.params)) if heads else state.params.keys()
-    taken = state.params.keys() - {"trunk", *new}
+    # In one order, or the processes of a run would compile different programs.
+    taken = sorted(state.params.keys() - {"trunk", *new})
 
     def take(fresh: Any, loaded: Any) -> Any:
       if fresh.shape == loaded.shape:
