@@ -89,8 +89,14 @@ def option(
     choices: the allowed values.
     resumable: whether a run may resume with another value, since it does not affect the result.
   """
-  metadata = {"help": help, "unit": unit, "low": low, "high": high, "choices": choices}
-  metadata["resumable"] = resumable
+  metadata = {
+    "help": help,
+    "unit": unit,
+    "low": low,
+    "high": high,
+    "choices": choices,
+    "resumable": resumable,
+  }
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -474,7 +480,10 @@ def fields_of(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, datacla
 
 
 def resumable_fields(config: Any, prefix: str = "") -> list[str]:
-  """Dotted names of the fields that may differ when a run resumes; of a group "NAME." """
+  """Dotted names of the fields that may differ when a run resumes.
+
+  A group is named once, with a dot after it ("mesh."), for all fields below it.
+  """
   names = []
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)

@@ -104,7 +104,7 @@ class TrunkConfig:
     context: longest sequence.
     width: D.
     dtype: of activations and matrix products.
-    layers: blocks, of which so many can be transferred.
+    layers: number of blocks.
     pooler: whether it has a Pooler.
     token_types: kinds of segments that it tells apart, as BERT; 0: it does not.
     shared_layers: whether one block is applied `layers` times, as ALBERT's.

@@ -72,7 +72,7 @@ def run(
     tracker: see parse_trackers.
     pauses: step -> whether the run ends after it for now, evaluated and saved but without its
       `result.json`; the same call goes on with it. For one process, without folds; None: never.
-    on_end: called with `workdir` when a run has ended, also by an error or a signal.
+    on_end: called with `workdir`, or a fold's, when a run has ended, also by an error or a signal.
 
   Returns:
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.

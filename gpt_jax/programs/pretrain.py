@@ -29,7 +29,7 @@ from gpt_jax.programs.pretraining.text import (
 from gpt_jax.training import hooks
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.profile import parse_span
-from gpt_jax.training.recipe import Baselines, Moment, Recipe, as_initialized
+from gpt_jax.training.recipe import Baselines, Recipe, RunContext, as_initialized
 from gpt_jax.training.run import train
 from gpt_jax.training.start import Start, load_start
 from gpt_jax.training.trackers import parse_trackers
@@ -93,11 +93,11 @@ def pretrain_recipe(config: PretrainConfig, text: Text, start: Start | None = No
   if spec.predicts_tokens:
     entropies = text.train.unigram_entropy, text.held_out.unigram_entropy
 
-  def sampling(moment: Moment) -> list[hooks.Hook]:
+  def sampling(context: RunContext) -> list[hooks.Hook]:
     if not writes_samples(spec, steps):
       return []
     write = make_writer(spec.build(), text.tokenizer, text.held_out, recipe.mesh)
-    of_run = moment.workdir, moment.first, moment.reporter
+    of_run = context.workdir, context.first, context.reporter
     return [write_samples(*of_run, write, samples_due(config))]
 
   return dataclasses.replace(

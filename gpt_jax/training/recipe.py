@@ -37,7 +37,7 @@ class Batches(Protocol):
     """A whole host batch with the shapes of all others; its values do not matter."""
     ...
 
-  def first(self) -> Batch:
+  def init_batch(self) -> Batch:
     """A batch to initialize the model with, in the form that the model reads."""
     ...
 
@@ -57,7 +57,7 @@ class WholeBatches:
   def example(self) -> Any:
     return self._whole(0)
 
-  first = example
+  init_batch = example
 
 
 class Evaluation(NamedTuple):
@@ -90,7 +90,7 @@ class Baselines(NamedTuple):
   metric: str = "loss"
 
 
-class Moment(NamedTuple):
+class RunContext(NamedTuple):
   """A run that is about to train, for the hooks of its recipe.
 
   Attributes:
@@ -180,7 +180,7 @@ class Recipe:
   can_grow: bool = False
   summary: Sequence[str] = ()
   first_hooks: Callable[[], list[Hook]] = list
-  further_hooks: Callable[[Moment], list[Hook]] = lambda _: []
+  further_hooks: Callable[[RunContext], list[Hook]] = lambda _: []
   other_programs: int = 1
   finish: Callable[[Finished, str], Any] = lambda finished, _: finished.evaluation
   batch_field: str = "batch_size"
@@ -222,7 +222,7 @@ def make_trainer(recipe: Recipe) -> Trainer:
   return Trainer.build(
     model,
     recipe.loss(model),
-    recipe.batches(train).first(),
+    recipe.batches(train).init_batch(),
     recipe.optimizer(recipe.total_steps),  # the schedule ends with the run
     recipe.mesh,
     rules=spec.trunk.TENSOR_PARALLEL,

@@ -25,7 +25,7 @@ from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.profile import Span, traced
-from gpt_jax.training.recipe import Finished, Moment, Recipe, make_trainer
+from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
 from gpt_jax.training.reporter import Reporter, log
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trackers import Trackers
@@ -65,13 +65,18 @@ class Run:
     self.recipe = recipe.with_train(microbatches=config.train.microbatches)
     self.trainer = make_trainer(self.recipe)
     self._forecast: Forecast | None = None
+    self._claimed: set[tuple[str, int]] = set()  # (folder, microbatches)
 
   def claim(self, seed: int, workdir: str) -> None:
     """Claims a folder for the run of a seed. Raises InputError if it is another run's."""
     recipe = self.recipe.with_train(seed=seed)
+    key = workdir, recipe.config.train.parts
+    if key in self._claimed:  # a claim reads the folder, perhaps on a store, and is a barrier
+      return
     assert recipe.tokenizer is not None
     may_change = LENGTH_FIELDS if recipe.can_grow else ()
     claim(workdir, recipe.config, recipe.tokenizer, dict(recipe.identity), may_change)
+    self._claimed.add(key)
 
   def plan(self, limit: float = 0.0) -> Forecast:
     """Compiles the step and forecasts the run; chooses the microbatches if the config does not.
@@ -143,23 +148,23 @@ class Run:
         # A run that has made all its steps compiles nothing: it only returns its result.
         if max(checkpoints.steps(), default=0) < self.recipe.total_steps:
           forecast = self.plan()
-          self.claim(seed, workdir)  # with the microbatches that were chosen
+          self.claim(seed, workdir)  # again if microbatches were chosen
         recipe = self.recipe.with_train(seed=seed)
         state, first = self.trainer.restore_or_init(seed, checkpoints)
         # A resumed state already contains what the recipe starts from.
         if not first:
           state = recipe.start(state, self.trainer)
-        summary = [*recipe.summary, *([f"resumed at step {first:,}"] if first else [])]
         if recipe.summary:
-          log("\n".join(summary))
+          resumed = [f"resumed at step {first:,}"] if first else []
+          log("\n".join([*recipe.summary, *resumed]))
         if recipe.can_grow:
           change_length(recipe, workdir, first)
         ends.enter_context(ending(on_end))
         with make_reporter(recipe, workdir, first, forecast, trackers) as reporter:
-          moment = Moment(workdir, first, reporter)
-          run_hooks = make_hooks(recipe, moment, checkpoints, pauses)
+          context = RunContext(workdir, first, reporter)
+          run_hooks = make_hooks(recipe, context, checkpoints, pauses)
           with traced(run_hooks, profile, reporter, workdir, first) as all_hooks:
-            finished = _fit(recipe, self.trainer, state, moment, all_hooks, forecast)
+            finished = _fit(recipe, self.trainer, state, context, all_hooks, forecast)
       return recipe.finish(finished, workdir)
 
 
@@ -211,10 +216,10 @@ def make_reporter(
 
 
 def make_hooks(
-  recipe: Recipe, moment: Moment, checkpoints: Checkpoints, pauses: Callable[[int], bool]
+  recipe: Recipe, context: RunContext, checkpoints: Checkpoints, pauses: Callable[[int], bool]
 ) -> list[hooks.Hook]:
   """Logging, evaluation, checkpoints and the recipe's own, in the order they are called."""
-  train, reporter, evaluation = recipe.config.train, moment.reporter, recipe.evaluation
+  train, reporter, evaluation = recipe.config.train, context.reporter, recipe.evaluation
   rows, length = recipe.batches(train).shape
   evaluating = hooks.any_of(evaluation.due if evaluation else NEVER, pauses)
   saving = hooks.any_of(
@@ -233,12 +238,12 @@ def make_hooks(
     result.append(hooks.evaluate(reporter, evaluation.measure, evaluating))
   result += [
     hooks.save(reporter, checkpoints, recipe.saved_meta(), saving),
-    *recipe.further_hooks(moment),
+    *recipe.further_hooks(context),
     pause(pauses),
   ]
   if evaluation and evaluation.patience:
     metric, patience = evaluation.metric, evaluation.patience
-    result.append(stop_early(moment.workdir, metric, patience, moment.first, evaluating))
+    result.append(stop_early(context.workdir, metric, patience, context.first, evaluating))
   return result
 
 
@@ -246,7 +251,7 @@ def _fit(
   recipe: Recipe,
   trainer: Trainer,
   state: TrainState,
-  moment: Moment,
+  context: RunContext,
   all_hooks: Sequence[hooks.Hook],
   forecast: Forecast,
 ) -> Finished:
@@ -254,16 +259,15 @@ def _fit(
   train, evaluation = recipe.config.train, recipe.evaluation
   steps, stopped = recipe.total_steps, None
   if evaluation and evaluation.patience:
-    values = evaluations(moment.workdir, evaluation.metric, moment.first)
+    values = evaluations(context.workdir, evaluation.metric, context.first)
     if is_exhausted(values, evaluation.patience):
-      steps = moment.first  # it was ended between its last evaluation and its result
+      steps = context.first  # it was ended between its last evaluation and its result
   batches = recipe.batches(train)
   try:
     state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
-  # Raised by a hook, so the loop does not return its last state.
-  except StoppedEarly as stop:
+  except StoppedEarly as stop:  # raised by a hook, so the loop does not return its last state
     stopped, steps, measured = stop, stop.step, stop.evaluation
-    moment.reporter.say(f"step {steps:,}: {stop.reason}")
+    context.reporter.say(f"step {steps:,}: {stop.reason}")
   # No step was left to make: the run had ended before its result was written.
   if evaluation and not measured:
     measured = evaluation.measure(state.params)

@@ -39,8 +39,8 @@ class Turns:
   def example(self) -> Turn:
     return Turn(self._streams[0].example(), 0)
 
-  def first(self) -> Batch:
-    return self._streams[0].first()
+  def init_batch(self) -> Batch:
+    return self._streams[0].init_batch()
 
 
 class LossInTurns:

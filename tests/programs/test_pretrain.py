@@ -39,7 +39,7 @@ from gpt_jax.training.interval import Interval
 from gpt_jax.training.json_lines import read_lines
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.recipe import Evaluation, Moment
+from gpt_jax.training.recipe import Evaluation, RunContext
 from gpt_jax.training.reporter import Reporter
 
 pytestmark = pytest.mark.e2e
@@ -251,8 +251,8 @@ def test_when_a_run_saves_and_what_stays(tmp_path, tiny_tokenizer):
   recipe = pretrain.step_recipe(config, bound, make_mesh(config.mesh))
   recipe = dataclasses.replace(recipe, evaluation=measured)
   with run.open_checkpoints(recipe, str(tmp_path)) as checkpoints:
-    moment = Moment(str(tmp_path), 0, reporter)
-    *_, save, _ = run.make_hooks(recipe, moment, checkpoints, run.NEVER)
+    context = RunContext(str(tmp_path), 0, reporter)
+    *_, save, _ = run.make_hooks(recipe, context, checkpoints, run.NEVER)
     assert [step for step in range(1, 13) if save.due(step)] == [2, 3, 4, 5, 6, 8, 9, 10, 12]
     assert save.is_due(7, 7, False) and save.is_due(7, 24, True)  # at the end, and when stopped
     for step in (2, 3, 4, 5, 6):

@@ -43,7 +43,7 @@ def load_text(config: PretrainConfig, data: str) -> Text:
 
 
 class TextBatches:
-  """The batches of a text under an objective; see run.Batches."""
+  """The batches of a text under an objective; see recipe.Batches."""
 
   def __init__(
     self,
@@ -73,7 +73,7 @@ class TextBatches:
     size, length = self.shape
     return example_batch(self._config.objective, self._objective, length, size)
 
-  first = example
+  init_batch = example
 
 
 def data_identity(
