@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # Sourced by the other scripts, in the repository root: makes .venv if it is missing and installs the package.
 
+# Many container images set it: then each process compiles all that it imports anew, a second or more.
+unset PYTHONDONTWRITEBYTECODE
+
 # fail MESSAGE: a user error.
 fail() {
   echo "error: $1" >&2

@@ -20,6 +20,7 @@ files_with() { grep -rlE --include='test_*.py' "$1" tests; }
 suite() {
   local workers=("${two_workers[@]}") files=()
   case "$1" in
+    apps) mapfile -t files < <(files_with 'mark\.(e2e|app|slow)') ;;
     attack) files=(tests/attack) ;;
     stores) mapfile -t files < <(files_with '\b(stores?|gs|s3)\b') ;;  # their fixtures
     parity) mapfile -t files < <(files_with 'mark\.parity') ;;

@@ -6,6 +6,7 @@ That is an object's generation in the answer to a download, and the precondition
 """
 
 import http
+import http.server
 import logging
 import sys
 import threading
@@ -62,6 +63,9 @@ objects.upload_partial = with_precondition(objects.upload_partial)
 store.Storage.create_file = create_file
 
 from gcp_storage_emulator import server  # noqa: E402  its table has the functions above
+
+# A connection beyond the queue, of 5, is dropped: its client sends it again after a second or more.
+http.server.HTTPServer.request_queue_size = 128
 
 if __name__ == "__main__":
   logging.disable(logging.CRITICAL)
