@@ -15,6 +15,7 @@ import numpy as np
 from gpt_jax.config import option, register, validate
 from gpt_jax.data import hold_out
 from gpt_jax.data.cleaning import cleaner
+from gpt_jax.data.passes import TRAINED, Encoded, LocalPasses
 from gpt_jax.data.pieces import Piece
 from gpt_jax.data.progress import progress
 from gpt_jax.data.removal import LEDGER, NUMBERS, Corpus
@@ -48,8 +49,6 @@ from gpt_jax.programs.preparing.beam import (
   stages_folder,
   stages_key,
 )
-from gpt_jax.programs.preparing.local import LocalPasses
-from gpt_jax.programs.preparing.passes import TRAINED, Encoded
 from gpt_jax.programs.preparing.removing import Removing
 
 SETTINGS = "prepare.json"

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpt_jax.data import pieces
 from gpt_jax.data.cleaning import cleaner
+from gpt_jax.data.passes import Encoded, EncodedPiece, LocalPasses, Progress, Sizes
 from gpt_jax.data.pieces import Piece
 from gpt_jax.data.removal import Corpus
 from gpt_jax.data.sources.source import Source
@@ -38,8 +39,6 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.programs.preparing import stages
-from gpt_jax.programs.preparing.local import EncodedPiece, LocalPasses, Progress, Sizes
-from gpt_jax.programs.preparing.passes import Encoded
 from gpt_jax.programs.preparing.stages import Frame, Work
 
 STAGES = "stages"

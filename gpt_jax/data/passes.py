@@ -1,20 +1,25 @@
-"""The work of a pass on a batch of pieces, run by workers: counting words, or encoding."""
+"""The passes over a corpus, counting words and encoding, and their work in a pool of processes."""
 
 import collections
 import functools
 import hashlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.data import hold_out
 from gpt_jax.data.cleaning import clean_piece
-from gpt_jax.data.pieces import Piece
+from gpt_jax.data.pieces import Piece, batched
+from gpt_jax.data.prints import prints
+from gpt_jax.data.removal import Corpus
 from gpt_jax.data.sentences import encode_sentences
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.word_counts import WordCounts
+from gpt_jax.data.workers import Pool, map_in_order
 
 TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
   "sentencepiece": SentencePieceTokenizer,
@@ -23,6 +28,8 @@ TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
 }
 
 Batch = list[tuple[int, Piece]]  # document number, piece
+Sizes = list[tuple[int, bool]]  # of pieces: characters, and whether they end their documents
+Progress = Callable[[int, int], None]
 
 
 class Encoded(NamedTuple):
@@ -32,6 +39,60 @@ class Encoded(NamedTuple):
   n_bytes: int
   n_words: int
   sentence_ends: np.ndarray | None = None
+
+
+class EncodedPiece(NamedTuple):
+  """A piece of a document.
+
+  Attributes:
+    document: its number.
+    piece: without its text.
+    characters: of its text.
+    encoded: its ids.
+  """
+
+  document: int
+  piece: Piece
+  characters: int
+  encoded: Encoded
+
+
+class LocalPasses:
+  """The passes of prepare, each in the order of the documents."""
+
+  def __init__(self, pool: Pool | None):
+    self._pool = pool
+
+  def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
+    """See prints.prints; nothing has been removed from the corpus yet."""
+    yield from prints(enumerate(corpus.sources), corpus.field, near, rows, self._pool, add)
+
+  def words(
+    self, corpus: Corpus, kind: str, share: float
+  ) -> Iterator[tuple[Sizes, dict[str, int]]]:
+    """The sizes and words of each batch; words are counted only if `kind` is set."""
+    batches = batched(corpus.pieces())
+    count: Callable[[Batch], dict[str, int]]
+    count = functools.partial(count_words, kind, share) if kind else lambda batch: {}
+    for batch, words in map_in_order(self._pool if kind else None, count, batches):
+      yield [(len(piece.text), piece.last) for _, piece in batch], words
+
+  def encoded(
+    self, corpus: Corpus, folder: str, tokenizer: Tokenizer, sentences: bool, limit: float | None
+  ) -> Iterator[EncodedPiece]:
+    """The ids of all pieces.
+
+    Args:
+      folder: of the tokenizer.
+      limit: where a single document is split into 0 and 1, in characters; None: it is not.
+    """
+    pieces = corpus.pieces()
+    if limit is not None:
+      pieces = hold_out.split_document(pieces, limit)
+    work = functools.partial(encode, folder, tokenizer.hash, sentences)
+    for batch, results in map_in_order(self._pool, work, batched(pieces)):
+      for (document, piece), result in zip(batch, results, strict=True):
+        yield EncodedPiece(document, piece._replace(text=""), len(piece.text), result)
 
 
 def in_sample(document: int, share: float) -> bool:
