@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.data import hold_out
 from gpt_jax.data.cleaning import clean_piece
-from gpt_jax.data.pieces import Piece, batched
+from gpt_jax.data.pieces import Piece, batched, split_document
 from gpt_jax.data.prints import prints
 from gpt_jax.data.removal import Corpus
 from gpt_jax.data.sentences import encode_sentences
@@ -88,7 +87,7 @@ class LocalPasses:
     """
     pieces = corpus.pieces()
     if limit is not None:
-      pieces = hold_out.split_document(pieces, limit)
+      pieces = split_document(pieces, limit)
     work = functools.partial(encode, folder, tokenizer.hash, sentences)
     for batch, results in map_in_order(self._pool, work, batched(pieces)):
       for (document, piece), result in zip(batch, results, strict=True):

@@ -82,6 +82,20 @@ def cut(text: str, limit: int, width: int | None) -> tuple[int, str]:
   return (space + 1, " ") if space > 0 else (limit, "")
 
 
+def split_document(
+  pieces: Iterable[tuple[int, Piece]], limit: float
+) -> Iterator[tuple[int, Piece]]:
+  """A single document as two, 0 and 1, split after the last paragraph before character `limit`."""
+  offset, number = 0, 0
+  for _, piece in pieces:
+    if number == 0 and offset + len(piece.text) > limit:
+      end, _ = cut(piece.text, max(1, int(limit - offset)), piece.width)
+      yield 0, piece._replace(text=piece.text[:end], joint="", last=True)
+      piece, number = piece._replace(text=piece.text[end:]), 1
+    offset += len(piece.text)
+    yield number, piece
+
+
 def _split(chunks: Iterable[str]) -> Iterator[str]:
   """The chunks, none longer than PIECE_SIZE."""
   for chunk in chunks:

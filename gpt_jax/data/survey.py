@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from gpt_jax.data import hold_out
+from gpt_jax.data import splits
 from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.sources.source import Source
 from gpt_jax.data.word_counts import WordCounts
@@ -24,7 +24,7 @@ class Survey:
   Attributes:
     n_documents: how many there are.
     n_characters: of all documents, before cleaning.
-    sizes: characters of the first documents, at most hold_out.FEW.
+    sizes: characters of the first documents, at most splits.FEW.
     words: counts to train a vocabulary on; not saved.
   """
 
@@ -39,7 +39,7 @@ class Survey:
     self.n_characters += characters
     self._size += characters
     if last:
-      if self.n_documents < hold_out.FEW:
+      if self.n_documents < splits.FEW:
         self.sizes.append(self._size)
       self.n_documents += 1
       self._size = 0

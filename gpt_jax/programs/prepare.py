@@ -13,16 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.config import option, register, validate
-from gpt_jax.data import hold_out
-from gpt_jax.data.cleaning import cleaner
-from gpt_jax.data.passes import TRAINED, Encoded, LocalPasses
-from gpt_jax.data.pieces import Piece
+from gpt_jax.data import splits
+from gpt_jax.data.passes import TRAINED, LocalPasses
 from gpt_jax.data.progress import progress
 from gpt_jax.data.removal import LEDGER, NUMBERS, Corpus
 from gpt_jax.data.sources.source import Source, find_all, is_plain_text, usage
 from gpt_jax.data.survey import FILE as SURVEY
 from gpt_jax.data.survey import Survey, read_survey
-from gpt_jax.data.token_file import TokenFile, TokenWriter
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer, require
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.data.workers import MAX_WORKERS, worker_pool
@@ -64,7 +62,6 @@ BEFORE_REMOVAL = {
   "evaluation_rows": "",
   "vocabulary_share": 1.0,
 }
-ROW_LENGTH = 512  # tokens; the closing table shows the padding of rows of this length
 
 Passes = LocalPasses | BeamPasses
 
@@ -462,8 +459,8 @@ def _write_splits(
     limit = survey.n_characters * (1 - config.valid_share)
     is_valid = bool  # the document numbered 1
   else:
-    is_valid = hold_out.held_out(survey.sizes, survey.n_documents, config.valid_share)
-    share = hold_out.share_of(survey.sizes, is_valid)
+    is_valid = splits.held_out(survey.sizes, survey.n_documents, config.valid_share)
+    share = splits.share_of(survey.sizes, is_valid)
     all_sizes_known = len(survey.sizes) == survey.n_documents
     if all_sizes_known and not 0.5 < share / config.valid_share < 2:
       print(
@@ -473,7 +470,7 @@ def _write_splits(
         flush=True,
       )
   writers = {
-    split: _SplitWriter(folder, split, tokenizer, config.sentences, config.shard_tokens)
+    split: splits.SplitWriter(folder, split, tokenizer, config.sentences, config.shard_tokens)
     for split in ("train", "valid")
   }
   vocabulary = os.path.join(folder, "tokenizer")
@@ -490,98 +487,4 @@ def _write_splits(
         "--valid_share"
       )
     headers[split] = writer.close(corpus.sources)
-  return _table(headers, {split: writer.padding.share for split, writer in writers.items()})
-
-
-class _SplitWriter:
-  """Writes one split, putting the pieces of each document together again."""
-
-  def __init__(
-    self,
-    folder: str,
-    split: str,
-    tokenizer: Tokenizer,
-    sentences: bool = False,
-    shard_tokens: int = 0,
-  ):
-    self.tokens = TokenWriter(folder, split, tokenizer.vocab_size, sentences, shard_tokens)
-    self.padding = _Padding()
-    self._tokenizer = tokenizer
-    self._length = 0  # tokens of the current document
-    self._joint = ""  # between its last piece that has tokens and the next
-
-  def add(self, piece: Piece, encoded: Encoded) -> None:
-    ids, n_bytes, n_words, ends = encoded
-    if self._length and len(ids):
-      line_id = self._tokenizer.line_id
-      if self._joint == "\n" and line_id is not None:
-        ids = np.concatenate([[line_id], ids])
-        ends = None if ends is None else ends + 1
-      n_bytes += len(self._joint)
-    if ends is not None and piece.joint != "\n" and not piece.last:
-      ends = ends[:-1]  # its last sentence goes on in the next piece
-    self.tokens.add(ids, n_bytes, n_words, last=piece.last, sentence_ends=ends)
-    if len(ids):
-      self._length += len(ids)
-      self._joint = piece.joint
-    if piece.last:
-      self.padding.add(self._length)
-      self._length = 0
-
-  def close(self, sources: Sequence[Source]) -> dict[str, Any]:
-    """Completes the files and returns the header."""
-    unknown = self.tokens.counts[self._tokenizer.byte_fallback].sum()
-    return self.tokens.close(
-      unknown_share=float(unknown / self.tokens.n_tokens),
-      tokenizer_hash=self._tokenizer.hash,
-      normalizer=self._tokenizer.normalizer,
-      cleaner=cleaner(),
-      sources=[list(source) for source in sources],
-    )
-
-
-@dataclasses.dataclass
-class _Padding:
-  """Counts how full rows of ROW_LENGTH tokens would be that never cross a document."""
-
-  cells: int = 0
-  predicted: int = 0
-
-  def add(self, length: int) -> None:
-    if length > 1:
-      rows = max(1, (length - 1) // ROW_LENGTH)
-      self.cells += rows * ROW_LENGTH
-      self.predicted += min(length - 1, rows * ROW_LENGTH)
-
-  @property
-  def share(self) -> float:
-    return 1 - self.predicted / max(1, self.cells)
-
-
-def _table(headers: dict[str, dict[str, Any]], padding: dict[str, float]) -> str:
-  """The closing table, one column per split."""
-  columns = []
-  for split, header in headers.items():
-    n_tokens, n_words = header["n_tokens"], header["n_words"]
-    columns.append(
-      {
-        "": split,
-        "documents": f"{header['n_documents']:,}",
-        "words": f"{n_words:,}",
-        "tokens": f"{n_tokens:,}",
-        **({"sentences": f"{header['n_sentences']:,}"} if "n_sentences" in header else {}),
-        "bytes per token": f"{header['n_bytes'] / n_tokens:.3f}",
-        "tokens per word": f"{n_tokens / max(1, n_words):.3f}",
-        "unigram entropy, nats per token": f"{header['unigram_entropy']:.3f}",
-        "unknown or spelled in bytes": f"{header['unknown_share']:.4%}",
-        f"padding in rows of {ROW_LENGTH} tokens": f"{padding[split]:.1%}",
-      }
-    )
-  lines = []
-  for label in columns[0]:
-    lines.append(f"{label:34}" + "".join(f"{column[label]:>14}" for column in columns))
-  if padding["train"] > 0.2:
-    lines.append(
-      "documents are short: a smaller length, or sampling = across_documents, wastes less"
-    )
-  return "\n".join(lines)
+  return splits.table(headers, {split: writer.padding.share for split, writer in writers.items()})

@@ -18,8 +18,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpt_jax.data import hold_out, pieces, storyworld
+from gpt_jax.data import pieces, splits, storyworld
 from gpt_jax.data.cleaning import clean, cleaner
+from gpt_jax.data.passes import Encoded
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -237,7 +238,7 @@ def test_a_size_that_is_not_the_tokenizers_is_refused(books, tmp_path):
 
 @pytest.mark.parametrize(("line_id", "expected"), [(1, [3, 1, 4, 5]), (None, [3, 4, 5])])
 def test_a_line_break_joins_paragraphs_if_the_tokenizer_has_one(tmp_path, line_id, expected):
-  writer = prepare._SplitWriter(
+  writer = splits.SplitWriter(
     str(tmp_path),
     "train",
     SimpleNamespace(
@@ -246,7 +247,7 @@ def test_a_line_break_joins_paragraphs_if_the_tokenizer_has_one(tmp_path, line_i
   )
   for ids, joint, last in (([3], "\n", False), ([4], " ", False), ([5], "", True)):
     piece = pieces.Piece("x", None, joint, last)
-    writer.add(piece, prepare.Encoded(np.array(ids), n_bytes=1, n_words=1))
+    writer.add(piece, Encoded(np.array(ids), n_bytes=1, n_words=1))
   writer.close([])
   file = TokenFile(tmp_path, "train")
   assert file.read(0, file.n_tokens).tolist() == expected
@@ -291,7 +292,7 @@ def test_a_giant_paragraph_in_pieces_is_one_paragraph(tmp_path, monkeypatch):
 
 
 def test_many_documents_are_drawn_one_by_one(tmp_path, monkeypatch):
-  monkeypatch.setattr(hold_out, "FEW", 100)
+  monkeypatch.setattr(splits, "FEW", 100)
   rows = tmp_path / "rows.jsonl"
   rows.write_text("\n".join(json.dumps({"text": f"ship {i} sailed to sea"}) for i in range(3000)))
   run(settings(rows), tmp_path / "out")
@@ -509,7 +510,7 @@ def test_a_finished_vocabulary_is_taken_over(books, tmp_path, monkeypatch, capsy
     raise end
 
   with monkeypatch.context() as patch, pytest.raises(end):
-    patch.setattr(prepare._SplitWriter, "close", stop)
+    patch.setattr(splits.SplitWriter, "close", stop)
     run(settings(books), out)
   if end is SystemExit:
     assert not list(tmp_path.glob("out*"))

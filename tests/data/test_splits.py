@@ -1,8 +1,8 @@
 import pytest
 
-from gpt_jax.data import hold_out
-from gpt_jax.data.hold_out import held_out, split_document
-from gpt_jax.data.pieces import Piece
+from gpt_jax.data import splits
+from gpt_jax.data.pieces import Piece, split_document
+from gpt_jax.data.splits import held_out
 
 
 @pytest.mark.parametrize("sizes", [[10] * 50, list(range(1, 60)), [1000, 1], [5, 5]])
@@ -14,7 +14,7 @@ def test_about_the_share_is_held_out_but_never_all(sizes):
 
 
 def test_many_documents_are_drawn(monkeypatch):
-  monkeypatch.setattr(hold_out, "FEW", 10)
+  monkeypatch.setattr(splits, "FEW", 10)
   chosen = [number for number in range(5000) if held_out([], 5000, 0.1)(number)]
   assert 400 < len(chosen) < 600 and min(chosen) < 100
   (first,) = (number for number in range(20) if held_out([], 20, 1e-9)(number))

@@ -1,0 +1,145 @@
+"""The train and valid splits: which documents are held out, and the token files of both."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.data.cleaning import cleaner
+from gpt_jax.data.passes import Encoded
+from gpt_jax.data.pieces import Piece
+from gpt_jax.data.sources.source import Source
+from gpt_jax.data.token_file import TokenWriter
+from gpt_jax.data.tokenizers.base import Tokenizer
+
+FEW = 10_000  # documents; up to this many are chosen by size, more by their draw alone
+ROW_LENGTH = 512  # tokens; the closing table shows the padding of rows of this length
+
+
+def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[int], bool]:
+  """Chooses the validation documents, at least one and never all; a predicate on their numbers.
+
+  Args:
+    sizes: characters of the first FEW documents.
+    n_documents: at least two.
+    share: share of the characters to hold out.
+  """
+  if n_documents > FEW:
+    first = min(range(FEW), key=_draw)
+    return lambda document: document == first or _draw(document) < share
+  target = share * sum(sizes)
+  chosen, size = set(), 0
+  for document in sorted(range(n_documents), key=_draw):
+    if size + sizes[document] <= target:
+      chosen.add(document)
+      size += sizes[document]
+  if not chosen:
+    chosen.add(min(range(n_documents), key=lambda document: abs(sizes[document] - target)))
+  return chosen.__contains__
+
+
+def share_of(sizes: Sequence[int], is_valid: Callable[[int], bool]) -> float:
+  """The share of the characters that is in documents for validation."""
+  held_out = sum(size for document, size in enumerate(sizes) if is_valid(document))
+  return held_out / max(1, sum(sizes))
+
+
+def _draw(document: int) -> float:
+  """A random-looking number in [0, 1)."""
+  return int.from_bytes(hashlib.sha256(b"%d" % document).digest()[:8], "big") / 2**64
+
+
+class SplitWriter:
+  """Writes one split, putting the pieces of each document together again."""
+
+  def __init__(
+    self,
+    folder: str,
+    split: str,
+    tokenizer: Tokenizer,
+    sentences: bool = False,
+    shard_tokens: int = 0,
+  ):
+    self.tokens = TokenWriter(folder, split, tokenizer.vocab_size, sentences, shard_tokens)
+    self.padding = _Padding()
+    self._tokenizer = tokenizer
+    self._length = 0  # tokens of the current document
+    self._joint = ""  # between its last piece that has tokens and the next
+
+  def add(self, piece: Piece, encoded: Encoded) -> None:
+    ids, n_bytes, n_words, ends = encoded
+    if self._length and len(ids):
+      line_id = self._tokenizer.line_id
+      if self._joint == "\n" and line_id is not None:
+        ids = np.concatenate([[line_id], ids])
+        ends = None if ends is None else ends + 1
+      n_bytes += len(self._joint)
+    if ends is not None and piece.joint != "\n" and not piece.last:
+      ends = ends[:-1]  # its last sentence goes on in the next piece
+    self.tokens.add(ids, n_bytes, n_words, last=piece.last, sentence_ends=ends)
+    if len(ids):
+      self._length += len(ids)
+      self._joint = piece.joint
+    if piece.last:
+      self.padding.add(self._length)
+      self._length = 0
+
+  def close(self, sources: Sequence[Source]) -> dict[str, Any]:
+    """Completes the files and returns the header."""
+    unknown = self.tokens.counts[self._tokenizer.byte_fallback].sum()
+    return self.tokens.close(
+      unknown_share=float(unknown / self.tokens.n_tokens),
+      tokenizer_hash=self._tokenizer.hash,
+      normalizer=self._tokenizer.normalizer,
+      cleaner=cleaner(),
+      sources=[list(source) for source in sources],
+    )
+
+
+@dataclasses.dataclass
+class _Padding:
+  """Counts how full rows of ROW_LENGTH tokens would be that never cross a document."""
+
+  cells: int = 0
+  predicted: int = 0
+
+  def add(self, length: int) -> None:
+    if length > 1:
+      rows = max(1, (length - 1) // ROW_LENGTH)
+      self.cells += rows * ROW_LENGTH
+      self.predicted += min(length - 1, rows * ROW_LENGTH)
+
+  @property
+  def share(self) -> float:
+    return 1 - self.predicted / max(1, self.cells)
+
+
+def table(headers: dict[str, dict[str, Any]], padding: dict[str, float]) -> str:
+  """The closing table, one column per split."""
+  columns = []
+  for split, header in headers.items():
+    n_tokens, n_words = header["n_tokens"], header["n_words"]
+    columns.append(
+      {
+        "": split,
+        "documents": f"{header['n_documents']:,}",
+        "words": f"{n_words:,}",
+        "tokens": f"{n_tokens:,}",
+        **({"sentences": f"{header['n_sentences']:,}"} if "n_sentences" in header else {}),
+        "bytes per token": f"{header['n_bytes'] / n_tokens:.3f}",
+        "tokens per word": f"{n_tokens / max(1, n_words):.3f}",
+        "unigram entropy, nats per token": f"{header['unigram_entropy']:.3f}",
+        "unknown or spelled in bytes": f"{header['unknown_share']:.4%}",
+        f"padding in rows of {ROW_LENGTH} tokens": f"{padding[split]:.1%}",
+      }
+    )
+  lines = []
+  for label in columns[0]:
+    lines.append(f"{label:34}" + "".join(f"{column[label]:>14}" for column in columns))
+  if padding["train"] > 0.2:
+    lines.append(
+      "documents are short: a smaller length, or sampling = across_documents, wastes less"
+    )
+  return "\n".join(lines)
