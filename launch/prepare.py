@@ -11,7 +11,7 @@ from typing import Any
 from absl import flags
 
 import command_line
-from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.apps.corpus import corpus
 
 OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
 DEFINE: dict[Any, Callable[..., flags.FlagHolder]] = {
@@ -20,7 +20,7 @@ DEFINE: dict[Any, Callable[..., flags.FlagHolder]] = {
   float: flags.DEFINE_float,
   bool: flags.DEFINE_boolean,
 }
-SOURCE, *FIELDS = dataclasses.fields(PrepareConfig)
+SOURCE, *FIELDS = dataclasses.fields(corpus.CorpusConfig)
 SOURCES = flags.DEFINE_multi_string("source", None, SOURCE.metadata["help"], required=True)
 OPTIONS = [
   DEFINE[field.type](field.name, field.default, field.metadata["help"]) for field in FIELDS
@@ -28,11 +28,9 @@ OPTIONS = [
 
 
 def main():
-  from gpt_jax.programs import prepare
-
   source = ",".join(SOURCES.value)
   others = {option.name: option.value for option in OPTIONS}
-  prepare.run(PrepareConfig(source, **others), out=OUT.value)
+  corpus.run(corpus.CorpusConfig(source, **others), out=OUT.value)
   config = "story" if source == "embedded" else "gpt1_small"
   command_line.print_closing(
     f"vocabulary and token files are in {OUT.value}",

@@ -265,7 +265,9 @@ def test_every_flag_of_a_group_exists(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
   import usage
 
-  files = [*(ROOT / "launch").glob("*.py"), ROOT / "gpt_jax" / "programs" / "prepare.py"]
+  package = ROOT / "gpt_jax"
+  prepare = package / "programs" / "prepare.py", package / "apps" / "corpus" / "corpus.py"
+  files = [*(ROOT / "launch").glob("*.py"), *prepare]
   source = "".join(path.read_text() for path in files if path.stem != "usage")
   for name in sum(usage.GROUPS.values(), ()):
     assert re.search(rf'"{name}"|^  {name}: ', source, re.MULTILINE), name

@@ -87,7 +87,8 @@ def flags_of(script: str) -> set[str]:
   """The flags that a program defines, read from its source and from what it calls."""
   source = text_of(script)
   if script == "launch/prepare.py":  # defines a flag for each field of its config
-    source += re.sub(r"^  (\w+): ", r'"\1"', text_of("gpt_jax/programs/prepare.py"), flags=re.M)
+    fields = text_of("gpt_jax/programs/prepare.py") + text_of("gpt_jax/apps/corpus/corpus.py")
+    source += re.sub(r"^  (\w+): ", r'"\1"', fields, flags=re.M)
   if "command_line.define" in source:
     source += text_of("launch/command_line.py")
   if script == "launch/verify.py":

@@ -1,24 +1,25 @@
-"""The passes over a corpus, counting words and encoding, and their work in a pool of processes."""
+"""The passes over a corpus: counting words, then encoding, by a pool of processes."""
 
 import collections
+import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt_jax.data.cleaning import clean_piece
-from gpt_jax.data.pieces import Piece, batched, split_document
-from gpt_jax.data.prints import prints
-from gpt_jax.data.removal import Corpus
+from gpt_jax.data.pieces import Corpus, Piece, batched, split_document
 from gpt_jax.data.sentences import encode_sentences
+from gpt_jax.data.sources.source import Source, total_size
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.data.workers import Pool, map_in_order
+from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, worker_pool
 
 TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
   "sentencepiece": SentencePieceTokenizer,
@@ -28,7 +29,8 @@ TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
 
 Batch = list[tuple[int, Piece]]  # document number, piece
 Sizes = list[tuple[int, bool]]  # of pieces: characters, and whether they end their documents
-Progress = Callable[[int, int], None]
+LEDGER = "removed.jsonl"
+SMALL = 4 << 20  # bytes; for less text, starting workers takes longer than they save
 
 
 class Encoded(NamedTuple):
@@ -56,15 +58,18 @@ class EncodedPiece(NamedTuple):
   encoded: Encoded
 
 
-class LocalPasses:
-  """The passes of prepare, each in the order of the documents."""
+class Passes:
+  """The passes over a corpus on this machine, each in the order of the documents."""
 
   def __init__(self, pool: Pool | None):
     self._pool = pool
 
-  def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
-    """See prints.prints; nothing has been removed from the corpus yet."""
-    yield from prints(enumerate(corpus.sources), corpus.field, near, rows, self._pool, add)
+  def removed(self, corpus: Corpus, folder: str) -> np.ndarray:
+    """The documents to leave out, see Corpus. What says why may be written to LEDGER in `folder`.
+
+    Here there are none.
+    """
+    return np.empty((0, 2), np.int64)
 
   def words(
     self, corpus: Corpus, kind: str, share: float
@@ -92,6 +97,15 @@ class LocalPasses:
     for batch, results in map_in_order(self._pool, work, batched(pieces)):
       for (document, piece), result in zip(batch, results, strict=True):
         yield EncodedPiece(document, piece._replace(text=""), len(piece.text), result)
+
+
+@contextlib.contextmanager
+def local_pool(sources: Sequence[Source]) -> Iterator[Pool | None]:
+  """The processes that the size of the sources is worth; None: this process alone."""
+  size = total_size(sources)
+  is_small = size is not None and size < SMALL
+  with worker_pool(1 if is_small else min(MAX_WORKERS, os.cpu_count() or 1)) as pool:
+    yield pool
 
 
 def in_sample(document: int, share: float) -> bool:

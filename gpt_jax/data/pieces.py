@@ -1,7 +1,9 @@
 """Documents in pieces, so that memory does not grow with their length."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from gpt_jax.data.cleaning import continues, wrap_width
 from gpt_jax.data.sources.source import Source, chunked_documents
@@ -30,6 +32,34 @@ class Piece(NamedTuple):
   last: bool
 
 
+class Corpus(NamedTuple):
+  """The documents of all sources without those that are left out.
+
+  Attributes:
+    field: for sources of rows, the one that holds the text.
+    removed: int64 [R, 2], source and number in it of the documents to leave out, ascending.
+  """
+
+  sources: Sequence[Source]
+  field: str
+  removed: np.ndarray
+
+  def pieces(self) -> Iterator[tuple[int, Piece]]:
+    """The pieces of all documents, each with the number of its document among those kept."""
+    document = skipped = 0
+    for source_number, source in enumerate(self.sources):
+      number = 0  # in its source
+      for piece in read_pieces(source.name, field=self.field):
+        place = (source_number, number)
+        leave_out = skipped < len(self.removed) and (*self.removed[skipped],) == place
+        if not leave_out:
+          yield document, piece
+          document += piece.last
+        elif piece.last:
+          skipped += 1
+        number += piece.last
+
+
 def read_pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
   """The pieces of the documents of one Source; blank documents have none."""
   for chunks in chunked_documents(name, field):
@@ -43,15 +73,6 @@ def read_pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
       rest += chunk if begun or rest else chunk.lstrip("\ufeff \t\r\n")
     if begun or rest:
       yield Piece(rest.rstrip(), wrap_width(rest), joint="", last=True)
-
-
-def numbered_pieces(sources: Iterable[Source], field: str) -> Iterator[tuple[int, Piece]]:
-  """The pieces of all sources, each with the number of its document."""
-  document = 0
-  for source in sources:
-    for piece in read_pieces(source.name, field=field):
-      yield document, piece
-      document += piece.last
 
 
 def batched(pieces: Iterable[tuple[Place, Piece]]) -> Iterator[list[tuple[Place, Piece]]]:

@@ -1,18 +1,14 @@
 """Choosing the documents to remove, and the ledger that says why."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, NamedTuple
 
 import numpy as np
 
 from gpt_jax.data.contamination import RULES
 from gpt_jax.data.duplicates import near_pairs
-from gpt_jax.data.pieces import Piece, read_pieces
 from gpt_jax.data.sources.source import Source
-
-LEDGER = "removed.jsonl"
-NUMBERS = "removed.npy"  # of removed documents, kept while they are needed
 
 
 class Removal(NamedTuple):
@@ -88,36 +84,3 @@ def write_ledger(
       "score": round(removal.score, 4),
     }
     file.write(json.dumps(entry) + "\n")
-
-
-class Corpus(NamedTuple):
-  """The documents of all sources without the removed ones.
-
-  Attributes:
-    field: for sources of rows, the one that holds the text.
-    removed: int64 [R, 2], source and number in it of those to leave out, ascending.
-  """
-
-  sources: Sequence[Source]
-  field: str
-  removed: np.ndarray
-
-  def pieces(self) -> Iterator[tuple[int, Piece]]:
-    """The pieces of all documents, each with the number of its document among those kept."""
-    return _kept_pieces(self.sources, self.field, self.removed)
-
-
-def _kept_pieces(
-  sources: Iterable[Source], field: str, removed: np.ndarray
-) -> Iterator[tuple[int, Piece]]:
-  document = skipped = 0
-  for source_number, source in enumerate(sources):
-    number = 0
-    for piece in read_pieces(source.name, field=field):
-      leave_out = skipped < len(removed) and (*removed[skipped],) == (source_number, number)
-      if not leave_out:
-        yield document, piece
-        document += piece.last
-      elif piece.last:
-        skipped += 1
-      number += piece.last

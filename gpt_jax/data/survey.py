@@ -1,18 +1,15 @@
-"""The result of the first pass over a text: document sizes and word counts.
-
-A survey is saved beside the vocabulary trained from it, so that a later run need not repeat either.
-"""
+"""The first pass over a text: the sizes of its documents, and its words."""
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import Any
 
 from gpt_jax.data import splits
-from gpt_jax.data.cleaning import cleaner
-from gpt_jax.data.sources.source import Source
+from gpt_jax.data.passes import Passes
+from gpt_jax.data.pieces import Corpus
+from gpt_jax.data.progress import progress
+from gpt_jax.data.sources.source import plain_size
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.files import is_url, read_json, verified, with_checksum, write_json
+from gpt_jax.files import read_json, verified, with_checksum, write_json
 
 FILE = "survey.json"
 
@@ -44,35 +41,29 @@ class Survey:
       self.n_documents += 1
       self._size = 0
 
-  def save(self, folder: str, settings: dict[str, Any], sources: Sequence[Source]) -> None:
-    """Writes it to a folder, with what it depends on: the settings and the state of the files."""
-    content = {
-      "settings": settings,
-      "cleaner": cleaner(),
-      "modified": modified(sources),
+  def save(self, folder: str) -> None:
+    """Writes its sizes to a folder, beside the vocabulary that was learned from its words."""
+    sizes = {
       "n_documents": self.n_documents,
       "n_characters": self.n_characters,
       "sizes": self.sizes,
     }
-    write_json(os.path.join(folder, FILE), with_checksum(content))
+    write_json(os.path.join(folder, FILE), with_checksum(sizes))
 
 
-def read_survey(folder: str, settings: dict[str, Any], sources: Sequence[Source]) -> Survey | None:
-  """The survey saved in a folder; None if there is none, or if settings or files have changed."""
-  try:
-    content = verified(read_json(os.path.join(folder, FILE)))
-  except (OSError, ValueError):
-    return None
-  known = {"settings": settings, "cleaner": cleaner(), "modified": modified(sources)}
-  if any(content[name] != value for name, value in known.items()):
-    return None
-  return Survey(content["n_documents"], content["n_characters"], content["sizes"])
+def read_survey(folder: str) -> Survey:
+  """The sizes that were saved in a folder. Raises OSError or ValueError: none there, or damaged."""
+  return Survey(**verified(read_json(os.path.join(folder, FILE))))
 
 
-def modified(sources: Sequence[Source]) -> list[int]:
-  """When each file was modified last, in ns; 0 for a data set, and on a store."""
-  return [_time_of(name) if size else 0 for name, size in sources]
-
-
-def _time_of(path: str) -> int:
-  return 0 if is_url(path) else os.stat(path).st_mtime_ns
+def take_survey(corpus: Corpus, passes: Passes, kind: str, share: float) -> Survey:
+  """Reads everything once: its size and, to train a vocabulary of a kind, its words."""
+  survey = Survey()
+  label = "counting words" if kind else "reading"
+  with progress(label, plain_size(corpus.sources)) as add:
+    for sizes, words in passes.words(corpus, kind, share):
+      survey.words.add(words)
+      for characters, last in sizes:
+        survey.add(characters, last)
+        add(characters, last)
+  return survey

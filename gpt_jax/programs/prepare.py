@@ -8,22 +8,22 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.data import splits
-from gpt_jax.data.passes import TRAINED, LocalPasses
+from gpt_jax.data.cleaning import cleaner
+from gpt_jax.data.passes import LEDGER, TRAINED, Passes, local_pool
+from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.progress import progress
-from gpt_jax.data.removal import LEDGER, NUMBERS, Corpus
-from gpt_jax.data.sources.source import Source, find_all, is_plain_text, usage
-from gpt_jax.data.survey import FILE as SURVEY
-from gpt_jax.data.survey import Survey, read_survey
+from gpt_jax.data.sources.source import Source, find_all, usage
+from gpt_jax.data.survey import Survey, read_survey, take_survey
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer, require
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.data.workers import MAX_WORKERS, worker_pool
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
   abandoned,
@@ -38,38 +38,33 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.parallel.memory import peak_with_workers
-from gpt_jax.programs.preparing.beam import (
-  RUNNERS,
-  STAGES,
-  BeamPasses,
-  adopt_stages,
-  require_beam,
-  stages_folder,
-  stages_key,
-)
-from gpt_jax.programs.preparing.removing import Removing
 
 SETTINGS = "prepare.json"
 DEFAULT_VOCAB_SIZE = 40_000
-SMALL = 4 << 20  # bytes; for less text, starting workers takes longer than they save
 NOBODY = 10**9  # no process has this number
-HOW = ("runner", "beam_options", "data")  # change nothing in the result
+NOTHING_REMOVED = {"deduplicate": "none", "decontaminate": "", "evaluation_rows": ""}
 # Settings of folders made before these options.
-BEFORE_REMOVAL = {
+OLD_SETTINGS = {
+  "vocabulary": "sentencepiece",
+  "sentences": False,
   "shard_tokens": 0,
-  "deduplicate": "none",
-  "decontaminate": "",
-  "evaluation_rows": "",
   "vocabulary_share": 1.0,
+  **NOTHING_REMOVED,
 }
 
-Passes = LocalPasses | BeamPasses
+# What is finished is kept in a folder, where the run after a kill or Ctrl-C finds it.
+STAGES = "stages"
+KEY = "key.json"  # everything that it depends on
+TOKENIZER = "tokenizer"
+NUMBERS = "removed.npy"
+
+MakePasses = Callable[[Sequence[Source], str, dict[str, Any]], AbstractContextManager[Passes]]
 
 
 @register("prepare")
 @dataclasses.dataclass(frozen=True)
 class PrepareConfig:
-  """A preparation of text: its sources, vocabulary, filters and runner."""
+  """A preparation of text: its sources, vocabulary and token files."""
 
   source: str = option("embedded", f"{usage()}; several separated by commas")
   vocab_size: int = option(
@@ -94,32 +89,12 @@ class PrepareConfig:
   sentences: bool = option(
     False, "record where sentences end, for objectives that pair or pack them, such as BERT's"
   )
-
-  deduplicate: str = option(
-    "none",
-    "documents to remove: exact duplicates of earlier ones, or near-duplicates too (MinHash); "
-    "removed.jsonl says which and why",
-    choices=("none", "exact", "near"),
-  )
-  decontaminate: str = option(
-    "",
-    "files of evaluation rows (text, JSON lines, tables) and names of tasks, separated by commas; "
-    "documents with a row in them are removed",
-  )
   vocabulary_share: float = option(
     1.0,
     "share of the documents, drawn by number, that a vocabulary is learned from",
     low=1e-6,
     high=1.0,
   )
-  data: str = option("", "folder of the tasks named by --decontaminate")
-  runner: str = option(
-    "",
-    "Apache Beam's runner that shares the work: direct (this machine), dataflow, flink or spark; "
-    "without one, processes of this machine do it. The result is the same",
-    choices=("", *RUNNERS),
-  )
-  beam_options: str = option("", "options for --runner, such as '--project=P --region=R'")
   shard_tokens: int = option(
     0, "ids in one file of a split, which may have several; 0: all in one", unit="ids", low=0
   )
@@ -128,60 +103,56 @@ class PrepareConfig:
     validate(self)
 
 
-def run(config: PrepareConfig, out: str) -> None:
+def run(
+  config: PrepareConfig,
+  out: str,
+  passes: MakePasses | None = None,
+  removal: dict[str, str] | None = None,
+) -> None:
   """Makes the folder `out` with tokenizer/, train.* and valid.* (see TokenFile) and prepare.json.
 
   The folder appears complete or not at all. If it was made with the same settings before, nothing
   is done. A run that was killed or interrupted after its first pass leaves the vocabulary, which
   the next one with the same settings and files takes over.
 
+  Args:
+    passes: given the sources, a folder for what is finished, and what that depends on, the passes
+      over the text. By default processes of this machine do them, and no document is removed.
+    removal: settings of the documents that `passes` removes, those of NOTHING_REMOVED.
+
   Raises:
     InputError: bad input, or `out` holds something else.
   """
   sources = find_all(config.source)
   tokenizer = _load_tokenizer(config)
-  if config.runner:
-    require_beam(config.runner, config.beam_options)
-  removing = Removing(config.deduplicate, config.decontaminate, config.data)
-  settings = _settings(config, sources, tokenizer) | {"evaluation_rows": removing.digest}
+  settings = _settings(config, sources, tokenizer) | (removal or NOTHING_REMOVED)
   if not is_url(out):
     out = os.path.realpath(out)  # a link must not be replaced by the folder
   if _is_prepared(out, settings):
     print(f"{out}: already prepared with these settings")
     return
-  first_pass = None if is_url(out) else _kept_first_pass(out, settings, sources)
-  key = stages_key(settings, sources)
+  key = {"settings": settings, "cleaner": cleaner(), "modified": _modified(sources)}
   with _folder_on_store(out) if is_url(out) else _new_folder(out) as folder:
-    if not is_url(out):
-      _take_over(out, folder, key if config.runner else None)
-    with _passes(config, sources, stages_folder(out, folder), key) as passes:
-      if first_pass:
-        survey, tokenizer, corpus = first_pass.restore(sources, config, folder)
-      else:
-        corpus = _remove(sources, config, removing, folder, passes)
-        survey, tokenizer = _first_pass(corpus, config, settings, tokenizer, passes)
-      tokenizer.save(os.path.join(folder, "tokenizer"))
-      survey.save(folder, settings, sources)
-      report = _write_splits(corpus, config, tokenizer, survey, folder, passes)
-    for name in (SURVEY, NUMBERS):
-      with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(folder, name))
+    stages = os.path.join(folder, STAGES)
+    _take_over(out, stages, key)
+    shared = f"{out}.partial/{STAGES}" if is_url(out) else stages  # which all workers see
+    with (passes or _local_passes)(sources, shared, key) as chosen:
+      corpus, survey, tokenizer = _first_pass(sources, config, tokenizer, stages, chosen)
+      report = _write_splits(corpus, config, tokenizer, survey, folder, chosen)
+      for name in (TOKENIZER, LEDGER):
+        with contextlib.suppress(FileNotFoundError):  # no document was to be removed
+          os.rename(os.path.join(stages, name), os.path.join(folder, name))
+    shutil.rmtree(stages, ignore_errors=True)
     write_json(os.path.join(folder, SETTINGS), settings)
   print(report)
   print(f"prepared {out}; the largest process held {peak_with_workers() / 1e6:.0f} MB of memory")
 
 
-def _take_over(out: str, folder: str, key: dict[str, Any] | None) -> None:
-  """Moves what killed runs have finished into this run's folder, and removes theirs.
-
-  Args:
-    key: see adopt_stages; None: nothing is moved.
-  """
-  if key is not None:
-    adopt_stages(out, folder, key)
-  for left in abandoned(out):
-    if left != folder:
-      shutil.rmtree(left, ignore_errors=True)
+@contextlib.contextmanager
+def _local_passes(sources: Sequence[Source], folder: str, key: dict[str, Any]) -> Iterator[Passes]:
+  """Passes that keep nothing for a later run."""
+  with local_pool(sources) as pool:
+    yield Passes(pool)
 
 
 def _load_tokenizer(config: PrepareConfig) -> Tokenizer | None:
@@ -209,7 +180,8 @@ def _settings(
   config: PrepareConfig, sources: Sequence[Source], tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
   """The JSON values that decide what is prepared."""
-  settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in HOW}
+  names = [field.name for field in dataclasses.fields(PrepareConfig)]  # a subclass has others
+  settings = {name: getattr(config, name) for name in names}
   settings |= {"sources": [list(source) for source in sources]}
   if tokenizer is None:
     settings["vocab_size"] = config.vocab_size or DEFAULT_VOCAB_SIZE
@@ -228,10 +200,7 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
   try:
     earlier = read_json(os.path.join(out, SETTINGS))
     earlier.setdefault("text_column", earlier.get("field"))  # its name before 0.3
-    earlier.setdefault("vocabulary", "sentencepiece")  # the only one before 0.3
-    earlier.setdefault("sentences", False)
-    for name, value in BEFORE_REMOVAL.items():
-      earlier.setdefault(name, value)
+    earlier = OLD_SETTINGS | earlier
   except (AttributeError, OSError, ValueError) as error:
     raise InputError(f"{out}: not empty, and not made by prepare; choose another --out") from error
   for name, value in settings.items():
@@ -279,11 +248,10 @@ def _new_folder(out: str) -> Iterator[str]:
         "whether it is the same"
       ) from error
   except BaseException as error:
-    kept = any(os.path.exists(os.path.join(partial, name)) for name in (SURVEY, STAGES))
-    if isinstance(error, KeyboardInterrupt) and kept:
+    finished = {os.path.basename(path) for path in glob.glob(f"{glob.escape(partial)}/{STAGES}/*")}
+    if isinstance(error, KeyboardInterrupt) and finished - {KEY, LEDGER, NUMBERS}:
       for path in glob.glob(f"{glob.escape(partial)}/*.*"):
-        if os.path.basename(path) not in (SURVEY, LEDGER, NUMBERS):
-          os.remove(path)
+        os.remove(path)
       print("the vocabulary is kept; the same command uses it", file=sys.stderr)
     else:
       shutil.rmtree(partial, ignore_errors=True)
@@ -310,130 +278,65 @@ def _folder_on_store(out: str) -> Iterator[str]:
       raise InputError(f"{error}; {kept}") from error
 
 
-class _FirstPass(NamedTuple):
-  """The results of a killed run before its last pass; `files` has their content by name."""
-
-  survey: Survey
-  tokenizer: Tokenizer
-  files: dict[str, bytes]
-
-  def restore(
-    self, sources: Sequence[Source], config: PrepareConfig, folder: str
-  ) -> tuple[Survey, Tokenizer, Corpus]:
-    """Writes the files of removed documents to the folder of this run."""
-    for name, content in self.files.items():
-      with open(os.path.join(folder, name), "wb") as file:
-        file.write(content)
-    removed = _read_numbers(folder)
-    return self.survey, self.tokenizer, Corpus(sources, config.text_column, removed)
+def _take_over(out: str, stages: str, key: dict[str, Any]) -> None:
+  """Moves what a killed run with this key has finished to `stages`, and removes all others'."""
+  for left in abandoned(out):
+    finished = os.path.join(left, STAGES)
+    if has_key(finished, key) and not os.path.exists(stages):
+      with contextlib.suppress(OSError):  # of another run that does the same
+        os.rename(finished, stages)
+    if left != os.path.dirname(stages):
+      shutil.rmtree(left, ignore_errors=True)
+  os.makedirs(stages, exist_ok=True)
+  write_json(os.path.join(stages, KEY), key)
 
 
-def _kept_first_pass(
-  out: str, settings: dict[str, Any], sources: Sequence[Source]
-) -> _FirstPass | None:
-  """The first-pass results of a killed run; None if it did not end, or read other text."""
-  for folder in abandoned(out):
-    survey = read_survey(folder, settings, sources)
-    if survey is None:
-      continue
-    with contextlib.suppress(InputError, OSError, ValueError):  # damaged: done again
-      tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
-      _read_numbers(folder)
-      files = {}
-      for name in (LEDGER, NUMBERS):
-        with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, name), "rb") as file:
-          files[name] = file.read()
-      print(f"taking over the vocabulary of {tokenizer.vocab_size:,} ids of the run before")
-      return _FirstPass(survey, tokenizer, files)
-  return None
+def has_key(stages: str, key: dict[str, Any]) -> bool:
+  """Whether what is finished in a folder depends on the same settings and files."""
+  try:
+    return bool(read_json(os.path.join(stages, KEY)) == key)
+  except (OSError, ValueError):
+    return False
 
 
-def _read_numbers(folder: str) -> np.ndarray:
-  """The removed documents, int64 [R, 2]: source, and number in it; empty if none were sought."""
-  path = os.path.join(folder, NUMBERS)
-  if not os.path.exists(path):
-    return np.empty((0, 2), np.int64)
-  return np.load(path, allow_pickle=False)
-
-
-def _remove(
-  sources: Sequence[Source],
-  config: PrepareConfig,
-  removing: Removing,
-  folder: str,
-  passes: Passes,
-) -> Corpus:
-  """The documents to prepare; the ledger of the others is in the folder."""
-  field, numbers = config.text_column, np.empty((0, 2), np.int64)
-  if removing.active:
-    with progress("comparing documents", _plain_size(sources)) as add:
-      everything = Corpus(sources, field, numbers)
-      numbers = removing(
-        folder, sources, lambda rows: passes.prints(everything, removing.near, rows, add)
-      )
-    np.save(os.path.join(folder, NUMBERS), numbers, allow_pickle=False)
-  return Corpus(sources, field, numbers)
-
-
-@contextlib.contextmanager
-def _passes(
-  config: PrepareConfig, sources: Sequence[Source], stages: str, key: dict[str, Any]
-) -> Iterator[Passes]:
-  """Who does the work: processes of this machine, or a runner of Beam, with a folder of stages."""
-  if config.runner:
-    passes = BeamPasses(config.runner, config.beam_options, stages, key)
-    yield passes
-    passes.close()
-    return
-  with worker_pool(_worker_count(sources)) as pool:
-    yield LocalPasses(pool)
-
-
-def _worker_count(sources: Sequence[Source]) -> int:
-  total = _total_size(sources)
-  if total is not None and total < SMALL:
-    return 1
-  return min(MAX_WORKERS, os.cpu_count() or 1)
-
-
-def _total_size(sources: Sequence[Source]) -> int | None:
-  """Bytes of all sources; None if unknown."""
-  sizes = [source.size for source in sources]
-  return sum(sizes) if all(sizes) else None
-
-
-def _plain_size(sources: Sequence[Source]) -> int | None:
-  """Bytes of all sources, if they are about as many characters."""
-  is_text = all(is_plain_text(source.name) for source in sources)
-  return _total_size(sources) if is_text else None
+def _modified(sources: Sequence[Source]) -> list[int]:
+  """When each file was modified last, in ns; 0 for a data set, and on a store."""
+  return [os.stat(name).st_mtime_ns if size and not is_url(name) else 0 for name, size in sources]
 
 
 def _first_pass(
-  corpus: Corpus,
+  sources: Sequence[Source],
   config: PrepareConfig,
-  settings: dict[str, Any],
   tokenizer: Tokenizer | None,
+  stages: str,
   passes: Passes,
-) -> tuple[Survey, Tokenizer]:
-  """Reads everything once and, without a tokenizer, trains a vocabulary."""
+) -> tuple[Corpus, Survey, Tokenizer]:
+  """Reads everything once and, without a tokenizer, trains a vocabulary; or takes them over."""
+  corpus = Corpus(sources, config.text_column, np.empty((0, 2), np.int64))
+  if kept := _kept_first_pass(stages):
+    removed, survey, tokenizer = kept
+    print(f"taking over the vocabulary of {tokenizer.vocab_size:,} ids of the run before")
+    return corpus._replace(removed=removed), survey, tokenizer
+  corpus = corpus._replace(removed=passes.removed(corpus, stages))
+  np.save(os.path.join(stages, NUMBERS), corpus.removed, allow_pickle=False)
   kind = config.vocabulary if tokenizer is None else ""
-  survey = _survey(corpus, passes, kind, config.vocabulary_share)
+  survey = take_survey(corpus, passes, kind, config.vocabulary_share)
   if not survey.n_documents:
     raise InputError(f"{config.source}: there is no text in it")
-  return survey, tokenizer or _train_tokenizer(survey, kind, settings["vocab_size"])
+  tokenizer = tokenizer or _train_tokenizer(survey, kind, config.vocab_size or DEFAULT_VOCAB_SIZE)
+  tokenizer.save(os.path.join(stages, TOKENIZER))
+  survey.save(stages)  # the last, so that where it is all are
+  return corpus, survey, tokenizer
 
 
-def _survey(corpus: Corpus, passes: Passes, kind: str, share: float) -> Survey:
-  """Reads everything once: its size and, to train a vocabulary of a kind, its words."""
-  survey = Survey()
-  label = "counting words" if kind else "reading"
-  with progress(label, _plain_size(corpus.sources)) as add:
-    for sizes, words in passes.words(corpus, kind, share):
-      survey.words.add(words)
-      for characters, last in sizes:
-        survey.add(characters, last)
-        add(characters, last)
-  return survey
+def _kept_first_pass(stages: str) -> tuple[np.ndarray, Survey, Tokenizer] | None:
+  """Removed documents, survey and tokenizer of a killed run; None if it did not come so far."""
+  try:
+    survey = read_survey(stages)
+    removed = np.load(os.path.join(stages, NUMBERS), allow_pickle=False)
+    return removed, survey, load_tokenizer(os.path.join(stages, TOKENIZER))
+  except (InputError, OSError, ValueError):  # or they are damaged
+    return None
 
 
 def _train_tokenizer(survey: Survey, kind: str, vocab_size: int) -> Tokenizer:
@@ -473,7 +376,7 @@ def _write_splits(
     split: splits.SplitWriter(folder, split, tokenizer, config.sentences, config.shard_tokens)
     for split in ("train", "valid")
   }
-  vocabulary = os.path.join(folder, "tokenizer")
+  vocabulary = os.path.join(folder, STAGES, TOKENIZER)
   with progress("writing tokens", survey.n_characters) as add:
     for item in passes.encoded(corpus, vocabulary, tokenizer, config.sentences, limit):
       split = "valid" if is_valid(item.document) else "train"

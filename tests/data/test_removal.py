@@ -9,8 +9,9 @@ import pytest
 from gpt_jax.data import contamination, duplicates, pieces, word_grams
 from gpt_jax.data.cleaning import clean
 from gpt_jax.data.contamination import index_rows, load_rows
+from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.prints import PRINT, prints
-from gpt_jax.data.removal import Corpus, removals
+from gpt_jax.data.removal import removals
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import find_all
 from gpt_jax.data.word_grams import grams, normalized_words, word_hashes

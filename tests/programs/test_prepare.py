@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpt_jax.data import pieces, splits, storyworld
+from gpt_jax.data import passes, pieces, splits, storyworld
 from gpt_jax.data.cleaning import clean, cleaner
 from gpt_jax.data.passes import Encoded
 from gpt_jax.data.sources import text as text_source
@@ -136,10 +136,10 @@ def test_headers_tell_the_truth(books, tmp_path):
 
 def test_workers_and_pieces_change_nothing(books, tmp_path, monkeypatch):
   run(settings(books), tmp_path / "one")
-  monkeypatch.setattr(prepare, "SMALL", 0)
+  monkeypatch.setattr(passes, "SMALL", 0)
   monkeypatch.setattr(os, "cpu_count", lambda: 2)
   run(settings(books), tmp_path / "two")
-  monkeypatch.setattr(prepare, "SMALL", 1 << 22)
+  monkeypatch.setattr(passes, "SMALL", 1 << 22)
   read_in_pieces(monkeypatch, 700)
   run(settings(books), tmp_path / "three")
   assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
@@ -151,11 +151,11 @@ def test_openais_vocabulary(books, tmp_path, monkeypatch, openai_tokenizer):
   openai_tokenizer.save(vocabulary)
   (vocabulary / "tokenizer.json").unlink()  # as it was released
   for out, small, size in (
-    ("one", prepare.SMALL, pieces.PIECE_SIZE),
+    ("one", passes.SMALL, pieces.PIECE_SIZE),
     ("two", 0, pieces.PIECE_SIZE),
     ("three", 1 << 22, 700),
   ):
-    monkeypatch.setattr(prepare, "SMALL", small)
+    monkeypatch.setattr(passes, "SMALL", small)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     read_in_pieces(monkeypatch, size)
     run(settings(books, tokenizer=str(vocabulary)), tmp_path / out)
@@ -178,7 +178,7 @@ def test_a_missing_package_is_met_before_the_reading(
   books, tmp_path, monkeypatch, openai_tokenizer
 ):
   openai_tokenizer.save(tmp_path / "vocabulary")
-  monkeypatch.setattr(prepare, "_survey", None)
+  monkeypatch.setattr(prepare, "take_survey", None)
   monkeypatch.setitem(sys.modules, "tokenizers", None)
   monkeypatch.setitem(sys.modules, "ftfy", SimpleNamespace(fix_text=None))
   with pytest.raises(InputError, match="needs tokenizers: pip install"):
@@ -515,10 +515,13 @@ def test_a_finished_vocabulary_is_taken_over(books, tmp_path, monkeypatch, capsy
   if end is SystemExit:
     assert not list(tmp_path.glob("out*"))
     return
-  assert sorted(os.listdir(kept_first_pass(tmp_path))) == ["survey.json", "tokenizer"]
+  left = kept_first_pass(tmp_path)
+  assert os.listdir(left) == ["stages"]
+  finished = ["key.json", "removed.npy", "survey.json", "tokenizer"]
+  assert sorted(os.listdir(left / "stages")) == finished
   assert "the vocabulary is kept; the same command uses it" in capsys.readouterr().err
   with monkeypatch.context() as patch:
-    patch.setattr(prepare, "_survey", lambda *_, **__: pytest.fail("counted again"))
+    patch.setattr(prepare, "take_survey", lambda *_, **__: pytest.fail("counted again"))
     run(settings(books), out)
   assert "taking over the vocabulary of 320 ids" in capsys.readouterr().out
   run(settings(books), tmp_path / "at once")
@@ -538,7 +541,7 @@ def test_a_vocabulary_of_something_else_is_not(books, tmp_path, monkeypatch, cap
     path = books / "03.txt"
     path.write_text(path.read_text().swapcase())
   else:
-    os.truncate(left / "tokenizer" / "tokenizer.model", 100)
+    os.truncate(left / "stages" / "tokenizer" / "tokenizer.model", 100)
   run(again, tmp_path / "out")
   assert "taking over" not in capsys.readouterr().out
   assert not list(tmp_path.glob("out.partial*"))

@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpt_jax.apps.corpus.corpus import CorpusConfig, run
 from gpt_jax.data import pieces, word_counts
-from gpt_jax.data.removal import Corpus
+from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import Source
 from gpt_jax.errors import InputError
-from gpt_jax.programs.prepare import PrepareConfig, run
 from gpt_jax.programs.preparing import beam as beam_passes
 from gpt_jax.programs.preparing import stages
 from gpt_jax.programs.preparing.beam import BeamPasses
+from gpt_jax.programs.preparing.removing import Removing
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("apache_beam")
@@ -73,9 +74,9 @@ def own_corpus(corpus, tmp_path):
   return tmp_path / "corpus"
 
 
-def settings(corpus, **changes) -> PrepareConfig:
+def settings(corpus, **changes) -> CorpusConfig:
   defaults = {"source": str(corpus), "vocab_size": 320, "valid_share": 0.2}
-  return PrepareConfig(**defaults | changes)
+  return CorpusConfig(**defaults | changes)
 
 
 def everything(corpus):
@@ -124,7 +125,7 @@ def test_what_a_killed_run_finished_is_not_done_again(
 import os, sys
 from gpt_jax.data import pieces
 from gpt_jax.data.sources import text
-from gpt_jax.programs.prepare import PrepareConfig, run
+from gpt_jax.apps.corpus.corpus import CorpusConfig, run
 from gpt_jax.programs.preparing import beam, stages
 pieces.PIECE_SIZE = text.BLOCK_SIZE = 3000
 def local(runner, options, function, tasks):
@@ -133,7 +134,7 @@ def local(runner, options, function, tasks):
       os._exit(9)
     function(task)
 beam.make_pipeline = local
-run(PrepareConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
+run(CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
 """
   killed = subprocess.run(
     [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=False
@@ -174,6 +175,7 @@ def test_a_fault_of_workers_is_not_kept_when_it_is_mended(own_corpus, tmp_path):
   key = {"settings": "same"}
   sources = [Source(str(corpus / "short.txt"), 0)]
   whole = Corpus(sources, "text", np.empty((0, 2), np.int64))
+  removing = Removing("none", "", "")
 
   def sizes(passes):
     return [size for sizes, _ in passes.words(whole, "", 1.0) for size in sizes]
@@ -181,9 +183,9 @@ def test_a_fault_of_workers_is_not_kept_when_it_is_mended(own_corpus, tmp_path):
   folder = str(tmp_path / "stages")
   (corpus / "short.txt").rename(corpus / "away.txt")
   with pytest.raises(InputError, match="short.txt"):
-    sizes(BeamPasses("direct", "", folder, key))
+    sizes(BeamPasses(removing, "direct", "", folder, key))
   (corpus / "away.txt").rename(corpus / "short.txt")
-  assert sizes(BeamPasses("direct", "", folder, key))
+  assert sizes(BeamPasses(removing, "direct", "", folder, key))
 
 
 def test_workers_that_do_not_see_the_folder(corpus, tmp_path, monkeypatch):
@@ -257,7 +259,9 @@ def test_without_beam(corpus, tmp_path, monkeypatch):
 
 
 def test_a_run_without_a_runner_imports_no_beam():
-  program = "import sys, gpt_jax.programs.prepare as p; print(sorted({'apache_beam', 'datasketch', "
+  program = (
+    "import sys, gpt_jax.apps.corpus.corpus as p; print(sorted({'apache_beam', 'datasketch', "
+  )
   program += "'pyarrow', 'zstandard', 'huggingface_hub'} & set(sys.modules)))"
   shown = subprocess.run(
     [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=True

@@ -5,18 +5,19 @@ import random
 
 import pytest
 
+from gpt_jax.apps.corpus.corpus import CorpusConfig, run
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
-from gpt_jax.programs.prepare import PrepareConfig, run
+from gpt_jax.programs.preparing.removing import RemovingPasses
 from gpt_jax.tasks.task import find
 
 pytest.importorskip("datasketch")
 ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"
 
 
-def settings(source, /, **changes) -> PrepareConfig:
-  return PrepareConfig(**{"source": str(source), "vocab_size": 320, "valid_share": 0.1} | changes)
+def settings(source, /, **changes) -> CorpusConfig:
+  return CorpusConfig(**{"source": str(source), "vocab_size": 320, "valid_share": 0.1} | changes)
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_a_kill_after_the_first_pass_keeps_what_is_removed(corpus, tmp_path, mon
   with pytest.raises(InputError, match="killed"):
     run(config, str(tmp_path / "out"))
   monkeypatch.setattr(prepare, "_write_splits", write_splits)
-  monkeypatch.setattr(prepare, "_remove", None)
+  monkeypatch.setattr(RemovingPasses, "removed", None)
   run(config, str(tmp_path / "out"))
   assert "taking over the vocabulary" in capsys.readouterr().out
   for name in ("train.bin", "valid.bin", "removed.jsonl", "prepare.json"):

@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from gpt_jax.apps.corpus import corpus
+from gpt_jax.apps.corpus.corpus import CorpusConfig
 from gpt_jax.apps.paper import quickstart
 from gpt_jax.apps.report import visualize
 from gpt_jax.data.sources.source import documents, find
@@ -166,8 +168,8 @@ def test_runners_leave_their_results_on_the_store(books, store, monkeypatch, tmp
     "deduplicate": "near",
     "decontaminate": str(tmp_path / "rows.txt"),
   }
-  prepare.run(PrepareConfig(source=f"{store}/books/*.txt", **config), f"{store}/local/text")
-  remote = PrepareConfig(source=f"{store}/books/*.txt", runner="direct", **config)
+  corpus.run(CorpusConfig(source=f"{store}/books/*.txt", **config), f"{store}/local/text")
+  remote = CorpusConfig(source=f"{store}/books/*.txt", runner="direct", **config)
   works, do = [], stages.do
 
   def stopped(make, work):
@@ -183,7 +185,7 @@ def test_runners_leave_their_results_on_the_store(books, store, monkeypatch, tmp
   monkeypatch.setattr(beam, "make_pipeline", here)
   monkeypatch.setattr(stages, "do", stopped)
   with pytest.raises(KeyboardInterrupt):
-    prepare.run(remote, f"{store}/beam/text")
+    corpus.run(remote, f"{store}/beam/text")
   assert list_folder(f"{store}/beam") == ["text.partial"]
   places = [work.path for work in works] + [
     str(option) for work in works for option in work.options if "/" in str(option)
@@ -191,7 +193,7 @@ def test_runners_leave_their_results_on_the_store(books, store, monkeypatch, tmp
   assert len(places) > len(works) and all(place.startswith(store) for place in places)
   monkeypatch.setattr(stages, "do", do)
   works.clear()
-  prepare.run(remote, f"{store}/beam/text")
+  corpus.run(remote, f"{store}/beam/text")
   assert [work.number for work in works] == [3, 4, 5]
   assert list_folder(f"{store}/beam") == ["text"]
   for name in list_folder(f"{store}/local/text"):

@@ -5,7 +5,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from gpt_jax.data.cleaning import plain_line_ends
@@ -128,6 +128,18 @@ def chunked_documents(name: str, field: str) -> Iterator[Iterable[str]]:
 def is_plain_text(name: str) -> bool:
   """Whether a Source is text as a whole, so that its size is about the number of characters."""
   return _module_of(name) is text and not name.endswith((".gz", ".zst"))
+
+
+def total_size(sources: Iterable[Source]) -> int | None:
+  """Bytes of all sources; None if unknown."""
+  sizes = [source.size for source in sources]
+  return sum(sizes) if all(sizes) else None
+
+
+def plain_size(sources: Sequence[Source]) -> int | None:
+  """Bytes of all sources, if they are about as many characters."""
+  is_text = all(is_plain_text(source.name) for source in sources)
+  return total_size(sources) if is_text else None
 
 
 def usage() -> str:

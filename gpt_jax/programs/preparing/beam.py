@@ -6,7 +6,6 @@ runner. What a killed run has finished is not done again. All workers must see t
 be on a store.
 """
 
-import contextlib
 import functools
 import importlib.util
 import os
@@ -17,20 +16,14 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data import pieces
-from gpt_jax.data.cleaning import cleaner
-from gpt_jax.data.passes import Encoded, EncodedPiece, LocalPasses, Progress, Sizes
-from gpt_jax.data.pieces import Piece
-from gpt_jax.data.removal import Corpus
-from gpt_jax.data.sources.source import Source
-from gpt_jax.data.survey import modified
+from gpt_jax.data.passes import Encoded, EncodedPiece, Sizes
+from gpt_jax.data.pieces import Corpus, Piece
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
-  abandoned,
   atomic_file,
   exists,
-  is_url,
   list_folder,
   make_folders,
   parse_json,
@@ -38,11 +31,11 @@ from gpt_jax.files import (
   remove_folder,
   write_json,
 )
+from gpt_jax.programs.prepare import KEY, has_key
 from gpt_jax.programs.preparing import stages
+from gpt_jax.programs.preparing.removing import Progress, Removing, RemovingPasses
 from gpt_jax.programs.preparing.stages import Frame, Work
 
-STAGES = "stages"
-_KEY = "key.json"
 RUNNERS = {
   "direct": "",
   "dataflow": "DataflowRunner",
@@ -51,25 +44,30 @@ RUNNERS = {
 }
 
 
-class BeamPasses:
-  """The passes of prepare, as LocalPasses gives them."""
+class BeamPasses(RemovingPasses):
+  """The passes by a runner of Beam."""
 
-  def __init__(self, runner: str, options: str, folder: str, key: dict[str, Any]):
+  def __init__(
+    self, removing: Removing, runner: str, options: str, folder: str, key: dict[str, Any]
+  ):
     """Args:
+    removing: which documents to remove.
     runner: one of RUNNERS.
     options: of Beam, as in a shell.
     folder: for the results; it may hold those of a killed run.
     key: what the results depend on.
     """
+    super().__init__(removing, pool=None)
     self._pipeline = functools.partial(make_pipeline, runner, options)
     self._folder = folder
-    if is_url(folder) and exists(folder) and not _is_of(folder, key):
-      remove_folder(folder)
-    make_folders(folder)
-    write_json(os.path.join(folder, _KEY), key)
+    if not has_key(folder, key):
+      if exists(folder):  # of a killed run with other settings
+        remove_folder(folder)
+      make_folders(folder)
+      write_json(os.path.join(folder, KEY), key)
 
   def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
-    """Arrays of records; see LocalPasses."""
+    """Arrays of records."""
     if rows:  # to where all workers see it
       shared = os.path.join(self._folder, os.path.basename(rows))
       with open(rows, "rb") as local, atomic_file(shared, "wb") as file:
@@ -82,7 +80,7 @@ class BeamPasses:
   def words(
     self, corpus: Corpus, kind: str, share: float
   ) -> Iterator[tuple[Sizes, dict[str, int]]]:
-    """As LocalPasses: the same batches, since the rarest words are dropped between them."""
+    """The same batches as without a runner, since the rarest words are dropped between them."""
     firsts: list[int] = [0] * len(corpus.sources)
     if share != 1:
       for number, frame in self._numbered("sizes", stages.words_of, corpus, ("", 0, 1.0)):
@@ -107,9 +105,9 @@ class BeamPasses:
   def encoded(
     self, corpus: Corpus, folder: str, tokenizer: Tokenizer, sentences: bool, limit: float | None
   ) -> Iterator[EncodedPiece]:
-    """See LocalPasses, which does a single document."""
+    """The ids of all pieces. This process encodes a single document."""
     if limit is not None:
-      yield from LocalPasses(None).encoded(corpus, folder, tokenizer, sentences, limit)
+      yield from super().encoded(corpus, folder, tokenizer, sentences, limit)
       return
     document, name = 0, tokenizer.hash[:8]
     vocabulary = os.path.join(self._folder, f"tokenizer-{name}")  # where all workers see it
@@ -129,9 +127,6 @@ class BeamPasses:
         piece = Piece("", None, joint, last)
         yield EncodedPiece(document, piece, int(frame["characters"][index]), encoded)
         document += last
-
-  def close(self) -> None:
-    remove_folder(self._folder)
 
   def _run(self, *arguments: Any) -> Iterator[Frame]:
     return (frame for _, frame in self._numbered(*arguments))
@@ -220,31 +215,3 @@ def require_beam(runner: str, options: str) -> tuple[Any, Any]:
   if wrong := next((word for word in words if not word.startswith("--")), ""):
     raise InputError(f"--beam_options: {wrong!r} should be --NAME=VALUE, as for Beam")
   return beam, PipelineOptions(words)
-
-
-def stages_key(settings: dict[str, Any], sources: Sequence[Source]) -> dict[str, Any]:
-  """Everything that the results of the passes depend on."""
-  return {"settings": settings, "cleaner": cleaner(), "modified": modified(sources)}
-
-
-def stages_folder(out: str, folder: str) -> str:
-  """Where workers leave their results: in the run's own folder, or on a store beside `out`."""
-  return f"{out}.partial/{STAGES}" if is_url(out) else os.path.join(folder, STAGES)
-
-
-def adopt_stages(out: str, folder: str, key: dict[str, Any]) -> None:
-  """Moves the results of a killed run with the same key to the folder of this one."""
-  for partial in abandoned(out):
-    old = os.path.join(partial, STAGES)
-    if _is_of(old, key):
-      with contextlib.suppress(OSError):
-        os.rename(old, os.path.join(folder, STAGES))
-        return
-
-
-def _is_of(folder: str, key: dict[str, Any]) -> bool:
-  """Whether the results in a folder have this key."""
-  try:
-    return bool(read_json(os.path.join(folder, _KEY)) == key)
-  except (OSError, ValueError):
-    return False

@@ -3,21 +3,47 @@
 import collections
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from gpt_jax.data.contamination import index_rows
 from gpt_jax.data.duplicates import require_datasketch
-from gpt_jax.data.prints import PRINT
-from gpt_jax.data.removal import LEDGER, Removal, removals, write_ledger
-from gpt_jax.data.sources.source import Source
+from gpt_jax.data.passes import LEDGER, Passes
+from gpt_jax.data.pieces import Corpus
+from gpt_jax.data.prints import PRINT, prints
+from gpt_jax.data.progress import progress
+from gpt_jax.data.removal import Removal, removals, write_ledger
+from gpt_jax.data.sources.source import Source, plain_size
+from gpt_jax.data.workers import Pool
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 from gpt_jax.programs.preparing.evaluation_rows import EvaluationRow, evaluation_rows
 
-PRINTS = "prints.bin"  # while they are needed
-MakePrints = Callable[[str], Iterable[np.ndarray]]
+Progress = Callable[[int, int], None]
+
+
+class RemovingPasses(Passes):
+  """The passes over the documents that are left once some are removed."""
+
+  def __init__(self, removing: "Removing", pool: Pool | None):
+    super().__init__(pool)
+    self._removing = removing
+
+  def removed(self, corpus: Corpus, folder: str) -> np.ndarray:
+    if not self._removing.active:
+      return super().removed(corpus, folder)
+    with progress("comparing documents", plain_size(corpus.sources)) as add:
+      return self._removing(
+        folder,
+        corpus.sources,
+        lambda rows: self.prints(corpus, self._removing.near, rows, add),
+      )
+
+  def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
+    """See prints.prints; nothing has been removed from the corpus yet."""
+    yield from prints(enumerate(corpus.sources), corpus.field, near, rows, self._pool, add)
 
 
 class Removing:
@@ -26,7 +52,7 @@ class Removing:
   Attributes:
     near: whether near-duplicates are removed.
     active: whether any documents can be removed.
-    digest: hash of the evaluation rows; "" without any.
+    settings: JSON values, among them a hash of the evaluation rows, that decide which ones.
   """
 
   def __init__(self, deduplicate: str, decontaminate: str, data: str):
@@ -36,11 +62,20 @@ class Removing:
     if self.near:
       require_datasketch()
     self._rows: list[EvaluationRow] = evaluation_rows(decontaminate, data) if decontaminate else []
-    self.index = index_rows(row.text for row in self._rows).save() if self._rows else b""
+    self._index = index_rows(row.text for row in self._rows).save() if self._rows else b""
     self.active = self._exact or bool(self._rows)
-    self.digest = hashlib.sha256(self.index).hexdigest()[:16] if self.index else ""
+    self.settings = {
+      "deduplicate": deduplicate,
+      "decontaminate": decontaminate,
+      "evaluation_rows": hashlib.sha256(self._index).hexdigest()[:16] if self._index else "",
+    }
 
-  def __call__(self, folder: str, sources: Sequence[Source], make_prints: MakePrints) -> np.ndarray:
+  def __call__(
+    self,
+    folder: str,
+    sources: Sequence[Source],
+    make_prints: Callable[[str], Iterable[np.ndarray]],
+  ) -> np.ndarray:
     """Writes the ledger to a folder; returns which documents to remove.
 
     Args:
@@ -52,34 +87,29 @@ class Removing:
     Raises:
       InputError: nothing would be left.
     """
-    path = os.path.join(folder, PRINTS)
-    # Workers keep what they read under a name, and another run may have other rows.
-    rows = os.path.join(folder, f"rows-{self.digest}.npz") if self.index else ""
-    if rows:
-      with open(rows, "wb") as file:
-        file.write(self.index)
-    with open(path, "wb") as file:
-      for records in make_prints(rows):
-        file.write(records.tobytes())
-    removed: list[Removal] = []
-    places = np.empty((0, 2), np.int64)
-    n_documents = os.path.getsize(path) // PRINT.itemsize
-    if n_documents:
-      prints = np.memmap(path, PRINT, "r")
-      removed = removals(prints, self._exact, self.near)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+      rows = ""
+      if self._index:
+        # Workers keep what they read under a name, and another run may have other rows.
+        rows = os.path.join(temporary, f"rows-{self.settings['evaluation_rows']}.npz")
+        with open(rows, "wb") as file:
+          file.write(self._index)
+      path = os.path.join(temporary, "prints.bin")
+      with open(path, "wb") as file:
+        for record in make_prints(rows):
+          file.write(record.tobytes())
+      is_empty = not os.path.getsize(path)
+      records = np.empty(0, PRINT) if is_empty else np.memmap(path, PRINT, "r")
+      removed = removals(records, self._exact, self.near)
       locations = [row.location for row in self._rows]
       with atomic_file(os.path.join(folder, LEDGER)) as ledger:
-        write_ledger(ledger, removed, prints, sources, locations)
-      chosen = prints[[removal.document for removal in removed]]
-      places = np.stack([chosen["source"].astype(np.int64), chosen["number"]], axis=1)
-      del prints
-    os.remove(path)
-    if rows:
-      os.remove(rows)
+        write_ledger(ledger, removed, records, sources, locations)
+      chosen = records[[removal.document for removal in removed]]
+      n_documents = len(records)
     if n_documents and len(removed) == n_documents:
       raise InputError("every document is removed, as a duplicate or for evaluation rows in it")
     _report(removed, n_documents)
-    return places
+    return np.stack([chosen["source"].astype(np.int64), chosen["number"]], axis=1)
 
 
 def _report(removed: Sequence[Removal], n_documents: int) -> None:

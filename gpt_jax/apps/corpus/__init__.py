@@ -1,0 +1,1 @@
+"""Text in large quantities: no duplicates, no evaluation rows, and the work on a cluster."""
