@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from gpt_jax.apps.corpus import corpus
+from gpt_jax.apps.corpus import beam, corpus, stages
 from gpt_jax.apps.corpus.corpus import CorpusConfig
 from gpt_jax.apps.paper import quickstart
 from gpt_jax.apps.report import visualize
@@ -22,7 +22,6 @@ from gpt_jax.files import atomic_file, check_out, exists, list_folder, read_byte
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune, predict, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
-from gpt_jax.programs.preparing import beam, stages
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig

@@ -5,13 +5,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gpt_jax.apps.corpus.beam import RUNNERS, BeamPasses, require_beam
+from gpt_jax.apps.corpus.removing import Removing, RemovingPasses
 from gpt_jax.config import option, register
 from gpt_jax.data.passes import Passes, local_pool
 from gpt_jax.data.sources.source import Source
 from gpt_jax.files import remove_folder
 from gpt_jax.programs import prepare
-from gpt_jax.programs.preparing.beam import RUNNERS, BeamPasses, require_beam
-from gpt_jax.programs.preparing.removing import Removing, RemovingPasses
 
 
 @register("corpus")

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax.apps.corpus.contamination import LONGEST, NOTHING, Overlap, best_overlap, load_rows
+from gpt_jax.apps.corpus.duplicates import PERMUTATIONS, signature
+from gpt_jax.apps.corpus.word_grams import normalized_words, word_hashes
 from gpt_jax.data.cleaning import clean_piece
-from gpt_jax.data.contamination import LONGEST, NOTHING, Overlap, best_overlap, load_rows
-from gpt_jax.data.duplicates import PERMUTATIONS, signature
 from gpt_jax.data.pieces import Piece, batched, read_pieces
 from gpt_jax.data.sources.source import Source
-from gpt_jax.data.word_grams import normalized_words, word_hashes
 from gpt_jax.data.workers import Pool, map_in_order
 
 # rule, row and score: see contamination.Overlap.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.word_grams import grams, normalized_words, word_hashes
+from gpt_jax.apps.corpus.word_grams import grams, normalized_words, word_hashes
 from gpt_jax.files import open_regular
 
 RUN = 13  # words

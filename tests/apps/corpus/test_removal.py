@@ -6,16 +6,17 @@ import random
 import numpy as np
 import pytest
 
-from gpt_jax.data import contamination, duplicates, pieces, word_grams
+from gpt_jax.apps.corpus import contamination, duplicates, word_grams
+from gpt_jax.apps.corpus.contamination import index_rows, load_rows
+from gpt_jax.apps.corpus.prints import PRINT, prints
+from gpt_jax.apps.corpus.removal import removals
+from gpt_jax.apps.corpus.removing import Removing
+from gpt_jax.apps.corpus.word_grams import grams, normalized_words, word_hashes
+from gpt_jax.data import pieces
 from gpt_jax.data.cleaning import clean
-from gpt_jax.data.contamination import index_rows, load_rows
 from gpt_jax.data.pieces import Corpus
-from gpt_jax.data.prints import PRINT, prints
-from gpt_jax.data.removal import removals
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import find_all
-from gpt_jax.data.word_grams import grams, normalized_words, word_hashes
-from gpt_jax.programs.preparing.removing import Removing
 from gpt_jax.tasks.task import find
 
 pytest.importorskip("datasketch")

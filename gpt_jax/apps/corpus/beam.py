@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.corpus import stages
+from gpt_jax.apps.corpus.removing import Progress, Removing, RemovingPasses
+from gpt_jax.apps.corpus.stages import Frame, Work
 from gpt_jax.data import pieces
 from gpt_jax.data.passes import Encoded, EncodedPiece, Sizes
 from gpt_jax.data.pieces import Corpus, Piece
@@ -32,9 +35,6 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.programs.prepare import KEY, has_key
-from gpt_jax.programs.preparing import stages
-from gpt_jax.programs.preparing.removing import Progress, Removing, RemovingPasses
-from gpt_jax.programs.preparing.stages import Frame, Work
 
 RUNNERS = {
   "direct": "",

@@ -6,8 +6,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.contamination import RULES
-from gpt_jax.data.duplicates import near_pairs
+from gpt_jax.apps.corpus.contamination import RULES
+from gpt_jax.apps.corpus.duplicates import near_pairs
 from gpt_jax.data.sources.source import Source
 
 

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpt_jax.apps.corpus import beam as beam_passes
+from gpt_jax.apps.corpus import stages
+from gpt_jax.apps.corpus.beam import BeamPasses
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
+from gpt_jax.apps.corpus.removing import Removing
 from gpt_jax.data import pieces, word_counts
 from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import Source
 from gpt_jax.errors import InputError
-from gpt_jax.programs.preparing import beam as beam_passes
-from gpt_jax.programs.preparing import stages
-from gpt_jax.programs.preparing.beam import BeamPasses
-from gpt_jax.programs.preparing.removing import Removing
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("apache_beam")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"
 
 
@@ -126,7 +126,7 @@ import os, sys
 from gpt_jax.data import pieces
 from gpt_jax.data.sources import text
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
-from gpt_jax.programs.preparing import beam, stages
+from gpt_jax.apps.corpus import beam, stages
 pieces.PIECE_SIZE = text.BLOCK_SIZE = 3000
 def local(runner, options, function, tasks):
   for task in tasks:

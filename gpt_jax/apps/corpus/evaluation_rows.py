@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gpt_jax.data.contamination import SHORTEST
+from gpt_jax.apps.corpus.contamination import SHORTEST
+from gpt_jax.apps.corpus.word_grams import normalized_words
 from gpt_jax.data.sources.utf8 import lines, open_bytes, without_compression
-from gpt_jax.data.word_grams import normalized_words
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import parse_json
 from gpt_jax.tasks.task import find

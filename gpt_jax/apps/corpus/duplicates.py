@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.corpus.word_grams import grams
 from gpt_jax.data.draws import hash64
-from gpt_jax.data.word_grams import grams
 from gpt_jax.errors import InputError
 
 SHINGLE = 5  # words

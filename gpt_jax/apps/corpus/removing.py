@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from gpt_jax.data.contamination import index_rows
-from gpt_jax.data.duplicates import require_datasketch
+from gpt_jax.apps.corpus.contamination import index_rows
+from gpt_jax.apps.corpus.duplicates import require_datasketch
+from gpt_jax.apps.corpus.evaluation_rows import EvaluationRow, evaluation_rows
+from gpt_jax.apps.corpus.prints import PRINT, prints
+from gpt_jax.apps.corpus.removal import Removal, removals, write_ledger
 from gpt_jax.data.passes import LEDGER, Passes
 from gpt_jax.data.pieces import Corpus
-from gpt_jax.data.prints import PRINT, prints
 from gpt_jax.data.progress import progress
-from gpt_jax.data.removal import Removal, removals, write_ledger
 from gpt_jax.data.sources.source import Source, plain_size
 from gpt_jax.data.workers import Pool
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
-from gpt_jax.programs.preparing.evaluation_rows import EvaluationRow, evaluation_rows
 
 Progress = Callable[[int, int], None]
 

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
+from gpt_jax.apps.corpus.removing import RemovingPasses
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
-from gpt_jax.programs.preparing.removing import RemovingPasses
 from gpt_jax.tasks.task import find
 
 pytest.importorskip("datasketch")

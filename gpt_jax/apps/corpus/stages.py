@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.apps.corpus.prints import PRINT, prints
 from gpt_jax.data.passes import encode, in_sample, piece_words
 from gpt_jax.data.pieces import Corpus, batched
-from gpt_jax.data.prints import PRINT, prints
 from gpt_jax.data.sources.source import Source
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, local_copy, write_json
