@@ -36,6 +36,7 @@ PAGES = {
 # The guides that a newcomer needs first; any others follow.
 GUIDES = (
   "data",
+  "corpus",
   "training",
   "optimizers",
   "experiments",

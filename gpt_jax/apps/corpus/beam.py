@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.apps.corpus import stages
-from gpt_jax.apps.corpus.removing import Progress, Removing, RemovingPasses
+from gpt_jax.apps.corpus.removal import Progress, Removing, RemovingPasses
 from gpt_jax.apps.corpus.stages import Frame, Work
 from gpt_jax.data import pieces
 from gpt_jax.data.passes import Encoded, EncodedPiece, Sizes

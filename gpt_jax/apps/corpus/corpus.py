@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpt_jax.apps.corpus.beam import RUNNERS, BeamPasses, require_beam
-from gpt_jax.apps.corpus.removing import Removing, RemovingPasses
+from gpt_jax.apps.corpus.removal import Removing, RemovingPasses
 from gpt_jax.config import option, register
 from gpt_jax.data.passes import Passes, local_pool
 from gpt_jax.data.sources.source import Source

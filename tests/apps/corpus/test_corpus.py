@@ -5,13 +5,15 @@ import random
 
 import pytest
 
+from gpt_jax.apps.corpus import removal
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
-from gpt_jax.apps.corpus.removing import RemovingPasses
+from gpt_jax.apps.corpus.removal import RemovingPasses
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.tasks.task import find
 
+pytestmark = pytest.mark.app
 pytest.importorskip("datasketch")
 ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"
 
@@ -113,6 +115,22 @@ def test_a_kill_after_the_first_pass_keeps_what_is_removed(corpus, tmp_path, mon
   assert "taking over the vocabulary" in capsys.readouterr().out
   for name in ("train.bin", "valid.bin", "removed.jsonl", "prepare.json"):
     assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_an_interrupt_of_the_comparison_leaves_nothing(corpus, tmp_path, monkeypatch, capsys):
+  def interrupted(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(removal, "_report", interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    run(settings(corpus, deduplicate="near"), str(tmp_path / "out"))
+  assert not list(tmp_path.glob("out*")) and "is kept" not in capsys.readouterr().err
+
+
+def test_an_empty_corpus_has_no_duplicates(tmp_path):
+  (tmp_path / "blank.txt").write_text(" \n")
+  with pytest.raises(InputError, match="there is no text in it"):
+    run(settings(tmp_path / "blank.txt", deduplicate="near"), str(tmp_path / "out"))
 
 
 def test_rows_of_a_task(corpus, tmp_path):

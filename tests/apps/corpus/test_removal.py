@@ -9,8 +9,7 @@ import pytest
 from gpt_jax.apps.corpus import contamination, duplicates, word_grams
 from gpt_jax.apps.corpus.contamination import index_rows, load_rows
 from gpt_jax.apps.corpus.prints import PRINT, prints
-from gpt_jax.apps.corpus.removal import removals
-from gpt_jax.apps.corpus.removing import Removing
+from gpt_jax.apps.corpus.removal import Removing, removals
 from gpt_jax.apps.corpus.word_grams import grams, normalized_words, word_hashes
 from gpt_jax.data import pieces
 from gpt_jax.data.cleaning import clean
@@ -19,6 +18,7 @@ from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import find_all
 from gpt_jax.tasks.task import find
 
+pytestmark = pytest.mark.app
 pytest.importorskip("datasketch")
 WORDS = [f"w{number}" for number in range(3000)]
 

@@ -16,14 +16,14 @@ from gpt_jax.apps.corpus import beam as beam_passes
 from gpt_jax.apps.corpus import stages
 from gpt_jax.apps.corpus.beam import BeamPasses
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
-from gpt_jax.apps.corpus.removing import Removing
+from gpt_jax.apps.corpus.removal import Removing
 from gpt_jax.data import pieces, word_counts
 from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import Source
 from gpt_jax.errors import InputError
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.app
 pytest.importorskip("apache_beam")
 ROOT = Path(__file__).parents[3]
 ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"
