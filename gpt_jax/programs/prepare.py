@@ -180,8 +180,8 @@ def _settings(
   config: PrepareConfig, sources: Sequence[Source], tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
   """The JSON values that decide what is prepared."""
-  names = [field.name for field in dataclasses.fields(PrepareConfig)]  # a subclass has others
-  settings = {name: getattr(config, name) for name in names}
+  fields = dataclasses.fields(PrepareConfig)  # a subclass has others
+  settings = {field.name: vars(config)[field.name] for field in fields}
   settings |= {"sources": [list(source) for source in sources]}
   if tokenizer is None:
     settings["vocab_size"] = config.vocab_size or DEFAULT_VOCAB_SIZE
