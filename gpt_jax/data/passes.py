@@ -1,7 +1,8 @@
-"""The passes over a corpus: counting words, then encoding, by a pool of processes."""
+"""The passes over a corpus: counting its words, then encoding it, by a pool of processes."""
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
@@ -12,14 +13,16 @@ import numpy as np
 
 from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.pieces import Corpus, Piece, batched, split_document
+from gpt_jax.data.progress import progress
 from gpt_jax.data.sentences import encode_sentences
-from gpt_jax.data.sources.source import Source, total_size
+from gpt_jax.data.sources.source import Source, plain_size, total_size
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, worker_pool
+from gpt_jax.files import read_json, verified, with_checksum, write_json
 
 TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
   "sentencepiece": SentencePieceTokenizer,
@@ -30,6 +33,8 @@ TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
 Batch = list[tuple[int, Piece]]  # document number, piece
 Sizes = list[tuple[int, bool]]  # of pieces: characters, and whether they end their documents
 LEDGER = "removed.jsonl"
+SURVEY = "survey.json"
+FEW = 10_000  # documents; up to this many are held out by their size, more by their draw alone
 SMALL = 4 << 20  # bytes; for less text, starting workers takes longer than they save
 
 
@@ -56,6 +61,48 @@ class EncodedPiece(NamedTuple):
   piece: Piece
   characters: int
   encoded: Encoded
+
+
+@dataclasses.dataclass
+class Survey:
+  """Sizes and words of the documents.
+
+  Attributes:
+    n_documents: how many there are.
+    n_characters: of all documents, before cleaning.
+    sizes: characters of the first documents, at most FEW.
+    words: counts to train a vocabulary on; not saved.
+  """
+
+  n_documents: int = 0
+  n_characters: int = 0
+  sizes: list[int] = dataclasses.field(default_factory=list)
+  words: WordCounts = dataclasses.field(default_factory=WordCounts)
+  _size: int = 0  # of the current document
+
+  def add(self, characters: int, last: bool) -> None:
+    """Adds a piece of the current document; `last` ends it."""
+    self.n_characters += characters
+    self._size += characters
+    if last:
+      if self.n_documents < FEW:
+        self.sizes.append(self._size)
+      self.n_documents += 1
+      self._size = 0
+
+  def save(self, folder: str) -> None:
+    """Writes its sizes to a folder, beside the vocabulary that was learned from its words."""
+    sizes = {
+      "n_documents": self.n_documents,
+      "n_characters": self.n_characters,
+      "sizes": self.sizes,
+    }
+    write_json(os.path.join(folder, SURVEY), with_checksum(sizes))
+
+  @classmethod
+  def read(cls, folder: str) -> "Survey":
+    """The sizes saved in a folder. Raises OSError or ValueError: nothing, or it is damaged."""
+    return cls(**verified(read_json(os.path.join(folder, SURVEY))))
 
 
 class Passes:
@@ -97,6 +144,19 @@ class Passes:
     for batch, results in map_in_order(self._pool, work, batched(pieces)):
       for (document, piece), result in zip(batch, results, strict=True):
         yield EncodedPiece(document, piece._replace(text=""), len(piece.text), result)
+
+
+def take_survey(corpus: Corpus, passes: Passes, kind: str, share: float) -> Survey:
+  """Reads everything once: its size and, to train a vocabulary of a kind, its words."""
+  survey = Survey()
+  label = "counting words" if kind else "reading"
+  with progress(label, plain_size(corpus.sources)) as add:
+    for sizes, words in passes.words(corpus, kind, share):
+      survey.words.add(words)
+      for characters, last in sizes:
+        survey.add(characters, last)
+        add(characters, last)
+  return survey
 
 
 @contextlib.contextmanager

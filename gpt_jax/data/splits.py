@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.data import passes
 from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import Encoded
 from gpt_jax.data.pieces import Piece
@@ -14,7 +15,6 @@ from gpt_jax.data.sources.source import Source
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer
 
-FEW = 10_000  # documents; up to this many are chosen by size, more by their draw alone
 ROW_LENGTH = 512  # tokens; the closing table shows the padding of rows of this length
 
 
@@ -22,12 +22,12 @@ def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[
   """Chooses the validation documents, at least one and never all; a predicate on their numbers.
 
   Args:
-    sizes: characters of the first FEW documents.
+    sizes: characters of the first passes.FEW documents.
     n_documents: at least two.
     share: share of the characters to hold out.
   """
-  if n_documents > FEW:
-    first = min(range(FEW), key=_draw)
+  if n_documents > passes.FEW:
+    first = min(range(passes.FEW), key=_draw)
     return lambda document: document == first or _draw(document) < share
   target = share * sum(sizes)
   chosen, size = set(), 0

@@ -16,11 +16,10 @@ import numpy as np
 from gpt_jax.config import option, register, validate
 from gpt_jax.data import splits
 from gpt_jax.data.cleaning import cleaner
-from gpt_jax.data.passes import LEDGER, TRAINED, Passes, local_pool
+from gpt_jax.data.passes import LEDGER, TRAINED, Passes, Survey, local_pool, take_survey
 from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.progress import progress
 from gpt_jax.data.sources.source import Source, find_all, usage
-from gpt_jax.data.survey import Survey, read_survey, take_survey
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer, require
 from gpt_jax.data.word_counts import WordCounts
@@ -332,7 +331,7 @@ def _first_pass(
 def _kept_first_pass(stages: str) -> tuple[np.ndarray, Survey, Tokenizer] | None:
   """Removed documents, survey and tokenizer of a killed run; None if it did not come so far."""
   try:
-    survey = read_survey(stages)
+    survey = Survey.read(stages)
     removed = np.load(os.path.join(stages, NUMBERS), allow_pickle=False)
     return removed, survey, load_tokenizer(os.path.join(stages, TOKENIZER))
   except (InputError, OSError, ValueError):  # or they are damaged

@@ -1,6 +1,6 @@
 import pytest
 
-from gpt_jax.data import splits
+from gpt_jax.data import passes
 from gpt_jax.data.pieces import Piece, split_document
 from gpt_jax.data.splits import held_out
 
@@ -14,7 +14,7 @@ def test_about_the_share_is_held_out_but_never_all(sizes):
 
 
 def test_many_documents_are_drawn(monkeypatch):
-  monkeypatch.setattr(splits, "FEW", 10)
+  monkeypatch.setattr(passes, "FEW", 10)
   chosen = [number for number in range(5000) if held_out([], 5000, 0.1)(number)]
   assert 400 < len(chosen) < 600 and min(chosen) < 100
   (first,) = (number for number in range(20) if held_out([], 20, 1e-9)(number))

@@ -292,7 +292,7 @@ def test_a_giant_paragraph_in_pieces_is_one_paragraph(tmp_path, monkeypatch):
 
 
 def test_many_documents_are_drawn_one_by_one(tmp_path, monkeypatch):
-  monkeypatch.setattr(splits, "FEW", 100)
+  monkeypatch.setattr(passes, "FEW", 100)
   rows = tmp_path / "rows.jsonl"
   rows.write_text("\n".join(json.dumps({"text": f"ship {i} sailed to sea"}) for i in range(3000)))
   run(settings(rows), tmp_path / "out")
