@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.checkpoints.formats import openai_json, sentencepiece_json, wordpiece_json
+from gpt_jax.data.tokenizers import openai_json, sentencepiece_json, wordpiece_json
 from gpt_jax.data.tokenizers.base import METADATA, SpecialTokens, Tokenizer
 from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer

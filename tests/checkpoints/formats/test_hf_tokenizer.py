@@ -12,7 +12,6 @@ import pytest
 
 from gpt_jax.checkpoints.formats import hf_tokenizer
 from gpt_jax.checkpoints.formats.hf.vocabulary import write_vocabulary
-from gpt_jax.checkpoints.formats.sentencepiece_json import read_rules
 from gpt_jax.data.storyworld import documents
 from gpt_jax.data.tokenizers.base import load_released
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
@@ -20,6 +19,7 @@ from gpt_jax.data.tokenizers.gpt1 import REGEX
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.tokenizers.sentencepiece_json import read_rules
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 
 pytest.importorskip("tokenizers.models")

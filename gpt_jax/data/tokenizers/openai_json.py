@@ -7,9 +7,9 @@ but no decoding of mis-decoded letters and no HTML entities, and the words of gp
 
 from typing import Any
 
-from gpt_jax.checkpoints.formats.json_steps import replace, replace_matches, sequence
 from gpt_jax.data.tokenizers.gpt1 import WORDS_PATTERN, GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.json_steps import replace, replace_matches, sequence
 from gpt_jax.data.tokenizers.openai_files import END_OF_WORD, UNKNOWN, MergesTokenizer
 
 

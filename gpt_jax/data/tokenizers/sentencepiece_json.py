@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.checkpoints.formats.json_steps import (
+from gpt_jax.data.tokenizers.json_steps import (
   character_class,
   class_content,
   replace,
