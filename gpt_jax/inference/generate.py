@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from gpt_jax.checkpoints.load import LoadedModel
-from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
@@ -117,12 +116,10 @@ def search(
     raise InputError(f"--beams={beams}: must be from 1 to {_MAX_BEAMS}")
   if not abs(length_penalty) < float("inf"):
     raise InputError(f"--length_penalty={length_penalty}: must be a number")
-  pieces = getattr(loaded.tokenizer, "pieces", ())
-  end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
   model, params = loaded.generator(), jax.device_put(loaded.params)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
-    text.end = end if text.end is None else text.end
+    text.end = loaded.tokenizer.end_id if text.end is None else text.end
     options = (beams, max_tokens, length_penalty, text.end, text.source)
     best = beam_search(model, params, text.prompt, *options)[0]
     text.added = [Token(i, 0.0, []) for i in best.ids]

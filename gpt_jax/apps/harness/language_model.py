@@ -27,7 +27,6 @@ import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import sample
 from gpt_jax.inference.scoring import bucket, continuation_log_probs
@@ -144,9 +143,8 @@ class Requests:
     self._context: int = loaded.spec.trunk.context
     self._batch_size = batch_size
     # Only released weights were trained with the mark between texts.
-    pieces = getattr(loaded.tokenizer, "pieces", ())
-    marked = loaded.config is None and END_OF_TEXT in pieces
-    self._prefix: list[int] = [pieces.index(END_OF_TEXT)] if marked else []
+    end = loaded.tokenizer.end_id if loaded.config is None else None
+    self._prefix: list[int] = [] if end is None else [end]
 
   def log_likelihoods(
     self,

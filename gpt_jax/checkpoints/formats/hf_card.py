@@ -7,19 +7,13 @@ import json
 from typing import Any
 
 from gpt_jax.checkpoints.formats.folder import TOKENIZER
-from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
-from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
-from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
+from gpt_jax.data.tokenizers.base import TRAINED_IDS, Tokenizer
 from gpt_jax.errors import counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
-_EQUAL_IDS = (SentencePieceTokenizer, GPT2Tokenizer, WordPieceTokenizer, HuggingFaceTokenizer)
 _UNITS = ("loss", "perplexity", "bits_per_byte")  # metrics of a language model
 
 _KNOWS: dict[type, str] = {
@@ -139,18 +133,10 @@ def _ids(tokenizer: Tokenizer, fills_masks: bool) -> str:
     f"Get the model's ids with gpt_jax: `load_tokenizer('FOLDER/{TOKENIZER}').encode(text)`, from "
     "`gpt_jax.data.tokenizers.base`."
   )
-  if isinstance(tokenizer, _EQUAL_IDS):
-    return (
-      "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids with which the model was trained; "
-      f"{spelled}."
-    )
-  if isinstance(tokenizer, GPT1Tokenizer):
-    return (
-      "`AutoTokenizer.from_pretrained(FOLDER)` gives the ids of OpenAI's code for English prose, "
-      "but for about one in 15,000: it finds words by a regular expression in place of spaCy, and "
-      f"decodes neither HTML entities nor mis-decoded letters. {own_ids}"
-    )
-  return f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {own_ids}"
+  if not tokenizer.json_ids:
+    return f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {own_ids}"
+  given = f"`AutoTokenizer.from_pretrained(FOLDER)` gives {tokenizer.json_ids}"
+  return f"{given}; {spelled}." if tokenizer.json_ids == TRAINED_IDS else f"{given}. {own_ids}"
 
 
 def _sequences(sequences: list[str], task: Task, orders: int) -> list[str]:

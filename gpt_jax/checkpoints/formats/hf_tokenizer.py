@@ -11,14 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.tokenizers import openai_json, sentencepiece_json, wordpiece_json
 from gpt_jax.data.tokenizers.base import METADATA, SpecialTokens, Tokenizer
-from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
-from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT
-from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
-from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.files import write_json
 from gpt_jax.tasks.formats import Format
 
@@ -67,16 +60,17 @@ def write_tokenizer(
       `tokenizer.encode` does.
     fills_masks: whether a text that spells a special token inside the vocabulary means it.
   """
-  # A pipeline that generates decodes the continuation alone.
-  parts = _describe(tokenizer, of_parts=template is None)
-  if parts is None:
+  if not tokenizer.json_ids:
     # Without a class transformers would make up a tokenizer whose ids are all 0.
     absent = {"tokenizer_class": f"NotInTransformers: {tokenizer.kind}, see README.md"}
     write_json(os.path.join(folder, CONFIG), absent)
     return
+  # A pipeline that generates decodes the continuation alone.
+  parts = tokenizer.hugging_face_json(of_parts=template is None)
   special = _special_tokens(tokenizer)
-  if not isinstance(tokenizer, HuggingFaceTokenizer):  # which has them
-    parts["added_tokens"] = [*parts.get("added_tokens", ()), *special]
+  added = parts.get("added_tokens") or []
+  has = {token["id"] for token in added}
+  parts["added_tokens"] = [*added, *(token for token in special if token["id"] not in has)]
   content = {"version": "1.0", **parts, "truncation": None, "padding": None}
   content["post_processor"] = _post_processor(tokenizer, template) if template else None
   with open(os.path.join(folder, METADATA), "w", encoding="utf-8") as file:
@@ -95,13 +89,11 @@ def write_tokenizer(
   for name in ("cls", "sep", "mask"):
     if name in tokenizer.special and tokenizer.special[name] in names:
       config[f"{name}_token"] = names[tokenizer.special[name]]
-  if isinstance(tokenizer, WordPieceTokenizer):  # for BertTokenizer
-    config["do_lower_case"] = tokenizer.lower_case
-    config["strip_accents"] = tokenizer.strip_accents
+  config |= tokenizer.transformers_settings
   if template and template.types:
     config["model_input_names"].insert(1, "token_type_ids")
-  if padding := padding_token(tokenizer):
-    config["pad_token"] = padding[0]
+  if tokenizer.padding_id is not None:
+    config["pad_token"] = tokenizer.spelling(tokenizer.padding_id)
   write_json(os.path.join(folder, CONFIG), config)
 
 
@@ -119,34 +111,6 @@ def _special_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     }
     for _, i in sorted(tokenizer.special_inside.items(), key=lambda item: item[1])
   ]
-
-
-def padding_token(tokenizer: Tokenizer) -> tuple[str, int] | None:
-  """A piece that no text ends with, and its id, to pad with; None if there is none."""
-  if "pad" in tokenizer.special:
-    return tokenizer.spelling(tokenizer.special["pad"]), tokenizer.special["pad"]
-  if isinstance(tokenizer, GPT2Tokenizer):
-    if END_OF_TEXT not in tokenizer.pieces:
-      return None
-    return END_OF_TEXT, tokenizer.pieces.index(END_OF_TEXT)
-  if isinstance(tokenizer, (SentencePieceTokenizer, GPT1Tokenizer)):
-    return tokenizer.piece(tokenizer.unknown_id), tokenizer.unknown_id
-  return None
-
-
-def _describe(tokenizer: Tokenizer, of_parts: bool) -> dict[str, Any] | None:
-  """The parts of tokenizer.json; None for a kind that has none."""
-  if isinstance(tokenizer, SentencePieceTokenizer):
-    return sentencepiece_json.describe(tokenizer, of_parts)
-  if isinstance(tokenizer, GPT2Tokenizer):
-    return openai_json.describe_gpt2(tokenizer)
-  if isinstance(tokenizer, GPT1Tokenizer):
-    return openai_json.describe_gpt1(tokenizer, of_parts)
-  if isinstance(tokenizer, WordPieceTokenizer):
-    return wordpiece_json.describe(tokenizer)
-  if isinstance(tokenizer, HuggingFaceTokenizer):
-    return json.loads(tokenizer.content)
-  return None
 
 
 def _post_processor(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:

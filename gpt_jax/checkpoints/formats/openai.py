@@ -17,7 +17,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gpt_jax.checkpoints.formats import layout
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
-from gpt_jax.data.tokenizers.gpt1 import GPT1Tokenizer
+from gpt_jax.data.tokenizers.gpt1 import KINDS
 from gpt_jax.data.tokenizers.openai_files import FILES, is_release, read_files
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, read_json
@@ -49,7 +49,7 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
   if not is_release(folder):
     read_files(folder)  # raises InputError, which names the missing file
   tokenizer = load_released(folder)
-  if not isinstance(tokenizer, GPT1Tokenizer):
+  if tokenizer.kind not in KINDS:
     files = ", ".join(FILES[0])
     raise InputError(f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {files}")
   trunk = _read_shapes(os.path.join(folder, SHAPES), tokenizer)
@@ -116,7 +116,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
 def _check_is_gpt1(spec: ModelConfig, tokenizer: Tokenizer) -> None:
   trunk, problem = spec.trunk, None
-  if not isinstance(tokenizer, GPT1Tokenizer):
+  if tokenizer.kind not in KINDS:
     problem = f"its vocabulary is of the kind {tokenizer.kind}"
   elif spec.head:
     problem = "it is fine-tuned, and the files have no place for W_y and the special tokens"
@@ -138,7 +138,7 @@ def _shapes(trunk: TransformerConfig) -> list[tuple[int, ...]]:
   return [(trunk.context, trunk.width), (trunk.vocab_size, trunk.width), *kernels]
 
 
-def _read_shapes(path: str, tokenizer: GPT1Tokenizer) -> TransformerConfig:
+def _read_shapes(path: str, tokenizer: Tokenizer) -> TransformerConfig:
   """The model config that has the shapes of params_shapes.json."""
   try:
     shapes = [tuple(shape) for shape in read_json(path)]

@@ -27,6 +27,7 @@ from gpt_jax.files import (
 MAX_FILE = 1 << 30  # bytes
 METADATA = "tokenizer.json"
 DEFAULT_SPECIAL = ("start", "delimiter", "extract")  # GPT-1's (the paper, 3.3)
+TRAINED_IDS = "the ids with which the model was trained"  # a value of Tokenizer.json_ids
 
 
 class UnknownSpecialToken(InputError, AttributeError):
@@ -107,6 +108,11 @@ class Tokenizer(abc.ABC):
     special_pieces: the pieces of special tokens that vocabularies of this kind hold, by name.
     special_inside: the ids of those that this vocabulary holds, by name.
     unknown_id: the id of what is in no other piece; None if there is none.
+    end_id: the id of the piece between documents, to which no text encodes; None if there is none.
+    filler_id: the id to pad with where no special token is named "pad"; None if there is none.
+    json_ids: which ids `hugging_face_json` gives, for a model card; "": this kind has none.
+    transformers_settings: further entries of transformers' tokenizer_config.json.
+    transformers_files: what transformers' own class of this kind reads, by name.
   """
 
   kind: str
@@ -152,6 +158,39 @@ class Tokenizer(abc.ABC):
   @property
   def unknown_id(self) -> int | None:
     return None
+
+  @property
+  def end_id(self) -> int | None:
+    return None
+
+  @property
+  def filler_id(self) -> int | None:
+    return None
+
+  @property
+  def padding_id(self) -> int | None:
+    """The id of a piece that no text ends with, to pad with; None if there is none."""
+    return self.special["pad"] if "pad" in self.special else self.filler_id
+
+  json_ids = ""
+
+  @property
+  def transformers_settings(self) -> dict[str, Any]:
+    return {}
+
+  @property
+  def transformers_files(self) -> dict[str, bytes]:
+    return {}
+
+  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
+    """The parts of a tokenizer.json of Hugging Face's `tokenizers`; `json_ids` says if it has one.
+
+    Special tokens inside the vocabulary may be left out of its added_tokens.
+
+    Args:
+      of_parts: whether what is decoded continues a text, so that its first space counts.
+    """
+    raise NotImplementedError
 
   @property
   def begins_word(self) -> np.ndarray:

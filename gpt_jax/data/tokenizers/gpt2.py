@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import has_no_letters, require
+from gpt_jax.data.tokenizers import openai_json
+from gpt_jax.data.tokenizers.base import TRAINED_IDS, has_no_letters, require
 from gpt_jax.data.tokenizers.openai_files import (
   BYTES,
   END_OF_TEXT,
@@ -35,11 +36,16 @@ class GPT2Tokenizer(MergesTokenizer):
 
   kind = KINDS[0]
   normalizer = "none"
+  json_ids = TRAINED_IDS
   file_names = FILES[1]
 
   @functools.cached_property
   def line_id(self) -> int:
     return self.pieces.index(BYTES[ord("\n")])
+
+  @property
+  def filler_id(self) -> int | None:
+    return self.end_id
 
   @property
   def hashed(self) -> list:
@@ -71,12 +77,16 @@ class GPT2Tokenizer(MergesTokenizer):
 
     `encode` spells the characters out, so that no text can end a document by what it says.
     """
-    mark = np.array([self.pieces.index(END_OF_TEXT)], np.int32)
+    mark = np.array([self.end_id], np.int32)
     first, *rest = self.encode_many(text.split(END_OF_TEXT))
     return np.concatenate([first, *(part for ids in rest for part in (mark, ids))])
 
   def decode(self, ids: Iterable[int]) -> str:
     return b"".join(self._contents[i] for i in np.asarray(ids).tolist()).decode(errors="replace")
+
+  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
+    del of_parts  # decoding keeps every space
+    return openai_json.describe_gpt2(self, self.prefix_space)
 
   @functools.cached_property
   def _contents(self) -> list[bytes]:

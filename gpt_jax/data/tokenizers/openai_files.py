@@ -83,6 +83,14 @@ class MergesTokenizer(Tokenizer):
   def hash(self) -> str:
     return hashlib.sha256(json.dumps(self.hashed).encode()).hexdigest()
 
+  @functools.cached_property
+  def end_id(self) -> int | None:
+    return self.pieces.index(END_OF_TEXT) if END_OF_TEXT in self.pieces else None
+
+  @property
+  def transformers_files(self) -> dict[str, bytes]:
+    return dict(zip(FILES[-1], self.files.values(), strict=True))
+
   @property
   def files(self) -> dict[str, bytes]:
     ids = {piece: i for i, piece in enumerate(self.pieces)}

@@ -7,17 +7,15 @@ but no decoding of mis-decoded letters and no HTML entities, and the words of gp
 
 from typing import Any
 
-from gpt_jax.data.tokenizers.gpt1 import WORDS_PATTERN, GPT1Tokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.json_steps import replace, replace_matches, sequence
 from gpt_jax.data.tokenizers.openai_files import END_OF_WORD, UNKNOWN, MergesTokenizer
 
 
-def describe_gpt2(tokenizer: GPT2Tokenizer) -> dict[str, Any]:
-  """The parts of tokenizer.json, without special tokens."""
+def describe_gpt2(tokenizer: MergesTokenizer, prefix_space: bool) -> dict[str, Any]:
+  """See Tokenizer.hugging_face_json and GPT2Tokenizer.prefix_space."""
   byte_level = {
     "type": "ByteLevel",
-    "add_prefix_space": tokenizer.prefix_space,
+    "add_prefix_space": prefix_space,
     "trim_offsets": True,
     "use_regex": True,
   }
@@ -30,15 +28,11 @@ def describe_gpt2(tokenizer: GPT2Tokenizer) -> dict[str, Any]:
   }
 
 
-def describe_gpt1(tokenizer: GPT1Tokenizer, of_parts: bool) -> dict[str, Any]:
-  """The parts of tokenizer.json, without special tokens.
-
-  Args:
-    of_parts: whether what is decoded continues a text, and so begins with a space.
-  """
+def describe_gpt1(tokenizer: MergesTokenizer, words: str, of_parts: bool) -> dict[str, Any]:
+  """See Tokenizer.hugging_face_json; words: Python's regular expression of a word."""
   return {
     "added_tokens": [],
-    "normalizer": sequence(_gpt1_normalizers()),
+    "normalizer": sequence(_gpt1_normalizers(words)),
     "pre_tokenizer": {
       "type": "Split",
       "pattern": {"String": " "},
@@ -76,11 +70,11 @@ def _model(
   }
 
 
-def _gpt1_normalizers() -> list[dict[str, Any]]:
+def _gpt1_normalizers(words: str) -> list[dict[str, Any]]:
   """ftfy as far as it goes, gpt1.standardize, a space after each word, lower case."""
   marks = r'[-~!";?+,)(/*\[\]}{|_]'
   # Python's \w; Oniguruma's has combining marks too.
-  words = WORDS_PATTERN.replace(r"\w", r"[\p{L}\p{N}_]")
+  words = words.replace(r"\w", r"[\p{L}\p{N}_]")
   return [
     # ftfy.fix_text
     replace_matches(r"\x{1b}\[[\d;]*[a-zA-Z]", ""),

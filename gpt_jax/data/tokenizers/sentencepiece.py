@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
+from gpt_jax.data.tokenizers import sentencepiece_json
 from gpt_jax.data.tokenizers.base import (
   DEFAULT_SPECIAL,
+  TRAINED_IDS,
   Tokenizer,
   has_no_letters,
   read_file,
@@ -50,7 +52,9 @@ class SentencePieceTokenizer(Tokenizer):
 
   kind = KINDS[0]
   unknown_id = 0
+  filler_id = 0
   line_id = 1
+  json_ids = TRAINED_IDS
 
   @staticmethod
   def training_words(text: str) -> list[str]:
@@ -158,6 +162,9 @@ class SentencePieceTokenizer(Tokenizer):
   def piece(self, i: int) -> str:
     """The piece; a space is "▁", a byte looks like "<0xF0>"."""
     return self.processor.id_to_piece(i)
+
+  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
+    return sentencepiece_json.describe(self.model, self.unknown_id, self.line_id, of_parts)
 
 
 def detect(folder: str) -> bool:

@@ -26,7 +26,6 @@ from gpt_jax.data.tokenizers.json_steps import (
   replace_matches,
   sequence,
 )
-from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 
 # Control characters that SentencePiece drops; here they separate matches and the characters of a
@@ -37,14 +36,11 @@ _AT_A_TIME = 1024  # nodes of the table
 _NORMAL = 1  # SentencePiece's type of pieces that are no bytes and no control symbols
 
 
-def describe(tokenizer: SentencePieceTokenizer, of_parts: bool) -> dict[str, Any]:
-  """The parts of tokenizer.json, without special tokens.
+def describe(model: bytes, unknown_id: int, line_id: int, of_parts: bool) -> dict[str, Any]:
+  """See Tokenizer.hugging_face_json and SentencePieceTokenizer.
 
   A line break is an added token, so that the text is cut at it before it is normalized, as
   `encode` does.
-
-  Args:
-    of_parts: whether what is decoded continues a text, so that its first space counts.
 
   Raises:
     InputError: the normalization table cannot be expressed.
@@ -52,14 +48,14 @@ def describe(tokenizer: SentencePieceTokenizer, of_parts: bool) -> dict[str, Any
   strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
   # Generated code of the sentencepiece package, without type hints.
   proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
-  proto.ParseFromString(tokenizer.model)
+  proto.ParseFromString(model)
   vocab = {piece.piece: i for i, piece in enumerate(proto.pieces)}
-  line = proto.pieces[tokenizer.line_id].piece
+  line = proto.pieces[line_id].piece
   vocab = {"\n" if piece == line else piece: i for piece, i in vocab.items()}
   return {
     "added_tokens": [
       {
-        "id": tokenizer.line_id,
+        "id": line_id,
         "content": "\n",
         "single_word": False,
         "lstrip": False,
@@ -89,7 +85,7 @@ def describe(tokenizer: SentencePieceTokenizer, of_parts: bool) -> dict[str, Any
     "model": {
       "type": "BPE",
       "dropout": None,
-      "unk_token": proto.pieces[tokenizer.unknown_id].piece,
+      "unk_token": proto.pieces[unknown_id].piece,
       "continuing_subword_prefix": None,
       "end_of_word_suffix": None,
       "fuse_unk": False,

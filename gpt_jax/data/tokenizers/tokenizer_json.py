@@ -21,6 +21,7 @@ from gpt_jax.data.tokenizers.base import (
   DEFAULT_SPECIAL,
   MAX_FILE,
   METADATA,
+  TRAINED_IDS,
   Tokenizer,
   has_no_letters,
   read_file,
@@ -63,6 +64,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
   kind = KINDS[0]
   normalizer = "of tokenizer.json"
+  json_ids = TRAINED_IDS
 
   @functools.cached_property
   def hash(self) -> str:
@@ -144,6 +146,10 @@ class HuggingFaceTokenizer(Tokenizer):
 
   def piece(self, i: int) -> str:
     return self._tokenizer.id_to_token(i) or f"<{i}>"  # ids may have gaps
+
+  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
+    del of_parts
+    return json.loads(self.content)
 
   @functools.cached_property
   def unknown_id(self) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import MAX_FILE, Tokenizer, read_file, require
+from gpt_jax.data.tokenizers.base import MAX_FILE, TRAINED_IDS, Tokenizer, read_file, require
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 
@@ -49,6 +49,7 @@ class WordPieceTokenizer(Tokenizer):
   kind = KINDS[0]
   special_pieces = SPECIAL
   line_id = None
+  json_ids = TRAINED_IDS
 
   @staticmethod
   def training_words(text: str) -> list[str]:
@@ -118,9 +119,16 @@ class WordPieceTokenizer(Tokenizer):
 
   @property
   def files(self) -> dict[str, bytes]:
-    config = {"do_lower_case": self.lower_case, "strip_accents": self.strip_accents}
-    vocabulary = "".join(f"{piece}\n" for piece in self.pieces)
-    return {VOCABULARY: vocabulary.encode(), CONFIG: f"{json.dumps(config)}\n".encode()}
+    config = f"{json.dumps(self.transformers_settings)}\n"
+    return {**self.transformers_files, CONFIG: config.encode()}
+
+  @property
+  def transformers_settings(self) -> dict[str, bool]:
+    return {"do_lower_case": self.lower_case, "strip_accents": self.strip_accents}
+
+  @property
+  def transformers_files(self) -> dict[str, bytes]:
+    return {VOCABULARY: "".join(f"{piece}\n" for piece in self.pieces).encode()}
 
   @property
   def metadata(self) -> dict[str, str]:
@@ -140,6 +148,28 @@ class WordPieceTokenizer(Tokenizer):
 
   def piece(self, i: int) -> str:
     return self.pieces[i]
+
+  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
+    """See Tokenizer; it runs what `_tokenizer` runs."""
+    del of_parts
+    return {
+      "normalizer": {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": self.strip_accents,
+        "lowercase": self.lower_case,
+      },
+      "pre_tokenizer": {"type": "BertPreTokenizer"},
+      "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+      "model": {
+        "type": "WordPiece",
+        "unk_token": UNKNOWN,
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": MAX_WORD,
+        "vocab": {piece: i for i, piece in enumerate(self.pieces)},
+      },
+    }
 
   @functools.cached_property
   def _tokenizer(self) -> Any:

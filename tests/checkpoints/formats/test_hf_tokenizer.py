@@ -182,3 +182,31 @@ def test_special_tokens_are_no_text(sentencepiece, tmp_path):
   assert theirs.encode("<start> <extract>").ids == [special.start, *inside, special.extract]
   config = json.loads((tmp_path / "tokenizer_config.json").read_text())
   assert config["split_special_tokens"] and config["pad_token"] == "<unk>"
+
+
+def test_a_tokenizer_of_a_new_kind_says_how_transformers_reads_it(tmp_path):
+  class Letters(WordPieceTokenizer):
+    kind = "letters"
+    filler_id = 1
+    transformers_settings = {"letters": True}
+    transformers_files = {"letters.txt": b"a b"}
+
+    def hugging_face_json(self, of_parts):
+      return {**super().hugging_face_json(of_parts), "normalizer": None}
+
+  write_vocabulary(str(tmp_path), Letters(("[UNK]", "a", "b")), 64, None)
+  assert json.loads((tmp_path / "tokenizer.json").read_text())["normalizer"] is None
+  config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+  assert config["letters"] and config["pad_token"] == "a" and "do_lower_case" not in config
+  assert (tmp_path / "letters.txt").read_text() == "a b" and not (tmp_path / "vocab.txt").exists()
+
+
+def test_without_a_tokenizer_json_transformers_is_told_so(tmp_path):
+  """It would make up a tokenizer whose ids are all 0."""
+
+  class Letters(WordPieceTokenizer):
+    kind, json_ids, transformers_files = "letters", "", {}
+
+  write_vocabulary(str(tmp_path), Letters(("[UNK]", "a", "b")), 64, None)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer", "tokenizer_config.json"]
+  assert "NotInTransformers: letters" in (tmp_path / "tokenizer_config.json").read_text()

@@ -22,15 +22,10 @@ from gpt_jax.checkpoints.formats.hf.labels import (
   sequence_head,
 )
 from gpt_jax.checkpoints.formats.hf.weights import Weights
-from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template, padding_token
+from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import MAX_FILE, Tokenizer, load_released
-from gpt_jax.data.tokenizers.openai_files import (
-  END_OF_TEXT,
-  FILES,
-  TRANSFORMERS_CONFIG,
-  is_release,
-)
+from gpt_jax.data.tokenizers.openai_files import FILES, TRANSFORMERS_CONFIG, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -214,9 +209,6 @@ class GPTFamily:
     suffix = "LMHeadModel"
     if head:
       suffix = "DoubleHeadsModel" if head.pooling == "per_choice" else "ForSequenceClassification"
-    pieces = getattr(tokenizer, "pieces", ())
-    end = pieces.index(END_OF_TEXT) if END_OF_TEXT in pieces else None
-    padding = padding_token(tokenizer)
     config = {
       "architectures": [self.classes + suffix],
       "model_type": self.model_type,
@@ -233,13 +225,13 @@ class GPTFamily:
       "embd_pdrop": trunk.embedding_dropout,
       "initializer_range": 0.02,
       "tie_word_embeddings": True,
-      "bos_token_id": end,
-      "eos_token_id": end,
+      "bos_token_id": tokenizer.end_id,
+      "eos_token_id": tokenizer.end_id,
     }
     if head and head.pooling == "sum":
       config |= label_settings(head, task)
       # The class refuses batches without it, and reads the last token that is another.
-      config["pad_token_id"] = padding[1] if padding else 0
+      config["pad_token_id"] = tokenizer.padding_id or 0
     return config
 
   def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:

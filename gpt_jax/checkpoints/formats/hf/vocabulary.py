@@ -6,9 +6,7 @@ from collections.abc import Callable
 from gpt_jax.checkpoints.formats.folder import TOKENIZER
 from gpt_jax.checkpoints.formats.hf_tokenizer import Template, write_tokenizer
 from gpt_jax.data.tokenizers.base import METADATA, Tokenizer, load_released, load_tokenizer
-from gpt_jax.data.tokenizers.openai_files import FILES, MergesTokenizer
 from gpt_jax.data.tokenizers.tokenizer_json import SAVED, check_pieces
-from gpt_jax.data.tokenizers.wordpiece import VOCABULARY, WordPieceTokenizer
 
 
 def read_vocabulary(
@@ -41,10 +39,6 @@ def write_vocabulary(
   """Our vocabulary, and that of transformers; see write_tokenizer."""
   tokenizer.save(os.path.join(folder, TOKENIZER))
   write_tokenizer(folder, tokenizer, context, template, fills_masks)
-  if isinstance(tokenizer, WordPieceTokenizer):  # for BertTokenizer
-    with open(os.path.join(folder, VOCABULARY), "wb") as file:
-      file.write(tokenizer.files[VOCABULARY])
-  if isinstance(tokenizer, MergesTokenizer):
-    for name, content in zip(FILES[-1], tokenizer.files.values(), strict=True):
-      with open(os.path.join(folder, name), "wb") as file:
-        file.write(content)
+  for name, content in tokenizer.transformers_files.items():
+    with open(os.path.join(folder, name), "wb") as file:
+      file.write(content)
