@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import METADATA, SpecialTokens, Tokenizer
+from gpt_jax.data.tokenizers.base import METADATA, TRANSFORMERS_CONFIG, SpecialTokens, Tokenizer
 from gpt_jax.files import write_json
 from gpt_jax.tasks.formats import Format
-
-CONFIG = "tokenizer_config.json"
 
 
 class Template(NamedTuple):
@@ -63,7 +61,7 @@ def write_tokenizer(
   if not tokenizer.json_ids:
     # Without a class transformers would make up a tokenizer whose ids are all 0.
     absent = {"tokenizer_class": f"NotInTransformers: {tokenizer.kind}, see README.md"}
-    write_json(os.path.join(folder, CONFIG), absent)
+    write_json(os.path.join(folder, TRANSFORMERS_CONFIG), absent)
     return
   # A pipeline that generates decodes the continuation alone.
   parts = tokenizer.hugging_face_json(of_parts=template is None)
@@ -94,7 +92,7 @@ def write_tokenizer(
     config["model_input_names"].insert(1, "token_type_ids")
   if tokenizer.padding_id is not None:
     config["pad_token"] = tokenizer.spelling(tokenizer.padding_id)
-  write_json(os.path.join(folder, CONFIG), config)
+  write_json(os.path.join(folder, TRANSFORMERS_CONFIG), config)
 
 
 def _special_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:

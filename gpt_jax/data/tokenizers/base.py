@@ -8,7 +8,7 @@ import json
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ from gpt_jax.files import (
 
 MAX_FILE = 1 << 30  # bytes
 METADATA = "tokenizer.json"
+TRANSFORMERS_CONFIG = "tokenizer_config.json"
 DEFAULT_SPECIAL = ("start", "delimiter", "extract")  # GPT-1's (the paper, 3.3)
 TRAINED_IDS = "the ids with which the model was trained"  # a value of Tokenizer.json_ids
 
@@ -55,7 +56,8 @@ class SpecialTokens:
   def __post_init__(self):
     names = list(self)
     for name in names:
-      if not isinstance(name, str) or not name.isidentifier() or hasattr(SpecialTokens, name):
+      # A name of an attribute could not be read as one, as in `special.start`.
+      if not isinstance(name, str) or not name.isidentifier() or name in dir(self):
         raise InputError(f"special token {name!r}: should be an identifier such as 'mask'")
     if len(set(names)) < len(names):
       raise InputError(f"special tokens {', '.join(names)}: a name occurs twice")
@@ -144,8 +146,8 @@ class Tokenizer(abc.ABC):
   def files(self) -> dict[str, bytes]: ...
 
   @property
-  @abc.abstractmethod
-  def metadata(self) -> Mapping[str, Any]: ...
+  def metadata(self) -> Mapping[str, Any]:
+    return {}
 
   @property
   def special_pieces(self) -> Mapping[str, str]:
@@ -378,6 +380,32 @@ def read_file(path: str) -> bytes:
     raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
 
 
+def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+  """The content of transformers' tokenizer_config.json; empty without one.
+
+  Args:
+    allowed: the values that a setting may have, by its name; others are not looked at.
+
+  Raises:
+    InputError: a damaged file, or another value.
+  """
+  path = os.path.join(folder, TRANSFORMERS_CONFIG)
+  try:
+    settings = read_json(path, MAX_FILE)
+  except FileNotFoundError:
+    return {}
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy it again") from error
+  if not isinstance(settings, dict):
+    raise InputError(f"{path}: holds no JSON object; copy it again")
+  for name, values in allowed.items():
+    # By identity, since 1 equals True.
+    if name in settings and not any(settings[name] is value for value in values):
+      wanted = " or ".join(map(json.dumps, values))
+      raise InputError(f"{path}: {name} = {settings[name]!r}: should be {wanted}")
+  return settings
+
+
 def require(package: str) -> Any:
   """Imports an optional package of the extra `released`; raises InputError if it is missing."""
   try:
@@ -386,6 +414,19 @@ def require(package: str) -> Any:
     raise InputError(
       f"text for this tokenizer needs {package}: pip install 'gpt_jax[released]'"
     ) from error
+
+
+def encode_all(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
+  """The ids of each text by a Tokenizer of the package `tokenizers`, int32 [n].
+
+  A lone surrogate, which UTF-8 cannot encode, becomes "?".
+  """
+  results = []
+  for text in texts:
+    valid = text.encode(errors="replace").decode()
+    encoding = tokenizer.encode(valid, add_special_tokens=False)
+    results.append(np.array(encoding.ids, np.int32))
+  return results
 
 
 def has_no_letters(piece: str) -> bool:

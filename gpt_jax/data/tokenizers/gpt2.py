@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data.tokenizers import openai_json
-from gpt_jax.data.tokenizers.base import TRAINED_IDS, has_no_letters, require
+from gpt_jax.data.tokenizers.base import TRAINED_IDS, encode_all, has_no_letters, require
 from gpt_jax.data.tokenizers.openai_files import (
   BYTES,
   END_OF_TEXT,
@@ -65,12 +65,7 @@ class GPT2Tokenizer(MergesTokenizer):
     return np.array([text[:1] == " " or _is_punctuation(text) for text in texts])
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
-    results = []
-    for text in texts:
-      valid = text.encode(errors="replace").decode()
-      results.append(np.array(self._tokenizer.encode(valid).ids, np.int32))
-    return results
+    return encode_all(self._tokenizer, texts)
 
   def encode_marked(self, text: str) -> np.ndarray:
     """As `encode`, with one id for each "<|endoftext|>" in the text, as transformers gives it.

@@ -12,7 +12,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, Tokenizer
+from gpt_jax.data.tokenizers.base import (
+  DEFAULT_SPECIAL,
+  MAX_FILE,
+  TRANSFORMERS_CONFIG,
+  Tokenizer,
+)
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_bytes, read_optional_json
 
@@ -21,7 +26,6 @@ LINE = "\n" + END_OF_WORD
 UNKNOWN = "<unk>"
 END_OF_TEXT = "<|endoftext|>"  # GPT-2: the only piece that no text encodes to
 ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "mask": "<mask>"}
-TRANSFORMERS_CONFIG = "tokenizer_config.json"
 _FILLER = re.compile("madeupword[0-9]{4}")  # RoBERTa: makes the size a multiple of eight
 
 # The files of pieces and of merges as OpenAI named them for GPT-1 and for GPT-2, and as

@@ -35,18 +35,61 @@ TRAINING_THREADS = 2  # fixed, because the model depends on it
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePieceTokenizer(Tokenizer):
+class SentencePieceModel(Tokenizer):
+  """What a SentencePiece model says of its pieces.
+
+  Attributes:
+    model: the serialized model.
+  """
+
+  model: bytes = dataclasses.field(repr=False)
+
+  @functools.cached_property
+  def processor(self) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+  @functools.cached_property
+  def hash(self) -> str:
+    """sha256 of kind, normalizer and model."""
+    return hashlib.sha256(f"{self.kind}\n{self.normalizer}\n".encode() + self.model).hexdigest()
+
+  @functools.cached_property
+  def vocab_size(self) -> int:
+    return self.processor.vocab_size()
+
+  @functools.cached_property
+  def byte_fallback(self) -> np.ndarray:
+    ids = range(self.vocab_size)
+    return np.array([self.processor.is_byte(i) or self.processor.is_unknown(i) for i in ids])
+
+  @functools.cached_property
+  def begins_word(self) -> np.ndarray:
+    pieces = map(self.piece, range(self.vocab_size))
+    begins = np.array([piece[0] == SPACE or has_no_letters(piece) for piece in pieces])
+    if self.line_id is not None:
+      begins[self.line_id] = True
+    return begins
+
+  @property
+  def metadata(self) -> dict[str, str]:
+    return {"sentencepiece": sentencepiece.__version__}
+
+  def piece(self, i: int) -> str:
+    """The piece; a space is "▁", a byte looks like "<0xF0>"."""
+    return self.processor.id_to_piece(i)
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePieceTokenizer(SentencePieceModel):
   """A trained SentencePiece model.
 
   Lines are encoded separately, with `line_id` for each newline between them. Characters outside
   the vocabulary become bytes, so only case, compatibility forms and repeated spaces are lost.
 
   Attributes:
-    model: the serialized SentencePiece model.
     normalizer: `plain`, then SentencePiece's normalization rule.
   """
 
-  model: bytes = dataclasses.field(repr=False)
   normalizer: str = NORMALIZER
   special_names: tuple[str, ...] = DEFAULT_SPECIAL
 
@@ -104,38 +147,9 @@ class SentencePieceTokenizer(Tokenizer):
       raise InputError(_explain(str(error), vocab_size)) from error
     return cls(model.getvalue())
 
-  @functools.cached_property
-  def processor(self) -> sentencepiece.SentencePieceProcessor:
-    return sentencepiece.SentencePieceProcessor(model_proto=self.model)
-
-  @functools.cached_property
-  def hash(self) -> str:
-    """sha256 of kind, normalizer and model."""
-    return hashlib.sha256(f"{self.kind}\n{self.normalizer}\n".encode() + self.model).hexdigest()
-
-  @functools.cached_property
-  def vocab_size(self) -> int:
-    return self.processor.vocab_size()
-
-  @functools.cached_property
-  def byte_fallback(self) -> np.ndarray:
-    ids = range(self.vocab_size)
-    return np.array([self.processor.is_byte(i) or self.processor.is_unknown(i) for i in ids])
-
-  @functools.cached_property
-  def begins_word(self) -> np.ndarray:
-    pieces = map(self.piece, range(self.vocab_size))
-    begins = np.array([piece[0] == SPACE or has_no_letters(piece) for piece in pieces])
-    begins[self.line_id] = True
-    return begins
-
   @property
   def files(self) -> dict[str, bytes]:
     return {MODEL: self.model}
-
-  @property
-  def metadata(self) -> dict[str, str]:
-    return {"sentencepiece": sentencepiece.__version__}
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     lines_of_texts = [plain(text).split("\n") for text in texts]
@@ -158,10 +172,6 @@ class SentencePieceTokenizer(Tokenizer):
       else:
         lines[-1].append(i)
     return "\n".join(self.processor.decode(lines))
-
-  def piece(self, i: int) -> str:
-    """The piece; a space is "▁", a byte looks like "<0xF0>"."""
-    return self.processor.id_to_piece(i)
 
   def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
     return sentencepiece_json.describe(self.model, self.unknown_id, self.line_id, of_parts)

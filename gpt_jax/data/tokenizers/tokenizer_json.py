@@ -23,6 +23,7 @@ from gpt_jax.data.tokenizers.base import (
   METADATA,
   TRAINED_IDS,
   Tokenizer,
+  encode_all,
   has_no_letters,
   read_file,
   require,
@@ -87,12 +88,11 @@ class HuggingFaceTokenizer(Tokenizer):
 
   @functools.cached_property
   def byte_fallback(self) -> np.ndarray:
-    model = json.loads(self.content)["model"]
     texts = self._tokenizer.decode_batch(
       [[i] for i in range(self.vocab_size)], skip_special_tokens=False
     )
     mask = np.array(["\ufffd" in text for text in texts])
-    if model.get("byte_fallback"):
+    if self._model.get("byte_fallback"):
       is_byte = [re.fullmatch("<0x[0-9A-F]{2}>", self.piece(i)) for i in range(self.vocab_size)]
       mask |= np.array(is_byte, bool)
     if self.unknown_id is not None:
@@ -111,10 +111,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
   @functools.cached_property
   def begins_word(self) -> np.ndarray:
-    model = json.loads(self.content)["model"]
     pieces = [self.piece(i) for i in range(self.vocab_size)]
-    if model["type"] == "WordPiece":
-      prefix = model.get("continuing_subword_prefix", "##")
+    if self._model["type"] == "WordPiece":
+      prefix = self._model.get("continuing_subword_prefix", "##")
       return np.array([not piece.startswith(prefix) for piece in pieces])
     begins = np.array([piece.startswith(SPACES) for piece in pieces])
     if not begins.any():
@@ -125,21 +124,13 @@ class HuggingFaceTokenizer(Tokenizer):
   def files(self) -> dict[str, bytes]:
     return {SAVED: self.content}
 
-  @property
-  def metadata(self) -> dict[str, str]:
-    return {}
-
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
-    results = []
-    special = list(self.special_inside.values())
-    for text in texts:
-      valid = text.encode(errors="replace").decode()
-      ids = np.array(self._tokenizer.encode(valid, add_special_tokens=False).ids, np.int32)
-      if self.unknown_id is not None:  # Unigram models may have the spelling as a piece
-        ids = np.where(np.isin(ids, special), np.int32(self.unknown_id), ids)
-      results.append(ids)
-    return results
+    encoded = encode_all(self._tokenizer, texts)
+    if self.unknown_id is None:
+      return encoded
+    # Unigram models may have the spelling of a special token as a piece.
+    special, unknown = list(self.special_inside.values()), np.int32(self.unknown_id)
+    return [np.where(np.isin(ids, special), unknown, ids) for ids in encoded]
 
   def decode(self, ids: Iterable[int]) -> str:
     return self._tokenizer.decode(np.asarray(ids, int).tolist(), skip_special_tokens=False)
@@ -153,10 +144,15 @@ class HuggingFaceTokenizer(Tokenizer):
 
   @functools.cached_property
   def unknown_id(self) -> int | None:
+    if self._model.get("unk_token") is not None:
+      return self._tokenizer.token_to_id(self._model["unk_token"])
+    return self._model.get("unk_id")  # Unigram has the id, the others have the piece
+
+  @functools.cached_property
+  def _model(self) -> dict[str, Any]:
+    """The settings of the model, without its large parts."""
     model = json.loads(self.content)["model"]
-    if model.get("unk_token") is not None:
-      return self._tokenizer.token_to_id(model["unk_token"])
-    return model.get("unk_id")  # Unigram has the id, the others have the piece
+    return {name: value for name, value in model.items() if name not in ("vocab", "merges")}
 
   @functools.cached_property
   def _tokenizer(self) -> Any:
@@ -164,7 +160,7 @@ class HuggingFaceTokenizer(Tokenizer):
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # as ordinary text
-    if getattr(tokenizer.model, "dropout", None):  # BPE: the ids of a text must not be random
+    if self._model.get("dropout"):  # BPE: the ids of a text must not be random
       tokenizer.model.dropout = None
     return tokenizer
 

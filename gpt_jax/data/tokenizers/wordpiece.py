@@ -15,16 +15,27 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import MAX_FILE, TRAINED_IDS, Tokenizer, read_file, require
+from gpt_jax.data.tokenizers.base import (
+  TRAINED_IDS,
+  TRANSFORMERS_CONFIG,
+  Tokenizer,
+  encode_all,
+  read_file,
+  read_settings,
+  require,
+)
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json
 
 KINDS = ("wordpiece",)
 
 VOCABULARY = "vocab.txt"
-CONFIG = "tokenizer_config.json"  # as transformers has it
 UNKNOWN = "[UNK]"
 SPECIAL = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+SETTINGS = {
+  "do_lower_case": (True, False),
+  "strip_accents": (True, False, None),
+  "tokenize_chinese_chars": (True,),
+}
 MAX_WORD = 100  # characters; a longer one is unknown
 _REPEATED = 1000  # times that the trainer gets a word in one text
 
@@ -120,7 +131,7 @@ class WordPieceTokenizer(Tokenizer):
   @property
   def files(self) -> dict[str, bytes]:
     config = f"{json.dumps(self.transformers_settings)}\n"
-    return {**self.transformers_files, CONFIG: config.encode()}
+    return {**self.transformers_files, TRANSFORMERS_CONFIG: config.encode()}
 
   @property
   def transformers_settings(self) -> dict[str, bool]:
@@ -130,17 +141,8 @@ class WordPieceTokenizer(Tokenizer):
   def transformers_files(self) -> dict[str, bytes]:
     return {VOCABULARY: "".join(f"{piece}\n" for piece in self.pieces).encode()}
 
-  @property
-  def metadata(self) -> dict[str, str]:
-    return {}
-
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
-    results = []
-    for text in texts:
-      valid = text.encode(errors="replace").decode()
-      results.append(np.array(self._tokenizer.encode(valid).ids, np.int32))
-    return results
+    return encode_all(self._tokenizer, texts)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Words and punctuation marks; the ids do not tell what stood between them."""
@@ -202,7 +204,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
   del metadata
   path = os.path.join(folder, VOCABULARY)
   pieces = _read_pieces(path)
-  config = _read_config(os.path.join(folder, CONFIG))
+  config = read_settings(folder, SETTINGS)
   is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
   lower_case = config.get("do_lower_case", not is_cased)
   strip_accents = config.get("strip_accents")
@@ -276,24 +278,3 @@ def _read_pieces(path: str) -> tuple[str, ...]:
       f"{path}: no line {UNKNOWN}; should be a WordPiece vocabulary, one piece a line"
     )
   return tuple(lines)
-
-
-def _read_config(path: str) -> dict[str, Any]:
-  """The content of tokenizer_config.json; empty without one."""
-  try:
-    config = read_json(path, MAX_FILE)
-  except FileNotFoundError:
-    return {}
-  except (OSError, ValueError) as error:
-    raise InputError(f"{path}: cannot be read ({error}); copy it again") from error
-  if not isinstance(config, dict):
-    raise InputError(f"{path}: holds no JSON object; copy it again")
-  for name, allowed in (
-    ("do_lower_case", (True, False)),
-    ("strip_accents", (True, False, None)),
-    ("tokenize_chinese_chars", (True,)),
-  ):
-    if name in config and not any(config[name] is value for value in allowed):
-      wanted = " or ".join(json.dumps(value) for value in allowed)
-      raise InputError(f"{path}: {name} = {config[name]!r}: should be {wanted}")
-  return config

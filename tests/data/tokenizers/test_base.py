@@ -94,6 +94,7 @@ def test_special_tokens_are_saved(tiny_tokenizer, tmp_path):
   ("names", "fault"),
   [
     (["start", "a b"], "special token 'a b': should be an identifier"),
+    (["start", "first"], "special token 'first': should be an identifier"),
     (["start", "count"], "special token 'count': should be"),
     (["start", 3], "special token 3: should be"),
     (["start", "start"], "a name occurs twice"),

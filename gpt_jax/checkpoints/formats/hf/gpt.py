@@ -24,8 +24,8 @@ from gpt_jax.checkpoints.formats.hf.labels import (
 from gpt_jax.checkpoints.formats.hf.weights import Weights
 from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers.base import MAX_FILE, Tokenizer, load_released
-from gpt_jax.data.tokenizers.openai_files import FILES, TRANSFORMERS_CONFIG, is_release
+from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG, Tokenizer, load_released
+from gpt_jax.data.tokenizers.openai_files import FILES, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
