@@ -19,7 +19,7 @@ from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import Format
 from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.tasks.text_to_text import TextTask, TextToText, as_text
 
@@ -68,13 +68,8 @@ class LoadedModel:
 
   @functools.cached_property
   def format(self) -> Format:
-    """How labeled examples are written for it.
-
-    A checkpoint that names none has GPT's; an encoder-decoder can only have text to text.
-    """
-    if "sequence_format" in self.meta:
-      return _from_json(self.meta["sequence_format"], self.path)
-    return TextToText() if self.spec.trunk.reads_source else GPTFormat()
+    """How labeled examples are written for it; a checkpoint that names none has its trunk's."""
+    return _from_json(self.meta.get("sequence_format", self.spec.trunk.format), self.path)
 
   @functools.cached_property
   def embedding(self) -> Embedding:
@@ -83,24 +78,11 @@ class LoadedModel:
     return Embedding() if tree is None else _from_json(tree, self.path)
 
   @property
-  def kind(self) -> str:
-    """The kind of model without a task, e.g. "language model" or "encoder"."""
-    if self.spec.head:
-      return "classifier"
-    if self.spec.trunk.reads_source:
-      return "encoder-decoder"
-    if self.spec.attention == "causal":
-      return "language model"
-    if self.spec.attention == "prefix":
-      return "prefix language model"
-    masked = any(head.scope == "masked" for head in self.spec.heads)
-    return "masked language model" if masked else "encoder"
-
-  @property
   def without_task(self) -> str:
     """Says in messages why it gives no labels, e.g. "a language model without a head"."""
-    article = "an" if self.kind[0] == "e" else "a"
-    return f"{article} {self.kind} without a {'task' if self.spec.head else 'head'}"
+    kind = self.spec.kind
+    article = "an" if kind[0] == "e" else "a"
+    return f"{article} {kind} without a {'task' if self.spec.head else 'head'}"
 
   @property
   def is_text_to_text(self) -> bool:

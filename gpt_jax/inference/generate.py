@@ -158,7 +158,7 @@ def _begin(
     for _ in range(num_samples):
       sampling = dataclasses.replace(settings, seed=settings.seed + len(texts))
       if answers:
-        texts.append(answer_to(ids.tolist(), loaded.spec.trunk, tokenizer, sampling))
+        texts.append(answer_to(ids.tolist(), loaded.spec, tokenizer, sampling))
       else:
         texts.append(Text(ids.tolist(), sampling))
     if texts[-1].source:

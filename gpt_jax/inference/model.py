@@ -72,7 +72,7 @@ class Model:
     self.columns: tuple[str, ...] = self._task.columns if self._task else ()
 
   def __repr__(self):
-    kind = f"fine-tuned on {self._task.name}" if self._task else self.loaded.kind
+    kind = f"fine-tuned on {self._task.name}" if self._task else self.loaded.spec.kind
     trunk = self.loaded.spec.trunk
     sizes = f"{trunk.parameter_count():,} parameters, context {trunk.context}"
     return f"<{kind}, {sizes}, from {self.loaded.path}>"
@@ -134,9 +134,7 @@ class Model:
         sentence-transformers with a module that is not supported.
     """
     embedding, (before, after) = self._embedding, self._ends
-    model, params = self.loaded.model, self._trunk
-    if self.loaded.spec.trunk.reads_source:
-      model, params = encoder_alone(self.loaded.spec, self.loaded.params)
+    model, params = encoder_alone(self.loaded.spec, self.loaded.params)
     batches = self._batches(_text_list(texts), before, after, truncate, embedding.longest)
     vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]
     for batch, lengths in batches:

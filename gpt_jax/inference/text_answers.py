@@ -5,26 +5,25 @@ from typing import Any
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
-from gpt_jax.models.model import Model
-from gpt_jax.models.trunk import TrunkConfig
+from gpt_jax.models.model import Model, ModelConfig
 from gpt_jax.tasks.text_to_text import END, START, EncodedText, TextTask, decode_answer
 
 
 def answer_to(
-  ids: Sequence[int], trunk: TrunkConfig, tokenizer: Tokenizer, sampling: Sampling
+  ids: Sequence[int], spec: ModelConfig, tokenizer: Tokenizer, sampling: Sampling
 ) -> Text:
   """The Text that holds an answer: a decoder's own, or a continuation of the input as prefix.
 
   Args:
     ids: the input with its end.
-    trunk: of the model.
+    spec: of the model.
     tokenizer: of the model.
     sampling: how the answer is written.
   """
   special = tokenizer.special
-  if trunk.reads_source:
-    return Text([special[START]], sampling, source=ids, end=special[END])
-  return Text(ids, sampling, end=special[END])
+  if spec.attention == "prefix":
+    return Text(ids, sampling, end=special[END])
+  return Text([special[START]], sampling, source=ids, end=special[END])
 
 
 def greedy_answers(
@@ -44,9 +43,9 @@ def greedy_answers(
     done: is called with the number of finished texts as it grows.
   """
   # No label is longer; a text that goes on is none.
-  sampling, trunk = Sampling(encoded.longest, temperature=0.0), model.config.trunk
+  sampling = Sampling(encoded.longest, temperature=0.0)
   sources = [encoded.source(n).tolist() for n in range(len(encoded))]
-  texts = [answer_to(source, trunk, tokenizer, sampling) for source in sources]
+  texts = [answer_to(source, model.config, tokenizer, sampling) for source in sources]
   finished = 0
   for continued in continue_texts(model, params, by_length(texts)):
     finished += sum(text.done for text in continued)

@@ -44,6 +44,20 @@ class ModelConfig:
     return next((head for head in self.heads if head.labeled), None)
 
   @property
+  def kind(self) -> str:
+    """The kind of model, whatever its task, e.g. "language model" or "encoder"."""
+    if self.head:
+      return "classifier"
+    if self.trunk.reads_source:
+      return "encoder-decoder"
+    if self.attention == "causal":
+      return "language model"
+    if self.attention == "prefix":
+      return "prefix language model"
+    masked = any(head.scope == "masked" for head in self.heads)
+    return "masked language model" if masked else "encoder"
+
+  @property
   def predicts_tokens(self) -> bool:
     """Whether its loss is nats per token, which the unigram entropy bounds."""
     return any(head.per_token for head in self.heads)
@@ -141,7 +155,11 @@ def generator(spec: ModelConfig) -> "Model":
 
 
 def encoder_alone(spec: ModelConfig, params: Any) -> tuple["Model", dict[str, Any]]:
-  """The encoder of an encoder-decoder as a bidirectional model, and its parameters."""
+  """The model that reads a text, and its parameters: the encoder of an encoder-decoder as a
+  bidirectional model, and any other trunk as it is.
+  """
+  if not spec.trunk.reads_source:
+    return spec.build(), {"trunk": params["trunk"]}
   encoder = ModelConfig(dataclasses.replace(spec.trunk, decoder=False), (), "bidirectional")
   names = {name.split("/")[1] for name in parameter_shapes(encoder)}
   return encoder.build(), {"trunk": {name: params["trunk"][name] for name in names}}

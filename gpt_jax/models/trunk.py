@@ -137,6 +137,11 @@ class TrunkConfig:
     return False
 
   @property
+  def format(self) -> dict[str, str]:
+    """The Format of labeled examples, as a JSON config, where no checkpoint names one."""
+    return {"type": "gpt_format"}
+
+  @property
   def table_width(self) -> int:
     """E, the width of the embedding table."""
     return self.width

@@ -30,8 +30,8 @@ class Objective:
   Attributes:
     keeps_format: whether a run that starts from a checkpoint goes on with that one's format, since
       rows are plain text, without a format's special tokens or with its [CLS] and [SEP] alone.
-    gives_source: whether its batches have rows for an encoder, Batch.source; the trunk is then one
-      with `reads_source`, an encoder-decoder.
+    gives_source: whether its batches have rows for an encoder, Batch.source; the trunk is then an
+      encoder-decoder.
   """
 
   keeps_format = False

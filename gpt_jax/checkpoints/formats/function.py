@@ -23,7 +23,7 @@ from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.tasks.formats import Format, GPTFormat, PlainFormat
+from gpt_jax.tasks.formats import Format, PlainFormat
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
@@ -69,7 +69,7 @@ def save_function(
   spec = from_json(meta["model"])
   task = from_json(meta["task"]).build("") if "task" in meta else None
   temperature = meta.get("temperature", 1.0)
-  format = from_json(meta["sequence_format"]) if "sequence_format" in meta else GPTFormat()
+  format = from_json(meta.get("sequence_format", spec.trunk.format))
   function = make_function(name, spec, params, tokenizer, task, format, temperature)
   context = spec.trunk.context
   template = template_of(format, tokenizer.special) if spec.head else None
@@ -106,18 +106,13 @@ def make_function(
   if isinstance(trunk, TransformerConfig):
     trunk = dataclasses.replace(trunk, attention_backend="plain")
   params = jax.tree.map(jnp.asarray, params)
-  if trunk.reads_source:
-    raise InputError(
-      f"--format={name}: holds classifiers and causal language models, and this is an "
-      "encoder-decoder, which writes a text for a text; use npz or hf"
-    )
   if spec.head is None:
     try:
       model = language_model(trunk, spec.attention)
     except InputError as error:
       raise InputError(
-        f"--format={name}: holds classifiers and causal language models, and this is a pre-trained "
-        "model of another kind; fine-tune it first, or use npz or hf"
+        f"--format={name}: holds classifiers and causal language models, not this {spec.kind}; use "
+        "npz or hf, or fine-tune a classifier"
       ) from error
     call = _language_model(model, {"trunk": params["trunk"]})
     return Function(call, ("N", "T"), ("N", "T", model.num_tokens))

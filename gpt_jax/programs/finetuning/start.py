@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.tasks.formats import Format, GPTFormat, PlainFormat, RoBERTaFormat
-from gpt_jax.tasks.text_to_text import TextToText
 from gpt_jax.training.start import RUNTIME_FIELDS, Start
 
 
@@ -79,7 +79,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
       "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "
       "(DIR/tokenizer of prepare)"
     )
-  format: Format = TextToText() if config.trunk.reads_source else GPTFormat()
+  format: Format = from_json(config.trunk.format)
   vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
   return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary, format=format)
 

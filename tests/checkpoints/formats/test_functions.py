@@ -13,16 +13,18 @@ import numpy as np
 import pytest
 
 import gpt_jax
-from gpt_jax.checkpoints.formats.function import TYPES
+from gpt_jax.checkpoints.formats.function import TYPES, make_function
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export
 from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.tasks.text_to_text import TextToText
 
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn"]
 STABLEHLO = """
@@ -202,9 +204,13 @@ def test_a_bidirectional_classifier(kind, ran):
 def test_what_is_no_program(make_run, tiny_tokenizer, tmp_path):
   trunk = dataclasses.replace(ENCODER, vocab_size=tiny_tokenizer.vocab_size)
   masked = make_run(tmp_path / "masked", ModelConfig(trunk, (), "bidirectional"))
-  with pytest.raises(InputError, match="^--format=stablehlo: holds classifiers .*fine-tune"):
+  message = "^--format=stablehlo: holds classifiers .*, not this encoder; .*fine-tune"
+  with pytest.raises(InputError, match=message):
     export.run(masked, str(tmp_path / "out"), "stablehlo")
   assert not (tmp_path / "out").exists()
+  t5 = ModelConfig(T5Config(300, context=8, layers=1, width=8, heads=2, head_width=4, units=8))
+  with pytest.raises(InputError, match="not this encoder-decoder; use npz or hf"):
+    make_function("onnx", t5, {}, tiny_tokenizer, None, TextToText())
 
 
 def test_a_program_does_not_load_back(finetuned, tmp_path):
