@@ -18,8 +18,8 @@ from gpt_jax.data.tokenizers.openai_files import (
   ROBERTA,
   UNKNOWN,
   has_prefix_space,
-  is_roberta,
   read_files,
+  released_as,
 )
 from gpt_jax.data.tokenizers.wordpiece import check_size, count_words, ids_of, repeated
 from gpt_jax.errors import InputError
@@ -87,7 +87,7 @@ class ByteBPETokenizer(GPT2Tokenizer):
 
 
 def detect(folder: str) -> bool:
-  return is_roberta(folder)
+  return released_as(folder) == "roberta"
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> ByteBPETokenizer:

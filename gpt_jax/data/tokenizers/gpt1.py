@@ -20,8 +20,8 @@ from gpt_jax.data.tokenizers.openai_files import (
   LINE,
   UNKNOWN,
   MergesTokenizer,
-  is_gpt1,
   read_files,
+  released_as,
 )
 from gpt_jax.errors import InputError
 
@@ -142,7 +142,7 @@ class _WordIds(dict[str, tuple[int, ...]]):
 
 
 def detect(folder: str) -> bool:
-  return is_gpt1(folder)
+  return released_as(folder) == "gpt1"
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> GPT1Tokenizer:

@@ -15,10 +15,8 @@ from gpt_jax.data.tokenizers.openai_files import (
   FILES,
   MergesTokenizer,
   has_prefix_space,
-  is_gpt1,
-  is_release,
-  is_roberta,
   read_files,
+  released_as,
 )
 
 KINDS = ("openai-gpt2",)
@@ -111,7 +109,7 @@ def _is_punctuation(text: str) -> bool:
 
 
 def detect(folder: str) -> bool:
-  return is_release(folder) and not is_gpt1(folder) and not is_roberta(folder)
+  return released_as(folder) == "gpt2"
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> GPT2Tokenizer:

@@ -122,28 +122,21 @@ def is_release(folder: str) -> bool:
   return _names_in(folder) is not None
 
 
-def is_gpt1(folder: str) -> bool:
-  """Whether a folder has the pieces of GPT-1: `<unk>` with id 0, and a line break.
+def released_as(folder: str) -> str | None:
+  """Whose pieces a folder has: "roberta" with <s>, </s> and bytes, "gpt1" with `<unk>` as id 0 and
+  a line break, or else "gpt2"; None if it has none of the FILES.
 
   Raises:
     InputError: the file of the pieces is damaged.
   """
   names = _names_in(folder)
-  if names is None or not os.path.isfile(os.path.join(folder, names[0])):
-    return False
-  return _has_gpt1_pieces(_read_pieces(os.path.join(folder, names[0])))
-
-
-def is_roberta(folder: str) -> bool:
-  """Whether a folder has the pieces of RoBERTa: <s>, </s> and bytes.
-
-  Raises:
-    InputError: the file of the pieces is damaged.
-  """
-  names = _names_in(folder)
-  if names is None or not os.path.isfile(os.path.join(folder, names[0])):
-    return False
-  return _has_roberta_pieces(_read_pieces(os.path.join(folder, names[0])))
+  if names is None:
+    return None
+  path = os.path.join(folder, names[0])
+  pieces = _read_pieces(path) if os.path.isfile(path) else ()
+  if _has_roberta_pieces(pieces):
+    return "roberta"
+  return "gpt1" if _has_gpt1_pieces(pieces) else "gpt2"
 
 
 def read_files(folder: str) -> tuple[tuple[str, ...], Merges]:
@@ -172,8 +165,8 @@ def _names_in(folder: str) -> tuple[str, str] | None:
   return None
 
 
-def _has_gpt1_pieces(pieces: Sequence[str]) -> bool:
-  return pieces[0] == UNKNOWN and LINE in pieces
+def _has_gpt1_pieces(pieces: tuple[str, ...]) -> bool:
+  return pieces[:1] == (UNKNOWN,) and LINE in pieces
 
 
 def _has_roberta_pieces(pieces: Sequence[str]) -> bool:
