@@ -169,6 +169,20 @@ def open_regular(path: str) -> io.BufferedReader:
   return open(descriptor, "rb")
 
 
+def open_to_append(path: str) -> IO[str] | None:
+  """Opens a text file whose end is written on; None on a store, whose objects have no such end."""
+  return None if is_url(path) else open(path, "a", encoding="utf-8")
+
+
+def check_regular(folder: str) -> None:
+  """Raises ValueError if there is a pipe or device in a folder: reading it would wait for ever."""
+  for root, _, names in os.walk(folder):  # nothing is in a URL
+    for name in names:
+      path = os.path.join(root, name)
+      if not os.path.isfile(path) and not os.path.isdir(path):
+        raise ValueError(f"{os.path.relpath(path, folder)} is not a regular file")
+
+
 def parse_json(text: str | bytes) -> Any:
   """The value of a JSON text.
 
@@ -237,13 +251,12 @@ def check_path(path: str | os.PathLike) -> None:
     )
 
 
-def refuse_url(path: str) -> None:
+def refuse_url(path: str, message: str = "") -> None:
   """Raises InputError for gs://, s3:// and the like, before a folder of that name is made."""
   if is_url(path):
     scheme = os.fspath(path).partition("://")[0]
-    raise InputError(
-      f"{path}: {scheme}:// is not supported here; copy it to a disk of this machine and name that"
-    )
+    advice = "copy it to a disk of this machine and name that"
+    raise InputError(message or f"{path}: {scheme}:// is not supported here; {advice}")
 
 
 def absolute(path: str) -> str:
@@ -338,6 +351,11 @@ def size(path: str) -> int:
     return _store(path).size(path)
 
 
+def modified_ns(path: str) -> int:
+  """When a file was modified last, in ns; 0 on a store. Raises OSError."""
+  return 0 if is_url(path) else os.stat(path).st_mtime_ns
+
+
 def read_range(path: str, start: int, stop: int) -> bytes:
   """The bytes of a file from start to stop. Raises OSError."""
   if not is_url(path):
@@ -367,17 +385,34 @@ def local_copy(path: str) -> Iterator[str]:
       raise type(error)(str(error).replace(copy, path.rstrip("/"))) from error
 
 
+def disk_folder(folder: str, purpose: str) -> str:
+  """A folder on this machine's disk for what is to be in `folder`: itself, or for a URL a new name.
+
+  Whoever gets another name makes that folder, uploads it by upload_folder, and removes it.
+  """
+  if not is_url(folder):
+    return folder
+  return os.path.join(tempfile.gettempdir(), f"gpt_jax-{purpose}-{uuid.uuid4().hex}")
+
+
 def is_uploading(folder: str) -> bool:
   """Whether a folder of a store is not complete, since its upload goes on or was cut off."""
   return is_url(folder) and exists(os.path.join(folder, _UPLOADING))
 
 
 def find_files(pattern: str) -> dict[str, int]:
-  """The files on a store that a glob matches or, of a folder, those at any depth below it.
+  """The regular files that a glob matches or, of a folder, those at any depth below it.
 
   Returns:
-    URL -> size in bytes, sorted.
+    Path -> size in bytes, sorted. Raises OSError.
   """
+  if not is_url(pattern):
+    if os.path.isdir(pattern):
+      pattern = os.path.join(glob.escape(pattern), "**")
+    elif os.path.exists(pattern):  # whatever its name has of a glob
+      pattern = glob.escape(pattern)
+    paths = filter(os.path.isfile, glob.glob(pattern, recursive=True))
+    return {path: os.path.getsize(path) for path in sorted(paths)}
   store, scheme = _store(pattern), pattern.partition("://")[0]
   with _store_errors(pattern):
     find = store.glob if glob.has_magic(pattern) else store.find

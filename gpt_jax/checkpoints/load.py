@@ -1,5 +1,6 @@
 """Loading a trained model: parameters, config, tokenizer and task, from a run or another format."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -13,7 +14,7 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import absolute, check_path, exists, is_url, local_copy
+from gpt_jax.files import absolute, check_path, exists, local_copy
 from gpt_jax.models.model import Model, ModelConfig, generator, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -169,14 +170,12 @@ def load_model(path: str, format: str = "") -> LoadedModel:
     InputError: no model, a damaged one, or one with another tokenizer.
   """
   check_path(path)
-  if is_url(path) and _is_export(path):
-    with local_copy(path) as copy:
-      return dataclasses.replace(load_model(copy, format), path=path, folder=path)
-  reader = find_format(format) if format else detect_format(path)
-  if reader:
-    params, meta, step, tokenizer = reader.load(path)
-    folder = path
-  else:
+  with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
+    reader = find_format(format) if format else detect_format(copy)
+    if reader:
+      params, meta, step, tokenizer = reader.load(copy)
+      folder = path
+  if not reader:
     params, meta, step = store.restore_params(path)
     folder = _find_workdir(path)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
@@ -190,7 +189,7 @@ def load_model(path: str, format: str = "") -> LoadedModel:
 
 
 def _is_export(folder: str) -> bool:
-  """Whether a folder on a store holds a model of formats/, and no run."""
+  """Whether a folder holds a model of formats/ that is one folder, and no run."""
   if exists(os.path.join(folder, "checkpoints")):
     return False
   return any(exists(os.path.join(folder, name)) for name in _EXPORTS)

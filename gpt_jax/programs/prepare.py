@@ -6,7 +6,6 @@ import glob
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -28,11 +27,12 @@ from gpt_jax.files import (
   abandoned,
   atomic_folder,
   check_writable,
+  disk_folder,
   exists,
   is_folder,
   is_uploading,
-  is_url,
   list_folder,
+  modified_ns,
   read_json,
   write_json,
 )
@@ -125,16 +125,17 @@ def run(
   sources = find_all(config.source)
   tokenizer = _load_tokenizer(config)
   settings = _settings(config, sources, tokenizer) | (removal or NOTHING_REMOVED)
-  if not is_url(out):
-    out = os.path.realpath(out)  # a link must not be replaced by the folder
+  place = disk_folder(out, "prepare")
+  if place == out:
+    out = place = os.path.realpath(out)  # a link must not be replaced by the folder
   if _is_prepared(out, settings):
     print(f"{out}: already prepared with these settings")
     return
   key = {"settings": settings, "cleaner": cleaner(), "modified": _modified(sources)}
-  with _folder_on_store(out) if is_url(out) else _new_folder(out) as folder:
+  with _new_folder(out) if place == out else _folder_on_store(out, place) as folder:
     stages = os.path.join(folder, STAGES)
     _take_over(out, stages, key)
-    shared = f"{out}.partial/{STAGES}" if is_url(out) else stages  # which all workers see
+    shared = stages if place == out else f"{out}.partial/{STAGES}"  # which all workers see
     with (passes or _local_passes)(sources, shared, key) as chosen:
       corpus, survey, tokenizer = _first_pass(sources, config, tokenizer, stages, chosen)
       report = _write_splits(corpus, config, tokenizer, survey, folder, chosen)
@@ -258,11 +259,11 @@ def _new_folder(out: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _folder_on_store(out: str) -> Iterator[str]:
+def _folder_on_store(out: str, folder: str) -> Iterator[str]:
   """A local folder to fill, which is uploaded at the end of the block, and kept if that fails."""
   check_writable(out, out)
   with contextlib.ExitStack() as after:
-    folder = tempfile.mkdtemp(prefix="gpt_jax-prepare-")
+    os.mkdir(folder, 0o700)
     after.callback(shutil.rmtree, folder, ignore_errors=True)
     yield folder
     try:
@@ -300,7 +301,7 @@ def has_key(stages: str, key: dict[str, Any]) -> bool:
 
 def _modified(sources: Sequence[Source]) -> list[int]:
   """When each file was modified last, in ns; 0 for a data set, and on a store."""
-  return [os.stat(name).st_mtime_ns if size and not is_url(name) else 0 for name, size in sources]
+  return [modified_ns(name) if size else 0 for name, size in sources]
 
 
 def _first_pass(

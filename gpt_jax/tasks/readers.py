@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean
-from gpt_jax.files import describe_binary, is_folder, is_url, open_regular, parse_json
+from gpt_jax.files import describe_binary, is_folder, open_regular, parse_json
 
 
 class Row(NamedTuple):
@@ -340,8 +340,8 @@ def _read_text(path: str) -> str:
     data = _read_standard_input()
   else:
     try:
-      whole = is_url(path) or os.path.isfile(path)
-      data = _read_bytes(path) if whole else _read_pipe(path)
+      is_pipe = os.path.exists(path) and not os.path.isfile(path)
+      data = _read_pipe(path) if is_pipe else _read_bytes(path)
     except FileNotFoundError as error:
       raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
     except OSError as error:
@@ -358,11 +358,14 @@ def _read_text(path: str) -> str:
 
 
 def _read_bytes(path: str) -> bytes:
-  with open_regular(path) if is_url(path) else open(path, "rb") as file:
+  with open_regular(path) as file:
     return file.read()
 
 
-_read_pipe = functools.cache(_read_bytes)  # a pipe can be read only once
+@functools.cache  # a pipe can be read only once
+def _read_pipe(path: str) -> bytes:
+  with open(path, "rb") as file:
+    return file.read()
 
 
 @functools.cache

@@ -5,13 +5,15 @@ each is written again until it is long enough. FILE/000007-whole has all lines b
 """
 
 import contextlib
+import io
 import json
 import os
 import time
 from collections.abc import Iterator
 from typing import IO
 
-from gpt_jax.files import atomic_file, exists, is_folder, is_url, list_folder, open_regular, remove
+from gpt_jax import files
+from gpt_jax.files import atomic_file, exists, list_existing, open_regular, remove
 
 _SEGMENT = 256 << 10  # characters
 _SECONDS = 10.0  # between uploads that nobody asks for
@@ -20,13 +22,10 @@ _WHOLE = "-whole"
 
 def read_lines(path: str) -> Iterator[str]:
   """The lines, with their ends. Raises OSError."""
-  if not is_url(path):
-    with open(path, encoding="utf-8", errors="replace") as file:
+  segments = _readable(_segments(path))
+  for part in [os.path.join(path, name) for name in segments] or [path]:
+    with io.TextIOWrapper(open_regular(part), "utf-8", "replace") as file:
       yield from file
-    return
-  for name in _readable(_segments(path)):
-    with open_regular(os.path.join(path, name)) as file:
-      yield from file.read().decode("utf-8", "replace").splitlines(keepends=True)
 
 
 def cut_back(path: str, step: int) -> None:
@@ -45,12 +44,8 @@ def cut_back(path: str, step: int) -> None:
     return False
 
   kept = filter(is_kept, read_lines(path))
-  if not is_url(path):
-    with atomic_file(path) as file:
-      file.writelines(kept)
-    return
   before = _segments(path)
-  with atomic_file(os.path.join(path, _name(before, _WHOLE))) as file:
+  with atomic_file(os.path.join(path, _name(before, _WHOLE)) if before else path) as file:
     file.writelines(kept)
   for name in before:
     remove(os.path.join(path, name))
@@ -58,7 +53,7 @@ def cut_back(path: str, step: int) -> None:
 
 def open_to_append(path: str) -> "IO[str] | Segments":
   """Opens a file whose lines are appended; on a store, `flush` uploads now and then."""
-  return Segments(path) if is_url(path) else open(path, "a", encoding="utf-8")
+  return files.open_to_append(path) or Segments(path)
 
 
 class Segments:
@@ -104,8 +99,8 @@ class Segments:
 
 
 def _segments(path: str) -> list[str]:
-  """The names of the segments, in order."""
-  return sorted(list_folder(path)) if is_folder(path) else []
+  """The names of the segments, in order; none of a file on a disk."""
+  return sorted(list_existing(path))
 
 
 def _readable(segments: list[str]) -> list[str]:

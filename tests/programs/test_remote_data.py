@@ -215,7 +215,7 @@ def test_an_upload_that_ends_early_is_not_taken_for_a_text(books, gs, monkeypatc
     upload(local, path, overwrite)
 
   monkeypatch.setattr(files, "_upload", fail)
-  monkeypatch.setattr(prepare.tempfile, "tempdir", str(tmp_path))
+  monkeypatch.setattr(files.tempfile, "tempdir", str(tmp_path))
   with pytest.raises(InputError, match="503 Service Unavailable; what .* is kept in ") as raised:
     prepare.run(config, out)
   monkeypatch.undo()

@@ -38,7 +38,6 @@ from gpt_jax.files import (
   atomic_folder,
   exists,
   is_folder,
-  is_url,
   local_copy,
   read_json,
   write_json,
@@ -210,9 +209,8 @@ def _text(workdir: str, budget: Budget, corpus: str) -> str:
       )
     return folder
   tokenizer = load_tokenizer(os.path.join(corpus, "tokenizer")).with_special(*SPECIAL)
-  # A text on a disk is not copied, but for a workdir on a store.
-  place = shutil.copy if is_url(corpus) or is_url(workdir) else os.symlink
   with atomic_folder(folder) as partial, local_copy(corpus) as copy:
+    place = os.symlink if copy == corpus else shutil.copy  # a text on a disk is not copied
     tokenizer.save(os.path.join(partial, "tokenizer"))
     for name in listing(copy):
       if name.startswith(("train.", "train-", "valid.", "valid-")):

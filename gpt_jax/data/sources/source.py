@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from gpt_jax.data.cleaning import plain_line_ends
 from gpt_jax.data.sources import text
 from gpt_jax.errors import InputError
-from gpt_jax.files import check_path, find_files, is_url
+from gpt_jax.files import check_path, find_files
 
 
 class Source(NamedTuple):
@@ -63,38 +63,26 @@ def find(name: str) -> list[Source]:
   if module.FOLDER_SUFFIXES is None:
     files = getattr(module, "files", None)
     return [Source(file, 0) for file in files(name)] if files else [Source(name, 0)]
-  if is_url(name):
-    return _find_on_store(name)
-  if os.path.isdir(name):
-    paths = _files_in(name)
-  elif os.path.exists(name):
-    if not os.path.isfile(name):  # /dev/stdin may be one
-      raise InputError(
-        f"{name}: a pipe or a device, but a source is read more than once; write it to a file first"
-      )
-    paths = [name]
-  else:
-    paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
-    if not paths:
-      fault = "no file matches" if glob.has_magic(name) else "no such file or folder"
-      raise InputError(f"{name}: {fault}; a source is {usage()}")
-  return [Source(path, os.path.getsize(path)) for path in sorted(paths)]
-
-
-def _find_on_store(name: str) -> list[Source]:
   check_path(name)
   try:
     sizes = find_files(name)
   except (OSError, ValueError) as error:
     raise InputError(f"{name}: cannot be listed ({error})") from error
-  if not sizes:
-    fault = "no file matches" if glob.has_magic(name) else "no such file or folder"
-    raise InputError(f"{name}: {fault}; a source is {usage()}")
-  if not glob.has_magic(name) and name not in sizes:  # a folder
+  is_glob = glob.has_magic(name)
+  if os.path.isdir(name) or (sizes and name not in sizes and not is_glob):  # a folder
     suffixes = _suffixes()
     sizes = {path: size for path, size in sizes.items() if path.endswith(suffixes)}
     if not sizes:
-      raise _nothing_in(name, suffixes)
+      raise InputError(
+        f"{name}: no {', '.join(suffixes)} file in this folder; give a glob for other file names"
+      )
+  if not sizes and os.path.exists(name):  # /dev/stdin may be one
+    raise InputError(
+      f"{name}: a pipe or a device, but a source is read more than once; write it to a file first"
+    )
+  if not sizes:
+    fault = "no file matches" if is_glob else "no such file or folder"
+    raise InputError(f"{name}: {fault}; a source is {usage()}")
   return [Source(path, size) for path, size in sizes.items()]
 
 
@@ -149,24 +137,9 @@ def usage() -> str:
   return "; ".join([f"a file, glob or folder of {' or '.join(files)}", *names])
 
 
-def _files_in(folder: str) -> list[str]:
-  suffixes = _suffixes()
-  paths = glob.glob(os.path.join(glob.escape(folder), "**"), recursive=True)
-  paths = [path for path in paths if path.endswith(suffixes) and os.path.isfile(path)]
-  if not paths:
-    raise _nothing_in(folder, suffixes)
-  return paths
-
-
 def _suffixes() -> tuple[str, ...]:
   """How the files that a folder is searched for end."""
   return tuple(suffix for module in _source_files() for suffix in module.FOLDER_SUFFIXES or ())
-
-
-def _nothing_in(folder: str, suffixes: tuple[str, ...]) -> InputError:
-  return InputError(
-    f"{folder}: no {', '.join(suffixes)} file in this folder; give a glob for other file names"
-  )
 
 
 def _module_of(name: str) -> SourceFile:

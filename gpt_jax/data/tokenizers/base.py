@@ -17,7 +17,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import (
   atomic_file,
   check_path,
-  is_url,
   local_copy,
   make_folders,
   read_bytes,
@@ -316,8 +315,15 @@ def load_tokenizer(folder: str) -> Tokenizer:
   Raises:
     InputError: there is none, its kind is unknown, or its files are damaged.
   """
-  if is_url(folder):
-    return _load_from_store(folder)
+  check_path(folder)
+  try:
+    with local_copy(folder) as copy:
+      return _load(copy)
+  except FileNotFoundError as error:
+    raise InputError(f"{folder}: no such folder; a tokenizer's is needed") from error
+
+
+def _load(folder: str) -> Tokenizer:
   metadata = _read_metadata(folder)
   if metadata is None:
     return load_released(folder)
@@ -343,16 +349,6 @@ def load_tokenizer(folder: str) -> Tokenizer:
       f"{folder}: its files make no {kind} tokenizer ({reason}); copy another folder"
     ) from error
   return dataclasses.replace(tokenizer, special_names=_special_names(folder, metadata))
-
-
-def _load_from_store(folder: str) -> Tokenizer:
-  """A tokenizer that is read from a copy of its folder."""
-  check_path(folder)
-  try:
-    with local_copy(folder) as copy:
-      return load_tokenizer(copy)
-  except FileNotFoundError as error:
-    raise InputError(f"{folder}: no such folder; a tokenizer's is needed") from error
 
 
 def load_released(folder: str) -> Tokenizer:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.files import find_files, is_url
+from gpt_jax.files import find_files
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
@@ -48,7 +48,7 @@ def read(data_dir: str, split: str, edition: str) -> Iterator[Row]:
 
 def _read_file(root: str, name: str, unlabeled: bool = False) -> Iterator[Row]:
   pattern = os.path.join(glob.escape(root), "**", f"cloze_test_{name}*.csv")
-  paths = [*find_files(pattern)] if is_url(root) else glob.glob(pattern, recursive=True)
+  paths = [*find_files(pattern)]
   if len(paths) != 1:
     problem = InputError if paths else MissingInput
     raise problem(f"{root}: {len(paths)} files cloze_test_{name}*.csv; there should be one")

@@ -12,15 +12,13 @@ import importlib.util
 import os
 import pkgutil
 import re
-import tempfile
-import uuid
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpt_jax.config import fields_of
 from gpt_jax.errors import InputError, did_you_mean
-from gpt_jax.files import is_url, read_json, write_json
+from gpt_jax.files import disk_folder, read_json, refuse_url, write_json
 from gpt_jax.training.trackers.background import Background, Tracker
 
 DEFAULT = "auto"  # TensorBoard events, if their package is installed
@@ -38,6 +36,7 @@ class TrackedRun(NamedTuple):
     workdir: of the run; `root` or a folder in it, or a folder on a store.
     step: the step that this start goes on from.
     settings: the fields of the config, by dotted name.
+    is_remote: whether `workdir` is on a store, so that `root` is a temporary folder.
   """
 
   name: str
@@ -46,6 +45,7 @@ class TrackedRun(NamedTuple):
   workdir: str
   step: int
   settings: Mapping[str, int | float | str]
+  is_remote: bool = False
 
 
 class TrackerFile(Protocol):
@@ -123,10 +123,9 @@ def parse_trackers(trackers: str | Trackers, workdir: str) -> Trackers:
         f"--tracker={name}: needs {file.PACKAGE}; install the extra {file.EXTRA}: "
         f"pip install 'gpt_jax[{file.EXTRA}]'"
       )
-    if is_url(workdir) and file.ELSEWHERE and file.ELSEWHERE not in os.environ:
-      raise InputError(
-        f"--tracker={name}: its files cannot be in {workdir}; set {file.ELSEWHERE}, or leave it out"
-      )
+    if file.ELSEWHERE and file.ELSEWHERE not in os.environ:
+      advice = f"set {file.ELSEWHERE}, or leave it out"
+      refuse_url(workdir, f"--tracker={name}: its files cannot be in {workdir}; {advice}")
   return Trackers(tuple(given), workdir)
 
 
@@ -147,10 +146,9 @@ def _open(name: str, trackers: Trackers, workdir: str, step: int) -> Background:
   title = os.path.basename(os.path.abspath(trackers.root))
   if (part := os.path.relpath(workdir, trackers.root)) != ".":
     title = f"{title}/{part}"
-  root = trackers.root
-  if is_url(root):
-    root = os.path.join(tempfile.gettempdir(), f"gpt_jax-{name}-{uuid.uuid4().hex}")
-  run = TrackedRun(title, str(state.get("id", "")), root, workdir, step, trackers.settings)
+  root = disk_folder(trackers.root, name)
+  identity, is_remote = str(state.get("id", "")), root != trackers.root
+  run = TrackedRun(title, identity, root, workdir, step, trackers.settings, is_remote)
 
   def remember(tracker: Tracker, given: Mapping[str, int]) -> None:
     if tracker.id:  # others know by themselves what they have

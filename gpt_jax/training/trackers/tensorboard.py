@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 
-from gpt_jax.files import is_url, upload_folder
+from gpt_jax.files import upload_folder
 from gpt_jax.training.trackers import TrackedRun
 
 PACKAGE, EXTRA = "tensorboardX", "tensorboard"
@@ -26,7 +26,7 @@ class EventFiles:
       from tensorboardX import SummaryWriter
     self._folder = os.path.join(run.workdir, "tensorboard")
     # tensorboardX would transfer all events at each flush, and again when it is collected.
-    self._copy = run.root if is_url(run.workdir) else ""
+    self._copy = run.root if run.is_remote else ""
     self._uploaded = time.monotonic()
     self._writer = SummaryWriter(
       self._copy or self._folder, purge_step=run.step + 1 if run.step else 0
