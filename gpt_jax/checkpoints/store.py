@@ -6,19 +6,15 @@ fingerprint of every array by its path in the state. Orbax does not verify the a
 so without fingerprints a flipped bit would go unnoticed.
 """
 
-import asyncio
 import contextlib
 import errno
 import fcntl
-import gc
 import json
-import logging
 import math
 import os
 import pathlib
 import re
 import sys
-import threading
 import time
 import types
 import warnings
@@ -33,7 +29,9 @@ from flax.traverse_util import unflatten_dict
 from jax.experimental import multihost_utils
 
 from gpt_jax import files
+from gpt_jax.checkpoints.fingerprint import describe, leaf_name
 from gpt_jax.checkpoints.lease import Lease
+from gpt_jax.checkpoints.quiet import await_abandoned_reads, quiet
 from gpt_jax.checkpoints.staged import StagedManager, committed_steps, is_staged
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import read_json, verified, with_checksum
@@ -85,7 +83,7 @@ class Checkpoints:
     self._unwritten: tuple[int, ocp.args.Composite] | None = None
     with contextlib.ExitStack() as resources:
       resources.enter_context(lock(workdir))
-      resources.enter_context(_quiet)
+      resources.enter_context(quiet)
       options = ocp.CheckpointManagerOptions(
         cleanup_tmp_directories=True, enable_async_checkpointing=True, preservation_policy=self
       )
@@ -255,7 +253,7 @@ def _store_errors(folder: str) -> Iterator[None]:
     disk_is_full = os.strerror(errno.ENOSPC) in str(error)  # through which s3:// is written
     if not files.is_url(folder) or isinstance(error, InputError) or disk_is_full:
       raise
-    _quiet.stay()
+    quiet.stay()
     reason = " ".join(str(error).split())[:200]
     is_refusal = isinstance(error, OSError) and error.errno == errno.EACCES
     kind = InputError if is_refusal or "PERMISSION_DENIED" in reason else Unavailable
@@ -338,20 +336,6 @@ def saved_meta(workdir: str, step: int) -> dict:
     raise InputError(f"{folder}: damaged ({error})") from error
 
 
-def compare(a: Any, b: Any) -> dict[str, float]:
-  """By path the largest |difference| of each array that is not bit-identical in two states."""
-  left, right = describe(_as_dict(a)), describe(_as_dict(b))
-  leaves = zip(
-    jax.tree_util.tree_leaves_with_path(_as_dict(a)), jax.tree.leaves(_as_dict(b)), strict=True
-  )
-  differences = {}
-  for (path, x), y in leaves:
-    if left[_name(path)] != right[_name(path)]:
-      difference = np.asarray(x, np.float64) - np.asarray(y, np.float64)
-      differences[_name(path)] = float(np.abs(difference).max())
-  return differences
-
-
 def best_evaluation(workdir: str) -> dict[str, float] | None:
   """The step of the best checkpoint, as "step", and its metrics; None if no metric was a number."""
   folder = os.path.join(files.absolute(workdir), "checkpoints")
@@ -384,23 +368,11 @@ def _state_handler() -> ocp.PyTreeCheckpointHandler:
   return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
 
 
-# ------------------------------------------------------------------------------------ Fingerprints
-
-
-def describe(tree: Any) -> dict[str, list]:
-  """[type, shape, fingerprint] of every array, by its path."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  # One program per array, run one after the other: concurrent programs with collectives can
-  # deadlock on each other's devices, and a single program for all arrays takes many seconds to
-  # compile, while a model has only a dozen different shapes.
-  return {_name(path): [str(x.dtype), list(x.shape), int(_fingerprint(x))] for path, x in leaves}
-
-
 def _check_finite(tree: Any, step: int, folder: str) -> None:
   """Raises InputError if an array holds an infinite or undefined number."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   floats = [(path, x) for path, x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]
-  broken = [_name(path) for path, x in floats if not _is_finite(x)]
+  broken = [leaf_name(path) for path, x in floats if not _is_finite(x)]
   if broken:
     raise InputError(
       f"step {step}: {len(broken)} of {len(leaves)} arrays are not finite, {broken[0]} among them, "
@@ -412,26 +384,6 @@ def _check_finite(tree: Any, step: int, folder: str) -> None:
 @jax.jit
 def _is_finite(x: jax.Array) -> jax.Array:
   return jnp.isfinite(x).all()
-
-
-@jax.jit
-def _fingerprint(x: jax.Array) -> jax.Array:
-  """A uint32 hash of an array's exact bits and their positions; the same for every sharding.
-
-  The bits of each element are mixed with its index and hashed by a bijection (the finalizer of
-  MurmurHash3); the hashes are summed modulo 2^32. A change of one element is always detected, a
-  change of several with probability 1 - 2^-32.
-  """
-  if x.dtype == jnp.bool_:
-    x = x.astype(jnp.uint8)
-  bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
-  index = jnp.zeros(x.shape, jnp.uint32)
-  for axis, size in enumerate(x.shape):  # no reshape, so that devices hash only their own shards
-    index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-  h = bits ^ (index * jnp.uint32(0x9E3779B1))
-  h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
-  h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
-  return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
 
 
 # ----------------------------------------------------------------------------------------- Reading
@@ -484,11 +436,11 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
   if abstract is None:
     abstract = _params_as_saved(saved)
   _check_shapes(folder, saved, abstract, exact)
-  with _quiet:
+  with quiet:
     try:
       tree = _on_every_process(folder, lambda: _read_arrays(folder, abstract))
     except Damaged:
-      _await_abandoned_reads()
+      await_abandoned_reads()
       raise
   for name, description in describe(tree).items():
     if description != saved[name]:
@@ -523,7 +475,7 @@ def _read_state(folder: str, abstract: Any) -> Any:
   tree = ocp.PyTreeCheckpointHandler().restore(state, args=arguments)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, jax.ShapeDtypeStruct):  # partial_restore leaves missing arrays abstract
-      raise ValueError(f"{_name(path)} is missing")
+      raise ValueError(f"{leaf_name(path)} is missing")
   return tree
 
 
@@ -553,7 +505,7 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
   except Exception as error:  # damaged bytes can raise anything, in four libraries
     problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     if files.is_url(folder) and _is_outage(error):
-      _quiet.stay()
+      quiet.stay()
       raise Unavailable(f"{folder}: cannot be read ({problem})") from error
   if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
     problem = problem or "unreadable for another process"
@@ -569,7 +521,7 @@ def _is_outage(error: Exception) -> bool:
 
 def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: bool) -> None:
   """Raises InputError at the first array whose type or shape differs from the model's."""
-  wanted = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)}
+  wanted = {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)}
   for name, leaf in wanted.items():
     if name not in saved:
       raise InputError(f"{folder} is of another model: it has no {name}")
@@ -588,67 +540,6 @@ def _params_as_saved(saved: dict[str, list]) -> dict:
   for name, (dtype, shape, _) in saved.items():
     leaves[name] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
   return {"params": unflatten_dict(leaves, sep="/")["params"]}
-
-
-class _Quiet:
-  """Reentrant context that hides two kinds of noise, and restores everything at its end.
-
-  Orbax logs every step of its work through absl's logger, which is also ours, and raises its errors
-  as well. After the error of an array, TensorStore's threads report the others in flight to an
-  event loop that is closed, and asyncio those that nobody asked for: a traceback for each.
-  """
-
-  def __init__(self):
-    self._lock, self._depth = threading.Lock(), 0
-    self._hook = sys.unraisablehook
-
-  def __enter__(self) -> None:
-    with self._lock:
-      self._depth += 1
-      if self._depth > 1:
-        return
-      logging.getLogger("absl").addFilter(_not_by_orbax)
-      logging.getLogger("asyncio").addFilter(_not_of_tensorstore)
-      self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
-
-  def __exit__(self, *_) -> None:
-    with self._lock:
-      self._depth -= 1
-      if self._depth:
-        return
-      logging.getLogger("absl").removeFilter(_not_by_orbax)
-      logging.getLogger("asyncio").removeFilter(_not_of_tensorstore)
-      if sys.unraisablehook == self._unraisable:  # else someone has replaced it since
-        sys.unraisablehook = self._hook
-
-  def stay(self) -> None:
-    """Hides it until the process ends: after a store's error, whenever the other requests fail."""
-    self.__enter__()
-
-  def _unraisable(self, unraisable: Any) -> None:
-    message = str(unraisable.exc_value)
-    if "Event loop is closed" not in message and "TensorStore" not in message:
-      self._hook(unraisable)
-
-
-_quiet = _Quiet()
-
-
-def _not_by_orbax(record: logging.LogRecord) -> bool:
-  return f"{os.sep}orbax{os.sep}" not in record.pathname
-
-
-def _not_of_tensorstore(record: logging.LogRecord) -> bool:
-  return not re.search("tensorstore|Error (open|read|writ)ing ", record.getMessage())
-
-
-def _await_abandoned_reads() -> None:
-  """After a failed read, waits up to a second until the other reads have failed under `_quiet`."""
-  for _ in range(5):
-    time.sleep(0.2)
-    gc.collect()  # asyncio logs the error of a task when the task is collected
-    if not any(type(thing) is asyncio.Task for thing in gc.get_objects()):
-      return
 
 
 # -------------------------------------------------------------------------------- Paths and records
@@ -735,7 +626,3 @@ def _as_dict(state: Any) -> dict:
   """The state without the parts that are None."""
   parts = state if isinstance(state, dict) else state._asdict()
   return {name: part for name, part in parts.items() if part is not None}
-
-
-def _name(path: tuple) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -4,8 +4,9 @@ import dataclasses
 import os
 from typing import Any
 
+from gpt_jax.checkpoints.fingerprint import compare
 from gpt_jax.checkpoints.run_folder import read_config
-from gpt_jax.checkpoints.store import compare, restore_step, saved_meta, saved_steps
+from gpt_jax.checkpoints.store import restore_step, saved_meta, saved_steps
 from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
@@ -35,7 +36,7 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
     data: the run's data: the folder that prepare wrote, or that of the task.
 
   Returns:
-    start: the step of the earlier checkpoint; differences: see store.compare; equal: whether there
+    start: the step of the earlier checkpoint; differences: see `compare`; equal: whether there
     are none.
 
   Raises:

@@ -25,6 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax import files
 from gpt_jax.checkpoints import store
+from gpt_jax.checkpoints.fingerprint import describe
 from gpt_jax.errors import InputError
 
 ROOT = pathlib.Path(store.__file__).parents[2]
@@ -495,13 +496,13 @@ def test_a_save_restores_on_another_mesh(tmp_path):
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 (simulated) devices")
 def test_fingerprints_are_the_same_on_every_mesh():
   state = make_state(4)
-  alone = store.describe(state)
-  assert all(store.describe(spread(state, shape)) == alone for shape in ((8, 1), (2, 4), (4, 2)))
-  assert store.describe(jax.device_get(state)) == alone
+  alone = describe(state)
+  assert all(describe(spread(state, shape)) == alone for shape in ((8, 1), (2, 4), (4, 2)))
+  assert describe(jax.device_get(state)) == alone
 
 
 def fingerprint(values, dtype=None):
-  return store.describe({"x": np.asarray(values, dtype)})["x"][2]
+  return describe({"x": np.asarray(values, dtype)})["x"][2]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.uint32, jnp.bool_])

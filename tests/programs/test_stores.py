@@ -13,8 +13,8 @@ import pytest
 
 from gpt_jax import files
 from gpt_jax.checkpoints import lease
-from gpt_jax.checkpoints import store as checkpoint_store
 from gpt_jax.checkpoints.lease import Lease
+from gpt_jax.checkpoints.quiet import quiet
 from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError, Unavailable
@@ -114,8 +114,8 @@ def fail_at_first(checkpoints, failures, monkeypatch):
 def heard_again():
   """What is hidden after a store's error until the process ends."""
   yield
-  while checkpoint_store._quiet._depth:
-    checkpoint_store._quiet.__exit__()
+  while quiet._depth:
+    quiet.__exit__()
 
 
 def test_a_lease_is_taken_over_when_it_has_run_out(store, monkeypatch):
