@@ -9,13 +9,13 @@ import numpy as np
 
 def describe(tree: Any) -> dict[str, list]:
   """[type, shape, fingerprint] of every array, by its path."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  described = {}
   # One program per array, run one after the other: concurrent programs with collectives can
   # deadlock on each other's devices, and a single program for all arrays takes many seconds to
   # compile, while a model has only a dozen different shapes.
-  return {
-    leaf_name(path): [str(x.dtype), list(x.shape), int(_fingerprint(x))] for path, x in leaves
-  }
+  for path, x in jax.tree_util.tree_leaves_with_path(tree):
+    described[leaf_name(path)] = [str(x.dtype), list(x.shape), int(_fingerprint(x))]
+  return described
 
 
 @jax.jit
@@ -41,14 +41,14 @@ def _fingerprint(x: jax.Array) -> jax.Array:
 def compare(a: Any, b: Any) -> dict[str, float]:
   """By path the largest |difference| of each array that is not bit-identical in two states."""
   left, right = describe(a), describe(b)
-  leaves = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True)
   differences = {}
-  for (path, x), y in leaves:
-    if left[leaf_name(path)] != right[leaf_name(path)]:
+  for x, y, name in zip(jax.tree.leaves(a), jax.tree.leaves(b), left, strict=True):
+    if left[name] != right[name]:
       difference = np.asarray(x, np.float64) - np.asarray(y, np.float64)
-      differences[leaf_name(path)] = float(np.abs(difference).max())
+      differences[name] = float(np.abs(difference).max())
   return differences
 
 
 def leaf_name(path: tuple) -> str:
+  """The path of an array in a tree, such as "params/trunk/embedding"."""
   return jax.tree_util.keystr(path, simple=True, separator="/")

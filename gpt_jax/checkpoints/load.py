@@ -24,6 +24,7 @@ from gpt_jax.tasks.formats import Format
 from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.tasks.text_to_text import TextTask, TextToText, as_text
 
+TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py
 _EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
 
 
@@ -176,6 +177,10 @@ def load_model(path: str, format: str = "") -> LoadedModel:
       params, meta, step, tokenizer = reader.load(copy)
       folder = path
   if not reader:
+    if exists(os.path.join(path.removesuffix("/best"), TFIDF_FILE)):
+      raise InputError(
+        f"{path}: a TF-IDF classifier of launch/label.py; only launch/predict.py reads it"
+      )
     params, meta, step = store.restore_params(path)
     folder = _find_workdir(path)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))

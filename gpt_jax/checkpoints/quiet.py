@@ -1,13 +1,13 @@
-"""Hides what orbax and TensorStore print while checkpoints are open."""
+"""Hides what orbax and TensorStore print while checkpoints are open.
 
-import asyncio
-import gc
+Neither has a switch for it: messages are told apart by the file they come from, or by their words.
+"""
+
 import logging
 import os
 import re
 import sys
 import threading
-import time
 from typing import Any
 
 
@@ -61,12 +61,3 @@ def _not_by_orbax(record: logging.LogRecord) -> bool:
 
 def _not_of_tensorstore(record: logging.LogRecord) -> bool:
   return not re.search("tensorstore|Error (open|read|writ)ing ", record.getMessage())
-
-
-def await_abandoned_reads() -> None:
-  """After a failed read, waits up to a second until the other reads have failed under `quiet`."""
-  for _ in range(5):
-    time.sleep(0.2)
-    gc.collect()  # asyncio logs the error of a task when the task is collected
-    if not any(type(thing) is asyncio.Task for thing in gc.get_objects()):
-      return

@@ -10,8 +10,8 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ COMMITTED = "commit_success.txt"  # written last, by orbax on gs:// as well
 
 def is_staged(path: str) -> bool:
   """Whether checkpoints at a path pass through this machine's disk."""
-  return files.is_url(path) and not os.fspath(path).startswith("gs://")
+  return os.fspath(path).startswith("s3://")
 
 
 def check_workdir(workdir: str) -> None:
@@ -53,11 +53,11 @@ class StagedManager:
 
   Args:
     folder: URL of the checkpoints.
-    preservation_policy: says by `should_preserve` which checkpoints to keep.
+    kept: which of the saved steps to keep.
   """
 
-  def __init__(self, folder: str, preservation_policy: Any):
-    self._folder, self._policy = folder, preservation_policy
+  def __init__(self, folder: str, kept: Callable[[Iterable[int]], set[int]]):
+    self._folder, self._kept = folder, kept
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]
     self._disk = os.path.join(tempfile.gettempdir(), f"gpt_jax-checkpoints-{os.getuid()}-{name}")
     shutil.rmtree(self._disk, ignore_errors=True)  # of a killed run
@@ -122,11 +122,9 @@ class StagedManager:
     with files.atomic_file(os.path.join(target, COMMITTED)) as file:
       file.write("This checkpoint is complete.\n")
     shutil.rmtree(copy)
-    checkpoints = [SimpleNamespace(step=step) for step in committed_steps(self._folder)]
-    kept = self._policy.should_preserve(checkpoints, context=None)
-    for checkpoint, keep in zip(checkpoints, kept, strict=True):
-      if not keep:
-        self.delete(checkpoint.step)
+    steps = set(committed_steps(self._folder))
+    for step in sorted(steps - self._kept(steps)):
+      self.delete(step)
 
   def _remove_incomplete(self) -> None:
     """Removes what killed runs left of uploads."""

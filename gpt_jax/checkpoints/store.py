@@ -12,13 +12,10 @@ import fcntl
 import json
 import math
 import os
-import pathlib
-import re
 import sys
 import time
-import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -31,7 +28,7 @@ from jax.experimental import multihost_utils
 from gpt_jax import files
 from gpt_jax.checkpoints.fingerprint import describe, leaf_name
 from gpt_jax.checkpoints.lease import Lease
-from gpt_jax.checkpoints.quiet import await_abandoned_reads, quiet
+from gpt_jax.checkpoints.quiet import quiet
 from gpt_jax.checkpoints.staged import StagedManager, committed_steps, is_staged
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import read_json, verified, with_checksum
@@ -39,9 +36,7 @@ from gpt_jax.parallel.processes import is_main_process
 
 _OUTAGES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSION_DENIED")
 _MIN_SLICE = 1 << 20  # bytes
-TFIDF_FILE = "classifier.npz"  # in a folder that launch/label.py wrote; see inference/
-# Workdirs in the workdir of several seeds or folds, or of launch/label.py.
-_WORKDIR_INSIDE = re.compile(r"(seed|fold)_\d+|finetuned|probe")
+_ABANDONED = 0.5  # seconds
 
 
 class Damaged(Exception):
@@ -90,7 +85,7 @@ class Checkpoints:
       with _store_errors(self._folder):
         self._manager: ocp.CheckpointManager | StagedManager
         if is_staged(workdir):
-          self._manager = StagedManager(self._folder, self)
+          self._manager = StagedManager(self._folder, self._kept)
         else:
           handlers = {"state": _state_handler(), "meta": ocp.JsonCheckpointHandler()}
           self._manager = ocp.CheckpointManager(
@@ -125,7 +120,7 @@ class Checkpoints:
       self._scores[step] = score
     self.wait()
     meta_json = ocp.args.JsonSave(with_checksum(record))
-    if isinstance(self._manager, ocp.CheckpointManager) and files.is_url(self._folder):
+    if files.is_url(self._folder) and not is_staged(self._folder):
       self._keep_copy(step, tree, meta_json)
     arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=meta_json)
     self._try_twice(lambda: self._manager.save(step, args=arguments, force=True))
@@ -161,13 +156,10 @@ class Checkpoints:
 
   def tidy(self) -> None:
     """Deletes what a run that was killed right after a save had no time to delete."""
-    steps = self._manager.all_steps()
-    checkpoints = [types.SimpleNamespace(step=step) for step in steps]
-    kept = self.should_preserve(checkpoints, context=None)
     with _store_errors(self._folder):
-      for step, is_kept in zip(steps, kept, strict=True):
-        if not is_kept:
-          self._manager.delete(step)
+      steps = set(self._manager.all_steps())
+      for step in sorted(steps - self._kept(steps)):
+        self._manager.delete(step)
 
   def steps(self) -> list[int]:
     """The steps of all complete checkpoints, oldest first."""
@@ -194,14 +186,19 @@ class Checkpoints:
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
     """Orbax's preservation policy, called after each save: which checkpoints to keep."""
     del context
-    steps = sorted(checkpoint.step for checkpoint in checkpoints)
+    kept = self._kept(checkpoint.step for checkpoint in checkpoints)
+    return [checkpoint.step in kept for checkpoint in checkpoints]
+
+  def _kept(self, saved: Iterable[int]) -> set[int]:
+    """The saved steps whose checkpoints stay."""
+    steps = sorted(saved)
     scores = {step: self._scores[step] for step in steps if step in self._scores}
     kept = {*steps[-self._newest :], *filter(self._keep, steps)}
     if scores:
       kept.add(_best(scores))
     if kept == {*steps[-1:]}:  # no step has tried the newest parameters yet
       kept.update(steps[-2:])
-    return [checkpoint.step in kept for checkpoint in checkpoints]
+    return kept
 
   def _await_saves(self) -> None:
     self._manager.wait_until_finished()
@@ -355,19 +352,6 @@ def saved_metrics(path: str, step: int) -> dict[str, float]:
   return next((record["metrics"] or {} for record in records if record["step"] == step), {})
 
 
-def _state_handler() -> ocp.PyTreeCheckpointHandler:
-  """Orbax's handler, but each replica writes a slice of its own only of large arrays.
-
-  A slice costs a millisecond whatever its size, and orbax would cut every bias of a replicated
-  model into one per device.
-  """
-  arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_MIN_SLICE)
-  registry = ocp.type_handlers.create_type_handler_registry(
-    (jax.Array, arrays), (np.ndarray, ocp.type_handlers.NumpyHandler())
-  )
-  return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
-
-
 def _check_finite(tree: Any, step: int, folder: str) -> None:
   """Raises InputError if an array holds an infinite or undefined number."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -384,6 +368,19 @@ def _check_finite(tree: Any, step: int, folder: str) -> None:
 @jax.jit
 def _is_finite(x: jax.Array) -> jax.Array:
   return jnp.isfinite(x).all()
+
+
+def _state_handler() -> ocp.PyTreeCheckpointHandler:
+  """Orbax's handler, but each replica writes a slice of its own only of large arrays.
+
+  A slice costs a millisecond whatever its size, and orbax would cut every bias of a replicated
+  model into one per device.
+  """
+  arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_MIN_SLICE)
+  registry = ocp.type_handlers.create_type_handler_registry(
+    (jax.Array, arrays), (np.ndarray, ocp.type_handlers.NumpyHandler())
+  )
+  return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
 
 
 # ----------------------------------------------------------------------------------------- Reading
@@ -440,7 +437,7 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
     try:
       tree = _on_every_process(folder, lambda: _read_arrays(folder, abstract))
     except Damaged:
-      await_abandoned_reads()
+      time.sleep(_ABANDONED)  # until the reads of the other arrays have failed too, unheard
       raise
   for name, description in describe(tree).items():
     if description != saved[name]:
@@ -463,29 +460,18 @@ def _read_arrays(folder: str, abstract: Any) -> Any:
 
 
 def _read_state(folder: str, abstract: Any) -> Any:
-  state = _as_path(folder)
-  if not files.is_url(folder):
-    for entry in state.rglob("*"):
-      if not entry.is_file() and not entry.is_dir():  # reading a pipe would wait for ever
-        raise ValueError(f"{entry.relative_to(folder)} is not a regular file")
+  from etils import epath  # whose paths orbax works with, on stores too
+
+  files.check_regular(folder)
   restore_args = jax.tree.map(_restore_args, abstract)
   arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
   # The handler instead of a Checkpointer, which ends in a barrier that a failing process would
   # never reach.
-  tree = ocp.PyTreeCheckpointHandler().restore(state, args=arguments)
+  tree = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, jax.ShapeDtypeStruct):  # partial_restore leaves missing arrays abstract
       raise ValueError(f"{leaf_name(path)} is missing")
   return tree
-
-
-def _as_path(path: str) -> Any:
-  """A pathlib.Path or, on a store, the path that orbax itself works with."""
-  if not files.is_url(path):
-    return pathlib.Path(path)
-  from etils import epath
-
-  return epath.Path(path)
 
 
 def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
@@ -556,16 +542,12 @@ def _locate(path: str) -> list[str]:
   workdir = parent if best else path
   folders = _step_folders(os.path.join(workdir, "checkpoints"))
   if not folders:
-    names = _names(workdir)
-    if TFIDF_FILE in names:
-      raise InputError(
-        f"{workdir}: a TF-IDF classifier of launch/label.py; only launch/predict.py reads it"
-      )
-    runs = sorted(name for name in names if _WORKDIR_INSIDE.fullmatch(name))
     hint = "a workdir, WORKDIR/best or WORKDIR/checkpoints/STEP"
-    if runs:  # each is a workdir of its own
-      example = os.path.join(workdir, runs[0], *(["best"] if best else []))
-      hint = f"one of its runs, such as {example}"
+    for name in sorted(files.list_existing(workdir)):
+      run = os.path.join(workdir, name)
+      if files.is_folder(os.path.join(run, "checkpoints")):  # of a seed, say
+        hint = f"one of its runs, such as {os.path.join(run, 'best') if best else run}"
+        break
     raise InputError(f"no checkpoint in {workdir}: give {hint}")
   return _best_folder(os.path.join(workdir, "checkpoints")) if best else folders
 
@@ -575,16 +557,12 @@ def _step_folders(folder: str) -> list[str]:
   if files.is_url(folder):
     names = [str(step) for step in committed_steps(folder)]
   else:
-    names = [name for name in _names(folder) if name.isdigit()]
+    names = [name for name in files.list_existing(folder) if name.isdigit()]
   return [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
 
 
 def _step_folder(workdir: str, step: int) -> str:
   return os.path.join(files.absolute(workdir), "checkpoints", str(step))
-
-
-def _names(folder: str) -> list[str]:
-  return files.list_existing(folder)
 
 
 def _best_folder(folder: str) -> list[str]:

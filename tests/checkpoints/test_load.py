@@ -130,7 +130,7 @@ def test_nothing_there(tmp_path, place):
 @pytest.mark.parametrize("place", ["", "/best"])
 @pytest.mark.parametrize("folder", ["seed_0", "fold_0", "finetuned"])
 def test_a_folder_of_runs_names_one(tmp_path, place, folder):
-  (tmp_path / folder).mkdir()
+  (tmp_path / folder / "checkpoints").mkdir(parents=True)
   with pytest.raises(
     InputError, match=f"no checkpoint in .*: give one of its runs, such as .*/{folder}{place}$"
   ):
