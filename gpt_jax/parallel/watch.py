@@ -54,9 +54,8 @@ def _delay_abort() -> None:
   argument: 6 seconds. A handler in Python would not be called.
   """
   libc = ctypes.CDLL(None)
-  if hasattr(libc, "signal") and hasattr(libc, "sleep"):
-    libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
+  libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+  libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
 def _accept() -> dict[int, socket.socket]:
@@ -105,8 +104,9 @@ class _Peers:
     for connection in connections.values():
       connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
       if sys.platform == "linux":
-        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-          connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     for number in connections:
       threading.Thread(target=self._watch, args=(number,), daemon=True).start()
 

@@ -24,9 +24,10 @@ def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
   """
   try:
     stored = open_regular(path)
-  except (OSError, ValueError) as error:
-    reason = getattr(error, "strerror", None) or error
-    raise InputError(f"{path}: cannot be read ({reason})") from error
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+  except ValueError as error:
+    raise InputError(f"{path}: cannot be read ({error})") from error
   with stored:
     try:
       yield _decompressed(stored, path)
