@@ -258,6 +258,19 @@ def test_a_missing_package_of_a_store_names_its_extra(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["gs://a/b", "s3://a", "hf://a/b", "https://x"])
+def test_what_a_store_has_not_is_asked_for_without_a_request(tmp_path, path):
+  (tmp_path / "a").touch()
+  assert files.modified_ns(f"{tmp_path}/a") > 0 == files.modified_ns(path)
+  assert files.disk_folder(str(tmp_path), "test") == str(tmp_path)
+  other = files.disk_folder(path, "test")
+  assert other != files.disk_folder(path, "test") and not os.path.exists(other)
+  assert files.open_to_append(path) is None
+  with files.open_to_append(f"{tmp_path}/a") as file:
+    file.write("text")
+  assert (tmp_path / "a").read_text() == "text"
+
+
+@pytest.mark.parametrize("path", ["gs://a/b", "s3://a", "hf://a/b", "https://x"])
 def test_urls_are_refused_by_scheme(path):
   with pytest.raises(InputError, match=path.partition("//")[0]):
     refuse_url(path)

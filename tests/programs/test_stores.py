@@ -261,6 +261,16 @@ def test_lines_are_appended_in_segments(store, monkeypatch):
   assert len(files.list_folder(path)) == 1 and list(read_lines(path)) == lines[:4]
 
 
+def test_a_log_that_was_copied_to_a_store_is_read(store):
+  path = f"{store}/metrics.jsonl"
+  lines = [f'{{"step": {step}}}\n' for step in range(1, 10)]
+  with files.atomic_file(path) as file:
+    file.writelines(lines)
+  assert list(read_lines(path)) == lines
+  cut_back(path, 4)
+  assert list(read_lines(path)) == lines[:4]
+
+
 def test_a_run_of_several_hosts_is_refused_on_s3_before_it_works(monkeypatch):
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   check_workdir("gs://bucket/run")
