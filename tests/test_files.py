@@ -187,6 +187,13 @@ def test_a_folder_of_a_store_is_marked_until_it_is_complete(store, monkeypatch):
     write(upload)
 
 
+def test_a_link_is_uploaded_as_the_file_that_it_names(store, tmp_path):
+  (tmp_path / "a").write_text("text")
+  with atomic_folder(f"{store}/folder") as partial:
+    os.symlink(tmp_path / "a", f"{partial}/a")
+  assert files.read_bytes(f"{store}/folder/a", 10) == b"text"
+
+
 def test_an_empty_folder_of_a_console_is_free(s3, stores):
   """Consoles show an empty folder by an empty object of its name and a slash."""
   boto3 = pytest.importorskip("boto3")
