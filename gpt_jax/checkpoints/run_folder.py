@@ -14,7 +14,7 @@ from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.config import difference, from_json, resumable_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import exists, list_folder, make_folders, read_json, write_json
+from gpt_jax.files import exists, list_existing, list_folder, make_folders, read_json, write_json
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.processes import is_main_process
 
@@ -149,10 +149,7 @@ def _is_claimed(
 
 
 def _has_checkpoint(workdir: str) -> bool:
-  try:
-    return any(name.isdecimal() for name in list_folder(os.path.join(workdir, "checkpoints")))
-  except FileNotFoundError:
-    return False
+  return any(name.isdecimal() for name in list_existing(os.path.join(workdir, "checkpoints")))
 
 
 def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
