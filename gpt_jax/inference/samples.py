@@ -5,6 +5,7 @@ there are samples after 100, 200, 400, … steps too. A compiled program writes 
 prompts token by token, which compiles in half the time of generate.py's two programs.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -18,12 +19,12 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.files import open_regular, parse_json
+from gpt_jax.files import parse_json
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.hooks import Hook, StepContext
-from gpt_jax.training.json_lines import cut_back, open_to_append
+from gpt_jax.training.json_lines import cut_back, open_to_append, read_lines
 from gpt_jax.training.reporter import Reporter
 
 SAMPLES = "samples.jsonl"
@@ -32,7 +33,7 @@ MIN_STEPS = 100
 FIRST_SAMPLE = 100  # steps; see hooks.powers_of_two_times
 _TOKENS = 48  # of a sample, with its prompt
 _PROMPT = 8
-_LARGEST = 64 << 20  # bytes of samples.jsonl that are read
+_MAX_SAMPLES = 100_000  # that are read
 
 
 class Sample(NamedTuple):
@@ -163,12 +164,11 @@ def read_samples(workdir: str) -> list[Sample]:
   """The samples of a run, in order; [] if it has none. Lines that are no sample are left out.
 
   Raises:
-    OSError, ValueError: the file cannot be read.
+    OSError: the file cannot be read.
   """
   samples = []
   try:
-    with open_regular(os.path.join(workdir, SAMPLES)) as file:
-      lines = file.read(_LARGEST).splitlines()
+    lines = list(itertools.islice(read_lines(os.path.join(workdir, SAMPLES)), _MAX_SAMPLES))
   except FileNotFoundError:
     return []
   for line in lines:

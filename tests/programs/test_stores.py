@@ -18,6 +18,7 @@ from gpt_jax.checkpoints.quiet import quiet
 from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError, Unavailable
+from gpt_jax.inference.samples import SAMPLES, Sample, read_samples
 from gpt_jax.training.json_lines import cut_back, open_to_append, read_lines
 
 
@@ -269,6 +270,13 @@ def test_a_log_that_was_copied_to_a_store_is_read(store):
   assert list(read_lines(path)) == lines
   cut_back(path, 4)
   assert list(read_lines(path)) == lines[:4]
+
+
+def test_samples_of_a_run_on_a_store_are_read(store):
+  assert read_samples(store) == []
+  with open_to_append(f"{store}/{SAMPLES}") as file:
+    file.write('{"step": 3, "prompt": "a", "text": "b"}\n')
+  assert read_samples(store) == [Sample(3, "a", "b")]
 
 
 def test_a_run_of_several_hosts_is_refused_on_s3_before_it_works(monkeypatch):
