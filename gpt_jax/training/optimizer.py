@@ -20,18 +20,7 @@ from gpt_jax.training.layerwise import (
   zero_waiting,
 )
 from gpt_jax.training.schedules import SHAPES, make_schedule, warmup_length
-from gpt_jax.training.update_rules import (
-  adafactor,
-  bert_adam,
-  clip_by_global_norm,
-  decayed,
-  fairseq_adam,
-  lamb,
-  openai_adam,
-)
-
-# Rules that are still to be multiplied by the learning rate.
-_SCALED = {"openai": openai_adam, "bert": bert_adam, "fairseq": fairseq_adam, "lamb": lamb}
+from gpt_jax.training.update_rules import RULES, clip_by_global_norm
 
 
 @register("optimizer")
@@ -49,12 +38,14 @@ class OptimConfig:
     "openai",
     "the Adam of OpenAI, optax (adamw), BERT or fairseq; ALBERT's LAMB; T5's Adafactor, which has "
     "no weight_decay, b1, b2 and eps",
-    choices=("openai", "adamw", "bert", "fairseq", "lamb", "adafactor"),
+    choices=tuple(RULES),
   )
   learning_rate: float | None = option(
     2.5e-4, "peak learning rate; none, when fine-tuning: chosen by model size", low=0.0, high=1e3
   )
-  schedule: str = option("cosine", "shape after the warm-up; linear is OpenAI's", choices=SHAPES)
+  schedule: str = option(
+    "cosine", "shape after the warm-up; linear is OpenAI's", choices=tuple(SHAPES)
+  )
   warmup_steps: int = option(
     2000, "length of the warm-up; 0 if warmup_share is set", unit="updates", low=0
   )
@@ -90,8 +81,9 @@ class OptimConfig:
   def about_long_warmup(self, total_steps: int) -> str:
     """A warning, with a remedy, if the warm-up does not end within a run; else ""."""
     warmup = self.warmup_length(total_steps)
-    # The rate of inverse_sqrt is at its peak during the warm-up.
-    if not total_steps or warmup < total_steps or self.schedule == "inverse_sqrt":
+    if not total_steps or warmup < total_steps:
+      return ""
+    if make_schedule(self.schedule, 1.0, warmup, total_steps)(0) == 1.0:  # it begins at its peak
       return ""
     name, value = "warmup_steps", f"{max(1, total_steps // 10)}"
     if self.min_warmup_steps >= total_steps:
@@ -164,14 +156,8 @@ def make_optimizer(
 
 
 def _rule(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-  if config.optimizer == "adafactor":
-    return adafactor(schedule)
-  if config.optimizer == "adamw":
-    return optax.adamw(
-      schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decayed
-    )
-  rule = _SCALED[config.optimizer](config.b1, config.b2, config.eps, config.weight_decay)
-  return optax.chain(rule, optax.scale_by_learning_rate(schedule))
+  rule = RULES[config.optimizer]
+  return rule(schedule, config.b1, config.b2, config.eps, config.weight_decay)
 
 
 def _begin_later(

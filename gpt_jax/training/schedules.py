@@ -1,9 +1,77 @@
-"""Learning-rate schedules of OpenAI's code (`openai/opt.py`), BERT, fairseq and T5."""
+"""Learning-rate schedules of OpenAI's code (`openai/opt.py`), BERT, fairseq and T5.
 
+Letters: t updates made before, w updates of the warm-up, n updates of the run. With a warm-up the
+first update has rate 0, except for inverse_sqrt.
+"""
+
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 import optax
 
-SHAPES = ("cosine", "linear", "constant", "bert_linear", "fairseq_linear", "inverse_sqrt")
+
+def _cosine(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
+  """t / w, then (1 + cos(pi t / n)) / 2.
+
+  Unlike optax's it is not shifted by the warm-up, and so starts a little below its peak.
+  """
+  return peak * _warmed(t, w, 0.5 * (1.0 + jnp.cos(jnp.pi * _done(t, n))))
+
+
+def _linear(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
+  """t / w (1 - t / n), then 1 - t / n."""
+  return _constant(peak, t, w, n) * (1.0 - _done(t, n))
+
+
+def _constant(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
+  """t / w, then 1."""
+  del n
+  return peak * _warmed(t, w, jnp.ones_like(t))
+
+
+def _bert_linear(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
+  """t / w, then 1 - t / n.
+
+  This too is not shifted: at the end of the warm-up the rate jumps down (google-research/bert,
+  optimization.py).
+  """
+  fall = 1.0 - _done(t, n)
+  return peak * (jnp.where(t < w, t / w, fall) if w else fall)
+
+
+def _fairseq_linear(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
+  """t / w, then 1 - (t - w) / (n - w): fairseq's polynomial decay of power 1."""
+  return peak * _warmed(t, w, jnp.clip((n - t) / max(n - w, 1.0), 0.0, 1.0))
+
+
+def _inverse_sqrt(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
+  """sqrt(w / max(t, w)): constant, then falling.
+
+  A peak of 0.01 with w = 10^4 is T5's 1 / sqrt(max(t, 10^4)).
+  """
+  del n
+  first = max(w, 1.0)
+  return peak * jnp.sqrt(first / jnp.maximum(t, first))
+
+
+def _warmed(t: jax.Array, w: float, after: jax.Array) -> jax.Array:
+  return jnp.where(t <= w, t / w, after) if w else after
+
+
+def _done(t: jax.Array, n: int) -> jax.Array:
+  return jnp.minimum(t / n, 1.0)
+
+
+# Name -> (peak, t, w, n) -> learning rate.
+SHAPES: dict[str, Callable[[float, jax.Array, float, int], jax.Array]] = {
+  "cosine": _cosine,
+  "linear": _linear,
+  "constant": _constant,
+  "bert_linear": _bert_linear,
+  "fairseq_linear": _fairseq_linear,
+  "inverse_sqrt": _inverse_sqrt,
+}
 
 
 def warmup_length(
@@ -18,20 +86,7 @@ def warmup_length(
 def make_schedule(
   shape: str, learning_rate: float, warmup: float, total_steps: int
 ) -> optax.Schedule:
-  """The learning rate as a function of the number of updates made before, t.
-
-  With a warm-up the first update has rate 0, except for inverse_sqrt. With w = warmup, n =
-  total_steps:
-
-    cosine          t / w, then (1 + cos(pi t / n)) / 2. Unlike optax's it is not shifted by the
-                    warm-up, and so starts a little below its peak.
-    linear          t / w (1 - t / n), then 1 - t / n.
-    constant        t / w, then 1.
-    bert_linear     t / w, then 1 - t / n, again not shifted: at the end of the warm-up the rate
-                    jumps down (google-research/bert, optimization.py).
-    fairseq_linear  t / w, then 1 - (t - w) / (n - w) (fairseq's polynomial decay of power 1).
-    inverse_sqrt    sqrt(w / max(t, w)): constant, then falling. A peak of 0.01 with w = 10^4 is
-                    T5's 1 / sqrt(max(t, 10^4)).
+  """The learning rate as a function of the number of updates made before.
 
   Args:
     shape: one of SHAPES.
@@ -39,22 +94,6 @@ def make_schedule(
     warmup: updates until the peak (inverse_sqrt: at the peak); 0: no warm-up.
     total_steps: length of the run; the rate stays at its last value afterwards.
   """
-
-  def schedule(count):
-    t = jnp.asarray(count, jnp.float32)
-    x = jnp.minimum(t / total_steps, 1.0)
-    rise, warming = (t / warmup, t <= warmup) if warmup else (1.0, False)
-    if shape == "cosine":
-      return learning_rate * jnp.where(warming, rise, 0.5 * (1.0 + jnp.cos(jnp.pi * x)))
-    if shape == "bert_linear":
-      return learning_rate * jnp.where(t < warmup, rise, 1.0 - x)
-    if shape == "fairseq_linear":
-      left = (total_steps - t) / max(total_steps - warmup, 1.0)
-      return learning_rate * jnp.where(warming, rise, jnp.clip(left, 0.0, 1.0))
-    if shape == "inverse_sqrt":
-      peak = max(warmup, 1.0)
-      return learning_rate * jnp.sqrt(peak / jnp.maximum(t, peak))
-    fall = 1.0 - x if shape == "linear" else jnp.ones_like(x)
-    return learning_rate * jnp.where(warming, rise, 1.0) * fall
-
-  return schedule
+  return lambda count: SHAPES[shape](
+    learning_rate, jnp.asarray(count, jnp.float32), warmup, total_steps
+  )

@@ -21,6 +21,9 @@ from gpt_jax.training.matrices import per_matrix
 
 NOT_DECAYED = ("bias", "scale", "gain")
 
+# (schedule, b1, b2, eps, weight decay) -> the rule with its learning rate.
+Rule = Callable[[optax.Schedule, float, float, float, float], optax.GradientTransformation]
+
 
 def openai_adam(
   b1: float, b2: float, eps: float, weight_decay: float
@@ -76,14 +79,43 @@ def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> optax.Gradien
   return optax.chain(bert_adam(b1, b2, eps, weight_decay), ratio)
 
 
-def adafactor(schedule: optax.Schedule) -> optax.GradientTransformation:
+def adamw(
+  schedule: optax.Schedule, b1: float, b2: float, eps: float, weight_decay: float
+) -> optax.GradientTransformation:
+  """optax's AdamW."""
+  return optax.adamw(schedule, b1, b2, eps, weight_decay=weight_decay, mask=decayed)
+
+
+def adafactor(
+  schedule: optax.Schedule, b1: float, b2: float, eps: float, weight_decay: float
+) -> optax.GradientTransformation:
   """Adafactor with T5's settings, which are optax's defaults, on matrices; the learning rate is in
   it.
 
   Second moments factored where both axes have 128 or more, decay 1 - t^-0.8, an update clipped to
   RMS 1 and multiplied by the RMS of the parameter (at least 0.001); no momentum, no weight decay.
   """
+  del b1, b2, eps, weight_decay
   return per_matrix(optax.adafactor(schedule))
+
+
+def _scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
+  """A rule that is still to be multiplied by the learning rate, multiplied by it."""
+
+  def scaled(schedule, *parameters):
+    return optax.chain(rule(*parameters), optax.scale_by_learning_rate(schedule))
+
+  return scaled
+
+
+RULES: dict[str, Rule] = {
+  "openai": _scaled(openai_adam),
+  "adamw": adamw,
+  "bert": _scaled(bert_adam),
+  "fairseq": _scaled(fairseq_adam),
+  "lamb": _scaled(lamb),
+  "adafactor": adafactor,
+}
 
 
 def _adam(
