@@ -77,6 +77,7 @@ def option(
   high: float | None = None,
   choices: tuple | None = None,
   resumable: bool = False,
+  runtime: bool = False,
 ) -> Any:
   """A field of a config dataclass.
 
@@ -88,6 +89,7 @@ def option(
     high: largest allowed value; None: 10^9 for an integer, any finite one for a float.
     choices: the allowed values.
     resumable: whether a run may resume with another value, since it does not affect the result.
+    runtime: whether any value fits the parameters of a checkpoint, as dropout and dtype.
   """
   metadata = {
     "help": help,
@@ -96,6 +98,7 @@ def option(
     "high": high,
     "choices": choices,
     "resumable": resumable,
+    "runtime": runtime,
   }
   return dataclasses.field(default=default, metadata=metadata)
 
@@ -109,10 +112,15 @@ def validate(node: Any) -> None:
     InputError: names the field, its value and the allowed values.
   """
   hints = typing.get_type_hints(type(node))
-  for field in dataclasses.fields(node):
+  for field, value in field_values(node):
     name = f"{type(node).__name__}.{field.name}"
-    value = _check(name, getattr(node, field.name), hints[field.name], field.metadata)
+    value = _check(name, value, hints[field.name], field.metadata)
     object.__setattr__(node, field.name, value)
+
+
+def field_values(node: Any) -> list[tuple[dataclasses.Field, Any]]:
+  """Each field of a dataclass and its value, in their order."""
+  return [(field, getattr(node, field.name)) for field in dataclasses.fields(node)]
 
 
 # ---------------------------------------------------------------------------------- Config files
@@ -329,7 +337,7 @@ def to_json(config: Any) -> Any:
       f"config class {kind.__qualname__} of {kind.__module__} cannot be saved: only classes of "
       f"{_PACKAGE} can, with @register above them"
     )
-  fields = {field.name: to_json(getattr(config, field.name)) for field in dataclasses.fields(kind)}
+  fields = {field.name: to_json(value) for field, value in field_values(config)}
   return {"type": _names[kind], **fields}
 
 
@@ -425,8 +433,7 @@ def _reprs(config: Any, prefix: str = "") -> dict[str, str]:
   """Dotted name -> repr of every leaf, and of the type of every group."""
   kind = type(config)
   reprs = {f"{prefix}type": repr(_names.get(kind, kind.__qualname__))}
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
+  for field, value in field_values(config):
     if _is_node(value):
       reprs |= _reprs(value, f"{prefix}{field.name}.")
     else:
@@ -452,8 +459,8 @@ def _sections(
   """The sections of a group, whose default is None or a group of the same class."""
   rows: list[tuple[str, str, str]] = []
   inner: list[str] = []
-  for field in dataclasses.fields(group):
-    name, value = prefix + field.name, getattr(group, field.name)
+  for field, value in field_values(group):
+    name = prefix + field.name
     usual = _default(field) if default is None else getattr(default, field.name)
     if _is_node(value):
       usual = usual if type(usual) is type(value) else None
@@ -471,8 +478,7 @@ def _sections(
 
 def fields_of(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, dataclasses.Field]]:
   """(dotted name, value, field) of every field that is not a group."""
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
+  for field, value in field_values(config):
     if _is_node(value):
       yield from fields_of(value, f"{prefix}{field.name}.")
     else:
@@ -485,13 +491,19 @@ def resumable_fields(config: Any, prefix: str = "") -> list[str]:
   A group is named once, with a dot after it ("mesh."), for all fields below it.
   """
   names = []
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
+  for field, value in field_values(config):
     if field.metadata.get("resumable"):
       names.append(f"{prefix}{field.name}{'.' if _is_node(value) else ''}")
     elif _is_node(value):
       names += resumable_fields(value, f"{prefix}{field.name}.")
   return names
+
+
+def runtime_fields(config: Any) -> dict[str, Any]:
+  """Name -> value of the fields that may differ from those of a checkpoint."""
+  return {
+    field.name: value for field, value in field_values(config) if field.metadata.get("runtime")
+  }
 
 
 def _default(field: dataclasses.Field) -> Any:

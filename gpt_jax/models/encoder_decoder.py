@@ -69,8 +69,11 @@ class T5Config(TrunkConfig):
     "the same at all positions of a row",
     low=0.0,
     high=0.99,
+    runtime=True,
   )
-  dtype: str = option("float32", "type of activations and matrix products", choices=DTYPES)
+  dtype: str = option(
+    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
+  )
   special_tokens: int = option(
     NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )

@@ -46,9 +46,15 @@ class LSTMConfig(TrunkConfig):
   context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
   width: int = option(768, "size of an embedding and of a hidden state, D", low=1, high=10**6)
   units: int = option(2048, "size of the recurrent state, U", low=1, high=10**6)
-  residual_dropout: float = option(0.1, "dropout on the projected state", low=0.0, high=0.99)
-  embedding_dropout: float = option(0.1, "dropout on the embedding table", low=0.0, high=0.99)
-  dtype: str = option("float32", "type of activations and matrix products", choices=DTYPES)
+  residual_dropout: float = option(
+    0.1, "dropout on the projected state", low=0.0, high=0.99, runtime=True
+  )
+  embedding_dropout: float = option(
+    0.1, "dropout on the embedding table", low=0.0, high=0.99, runtime=True
+  )
+  dtype: str = option(
+    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
+  )
   special_tokens: int = option(
     NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )

@@ -78,16 +78,24 @@ class TransformerConfig(TrunkConfig):
   layers: int = option(12, "blocks", low=1, high=1000)
   width: int = option(768, "size of a hidden state, D", low=1, high=10**6)
   heads: int = option(12, "attention heads, H", low=1, high=10**4)
-  residual_dropout: float = option(0.1, "dropout on what each sublayer adds", low=0.0, high=0.99)
-  attention_dropout: float = option(0.1, "dropout on attention probabilities", low=0.0, high=0.99)
-  embedding_dropout: float = option(0.1, "dropout on the embeddings", low=0.0, high=0.99)
+  residual_dropout: float = option(
+    0.1, "dropout on what each sublayer adds", low=0.0, high=0.99, runtime=True
+  )
+  attention_dropout: float = option(
+    0.1, "dropout on attention probabilities", low=0.0, high=0.99, runtime=True
+  )
+  embedding_dropout: float = option(
+    0.1, "dropout on the embeddings", low=0.0, high=0.99, runtime=True
+  )
   norm: str = option(
     "post",
     "post: normalize the sum after each sublayer, as GPT-1; pre: normalize the input of each "
     "sublayer, with a final norm, as GPT-2",
     choices=("post", "pre"),
   )
-  dtype: str = option("float32", "type of activations and matrix products", choices=DTYPES)
+  dtype: str = option(
+    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
+  )
   special_tokens: int = option(
     NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
@@ -99,6 +107,7 @@ class TransformerConfig(TrunkConfig):
     "plain",
     "plain, or fused: kernels for TPU and GPU (file gpt_jax/ops/attention_<name>.py)",
     resumable=True,
+    runtime=True,
   )
   token_types: int = option(
     0, "token types, each with an embedding (BERT: 2, its first and second text)", low=0, high=1000

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import from_json, to_json
+from gpt_jax.config import field_values, from_json, runtime_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
@@ -19,8 +19,6 @@ from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer, with_trained_rows
-
-RUNTIME_FIELDS = ("dtype", "attention_backend")  # and dropout rates: any value fits the parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +154,7 @@ def load_start(
 
 
 def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
-  """The checkpoint's trunk, with the run's dtype, backend and dropout.
+  """The checkpoint's trunk with the run's runtime fields: dtype, backend and dropout.
 
   Raises:
     InputError: the config sets a size that is not the checkpoint's.
@@ -167,12 +165,10 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
       return loaded
     kinds = f"{type(trunk).__name__}, the checkpoint a {type(loaded).__name__}"
     raise InputError(f"--checkpoint={checkpoint}: the config's trunk is a {kinds}")
-  changes, differences = {}, []
-  for field in dataclasses.fields(trunk):
-    mine, theirs = getattr(trunk, field.name), getattr(loaded, field.name)
-    if field.name in RUNTIME_FIELDS or field.name.endswith("dropout"):
-      changes[field.name] = mine
-    elif mine not in (theirs, getattr(default, field.name)):
+  changes, differences = runtime_fields(trunk), []
+  values = zip(field_values(trunk), field_values(loaded), field_values(default), strict=True)
+  for (field, mine), (_, theirs), (_, usual) in values:
+    if field.name not in changes and mine not in (theirs, usual):
       differences.append(f"trunk.{field.name}={mine}, the checkpoint's is {theirs}")
   if differences:
     raise InputError(

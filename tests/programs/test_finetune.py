@@ -551,6 +551,14 @@ def test_a_checkpoint_brings_its_own_trunk(finetuned, tmp_path):
     finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
 
 
+def test_a_run_chooses_dtype_and_dropout_beside_a_checkpoints_sizes(finetuned):
+  runtime = {"dtype": "bfloat16", "attention_dropout": 0.3}
+  config = dataclasses.replace(finetuned.config, trunk=TransformerConfig(**runtime))
+  theirs = load_start(finetuned.config, finetuned.pretrained, "").trunk
+  start = load_start(config, finetuned.pretrained, "")
+  assert start.trunk == dataclasses.replace(theirs, **runtime) != theirs
+
+
 @pytest.mark.parametrize(
   "changes, message",
   [

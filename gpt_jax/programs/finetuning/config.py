@@ -72,7 +72,7 @@ class FinetuneConfig:
   )
   trunk: Any = option(
     TransformerConfig(),
-    "the trunk for --checkpoint=none; a checkpoint brings its own, but for dtype",
+    "the trunk for --checkpoint=none; a checkpoint brings its own, but for dtype and dropout",
   )
   optim: OptimConfig = option(
     OptimConfig(learning_rate=None, schedule="linear", warmup_steps=0, warmup_share=None),

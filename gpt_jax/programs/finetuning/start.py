@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import from_json
+from gpt_jax.config import from_json, runtime_fields
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.tasks.formats import Format, GPTFormat, PlainFormat, RoBERTaFormat
-from gpt_jax.training.start import RUNTIME_FIELDS, Start
+from gpt_jax.training.start import Start
 
 
 def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
@@ -63,13 +63,13 @@ def _with_rows(params: Any, rows: int) -> Any:
 
 
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
-  """Overrides the trunk's RUNTIME_FIELDS, such as dtype, where `config` sets them."""
-  changes = {}
-  for name in RUNTIME_FIELDS:
-    value = getattr(config, name, None)
-    default = getattr(FinetuneConfig.trunk, name)
-    if value not in (None, default) and hasattr(trunk, name):
-      changes[name] = value
+  """The trunk with the runtime fields of `config`, such as dtype, where it sets them."""
+  theirs, usual = runtime_fields(trunk), runtime_fields(FinetuneConfig.trunk)
+  changes = {
+    name: value
+    for name, value in runtime_fields(config).items()
+    if name in theirs and value != usual.get(name)
+  }
   return dataclasses.replace(trunk, **changes)
 
 
