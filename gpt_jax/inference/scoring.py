@@ -38,7 +38,7 @@ def text_states(
 @functools.partial(jax.jit, static_argnames="model")
 def text_log_probs(model: Model, params: Any, ids: jax.Array) -> jax.Array:
   """log P of every token but the first given those before it: [B, T] -> float32 [B, T - 1]."""
-  hidden, table, _ = text_states(model, params, ids)
+  hidden, table, *_ = text_states(model, params, ids)
 
   def of_row(row):  # so that the logits of one text at a time are in memory
     hidden, ids = row
@@ -60,7 +60,7 @@ def continuation_log_probs(
   Returns:
     float32 [B, T] and bool [B, T].
   """
-  hidden, table, _ = text_states(model, params, ids)
+  hidden, table, *_ = text_states(model, params, ids)
 
   def of_row(row):
     hidden, targets = row

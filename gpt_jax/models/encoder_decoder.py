@@ -191,7 +191,13 @@ class EncoderDecoder(nn.Module):
     self.encoder = Encoder(c, self.remat)
     self.decoder = Decoder(c, self.remat)
 
-  def __call__(self, rows: Rows, key: Key | None = None, source: Rows | None = None) -> States:
+  def __call__(
+    self,
+    rows: Rows,
+    key: Key | None = None,
+    layers: bool = False,
+    source: Rows | None = None,
+  ) -> States:
     """The decoder's hidden states [B, T, D], and the output table [R, D].
 
     A position attends to the positions before it and to those of the source that have its segment.
@@ -206,10 +212,11 @@ class EncoderDecoder(nn.Module):
       )
     encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
     table = constrain(self.tokens, "model")
-    states = self.encoder(self._embed(table, source), source, encoder_key)
+    encoded = self.encoder(self._embed(table, source), source, encoder_key)[-1]
     allowed = _same_segment(rows, source)
-    hidden = self.decoder(self._embed(table, rows), states, rows, allowed, decoder_key)
-    return self._states(hidden)
+    decoded = self.decoder(self._embed(table, rows), encoded, rows, allowed, decoder_key)
+    states = self._states(decoded[-1])
+    return states._replace(layers=(*decoded[:-1], states.hidden)) if layers else states
 
   def start(
     self, batch_size: int, length: int | None = None, source_length: int | None = None
@@ -232,8 +239,8 @@ class EncoderDecoder(nn.Module):
 
   def read_prompt(self, inputs, valid, source: Rows):
     """Reads the source and the first T tokens of each row; see trunk.Trunk."""
-    states = self.encoder(self._embed(self.tokens, source), source, None)
-    keys, values = self.decoder.memory(states)
+    encoded = self.encoder(self._embed(self.tokens, source), source, None)[-1]
+    keys, values = self.decoder.memory(encoded)
     cache = self.start(len(inputs), inputs.shape[1], source.inputs.shape[1])
     inside = jnp.ones(source.inputs.shape, bool)
     if source.segments is not None:
@@ -282,11 +289,12 @@ class EncoderOnly(nn.Module):
     self.tokens = self.param("tokens", nn.initializers.normal(1.0), (c.rows, c.width))
     self.encoder = Encoder(c, self.remat)
 
-  def __call__(self, rows: Rows, key: Key | None = None) -> States:
+  def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
     """Hidden states [B, T, D] and the embedding table [R, D]."""
     table = constrain(self.tokens, "model")
     x = constrain(lookup(table, rows.inputs, self.config.dtype), "data")
-    return States(self.encoder(x, rows, key), table)
+    states = self.encoder(x, rows, key)
+    return States(states[-1], table, layers=states if layers else None)
 
 
 class Encoder(nn.Module):
@@ -302,14 +310,16 @@ class Encoder(nn.Module):
     self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
     self.last_norm = RMSNorm(c.dtype)
 
-  def __call__(self, x, rows: Rows, key: Key | None):
-    """Embedded rows [B, S, D] to hidden states [B, S, D]."""
+  def __call__(self, x, rows: Rows, key: Key | None) -> tuple[jax.Array, ...]:
+    """Embedded rows [B, S, D] to the states of every layer, as States.layers."""
     c = self.config
     mask, bias = AttentionMask("bidirectional", rows.segments), self.relative.square(x.shape[1])
-    x = row_dropout(x, c.residual_dropout, key and key.fold(c.layers))
+    states = [row_dropout(x, c.residual_dropout, key and key.fold(c.layers))]
     for i, block in enumerate(self.blocks):
-      x = block(x, mask, bias, key and key.fold(i))
-    return row_dropout(self.last_norm(x), c.residual_dropout, key and key.fold(c.layers + 1))
+      states.append(block(states[-1], mask, bias, key and key.fold(i)))
+    states[-1] = self.last_norm(states[-1])
+    states[-1] = row_dropout(states[-1], c.residual_dropout, key and key.fold(c.layers + 1))
+    return tuple(states)
 
 
 class Decoder(nn.Module):
@@ -325,14 +335,16 @@ class Decoder(nn.Module):
     self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
     self.last_norm = RMSNorm(c.dtype)
 
-  def __call__(self, x, source, rows: Rows, allowed, key: Key | None):
-    """Embedded rows [B, T, D] and the encoder's states [B, S, D] to hidden states [B, T, D]."""
+  def __call__(self, x, source, rows: Rows, allowed, key: Key | None) -> tuple[jax.Array, ...]:
+    """Embedded rows [B, T, D] and the encoder's states [B, S, D] to the states of every layer."""
     c = self.config
     mask, bias = AttentionMask("causal", rows.segments), self.relative.square(x.shape[1])
-    x = row_dropout(x, c.residual_dropout, key and key.fold(c.layers))
+    states = [row_dropout(x, c.residual_dropout, key and key.fold(c.layers))]
     for i, block in enumerate(self.blocks):
-      x = block(x, source, mask, allowed, bias, key and key.fold(i))
-    return row_dropout(self.last_norm(x), c.residual_dropout, key and key.fold(c.layers + 1))
+      states.append(block(states[-1], source, mask, allowed, bias, key and key.fold(i)))
+    states[-1] = self.last_norm(states[-1])
+    states[-1] = row_dropout(states[-1], c.residual_dropout, key and key.fold(c.layers + 1))
+    return tuple(states)
 
   def memory(self, source):
     """Cross-attention keys, and values, of the encoder's states: [B, H, S, K] per block."""

@@ -113,16 +113,16 @@ class LSTM(nn.Module):
     self.recur = Recurrent(c.units)
     self.out = Projection((c.units,), (c.width,), c.dtype)
 
-  def __call__(self, rows: Rows, key: Key | None = None) -> States:
+  def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
     """hidden [B, T, D] and table [R, D]; segments are not read, since each begins at position 0."""
     c = self.config
     table = self.tokens
     if key is not None:
       table = dropout(table, c.embedding_dropout, key.fold(0), sharded=False)
     state = self.start(len(rows.inputs))
-    hidden, _ = self._run(rows.inputs, rows.positions, None, state, table)
+    embedded, hidden, _ = self._run(rows.inputs, rows.positions, None, state, table)
     hidden = dropout(hidden, c.residual_dropout, key and key.fold(1))
-    return States(hidden, table)
+    return States(hidden, table, layers=(embedded, hidden) if layers else None)
 
   def start(self, batch_size: int, length: int | None = None) -> State:
     """The state before the first token; its size does not depend on the length of the text."""
@@ -137,10 +137,11 @@ class LSTM(nn.Module):
 
   def extend(self, inputs, positions, valid, state: State):
     """Reads T more tokens per row; positions that are not valid leave the state unchanged."""
-    hidden, state = self._run(inputs, positions, valid, state, self.tokens)
+    _, hidden, state = self._run(inputs, positions, valid, state, self.tokens)
     return hidden, self.tokens, state
 
   def _run(self, inputs, positions, valid, state, table):
+    """The embedded tokens and the projected outputs, [B, T, D] each, and the last state."""
     with jax.named_scope("embedding"):
       x = self.perturb("embedded", lookup(table, inputs, self.config.dtype))
       x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
@@ -150,7 +151,7 @@ class LSTM(nn.Module):
     state, outputs = recur(
       self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state, added
     )
-    return self.out(outputs.swapaxes(0, 1)), state
+    return x, self.out(outputs.swapaxes(0, 1)), state
 
   def _added_to_states(self, shape: tuple[int, int], state: State) -> State | None:
     """Perturbations of the state at each position, [T, B, U]; None unless gradient_norms asks."""

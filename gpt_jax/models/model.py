@@ -187,10 +187,11 @@ class Model(nn.Module):
   def __call__(self, batch: Batch, key: Key | None = None) -> Outputs:
     """key: dropout key; None evaluates."""
     trunk_key, head_keys = _split(key, self.config.heads)
+    layers = any(head.reads_layers for head in self.config.heads)
     if batch.source is None:
-      states = self.trunk(batch.rows, trunk_key)
+      states = self.trunk(batch.rows, trunk_key, layers)
     elif self.config.trunk.reads_source:
-      states = self.trunk(batch.rows, trunk_key, source=batch.source)
+      states = self.trunk(batch.rows, trunk_key, layers, batch.source)
     else:
       raise InputError("trunk: reads no source, and these inputs have one; T5Config reads it")
     outputs = []
@@ -199,9 +200,9 @@ class Model(nn.Module):
       outputs.append(module(states, batch, head_key))
     return Outputs(states, tuple(outputs))
 
-  def states(self, rows: Rows, key: Key | None = None) -> States:
-    """The trunk alone."""
-    return self.trunk(rows, key)
+  def states(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
+    """The trunk alone; see trunk.Trunk."""
+    return self.trunk(rows, key, layers)
 
   def start(self, batch_size: int, length: int | None = None, **of_source):
     """See trunk.Trunk; of_source: `source_length` of an encoder-decoder."""

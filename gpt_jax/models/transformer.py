@@ -253,7 +253,7 @@ class Transformer(nn.Module):
     if c.pooler:
       self.pooler = PoolerParameters(c)
 
-  def __call__(self, rows: Rows, key: Key | None = None) -> States:
+  def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
     """Hidden states [B, T, D] and the table [R, E].
 
     As in OpenAI's code dropout acts on the whole table, so a token loses the same features wherever
@@ -268,10 +268,14 @@ class Transformer(nn.Module):
     x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
     # h_l = transformer_block(h_{l-1}) (eq. 2). Blocks fold 0 … L - 1 into the dropout key, the
     # embeddings L and L + 1.
+    states = [x]
     for i, block in enumerate(self._stack()):
       x = block(x, mask, bias, key and key.fold(i))
       x = self.perturb(f"{i + 1}_block", x, "hidden")
-    return States(self.last_norm(x), table, self.pooler() if self.config.pooler else None)
+      states.append(x)
+    hidden = states[-1] = self.last_norm(x)
+    pooler = self.pooler() if self.config.pooler else None
+    return States(hidden, table, pooler, tuple(states) if layers else None)
 
   def start(self, batch_size: int, length: int | None = None) -> Cache:
     """The cache before the first token, with room for `length` tokens; None: for the context."""

@@ -45,20 +45,25 @@ class States(NamedTuple):
     table: float32 [R, E], the output embedding; products with it are in the compute dtype. E is D
       but for factorized embeddings (ALBERT), of which heads know that map D to E.
     pooler: of a trunk that has one.
+    layers: on request, the states of every layer, [B, T, D] each: the embedded tokens, then the
+      output of each block, of which the last is `hidden`. Scalar mixes and probes of a layer read
+      them. None: nobody asked, and no step keeps them.
   """
 
   hidden: jax.Array
   table: jax.Array
   pooler: Pooler | None = None
+  layers: tuple[jax.Array, ...] | None = None
 
 
 class Trunk(Protocol):
   """A trunk's flax module. Its parameters are the subtree `trunk` of every model."""
 
-  def __call__(self, rows: Rows, key: Key | None = None) -> States:
-    """`key`: dropout key; None evaluates.
+  def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
+    """`key`: dropout key; None evaluates. `layers`: whether States.layers is wanted.
 
-    An encoder-decoder has a third argument, `source`: the encoder's Rows, from Batch.source.
+    An encoder-decoder has another argument, `source`: the encoder's Rows, from Batch.source. Its
+    layers are the decoder's; for the encoder's see models.model.encoder_alone.
     """
     ...
 

@@ -134,7 +134,7 @@ def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
   def apply(params, ids):
     places = np.arange(ids.shape[1], dtype=np.int32)[None]
     states = float32_model.apply({"params": params}, Rows(ids, places), method="states")
-    hidden, table, _ = cast(States, states)
+    hidden, table, *_ = cast(States, states)
     if table.shape[1] != hidden.shape[-1]:  # no logits of the trunk alone (ALBERT)
       return hidden[0].astype(np.float32)
     return logits(hidden, table, trunk.vocab_size)[0, :, : trunk.vocab_size]

@@ -38,7 +38,7 @@ def all_logits(model, params, target, source, valid):
     return Rows(ids, positions, segments)
 
   batch = Batch(rows(target), source=rows(source, valid))
-  hidden, table, _ = model.apply({"params": params}, batch).states
+  hidden, table, *_ = model.apply({"params": params}, batch).states
   return logits(hidden, table, model.num_tokens)[..., : model.num_tokens]
 
 

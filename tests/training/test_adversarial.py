@@ -116,7 +116,7 @@ class LinearTrunk(nn.Module):
   dropout: float
 
   @nn.compact
-  def __call__(self, rows, key=None):
+  def __call__(self, rows, key=None, layers=False):
     table = self.param("tokens", nn.initializers.normal(1.0), (128, 6))
     return States(dropout(self.perturb("embedded", table[rows.inputs]), self.dropout, key), table)
 
@@ -287,7 +287,7 @@ def test_a_trunk_without_perturbations_is_refused():
     def build(self, attention, remat):
       class Trunk(nn.Module):
         @nn.compact
-        def __call__(self, rows, key=None):
+        def __call__(self, rows, key=None, layers=False):
           table = self.param("tokens", nn.initializers.normal(1.0), (128, 6))
           return States(table[rows.inputs], table)
 

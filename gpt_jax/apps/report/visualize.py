@@ -218,7 +218,7 @@ def read(model: Model, params: Any, ids: jax.Array, num_tokens: int):
     attention [layers, H, T, T], None for a trunk without.
   """
   rows = Rows(ids[None], jnp.arange(len(ids))[None])
-  (hidden, table, _), kept = model.apply(
+  (hidden, table, *_), kept = model.apply(
     {"params": params}, rows, method="states", mutable="intermediates"
   )
   scores = jax.nn.log_softmax(logits(hidden[0, :-1], table, num_tokens))

@@ -24,6 +24,7 @@ class Head:
     needs_whole_batch: whether its loss compares examples; it then trains without microbatches and
       pmap.
     special_tokens: whether it predicts special tokens, too.
+    reads_layers: whether it reads States.layers, as a mix of all layers does.
   """
 
   scope: str
@@ -33,6 +34,7 @@ class Head:
   per_token: bool
   needs_whole_batch: bool = False
   special_tokens: bool = False
+  reads_layers: bool = False
 
   @property
   def measured(self) -> "Head":

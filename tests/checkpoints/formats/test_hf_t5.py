@@ -62,7 +62,7 @@ def text(ids, valid=None):
 
 def our_logits(spec, params, target, source, valid):
   batch = Batch(text(target), source=text(source, valid))
-  hidden, table, _ = jax.jit(spec.build().apply)({"params": params}, batch).states
+  hidden, table, *_ = jax.jit(spec.build().apply)({"params": params}, batch).states
   return np.asarray(logits(hidden, table, spec.num_tokens))[..., : spec.num_tokens]
 
 

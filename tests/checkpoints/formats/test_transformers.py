@@ -83,7 +83,7 @@ def our_scores(spec, params, ids, sequences):
   )
   labels = Labels(anchors, None, None)
   outputs = jax.jit(spec.build().apply)({"params": params}, text_batch(ids)._replace(labels=labels))
-  (scores,), (hidden, table, _) = outputs.heads, outputs.states
+  (scores,), (hidden, table, *_) = outputs.heads, outputs.states
   rows = spec.trunk.vocab_size + 3
   return np.asarray(scores), np.asarray(logits(hidden, table, rows))[..., :rows]
 

@@ -1,0 +1,107 @@
+"""The states of every layer, on request: against those that flax captures, and what each sees."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.batch import Batch, Rows
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+
+GPT = TransformerConfig(60, context=16, layers=2, width=16, heads=2)
+T5 = T5Config(60, 16, layers=2, width=16, heads=2, head_width=8, units=32)
+TRUNKS = {
+  "post-norm": (GPT, "causal"),
+  "pre-norm": (dataclasses.replace(GPT, norm="pre"), "causal"),
+  "shared": (dataclasses.replace(GPT, shared_layers=True, layers=3), "causal"),
+  "lstm": (LSTMConfig(60, 16, width=16, units=16), "causal"),
+  "encoder": (dataclasses.replace(T5, decoder=False), "bidirectional"),
+  "encoder-decoder": (T5, "causal"),
+}
+IDS = np.random.default_rng(0).integers(0, 60, (2, 9)).astype(np.int32)
+POSITIONS = np.broadcast_to(np.arange(9, dtype=np.int32), IDS.shape)
+
+
+def read(name, ids=IDS, **options):
+  """What a trunk returns for ids, with parameters moved so that every one of them matters."""
+  config, attention = TRUNKS[name]
+  trunk, source = config.build(attention), {}
+  if config.reads_source:
+    source = {"source": Rows(IDS, POSITIONS)}
+  params = jax.jit(trunk.init)(jax.random.key(0), Rows(IDS, POSITIONS), **source)["params"]
+  rng = np.random.default_rng(1)
+  params = jax.tree.map(lambda p: p + 0.3 * rng.standard_normal(p.shape, np.float32), params)
+  rows = Rows(ids, POSITIONS)
+  apply = jax.jit(functools.partial(trunk.apply, layers=True, **options))
+  return apply({"params": params}, rows, **source), params
+
+
+@pytest.mark.parametrize("name", TRUNKS)
+def test_the_layers_are_those_that_flax_captures(name):
+  (states, captured), params = read(name, capture_intermediates=True)
+  config, _ = TRUNKS[name]
+  modules = captured["intermediates"]
+  stack = modules.get("decoder", modules.get("encoder", modules))
+  if name == "lstm":
+    outputs = list(modules["out"]["__call__"])
+  else:
+    blocks = sorted(part for part in stack if part.startswith("block_"))
+    outputs = [output for block in blocks for output in stack[block]["__call__"]]
+  if "last_norm" in stack:
+    outputs[-1] = stack["last_norm"]["__call__"][0]
+  if config.reads_source:
+    outputs[-1] = outputs[-1] * 16**-0.5  # as it meets the table, whose rows have a norm of 4
+  embedded = np.asarray(params["tokens"])[IDS]
+  if "positions" in params:
+    embedded = embedded + np.asarray(params["positions"])[:9]
+  assert len(states.layers) == config.layers + 1
+  for layer, wanted in zip(states.layers, [embedded, *outputs], strict=True):
+    np.testing.assert_allclose(layer, wanted, rtol=1e-6, atol=1e-6)
+  np.testing.assert_array_equal(states.layers[-1], states.hidden)
+
+
+@pytest.mark.parametrize("name", TRUNKS)
+def test_a_layer_sees_what_its_attention_lets_it_see(name):
+  changed = IDS.copy()
+  changed[:, 4] = (changed[:, 4] + 1) % 60
+  before, after = read(name)[0].layers, read(name, changed)[0].layers
+  causal = TRUNKS[name][1] == "causal"
+  for number, (a, b) in enumerate(zip(before, after, strict=True)):
+    differs = np.abs(np.asarray(a - b)).max(axis=(0, 2)) > 1e-6
+    sees = np.arange(9) == 4 if number == 0 else np.arange(9) >= (4 if causal else 0)
+    np.testing.assert_array_equal(differs, sees, err_msg=f"layer {number}")
+
+
+class Mix(LanguageHead):
+  reads_layers = True
+  scope = "mix"
+
+  def build(self, trunk):
+    class Sum(nn.Module):
+      def __call__(self, states, batch, key=None):
+        return sum(states.layers)
+
+    return Sum()
+
+
+@pytest.mark.parametrize("name", ["post-norm", "encoder-decoder"])
+def test_a_head_that_reads_layers_gets_them_and_nobody_else(name):
+  config, attention = TRUNKS[name]
+  rows = Rows(IDS, POSITIONS)
+  batch = Batch(rows, source=rows if config.reads_source else None)
+
+  def outputs(*heads):
+    model = ModelConfig(config, heads, attention).build()
+    params = jax.jit(model.init)(jax.random.key(0), batch)
+    return jax.jit(model.apply)(params, batch)
+
+  asked = outputs(LanguageHead(), Mix())
+  np.testing.assert_array_equal(asked.heads[1], sum(asked.states.layers))
+  assert outputs(LanguageHead()).states.layers is None
