@@ -507,7 +507,10 @@ CASES = [
     "--config: a FinetuneConfig; what is measured",
   ),
   ("plan --config=tiny.py --topology=h100", "name the number of GPUs, such as h100:8"),
-  ("plan --config={launched}/configs/finetune.py:cola", "a FinetuneConfig; what is planned is a"),
+  (
+    "plan --config={launched}/configs/finetune.py:cola",
+    "a FinetuneConfig; a plan takes a PretrainConfig",
+  ),
   (
     "plan --config=tiny.py --topology=h100:8 --out=nothing/here.json",
     "nothing/here.json",

@@ -1,4 +1,4 @@
-"""Exact means over a fixed set: of text, or of labeled examples."""
+"""Exact means over a text."""
 
 import itertools
 import math
@@ -16,7 +16,6 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import Model, ModelConfig
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.placement import anchors_of_parts, local_rows, to_device
-from gpt_jax.tasks.task import LabeledTask
 
 
 def make_text_measure(
@@ -59,16 +58,6 @@ def make_text_measure(
     return text_measures(of_tokens, text.n_tokens, text.n_bytes, model.config) | values
 
   return measure
-
-
-def task_measures(task: LabeledTask, predictions: Any, truth: Any) -> dict[str, float]:
-  """The task's mean loss (cross-entropy in nats, or the squared error), and its metrics.
-
-  Args:
-    predictions: from make_predictor.
-    truth: Encoded.truth.
-  """
-  return {"loss": task.loss(predictions, truth), **task.score(predictions, truth)}
 
 
 def text_measures(loss: Mean, n_tokens: int, n_bytes: int, spec: ModelConfig) -> dict[str, float]:

@@ -13,14 +13,15 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attack import ATTACKS, MAX_RADIUS, make_attacked_predictor
 from gpt_jax.inference.dev_report import class_report, is_classification
-from gpt_jax.inference.evaluate import make_text_measure, task_measures
+from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.inference.similarity import cosine_measures
 from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.models.model import make_heads
+from gpt_jax.models.predictor import task_measures
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.programs.pretraining.config import config_of
+from gpt_jax.programs.pretraining.of_checkpoint import config_of
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import LabeledTask, find

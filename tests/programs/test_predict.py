@@ -21,8 +21,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, with_checksum, write_json
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import fit_temperature, scale
-from gpt_jax.inference.evaluate import task_measures
-from gpt_jax.models.predictor import make_predictor
+from gpt_jax.models.predictor import make_predictor, task_measures
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict
 from gpt_jax.tasks import readers

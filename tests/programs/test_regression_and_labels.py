@@ -24,8 +24,8 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT
 from gpt_jax.inference.ensemble import Ensemble
-from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.predictor import task_measures
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.tasks.table import TableTask

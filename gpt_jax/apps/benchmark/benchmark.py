@@ -32,7 +32,7 @@ from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
 from gpt_jax.objectives.causal import causal_batch
-from gpt_jax.programs.pretraining.config import PAPER_VOCABULARY, PretrainConfig
+from gpt_jax.programs.pretraining.config import PAPER_VOCABULARY, PretrainConfig, check_type
 from gpt_jax.training.timing import Measured, seconds
 
 WITH_PEERS = ("step", "generation", "finetuning")
@@ -72,11 +72,7 @@ def run(
   Raises:
     InputError: an unknown part, "finetuning" without its data, or an existing `out`.
   """
-  if not isinstance(config, PretrainConfig):
-    raise InputError(
-      f"--config: a {type(config).__name__}; what is measured is a pre-training, "
-      "as in configs/gpt1.py"
-    )
+  check_type(config, "a benchmark")
   if out:
     check_out(out, overwrite)
   parts = _parts(only, data_dir, tokenizer)

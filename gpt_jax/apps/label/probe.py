@@ -10,11 +10,11 @@ from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.inference.dev_report import write_dev_report
-from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.inference.linear_classifier import Linear
 from gpt_jax.inference.probe_features import POOLING
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.predictor import task_measures
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.model import make_meta
 from gpt_jax.tasks.encoding import Encoded

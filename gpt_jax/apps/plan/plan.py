@@ -30,7 +30,7 @@ from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.pretrain import PretrainConfig, load_text, step_recipe
-from gpt_jax.programs.pretraining.config import PAPER_VOCABULARY
+from gpt_jax.programs.pretraining.config import PAPER_VOCABULARY, check_type
 from gpt_jax.training.chips import Chip, find_chip, gpu_kind, gpu_names
 from gpt_jax.training.recipe import make_trainer
 
@@ -98,11 +98,7 @@ def run(
     InputError: an existing `out`, an unknown topology or field, or a batch or model that the
       devices do not divide.
   """
-  if not isinstance(config, PretrainConfig):
-    raise InputError(
-      f"--config: a {type(config).__name__}; what is planned is a pre-training, as in "
-      "configs/gpt1.py"
-    )
+  check_type(config, "a plan")
   if out:
     check_out(out, overwrite)
   config, steps_per_epoch = _with_data(config, data)

@@ -18,13 +18,12 @@ from gpt_jax.inference.dev_report import (
   write_dev_report,
   write_multi_label_report,
 )
-from gpt_jax.inference.evaluate import task_measures
 from gpt_jax.inference.text_answers import text_measures
 from gpt_jax.models.model import (
   ModelConfig,
   generator,
 )
-from gpt_jax.models.predictor import make_predictor
+from gpt_jax.models.predictor import make_predictor, task_measures
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import Start

@@ -3,18 +3,12 @@
 import dataclasses
 from typing import Any
 
-from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.config import option, register, validate
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.masked_pairs import MaskedPairs
-from gpt_jax.objectives.prefix_lm import PrefixLM
-from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -57,34 +51,10 @@ def model_spec(config: PretrainConfig) -> ModelConfig:
   return ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
 
 
-def check_type(config: Any) -> None:
+def check_type(config: Any, program: str = "pre-training") -> None:
   """Raises InputError if it is the config of another program."""
   if not isinstance(config, PretrainConfig):
     raise InputError(
-      f"--config: a {type(config).__name__}; pre-training takes a PretrainConfig, "
-      "as in configs/gpt1.py"
+      f"--config: a {type(config).__name__}; {program} takes a PretrainConfig, as in "
+      "configs/gpt1.py"
     )
-
-
-def config_of(loaded: LoadedModel) -> Any:
-  """The config of the run that trained a model; of weights from elsewhere, one with its sizes and
-  the objective of its heads.
-  """
-  if loaded.config is not None:
-    return loaded.config
-  trunk = loaded.spec.trunk
-  return PretrainConfig(trunk, _objective_of(loaded.spec), WindowsConfig(length=trunk.context))
-
-
-def _objective_of(spec: ModelConfig) -> Any:
-  """The objective that suits a model's attention and heads."""
-  if spec.trunk.reads_source:
-    return SpanCorruption("encoder_decoder")
-  if spec.attention == "prefix":
-    return PrefixLM()
-  if spec.attention == "causal":
-    return Causal()
-  if any(isinstance(head, SentencePairHead) for head in spec.heads):
-    is_albert = spec.trunk.shared_layers
-    return MaskedPairs(second="swapped" if is_albert else "random_document")
-  return Masked()
