@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.formats import npz
-from gpt_jax.checkpoints.load import TFIDF_FILE
+from gpt_jax.checkpoints.saved import TFIDF_FILE
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError

@@ -13,7 +13,6 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.inference.samples import FIRST_SAMPLE, MIN_STEPS, make_writer, write_samples
-from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.objective import Bound
@@ -218,14 +217,14 @@ def warn_when_stuck(
     return [hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric, **reason)]
   return [
     hooks.warn_when_stuck(
-      head.chance(config.data.batch_size),
+      chance,
       after,
       due,
       name="chance",
       meaning="the vectors of all texts are alike so far",
     )
     for head in spec.heads
-    if isinstance(head, ContrastiveHead)
+    if (chance := head.chance(config.data.batch_size)) is not None
   ]
 
 

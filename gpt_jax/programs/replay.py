@@ -110,7 +110,7 @@ def _finetuning(
   start = Start(config.trunk, spec.attention, tokenizer, format=format)
   task = build_task(config.task, data, start)
   examples = evenly(task.examples(data, "train"), config.train_examples)
-  train_set = start.encode(task, examples)
+  train_set = task.encode(examples, *start.reads)
   identity = finetune.data_identity({"train": train_set}, start)
   del identity["pretrained"]
   recipe = finetune.finetune_recipe(config, task, train_set, start)

@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.saved import read_model
 from gpt_jax.config import field_values, from_json, runtime_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
-from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.transfer import transfer, with_trained_rows
@@ -47,9 +45,10 @@ class Start:
   checkpoint: str = ""
   step: int = 0
 
-  def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
-    """Examples of a task as the model reads them."""
-    return task.encode(examples, self.tokenizer, self.trunk.context, self.format)
+  @property
+  def reads(self) -> tuple[Tokenizer, int, Format]:
+    """How it reads examples: the arguments of LabeledTask.encode after them."""
+    return self.tokenizer, self.trunk.context, self.format
 
   def apply(
     self, state: TrainState, trainer: Trainer, layers: int | None = None, heads: bool = True
@@ -109,7 +108,7 @@ def load_start(
   """Loads a checkpoint to continue with.
 
   Args:
-    checkpoint: see load_model.
+    checkpoint: see read_model.
     trunk: the trunk of the run's config. A size left at its default becomes the checkpoint's.
     attention: the objective's, see ModelConfig.
     tokenizer: of the prepared data.
@@ -120,7 +119,7 @@ def load_start(
   Raises:
     InputError: no checkpoint, or one that fits neither config nor data.
   """
-  loaded = load_model(checkpoint)
+  loaded = read_model(checkpoint)
   if loaded.tokenizer.hash != tokenizer.hash:
     raise InputError(
       f"--checkpoint={checkpoint}: its vocabulary is not that of the prepared text, "

@@ -50,7 +50,7 @@ def probe_score(start: Start, task: Task, data_dir: str, examples: int) -> float
   """
   features, labels = {}, {}
   for split in ("train", "dev"):
-    encoded = start.encode(task, evenly(task.examples(data_dir, split), examples))
+    encoded = task.encode(evenly(task.examples(data_dir, split), examples), *start.reads)
     features[split], labels[split] = probe_features(start, encoded), encoded.labels
   classes = labels["train"].argmax(axis=1)
   chooses = np.arange(len(classes)) % _PENALTY_SHARE == 0

@@ -315,13 +315,13 @@ def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
 def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the probe, which becomes a checkpoint; see _linear."""
   task, start = job.config.task.build(""), job.start
-  encoded = start.encode(task, [task.example(row) for row in job.table.rows])
+  encoded = task.encode([task.example(row) for row in job.table.rows], *start.reads)
   progress.begin("reading the texts", len(encoded), "rows")
   all_features = probe_features(start, encoded, progress.update)
   features = {name: all_features[numbers] for name, numbers in job.splits.items()}
   linear, arrays = _linear(job, features, all_features, progress)
   folder = os.path.join(job.workdir, "probe")
-  dev_set = start.encode(task, task.examples(job.data_dir, "dev"))
+  dev_set = task.encode(task.examples(job.data_dir, "dev"), *start.reads)
   save_probe(folder, linear, start, job.config, task, dev_set, arrays["dev"], job.data_dir)
   return arrays | _predict(folder, job.data_dir, progress)
 

@@ -84,9 +84,9 @@ class ContrastiveHead(Head):
     per_text = everything - (anchors * partners).sum(-1) / self.temperature
     return Mean((per_text * weights).sum(), weights.sum())
 
-  def chance(self, pairs: int) -> float:
-    """The loss of vectors that are all alike, in nats."""
-    return math.log(2 * pairs - 1 if self.symmetric else pairs)
+  def chance(self, size: int) -> float:
+    """As Head.chance, of `size` pairs."""
+    return math.log(2 * size - 1 if self.symmetric else size)
 
   def _weights(self, batch: Batch) -> jax.Array:
     """1 for each anchor, [B] or [2 B]; 0 where a pair is incomplete."""

@@ -64,6 +64,11 @@ class Head:
     del outputs, batch
     return None
 
+  def chance(self, size: int) -> float | None:
+    """The loss in nats of `size` examples whose outputs are all alike; None: unknown."""
+    del size
+    return None
+
   def decode(self, outputs: Any) -> jax.Array:
     """Predictions: probabilities [N, K] per example, or [B, T, K] per token."""
     raise NotImplementedError

@@ -64,7 +64,7 @@ def load_examples(
     examples = evenly(all_examples[split], count)
     use_rest = config.unlabeled and split == "train"
     rest = without_labels(all_examples[split], examples) if use_rest else []
-    encoded = start.encode(task, [*examples, *rest])
+    encoded = task.encode([*examples, *rest], *start.reads)
     data[split] = dataclasses.replace(encoded, unlabeled=len(rest))
     balance = task.describe_labels(data[split].labels)
     report = data[split].report(balance).replace("\n", "\n  ")

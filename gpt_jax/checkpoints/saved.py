@@ -1,0 +1,120 @@
+"""A trained model as it was saved, from a run or another format: parameters, config, tokenizer."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from typing import Any
+
+from gpt_jax.checkpoints import store
+from gpt_jax.checkpoints.formats import detect_format, find_format
+from gpt_jax.checkpoints.run_folder import checksum
+from gpt_jax.config import from_json
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.files import absolute, check_path, exists, local_copy
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.tasks.formats import Format
+
+TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py
+_EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+  """A trained model.
+
+  Attributes:
+    spec: config of the model.
+    params: float32 NumPy arrays, `{trunk}` or `{trunk, head}`.
+    tokenizer: the tokenizer it was trained with.
+    meta: JSON saved with the parameters: `model`, `config`, `tokenizer_hash`, `sequence_format`,
+      `task` if it was fine-tuned, `embedding` if it was imported with one.
+    step: number of updates made.
+    path: the path given to `read_model`.
+    folder: the folder of the run, or of the export.
+  """
+
+  spec: ModelConfig
+  params: Any = dataclasses.field(repr=False)
+  tokenizer: Tokenizer
+  meta: dict = dataclasses.field(repr=False)
+  step: int
+  path: str
+  folder: str = ""
+
+  @property
+  def identity(self) -> str:
+    """Identifies the parameters of the trunk."""
+    return f"step {self.step}, checksum {checksum(self.params['trunk'])}"
+
+  @functools.cached_property
+  def format(self) -> Format:
+    """How labeled examples are written for it; a checkpoint that names none has its trunk's."""
+    return read_json(self.meta.get("sequence_format", self.spec.trunk.format), self.path)
+
+  @property
+  def config(self) -> Any:
+    """The config of the run that trained the model; None for released or foreign weights."""
+    return read_json(self.meta["config"], self.path) if "config" in self.meta else None
+
+
+def read_model(path: str, format: str = "") -> SavedModel:
+  """Reads and verifies a trained model.
+
+  Args:
+    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or a
+      model in one of formats/: an export, OpenAI's release, a transformers folder.
+    format: the only format to accept; "" detects it.
+
+  Raises:
+    InputError: no model, a damaged one, or one with another tokenizer.
+  """
+  check_path(path)
+  with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
+    reader = find_format(format) if format else detect_format(copy)
+    if reader:
+      params, meta, step, tokenizer = reader.load(copy)
+      folder = path
+  if not reader:
+    if exists(os.path.join(path.removesuffix("/best"), TFIDF_FILE)):
+      raise InputError(
+        f"{path}: a TF-IDF classifier of launch/label.py; only launch/predict.py reads it"
+      )
+    params, meta, step = store.restore_params(path)
+    folder = _find_workdir(path)
+    tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
+  if tokenizer.hash != meta["tokenizer_hash"]:
+    raise InputError(
+      f"{path}: a checkpoint whose vocabulary is not the tokenizer's: it was trained with "
+      f"{tokenizer.difference(meta['tokenizer_hash'])}; put its own tokenizer into "
+      f"{folder}/tokenizer"
+    )
+  return SavedModel(read_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
+
+
+def _is_export(folder: str) -> bool:
+  """Whether a folder holds a model of formats/ that is one folder, and no run."""
+  if exists(os.path.join(folder, "checkpoints")):
+    return False
+  return any(exists(os.path.join(folder, name)) for name in _EXPORTS)
+
+
+def read_json(tree: Any, path: str) -> Any:
+  """The config of a checkpoint's metadata. Raises InputError, with the path."""
+  try:
+    return from_json(tree)
+  except InputError as error:
+    raise InputError(f"{path}: {error}") from error
+
+
+def _find_workdir(path: str) -> str:
+  """The run folder of a checkpoint."""
+  folder = absolute(path)
+  for _ in range(3):  # <workdir>/checkpoints/<step> is the deepest path
+    if exists(os.path.join(folder, "config.json")):
+      return folder
+    folder = os.path.dirname(folder)
+  raise InputError(
+    f"{path}: not inside the folder of a run, which has config.json and tokenizer/; give it there"
+  )
