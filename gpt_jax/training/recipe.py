@@ -21,6 +21,28 @@ from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 
 
+class RunConfig:
+  """Base of the configs of runs: frozen dataclasses, registered by name.
+
+  Attributes:
+    trunk: config of the trunk.
+    mesh: how devices are used.
+    train: length of the run, logs and checkpoints.
+    objective: of pre-training; None: the run has none.
+    data: WindowsConfig of the text; None: the run reads examples.
+    task: of the labeled examples; None: the run reads text.
+    batch_size: examples in a batch; 0: see `data`.
+  """
+
+  trunk: Any = None
+  mesh: Any = None
+  train: Any = None
+  objective: Any = None
+  data: Any = None
+  task: Any = None
+  batch_size: int = 0
+
+
 class Batches(Protocol):
   """The batches of a run, as one process sees them."""
 
@@ -162,7 +184,7 @@ class Recipe:
       loss needs all of it.
   """
 
-  config: Any
+  config: Any  # a RunConfig
   mesh: Mesh
   spec: ModelConfig
   batches: Callable[[TrainConfig], Batches]

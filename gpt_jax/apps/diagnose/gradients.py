@@ -32,8 +32,9 @@ def measure_gradients(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict
 def trained_length(loaded: LoadedModel) -> int:
   """Tokens of a row that the model was trained on; position embeddings beyond are noise."""
   context = loaded.spec.trunk.context
-  data = getattr(loaded.config, "data", None)
-  return min(context, data.length) if data else context
+  if loaded.config is None or loaded.config.data is None:
+    return context
+  return min(context, loaded.config.data.length)
 
 
 def _fresh(model: Model) -> Any:

@@ -362,7 +362,7 @@ def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
   if stopped.tone == "bad" or "overfits" in stopped.text:
     text = "Fewer train.epochs or --config.patience=3 end training in time. Better: more labeled "
     text += "rows, or a trunk that has been pre-trained on more text."
-    if run.config is not None and run.data.get("pretrained") == "none":
+    if run.config.train and run.data.get("pretrained") == "none":
       text += " This run began without a pre-trained one."
     return Answer(question, "Stop earlier, label more", text, "plain")
   if run.n_doubtful:

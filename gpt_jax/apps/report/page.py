@@ -25,7 +25,7 @@ from gpt_jax.apps.report.record import Labels, Record
 from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.apps.report.samples import samples_view
 from gpt_jax.apps.report.status import commands, ending, status
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks import paper_tables as tables
 from gpt_jax.training.forecast import duration, gigabytes, memory_range
 
@@ -149,16 +149,11 @@ def _about(run: Record) -> str:
   parts = [kinds.get(run.kind, run.kind)]
   if run.task is not None:
     parts[0] += f" on {run.task.name}"
-  trunk = getattr(run.config, "trunk", None)
+  trunk = run.config.trunk
   if trunk is not None:
     parts.append(f"{short(trunk.parameter_count())} parameters")
-    layers = getattr(trunk, "layers", None)
-    sizes = [
-      (layers, "layer" if layers == 1 else "layers"),
-      (getattr(trunk, "width", None), "wide"),
-      (getattr(trunk, "context", None), "tokens of context"),
-    ]
-    parts += [f"{value:,} {what}" for value, what in sizes if value]
+    parts.append(counted(trunk.layers, "layer"))
+    parts += [f"{trunk.width:,} wide", f"{trunk.context:,} tokens of context"]
   return ", ".join(parts)
 
 
@@ -207,7 +202,7 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
 def _amounts(run: Record) -> list[tuple[str, str, str]]:
   """Tokens and epochs of text, or epochs of examples."""
   total, done, data = run.total_steps, run.steps_done, run.data
-  windows = getattr(run.config, "data", None)
+  windows = run.config.data
   if windows is not None and isinstance(data.get("train_tokens"), int):
     per_step = windows.batch_size * windows.length
     tokens, epochs = done * per_step, done * per_step / max(1, data["train_tokens"])
@@ -217,7 +212,7 @@ def _amounts(run: Record) -> list[tuple[str, str, str]]:
       ("Tokens", short(tokens), planned),
       ("Epochs", f"{epochs:.2f}", f"of {passes} planned" if passes else ""),
     ]
-  batch, examples = getattr(run.config, "batch_size", 0), _examples(data.get("train"))
+  batch, examples = run.config.batch_size, _examples(data.get("train"))
   if not batch or not examples:
     return []
   steps_per_epoch = max(1, examples // batch)

@@ -15,13 +15,14 @@ from typing import Any
 from gpt_jax.apps.report.multi_label import MultiLabels, is_multi_label, read_multi_labels
 from gpt_jax.checkpoints.run_folder import listing, read_config
 from gpt_jax.checkpoints.store import best_evaluation
-from gpt_jax.config import from_json
+from gpt_jax.config import field_values, from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
 from gpt_jax.inference.samples import Sample, read_samples
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.history import read_metrics, read_plan, series
+from gpt_jax.training.recipe import RunConfig
 
 DOUBTFUL = 0.05  # a label with a smaller probability may be wrong
 _WORST_ROWS = 12
@@ -102,7 +103,7 @@ class Record:
   Attributes:
     folder: the workdir.
     kind: "pretrain", "finetune" or another registered name of a config.
-    config: the config, None if this version cannot read it.
+    config: the config; one without fields if this version cannot read it.
     settings: every field of the config; [] without one.
     data: what identifies the data in config.json.
     tokenizer: the vocabulary's metadata.
@@ -122,7 +123,7 @@ class Record:
 
   folder: str
   kind: str
-  config: Any
+  config: RunConfig
   settings: list[Setting]
   data: dict[str, Any]
   tokenizer: dict[str, Any]
@@ -202,8 +203,7 @@ class Record:
     for value in (self.plan.get("total_steps"), self.result.get("steps")):
       if isinstance(value, int) and value > 0:
         return value
-    steps = getattr(getattr(self.config, "train", None), "steps", 0)
-    return steps or None
+    return self.config.train.steps or None if self.config.train else None
 
   @property
   def refused(self) -> list[tuple[int, float]]:
@@ -272,7 +272,7 @@ def read_run(workdir: str) -> Record:
     folder=workdir,
     kind=str(saved["config"].get("type")),
     config=config,
-    settings=list(_settings(config)) if config is not None else [],
+    settings=list(_settings(config)) if config.train else [],
     data=data if isinstance(data, dict) else {},
     tokenizer=_read_object(os.path.join(workdir, "tokenizer", "tokenizer.json"), notes),
     plan=read_plan(workdir),
@@ -291,14 +291,17 @@ def read_run(workdir: str) -> Record:
   )
 
 
-def _read_objects(tree: dict[str, Any], notes: list[str]) -> tuple[Any, LabeledTask | None]:
-  """The config and its task, each None if this version cannot read it."""
+def _read_objects(tree: dict[str, Any], notes: list[str]) -> tuple[RunConfig, LabeledTask | None]:
+  """The config and its task: one without fields, and None, if this version cannot read it."""
   try:
     config = from_json(tree)
   except InputError as error:
     notes.append(f"config.json: {error}")
-    return None, None
-  if not hasattr(config, "task"):
+    return RunConfig(), None
+  if not isinstance(config, RunConfig):
+    notes.append(f"config.json: a {type(config).__name__}, which is not the config of a run")
+    return RunConfig(), None
+  if config.task is None:
     return config, None
   try:
     return config, config.task.build("")
@@ -316,8 +319,7 @@ def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
   if type(node) is not type(default):  # another trunk or objective than the default
     yield Setting(f"{prefix}type", type(node).__name__, type(default).__name__, "")
     default = type(node)()
-  for field in dataclasses.fields(node):
-    value, usual = getattr(node, field.name), getattr(default, field.name)
+  for (field, value), (_, usual) in zip(field_values(node), field_values(default), strict=True):
     name = f"{prefix}{field.name}"
     if dataclasses.is_dataclass(value) and dataclasses.is_dataclass(usual):
       yield from _compare(value, usual, f"{name}.")

@@ -45,7 +45,7 @@ def _is_comparable(run: Record, reference: dict[str, Any]) -> bool:
     return False
   for name in _SAME:
     # As objects: the JSON of another version may lack a new field.
-    if from_json(reference["config"][name]) != getattr(run.config, name, None):
+    if from_json(reference["config"][name]) != getattr(run.config, name):
       return False
   return True
 

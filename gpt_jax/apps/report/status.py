@@ -69,7 +69,8 @@ def commands(run: Record) -> list[str]:
     programs = {"predict": ["--input=FILE", "--out=FILE"], "evaluate": ["--data=DIR"]}
   else:
     programs = {"finetune": ["--config=finetune:TASK", "--data=DIR", "--workdir=DIR"]}
-    if getattr(getattr(run.config, "objective", None), "attention", "") == "causal":
+    objective = run.config.objective
+    if objective is not None and objective.attention == "causal":
       programs = {"generate": ["--prompt=TEXT"], **programs}
   return [
     shlex.join(["python", f"launch/{name}.py", f"--checkpoint={checkpoint}", *words])

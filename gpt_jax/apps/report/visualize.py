@@ -102,7 +102,6 @@ def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
 
 def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> dict[str, Any]:
   trunk = loaded.spec.trunk
-  heads = getattr(trunk, "heads", 0)  # an LSTM has none
   return {
     "checkpoint": _name(checkpoint),
     "step": loaded.step,
@@ -111,8 +110,8 @@ def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> 
     "vocabulary": trunk.vocab_size,
     "choices": loaded.model.num_tokens,
     "context": trunk.context,
-    "layers": trunk.layers if heads else 0,
-    "heads": heads,
+    "layers": trunk.layers if trunk.heads else 0,  # an LSTM has no heads
+    "heads": trunk.heads,
   }
 
 

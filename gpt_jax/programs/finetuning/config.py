@@ -10,11 +10,12 @@ from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.recipe import RunConfig
 
 
 @register("finetune")
 @dataclasses.dataclass(frozen=True)
-class FinetuneConfig:
+class FinetuneConfig(RunConfig):
   """A fine-tuning run; the defaults are the paper's (section 4.1).
 
   Learning rate, warm-up and epochs are too where the model has GPT-1's size; for others see

@@ -12,13 +12,14 @@ from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.recipe import RunConfig
 
 PAPER_VOCABULARY = 40_478  # tokens, where there is no text yet
 
 
 @register("pretrain")
 @dataclasses.dataclass(frozen=True)
-class PretrainConfig:
+class PretrainConfig(RunConfig):
   """A pre-training run; the defaults are the paper's (section 4.1)."""
 
   trunk: Any = option(
