@@ -175,7 +175,7 @@ def _call_get_config(name: str, path: str, source: str, arguments: tuple[str, ..
   module = types.ModuleType("config_file")
   module.__file__ = os.path.abspath(path)
   exec(compile(source, path, "exec"), module.__dict__)
-  get_config = getattr(module, "get_config", None)
+  get_config = module.__dict__.get("get_config")
   if not callable(get_config):
     raise InputError("defines no function get_config()")
   signature = inspect.signature(get_config)

@@ -504,7 +504,7 @@ CASES = [
   ("generate --checkpoint=prepared --prompt=the", "no checkpoint in"),
   (
     "benchmark --config={launched}/configs/finetune.py:cola",
-    "--config: a FinetuneConfig; what is measured",
+    "--config: a FinetuneConfig; a benchmark takes a PretrainConfig",
   ),
   ("plan --config=tiny.py --topology=h100", "name the number of GPUs, such as h100:8"),
   (

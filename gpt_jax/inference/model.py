@@ -19,7 +19,6 @@ from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, embeddings, text_log_probs
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.model import encoder_alone
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row
@@ -221,9 +220,9 @@ class Model:
     return self.loaded.predictor()
 
   @functools.cached_property
-  def _contrastive(self) -> ContrastiveHead | None:
-    """The head that was trained to compare texts."""
-    return next((x for x in self.loaded.spec.heads if isinstance(x, ContrastiveHead)), None)
+  def _contrastive(self) -> Any:
+    """The head that was trained to compare texts; None: there is none."""
+    return next((x for x in self.loaded.spec.heads if x.scope == "contrastive"), None)
 
   @functools.cached_property
   def _embedding(self) -> Embedding:

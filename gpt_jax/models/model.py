@@ -13,7 +13,7 @@ from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
 from gpt_jax.config import from_json, option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.heads.language import LanguageHead, check_table
+from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.precision import for_devices
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key
@@ -34,9 +34,12 @@ class ModelConfig:
 
   def __post_init__(self):
     validate(self)
-    multiplies = any(isinstance(head, LanguageHead) for head in self.heads)
-    if multiplies and isinstance(self.trunk, TrunkConfig):  # JSON from elsewhere may hold anything
-      check_table(self.trunk)
+    # JSON from elsewhere may hold anything.
+    are_heads = all(isinstance(head, Head) for head in self.heads)
+    if not isinstance(self.trunk, TrunkConfig) or not are_heads:
+      raise InputError("ModelConfig: describes no model that can be built of a trunk and heads")
+    for head in self.heads:
+      head.check_trunk(self.trunk)
 
   @property
   def head(self) -> Any:
@@ -96,6 +99,7 @@ class ModelConfig:
 
 def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
   """The shape of every parameter, by its path; nothing is allocated."""
+  # One row of two tokens: no shape of a parameter depends on the batch.
   ids, numbers = np.zeros((1, 2), np.int32), np.zeros((1, 2), np.float32)
   batch = Batch(
     Rows(ids, ids),
@@ -150,7 +154,8 @@ def generator(spec: ModelConfig) -> "Model":
   """
   if spec.attention != "prefix" and not spec.trunk.reads_source:
     return language_model(spec.trunk, spec.attention)
-  heads = tuple(head for head in spec.heads if isinstance(head, LanguageHead))
+  # The language head that was trained, since it says whether special tokens are predicted.
+  heads = tuple(head for head in spec.heads if head.scope == "language")
   return Model(ModelConfig(spec.trunk, heads or (LanguageHead(),), spec.attention))
 
 
@@ -182,6 +187,7 @@ class Model(nn.Module):
     trunk = for_devices(self.config.trunk)
     self.trunk = trunk.build(self.config.attention, self.remat)
     for head in self.config.heads:
+      # The name of the attribute is that of the parameters' subtree beside `trunk`.
       setattr(self, head.scope, head.build(trunk))
 
   def __call__(self, batch: Batch, key: Key | None = None) -> Outputs:

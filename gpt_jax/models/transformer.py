@@ -53,17 +53,18 @@ TENSOR_PARALLEL = (
   (r"mlp/out/kernel$", P("model", None)),
 )
 
-_PARTS = (
-  "learned_positions",
-  "attention_bias",
-  "token_types",
-  "embedding_norm",
-  "embedding_dropout_on",
-  "shared_layers",
-  "pooler",
-  "activation",
-  "norm_epsilon",
-)
+# The values of GPT-1's and GPT-2's parts.
+_GPT: dict[str, Any] = {
+  "learned_positions": True,
+  "attention_bias": None,
+  "token_types": 0,
+  "embedding_norm": False,
+  "embedding_dropout_on": "table",
+  "shared_layers": False,
+  "pooler": False,
+  "activation": "gelu_tanh",
+  "norm_epsilon": EPSILON,
+}
 
 
 @register("transformer")
@@ -150,6 +151,7 @@ class TransformerConfig(TrunkConfig):
     find_backend(self.attention_backend)
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
+  is_transformer = True
 
   @property
   def rows(self) -> int:
@@ -163,10 +165,7 @@ class TransformerConfig(TrunkConfig):
 
   @property
   def is_gpt(self) -> bool:
-    """Whether it has the parts of GPT-1 or GPT-2, and only these; sizes and rates may be any."""
-    gpt = TransformerConfig()
-    same = all(getattr(self, name) == getattr(gpt, name) for name in _PARTS)
-    return same and self.table_width == self.width
+    return dataclasses.replace(self, **_GPT) == self and self.table_width == self.width
 
   @property
   def residual_scale(self) -> float:

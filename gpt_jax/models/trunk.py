@@ -110,6 +110,8 @@ class TrunkConfig:
     width: D.
     dtype: of activations and matrix products.
     layers: number of blocks.
+    heads: attention heads, H; 0: it has no attention.
+    is_transformer: whether it has the fields of a TransformerConfig.
     pooler: whether it has a Pooler.
     token_types: kinds of segments that it tells apart, as BERT; 0: it does not.
     shared_layers: whether one block is applied `layers` times, as ALBERT's.
@@ -123,6 +125,8 @@ class TrunkConfig:
   width: int
   dtype: str
   layers: int = 1
+  heads: int = 0
+  is_transformer: bool = False
   pooler: bool = False
   token_types: int = 0
   shared_layers: bool = False
@@ -135,6 +139,11 @@ class TrunkConfig:
   def rows(self) -> int:
     """R: vocabulary, special tokens, padding."""
     raise NotImplementedError
+
+  @property
+  def is_gpt(self) -> bool:
+    """Whether it has the parts of GPT-1 or GPT-2, and only these; sizes and rates may be any."""
+    return False
 
   @property
   def reads_source(self) -> bool:

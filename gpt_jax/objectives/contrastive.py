@@ -56,8 +56,15 @@ class _Pairs(Objective):
 
   @property
   def heads(self) -> tuple[dict, ...]:
-    head = {"type": "contrastive", "symmetric": self.symmetric}
-    return (head | {name: getattr(self, name) for name in ("pooling", "temperature", "mlp")},)
+    return (
+      {
+        "type": "contrastive",
+        "symmetric": self.symmetric,
+        "pooling": self.pooling,
+        "temperature": self.temperature,
+        "mlp": self.mlp,
+      },
+    )
 
   def _room(self, row: int, length: int) -> int:
     """Tokens of text in a row; `length` is data.length. Raises InputError if there are none."""

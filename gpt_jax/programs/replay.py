@@ -51,7 +51,7 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
   noted = read_config(workdir)
   _check_length(workdir, noted, start, step)
   tokenizer = load_tokenizer(os.path.join(workdir, "tokenizer"))
-  if isinstance(config, FinetuneConfig):
+  if "task" in meta:
     format = from_json(meta.get("sequence_format", {"type": "gpt_format"}))
     recipe = _finetuning(config, spec, tokenizer, data, format)
   else:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -126,7 +126,7 @@ class Trainer:
     Raises:
       InputError: the backend is pmap, which compiles for devices that are there only.
     """
-    if not isinstance(self.step, JitStep):
+    if self.backend == "pmap":
       raise InputError(f"mesh.backend={self.backend}: only jit compiles ahead of time")
     sharding = NamedSharding(self.mesh, P(None, "data"))
 
@@ -135,7 +135,9 @@ class Trainer:
       parts = (self.microbatches, len(x) // self.microbatches, *np.shape(x)[1:])
       return jax.ShapeDtypeStruct(parts, np.asarray(x).dtype, sharding=sharding)
 
-    return self.step.lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
+    return (
+      cast(JitStep, self.step).lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
+    )
 
   def forecast(self, batch: Any, flops: float) -> Forecast:
     """Compiles the step and forecasts a run with it; the run does not compile it again.
@@ -146,7 +148,7 @@ class Trainer:
       batch: a global host batch, whose values are ignored.
       flops: floating-point operations of a step, on all devices.
     """
-    if not isinstance(self.step, JitStep):
+    if self.backend == "pmap":
       return Forecast()
     compiled: Any = self.compile(batch)
     chip = find_chip(jax.devices()[0].device_kind)

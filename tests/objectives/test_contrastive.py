@@ -160,7 +160,7 @@ def test_chance_is_the_loss_of_equal_vectors(symmetric):
   head = ContrastiveHead(symmetric=symmetric)
   rows = np.zeros((2 * 5, LENGTH), np.int32)
   mean = head.loss(jnp.full((2 * 5, 4), 0.5), None, Batch(Rows(rows, rows)), 0)
-  assert float(mean.total / mean.weight) == pytest.approx(head.chance(pairs=5), rel=1e-6)
+  assert float(mean.total / mean.weight) == pytest.approx(head.chance(5), rel=1e-6)
 
 
 def batch_of(objective, size=16):

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.errors import InputError
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, backends
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -23,7 +22,7 @@ def attention_backends(config: PretrainConfig) -> Measured:
     InputError: no Transformer, or one with an attention bias.
   """
   trunk = config.trunk
-  if not isinstance(trunk, TransformerConfig) or trunk.attention_bias is not None:
+  if not trunk.is_transformer or trunk.attention_bias is not None:
     raise InputError("--only=attention: this trunk has no attention of queries and keys alone")
   shape = (config.data.batch_size, trunk.heads, config.data.length, trunk.width // trunk.heads)
   q, k, v, weights = (

@@ -12,7 +12,6 @@ from gpt_jax.apps.benchmark.peers.generation import generator
 from gpt_jax.apps.benchmark.training import benchmark_trainer
 from gpt_jax.inference.stream import MAX_STEPS, Sampling, Stream, Text
 from gpt_jax.models.model import language_model
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing
 from gpt_jax.training.timing import Measured
@@ -64,7 +63,7 @@ def generation(config: PretrainConfig, peers: bool = False) -> Measured:
       yield f"batch {batch}, each further token", ratio, "times transformers"
     # A step reads the parameters and the keys and values of all tokens before it.
     cache = 0
-    if isinstance(trunk, TransformerConfig):
+    if trunk.is_transformer:
       width = jnp.dtype(trunk.dtype).itemsize * trunk.width
       cache = 2 * trunk.layers * batch * (prompt + new // 2) * width
     rates = [(weights + cache) * (new - 1) / rest for _, rest in times[""]]

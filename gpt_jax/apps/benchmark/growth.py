@@ -11,7 +11,6 @@ from typing import Any
 
 from gpt_jax.apps.benchmark.training import benchmark_trainer, our_step, random_batch
 from gpt_jax.data import storyworld
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import prepare
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -29,7 +28,7 @@ def growth(config: PretrainConfig) -> Measured:
   sizes = [factor * config.data.batch_size for factor in FACTORS]
   yield from _along("batch of {:,} rows", sizes, lambda n: _with_batch(config, n))
   trunk = config.trunk
-  if isinstance(trunk, TransformerConfig):
+  if trunk.is_transformer:
     yield from _along("{:,} layers", _parts(trunk.layers), lambda n: _with(config, layers=n))
     size = trunk.width // trunk.heads
     widths = [heads * size for heads in _parts(trunk.heads)]

@@ -15,7 +15,6 @@ from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import Causal, causal_batch
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
@@ -145,7 +144,7 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
   Attention is counted whole, as in flops_per_token.
   """
   c = config.trunk
-  if not isinstance(c, TransformerConfig):
+  if not c.is_transformer:
     return []
   batch, length = config.data.batch_size / devices, config.data.length
   d, k = c.width, c.width // c.heads

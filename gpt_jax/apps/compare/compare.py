@@ -144,7 +144,7 @@ class _Comparison:
 
 
 def _find_budget(budget: str | Budget) -> Budget:
-  if isinstance(budget, Budget):
+  if not isinstance(budget, str):
     return budget
   if budget not in BUDGETS:
     raise InputError(

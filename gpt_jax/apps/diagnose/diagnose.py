@@ -21,6 +21,7 @@ from gpt_jax.apps.diagnose.texts import Texts, load_texts
 from gpt_jax.apps.diagnose.workdir import RESULT, check_workdir, measured
 from gpt_jax.apps.report.page import environment, run_names
 from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.config import field_values
 from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import atomic_file, read_json, verified, with_checksum, write_json
 from gpt_jax.training.reporter import log
@@ -117,7 +118,7 @@ def _of_checkpoints(
 ) -> list[dict[str, Any]]:
   """Runs one part on each checkpoint: a dict of its measurements per checkpoint, in order."""
   measure, fields = _OF_CHECKPOINTS[part]
-  sizes = {field: getattr(budget, field) for field in fields}
+  sizes = {field.name: size for field, size in field_values(budget) if field.name in fields}
   results = []
   for name, loaded in zip(run_names(list(models)), models.values(), strict=True):
     settings = {"checkpoint": loaded.identity, **sizes, **texts.identity}

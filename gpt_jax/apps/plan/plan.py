@@ -22,7 +22,6 @@ from gpt_jax.config import override_all
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.collectives import bytes_moved
@@ -281,7 +280,7 @@ def _estimated(
   Reducing Activation Recomputation in Large Transformer Models, equations 1 and 2.
   """
   trunk, mesh = config.trunk, config.mesh
-  if not isinstance(trunk, TransformerConfig):
+  if not trunk.is_transformer:
     raise InputError("--topology: only Transformers have a formula; name a TPU or nothing")
   data = mesh.data or len(devices) // mesh.model
   if data * mesh.model != len(devices):

@@ -20,7 +20,6 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import MAX_JSON, atomic_folder, open_regular, read_json, write_json
 from gpt_jax.models.model import ModelConfig, parameter_shapes
-from gpt_jax.models.trunk import TrunkConfig
 
 CONFIG, SUMS, TOKENIZER = "config.json", "sha256.json", "tokenizer"
 Arrays = dict[str, np.ndarray]
@@ -176,7 +175,7 @@ def _model_config(meta: dict, folder: str) -> Any:
 
 def _check_shapes(shapes: Shapes, spec: Any, size: int) -> None:
   """Raises ValueError unless a weights file of so many bytes holds the parameters of the model."""
-  if not isinstance(spec, ModelConfig) or not isinstance(spec.trunk, TrunkConfig):
+  if not isinstance(spec, ModelConfig):
     raise ValueError(f"{CONFIG} describes no model")
   count = spec.trunk.parameter_count()
   if size < 4 * count:  # before the model is traced, which takes as long as it has layers

@@ -15,13 +15,12 @@ import numpy as np
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, write_sums
 from gpt_jax.checkpoints.formats.hf_tokenizer import Template, template_of, write_tokenizer
-from gpt_jax.config import from_json
+from gpt_jax.config import from_json, runtime_fields
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.tasks.formats import Format, PlainFormat
 from gpt_jax.tasks.multi_label import MultiLabelTask
@@ -103,7 +102,7 @@ def make_function(
     InputError: a head that reads every token, or a model that generates no text.
   """
   trunk = dataclasses.replace(spec.trunk, dtype="float32")
-  if isinstance(trunk, TransformerConfig):
+  if "attention_backend" in runtime_fields(trunk):
     trunk = dataclasses.replace(trunk, attention_backend="plain")
   params = jax.tree.map(jnp.asarray, params)
   if spec.head is None:

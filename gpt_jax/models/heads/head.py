@@ -41,6 +41,9 @@ class Head:
     """The head whose loss is evaluated, where this one trains on more than that."""
     return self
 
+  def check_trunk(self, trunk: TrunkConfig) -> None:
+    """Raises InputError where it cannot read this trunk's states."""
+
   def build(self, trunk: TrunkConfig) -> nn.Module:
     raise NotImplementedError
 

@@ -44,6 +44,14 @@ class LanguageHead(Head):
     # The z-loss regularizes training; evaluations report the cross-entropy in nats.
     return dataclasses.replace(self, z_loss=0.0)
 
+  def check_trunk(self, trunk: TrunkConfig) -> None:
+    if trunk.table_width != trunk.width:
+      raise InputError(
+        f"trunk.embedding_width={trunk.table_width}: a language model multiplies hidden states by "
+        f"the table, which takes trunk.width={trunk.width}; only a masked language model maps the "
+        "one to the other"
+      )
+
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
     # No logits here: [B, T, R] would be the largest array of a step. The loss takes them in chunks.
@@ -72,16 +80,6 @@ class LanguageHead(Head):
 
   def decode(self, outputs) -> jax.Array:
     raise NotImplementedError("a language model generates or scores, see inference/")
-
-
-def check_table(trunk: TrunkConfig) -> None:
-  """Raises InputError where hidden states cannot be multiplied by the trunk's table."""
-  if trunk.table_width != trunk.width:
-    raise InputError(
-      f"trunk.embedding_width={trunk.table_width}: a language model multiplies hidden states by "
-      f"the table, which takes trunk.width={trunk.width}; only a masked language model maps the "
-      "one to the other"
-    )
 
 
 class _Outputs(nn.Module):

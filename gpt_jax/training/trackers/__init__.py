@@ -107,7 +107,7 @@ def parse_trackers(trackers: str | Trackers, workdir: str) -> Trackers:
     InputError: an unknown name, a tracker whose package is not installed, or one that cannot write
       to a store.
   """
-  if isinstance(trackers, Trackers):
+  if not isinstance(trackers, str):
     return trackers
   if trackers == DEFAULT:
     found = importlib.util.find_spec(find_tracker("tensorboard").PACKAGE)

@@ -27,7 +27,7 @@ def import_packages() -> Packages:
 
 def check_trunk(trunk: Any) -> TransformerConfig:
   """The trunk, if peers have a model like it; otherwise raises InputError."""
-  if not isinstance(trunk, TransformerConfig) or not trunk.is_gpt:
+  if not trunk.is_gpt:
     raise InputError("--peers: they have no model like this trunk; use GPT-1's or GPT-2's parts")
   return trunk
 

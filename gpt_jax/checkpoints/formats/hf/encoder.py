@@ -22,7 +22,6 @@ from gpt_jax.checkpoints.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
-from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.heads.tag import TagHead
@@ -141,7 +140,7 @@ class EncoderFamily:
       others.append(SentencePairHead())
     if own:  # with the weights of their losses
       others = [next((x for x in own.heads if type(x) is type(new)), new) for new in others]
-      others += [head for head in own.heads if isinstance(head, ContrastiveHead)]
+      others += [head for head in own.heads if head.scope == "contrastive"]
     heads = (*others, head) if head else tuple(others)
     reads_pooler = head is not None and not head.per_token and head.transform == "pooler"
     has_pooler = f"{self.pooler}.weight" in weights.shapes
@@ -156,7 +155,7 @@ class EncoderFamily:
 
   def _other_activation(self, spec: ModelConfig) -> str:
     """How transformers' masked head differs from ours, by its activation; "" if it does not."""
-    masked = any(isinstance(head, MaskedHead) for head in spec.heads)
+    masked = any(head.scope == "masked" for head in spec.heads)
     if not masked or self.masked_activation in ("", spec.trunk.activation):
       return ""
     ours = f"activation={self.masked_activation}"
@@ -192,10 +191,10 @@ class EncoderFamily:
       )
     if own is None:
       return trunk
-    kept = {name: getattr(own.trunk, name) for name in ("dtype", "init")}
+    trunk = dataclasses.replace(trunk, dtype=own.trunk.dtype, init=own.trunk.init)
     if own.trunk.residual_dropout == rate:  # they have one rate for both
-      kept["embedding_dropout"] = own.trunk.embedding_dropout
-    return dataclasses.replace(trunk, **kept)
+      trunk = dataclasses.replace(trunk, embedding_dropout=own.trunk.embedding_dropout)
+    return trunk
 
   def _skipped(self, config: dict) -> int:
     """Rows of the position table before the first token's."""
@@ -279,17 +278,17 @@ class EncoderFamily:
     d, e = spec.trunk.width, spec.trunk.table_width
     arrays = []
     for head in spec.heads:
-      if isinstance(head, MaskedHead):
+      if head.scope == "masked":
         transform, head_norm, bias, _ = self.masked
         arrays += dense(transform, "masked/transform", d, e)
         arrays += norm(head_norm, "masked/norm", e)
         arrays.append(Array(bias, "masked/bias", (rows,), (spec.trunk.rows,), np.s_[:rows]))
-      elif isinstance(head, SentencePairHead):
+      elif head.scope == "sentence_pair":
         arrays += dense(self.pair, "sentence_pair", d, 2)
-      elif isinstance(head, TagHead):
-        arrays += dense("classifier", head.scope, d, head.num_classes)
       elif not head.labeled:  # a contrastive head has no arrays
         continue
+      elif head.per_token:
+        arrays += dense("classifier", head.scope, d, head.num_classes)
       elif head.pooling == "per_choice":
         # A layer of the head's own is where this class has the pooler, which computes the same.
         arrays += dense(self.pooler, "head/dense", d, d) if head.transform == "dense" else []
@@ -304,7 +303,7 @@ class EncoderFamily:
 
   def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
     trunk, holds = spec.trunk, "of bidirectional models it holds BERT, RoBERTa and ALBERT"
-    if not isinstance(trunk, TransformerConfig):
+    if not trunk.is_transformer:
       return f"{holds}, this is a {type(trunk).__name__}"
     if trunk.attention_bias is not None or not trunk.learned_positions or trunk.norm == "pre":
       return f"{holds}, which are post-norm and have learned positions"

@@ -18,7 +18,6 @@ from gpt_jax.checkpoints.formats.hf_card import write_card
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.files import atomic_folder, write_json
-from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
@@ -80,7 +79,7 @@ def _for_embeddings(spec: ModelConfig) -> ModelConfig:
   return dataclasses.replace(
     spec,
     heads=tuple(
-      dataclasses.replace(head, mlp=False) if isinstance(head, ContrastiveHead) else head
+      dataclasses.replace(head, mlp=False) if head.scope == "contrastive" else head
       for head in spec.heads
     ),
   )
