@@ -184,6 +184,7 @@ class EncoderDecoder(nn.Module):
 
   def setup(self):
     c = self.config
+    # Of deviation 1: the output divides by sqrt(D) instead, see _states.
     self.tokens = self.param("tokens", nn.initializers.normal(1.0), (c.rows, c.width))
     if c.has_output:
       init = nn.initializers.normal(c.width**-0.5)
@@ -212,6 +213,7 @@ class EncoderDecoder(nn.Module):
       )
     encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
     table = constrain(self.tokens, "model")
+    # One table embeds source and target.
     encoded = self.encoder(self._embed(table, source), source, encoder_key)[-1]
     allowed = _same_segment(rows, source)
     decoded = self.decoder(self._embed(table, rows), encoded, rows, allowed, decoder_key)
@@ -240,6 +242,7 @@ class EncoderDecoder(nn.Module):
   def read_prompt(self, inputs, valid, source: Rows):
     """Reads the source and the first T tokens of each row; see trunk.Trunk."""
     encoded = self.encoder(self._embed(self.tokens, source), source, None)[-1]
+    # Keys and values of the source stay the same for all tokens of the target.
     keys, values = self.decoder.memory(encoded)
     cache = self.start(len(inputs), inputs.shape[1], source.inputs.shape[1])
     inside = jnp.ones(source.inputs.shape, bool)
@@ -306,6 +309,7 @@ class Encoder(nn.Module):
   def setup(self):
     c = self.config
     block = rematerialized(EncoderBlock, self.remat)
+    # The blocks of a stack share one table of relative positions (section 2.1).
     self.relative = RelativeBias(c.heads, bidirectional=True)
     self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
     self.last_norm = RMSNorm(c.dtype)
@@ -314,6 +318,7 @@ class Encoder(nn.Module):
     """Embedded rows [B, S, D] to the states of every layer, as States.layers."""
     c = self.config
     mask, bias = AttentionMask("bidirectional", rows.segments), self.relative.square(x.shape[1])
+    # Dropout acts on the embeddings and on the last norm too; the blocks fold 0 … L - 1.
     states = [row_dropout(x, c.residual_dropout, key and key.fold(c.layers))]
     for i, block in enumerate(self.blocks):
       states.append(block(states[-1], mask, bias, key and key.fold(i)))
@@ -354,6 +359,7 @@ class Decoder(nn.Module):
     """Hidden states of T more tokens [B, T, D], and the cache with them."""
     slots = jnp.arange(cache.keys[0].shape[1])[None]
     bias = self.relative(positions, slots)
+    # The token at position p is in slot p, so this is the causal mask.
     allowed = positions[:, None, :, None] >= slots[:, None, None]
     allowed_source = cache.source_valid[:, None, None]
     keys, values = [], []

@@ -114,6 +114,7 @@ class Attention(nn.Module):
   def cross(self, x, memory, allowed, key: Key | None):
     """x [B, T, D] attends to a memory where allowed, bool [B, 1, T or 1, S], or None."""
     k, v = memory
+    # Without a bias: target and source have no relative positions.
     return self._join(attend_allowed(self._queries(x), k, self._drop_keys(v, key), allowed))
 
   def memory(self, x):

@@ -145,6 +145,8 @@ class LSTM(nn.Module):
     with jax.named_scope("embedding"):
       x = self.perturb("embedded", lookup(table, inputs, self.config.dtype))
       x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
+    # The inputs' part of all gates, [B, T, 4, U], is one product over all positions. Only the part
+    # of the output before has to wait for the loop.
     gates = constrain(self.read(x), "data", None, None, "model")
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
     added = self._added_to_states(inputs.shape, state)
@@ -197,9 +199,11 @@ def _loop(kernel, gates, first, valid, state, added):
   def cell(state, at):
     gates, first, valid, added = at
     old = state
+    # A text sees nothing of the one before it in its row.
     state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
     before = state.output
     gates = gates.astype(jnp.float32) + product(before).astype(jnp.float32)
+    # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t).
     entry, forget, candidate, exit = (gates[:, i] for i in range(4))
     # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
     # token.
@@ -209,6 +213,7 @@ def _loop(kernel, gates, first, valid, state, added):
     output = (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
     if added is not None:
       output = output + added.output
+    # Padding leaves the state as the last token of the text made it.
     state = jax.tree.map(
       lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old
     )
@@ -223,6 +228,7 @@ def _recur_forward(kernel, gates, first, valid, state, added):
     state, outputs, before = _loop(kernel, gates, first, valid, state, added)
     return (state, outputs), before
 
+  # The kernel is a constant here; `before`, the h_{t-1} that it multiplied, give its gradient.
   results, backward, before = jax.vjp(run, gates, state, added, has_aux=True)
   return results, (backward, before)
 
@@ -230,6 +236,7 @@ def _recur_forward(kernel, gates, first, valid, state, added):
 def _recur_backward(residuals, gradients):
   backward, before = residuals
   d_gates, d_state, d_added = backward(gradients)
+  # The outer products of h_{t-1} and d gates_t, summed over all t and b at once.
   d_kernel = jnp.einsum("tbu,tbgv->ugv", before, d_gates, preferred_element_type=jnp.float32)
   return d_kernel, d_gates, None, None, d_state, d_added
 

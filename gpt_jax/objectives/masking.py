@@ -123,6 +123,7 @@ class MaskingRule(Objective):
       counts = np.minimum(self._counts(valid, most, draw), candidates.sum(axis=1))
       noise = draw("masked positions", (length,))
       if self.unit == "token":
+        # Noise is below 1, so 2 comes after all candidates.
         rank = np.where(candidates, noise, 2.0)
       else:
         is_sentence = self.unit == "sentence"
@@ -147,6 +148,7 @@ class MaskingRule(Objective):
     """How many tokens of each row to predict, [B]."""
     sizes = valid.sum(axis=1) * self.share
     if self.count == "probabilistic":
+      # Rounded up as often as the fraction says: the mean share is exact.
       counts = np.floor(sizes + draw("count", (1,))[:, 0])
     else:
       counts = np.maximum(np.rint(sizes), valid.any(axis=1))
@@ -170,6 +172,7 @@ class MaskingRule(Objective):
     self, targets: np.ndarray, random_ids: np.ndarray, mask_id: int, draw: Draw
   ) -> np.ndarray:
     """The input id for each target: <mask>, a random token, or the target itself."""
+    # One uniform draw decides: BERT's 80 % <mask>, 10 % a random token, 10 % kept (section 3.1).
     action = draw("replacement", targets.shape[1:])
     drawn = random_ids[(draw("random token", targets.shape[1:]) * len(random_ids)).astype(np.int32)]
     replaced = np.where(action < self.masked + self.random, drawn, targets)
@@ -212,6 +215,7 @@ def choose_words(words: np.ndarray, noise: np.ndarray, sizes: np.ndarray, count:
   for word in np.argsort(noise[first]).tolist():
     if left <= 0:
       break
+    # An n-gram ends with its row, and is cut to what is left of the count.
     n = min(int(sizes[positions[word]]), len(first) - word)
     while n and sum(lengths[word : word + n]) > left:
       n -= 1

@@ -8,7 +8,8 @@ from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
 from gpt_jax.ops.dropout import Key, row_words
 from gpt_jax.ops.dropout import dropout as drop
 
-_MASKED = -1e9  # what a masked score becomes
+# Finite: a query without any key, in padding, has equal probabilities and no nan.
+_MASKED = -1e9
 
 
 def attend(
@@ -26,6 +27,7 @@ def attend(
   outputs = []
   for i in range(blocks):
     queries = slice(i * length // blocks, (i + 1) * length // blocks)
+    # Keys up to the last query of the block; with one block these are all keys.
     keys = slice(0, queries.stop)
     block_bias = None
     if bias is not None:
@@ -87,6 +89,7 @@ def attend_allowed(
   observe: Observer | None = None,
 ) -> jax.Array:
   """Attention of q [B, H, t, K] over k and v [B, H, s, K] where allowed, bool [B or 1, 1, t, s]."""
+  # softmax(q k^T / sqrt(K)) v (Vaswani et al. 2017, eq. 1), with scores and softmax in float32.
   scores = jnp.einsum("bhtk,bhsk->bhts", q, k, preferred_element_type=jnp.float32)
   scores = scores * q.shape[-1] ** -0.5
   if bias is not None:

@@ -116,13 +116,16 @@ def sorted_sums(indices: jax.Array, values: jax.Array, rows: int) -> jax.Array:
   """
   indices, order = jax.lax.sort_key_val(indices, jnp.arange(indices.size))
   values = values[order].astype(jnp.float32)
+  # Where the next index begins.
   begins = jnp.concatenate([jnp.ones(1, bool), indices[1:] != indices[:-1]])
 
   def add(left, right):
     begins, total = right
+    # A segmented sum: a total in which an index begins forgets all to the left of it.
     return left[0] | begins, jnp.where(begins[:, None], total, left[1] + total)
 
   _, totals = jax.lax.associative_scan(add, (begins, values))
+  # One past the last value of each row of the table; that value has the whole sum.
   after = jnp.searchsorted(indices, jnp.arange(rows), side="right")
   occurs = jnp.diff(after, prepend=0) > 0
   return jnp.where(occurs[:, None], totals[jnp.maximum(after - 1, 0)], 0)

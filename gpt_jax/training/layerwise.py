@@ -67,13 +67,17 @@ def trained_layers(
       f"train_layers={train_layers}: the checkpoint has {counted(blocks, 'block')}; none trains "
       "all, with the embeddings"
     )
+  # Discriminative rates (section 3.2): a layer has the rate of the layer above it times decay; the
+  # paper divides by 2.6.
   scale = (lambda path: decay ** below(path)) if decay < 1 else None
   if steps_per_layer is not None:
+    # Gradual unfreezing (section 3.3): from the last layer down, one more every steps_per_layer.
     first = train_layers or 0
     return [], Layerwise(scale, lambda path: steps_per_layer * max(0, below(path) - first))
   if train_layers is None:
     return [], Layerwise(scale)
   frozen = [path for path in paths if below(path) > train_layers]
+  # Whole paths: a pattern that is part of another path would freeze that one as well.
   return [f"^{re.escape(path)}$" for path in frozen], Layerwise(scale)
 
 
@@ -93,6 +97,7 @@ def delayed(rule: optax.GradientTransformation, start: int) -> optax.GradientTra
     return Delayed(jnp.zeros([], jnp.int32), rule.init(params))
 
   def update(grads, state, params=None):
+    # Not a mask on the update: the moments must not see the gradients from before the start.
     updates, inner = jax.lax.cond(
       state.count >= start,
       lambda: rule.update(grads, state.inner, params),
@@ -118,6 +123,7 @@ def zero_waiting(grads: Any, updates: jax.Array, start: Callable[[str], int]) ->
 
   def gated(path, g):
     first = start(path_name(path))
+    # `first` is known when the step is traced: a parameter that trains from 0 on costs nothing.
     return jnp.where(updates >= first, g, 0) if first else g
 
   return jax.tree_util.tree_map_with_path(gated, grads)

@@ -71,6 +71,7 @@ def split_matrices(tree: Any) -> Any:
     view = _view(path, x)
     if view is None:
       return x
+    # Of [D, 3, H, K], three of [D, H, K]; the leading D are the rows of each.
     parts = [x] if view.stacked is None else list(jnp.moveaxis(x, view.stacked, 0))
     rows = parts[0].shape[: view.rows]
     return [part.reshape((math.prod(rows), -1) if rows else (-1,)) for part in parts]

@@ -168,10 +168,13 @@ def _begin_later(
   """
 
   def partitioned(tree):
+    # Labels have the structure of the parameters, which only init and update see.
     starts = jax.tree_util.tree_map_with_path(lambda path, _: start(path_name(path)), tree)
     rules = {}
     for first in set(jax.tree.leaves(starts)):
+      # A group counts its updates from its own start; the schedule is that of the run.
       own_schedule = functools.partial(_shifted, schedule, first)
+      # Padded with zeros: dicts of a state are sorted by key, so groups follow in order of time.
       rules[f"from_{first:09}"] = delayed(_rule(config, own_schedule), first)
     return optax.partition(rules, jax.tree.map(lambda first: f"from_{first:09}", starts))
 

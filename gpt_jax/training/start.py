@@ -80,7 +80,9 @@ class Start:
       copied = {scope: jax.tree.map(take, fresh[scope], loaded[scope]) for scope in taken}
       return {**fresh, "trunk": trunk, **copied}
 
+    # Compiled with the trainer's shardings, so that each device gets no more than its share.
     on_devices = jax.jit(copy, out_shardings=trainer.shardings.params)
+    # Heads that are not taken need no room on the devices.
     loaded = {scope: self.params[scope] for scope in ("trunk", *taken)}
     return state._replace(params=on_devices(state.params, loaded))
 

@@ -75,6 +75,7 @@ def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> optax.Gradien
   BERT's Adam, whose update of each matrix is as long as the matrix itself. Biases and gains have
   neither decay nor ratio. `optax.lamb` corrects the bias, and has a ratio for every tensor.
   """
+  # |p| / |update| of each matrix, not of a stack of three or of a vector.
   ratio = optax.masked(per_matrix(optax.scale_by_trust_ratio()), decayed)
   return optax.chain(bert_adam(b1, b2, eps, weight_decay), ratio)
 
@@ -137,6 +138,7 @@ def _adam(
 
   def update(grads, state, params):
     count = optax.safe_increment(state.count)
+    # Kingma & Ba 2015, algorithm 1; the correction of both moments is one factor on the update.
     mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
     nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
     t = count.astype(jnp.float32)

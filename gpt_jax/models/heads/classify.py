@@ -92,6 +92,7 @@ class ClassifyHead(Head):
     assert labels is not None
     if not self.class_weights:
       return labels.weights
+    # A distribution picks the weight of its class: [N, K] @ [K].
     return labels.weights * (labels.distributions @ jnp.asarray(self.class_weights))
 
   def decode(self, outputs) -> jax.Array:
@@ -175,6 +176,7 @@ def represent(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
   """
   assert batch.labels is not None
   anchors = batch.labels.anchors
+  # Several examples share a row, so anchors count the positions of the whole batch, B T.
   flat = hidden.reshape(-1, hidden.shape[-1]).astype(jnp.float32)
   if pooling == "mean":
     assert batch.rows.segments is not None

@@ -69,6 +69,7 @@ class ContrastiveHead(Head):
     weights = self._weights(batch)
     if self.symmetric:
       anchors, candidates, partners = outputs, outputs, pairs[:, ::-1].reshape(outputs.shape)
+      # A text is no candidate of its own: its cosine is 1.
       excluded = jnp.eye(len(outputs), dtype=bool) | (weights == 0)[None]
     else:
       anchors, candidates, partners = pairs[:, 0], pairs[:, 1], pairs[:, 1]
@@ -81,6 +82,7 @@ class ContrastiveHead(Head):
       precision=jax.lax.Precision.HIGHEST,  # division by tau enlarges rounding errors
     )
     everything = jax.nn.logsumexp(jnp.where(excluded, -1e9, scores / self.temperature), axis=-1)
+    # -log softmax of the partner among all candidates.
     per_text = everything - (anchors * partners).sum(-1) / self.temperature
     return Mean((per_text * weights).sum(), weights.sum())
 
