@@ -153,6 +153,7 @@ class _FGMLoss(_Wrapped):
     total, clean = self._loss(params, batch, key, denominators)
     zero = no_perturbation(self._loss.model, params, batch)
     gradient = ascent(self._labeled, params, batch, key, denominators, zero)
+    # The loss is taken as linear around the clean input: r is its gradient, of the length `radius`.
     r = of_length(gradient, self._config.radius, batch.rows)
     attacked, metrics = self._labeled(params, batch, key, denominators, r)
     total = total + self._config.weight * attacked
@@ -177,6 +178,7 @@ class _VirtualLoss(_Wrapped):
     denominators = self.denominators(batch) if denominators is None else denominators
     total, clean = self._loss(params, batch, key, denominators)
     fixed = jax.lax.stop_gradient(params)
+    # p(e) is the target, so the gradient does not flow through it.
     wanted = self._log_probs(fixed, batch, key, None)
 
     def divergence(params, r):
@@ -185,6 +187,8 @@ class _VirtualLoss(_Wrapped):
 
     zero, rows = no_perturbation(self._loss.model, params, batch), batch.rows
     noise = normal(zero, key, rows)
+    # At r = 0 the divergence is least and has no gradient. One at a small random r is a step of the
+    # power iteration to the direction in which it grows fastest.
     probe = of_length(noise, self._config.probe, rows).astype(zero.dtype)
     gradient = jax.grad(divergence, argnums=1)(fixed, probe)
     r = of_length(gradient, self._config.radius, rows)
@@ -225,6 +229,7 @@ class _FreeLBLoss(_Wrapped):
       loss, metrics = self._labeled(params, batch, key, denominators, r)
       total = total + loss / c.steps
       means.append(metrics["loss"])
+      # The last pass needs no next perturbation.
       if step + 1 < c.steps:
         gradient = ascent(self._labeled, params, batch, key, denominators, r)
         r = r + of_length(gradient, c.step_size, rows)

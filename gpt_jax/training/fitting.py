@@ -78,6 +78,7 @@ def plan_training(
       trainers[microbatches], needed[microbatches] = other, sizes
     return sizes.most + compiling
 
+  # On a CPU compiling itself leaves memory in use; each other program will leave as much again.
   before = memory.in_use(devices)
   forecast = trainer.forecast(example, flops)
   if forecast.memory and devices[0].platform == "cpu":
@@ -193,6 +194,7 @@ def settings_that_fit(
     policies: the configured policy of rematerialization, and those that keep less.
   """
   for policy in policies:
+    # The first policy is that of the forecast, whose peak is known.
     if policy != policies[0]:
       needed = peak(counts[0], policy)
     found = _microbatches(functools.partial(peak, remat=policy), needed, limit, counts)

@@ -65,6 +65,7 @@ def powers_of_two_times(first: int) -> Callable[[int], bool]:
 
   def due(step: int) -> bool:
     times, rest = divmod(step, first) if first else (0, 0)
+    # A power of two has a single bit.
     return times > 0 and rest == 0 and times & (times - 1) == 0
 
   return due
@@ -137,6 +138,7 @@ def save(
     saving = not moment.interval.refused_in_a_row or moment.step == moment.total_steps
     if saving:
       with reporter.paused():
+        # First the log: a checkpoint must not have steps that the log lacks.
         reporter.sync()
         checkpoints.save(moment.step, moment.state, meta, moment.evaluation)
     else:
@@ -173,6 +175,7 @@ def warn_when_stuck(
 
   def run(moment: StepContext) -> None:
     nonlocal warned
+    # A mean, since the loss of a single batch can be on either side by chance.
     loss = moment.interval.means().get(metric)
     if warned or loss is None or moment.step <= after or loss < baseline:
       return
