@@ -2,11 +2,13 @@
 
   python tests/gcs_server.py PORT
 
-That is an object's generation in the answer to a download, and the precondition ifGenerationMatch.
+That is an object's generation in the answer to a download, the precondition ifGenerationMatch, and
+the last byte of an upload whose content ends with a carriage return, which the emulator drops.
 """
 
 import http
 import http.server
+import json
 import logging
 import sys
 import threading
@@ -64,6 +66,27 @@ store.Storage.create_file = create_file
 
 from gcp_storage_emulator import server  # noqa: E402  its table has the functions above
 
+read_data = server._read_data
+
+
+def read_whole_data(handler, query):
+  """As the emulator's, which reads an upload of two parts as an e-mail."""
+  content_type = handler.headers.get("Content-Type", "")
+  if not content_type.startswith("multipart/related"):
+    return read_data(handler, query)
+  boundary = b"--" + content_type.partition("boundary=")[2].strip("'\"").encode()
+  body = server._decode_raw_data(server._read_raw_data(handler), handler)
+  end = b"\r\n" if body.startswith(boundary + b"\r\n") else b"\n"
+  meta, media, *_ = body.split(end + boundary)
+  header, content = media.split(2 * end, 1)
+  return {
+    "meta": json.loads(meta.split(2 * end, 1)[1]),
+    "content": content,
+    "content-type": header.partition(b":")[2].strip().decode(),
+  }
+
+
+server._read_data = read_whole_data
 # A connection beyond the queue, of 5, is dropped: its client sends it again after a second or more.
 http.server.HTTPServer.request_queue_size = 128
 

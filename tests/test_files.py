@@ -159,6 +159,13 @@ def test_an_object_is_written_when_it_is_complete(store):
   assert read_json(path) == 3
 
 
+@pytest.mark.parametrize("content", [b"", b"\r", b"\n", b"a\r\n", b"\n\n--", bytes(range(256))])
+def test_an_object_has_the_bytes_that_were_written(store, content):
+  with files.atomic_file(f"{store}/object", "wb") as file:
+    file.write(content)
+  assert files.read_bytes(f"{store}/object", 1000) == content
+
+
 def test_a_folder_of_a_store_is_marked_until_it_is_complete(store, monkeypatch):
   folder = f"{store}/folder"
 

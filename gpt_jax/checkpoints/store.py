@@ -489,7 +489,10 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
   try:
     result = read()
   except Exception as error:  # damaged bytes can raise anything, in four libraries
-    problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    reason = " ".join(str(error).split())
+    if len(reason) > 300:  # TensorStore's begin with what was read and end with what was wrong
+      reason = f"{reason[:150]} … {reason[-150:]}"
+    problem = f"{type(error).__name__}: {reason}"
     if files.is_url(folder) and _is_outage(error):
       quiet.stay()
       raise Unavailable(f"{folder}: cannot be read ({problem})") from error
