@@ -21,6 +21,8 @@ from gpt_jax.files import (
   make_folders,
   read_bytes,
   read_json,
+  verified,
+  with_checksum,
 )
 
 MAX_FILE = 1 << 30  # bytes
@@ -278,7 +280,7 @@ class Tokenizer(abc.ABC):
       "special": list(self.special_names),
       **self.metadata,
     }
-    text = json.dumps(metadata, indent=2) + "\n"
+    text = json.dumps(with_checksum(metadata), indent=2) + "\n"
     make_folders(folder)
     for name, content in (*self.files.items(), (METADATA, text.encode())):
       with atomic_file(os.path.join(folder, name), "wb") as file:
@@ -451,6 +453,11 @@ def _read_metadata(folder: str) -> dict[str, Any] | None:
     raise InputError(f"{path}: not JSON, or damaged ({error}); copy the folder again") from error
   if not isinstance(metadata, dict):
     raise InputError(f"{path}: holds no JSON object; copy the folder again")
+  if "checksum" in metadata:  # earlier versions wrote none; the hash is not of the special tokens
+    try:
+      metadata = verified(metadata)
+    except ValueError as error:
+      raise InputError(f"{path}: damaged ({error}); copy the folder again") from error
   return metadata if metadata.get("kind") is not None else None
 
 

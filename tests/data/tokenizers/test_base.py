@@ -85,7 +85,7 @@ def test_special_tokens_are_saved(tiny_tokenizer, tmp_path):
   metadata = json.loads((tmp_path / "tokenizer.json").read_text())
   assert metadata["special"] == ["start", "delimiter", "extract", "mask", "cls"]
   assert load_tokenizer(tmp_path) == more
-  del metadata["special"]
+  del metadata["special"], metadata["checksum"]  # as earlier versions wrote it
   (tmp_path / "tokenizer.json").write_text(json.dumps(metadata))
   assert load_tokenizer(tmp_path) == tiny_tokenizer
 
@@ -104,10 +104,28 @@ def test_special_tokens_are_saved(tiny_tokenizer, tmp_path):
 def test_damaged_special_tokens(tiny_tokenizer, tmp_path, names, fault):
   tiny_tokenizer.save(tmp_path)
   metadata = json.loads((tmp_path / "tokenizer.json").read_text()) | {"special": names}
+  del metadata["checksum"]
   (tmp_path / "tokenizer.json").write_text(json.dumps(metadata))
   with pytest.raises(InputError, match=fault) as error:
     load_tokenizer(tmp_path)
   assert str(error.value).startswith(f"{tmp_path}/tokenizer.json: ")
+
+
+def test_every_flipped_bit_is_noticed(tiny_tokenizer, tmp_path):
+  """Those of the names of special tokens too, which are no part of the hash."""
+  tiny_tokenizer.with_special("sentinel_0").save(tmp_path)
+  path, expected = tmp_path / "tokenizer.json", load_tokenizer(tmp_path)
+  content = path.read_bytes()
+  begin = content.index(b"special")
+  for bit in range(8 * begin, 8 * len(content)):
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << (bit % 8)
+    path.write_bytes(damaged)
+    try:
+      same = load_tokenizer(tmp_path) == expected
+    except InputError as error:
+      same = str(error).startswith(f"{path}: ") and "\n" not in str(error)
+    assert same, bytes(damaged)
 
 
 def test_a_name_that_is_no_identifier_is_refused(tiny_tokenizer):

@@ -144,6 +144,7 @@ def test_missing_and_unreadable_files(small, spacy_there, tmp_path):
 def test_a_folder_that_was_changed_after_saving(small, spacy_there, tmp_path):
   load_tokenizer(small["gpt1"]).save(tmp_path)
   metadata = json.loads((tmp_path / "tokenizer.json").read_text())
+  del metadata["checksum"]
 
   def refused(message, **changes):
     (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | changes))
