@@ -147,8 +147,9 @@ class Lease:
     try:
       lease = files.read_json(self._path_of(number), 1 << 16)
       machine, process, key = lease["owner"]
+      hash(key)  # it is looked up in a set; TypeError for a list
       return {"owner": [machine, int(process), key], "until": float(lease["until"])}
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
       return {"owner": ["", 0, ""], "until": 0.0}
 
 

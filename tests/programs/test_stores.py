@@ -183,9 +183,17 @@ def test_a_lease_with_a_wrong_time_that_is_renewed_is_refused(tmp_path, monkeypa
     Lease(str(tmp_path))
 
 
-def write_lease(workdir, until):
+@pytest.mark.parametrize("owner", ['["x", 1e999, "key"]', f'["{lease._machine()}", 1, ["key"]]'])
+def test_a_lease_of_no_owner_has_run_out(tmp_path, monkeypatch, owner):
+  write_lease(tmp_path, 9e9, owner)
+  clock = patch_clock(monkeypatch)
+  Lease(str(tmp_path)).close()
+  assert clock.seconds == 0
+
+
+def write_lease(workdir, until, owner='["elsewhere", 1, "key"]'):
   (workdir / "lock").mkdir(exist_ok=True)
-  (workdir / "lock" / "1").write_text(f'{{"owner": ["elsewhere", 1, "key"], "until": {until}}}')
+  (workdir / "lock" / "1").write_text(f'{{"owner": {owner}, "until": {until}}}')
 
 
 def patch_clock(monkeypatch, on_sleep=lambda seconds: None):
