@@ -545,7 +545,8 @@ def _file_system(scheme: str) -> Any:
     # Without limits gcsfs waits for ever for an answer that does not come; with them it asks again.
     limits = aiohttp.ClientTimeout(total=None, connect=60, sock_connect=30, sock_read=60)
     conf["gcs"].setdefault("requests_timeout", limits)
-  logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the errors that it raises
+  for name in ("gcsfs", "fsspec.prefetcher"):  # they log the errors that they raise
+    logging.getLogger(name).setLevel(logging.CRITICAL)
   return backend.fsspec_backend.fs(f"{scheme}://")
 
 

@@ -119,6 +119,16 @@ def heard_again():
     quiet.__exit__()
 
 
+def test_an_object_that_vanishes_is_an_error_alone(store, caplog):
+  """Not in the logs of fsspec too, with a traceback."""
+  files.write_json(f"{store}/a", list(range(10**4)))
+  with files.open_regular(f"{store}/a") as file:
+    files.remove(f"{store}/a")
+    with pytest.raises(FileNotFoundError):
+      file.read()
+  assert not caplog.records
+
+
 def test_a_lease_is_taken_over_when_it_has_run_out(store, monkeypatch):
   monkeypatch.setattr(lease, "SECONDS", 3.0)
   monkeypatch.setattr(lease, "_machine", lambda: "elsewhere")
