@@ -231,7 +231,8 @@ class Checkpoints:
       return
     if is_main_process():
       for folder in folders:
-        files.rename_folder(folder, f"{folder}.damaged-{int(time.time())}")
+        with _store_errors(folder):
+          files.rename_folder(folder, f"{folder}.damaged-{int(time.time())}")
     multihost_utils.sync_global_devices("damaged checkpoints set aside")
     self._manager.reload()
     for folder in folders:

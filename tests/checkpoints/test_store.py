@@ -2,6 +2,7 @@
 checkpoints.
 """
 
+import errno
 import logging
 import os
 import pathlib
@@ -26,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax import files
 from gpt_jax.checkpoints import store
 from gpt_jax.checkpoints.fingerprint import describe
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, Unavailable
 
 ROOT = pathlib.Path(store.__file__).parents[2]
 
@@ -268,6 +269,20 @@ def test_a_damaged_step_is_passed_over(workdir, request, kind, damage):
   assert (
     sum(name.startswith("2.damaged-") for name in files.list_folder(f"{workdir}/checkpoints")) == 1
   )
+
+
+def test_a_damaged_step_that_cannot_be_renamed_is_one_line(workdir, gs, monkeypatch):
+  """As where a store does not find an object that it lists."""
+  change_meta(workdir / "checkpoints" / "2")
+  files.upload_folder(str(workdir), gs)
+
+  def not_found(old, new):
+    raise FileNotFoundError(errno.ENOENT, "no such file or bucket", old)
+
+  monkeypatch.setattr(files, "rename_folder", not_found)
+  with store.Checkpoints(gs) as checkpoints, pytest.warns(UserWarning, match="loaded 1 instead"):
+    with pytest.raises(Unavailable, match="/2: cannot be written .*; the same command again"):
+      checkpoints.restore(abstract_of(make_state()))
 
 
 @pytest.mark.parametrize("kind", ["gs", "s3"])
