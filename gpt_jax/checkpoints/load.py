@@ -12,9 +12,9 @@ from gpt_jax.models.model import Model, generator, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
+from gpt_jax.tasks.answers.text import TextTask, TextToText, as_text
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import LabeledTask, Task
-from gpt_jax.tasks.text_to_text import TextTask, TextToText, as_text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,9 +27,9 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.inference.calibration import measure_calibration
+from gpt_jax.tasks.answers.labels import MultiLabelTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.metrics import macro_f1, micro_f1
-from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import LabeledTask, Task, most_likely
 
 REPORT, PREDICTIONS = "dev_report.json", "dev_predictions.jsonl"

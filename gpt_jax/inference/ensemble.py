@@ -16,10 +16,10 @@ from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set
 from gpt_jax.inference.temperature import META, find_temperature
 from gpt_jax.inference.text_answers import greedy_answers
+from gpt_jax.tasks.answers.number import RegressionTask
+from gpt_jax.tasks.answers.text import EncodedText, TextTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import LabeledTask
-from gpt_jax.tasks.text_to_text import EncodedText, TextTask
 
 _SHARED = ("name", "labels", "columns", "head")  # by all tasks of an ensemble
 

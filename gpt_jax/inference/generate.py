@@ -13,7 +13,7 @@ from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
 from gpt_jax.inference.text_answers import answer_to
 from gpt_jax.models.model import Model
-from gpt_jax.tasks.text_to_text import encode_prompt, spell
+from gpt_jax.tasks.answers.text import encode_prompt, spell
 
 _MAX_BEAMS = 256
 # With the space before it; of a script without spaces, the last characters.

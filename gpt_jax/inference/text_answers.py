@@ -6,7 +6,7 @@ from typing import Any
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
 from gpt_jax.models.model import Model, ModelConfig
-from gpt_jax.tasks.text_to_text import END, START, EncodedText, TextTask, decode_answer
+from gpt_jax.tasks.answers.text import END, START, EncodedText, TextTask, decode_answer
 
 
 def answer_to(

@@ -22,10 +22,10 @@ from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs.pretraining.of_checkpoint import config_of
+from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.text import EncodedText, TextTask, as_text
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import LabeledTask, find
-from gpt_jax.tasks.text_to_text import EncodedText, TextTask, as_text
 
 
 def run(

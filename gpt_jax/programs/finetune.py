@@ -23,12 +23,12 @@ from gpt_jax.programs.finetuning.examples import load_task
 from gpt_jax.programs.finetuning.model import make_meta, model_config
 from gpt_jax.programs.finetuning.result import RESULT, finish, read_result, write_summary
 from gpt_jax.programs.finetuning.start import load_start
+from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.tasks.text_batches import EncoderDecoderBatches, PrefixBatches
-from gpt_jax.tasks.text_to_text import EncodedText
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig

@@ -27,8 +27,8 @@ from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import is_classification
 from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
+from gpt_jax.tasks.answers.labels import MultiLabelTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.readers import (
   BlankRow,
   Row,

@@ -13,6 +13,9 @@ from typing import Any
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
+from gpt_jax.tasks.answers.labels import MultiLabelTask, is_present, label_indicators
+from gpt_jax.tasks.answers.number import RegressionTask, Scale
+from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
 from gpt_jax.tasks.metrics import (
   REGRESSION_ERRORS,
   REGRESSION_METRICS,
@@ -22,10 +25,7 @@ from gpt_jax.tasks.metrics import (
   macro_f1,
   micro_f1,
 )
-from gpt_jax.tasks.multi_label import MultiLabelTask, is_present, label_indicators
 from gpt_jax.tasks.readers import Row, read_usable, with_further_column
-from gpt_jax.tasks.regression import RegressionTask, Scale
-from gpt_jax.tasks.tagging import TaggedExample, TagTask
 from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.tasks.transforms import Sequences
 

@@ -8,8 +8,8 @@ import random
 from collections.abc import Iterator
 
 from gpt_jax.data.storyworld import HAPPY, HE, SAD, SHE, SIZES, Part, Scene, pronoun
+from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.tagging import TaggedExample, TagTask
 
 TAGS = ("other", "person", "place", "work", "good", "bad", "mood")
 

@@ -13,6 +13,13 @@ from typing import Any
 from gpt_jax import files
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.tasks.answers.labels import (
+  MultiLabelTask,
+  is_present,
+  label_indicators,
+  split_labels,
+)
+from gpt_jax.tasks.answers.number import RegressionTask, Scale, is_number, parse_number
 from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import (
   CLASS_METRICS,
@@ -22,14 +29,7 @@ from gpt_jax.tasks.metrics import (
   Metric,
   accuracy,
 )
-from gpt_jax.tasks.multi_label import (
-  MultiLabelTask,
-  is_present,
-  label_indicators,
-  split_labels,
-)
 from gpt_jax.tasks.readers import Row, column_names, read_usable
-from gpt_jax.tasks.regression import RegressionTask, Scale, is_number, parse_number
 from gpt_jax.tasks.task import Task, unusable_rows
 from gpt_jax.tasks.transforms import (
   Transform,

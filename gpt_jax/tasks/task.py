@@ -126,7 +126,7 @@ def most_likely(distributions: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task with one label per example. Other answers are subclasses: multi_label.py, regression.py.
+  """A task with one label per example. Other answers are subclasses: answers/.
 
   Attributes:
     name: e.g. "race-middle".

@@ -8,8 +8,8 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.answers.text import START, EncodedText
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.text_to_text import START, EncodedText
 
 _MULTIPLE = 8  # of a row's length
 

@@ -9,9 +9,9 @@ from sklearn.metrics import f1_score
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.answers.labels import split_labels
+from gpt_jax.tasks.answers.number import Scale
 from gpt_jax.tasks.metrics import label_macro_f1, micro_f1, r2
-from gpt_jax.tasks.multi_label import split_labels
-from gpt_jax.tasks.regression import Scale
 from gpt_jax.tasks.table import TableTask
 
 NUMBERS = TableTask(kind="regression", columns=("text",), label="value")

@@ -12,9 +12,9 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.tasks.answers.tags import TaggedExample
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.tagging import TaggedExample
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

@@ -6,17 +6,17 @@ import pytest
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Example
-from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import Task, all_tasks, find
-from gpt_jax.tasks.text_batches import EncoderDecoderBatches, PrefixBatches
-from gpt_jax.tasks.text_to_text import (
+from gpt_jax.tasks.answers.text import (
   as_text,
   decode_answer,
   encode_prompt,
   longest_first,
   spell,
 )
+from gpt_jax.tasks.encoding import Example
+from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.task import Task, all_tasks, find
+from gpt_jax.tasks.text_batches import EncoderDecoderBatches, PrefixBatches
 
 # glue_utils.py of text-to-text-transfer-transformer, with columns in place of texts.
 WORDINGS = {

@@ -48,8 +48,8 @@ from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.finetuning.start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.tasks.answers.text import TextToText
 from gpt_jax.tasks.task import Task, find
-from gpt_jax.tasks.text_to_text import TextToText
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
 from gpt_jax.training.reporter import log

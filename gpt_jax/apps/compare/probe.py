@@ -13,10 +13,10 @@ from gpt_jax.inference.probe_features import probe_features
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import load_start
+from gpt_jax.tasks.answers.text import TextToText
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import RoBERTaFormat
 from gpt_jax.tasks.task import LabeledTask, Task
-from gpt_jax.tasks.text_to_text import TextToText
 from gpt_jax.training.start import Start
 
 _PENALTY_SHARE = 5  # every fifth training example chooses the strength of the penalty

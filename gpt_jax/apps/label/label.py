@@ -48,7 +48,7 @@ from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import Start, load_start
-from gpt_jax.tasks.text_to_text import TextToText
+from gpt_jax.tasks.answers.text import TextToText
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.reporter import log
 

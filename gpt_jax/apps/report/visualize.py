@@ -25,9 +25,9 @@ from gpt_jax.inference.scoring import bucket
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row, has_header, read_lines, read_table
-from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 TOP_CANDIDATES = 5

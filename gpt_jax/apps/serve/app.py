@@ -21,8 +21,8 @@ from gpt_jax.apps.serve.counters import Counters
 from gpt_jax.apps.serve.engine import Engine, Job
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
 from gpt_jax.errors import counted
-from gpt_jax.tasks.multi_label import MultiLabelTask
-from gpt_jax.tasks.regression import RegressionTask
+from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.number import RegressionTask
 
 if TYPE_CHECKING:
   from starlette.applications import Starlette

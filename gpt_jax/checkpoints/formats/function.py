@@ -22,9 +22,9 @@ from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
 from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.formats import Format, PlainFormat
-from gpt_jax.tasks.multi_label import MultiLabelTask
-from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 DESCRIPTION = "model.json"

@@ -10,8 +10,8 @@ from gpt_jax.checkpoints.formats.folder import TOKENIZER
 from gpt_jax.data.tokenizers.base import TRAINED_IDS, Tokenizer
 from gpt_jax.errors import counted
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.tasks.multi_label import MultiLabelTask
-from gpt_jax.tasks.regression import RegressionTask
+from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.task import Task
 
 _UNITS = ("loss", "perplexity", "bits_per_byte")  # metrics of a language model

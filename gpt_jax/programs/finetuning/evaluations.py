@@ -27,10 +27,10 @@ from gpt_jax.models.predictor import make_predictor, task_measures
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import Start
+from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.text import TextTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.multi_label import MultiLabelTask
 from gpt_jax.tasks.task import LabeledTask
-from gpt_jax.tasks.text_to_text import TextTask
 from gpt_jax.training import hooks
 from gpt_jax.training.reporter import log
 

@@ -9,10 +9,10 @@ import numpy as np
 from gpt_jax.errors import InputError
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.model import check_auxiliary_loss, check_options
+from gpt_jax.tasks.answers.text import TextToText, as_text
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import LabeledTask, Task
-from gpt_jax.tasks.text_to_text import TextToText, as_text
 from gpt_jax.training.class_weights import balanced
 from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.reporter import log

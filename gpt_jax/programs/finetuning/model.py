@@ -8,8 +8,8 @@ from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.programs.finetuning.config import FinetuneConfig, is_probe
 from gpt_jax.programs.finetuning.start import transform_of
+from gpt_jax.tasks.answers.text import TextTask
 from gpt_jax.tasks.task import LabeledTask
-from gpt_jax.tasks.text_to_text import TextTask
 from gpt_jax.training.adversarial import VirtualAdversarial
 from gpt_jax.training.class_weights import parse_weights
 from gpt_jax.training.start import Start

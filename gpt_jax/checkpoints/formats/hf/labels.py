@@ -8,9 +8,9 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.multi_label import MultiLabelHead
 from gpt_jax.models.heads.regress import RegressHead
+from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.imported import ImportedTask
-from gpt_jax.tasks.multi_label import MultiLabelTask
-from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 # The registered name of a head -> ImportedTask.kind.

@@ -20,8 +20,8 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.tasks.regression import RegressionTask
 from gpt_jax.tasks.task import Task
 
 

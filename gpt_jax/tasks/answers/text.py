@@ -20,11 +20,11 @@ import numpy as np
 from gpt_jax.config import register
 from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.answers.number import parse_number
 from gpt_jax.tasks.encoding import Encoded, Example, encode
 from gpt_jax.tasks.formats import Format
 from gpt_jax.tasks.metrics import Metric, f1
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.regression import parse_number
 from gpt_jax.tasks.task import LabeledTask, Task, most_likely
 from gpt_jax.tasks.transforms import Sequences
 
