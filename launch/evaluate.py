@@ -41,9 +41,10 @@ command_line.define_distributed()
 
 def main():
   from gpt_jax.inference.attack import format_attack
-  from gpt_jax.inference.dev_report import format_classes, format_labels
   from gpt_jax.parallel.processes import is_main_process
   from gpt_jax.programs import evaluate
+  from gpt_jax.tasks.answers.labels import format_labels
+  from gpt_jax.tasks.answers.one_label import format_classes
 
   metrics = evaluate.run(
     CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value, ATTACK.value, RADIUS.value

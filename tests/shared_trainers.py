@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.checkpoints import load
+from gpt_jax.inference import text_answers
 from gpt_jax.parallel import mesh as meshes
 from gpt_jax.programs import evaluate, finetune, pretrain, replay
-from gpt_jax.programs.finetuning import evaluations
 from gpt_jax.programs.pretraining import text
 from gpt_jax.training import recipe, run
 from gpt_jax.training.loop import TrainConfig
@@ -73,7 +73,7 @@ def shared_trainers(devices: int = 1):
     for module in (run, replay):
       patch.setattr(module, "make_trainer", make_trainer)
     patch.setattr(text, "make_measure", make_text_measure)
-    for module in (evaluations, load):
+    for module in (text_answers, load):
       patch.setattr(module, "make_predictor", make_predictor)
     yield
 

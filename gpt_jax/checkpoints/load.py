@@ -12,9 +12,10 @@ from gpt_jax.models.model import Model, generator, language_model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.tasks.answers.text import TextTask, TextToText, as_text
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.task import LabeledTask, Task
+from gpt_jax.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class LoadedModel(SavedModel):
   @property
   def is_text_to_text(self) -> bool:
     """Whether it reads a text, and then writes another up to its end."""
-    return isinstance(self.format, TextToText)
+    return self.format.writes_answers
 
   def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
     """Examples of a task as the model reads them."""
@@ -59,21 +60,17 @@ class LoadedModel(SavedModel):
     """The task as one that gives each example one label; None if there is none.
 
     Raises:
-      InputError: the task labels every word, or the model writes its labels.
+      InputError: the task gives a text no label, see LabeledTask.not_per_text.
     """
     task = self.task
-    if task is None or isinstance(task, Task):
-      return task
-    self.check_head()
-    raise InputError(f"{self.path}: {task.name} labels every word; use launch/predict.py")
+    if task is not None and task.not_per_text:
+      raise InputError(f"{self.path}: {task.name} {task.not_per_text}")
+    return task
 
   def check_head(self) -> None:
     """Raises InputError if the model has no head that gives labels, since it writes them."""
-    if isinstance(self.task, TextTask):
-      raise InputError(
-        f"{self.path}: writes its labels as text; launch/predict.py asks for them, "
-        "launch/evaluate.py scores them"
-      )
+    if self.task is not None and self.task.writes_text:
+      raise InputError(f"{self.path}: {self.task.not_per_text}")
 
   def language_model(self) -> Model:
     """The trunk as a model that generates or scores text from left to right.

@@ -27,15 +27,11 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.inference.calibration import measure_calibration
-from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.metrics import macro_f1, micro_f1
-from gpt_jax.tasks.task import LabeledTask, Task, most_likely
 
 REPORT, PREDICTIONS = "dev_report.json", "dev_predictions.jsonl"
-MULTI_LABEL = "multi_label"  # "kind" in the report of a task with several labels per example
 _MAX_PREDICTIONS = 32 * MAX_JSON
-_MAX_CLASSES = 20  # in a table for the console
 
 
 class DevSet(NamedTuple):
@@ -52,93 +48,6 @@ class DevSet(NamedTuple):
   classes: np.ndarray
   probabilities: np.ndarray
   temperature: float
-
-
-def is_classification(task: LabeledTask) -> bool:
-  """Whether each example has one of the task's labels, and not a score, several labels or tags."""
-  return isinstance(task, Task) and task.value is most_likely
-
-
-def class_report(
-  labels: tuple[str, ...], probabilities: np.ndarray, classes: np.ndarray
-) -> dict[str, Any]:
-  """The metrics of every class.
-
-  Args:
-    labels: names of the K classes.
-    probabilities: [N, K].
-    classes: int [N], the true ones.
-
-  Returns:
-    "labels", "n", "accuracy", "macro_f1" over the classes that occur, "majority" (the share of the
-    commonest class), "per_class" (label -> precision, recall, f1, support) and "confusion", the
-    counts [K, K] of true (rows) and predicted (columns) classes.
-
-  Raises:
-    InputError: scikit-learn is not installed.
-  """
-  predicted, every_class = probabilities.argmax(axis=-1), np.arange(len(labels))
-  macro = float(macro_f1(classes, predicted))  # raises first where scikit-learn is missing
-  from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
-  columns = precision_recall_fscore_support(classes, predicted, labels=every_class, zero_division=0)
-  per_class = {}
-  for label, precision, recall, f1, support in zip(labels, *columns, strict=True):
-    per_class[label] = {
-      "precision": float(precision),
-      "recall": float(recall),
-      "f1": float(f1),
-      "support": int(support),
-    }
-  return {
-    "labels": list(labels),
-    "n": len(classes),
-    "accuracy": float((predicted == classes).mean()),
-    "macro_f1": macro,
-    "majority": float(np.bincount(classes).max() / len(classes)),
-    "per_class": per_class,
-    "confusion": confusion_matrix(classes, predicted, labels=every_class).tolist(),
-  }
-
-
-def format_classes(report: dict[str, Any]) -> str:
-  """The class_report as a table for the console: at most 20 classes, the worst and rarest first
-  if there are more.
-  """
-  supports = [values["support"] for values in report["per_class"].values()]
-  commonest = report["labels"][int(np.argmax(supports))]
-  rows = list(zip(report["labels"], report["per_class"].values(), report["confusion"], strict=True))
-  if len(rows) > _MAX_CLASSES:
-    rows = sorted(rows, key=lambda row: (row[1]["f1"], row[1]["support"]))[:_MAX_CLASSES]
-  width = max(len("macro average"), *(len(_cut(label)) for label, _, _ in rows))
-  lines = [f"{'':{width}}  precision  recall     f1  support  most often taken for"]
-  for label, values, counts in rows:
-    numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
-    mistake = _commonest_mistake(report["labels"], label, counts)
-    lines.append(f"{_cut(label):{width}}  {numbers}  {values['support']:7,}  {mistake}".rstrip())
-  if hidden := len(report["labels"]) - len(rows):
-    lines.append(f"({hidden:,} more classes have a higher F1)")
-  lines.append(f"{'macro average':{width}}  {'':9}  {'':6}  {report['macro_f1']:5.3f}")
-  lines.append(f"accuracy {report['accuracy']:.4f}; always {_cut(commonest)!r}: ")
-  lines[-1] += f"{report['majority']:.4f}"
-  return "\n".join(lines)
-
-
-def format_labels(report: dict[str, dict[str, float]]) -> str:
-  """MultiLabelTask.report as a table for the console: at most 20 labels, those of the lowest F1 if
-  there are more.
-  """
-  rows = list(report.items())
-  if len(rows) > _MAX_CLASSES:
-    rows = sorted(rows, key=lambda row: row[1]["f1"])[:_MAX_CLASSES]
-  width = max(len(_cut(label)) for label, _ in rows)
-  lines = [f"{'':{width}}  precision  recall     f1  support"]
-  for label, values in rows:
-    numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
-    lines.append(f"{_cut(label):{width}}  {numbers}  {values['support']:7,.0f}")
-  if hidden := len(report) - len(rows):
-    lines.append(f"({hidden:,} more labels have a higher F1)")
-  return "\n".join(lines)
 
 
 def format_calibration(report: dict[str, Any]) -> str:
@@ -168,7 +77,7 @@ def write_dev_report(
 
   Args:
     workdir: folder of the run.
-    task: of a kind that is_classification accepts.
+    task: one that has a report.
     encoded: the N examples.
     probabilities: [N, K], the model's own.
     step: of the checkpoint.
@@ -181,46 +90,11 @@ def write_dev_report(
     InputError: scikit-learn or scipy is not installed.
     OSError: a file cannot be written.
   """
-  classes = encoded.labels.argmax(axis=-1)
   probabilities = _as_written(probabilities)
-  report = class_report(task.labels, probabilities, classes)
-  report["calibration"] = measure_calibration(probabilities, classes)
-  labels = [{"label": task.labels[number]} for number in classes]
-  entries = _entries(task, encoded, labels, probabilities, data_dir)
-  return _write(workdir, report, entries, step)
-
-
-def write_multi_label_report(
-  workdir: str,
-  task: MultiLabelTask,
-  encoded: Encoded,
-  probabilities: np.ndarray,
-  step: int,
-  data_dir: str = "",
-) -> dict[str, Any]:
-  """As write_dev_report, for a task with several labels per example: without a calibration, and
-  with a list of labels in each line of dev_predictions.jsonl.
-
-  Raises:
-    InputError: scikit-learn is not installed.
-    OSError: a file cannot be written.
-  """
-  truth = task.value(encoded.labels)
-  probabilities = _as_written(probabilities)
-  micro = float(micro_f1(truth, task.value(probabilities)))  # raises where scikit-learn is missing
-  report = {
-    "kind": MULTI_LABEL,
-    "labels": list(task.labels),
-    "n": len(truth),
-    "micro_f1": micro,
-    "per_class": task.report(probabilities, encoded.labels),
-  }
-  labels = []
-  for row in truth:
-    labels.append(
-      {"labels": [name for name, present in zip(task.labels, row, strict=True) if present]}
-    )
-  entries = _entries(task, encoded, labels, probabilities, data_dir)
+  report = task.dev_report(probabilities, encoded.labels)
+  if task.is_classification:
+    report["calibration"] = measure_calibration(probabilities, encoded.labels.argmax(axis=-1))
+  entries = _entries(task, encoded, probabilities, data_dir)
   return _write(workdir, report, entries, step)
 
 
@@ -230,11 +104,7 @@ def _as_written(probabilities: np.ndarray) -> np.ndarray:
 
 
 def _entries(
-  task: LabeledTask,
-  encoded: Encoded,
-  labels: list[dict[str, Any]],
-  probabilities: np.ndarray,
-  data_dir: str,
+  task: LabeledTask, encoded: Encoded, probabilities: np.ndarray, data_dir: str
 ) -> list[dict[str, Any]]:
   """The lines of dev_predictions.jsonl."""
   prefix = os.path.join(data_dir, "") if data_dir else ""
@@ -242,7 +112,7 @@ def _entries(
     {
       "where": location.removeprefix(prefix),
       "text": _text(task, encoded, n),
-      **labels[n],
+      **task.truth_entry(encoded.labels[n]),
       "probabilities": probabilities[n].tolist(),
     }
     for n, location in enumerate(encoded.locations)
@@ -334,14 +204,3 @@ def _text(task: LabeledTask, encoded: Encoded, n: int) -> str:
   if task.head.get("pooling") == "per_choice":  # the context, then every option
     fields += [sequence[-1] for sequence in others]
   return "\t".join(encoded.strings[field] for field in fields)
-
-
-def _commonest_mistake(labels: list[str], label: str, counts: list[int]) -> str:
-  wrong = [0 if other == label else count for other, count in zip(labels, counts, strict=True)]
-  most = int(np.argmax(wrong))
-  return f"{_cut(labels[most])} ({wrong[most]:,})" if wrong[most] else ""
-
-
-def _cut(label: str) -> str:
-  label = " ".join(label.split())
-  return label if len(label) <= 30 else f"{label[:29]}…"

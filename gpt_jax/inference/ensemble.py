@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
@@ -15,11 +14,9 @@ from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set
 from gpt_jax.inference.temperature import META, find_temperature
-from gpt_jax.inference.text_answers import greedy_answers
-from gpt_jax.tasks.answers.number import RegressionTask
-from gpt_jax.tasks.answers.text import EncodedText, TextTask
+from gpt_jax.inference.text_answers import task_predictor
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.task import LabeledTask
 
 _SHARED = ("name", "labels", "columns", "head")  # by all tasks of an ensemble
 
@@ -73,8 +70,7 @@ class Ensemble:
     done: Callable[[int], None],
     calibration: Calibration | None = None,
   ) -> Any:
-    """The predictions of make_predictor, averaged over the members; of a text-to-text model, which
-    is alone, its answers.
+    """The predictions of the members, averaged; those of a task without a mean are of one member.
 
     Args:
       encoded: from `encode`.
@@ -82,15 +78,12 @@ class Ensemble:
       done: is called with the number of examples after every batch; it counts those of each member.
       calibration: of probabilities; None leaves them as the models give them.
     """
-    if isinstance(self.task, TextTask):
-      return self._answers(encoded, done)
     predictions: list[Any] = []
     for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
       before = number * len(examples)
-      predict = member.predictor()
+      predict = task_predictor(member, self.task)
       predicted = predict(examples, batch_size, done=lambda n, k=before: done(k + n))
-      if isinstance(self.task, RegressionTask) and isinstance(member.task, RegressionTask):
-        predicted = self.task.rescaled(predicted, member.task.scale)  # folds have their own
+      predicted = self.task.rescaled(predicted, member.task)
       if calibration and calibration.of_members:
         predicted = scale(predicted, calibration.temperature)
       predictions.append(predicted)
@@ -98,14 +91,6 @@ class Ensemble:
     if calibration and not calibration.of_members:
       mean = scale(mean, calibration.temperature)
     return mean
-
-  def _answers(self, encoded: Sequence[Encoded], done: Callable[[int], None]) -> list[str | None]:
-    """The answers of a text-to-text model; see TextTask.read."""
-    (member,), (examples,) = self.members, encoded
-    assert isinstance(self.task, TextTask) and isinstance(examples, EncodedText)
-    params = jax.device_put(member.params)
-    answers = greedy_answers(member.generator(), params, examples, member.tokenizer, done)
-    return self.task.read(answers, examples.words)
 
   def calibration(self) -> Calibration:
     """The temperature of the mean prediction. The models of several folds share no dev set: each
@@ -160,8 +145,8 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
       for the best checkpoint of each.
 
   Raises:
-    InputError: no checkpoint, a language model, models of different tasks, or several that write
-      their labels.
+    InputError: no checkpoint, a language model, models of different tasks, or several of a task
+      whose predictions have no mean.
   """
   paths = [path for checkpoint in checkpoints for path in _expand(checkpoint)]
   members = tuple(load_model(path) for path in paths)
@@ -169,10 +154,9 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   for member in members:
     if member.task is None:
       raise InputError(f"--checkpoint={member.path}: {member.without_task}; fine-tune it first")
-    if len(members) > 1 and isinstance(member.task, TextTask):
+    if len(members) > 1 and member.task.not_averaged:
       raise InputError(
-        f"--checkpoint={member.path}: writes its labels as text, so that there are no "
-        "probabilities to average; give one checkpoint"
+        f"--checkpoint={member.path}: {member.task.not_averaged}; give one checkpoint"
       )
     tasks.append(member.task)
   first = tasks[0]
@@ -182,8 +166,6 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         f"--checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
         f"{_describe(first)}; an ensemble needs models of one task"
       )
-    if len(members) > 1 and member.spec.head.per_token:
-      raise InputError(f"--checkpoint={member.path}: labels every word; give one checkpoint")
   return Ensemble(members, first)
 
 

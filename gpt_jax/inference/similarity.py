@@ -7,7 +7,7 @@ import numpy as np
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model
-from gpt_jax.tasks.task import Task, find
+from gpt_jax.tasks.task import find
 
 
 def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -
     InputError: a task that does not score the similarity of two texts, or unlabeled examples.
   """
   task = find(name)
-  if not (isinstance(task, Task) and task.kind == "similarity" and "spearman" in task.metrics):
+  if not (task.kind == "similarity" and "spearman" in task.metrics):
     raise InputError(
       f"--task={name}: {loaded.path} is {loaded.without_task}; this program evaluates it on "
       "similarity scores such as stsb, launch/zero_shot.py language models on other tasks"

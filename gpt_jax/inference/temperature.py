@@ -4,7 +4,7 @@ import math
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.inference.dev_report import is_classification, read_dev_set
+from gpt_jax.inference.dev_report import read_dev_set
 from gpt_jax.training.reporter import log
 
 META = "temperature"  # its name in the metadata of an export
@@ -17,7 +17,7 @@ def find_temperature(loaded: LoadedModel) -> float:
     MissingInput: neither is there.
     InputError: a damaged dev_report.json, or a model that gives no probabilities of classes.
   """
-  if loaded.task is None or not is_classification(loaded.task):
+  if loaded.task is None or not loaded.task.is_classification:
     raise InputError(f"{loaded.path}: gives no probabilities of classes")
   if META not in loaded.meta:
     return read_dev_set(loaded.folder, loaded.task.labels, loaded.step).temperature
@@ -33,7 +33,7 @@ def temperature_of(loaded: LoadedModel) -> float:
   Raises:
     InputError: a damaged dev_report.json.
   """
-  if loaded.task is None or not is_classification(loaded.task):
+  if loaded.task is None or not loaded.task.is_classification:
     return 1.0
   try:
     return find_temperature(loaded)

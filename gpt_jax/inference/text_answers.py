@@ -1,12 +1,20 @@
-"""Answers of a text-to-text model, by greedy decoding up to the end token."""
+"""Predictions of any task; of a text-to-text model by greedy decoding up to the end token."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+from jax.sharding import Mesh
+
+from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
-from gpt_jax.models.model import Model, ModelConfig
-from gpt_jax.tasks.answers.text import END, START, EncodedText, TextTask, decode_answer
+from gpt_jax.models.model import Model, ModelConfig, generator
+from gpt_jax.models.predictor import make_predictor
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.text import EncodedText, decode_answer
+from gpt_jax.tasks.formats import END, START
 
 
 def answer_to(
@@ -53,12 +61,33 @@ def greedy_answers(
   return [decode_answer([token.id for token in text.added], tokenizer) for text in texts]
 
 
-def text_measures(
-  task: TextTask, model: Model, params: Any, encoded: EncodedText, tokenizer: Tokenizer
-) -> dict[str, float]:
-  """The metrics of labeled examples, and the share of outputs that are a label; see TextTask.score.
+def make_task_predictor(
+  task: LabeledTask, spec: ModelConfig, mesh: Mesh, tokenizer: Tokenizer
+) -> Callable[..., Any]:
+  """predict(params, examples, batch_size, done) -> predictions of a task of any kind."""
+  if task.writes_text:
+    return _make_writer(task, generator(spec), tokenizer)
+  return make_predictor(spec.build(), mesh)
 
-  The other arguments are those of greedy_answers.
+
+def task_predictor(loaded: LoadedModel, task: LabeledTask) -> Callable[..., Any]:
+  """predict(examples, batch_size, done) -> predictions of a fine-tuned model for its kind of task.
+
+  Keep it: every predictor compiles anew, and has its own copy of the parameters.
   """
-  outputs = greedy_answers(model, params, encoded, tokenizer)
-  return task.score(task.read(outputs, encoded.words), encoded.labels)
+  if task.writes_text:
+    write = _make_writer(task, loaded.generator(), loaded.tokenizer)
+    return functools.partial(write, jax.device_put(loaded.params))
+  return loaded.predictor()
+
+
+def _make_writer(task: Any, model: Model, tokenizer: Tokenizer) -> Callable[..., list[str | None]]:
+  """The predictions of a text-to-text model: what it writes, as TextTask.read gives it."""
+
+  def predict(
+    params: Any, encoded: EncodedText, batch_size: int, done: Callable[[int], None] = lambda _: None
+  ) -> list[str | None]:
+    del batch_size
+    return task.read(greedy_answers(model, params, encoded, tokenizer, done), encoded.words)
+
+  return predict

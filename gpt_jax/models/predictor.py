@@ -1,4 +1,4 @@
-"""Predictions for labeled examples from a model with a labeled head, and their measures."""
+"""Predictions for labeled examples from a model with a labeled head."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -12,7 +12,6 @@ from gpt_jax.models.model import Model, Outputs
 from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import OrderedBatches
-from gpt_jax.tasks.task import LabeledTask
 
 
 def make_predictor(
@@ -59,13 +58,3 @@ def make_predictor(
     return predictions if head.per_token else np.concatenate(predictions)[: len(encoded)]
 
   return predict
-
-
-def task_measures(task: LabeledTask, predictions: Any, truth: Any) -> dict[str, float]:
-  """The task's mean loss (cross-entropy in nats, or the squared error), and its metrics.
-
-  Args:
-    predictions: from make_predictor.
-    truth: Encoded.truth.
-  """
-  return {"loss": task.loss(predictions, truth), **task.score(predictions, truth)}

@@ -5,27 +5,24 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attack import ATTACKS, MAX_RADIUS, make_attacked_predictor
-from gpt_jax.inference.dev_report import class_report, is_classification
 from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.inference.similarity import cosine_measures
-from gpt_jax.inference.text_answers import text_measures
+from gpt_jax.inference.text_answers import task_predictor
 from gpt_jax.models.model import make_heads
-from gpt_jax.models.predictor import task_measures
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs.pretraining.of_checkpoint import config_of
-from gpt_jax.tasks.answers.labels import MultiLabelTask
-from gpt_jax.tasks.answers.text import EncodedText, TextTask, as_text
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.task import LabeledTask, find
+from gpt_jax.tasks.task import find
 
 
 def run(
@@ -104,12 +101,12 @@ def _on_task(
 ) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
-  if radii and isinstance(own, TextTask):
+  if radii and own.writes_text:
     raise InputError(
       f"--attack: {loaded.path} writes its labels as text; an attack is on the head of a classifier"
     )
   task = find(name) if name else own
-  if name and isinstance(own, TextTask):
+  if name and own.writes_text:
     task = as_text(task, own.name)
   loaded = _with_order_of(task, loaded, own, name)
   examples = task.examples(data_dir, split)
@@ -118,19 +115,10 @@ def _on_task(
   content = repr([example._replace(location="") for example in examples])
   _check_agreement(loaded, split, f"{zlib.crc32(content.encode()):08x}")
   encoded = loaded.encode(task, examples)
-  if isinstance(task, TextTask):
-    assert isinstance(encoded, EncodedText)
-    params = jax.device_put(loaded.params)
-    measured = text_measures(task, loaded.generator(), params, encoded, loaded.tokenizer)
-    return {"examples": len(examples), **measured}
-  predictions = loaded.predictor()(encoded, 32)
+  predictions = task_predictor(loaded, task)(encoded, 32)
   measures: dict[str, Any] = {"examples": len(examples)}
-  measures |= task_measures(task, predictions, encoded.truth)
-  if is_classification(task):
-    classes = encoded.labels.argmax(axis=-1)
-    measures["classes"] = class_report(task.labels, predictions, classes)
-  elif isinstance(task, MultiLabelTask):
-    measures["labels"] = task.report(predictions, encoded.truth)
+  measures |= task.measures(predictions, encoded.truth)
+  measures |= task.details(predictions, encoded.truth)
   if radii:
     measures["attack"] = _under_attack(loaded, task, encoded, radii)
   return measures
@@ -174,7 +162,7 @@ def _under_attack(
       at_radius: Any = [values[:, i] for values in predictions]
     else:
       at_radius = predictions[:, i]
-    measures.append({"radius": radius, **task_measures(task, at_radius, encoded.truth)})
+    measures.append({"radius": radius, **task.measures(at_radius, encoded.truth)})
   return measures
 
 

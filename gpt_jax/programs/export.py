@@ -4,7 +4,6 @@ from gpt_jax.checkpoints.formats import find_format
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import saved_metrics
 from gpt_jax.errors import MissingInput
-from gpt_jax.inference.dev_report import is_classification
 from gpt_jax.inference.temperature import META, find_temperature
 from gpt_jax.training.reporter import log
 
@@ -29,7 +28,7 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   meta = loaded.meta
   if metrics := saved_metrics(checkpoint, loaded.step):
     meta = {**meta, "metrics": metrics}  # for the model card
-  if loaded.task is not None and is_classification(loaded.task):
+  if loaded.task is not None and loaded.task.is_classification:
     try:
       meta = {**meta, META: find_temperature(loaded)}
     except MissingInput as reason:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from jax.sharding import Mesh
 
@@ -23,12 +23,12 @@ from gpt_jax.programs.finetuning.examples import load_task
 from gpt_jax.programs.finetuning.model import make_meta, model_config
 from gpt_jax.programs.finetuning.result import RESULT, finish, read_result, write_summary
 from gpt_jax.programs.finetuning.start import load_start
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import LabeledTask
-from gpt_jax.tasks.text_batches import EncoderDecoderBatches, PrefixBatches
+from gpt_jax.tasks.text_batches import EncoderDecoderBatches
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
@@ -233,14 +233,12 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Whol
   epochs = config.train.epochs or -(-total_steps // steps_per_epoch)
   seed = config.train.seed
   if config.trunk.reads_source:
-    assert isinstance(train_set, EncodedText)
-    rows = EncoderDecoderBatches(train_set, config.batch_size, seed, epochs)
+    rows = EncoderDecoderBatches(cast(EncodedText, train_set), config.batch_size, seed, epochs)
     return WholeBatches(rows, rows.shape, mesh, microbatches)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
   # pmap also a device.
   pmap = config.mesh.backend == "pmap"
-  make: Any = PrefixBatches if isinstance(train_set, EncodedText) else PackedBatches
-  packed = make(
+  packed = PackedBatches(
     train_set,
     config.batch_size,
     seed,

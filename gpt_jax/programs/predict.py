@@ -24,10 +24,9 @@ from gpt_jax.files import (
 )
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
-from gpt_jax.inference.dev_report import is_classification
 from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
-from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import (
   BlankRow,
@@ -37,7 +36,6 @@ from gpt_jax.tasks.readers import (
   read_every_row,
   with_further_column,
 )
-from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.reporter import log
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")
@@ -110,8 +108,7 @@ def run(
       _withhold(predicted, threshold)
     merged = _merge_problems(rows, predicted)
     results = [cells | result for cells, result in zip(kept, merged, strict=True)]
-    separator = task.separator if isinstance(task, MultiLabelTask) else ""
-    _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None, separator)
+    _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None, task.separator)
   return results
 
 
@@ -146,7 +143,7 @@ def _calibration(
   ensemble: Ensemble, calibrate: bool, threshold: float | None, precision: float | None
 ) -> tuple[Calibration | None, float | None]:
   """The temperature, and the threshold, if there is one; logs what they are from."""
-  if not is_classification(ensemble.task):
+  if not ensemble.task.is_classification:
     if threshold is not None or precision is not None:
       name = "threshold" if precision is None else "precision"
       task = f"{ensemble.task.name} ({ensemble.task.kind})"

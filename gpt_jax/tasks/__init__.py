@@ -1,14 +1,13 @@
 """Labeled tasks: official files -> rows -> examples -> packed batches. numpy only, never jax.
 
-task.py       the Task type, LabeledTask (what programs need of any task), find and all_tasks;
-              its docstring says how to add a task
+task.py       the Task type, find and all_tasks; its docstring says how to add a task
+answers/      kinds of answers: one label, labels, a number, a tag per word, text; one file each
 transforms.py the input transformations of figure 1: text columns -> sequences
-formats.py    texts -> one sequence with special tokens: GPT's, BERT's, RoBERTa's; truncation
+formats.py    texts -> one sequence with special tokens: GPT's, BERT's, RoBERTa's, T5's; truncation
 readers.py    TSV, CSV, JSONL and TFDS files -> rows
 encoding.py   examples -> token ids, truncated to the context
 packing.py    token ids -> batches of one shape
-answers/      kinds of answers: labels, a number, a tag per word, text; one file each
-text_batches.py   batches of text answers, for prefix attention and for an encoder-decoder
+text_batches.py   batches of text answers for an encoder-decoder
 metrics.py    accuracy, F1, correlations; its docstring says how to add one
 table.py      a task on the user's own files
 story.py      the four tasks on the embedded story world

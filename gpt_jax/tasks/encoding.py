@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.batch import Batch
 from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.formats import Format, GPTFormat
@@ -119,6 +120,15 @@ class Encoded:
   def _kept(self, values: list[np.ndarray], n: int, c: int) -> list[np.ndarray]:
     fields = zip(self.fields[n, c], self.kept[n, c], strict=True)
     return [values[text][:count] for text, count in fields]
+
+  def finish(self, batch: Batch, examples: np.ndarray) -> Batch:
+    """A packed batch with what these examples need besides; segment 1 + n is example n's.
+
+    Args:
+      examples: int [N], the index of each example of the batch.
+    """
+    del examples
+    return batch
 
   def report(self, balance: str = "") -> str:
     """A summary to read before training: counts, lengths, label balance, unknown ids, truncation.

@@ -7,55 +7,60 @@ it from there, so that two cannot be mixed.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import SpecialTokens
 
+START = "pad"  # first token of a decoder that answers in text
+END = "sep"  # ends the input and the answer of a text-to-text model
 
-class Format(Protocol):
-  """Fields of ids to a sequence of ids."""
 
-  @property
-  def special(self) -> tuple[str, ...]:
-    """Names of the special tokens that it puts in."""
-    ...
+class Format:
+  """Base of the formats: fields of ids to a sequence of ids.
+
+  Attributes:
+    special: names of the special tokens that it puts in; (): it reads bare texts.
+    both_orders: whether similarity reads a pair in both orders, or as it is given.
+    writes_answers: whether the model answers in text, after what it has read.
+    head_transform: of a new head on one token, see ClassifyHead, where the trunk has no pooler.
+  """
+
+  special: tuple[str, ...] = ()
+  both_orders = False
+  writes_answers = False
+  head_transform = "none"
 
   def overhead(self, fields: int) -> int:
     """How many special tokens a sequence of that many fields gets."""
-    ...
-
-  @property
-  def both_orders(self) -> bool:
-    """Whether similarity reads a pair in both orders, or as it is given."""
-    ...
+    raise NotImplementedError
 
   def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
     """How many tokens of each field remain, where the task has no rule; see each_half."""
-    ...
+    return longer_first(lengths, context, self.overhead(lengths.shape[1]))
 
   def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
     """The ids of a sequence, int32 [t]."""
-    ...
+    raise NotImplementedError
 
   def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
     """Values [t] of a sequence from those of its fields' ids; special tokens get `fill`."""
-    ...
+    raise NotImplementedError
 
   def types(self, lengths: Sequence[int]) -> np.ndarray | None:
     """Token types [t] of fields of these lengths; None: the format has none."""
-    ...
+    del lengths
+    return None
 
   def anchor(self, ids: np.ndarray) -> int:
     """The index at which a sequence [t] is read."""
-    ...
+    raise NotImplementedError
 
 
 @register("gpt_format")
 @dataclasses.dataclass(frozen=True)
-class GPTFormat:
+class GPTFormat(Format):
   """<start> field … [<delimiter> last field] <extract>, read at <extract> (section 3.3)."""
 
   special = ("start", "delimiter", "extract")
@@ -74,10 +79,6 @@ class GPTFormat:
   def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
     return self._join(fields, fill, fill, fill)
 
-  def types(self, lengths: Sequence[int]) -> np.ndarray | None:
-    del lengths
-    return None
-
   def anchor(self, ids: np.ndarray) -> int:
     return len(ids) - 1
 
@@ -90,7 +91,7 @@ class GPTFormat:
 
 @register("plain_format")
 @dataclasses.dataclass(frozen=True)
-class PlainFormat:
+class PlainFormat(Format):
   """field field …, read at the last token that is not the padding: GPT's classifiers of others.
 
   As transformers' GPT2ForSequenceClassification, whose tokenizer adds no special tokens.
@@ -98,18 +99,12 @@ class PlainFormat:
 
   padding: int = option(-1, "id of the padding token, which a text may hold, too; -1: none", low=-1)
 
-  special = ()
-  both_orders = False
-
   def __post_init__(self):
     validate(self)
 
   def overhead(self, fields: int) -> int:
     del fields
     return 0
-
-  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
-    return longer_first(lengths, context, overhead=0)
 
   def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
     del special
@@ -119,17 +114,13 @@ class PlainFormat:
     del fill
     return np.concatenate(fields).astype(np.int32)
 
-  def types(self, lengths: Sequence[int]) -> np.ndarray | None:
-    del lengths
-    return None
-
   def anchor(self, ids: np.ndarray) -> int:
     return int(np.flatnonzero(ids != self.padding).max(initial=0))
 
 
 @register("bert_format")
 @dataclasses.dataclass(frozen=True)
-class BERTFormat:
+class BERTFormat(Format):
   """<cls> a <sep>, or <cls> a <sep> b <sep>, read at <cls> (Devlin et al. 2018, figure 4).
 
   Token types are 0 up to the first <sep>, then 1. Of more than two fields the first is a and all
@@ -137,13 +128,9 @@ class BERTFormat:
   """
 
   special = ("cls", "sep")
-  both_orders = False
 
   def overhead(self, fields: int) -> int:
     return 2 if fields == 1 else 3
-
-  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
-    return longer_first(lengths, context, self.overhead(lengths.shape[1]))
 
   def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
     return _pair(fields, [special["cls"]], [special["sep"]], [special["sep"]])
@@ -165,19 +152,16 @@ class BERTFormat:
 
 @register("roberta_format")
 @dataclasses.dataclass(frozen=True)
-class RoBERTaFormat:
+class RoBERTaFormat(Format):
   """<cls> a <sep>, or <cls> a <sep> <sep> b <sep>, read at <cls>, without token types (Liu et al.
   2019; fairseq, models/roberta/hub_interface.py). More than two fields are as in BERTFormat.
   """
 
   special = ("cls", "sep")
-  both_orders = False
+  head_transform = "dense"
 
   def overhead(self, fields: int) -> int:
     return 2 if fields == 1 else 4
-
-  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
-    return longer_first(lengths, context, self.overhead(lengths.shape[1]))
 
   def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
     return _pair(fields, [special["cls"]], [special["sep"]] * 2, [special["sep"]])
@@ -185,13 +169,34 @@ class RoBERTaFormat:
   def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
     return _pair(fields, [fill], [fill] * 2, [fill])
 
-  def types(self, lengths: Sequence[int]) -> np.ndarray | None:
-    del lengths
-    return None
-
   def anchor(self, ids: np.ndarray) -> int:
     del ids
     return 0
+
+
+@register("text_to_text")
+@dataclasses.dataclass(frozen=True)
+class TextToText(Format):
+  """field … field <sep>: what a text-to-text model reads; it then writes the answer and <sep>."""
+
+  special = (START, END)
+  writes_answers = True
+
+  def overhead(self, fields: int) -> int:
+    del fields
+    return 1
+
+  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
+    return longest_first(lengths, context, self.overhead(lengths.shape[1]))
+
+  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
+    return np.concatenate([*fields, [special[END]]]).astype(np.int32)
+
+  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
+    return np.concatenate([*fields, [fill]]).astype(np.int32)
+
+  def anchor(self, ids: np.ndarray) -> int:
+    return len(ids) - 1
 
 
 def _pair(
@@ -250,3 +255,19 @@ def first_field(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
   others = np.where(too_long, np.minimum(others, room // others.shape[1]), others)
   first = np.minimum(lengths[:, :1], room - others.sum(axis=1, keepdims=True))
   return np.concatenate([first, others], axis=1)
+
+
+def longest_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
+  """Truncates the longest fields of a sequence, to equal lengths, until all of them fit.
+
+  So an article is cut, and its question stays. The arguments are those of formats.each_half.
+  """
+  room = context - overhead
+  limit = np.full(len(lengths), room // lengths.shape[1])
+  for _ in range(lengths.shape[1]):
+    # What shorter fields leave is shared by those at the limit.
+    short = lengths <= limit[:, None]
+    left = room - np.where(short, lengths, 0).sum(axis=1)
+    limit = np.where(short.all(axis=1), limit, left // np.maximum((~short).sum(axis=1), 1))
+  too_long = lengths.sum(axis=1) > room
+  return np.where(too_long[:, None], np.minimum(lengths, limit[:, None]), lengths)

@@ -13,6 +13,7 @@ from typing import Any
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import MultiLabelTask, is_present, label_indicators
 from gpt_jax.tasks.answers.number import RegressionTask, Scale
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
@@ -26,7 +27,7 @@ from gpt_jax.tasks.metrics import (
   micro_f1,
 )
 from gpt_jax.tasks.readers import Row, read_usable, with_further_column
-from gpt_jax.tasks.task import LabeledTask, Task
+from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import Sequences
 
 KINDS = ("one_label", "multi_label", "regression", "tags")
@@ -46,7 +47,7 @@ class ImportedTask:
   def __post_init__(self):
     validate(self)
 
-  def build(self, data_dir: str) -> LabeledTask[Any]:
+  def build(self, data_dir: str) -> LabeledTask:
     del data_dir  # names no files
     if self.kind == "tags":
       return TagTask(

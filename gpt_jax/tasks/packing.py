@@ -60,10 +60,6 @@ class PackedBatches:
   def __call__(self, step: int) -> Batch:
     return self._packing(step)
 
-  def examples(self, step: int) -> np.ndarray:
-    """The indices of a batch's examples, int [N]."""
-    return self._packing.order[step]
-
 
 def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> np.ndarray:
   """A random division of an epoch into batches with about as many tokens each, int [M, N].
@@ -191,12 +187,13 @@ class _Packing:
     tagged = None
     if self.encoded.tags is not None:
       tagged = Tags(np.maximum(tags, 0), tag_weights)
-    return Batch(
+    batch = Batch(
       Rows(inputs, positions, segments, types if typed else None),
       predictions=Predictions(targets, weights),
       labels=Labels(anchors, distributions, counted.astype(np.float32)),
       tags=tagged,
     )
+    return self.encoded.finish(batch, examples)
 
   def unpack(self, step: int, values: np.ndarray) -> list[np.ndarray]:
     """See OrderedBatches.unpack."""

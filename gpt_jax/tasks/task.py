@@ -15,7 +15,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from gpt_jax import tasks
 from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted, did_you_mean
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.one_label import OneLabel, most_likely
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
@@ -32,100 +34,9 @@ from gpt_jax.tasks.transforms import Sequences, Transform, similarity
 SPLITS = ("train", "dev", "test")
 _LISTED = 10  # rows that cannot be used, named in an error
 
-ExampleT = TypeVar("ExampleT")
-
-
-class LabeledTask(Protocol[ExampleT]):
-  """What programs need of a task, whatever its labels are: a class per example, tags per token, …
-
-  Task is the implementation for one label per example. Another kind of task is another class with
-  these members; its examples have at least a `label` (None if unlabeled) and a `location`.
-  """
-
-  @property
-  def name(self) -> str: ...
-
-  @property
-  def kind(self) -> str:
-    """What the task does with its texts, for listings, e.g. "entailment"."""
-    ...
-
-  @property
-  def labels(self) -> tuple[str, ...]: ...
-
-  @property
-  def columns(self) -> tuple[str, ...]:
-    """The text columns."""
-    ...
-
-  @property
-  def pair(self) -> str:
-    """A further column that rows may have, with the second text of a pair; empty: none."""
-    ...
-
-  @property
-  def head(self) -> dict[str, Any]:
-    """The head that learns the task, as a JSON config without its dropout and weight."""
-    ...
-
-  @property
-  def metrics(self) -> Mapping[str, Metric]: ...
-
-  @property
-  def primary_metric(self) -> str:
-    """The metric that selects the best checkpoint."""
-    ...
-
-  @property
-  def tfds(self) -> tuple[str, ...]:
-    """The TFDS data sets that hold the task."""
-    ...
-
-  @property
-  def paper(self) -> str:
-    """The paper's result with its source; empty if it has none."""
-    ...
-
-  def examples(self, data_dir: str, split: str) -> list[ExampleT]:
-    """Reads a split; raises InputError for anything missing or malformed."""
-    ...
-
-  def example(self, row: Row) -> ExampleT:
-    """Makes an example of an unlabeled row, e.g. of texts typed by the user."""
-    ...
-
-  def encode(
-    self,
-    examples: list[ExampleT],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
-  ) -> Encoded: ...
-
-  def describe_labels(self, labels: np.ndarray) -> str:
-    """A line on the labels of a data set, Encoded.labels, for the log; empty: none."""
-    ...
-
-  def loss(self, predictions: Any, truth: Any) -> float:
-    """The mean loss of the model's predictions; truth is Encoded.truth."""
-    ...
-
-  def score(self, predictions: Any, truth: Any) -> dict[str, float]:
-    """All metrics of the model's predictions; truth is Encoded.truth."""
-    ...
-
-  def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    """What is reported of one example: "prediction", and "probabilities" by label."""
-    ...
-
-
-def most_likely(distributions: np.ndarray) -> np.ndarray:
-  """[N, K] -> the index of the most likely class, [N]."""
-  return np.argmax(distributions, axis=-1)
-
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(OneLabel):
   """A task with one label per example. Other answers are subclasses: answers/.
 
   Attributes:
@@ -167,34 +78,6 @@ class Task:
   paper: str = ""
   skip_bad_rows: bool | None = None
   pair: str = ""
-
-  @property
-  def num_classes(self) -> int:
-    return len(self.labels)
-
-  @property
-  def head(self) -> dict[str, Any]:
-    """A name and sizes, since the class is a model and this subpackage knows only numpy."""
-    return {"type": "classify", "num_classes": self.num_classes, "pooling": self.pooling}
-
-  @property
-  def primary_metric(self) -> str:
-    return next(iter(self.metrics))
-
-  @property
-  def wanted(self) -> str:
-    """What a labeled row needs, for messages."""
-    return f"one of {', '.join(self.labels)}"
-
-  @property
-  def kind(self) -> str:
-    """The column of figure 1 that the task belongs to."""
-    if self.pooling == "per_choice":
-      return "multiple choice"
-    sequences = self.transform(*self.columns)
-    if len(sequences) == 2:
-      return "similarity"
-    return "classification" if len(sequences[0]) == 1 else "entailment"
 
   def examples(self, data_dir: str, split: str) -> list[Example]:
     """Reads the examples of a split, in the order of the files.
@@ -245,7 +128,7 @@ class Task:
         raise InputError(
           f"{row.location}: column {column!r} is empty; fill it in or remove the row"
         )
-    label = None if row.label is None else self._distribution(row.label, row.location)
+    label = None if row.label is None else self.target_of(row.label, row.location)
     return Example(self.transform(*row.texts), label, row.location)
 
   def columns_of(self, count: int) -> tuple[str, ...]:
@@ -276,70 +159,6 @@ class Task:
 
   def _reads_one_order(self, format: Format) -> bool:
     return self.transform is similarity and not format.both_orders
-
-  def describe_labels(self, labels: np.ndarray) -> str:
-    if not labels.any():
-      return ""
-    shares = zip(self.labels, labels.sum(axis=0) / labels.sum(), strict=True)
-    return "labels: " + ", ".join(f"{name} {share:.1%}" for name, share in shares)
-
-  def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:
-    """The mean cross-entropy in nats; the arguments are those of `score`."""
-    return float(-(truth * np.log(np.maximum(predictions, 1e-30))).sum(-1).mean())
-
-  def baselines(self, truth: np.ndarray) -> dict[str, float]:
-    """baseline_<metric> of the best constant prediction, for tasks that report it."""
-    del truth
-    return {}
-
-  def score(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    """Computes the task's metrics, the primary one first.
-
-    Args:
-      predictions: [N, K], predicted probabilities.
-      truth: [N, K], the labels' distributions.
-
-    Returns:
-      name -> value, the baselines, and "degenerate": 1 if all predictions are the same.
-    """
-    expected, predicted = self.value(np.asarray(truth)), self.value(np.asarray(predictions))
-    scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
-    scores |= self.baselines(truth)
-    if self._is_degenerate(predictions):
-      scores["degenerate"] = 1.0
-    return scores
-
-  def _is_degenerate(self, predictions: np.ndarray) -> bool:
-    # Not 0: equal predictions differ in their last bits with their position in the batch.
-    return np.ptp(self.value(np.asarray(predictions))) <= 1e-3
-
-  def answer(self, prediction: np.ndarray) -> Any:
-    """What `classify` gives for one example: the probability of every label."""
-    return dict(zip(self.labels, map(float, prediction), strict=True))
-
-  def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    """The most likely label or the task's own value (STS-B's score), and all probabilities.
-
-    Args:
-      prediction: [K], predicted probabilities.
-      truth: not used.
-    """
-    del truth
-    probabilities = self.answer(prediction)
-    value = self.value(prediction[None])[0]
-    if self.value is most_likely:
-      return {"prediction": self.labels[int(value)], "probabilities": probabilities}
-    return {"prediction": round(float(value), 4), "probabilities": probabilities}
-
-  def _distribution(self, label: str, location: str) -> tuple[float, ...]:
-    if self.target is not None:
-      try:
-        return self.target(label)
-      except ValueError as error:
-        raise InputError(f"{location}: label {label!r}: {error}") from error
-    if label not in self.labels:
-      raise InputError(f"{location}: label {label!r}: should be one of {', '.join(self.labels)}")
-    return tuple(float(name == label) for name in self.labels)
 
   def _read_tfds(self, data_dir: str, split: str) -> Iterator[Row]:
     if not self.tfds:

@@ -1,54 +1,13 @@
-"""Batches of text-to-text examples: an input, and an answer that is predicted token by token.
-
-Every token of an answer has weight 1, as in T5: the summed loss is -log P(answer), the likelihood
-of the label as a whole. A mean over each answer's tokens would count a token of a long label less.
-"""
+"""Batches of text-to-text examples for an encoder-decoder: an input, and the answer to predict."""
 
 import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.answers.text import START, EncodedText
-from gpt_jax.tasks.packing import PackedBatches
+from gpt_jax.tasks.answers.text import EncodedText
+from gpt_jax.tasks.formats import START
 
 _MULTIPLE = 8  # of a row's length
-
-
-class PrefixBatches:
-  """Packed rows of inputs, each with its answer after it, for prefix attention.
-
-  Attributes:
-    steps_per_epoch, shape: see PackedBatches.
-  """
-
-  def __init__(
-    self,
-    encoded: EncodedText,
-    batch_size: int,
-    seed: int,
-    epochs: int,
-    groups: int = 1,
-    row_multiple: int = 1,
-  ):
-    """See PackedBatches, whose order and rows these are."""
-    self._packed = PackedBatches(encoded, batch_size, seed, epochs, groups, row_multiple)
-    self._sources, self._lengths = encoded.source_lengths, encoded.lengths[:, 0]
-    self.steps_per_epoch, self.shape = self._packed.steps_per_epoch, self._packed.shape
-
-  def __call__(self, step: int) -> Batch:
-    batch = self._packed(step)
-    rows, predictions = batch.rows, batch.predictions
-    assert predictions is not None and rows.segments is not None
-    # Segment 1 + n is that of the batch's example n; 0 is padding.
-    real = rows.segments > 0
-    example = self._packed.examples(step)[np.maximum(rows.segments - 1, 0)]
-    sources, lengths = self._sources[example], self._lengths[example]
-    # The end of the input predicts the first token of the answer.
-    predicted = real & (rows.positions >= sources - 1) & (rows.positions < lengths - 1)
-    return Batch(
-      rows._replace(prefix=real & (rows.positions < sources)),
-      predictions=Predictions(predictions.targets, predicted.astype(np.float32)),
-    )
 
 
 class EncoderDecoderBatches:

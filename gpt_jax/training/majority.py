@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.reporter import log
@@ -27,14 +27,14 @@ def warn_of_majority(
       dev_degenerate.
     optim, train: of the run.
   """
-  if dev_set.tags is not None or not len(dev_set):
+  constant = task.constant_loss(dev_set.labels)
+  if constant is None:
     return
   shares = dev_set.labels.mean(axis=0)
   problem = _problem(task, shares, len(dev_set), best)
   if not problem:
     return
   # Steps that are too large leave a loss far above that of predicting the labels' shares.
-  constant = task.loss(np.broadcast_to(shares, dev_set.labels.shape), dev_set.labels)
   too_high = best.get("dev_loss", 0.0) > 1.5 * constant
   rate = (optim.learning_rate or 0.0) * (0.3 if too_high else 3)
   change = "lower" if too_high else "higher"

@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from gpt_jax.inference.dev_report import (
-  class_report,
-  format_classes,
-  is_classification,
-  write_dev_report,
-)
+from gpt_jax.inference.dev_report import write_dev_report
+from gpt_jax.tasks.answers.one_label import class_report, format_classes
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
 
@@ -99,4 +95,4 @@ def test_an_example_is_written_with_its_texts(tiny_tokenizer, tmp_path, name, te
 
 def test_scores_and_tags_are_no_classes():
   names = ("stsb", "story-tags", "sst2", "race-middle")
-  assert [is_classification(find(name)) for name in names] == [False, False, True, True]
+  assert [find(name).is_classification for name in names] == [False, False, True, True]

@@ -13,10 +13,10 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.inference.dev_report import format_classes
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate
+from gpt_jax.tasks.answers.one_label import format_classes
 from gpt_jax.tasks.readers import Row
 
 CONTEXT = 8

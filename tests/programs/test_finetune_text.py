@@ -23,7 +23,7 @@ from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs import evaluate, finetune, generate, predict, replay
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import load_start
-from gpt_jax.tasks.answers.text import TextToText
+from gpt_jax.tasks.formats import TextToText
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.adversarial import FGM
 from gpt_jax.training.loop import TrainConfig

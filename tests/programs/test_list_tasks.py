@@ -118,7 +118,7 @@ def test_an_unexpected_error_becomes_a_remark(files, monkeypatch):
 
 
 class Tagging:
-  """A task with a tag per word: a LabeledTask that is no Task."""
+  """A task with a tag per word, which is no Task."""
 
   name, kind, labels, columns = "tagging", "tagging", ("noun", "verb"), ("text",)
   metrics, tfds, paper = {"accuracy": None}, (), ""

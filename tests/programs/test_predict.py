@@ -21,7 +21,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, with_checksum, write_json
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import fit_temperature, scale
-from gpt_jax.models.predictor import make_predictor, task_measures
+from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict
 from gpt_jax.tasks import readers
@@ -113,9 +113,8 @@ def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path
   )
   task = finetuned.config.task.build(finetuned.data_dir)
   labels = np.array([example.label for example in task.examples(finetuned.data_dir, "dev")])
-  measures = task_measures(
-    task, np.array([list(result["probabilities"].values()) for result in results]), labels
-  )
+  probabilities = np.array([list(result["probabilities"].values()) for result in results])
+  measures = task.measures(probabilities, labels)
   assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in measures.items()} == (
     finetuned.results[0]["dev"]
   )

@@ -25,7 +25,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT
 from gpt_jax.inference.ensemble import Ensemble
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.predictor import task_measures
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.tasks.table import TableTask
@@ -277,7 +276,7 @@ def test_a_run_no_better_than_a_constant_says_so(trained, capsys):
     warn_of_majority(task, dev, run.result["best"], run.config.optim, run.config.train)
     assert capsys.readouterr().err == ""
     mean = 0.0 if run is trained.prices else dev.labels.mean(0) > 0.5
-    measures = task_measures(task, np.zeros_like(dev.labels) + mean, dev.truth)
+    measures = task.measures(np.zeros_like(dev.labels) + mean, dev.truth)
     assert measures["degenerate"] == 1
     best = {f"dev_{name}": value for name, value in measures.items()}
     warn_of_majority(task, dev, best, run.config.optim, run.config.train)

@@ -10,10 +10,12 @@ import pytest
 from gpt_jax import tasks
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import BuiltinTask, LabeledTask, Task, all_tasks, find
+from gpt_jax.tasks.task import BuiltinTask, Task, all_tasks, find
 from gpt_jax.tasks.transforms import classification, entailment, multiple_choice, similarity
 
 
@@ -117,10 +119,11 @@ def test_two_tasks_of_one_name_are_refused(add_file):
       search()
 
 
-def test_a_task_has_all_that_programs_need_of_a_labeled_task():
-  members = {name for name in vars(LabeledTask) if not name.startswith("_")}
-  assert {"name", "labels", "columns", "examples", "encode", "score"} <= members
-  assert members <= set(dir(find("rte")))
+@pytest.mark.parametrize("task", [find("rte"), find("story-tags"), as_text(find("rte"))])
+def test_a_task_of_any_kind_has_all_that_programs_need(task):
+  assert LabeledTask.__annotations__.keys() - {"value"} <= set(dir(task))
+  for name in ("kind", "head", "examples", "example", "encode", "score", "result"):
+    assert getattr(type(task), name) is not getattr(LabeledTask, name, None), name
 
 
 def test_the_config_of_a_task_survives_json():

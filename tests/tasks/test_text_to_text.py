@@ -10,13 +10,14 @@ from gpt_jax.tasks.answers.text import (
   as_text,
   decode_answer,
   encode_prompt,
-  longest_first,
   spell,
 )
 from gpt_jax.tasks.encoding import Example
+from gpt_jax.tasks.formats import longest_first
+from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Task, all_tasks, find
-from gpt_jax.tasks.text_batches import EncoderDecoderBatches, PrefixBatches
+from gpt_jax.tasks.text_batches import EncoderDecoderBatches
 
 # glue_utils.py of text-to-text-transfer-transformer, with columns in place of texts.
 WORDINGS = {
@@ -146,7 +147,7 @@ def encoded(tokenizer):
 @pytest.mark.parametrize("groups", [1, 2])
 def test_packed_rows_predict_the_answers(encoded, groups):
   """Each example once an epoch, its input as prefix, each token of its answer with weight 1."""
-  batches = PrefixBatches(encoded, 8, seed=1, epochs=2, groups=groups)
+  batches = PackedBatches(encoded, 8, seed=1, epochs=2, groups=groups)
   seen = []
   for step in range(batches.steps_per_epoch):
     batch = batches(step)

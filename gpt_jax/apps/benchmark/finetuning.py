@@ -17,9 +17,10 @@ from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig, Outputs, make_heads
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.task import LabeledTask, find
+from gpt_jax.tasks.task import find
 from gpt_jax.training import timing
 from gpt_jax.training.timing import Measured
 

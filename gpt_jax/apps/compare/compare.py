@@ -15,7 +15,7 @@ import numpy as np
 
 from gpt_jax.apps.compare.budgets import BUDGETS, Budget, finetune_config, pretrain_config
 from gpt_jax.apps.compare.cost import Cost, cost, paces, parameters
-from gpt_jax.apps.compare.probe import can_probe, probe_score, probe_start
+from gpt_jax.apps.compare.probe import probe_score, probe_start
 from gpt_jax.apps.compare.rows import SPECIAL, Row, find_rows
 from gpt_jax.apps.compare.tables import (
   Results,
@@ -48,8 +48,7 @@ from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.finetuning.start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
-from gpt_jax.tasks.answers.text import TextToText
-from gpt_jax.tasks.task import Task, find
+from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
 from gpt_jax.training.reporter import log
@@ -233,7 +232,7 @@ def _open_results(comparison: _Comparison) -> Results:
   identity = {
     "budget": json.loads(json.dumps(dataclasses.asdict(comparison.budget))),
     "text": _digests(comparison.text),
-    "probed_tasks": [name for name in tasks if can_probe(find(name))],
+    "probed_tasks": [name for name in tasks if find(name).has_classes],
   }
   results: Results = {**identity, **{name: {} for name in _EMPTY}}
   if exists(path):
@@ -354,9 +353,9 @@ def _probe(
   results["format_and_head"][name] = _format_and_head(load_start(config, checkpoint, tokenizer))
   start = probe_start(config, checkpoint, tokenizer)
   for name_of_task in missing:
-    task = find(name_of_task)
-    assert isinstance(task, Task)
-    done[name_of_task] = probe_score(start, task, comparison.data, comparison.budget.examples)
+    done[name_of_task] = probe_score(
+      start, find(name_of_task), comparison.data, comparison.budget.examples
+    )
   comparison.save(results)
 
 
@@ -369,7 +368,7 @@ def _probe_at_equal_seconds(comparison: _Comparison, results: Results, name: str
 
 def _format_and_head(start: Start) -> str:
   """How a checkpoint is fine-tuned, in words."""
-  if isinstance(start.format, TextToText):
+  if start.format.writes_answers:
     return "text to text, answers in words"
   name = type(start.format).__name__.removesuffix("Format")
   heads = {"none": "linear", "dense": "dense + linear", "pooler": "pooler + linear"}

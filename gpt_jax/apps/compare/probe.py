@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,10 +12,9 @@ from gpt_jax.inference.probe_features import probe_features
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import load_start
-from gpt_jax.tasks.answers.text import TextToText
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import RoBERTaFormat
-from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.training.start import Start
 
 _PENALTY_SHARE = 5  # every fifth training example chooses the strength of the penalty
@@ -29,7 +27,7 @@ def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Star
   all positions attend to all.
   """
   start = load_start(config, checkpoint, tokenizer)
-  if isinstance(start.format, TextToText):
+  if start.format.writes_answers:
     start = dataclasses.replace(start, format=RoBERTaFormat())
   if start.params is None:
     ids = np.zeros((1, 2), np.int32)
@@ -40,7 +38,7 @@ def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Star
   return start
 
 
-def probe_score(start: Start, task: Task, data_dir: str, examples: int) -> float:
+def probe_score(start: Start, task: LabeledTask, data_dir: str, examples: int) -> float:
   """The task's primary metric on its dev set, by the mean state of each text.
 
   Scores (STS-B) are classes, the nearest numbers, whose expectation is the prediction.
@@ -60,8 +58,3 @@ def probe_score(start: Start, task: Task, data_dir: str, examples: int) -> float
     task.num_classes,
   )
   return task.score(linear(features["dev"]), labels["dev"])[task.primary_metric]
-
-
-def can_probe(task: LabeledTask[Any]) -> bool:
-  """Whether a task has one class per example; of several choices each would need a score."""
-  return isinstance(task, Task) and task.pooling != "per_choice"

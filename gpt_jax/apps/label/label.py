@@ -48,7 +48,6 @@ from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import Start, load_start
-from gpt_jax.tasks.answers.text import TextToText
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.reporter import log
 
@@ -206,7 +205,7 @@ def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig
     train=TrainConfig(epochs=epochs, log_every=50, keep_checkpoints=1, seed=seed),
   )
   start = load_start(config, checkpoint, "")
-  if isinstance(start.format, TextToText):
+  if start.format.writes_answers:
     raise InputError(
       f"--checkpoint={checkpoint}: learns to write its labels as text, and here probabilities are "
       "compared; use launch/finetune.py"

@@ -16,7 +16,7 @@ from gpt_jax.inference.calibration import (
   reliability,
   scale,
 )
-from gpt_jax.inference.dev_report import class_report
+from gpt_jax.tasks.answers.one_label import class_report
 from gpt_jax.tasks.metrics import accuracy, macro_f1
 
 _PROMISES = (0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)

@@ -14,7 +14,6 @@ from gpt_jax.inference.linear_classifier import Linear
 from gpt_jax.inference.probe_features import POOLING
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.predictor import task_measures
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.model import make_meta
 from gpt_jax.tasks.encoding import Encoded
@@ -54,7 +53,7 @@ def save_probe(
       "bias": linear.bias.astype(np.float32),
     },
   }
-  measures = task_measures(task, probabilities, dev_set.labels)
+  measures = task.measures(probabilities, dev_set.labels)
   metrics = {f"dev_{name}": value for name, value in measures.items()}
   claim(workdir, config, start.tokenizer, {"pretrained": start.identity})
   with Checkpoints(workdir, metric=f"dev_{task.primary_metric}", mode="max") as checkpoints:

@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, check_path, check_writable, exists, is_taken
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.glue.mnli import diagnostic_file
-from gpt_jax.tasks.task import Task, find
+from gpt_jax.tasks.task import find
 
 
 def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
@@ -107,9 +107,7 @@ def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str
       raise InputError(
         f"--checkpoint: {path} predicts nan for {test_set.task}; its training has diverged"
       )
-    task = find(test_set.task)
-    assert isinstance(task, Task)  # one label per example, as all of GLUE
-    columns[test_set.file] = test_set.predictions(task.value(probabilities))
+    columns[test_set.file] = test_set.predictions(find(test_set.task).value(probabilities))
   return columns
 
 

@@ -5,7 +5,8 @@ import heapq
 from typing import Any
 
 from gpt_jax.files import parse_json
-from gpt_jax.inference.dev_report import MULTI_LABEL, PREDICTIONS, REPORT, prediction_lines
+from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
+from gpt_jax.tasks.answers.labels import MULTI_LABEL
 
 _MAX_LABELS = 12  # whose errors are shown
 _WORST = 3  # errors of a label

@@ -12,7 +12,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations
 from gpt_jax.parallel.processes import is_main_process
-from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.training.reporter import log
 
 NAME = "report.html"

@@ -25,7 +25,6 @@ from gpt_jax.inference.scoring import bucket
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row, has_header, read_lines, read_table
 from gpt_jax.tasks.task import Task
@@ -59,7 +58,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   loaded = load_model(checkpoint)
   loaded.language_model()  # fail before the expensive part
   task = loaded.label_task()
-  if isinstance(task, RegressionTask):
+  if task and not task.labels:
     raise InputError(
       f"{checkpoint}: a regression model gives numbers, and the page shows probabilities of "
       "labels; give the model that it was fine-tuned from"

@@ -21,8 +21,6 @@ from gpt_jax.apps.serve.counters import Counters
 from gpt_jax.apps.serve.engine import Engine, Job
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
 from gpt_jax.errors import counted
-from gpt_jax.tasks.answers.labels import MultiLabelTask
-from gpt_jax.tasks.answers.number import RegressionTask
 
 if TYPE_CHECKING:
   from starlette.applications import Starlette
@@ -140,20 +138,10 @@ class _Api:
   async def classify(self, fields: Fields) -> dict[str, Any]:
     if self.engine.classifies:
       raise Refusal(f"{self.engine.classifies}; use /v1/completions or /embed")
-    texts = _read_rows(fields, self.engine.model.loaded.task.columns_of)
-    results = []
-    for answer in await self._ask("classify", texts):
-      results.append(self._describe(answer))
-    return {"model": self.name, "results": results}
-
-  def _describe(self, answer: Any) -> dict[str, Any]:
-    """An answer of Model.classify as the JSON of one result."""
     task = self.engine.model.loaded.task
-    if isinstance(task, RegressionTask):
-      return {"value": answer}
-    if isinstance(task, MultiLabelTask):
-      return {"labels": task.chosen(answer), "probabilities": answer}
-    return {"label": max(answer, key=answer.get), "probabilities": answer}
+    texts = _read_rows(fields, task.columns_of)
+    answers = await self._ask("classify", texts)
+    return {"model": self.name, "results": [task.served(answer) for answer in answers]}
 
   async def embed(self, fields: Fields) -> dict[str, Any]:
     texts = fields.strings("texts", MAX_TEXTS)

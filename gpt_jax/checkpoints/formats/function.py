@@ -22,9 +22,7 @@ from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.tasks.answers.labels import MultiLabelTask
-from gpt_jax.tasks.answers.number import RegressionTask
-from gpt_jax.tasks.formats import Format, PlainFormat
+from gpt_jax.tasks.formats import Format
 from gpt_jax.tasks.task import Task
 
 DESCRIPTION = "model.json"
@@ -123,7 +121,7 @@ def make_function(
     sequences = spec.head.num_classes
   classifier = ModelConfig(trunk, (spec.head,), spec.attention).build()
   params = {scope: params[scope] for scope in ("trunk", spec.head.scope)}
-  if isinstance(task, RegressionTask):
+  if task and task.scale:
     params[spec.head.scope] = in_units(params[spec.head.scope], *task.scale)
   inputs = [IDS]
   if spec.attention != "causal":  # it would attend to the padding
@@ -147,7 +145,7 @@ def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
     raise InputError(
       f"--format={name}: reads each text at one token; this head reads the mean of all tokens"
     )
-  if isinstance(format, PlainFormat):
+  if not format.special:
     raise InputError(
       f"--format={name}: finds a text's last token by its id, and this model, which was imported, "
       "reads texts without special tokens; npz can hold it"
@@ -232,7 +230,7 @@ def _describe_classifier(
     "pair": template.pair,
     "use": (
       "A sequence is as `single` says, or as `pair` of two texts: special tokens around the texts "
-      f"A and B; {padding}.{types} {_meaning(task)}"
+      f"A and B; {padding}.{types} {(task or Task).logits}"
     ),
   }
   if task is None:
@@ -244,15 +242,3 @@ def _describe_classifier(
     "columns": task.columns,
     "sequences": task.sequences([f"{{{column}}}" for column in task.columns], format),
   }
-
-
-def _meaning(task: Task | None) -> str:
-  """How to read the logits, for model.json."""
-  if isinstance(task, RegressionTask):
-    return "The logit is the number, in the units of the training data."
-  if isinstance(task, MultiLabelTask):
-    return "The sigmoid of a logit gives the probability of its label."
-  return (
-    "The softmax of the logits, which are divided by the temperature already, gives the "
-    "probabilities of the labels."
-  )

@@ -10,17 +10,9 @@ from gpt_jax.checkpoints.formats.folder import TOKENIZER
 from gpt_jax.data.tokenizers.base import TRAINED_IDS, Tokenizer
 from gpt_jax.errors import counted
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.tasks.answers.labels import MultiLabelTask
-from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.task import Task
 
 _UNITS = ("loss", "perplexity", "bits_per_byte")  # metrics of a language model
-
-_KNOWS: dict[type, str] = {
-  Task: "It knows the labels above only, and gives one of them to any text.",
-  MultiLabelTask: "It knows the labels above only.",
-  RegressionTask: "It gives a number to any text.",
-}
 
 
 def write_card(
@@ -141,22 +133,13 @@ def _ids(tokenizer: Tokenizer, fills_masks: bool) -> str:
 
 def _sequences(sequences: list[str], task: Task, orders: int) -> list[str]:
   first, *others = sequences
-  paragraphs = [f"Fine-tuned on {task.name}: {_answers(task)}. {first}", *others]
+  paragraphs = [f"Fine-tuned on {task.name}: {task.answers}. {first}", *others]
   if orders > 1:
     paragraphs.append(
       "Read the two texts in both orders, and add the logits. A pipeline reads one order alone, "
       "and so does not give this model's answers."
     )
   return paragraphs
-
-
-def _answers(task: Task) -> str:
-  labels = ", ".join(task.labels)
-  if isinstance(task, RegressionTask):
-    return "a number; the logit is in the units of the training data"
-  if isinstance(task, MultiLabelTask):
-    return f"any number of {labels}, each with a probability of its own, the sigmoid of its logit"
-  return labels
 
 
 def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | None) -> list[str]:
@@ -189,10 +172,7 @@ def _limits(spec: ModelConfig, task: Task | None) -> str:
       "keeps the space before the first word, since a pipeline decodes a continuation alone."
     )
   else:
-    limit = (
-      f"{_KNOWS.get(type(task), _KNOWS[Task])} Give `truncation=True` for texts above {context} "
-      "tokens"
-    )
+    limit = f"{task.limits} Give `truncation=True` for texts above {context} tokens"
     # Bidirectional models' formats cut the longer text.
     limit += (
       "; of two texts gpt_jax keeps half of that each." if spec.attention == "causal" else "."

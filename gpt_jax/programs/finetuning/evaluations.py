@@ -8,29 +8,16 @@ import jax
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.store import best_evaluation, restore_params
-from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.inference.dev_report import (
-  REPORT,
-  format_calibration,
-  format_labels,
-  is_classification,
-  write_dev_report,
-  write_multi_label_report,
-)
-from gpt_jax.inference.text_answers import text_measures
-from gpt_jax.models.model import (
-  ModelConfig,
-  generator,
-)
-from gpt_jax.models.predictor import make_predictor, task_measures
+from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
+from gpt_jax.inference.text_answers import make_task_predictor
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.start import Start
-from gpt_jax.tasks.answers.labels import MultiLabelTask
-from gpt_jax.tasks.answers.text import TextTask
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.labels import format_labels
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training import hooks
 from gpt_jax.training.reporter import log
 
@@ -56,28 +43,10 @@ def make_evaluations(
   data_dir: str,
   start: Start,
 ) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
-  """See make_measure and make_report; both predict by one compiled function.
-
-  A text-to-text model writes its answers, and has no report.
-  """
-  if isinstance(task, TextTask):
-    return make_answer_measure(task, spec, dev_set, start.tokenizer), lambda *_: None
-  predict = make_predictor(spec.build(), mesh)
+  """See make_measure and make_report; both predict by one compiled function."""
+  predict = make_task_predictor(task, spec, mesh, start.tokenizer)
   measure = make_measure(config, task, dev_set, predict)
   return measure, make_report(config, task, dev_set, predict, data_dir)
-
-
-def make_answer_measure(
-  task: TextTask, spec: ModelConfig, dev_set: Any, tokenizer: Tokenizer
-) -> Callable[[Any], dict[str, float]]:
-  """The function from parameters to the metrics of what a text-to-text model writes."""
-  model = generator(spec)
-
-  def measure(params) -> dict[str, float]:
-    measures = text_measures(task, model, params, dev_set, tokenizer)
-    return {f"dev_{name}": value for name, value in measures.items()}
-
-  return measure
 
 
 def make_measure(
@@ -86,12 +55,12 @@ def make_measure(
   """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on.
 
   Args:
-    predict: from make_predictor.
+    predict: from make_task_predictor.
   """
 
   def measure(params) -> dict[str, float]:
     predictions = predict(params, dev_set, config.batch_size)
-    measures = task_measures(task, predictions, dev_set.truth)
+    measures = task.measures(predictions, dev_set.truth)
     return {f"dev_{name}": value for name, value in measures.items()}
 
   return measure
@@ -105,14 +74,14 @@ def make_report(
   data_dir: str,
 ) -> Callable[[Any, int, str], None]:
   """The function from a run's last parameters, their step and its folder to what dev_report writes
-  there of the run's best checkpoint; it does nothing for tasks without classes.
+  there of the run's best checkpoint; it does nothing for tasks that have no report.
 
   Args:
-    predict: from make_predictor.
+    predict: from make_task_predictor.
     data_dir: see write_dev_report.
   """
 
-  def report(params, step: int, workdir: str) -> None:
+  def write(params, step: int, workdir: str) -> None:
     best = best_evaluation(workdir)
     try:
       if best is not None and best["step"] != step:
@@ -122,17 +91,15 @@ def make_report(
       if not is_main_process():
         return
       name = f"{task.name} dev, best checkpoint (step {step}):"
-      files = dev_set, probabilities, step, data_dir
-      if isinstance(task, MultiLabelTask):
-        classes = write_multi_label_report(workdir, task, *files)["per_class"]
-        log(f"{name}\n{format_labels(classes)}")
+      report = write_dev_report(workdir, task, dev_set, probabilities, step, data_dir)
+      if task.is_classification:
+        log(f"{name} {format_calibration(report)}")
       else:
-        log(f"{name} {format_calibration(write_dev_report(workdir, task, *files))}")
+        log(f"{name}\n{format_labels(report['per_class'])}")
     except InputError as error:  # scikit-learn is missing; the run's result does not depend on it
       log(f"no {REPORT}: {error}")
 
-  has_labels = is_classification(task) or isinstance(task, MultiLabelTask)
-  return report if has_labels else lambda *_: None
+  return write if task.has_report else lambda *_: None
 
 
 def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:

@@ -4,15 +4,13 @@ import contextlib
 import dataclasses
 from typing import Any
 
-import numpy as np
-
 from gpt_jax.errors import InputError
 from gpt_jax.programs.finetuning.config import FinetuneConfig
 from gpt_jax.programs.finetuning.model import check_auxiliary_loss, check_options
-from gpt_jax.tasks.answers.text import TextToText, as_text
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import LabeledTask, Task
 from gpt_jax.training.class_weights import balanced
 from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.reporter import log
@@ -33,7 +31,7 @@ def load_task(
   check_options(config, task)
   check_auxiliary_loss(config, task, start)
   data = load_examples(config, task, data_dir, start)
-  check_metrics(task)
+  task.check_metrics()
   return complete(config, task, data["train"]), task, data
 
 
@@ -48,7 +46,7 @@ def complete_task(task: Any, data_dir: str) -> Any:
 def build_task(task_config: Any, data_dir: str, start: Start) -> Any:
   """The LabeledTask, or for a text-to-text checkpoint its TextTask."""
   task = task_config.build(data_dir)
-  return as_text(task) if isinstance(start.format, TextToText) else task
+  return as_text(task) if start.format.writes_answers else task
 
 
 def load_examples(
@@ -104,12 +102,3 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
   for line in lines:
     log(line)
   return dataclasses.replace(config, optim=optim, train=train, class_weights=weights)
-
-
-def check_metrics(task: LabeledTask) -> None:
-  """Computes each metric once. Raises InputError early if a package that it needs is missing."""
-  values = np.arange(2)
-  if isinstance(task, Task):
-    values = task.value(np.eye(max(2, task.num_classes)))
-  for metric in task.metrics.values():
-    metric(values, values)

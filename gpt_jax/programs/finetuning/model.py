@@ -8,8 +8,7 @@ from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.programs.finetuning.config import FinetuneConfig, is_probe
 from gpt_jax.programs.finetuning.start import transform_of
-from gpt_jax.tasks.answers.text import TextTask
-from gpt_jax.tasks.task import LabeledTask
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.training.adversarial import VirtualAdversarial
 from gpt_jax.training.class_weights import parse_weights
 from gpt_jax.training.start import Start
@@ -20,7 +19,7 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
 
   A text-to-text model answers with its language head; there is no other loss.
   """
-  if isinstance(task, TextTask):
+  if task.writes_text:
     return ModelConfig(start.trunk, make_heads([task.head]), start.attention)
   heads = make_heads([head_of(config, task, start)])
   if is_probe(config):  # the auxiliary loss has no parameters to train
@@ -54,7 +53,7 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
 
 def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:
   """Raises InputError for an auxiliary loss of a checkpoint that is not causal."""
-  has_loss = config.lm_weight and not isinstance(task, TextTask) and not is_probe(config)
+  has_loss = config.lm_weight and not task.writes_text and not is_probe(config)
   if has_loss and start.attention != "causal":
     raise InputError(
       f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
@@ -66,18 +65,17 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
   """Raises InputError for options that the task's head does not have, and for unlabeled examples
   that nothing would learn from.
   """
-  if isinstance(task, TextTask) and is_probe(config):
+  if task.writes_text and is_probe(config):
     raise InputError(
       "train_layers=0: a text-to-text model has no head besides its trunk; train some layers"
     )
-  if isinstance(task, TextTask) and config.adversarial is not None:
+  if task.writes_text and config.adversarial is not None:
     raise InputError(
       "adversarial: attacks the loss of a head for labels, and a text-to-text model has none; "
       "leave it out"
     )
   for name in ("class_weights", "label_smoothing"):
-    head = task.head
-    if getattr(config, name) and (head["type"] != "classify" or head["pooling"] == "per_choice"):
+    if getattr(config, name) and not task.has_classes:
       raise InputError(
         f"{name}: for tasks that give each example one class, not for {task.name} ({task.kind}); "
         "leave it out"

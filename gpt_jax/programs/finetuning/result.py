@@ -10,9 +10,8 @@ from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.tasks.answers.text import TextTask
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.task import LabeledTask
 from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.recipe import Finished
 from gpt_jax.training.reporter import log
@@ -42,8 +41,7 @@ def finish(
   if is_main_process() and not (stopped and stopped.goes_on):
     result["best"] = best_evaluation(workdir) or {"step": steps, **measured}
     write_json(os.path.join(workdir, RESULT), with_checksum(result))
-    if not isinstance(task, TextTask):
-      warn_of_majority(task, dev_set, result["best"], config.optim, config.train)
+    warn_of_majority(task, dev_set, result["best"], config.optim, config.train)
   return result
 
 

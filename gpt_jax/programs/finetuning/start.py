@@ -11,7 +11,7 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.tasks.formats import Format, GPTFormat, PlainFormat, RoBERTaFormat
+from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.training.start import Start
 
 
@@ -41,7 +41,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
       "none takes all"
     )
   # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
-  format = GPTFormat() if isinstance(loaded.format, PlainFormat) else loaded.format
+  format = loaded.format if loaded.format.special else GPTFormat()
   tokenizer_of_format = loaded.tokenizer.with_special(*format.special)
   trunk = with_vocabulary(trunk, tokenizer_of_format)
   return Start(
@@ -88,6 +88,4 @@ def transform_of(start: Start) -> str:
   """The transform before W_y (see ClassifyHead.transform): BERT's pooler where the trunk has one,
   RoBERTa's dense layer, or none.
   """
-  if start.trunk.pooler:
-    return "pooler"
-  return "dense" if isinstance(start.format, RoBERTaFormat) else "none"
+  return "pooler" if start.trunk.pooler else start.format.head_transform

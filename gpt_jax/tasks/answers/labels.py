@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.tasks.answers.one_label import MAX_CLASSES, shorten
 from gpt_jax.tasks.metrics import micro_f1
 from gpt_jax.tasks.task import Task
 
+MULTI_LABEL = "multi_label"  # "kind" of its dev_report.json
 _SMALLEST = 2.0**-25  # half of what float32 resolves below 1
 
 
@@ -54,7 +56,7 @@ def is_present(probabilities: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelTask(Task):
-  """A task with several labels per example, or none; a LabeledTask.
+  """A task with several labels per example, or none.
 
   Its predictions are a probability of each label, [N, K], and its truth is 0 or 1 for each.
 
@@ -65,6 +67,16 @@ class MultiLabelTask(Task):
   separator: str = ","
 
   kind = "multi-label"
+  has_classes = False
+  has_report = True
+  problem_type = "multi_label_classification"
+  logits = "The sigmoid of a logit gives the probability of its label."
+  limits = "It knows the labels above only."
+
+  @property
+  def answers(self) -> str:
+    names = ", ".join(self.labels)
+    return f"any number of {names}, each with a probability of its own, the sigmoid of its logit"
 
   @property
   def wanted(self) -> str:
@@ -100,17 +112,34 @@ class MultiLabelTask(Task):
       + f" of the examples; {counts.mean():.2f} per example, none in {np.mean(counts == 0):.1%}"
     )
 
-  def chosen(self, probabilities: dict[str, float]) -> list[str]:
-    """The predicted labels of an answer."""
-    return [name for name, p in probabilities.items() if p >= 0.5]
+  def served(self, answer: dict[str, float]) -> dict[str, Any]:
+    return {"labels": _chosen(answer), "probabilities": answer}
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The list of predicted labels, and the probability of every label."""
     del truth
     probabilities = self.answer(prediction)
-    return {"prediction": self.chosen(probabilities), "probabilities": probabilities}
+    return {"prediction": _chosen(probabilities), "probabilities": probabilities}
 
-  def report(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, dict[str, float]]:
+  def details(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """The metrics of each label as "labels"."""
+    return {"labels": self._per_label(predictions, truth)}
+
+  def dev_report(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    # Raises first where scikit-learn is missing.
+    micro = float(micro_f1(self.value(labels), self.value(predictions)))
+    return {
+      "kind": MULTI_LABEL,
+      "labels": list(self.labels),
+      "n": len(labels),
+      "micro_f1": micro,
+      "per_class": self._per_label(predictions, labels),
+    }
+
+  def truth_entry(self, label: np.ndarray) -> dict[str, Any]:
+    return {"labels": _chosen(dict(zip(self.labels, label, strict=True)))}
+
+  def _per_label(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, dict[str, float]]:
     """Precision, recall, F1 and support of each label, by scikit-learn."""
     from sklearn.metrics import precision_recall_fscore_support
 
@@ -124,3 +153,24 @@ class MultiLabelTask(Task):
   def _is_degenerate(self, predictions: np.ndarray) -> bool:
     present = self.value(predictions)
     return bool((present == present[0]).all())
+
+
+def _chosen(probabilities: dict[str, float]) -> list[str]:
+  return [name for name, p in probabilities.items() if p >= 0.5]
+
+
+def format_labels(report: dict[str, dict[str, float]]) -> str:
+  """The metrics of each label as a table for the console: at most 20 labels, those of the lowest
+  F1 if there are more.
+  """
+  rows = list(report.items())
+  if len(rows) > MAX_CLASSES:
+    rows = sorted(rows, key=lambda row: row[1]["f1"])[:MAX_CLASSES]
+  width = max(len(shorten(label)) for label, _ in rows)
+  lines = [f"{'':{width}}  precision  recall     f1  support"]
+  for label, values in rows:
+    numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
+    lines.append(f"{shorten(label):{width}}  {numbers}  {values['support']:7,.0f}")
+  if hidden := len(report) - len(rows):
+    lines.append(f"({hidden:,} more labels have a higher F1)")
+  return "\n".join(lines)

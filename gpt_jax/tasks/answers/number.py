@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.metrics import mae, rmse
 from gpt_jax.tasks.task import Task
 
@@ -69,7 +70,7 @@ def is_number(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class RegressionTask(Task):
-  """A task with a number per example; a LabeledTask.
+  """A task with a number per example.
 
   It has no labels, and its predictions are standardized numbers [N, 1]. What it reports is in the
   units of the files.
@@ -83,6 +84,12 @@ class RegressionTask(Task):
   kind = "regression"
   num_classes = 1
   wanted = "a number"
+  has_classes = False
+  output_names = ("value",)
+  problem_type = "regression"
+  answers = "a number; the logit is in the units of the training data"
+  logits = "The logit is the number, in the units of the training data."
+  limits = "It gives a number to any text."
 
   @property
   def head(self) -> dict[str, Any]:
@@ -110,14 +117,19 @@ class RegressionTask(Task):
     digits = 5 - math.floor(math.log10(self.scale.deviation))
     return round(float(self.value(prediction)), digits)
 
+  def served(self, answer: float) -> dict[str, Any]:
+    return {"value": answer}
+
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The number; it has no probabilities."""
     del truth
     return {"prediction": self.answer(prediction), "probabilities": {}}
 
-  def rescaled(self, predictions: np.ndarray, scale: Scale) -> np.ndarray:
-    """Predictions that were standardized by another scale, standardized by this task's."""
-    return (scale.values(predictions)[:, None] - self.scale.mean) / self.scale.deviation
+  def rescaled(self, predictions: np.ndarray, task: LabeledTask) -> np.ndarray:
+    """Standardized by this task's scale, as folds have their own."""
+    assert task.scale is not None
+    values = Scale(*task.scale).values(predictions)
+    return (values[:, None] - self.scale.mean) / self.scale.deviation
 
   def _is_degenerate(self, predictions: np.ndarray) -> bool:
     return np.ptp(predictions) <= 1e-3

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
@@ -37,8 +38,8 @@ class TaggedExample(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TagTask:
-  """A task with one tag per word; a LabeledTask.
+class TagTask(LabeledTask):
+  """A task with one tag per word.
 
   Attributes:
     name: e.g. "story-tags".
@@ -59,16 +60,12 @@ class TagTask:
 
   kind = "tagging"
   columns = ("text",)
-  pair = ""
-  tfds: tuple[str, ...] = ()
+  not_per_text = "labels every word; use launch/predict.py"
+  not_averaged = "labels every word"
 
   @property
   def head(self) -> dict[str, Any]:
     return {"type": "tag_head", "num_classes": len(self.labels)}
-
-  @property
-  def primary_metric(self) -> str:
-    return next(iter(self.metrics))
 
   def examples(self, data_dir: str, split: str) -> list[TaggedExample]:
     return list(self.read(data_dir, split))
@@ -110,10 +107,6 @@ class TagTask:
       tags=tags,
       format=format,
     )
-
-  def describe_labels(self, labels: np.ndarray) -> str:
-    del labels
-    return ""
 
   def loss(self, predictions: Any, truth: Any) -> float:
     """The mean cross-entropy of the tagged tokens in nats; the arguments are those of `score`."""

@@ -17,67 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.config import register
-from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
+from gpt_jax.batch import Batch, Predictions
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.number import parse_number
 from gpt_jax.tasks.encoding import Encoded, Example, encode
-from gpt_jax.tasks.formats import Format
+from gpt_jax.tasks.formats import END, Format, TextToText
 from gpt_jax.tasks.metrics import Metric, f1
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import LabeledTask, Task, most_likely
+from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import Sequences
 
-START = "pad"  # the decoder's first token
-END = "sep"  # ends inputs and answers
 NO_NUMBER = -1.0  # T5's value of an output that is no number
 Z_LOSS = 1e-4  # of T5, in fine-tuning too
 _WORDS_PER_POINT = 5  # of scores: 0.0, 0.2, …
-
-
-@register("text_to_text")
-@dataclasses.dataclass(frozen=True)
-class TextToText:
-  """field … field <sep>: what a text-to-text model reads; it then writes the answer and <sep>."""
-
-  special = (START, END)
-  both_orders = False
-
-  def overhead(self, fields: int) -> int:
-    del fields
-    return 1
-
-  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
-    return longest_first(lengths, context, self.overhead(lengths.shape[1]))
-
-  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
-    return np.concatenate([*fields, [special[END]]]).astype(np.int32)
-
-  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
-    return np.concatenate([*fields, [fill]]).astype(np.int32)
-
-  def types(self, lengths: Sequence[int]) -> np.ndarray | None:
-    del lengths
-    return None
-
-  def anchor(self, ids: np.ndarray) -> int:
-    return len(ids) - 1
-
-
-def longest_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
-  """Truncates the longest fields of a sequence, to equal lengths, until all of them fit.
-
-  So an article is cut, and its question stays. The arguments are those of formats.each_half.
-  """
-  room = context - overhead
-  limit = np.full(len(lengths), room // lengths.shape[1])
-  for _ in range(lengths.shape[1]):
-    # What shorter fields leave is shared by those at the limit.
-    short = lengths <= limit[:, None]
-    left = room - np.where(short, lengths, 0).sum(axis=1)
-    limit = np.where(short.all(axis=1), limit, left // np.maximum((~short).sum(axis=1), 1))
-  too_long = lengths.sum(axis=1) > room
-  return np.where(too_long[:, None], np.minimum(lengths, limit[:, None]), lengths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,69 +67,59 @@ class EncodedText(Encoded):
     """The ids of an input and its answer, int32 [t]."""
     return np.concatenate([super().sequence(n, c), self.targets[n]])
 
+  def finish(self, batch: Batch, examples: np.ndarray) -> Batch:
+    """Packed rows of inputs, each with its answer after it, for prefix attention.
+
+    Every token of an answer has weight 1, as in T5: the summed loss is -log P(answer), the
+    likelihood of the label as a whole. A mean over each answer's tokens would count a token of a
+    long label less.
+    """
+    rows, predictions = batch.rows, batch.predictions
+    assert predictions is not None and rows.segments is not None
+    real = rows.segments > 0  # 0 is padding
+    example = examples[np.maximum(rows.segments - 1, 0)]
+    sources, lengths = self.source_lengths[example], self.lengths[example, 0]
+    # The end of the input predicts the first token of the answer.
+    predicted = real & (rows.positions >= sources - 1) & (rows.positions < lengths - 1)
+    return Batch(
+      rows._replace(prefix=real & (rows.positions < sources)),
+      predictions=Predictions(predictions.targets, predicted.astype(np.float32)),
+    )
+
 
 @dataclasses.dataclass(frozen=True)
-class TextTask:
+class TextTask(LabeledTask):
   """A task with one label per example, whose inputs and labels are texts.
 
-  It has what a LabeledTask has, but for the loss. Its predictions are what the model wrote: a
-  label, another text, or None for a text without an end.
+  Its predictions are what the model wrote: a label, another text, or None for a text without an
+  end. They have no loss, and GPT-1's results are of another method.
 
   Attributes:
     task: the task that reads the rows and has the metrics.
     named: what its inputs begin with.
+    labels: the words that answer.
+    name, columns, metrics, pair, tfds: those of the task.
   """
 
   task: Task
   named: str
+  labels: tuple[str, ...]
+  name: str
+  columns: tuple[str, ...]
+  metrics: Mapping[str, Metric]
+  pair: str
+  tfds: tuple[str, ...]
 
   kind = "text to text"
+  writes_text = True
+  not_per_text = (
+    "writes its labels as text; launch/predict.py asks for them, launch/evaluate.py scores them"
+  )
+  not_averaged = "writes its labels as text, so that there are no probabilities to average"
 
   @property
   def head(self) -> dict[str, Any]:
     return {"type": "language", "special_tokens": True, "z_loss": Z_LOSS}
-
-  @property
-  def name(self) -> str:
-    return self.task.name
-
-  @property
-  def labels(self) -> tuple[str, ...]:
-    """The words that answer."""
-    if not self.has_scores:
-      return self.task.labels
-    low, high = float(self.task.labels[0]), float(self.task.labels[-1])
-    count = round((high - low) * _WORDS_PER_POINT) + 1
-    return tuple(f"{low + i / _WORDS_PER_POINT:.1f}" for i in range(count))
-
-  @property
-  def columns(self) -> tuple[str, ...]:
-    return self.task.columns
-
-  @property
-  def pair(self) -> str:
-    return self.task.pair
-
-  @property
-  def metrics(self) -> Mapping[str, Metric]:
-    return self.task.metrics
-
-  @property
-  def primary_metric(self) -> str:
-    return self.task.primary_metric
-
-  @property
-  def tfds(self) -> tuple[str, ...]:
-    return self.task.tfds
-
-  @property
-  def paper(self) -> str:
-    return ""  # GPT-1's results are of another method
-
-  @property
-  def has_scores(self) -> bool:
-    """Whether the metrics compare numbers, as STS-B's."""
-    return self.task.value is not most_likely
 
   def examples(self, data_dir: str, split: str) -> list[Example]:
     """See Task.examples."""
@@ -189,7 +133,7 @@ class TextTask:
     examples: list[Example],
     tokenizer: Tokenizer,
     context: int,
-    format: Format = TextToText(),
+    format: Format = TextToText(),  # noqa: B008  # a constant
   ) -> EncodedText:
     """Inputs and answers as token ids; together, and with any other answer, they fit the context.
 
@@ -244,6 +188,9 @@ class TextTask:
     labels = dict(zip(words, self.labels, strict=True))
     return [output if output is None else labels.get(output, output) for output in outputs]
 
+  def measures(self, predictions: Sequence[str | None], truth: np.ndarray) -> dict[str, float]:
+    return self.score(predictions, truth)
+
   def score(self, predictions: Sequence[str | None], truth: np.ndarray) -> dict[str, float]:
     """The task's metrics, and "valid", the share of outputs that are a label.
 
@@ -277,7 +224,7 @@ class TextTask:
     return {"prediction": None, "probabilities": {}, "problem": problem}
 
   def _value(self, prediction: str | None) -> float:
-    if not self.has_scores:
+    if self.task.is_classification:
       return self.labels.index(prediction) if prediction in self.labels else -1
     try:
       return parse_number(prediction or "")
@@ -289,7 +236,7 @@ class TextTask:
     if example.label is None:
       return None
     value = float(self.task.value(np.asarray([example.label]))[0])
-    if not self.has_scores:
+    if self.task.is_classification:
       return int(value)
     above = round(value - float(self.task.labels[0]), 6)  # exact again, so that ties are ties
     return int(np.rint(above * _WORDS_PER_POINT))
@@ -307,7 +254,7 @@ class TextTask:
     return dataclasses.replace(self.task, transform=named)
 
 
-def as_text(task: LabeledTask[Any], named: str = "") -> TextTask:
+def as_text(task: LabeledTask, named: str = "") -> TextTask:
   """A task as text to text.
 
   Args:
@@ -322,7 +269,17 @@ def as_text(task: LabeledTask[Any], named: str = "") -> TextTask:
       f"{task.name}: a text-to-text model writes one label per example; {task.kind} needs another "
       "checkpoint"
     )
-  return TextTask(task, named or task.name)
+  fields = task.name, task.columns, task.metrics, task.pair, task.tfds
+  return TextTask(task, named or task.name, _words(task), *fields)
+
+
+def _words(task: Task) -> tuple[str, ...]:
+  """The labels, or the scores that answer."""
+  if task.is_classification:
+    return task.labels
+  low, high = float(task.labels[0]), float(task.labels[-1])
+  count = round((high - low) * _WORDS_PER_POINT) + 1
+  return tuple(f"{low + i / _WORDS_PER_POINT:.1f}" for i in range(count))
 
 
 def encode_prompt(text: str, tokenizer: Tokenizer) -> np.ndarray:

@@ -13,7 +13,6 @@ from tiny_budget import TINY
 from gpt_jax.apps.compare import compare
 from gpt_jax.apps.compare.budgets import BUDGETS, pretrain_config
 from gpt_jax.apps.compare.cost import cost
-from gpt_jax.apps.compare.probe import can_probe
 from gpt_jax.apps.compare.rows import ROWS
 from gpt_jax.apps.compare.tables import fine_tuned, probed, step_at_equal_seconds
 from gpt_jax.data import storyworld
@@ -225,7 +224,7 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
 
 
 def test_a_task_of_several_choices_has_no_probe():
-  assert [can_probe(find(name)) for name in ("story-ending", "story-next")] == [True, False]
+  assert [find(name).has_classes for name in ("story-ending", "story-next")] == [True, False]
 
 
 def test_equal_seconds_end_at_an_evaluation():

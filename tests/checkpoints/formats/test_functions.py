@@ -23,7 +23,7 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export
-from gpt_jax.tasks.answers.text import TextToText
+from gpt_jax.tasks.formats import TextToText
 from gpt_jax.tasks.task import BuiltinTask
 
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn"]

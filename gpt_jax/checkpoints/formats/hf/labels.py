@@ -20,17 +20,14 @@ _KINDS = {
   "regress": "regression",
   "tag_head": "tags",
 }
-_SEVERAL = "multi_label_classification"
 
 
 def label_settings(head: Any, task: Task | None) -> dict[str, Any]:
   """The names of the outputs, and the kind of problem where it is not one class each."""
   settings: dict[str, Any] = {}
-  labels = task.labels if task else tuple(str(i) for i in range(head.num_classes))
-  if isinstance(task, RegressionTask):
-    labels, settings["problem_type"] = ("value",), "regression"
-  elif isinstance(task, MultiLabelTask):
-    settings["problem_type"] = _SEVERAL
+  labels = task.output_names if task else tuple(str(i) for i in range(head.num_classes))
+  if task and task.problem_type:
+    settings["problem_type"] = task.problem_type
   settings["id2label"] = {str(i): label for i, label in enumerate(labels)}
   settings["label2id"] = {label: i for i, label in enumerate(labels)}
   return settings
@@ -56,9 +53,9 @@ def sequence_head(config: dict[str, Any], outputs: int, **settings: Any) -> Any:
     InputError: a regression of several numbers.
   """
   problem = config.get("problem_type")
-  if problem == _SEVERAL:
+  if problem == MultiLabelTask.problem_type:
     return MultiLabelHead(outputs, **settings)
-  if problem == "regression" and outputs > 1:
+  if problem == RegressionTask.problem_type and outputs > 1:
     raise InputError(f"problem_type is 'regression' with {outputs} outputs: only 1 is supported")
   return RegressHead(**settings) if outputs == 1 else ClassifyHead(outputs, **settings)
 

@@ -20,7 +20,6 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.task import Task
 
@@ -96,7 +95,7 @@ def _adapt_head(arrays: Arrays, task: Task | None, temperature: float | None) ->
 
   Those of a classifier are divided by its temperature; that of a regression gets the task's units.
   """
-  if isinstance(task, RegressionTask):
+  if task and task.scale:
     head = {name: arrays[f"head/{name}"].astype(np.float64) for name in ("kernel", "bias")}
     adapted = in_units(head, *task.scale)
   elif temperature not in (None, 1.0):

@@ -1,0 +1,186 @@
+"""The base class of tasks, which says what kind of answer they ask for.
+
+Programs, exporters and reports ask these members, and never which class a task has: a further kind
+of answer is one file beside this one.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.metrics import Metric
+from gpt_jax.tasks.readers import Row
+
+
+class LabeledTask:
+  """A task: where its rows are, and what is answered to each.
+
+  Its examples are named tuples with a `label`, None if unlabeled, and a `location`. Predictions and
+  truth are what the model's head and Encoded.truth give, a value for each example.
+
+  Attributes:
+    name: e.g. "race-middle".
+    labels: names that an answer consists of; empty if there are none.
+    columns: the text columns of a row.
+    metrics: name -> metric(truth, predicted); the first selects the best checkpoint.
+    value: predictions or truth, an array -> the values that the metrics compare.
+    pair: a further column that rows may have, with the second text of a pair; "": none.
+    tfds: the TFDS data sets that hold the task.
+    paper: the paper's result with its source; "": it has none.
+    writes_text: whether a language model writes the answers; there are no probabilities.
+    has_classes: whether its head is a softmax over fixed classes, which a loss can weigh.
+    is_classification: whether each example has one of the labels, and a probability for each: they
+      can be calibrated, and withheld below a threshold.
+    has_report: whether there is a `dev_report`.
+    scale: mean and deviation by which a number was standardized; None: the answer is none.
+    separator: between the labels of a prediction that is a list.
+    not_per_text: why `classify` does not give its answers, and what does; "": it gives them.
+    not_averaged: why the predictions of several models have no mean; "": they have one.
+    problem_type: transformers' name of the problem where it is not one class each.
+    logits: how to read the outputs of an exported function.
+    limits: what a model card says that the model can answer.
+  """
+
+  name: str
+  labels: tuple[str, ...]
+  columns: tuple[str, ...]
+  metrics: Mapping[str, Metric]
+  value: Callable[[np.ndarray], np.ndarray]
+  pair = ""
+  tfds: tuple[str, ...] = ()
+  paper = ""
+  writes_text = False
+  scale: tuple[float, float] | None = None
+  separator = ""
+  not_per_text = ""
+  not_averaged = ""
+  problem_type = ""
+  logits = ""
+  limits = ""
+
+  # What it is ------------------------------------------------------------------------------------
+
+  @property
+  def kind(self) -> str:
+    """What the task does with its texts, for listings, e.g. "entailment"."""
+    raise NotImplementedError
+
+  @property
+  def head(self) -> dict[str, Any]:
+    """The head that learns it, as JSON without dropout and weight, since tasks know no models."""
+    raise NotImplementedError
+
+  @property
+  def primary_metric(self) -> str:
+    return next(iter(self.metrics))
+
+  @property
+  def num_classes(self) -> int:
+    return len(self.labels)
+
+  @property
+  def has_classes(self) -> bool:
+    return False
+
+  @property
+  def is_classification(self) -> bool:
+    return False
+
+  @property
+  def has_report(self) -> bool:
+    return False
+
+  @property
+  def output_names(self) -> tuple[str, ...]:
+    """Names of the head's outputs, as transformers has them."""
+    return self.labels
+
+  @property
+  def answers(self) -> str:
+    """What a model card says that the answers are."""
+    return ", ".join(self.labels)
+
+  # Examples ---------------------------------------------------------------------------------------
+
+  def examples(self, data_dir: str, split: str) -> list[Any]:
+    """Reads a split; raises InputError for anything missing or malformed."""
+    raise NotImplementedError
+
+  def example(self, row: Row) -> Any:
+    """Makes an example of a row, e.g. of texts typed by the user."""
+    raise NotImplementedError
+
+  def encode(
+    self,
+    examples: list[Any],
+    tokenizer: Tokenizer,
+    context: int,
+    format: Format = GPTFormat(),  # noqa: B008  # a constant
+  ) -> Encoded:
+    """Encodes examples as token ids, truncated to the context.
+
+    Args:
+      tokenizer: has the format's special tokens.
+      format: of the checkpoint.
+    """
+    raise NotImplementedError
+
+  def describe_labels(self, labels: np.ndarray) -> str:
+    """A line on the labels of a data set, Encoded.labels, for the log; empty: none."""
+    del labels
+    return ""
+
+  # Scores ----------------------------------------------------------------------------------------
+
+  def loss(self, predictions: Any, truth: Any) -> float:
+    """The mean loss of the predictions."""
+    raise NotImplementedError
+
+  def score(self, predictions: Any, truth: Any) -> dict[str, float]:
+    """All metrics, the primary one first, and "degenerate": 1 if all predictions are the same."""
+    raise NotImplementedError
+
+  def measures(self, predictions: Any, truth: Any) -> dict[str, float]:
+    """The mean loss, and all metrics."""
+    return {"loss": self.loss(predictions, truth), **self.score(predictions, truth)}
+
+  def details(self, predictions: Any, truth: Any) -> dict[str, Any]:
+    """What an evaluation has besides: tables of the metrics of each label."""
+    del predictions, truth
+    return {}
+
+  def dev_report(self, predictions: Any, labels: np.ndarray) -> dict[str, Any]:
+    """The metrics of each label, for dev_report.json; labels are Encoded.labels."""
+    raise NotImplementedError
+
+  def truth_entry(self, label: np.ndarray) -> dict[str, Any]:
+    """The label of one example, for its line of dev_predictions.jsonl."""
+    raise NotImplementedError
+
+  def constant_loss(self, labels: np.ndarray) -> float | None:
+    """The loss of predicting the mean of Encoded.labels for every example; None: it has no mean."""
+    del labels
+    return None
+
+  def check_metrics(self) -> None:
+    """Computes each metric once. Raises InputError early if a package that it needs is missing."""
+    values = np.arange(2)
+    for metric in self.metrics.values():
+      metric(values, values)
+
+  # Predictions ------------------------------------------------------------------------------------
+
+  def result(self, prediction: Any, truth: Any) -> dict[str, Any]:
+    """What predict reports of one example: "prediction", and "probabilities" by label, which may be
+    empty; "problem", if there is no prediction.
+    """
+    raise NotImplementedError
+
+  def rescaled(self, predictions: Any, task: "LabeledTask") -> Any:
+    """The predictions of a model of `task`, the same one on another training set, for this one."""
+    del task
+    return predictions
