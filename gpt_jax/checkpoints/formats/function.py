@@ -139,7 +139,7 @@ def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
   """Raises InputError if a labeled head reads more than one token of each sequence."""
   if spec.head.per_token:
     raise InputError(
-      f"--format={name}: holds language models and classifiers; this model labels every token"
+      f"--format={name}: holds language models and classifiers; this one has a head for every token"
     )
   if spec.head.pooling == "mean":
     raise InputError(

@@ -25,6 +25,10 @@ class Head:
       pmap.
     special_tokens: whether it predicts special tokens, too.
     reads_layers: whether it reads States.layers, as a mix of all layers does.
+    pooling: how it makes one representation of a text, see ClassifyHead; "": it makes none.
+    transform: of that representation, see transform_option in classify.py.
+    on_tokens: of a linear head on each token the class of transformers, without the family's name,
+      and the name of its map there; ("", ""): it is none.
   """
 
   scope: str
@@ -35,6 +39,9 @@ class Head:
   needs_whole_batch: bool = False
   special_tokens: bool = False
   reads_layers: bool = False
+  pooling: str = ""
+  transform: str = "none"
+  on_tokens: tuple[str, str] = ("", "")
 
   @property
   def measured(self) -> "Head":

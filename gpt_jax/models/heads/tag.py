@@ -29,10 +29,11 @@ class TagHead(Head):
   metric = "task_loss"
   labeled = True
   per_token = True
+  on_tokens = ("ForTokenClassification", "classifier")
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
-    return _Tagger(self)
+    return Tagger(self.num_classes, self.dropout)
 
   def denominator(self, batch: Batch) -> jax.Array:
     return _tags(batch).weights.sum()
@@ -56,15 +57,17 @@ def _tags(batch: Batch):
   return batch.tags
 
 
-class _Tagger(nn.Module):
-  config: TagHead
+class Tagger(nn.Module):
+  """K scores of each token."""
+
+  outputs: int
+  dropout: float
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [B, T, K] before the softmax."""
     del batch
-    c = self.config
-    x = dropout(states.hidden.astype(jnp.float32), c.dropout, key)
-    kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], c.num_classes))
-    bias = self.param("bias", nn.initializers.zeros, (c.num_classes,))
+    x = dropout(states.hidden.astype(jnp.float32), self.dropout, key)
+    kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], self.outputs))
+    bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
     return x @ kernel + bias.reshape((1, 1, -1))

@@ -32,7 +32,7 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
 def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
   """The task's head as a JSON config, with the settings of this run."""
   head = {**task.head, "dropout": config.head_dropout}
-  if not from_json(head).per_token:  # a head on one representation of a text
+  if from_json(head).pooling:  # a head on one representation of a text
     head["transform"] = transform_of(start)
   if not config.class_weights and not config.label_smoothing:
     return head

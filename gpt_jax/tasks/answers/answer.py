@@ -38,6 +38,7 @@ class LabeledTask:
     has_report: whether there is a `dev_report`.
     scale: mean and deviation by which a number was standardized; None: the answer is none.
     separator: between the labels of a prediction that is a list.
+    pooling: how the sequences of an example become one answer, see Task; "": there is one sequence.
     not_per_text: why `classify` does not give its answers, and what does; "": it gives them.
     not_averaged: why the predictions of several models have no mean; "": they have one.
     problem_type: transformers' name of the problem where it is not one class each.
@@ -56,6 +57,7 @@ class LabeledTask:
   writes_text = False
   scale: tuple[float, float] | None = None
   separator = ""
+  pooling = ""
   not_per_text = ""
   not_averaged = ""
   problem_type = ""

@@ -21,6 +21,7 @@ from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.heads.multi_label import MultiLabelHead
 from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
+from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
@@ -56,6 +57,11 @@ MODELS = {
   "BertForNextSentencePrediction": (BERT, PAIRS[1:], ""),
   "BertForSequenceClassification": (BERT, (ClassifyHead(3, **POOLED),), "mnli"),
   "BertForMultipleChoice": (BERT, (ClassifyHead(4, "per_choice", **POOLED),), "race"),
+  "BertForTokenClassification": (
+    dataclasses.replace(BERT, pooler=False),
+    (TagHead(7),),
+    "story-tags",
+  ),
   "RobertaForMaskedLM": (ROBERTA, MASKED, ""),
   "RobertaForSequenceClassification": (ROBERTA, (ClassifyHead(2, **DENSE),), "rte"),
   "RobertaForMultipleChoice": (ROBERTA, (ClassifyHead(4, "per_choice", **DENSE),), "race"),
@@ -149,6 +155,8 @@ def their_outputs(model, ids, types, mask=None, choices=0):
     "sentence_pair": "sop_logits" if "sop_logits" in found else "seq_relationship_logits",
     "head": "logits",
   }
+  if "TokenClassification" in type(model).__name__:
+    names = {"tags": "logits"}
   if "NextSentence" in type(model).__name__:
     names = {"sentence_pair": "logits"}
   return {scope: found[name].numpy() for scope, name in names.items() if name in found}
@@ -195,13 +203,25 @@ def test_a_model_there_and_back(tmp_path, vocabulary, name):
   found = their_outputs(model, padded, types, mask, choices)
   ours = our_outputs(spec, params, padded, types, lengths)
   for scope, values in ours.items():
-    inside = mask if scope == "masked" else slice(None)
+    inside = slice(None) if scope in ("sentence_pair", "head") else mask
     np.testing.assert_allclose(found[scope][inside], values[inside], **CLOSE)
   model.save_pretrained(tmp_path / "again")
   vocabulary.save(str(tmp_path / "again" / "tokenizer"))
   back = load_model(str(tmp_path / "again"))
   assert back.spec == spec
   same_outputs(our_outputs(back.spec, back.params, ids, types), expected)
+
+
+def test_a_head_on_each_token_is_described_and_read_back(tmp_path, vocabulary):
+  for name, read in (("BertForTokenClassification", "other, person"),):
+    params, meta, *rest = parts_of(name, vocabulary)
+    hf.save(str(tmp_path / name), params, meta, *rest)
+    loaded = load_model(str(tmp_path / name))
+    assert loaded.spec == from_json(meta["model"])
+    scope = loaded.spec.head.scope
+    np.testing.assert_array_equal(loaded.params[scope]["kernel"], params[scope]["kernel"])
+    card = (tmp_path / name / "README.md").read_text()
+    assert read in card and "The score is read at each token" in card
 
 
 def random_model(name, vocabulary, **settings):

@@ -142,7 +142,7 @@ class EncoderFamily:
       others = [next((x for x in own.heads if type(x) is type(new)), new) for new in others]
       others += [head for head in own.heads if head.scope == "contrastive"]
     heads = (*others, head) if head else tuple(others)
-    reads_pooler = head is not None and not head.per_token and head.transform == "pooler"
+    reads_pooler = head is not None and head.transform == "pooler"
     has_pooler = f"{self.pooler}.weight" in weights.shapes
     trunk = self._trunk(config, weights, own)
     trunk = dataclasses.replace(trunk, pooler=reads_pooler or self.keeps_pooler and has_pooler)
@@ -204,6 +204,10 @@ class EncoderFamily:
     """The head of a class with known inputs; in our own folders, as we saved it."""
     architecture = architecture_of(config)
     kind = architecture.removeprefix(self.classes)
+    if own and own.head and kind == own.head.on_tokens[0]:
+      name = f"{own.head.on_tokens[1]}.weight"
+      if name in weights.shapes and outputs_of(weights, name) == own.head.num_classes:
+        return own.head
     if kind not in ("ForMultipleChoice", "ForSequenceClassification", "ForTokenClassification"):
       return None
     chooses, tags = kind == "ForMultipleChoice", kind == "ForTokenClassification"
@@ -285,10 +289,10 @@ class EncoderFamily:
         arrays.append(Array(bias, "masked/bias", (rows,), (spec.trunk.rows,), np.s_[:rows]))
       elif head.scope == "sentence_pair":
         arrays += dense(self.pair, "sentence_pair", d, 2)
+      elif name := head.on_tokens[1]:
+        arrays += dense(name, head.scope, d, head.num_classes)
       elif not head.labeled:  # a contrastive head has no arrays
         continue
-      elif head.per_token:
-        arrays += dense("classifier", head.scope, d, head.num_classes)
       elif head.pooling == "per_choice":
         # A layer of the head's own is where this class has the pooler, which computes the same.
         arrays += dense(self.pooler, "head/dense", d, d) if head.transform == "dense" else []
@@ -310,8 +314,6 @@ class EncoderFamily:
     if not trunk.embedding_norm:
       return f"{holds}, which normalize the sum of the embeddings"
     head = spec.head
-    if head and head.per_token:
-      return "it has no model with a head for every token"
     if head and head.pooling == "mean":
       return "transformers reads no mean of the tokens, as this head does"
     if reason := self.is_like(spec, tokenizer) or self._other_activation(spec):
@@ -319,7 +321,7 @@ class EncoderFamily:
     if head and meta.get("sequence_format", self.format) != self.format:
       name = meta["sequence_format"].get("type")
       return f"{self.classes}'s head reads the first token, and this model's sequences are {name}"
-    if head:
+    if head and not head.per_token:
       transforms = ["dense"] if self.classifier[0] else ["pooler"]
       if self.classifier[0] and head.pooling == "per_choice":
         transforms.append("pooler")
@@ -358,11 +360,13 @@ class EncoderFamily:
       config |= {"embedding_size": trunk.table_width, "num_hidden_groups": 1, "inner_group_num": 1}
     if head:
       config[self.head_dropout] = head.dropout
-    if head and head.pooling == "sum":
+    if head and head.pooling != "per_choice":
       config |= label_settings(head, task)
     return config
 
   def _suffix(self, spec: ModelConfig) -> str:
+    if spec.head and spec.head.per_token:
+      return spec.head.on_tokens[0]
     if spec.head:
       return (
         "ForMultipleChoice" if spec.head.pooling == "per_choice" else "ForSequenceClassification"
@@ -380,8 +384,9 @@ class EncoderFamily:
 
   def describe(self, spec: ModelConfig, tokenizer: Tokenizer) -> list[str]:
     template = self.template(spec, tokenizer)
+    read_at = "each token" if spec.head.per_token else "the first token"
     if template is None:
-      return ["The score is read at the first token of a sequence."]
+      return [f"The score is read at {read_at} of a sequence."]
     single, pair = (
       " ".join(n if n in ("A", "B") else tokenizer.spelling(tokenizer.special[n]) for n in names)
       for names in (template.single, template.pair)
@@ -389,7 +394,7 @@ class EncoderFamily:
     types = " Its token types tell the two texts apart." if template.types else ""
     return [
       f"A text A is written as `{single}`, two texts as `{pair}`; the tokenizer does so.{types} "
-      "The score is read at the first token; pad after the last, with an `attention_mask`."
+      f"The score is read at {read_at}; pad after the last, with an `attention_mask`."
     ]
 
 
