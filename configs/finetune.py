@@ -9,8 +9,8 @@ set them.
     --checkpoint=runs/gpt1 --workdir=runs/cola
 
 Tasks: cola, sst2, mrpc, qqp, stsb, mnli, mnli-mismatched, qnli, rte, snli, scitail, race,
-race-middle, race-high, storycloze, storycloze-2018; wnli, which is in GLUE but not in the paper;
-story-ending, story-doing, story-company, story-next and story-tags (one tag per word) of the
+race-middle, race-high, storycloze, storycloze-2018; wnli, squad and squad-2, which are not in the
+paper; story-ending, story-doing, story-company, story-next and story-tags (one tag per word) of the
 embedded story world. With `:table`, files of your own; in one of two columns the label is found:
 
   python launch/finetune.py --config=configs/finetune.py:table --data=DIR \

@@ -1,7 +1,7 @@
 """Labeled tasks: official files -> rows -> examples -> packed batches. numpy only, never jax.
 
 task.py       the Task type, find and all_tasks; its docstring says how to add a task
-answers/      kinds of answers: one label, labels, a number, a tag per word, text; one file each
+answers/      kinds of answers: a label, labels, a number, tags, text, a span; one file each
 transforms.py the input transformations of figure 1: text columns -> sequences
 formats.py    texts -> one sequence with special tokens: GPT's, BERT's, RoBERTa's, T5's; truncation
 readers.py    TSV, CSV, JSONL and TFDS files -> rows
@@ -12,7 +12,7 @@ metrics.py    accuracy, F1, correlations; its docstring says how to add one
 table.py      a task on the user's own files
 story.py      the four tasks on the embedded story world
 glue/         GLUE's nine tasks and its diagnostic set, one file each
-reading/      reading comprehension: RACE, Story Cloze, pronouns (for zero-shot evaluation)
+reading/      reading comprehension: RACE, Story Cloze, SQuAD, pronouns (for zero-shot evaluation)
 entailment/   SNLI and SciTail
 
 May import: gpt_jax.data and the root files (config, errors, files, batch).

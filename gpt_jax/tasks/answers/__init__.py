@@ -9,5 +9,6 @@ one_label.py   one of the labels, or one of the choices
 labels.py      any number of the labels
 number.py      a number
 tags.py        a label for each word
+span.py        a part of a context, or none
 text.py        a text that the model writes: the label in words
 """

@@ -1,0 +1,376 @@
+"""Question answering by a span: the answer is a part of the context, or that it has none.
+
+A model scores each token of the context as the first and as the last of the answer (BERT, Devlin et
+al. 2018, section 4.2). The question comes first, since a causal model reads it before the context.
+A context that is too long loses its end: answers there count as none in training, and are wrong.
+
+Letters: N examples, t positions of a sequence, m tokens of a context.
+"""
+
+import collections
+import dataclasses
+import re
+import string
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.metrics import Metric
+from gpt_jax.tasks.readers import Row
+
+MAX_ANSWER = 30  # tokens, as in google-research/bert, run_squad.py
+
+
+class Answer(NamedTuple):
+  """A part of a context, from the character `start` on."""
+
+  text: str
+  start: int
+
+
+class SpanExample(NamedTuple):
+  """A question on a context.
+
+  Attributes:
+    label: answers that are right, the first is learned; (): the context has none; None: unlabeled.
+    location: "file: question", for messages.
+  """
+
+  question: str
+  context: str
+  label: tuple[Answer, ...] | None
+  location: str
+
+  @property
+  def texts(self) -> list[str]:
+    return [self.question, self.context]
+
+
+class SpanTruth(NamedTuple):
+  """One example as it was encoded, with what reads an answer off its scores.
+
+  Attributes:
+    context: the text.
+    spans: int [m, 2], the characters of each token of the context that is read, from and to.
+    numbers: int [t], the number in `spans` of the token at each position; -1: not of the context.
+    anchor: the position that stands for no answer.
+    target: first and last token of the answer; -1: none in what is read.
+    answers: texts that are right.
+  """
+
+  context: str
+  spans: np.ndarray
+  numbers: np.ndarray
+  anchor: int
+  target: tuple[int, int]
+  answers: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedSpans(Encoded):
+  """A data set as token ids; `tags` number the tokens of a context, `labels` are targets [N, 2].
+
+  Attributes:
+    examples: as they were read.
+    spans: for each distinct text the characters of each id, int [m, 2]; a question has none.
+  """
+
+  examples: tuple[SpanExample, ...] = ()
+  spans: tuple[np.ndarray, ...] = ()
+
+  @property
+  def truth(self) -> list[SpanTruth]:
+    return [self._truth(n) for n in range(len(self))]
+
+  def _truth(self, n: int) -> SpanTruth:
+    example = self.examples[n]
+    numbers, (first, last) = self.sequence_tags(n, 0), self.labels[n].astype(int).tolist()
+    texts = tuple(answer.text for answer in example.label or ())
+    anchor = self.format.anchor(self.sequence(n, 0))
+    spans = self.spans[self.fields[n, 0, 1]]
+    return SpanTruth(example.context, spans, numbers, anchor, (first, last), texts)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanTask(LabeledTask):
+  """A task whose answers are parts of a context.
+
+  Attributes:
+    read: (data_dir, split) -> examples.
+    may_refuse: whether a context may have no answer; the prediction is then "".
+  """
+
+  name: str
+  read: Callable[[str, str], Iterable[SpanExample]]
+  metrics: Mapping[str, Metric]
+  may_refuse: bool = False
+
+  kind = "answer span"
+  output_names = ("start", "end")
+  answers = "a part of the context, by scores of its first and its last token"
+  limits = "It answers with a part of any context."
+  labels = ()
+  columns = ("question", "context")
+  not_per_text = "answers by a part of the text; use launch/predict.py"
+  not_averaged = "scores the tokens of its own vocabulary"
+
+  @property
+  def head(self) -> dict[str, Any]:
+    return {"type": "span_head"}
+
+  def examples(self, data_dir: str, split: str) -> list[SpanExample]:
+    return list(self.read(data_dir, split))
+
+  def example(self, row: Row) -> SpanExample:
+    question, context = row.texts
+    return make_example(question, context, None, row.location)
+
+  def encode(
+    self,
+    examples: list[SpanExample],
+    tokenizer: Tokenizer,
+    context: int,
+    format: Format = GPTFormat(),  # noqa: B008  # a constant
+  ) -> EncodedSpans:
+    """Encodes questions and the words of contexts, and cuts contexts that are too long.
+
+    Warns of answers that are cut off.
+
+    Raises:
+      InputError: no examples, or a question or context that the tokenizer drops.
+    """
+    if not examples:
+      raise InputError("no examples to encode")
+    questions = list(dict.fromkeys(example.question for example in examples))
+    contexts = list(dict.fromkeys(example.context for example in examples))
+    located = locate_tokens(contexts, tokenizer)
+    texts = [*tokenizer.encode_many(questions), *(ids for ids, _ in located)]
+    spans = [np.zeros((0, 2), int)] * len(questions) + [chars for _, chars in located]
+    tags = [np.full(len(ids), -1) for ids in texts[: len(questions)]]
+    tags += [np.arange(len(ids)) for ids, _ in located]
+    question_at = {text: n for n, text in enumerate(questions)}
+    context_at = {text: len(questions) + n for n, text in enumerate(contexts)}
+    fields = np.array(
+      [(question_at[x.question], context_at[x.context]) for x in examples], np.int32
+    )
+    lengths = np.array([len(ids) for ids in texts])[fields]
+    if not lengths.all():
+      n, f = np.argwhere(lengths == 0)[0]
+      raise InputError(f"{examples[n].location}: the tokenizer drops all of its {self.columns[f]}")
+    room = context - format.overhead(2)
+    kept = np.minimum(lengths, [room // 2, room])
+    kept[:, 1] = np.minimum(kept[:, 1], room - kept[:, 0])
+    labels = np.full((len(examples), 2), -1, np.float32)
+    cut = 0
+    for n, example in enumerate(examples):
+      if example.label:
+        target = find_tokens(example.label[0], spans[fields[n, 1]])
+        if target[1] < kept[n, 1]:
+          labels[n] = target
+        else:
+          cut += 1
+    if cut:
+      warnings.warn(
+        f"{self.name}: {cut:,} of {len(examples):,} answers are cut off, with the end of their "
+        f"texts: the model reads {context:,} tokens",
+        stacklevel=2,
+      )
+    unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
+    return EncodedSpans(
+      texts,
+      fields[:, None],
+      kept[:, None].astype(np.int32),
+      labels,
+      [example.location for example in examples],
+      context,
+      tokenizer.special,
+      float(unknown / sum(map(len, texts))),
+      tags=tags,
+      format=format,
+      strings=(*questions, *contexts),
+      examples=tuple(examples),
+      spans=tuple(spans),
+    )
+
+  def describe_labels(self, labels: np.ndarray) -> str:
+    answered = labels[labels[:, 0] >= 0]
+    if not len(answered):
+      return ""
+    length = (answered[:, 1] - answered[:, 0] + 1).mean()
+    return f"answers: {length:.1f} tokens on average, in {len(answered) / len(labels):.1%} of texts"
+
+  def check_metrics(self) -> None:
+    """They need no package."""
+
+  def loss(self, predictions: Sequence[np.ndarray], truth: Sequence[SpanTruth]) -> float:
+    """The mean over examples, and over first and last token, of the cross-entropy in nats."""
+    losses = []
+    for scores, one in zip(predictions, truth, strict=True):
+      allowed = one.numbers >= 0
+      allowed[one.anchor] = True
+      masked = np.where(allowed[:, None], np.asarray(scores, np.float64), -np.inf)
+      log_z = np.logaddexp.reduce(masked, axis=0)
+      at = [int(np.argmax(one.numbers == i)) if i >= 0 else one.anchor for i in one.target]
+      losses.append((log_z - masked[at, [0, 1]]).mean())
+    return float(np.mean(losses))
+
+  def score(
+    self, predictions: Sequence[np.ndarray], truth: Sequence[SpanTruth]
+  ) -> dict[str, float]:
+    """The metrics of the texts of the best spans; see LabeledTask.score.
+
+    Args:
+      predictions: scores [t, 2] of each example.
+      truth: see EncodedSpans.
+    """
+    texts: Any = [self._text(scores, one) for scores, one in zip(predictions, truth, strict=True)]
+    answers: Any = [one.answers for one in truth]
+    scores = {name: float(metric(answers, texts)) for name, metric in self.metrics.items()}
+    if len(texts) > 1 and len({*texts}) == 1:
+      scores["degenerate"] = 1.0
+    return scores
+
+  def result(self, prediction: np.ndarray, truth: SpanTruth) -> dict[str, Any]:
+    """The text of the best span, "" for no answer; it has no probability."""
+    return {"prediction": self._text(prediction, truth), "probabilities": {}}
+
+  def _text(self, scores: np.ndarray, truth: SpanTruth) -> str:
+    """The span with the highest sum of the scores of its ends, among those of MAX_ANSWER tokens."""
+    first, last = np.asarray(scores, np.float64)[truth.numbers >= 0].T
+    sums = first[:, None] + last
+    number = np.arange(len(first))
+    length = number - number[:, None] + 1
+    sums = np.where((length > 0) & (length <= MAX_ANSWER), sums, -np.inf)
+    begin, end = np.unravel_index(np.argmax(sums), sums.shape)
+    if self.may_refuse and scores[truth.anchor].sum() > sums[begin, end]:
+      return ""
+    return truth.context[truth.spans[begin, 0] : truth.spans[end, 1]]
+
+
+def make_example(
+  question: str, context: str, label: tuple[Answer, ...] | None, location: str
+) -> SpanExample:
+  """An example with answers where their texts are: files may be off by a character or two.
+
+  Raises:
+    InputError: an empty text, or an answer that the context does not have.
+  """
+  for name, text in (("question", question), ("context", context)):
+    if not text.strip():
+      raise InputError(f"{location}: {name} is empty; fill it in or remove it")
+  if label is None:
+    return SpanExample(question, context, None, location)
+  found = []
+  for text, start in label:
+    starts = [match.start() for match in re.finditer(re.escape(text), context)]
+    if not text.strip() or not starts:
+      raise InputError(f"{location}: the answer {text[:80]!r} is no part of its context")
+    found.append(Answer(text, min(starts, key=lambda i: abs(i - start))))
+  return SpanExample(question, context, tuple(found), location)
+
+
+def locate_tokens(
+  texts: Sequence[str], tokenizer: Tokenizer
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """The ids of each text, int32 [m], and the characters that each is of, from and to, int [m, 2].
+
+  Words are encoded one by one, with the space before them where the vocabulary reads it. Within a
+  word a token ends where what is decoded up to it does; where that does not spell the word (a
+  character of several tokens, another normalization), it has the characters up to the next that is
+  known.
+  """
+  pair = tokenizer.encode_many(["a a", "a", " a"])
+  space = " " if np.array_equal(pair[0], np.concatenate(pair[1:])) else ""
+  words = [list(re.finditer(r"\S+", text)) for text in texts]
+  spelled = [[f"{space if n else ''}{word[0]}" for n, word in enumerate(each)] for each in words]
+  distinct = list(dict.fromkeys(word for each in spelled for word in each))
+  ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
+  within = {word: _spans(word.strip(), ids[word], tokenizer) for word in distinct}
+  located = []
+  for matches, each in zip(words, spelled, strict=True):
+    parts = [within[word] + match.start() for match, word in zip(matches, each, strict=True)]
+    tokens = [ids[word] for word in each]
+    located.append((np.concatenate(tokens).astype(np.int32), np.concatenate(parts)))
+  return located
+
+
+def _spans(word: str, ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+  """The characters of each token of a word, int [n, 2]."""
+  spans, begin, waiting = np.zeros((len(ids), 2), int), 0, 0
+  for n in range(1, len(ids) + 1):
+    decoded = "".join(tokenizer.decode(ids[:n].tolist()).split())
+    end = len(decoded)
+    if n == len(ids):
+      end = len(word)
+    elif not begin < end < len(word) or _folded(decoded) != _folded(word[:end]):
+      continue
+    spans[waiting:n] = begin, end
+    begin, waiting = end, n
+  return spans
+
+
+def _folded(text: str) -> str:
+  """Without case and accents, which vocabularies drop."""
+  parts = unicodedata.normalize("NFKD", text)
+  return "".join(c for c in parts if not unicodedata.combining(c)).lower()
+
+
+def find_tokens(answer: Answer, spans: np.ndarray) -> tuple[int, int]:
+  """The first and the last token that have characters of an answer; spans are int [m, 2].
+
+  Both are m where the tokenizer drops all of it.
+  """
+  inside = (spans[:, 1] > answer.start) & (spans[:, 0] < answer.start + len(answer.text))
+  numbers = np.flatnonzero(inside) if inside.any() else [len(spans)]
+  return int(numbers[0]), int(numbers[-1])
+
+
+# ------------------------------------------------------------------ Metrics (Rajpurkar et al. 2016)
+
+
+def normalize(text: str) -> str:
+  """Lower case, without punctuation, articles and further spaces, as SQuAD's evaluation script."""
+  text = "".join(c for c in text.lower() if c not in string.punctuation)
+  return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def exact_match(truth: Any, predicted: Any) -> float:
+  """The share of predictions [N] that equal one of their answers [N, …] after `normalize`."""
+  return _mean_of_best(lambda answer, text: float(answer == text), truth, predicted)
+
+
+def token_f1(truth: Any, predicted: Any) -> float:
+  """The mean over examples of the F1 of words, of the answer that gives the highest."""
+  return _mean_of_best(_word_f1, truth, predicted)
+
+
+def _mean_of_best(
+  measure: Callable[[str, str], float],
+  truth: Sequence[Sequence[str]],
+  predicted: Sequence[str],
+) -> float:
+  best = []
+  for answers, text in zip(truth, predicted, strict=True):
+    # Without an answer, "" is right.
+    wanted = [normal for normal in map(normalize, answers) if normal] or [""]
+    best.append(max(measure(answer, normalize(text)) for answer in wanted))
+  return float(np.mean(best))
+
+
+def _word_f1(answer: str, text: str) -> float:
+  wanted, given = answer.split(), text.split()
+  if not wanted or not given:
+    return float(wanted == given)
+  same = (collections.Counter(wanted) & collections.Counter(given)).total()
+  return 2 * same / (len(wanted) + len(given))
+
+
+SPAN_METRICS: dict[str, Metric] = {"f1": token_f1, "exact_match": exact_match}
