@@ -17,7 +17,7 @@ from gpt_jax.checkpoints import load
 from gpt_jax.inference import text_answers
 from gpt_jax.parallel import mesh as meshes
 from gpt_jax.programs import evaluate, finetune, pretrain, replay
-from gpt_jax.programs.pretraining import text
+from gpt_jax.programs import pretrain_text as text
 from gpt_jax.training import recipe, run
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer

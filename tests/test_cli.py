@@ -30,7 +30,7 @@ from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import prepare
-from gpt_jax.programs.pretraining.text import data_identity
+from gpt_jax.programs.pretrain_text import data_identity
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.trainer import Trainer
 

@@ -24,7 +24,7 @@ from gpt_jax.config import (
 )
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.task import all_tasks
 from gpt_jax.training.defaults import with_defaults

@@ -18,7 +18,7 @@ from gpt_jax.models.model import make_heads
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.programs.pretraining.of_checkpoint import config_of
+from gpt_jax.programs.checkpoint_config import config_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded

@@ -17,12 +17,12 @@ from gpt_jax.models.model import (
   without_trunk_dropout,
 )
 from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.programs.finetuning.config import FinetuneConfig, check_type, is_probe
-from gpt_jax.programs.finetuning.evaluations import evaluation_due, make_evaluations
-from gpt_jax.programs.finetuning.examples import load_task
-from gpt_jax.programs.finetuning.model import make_meta, model_config
-from gpt_jax.programs.finetuning.result import RESULT, finish, read_result, write_summary
-from gpt_jax.programs.finetuning.start import load_start
+from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, is_probe
+from gpt_jax.programs.finetune_evaluations import evaluation_due, make_evaluations
+from gpt_jax.programs.finetune_examples import load_task
+from gpt_jax.programs.finetune_model import make_meta, model_config
+from gpt_jax.programs.finetune_result import RESULT, finish, read_result, write_summary
+from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded

@@ -17,8 +17,8 @@ from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.programs.pretraining.config import PretrainConfig, check_type, model_spec
-from gpt_jax.programs.pretraining.text import (
+from gpt_jax.programs.pretrain_config import PretrainConfig, check_type, model_spec
+from gpt_jax.programs.pretrain_text import (
   Text,
   TextBatches,
   data_identity,

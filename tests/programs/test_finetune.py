@@ -30,12 +30,12 @@ from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, replay
+from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.programs.finetuning import evaluations
-from gpt_jax.programs.finetuning.examples import load_task
-from gpt_jax.programs.finetuning.model import model_config
-from gpt_jax.programs.finetuning.result import read_result, write_summary
-from gpt_jax.programs.finetuning.start import load_start
+from gpt_jax.programs.finetune_examples import load_task
+from gpt_jax.programs.finetune_model import model_config
+from gpt_jax.programs.finetune_result import read_result, write_summary
+from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.forecast import Forecast

@@ -22,11 +22,11 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.programs import finetune
+from gpt_jax.programs import finetune_result as result_files
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.programs.finetuning import result as result_files
-from gpt_jax.programs.finetuning.examples import load_task
-from gpt_jax.programs.finetuning.model import check_options, head_of
-from gpt_jax.programs.finetuning.start import load_start
+from gpt_jax.programs.finetune_examples import load_task
+from gpt_jax.programs.finetune_model import check_options, head_of
+from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.task import BuiltinTask

@@ -28,7 +28,7 @@ from gpt_jax.parallel import memory
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, pretrain, replay
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.programs.pretraining.text import load_text
+from gpt_jax.programs.pretrain_text import load_text
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training import fitting
 from gpt_jax.training.forecast import Forecast, Outcome, duration, format_outcome

@@ -22,7 +22,7 @@ from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.programs import evaluate, export, finetune, generate, import_weights, prepare, pretrain
-from gpt_jax.programs.pretraining.of_checkpoint import config_of
+from gpt_jax.programs.checkpoint_config import config_of
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

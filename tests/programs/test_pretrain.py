@@ -33,7 +33,7 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.programs.pretraining.text import data_identity, load_text, make_measure
+from gpt_jax.programs.pretrain_text import data_identity, load_text, make_measure
 from gpt_jax.training import hooks, run
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.json_lines import read_lines

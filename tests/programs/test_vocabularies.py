@@ -22,8 +22,8 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.programs import evaluate, export, finetune, predict, prepare, pretrain
-from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.programs.finetuning.start import load_start, transform_of
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.finetune_start import load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat

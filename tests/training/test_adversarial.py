@@ -33,7 +33,7 @@ from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.dropout import dropout, step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, adversarial_loss, ascent

@@ -32,7 +32,7 @@ from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
 from gpt_jax.objectives.causal import causal_batch
-from gpt_jax.programs.pretraining.config import PAPER_VOCABULARY, PretrainConfig, check_type
+from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, PretrainConfig, check_type
 from gpt_jax.training.timing import Measured, seconds
 
 WITH_PEERS = ("step", "generation", "finetuning")

@@ -46,7 +46,7 @@ from gpt_jax.inference.linear_classifier import fit_linear
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs import finetune, prepare, pretrain
-from gpt_jax.programs.finetuning.start import Start, load_start, transform_of
+from gpt_jax.programs.finetune_start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve

@@ -11,8 +11,8 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.pretrain import text_recipe
-from gpt_jax.programs.pretraining.config import PretrainConfig
-from gpt_jax.programs.pretraining.text import Text, make_measure
+from gpt_jax.programs.pretrain_config import PretrainConfig
+from gpt_jax.programs.pretrain_text import Text, make_measure
 from gpt_jax.training.hooks import Hook, StepContext, every
 from gpt_jax.training.interval import Diverged
 from gpt_jax.training.loop import TrainConfig

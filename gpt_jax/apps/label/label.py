@@ -46,8 +46,8 @@ from gpt_jax.inference.linear_classifier import Linear, fit_best_linear, fit_tfi
 from gpt_jax.inference.probe_features import probe_features
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
 from gpt_jax.programs import finetune
-from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.programs.finetuning.start import Start, load_start
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.finetune_start import Start, load_start
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.reporter import log
 

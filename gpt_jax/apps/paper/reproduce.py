@@ -23,7 +23,7 @@ from gpt_jax.inference.seeds import summarize
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune
-from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks import paper_tables as tables
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.readers import check_data_dir

@@ -29,7 +29,7 @@ from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.pretrain import PretrainConfig, load_text, step_recipe
-from gpt_jax.programs.pretraining.config import PAPER_VOCABULARY, check_type
+from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type
 from gpt_jax.training.chips import Chip, find_chip, gpu_kind, gpu_names
 from gpt_jax.training.recipe import make_trainer
 

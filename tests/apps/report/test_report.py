@@ -29,7 +29,7 @@ from gpt_jax.files import with_checksum
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, pretrain
-from gpt_jax.programs.finetuning import evaluations
+from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.training import run as training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.history import Outcome, curve, write_end, write_plan

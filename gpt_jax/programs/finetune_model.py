@@ -6,8 +6,8 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig, make_heads
-from gpt_jax.programs.finetuning.config import FinetuneConfig, is_probe
-from gpt_jax.programs.finetuning.start import transform_of
+from gpt_jax.programs.finetune_config import FinetuneConfig, is_probe
+from gpt_jax.programs.finetune_start import transform_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.training.adversarial import VirtualAdversarial
 from gpt_jax.training.class_weights import parse_weights

@@ -13,8 +13,8 @@ from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_r
 from gpt_jax.inference.text_answers import make_task_predictor
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import is_main_process
-from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.programs.finetuning.start import Start
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.finetune_start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import format_labels
 from gpt_jax.tasks.encoding import Encoded

@@ -9,7 +9,7 @@ from gpt_jax.checkpoints.store import best_evaluation
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.parallel.processes import is_main_process
-from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.training.majority import warn_of_majority

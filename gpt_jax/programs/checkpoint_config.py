@@ -10,7 +10,7 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.objectives.prefix_lm import PrefixLM
 from gpt_jax.objectives.span_corruption import SpanCorruption
-from gpt_jax.programs.pretraining.config import PretrainConfig
+from gpt_jax.programs.pretrain_config import PretrainConfig
 
 
 def config_of(loaded: LoadedModel) -> Any:

@@ -5,8 +5,8 @@ import dataclasses
 from typing import Any
 
 from gpt_jax.errors import InputError
-from gpt_jax.programs.finetuning.config import FinetuneConfig
-from gpt_jax.programs.finetuning.model import check_auxiliary_loss, check_options
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.finetune_model import check_auxiliary_loss, check_options
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels

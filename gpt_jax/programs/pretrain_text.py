@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.objectives.objective import Bound, example_batch
 from gpt_jax.parallel.placement import anchors_of_parts, local_rows
-from gpt_jax.programs.pretraining.config import PretrainConfig, model_spec
+from gpt_jax.programs.pretrain_config import PretrainConfig, model_spec
 from gpt_jax.training import hooks
 from gpt_jax.training.recipe import Evaluation
 from gpt_jax.training.start import Start

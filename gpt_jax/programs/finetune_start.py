@@ -10,7 +10,7 @@ from gpt_jax.config import from_json, runtime_fields
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.trunk import with_vocabulary
-from gpt_jax.programs.finetuning.config import FinetuneConfig
+from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.training.start import Start
 

@@ -1,1 +1,0 @@
-"""The parts of launch/pretrain.py: its config, and the text with what is measured on it."""
