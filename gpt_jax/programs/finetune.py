@@ -27,7 +27,6 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.text_batches import EncoderDecoderBatches
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.layerwise import trained_layers
@@ -129,7 +128,7 @@ def cross_validate(
   Raises:
     InputError: a task that is no table, or several seeds as well.
   """
-  if not isinstance(config.task, TableTask):
+  if not config.task.has_folds:
     raise InputError(f"--folds={folds}: only tables have folds; this task has a dev set of its own")
   if seeds > 1:
     raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")

@@ -10,7 +10,6 @@ from gpt_jax.programs.finetune_model import check_auxiliary_loss, check_options
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
-from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.class_weights import balanced
 from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.reporter import log
@@ -38,7 +37,7 @@ def load_task(
 def complete_task(task: Any, data_dir: str) -> Any:
   """The task's config with the labels of its files; logs columns that it had not named."""
   completed = task.with_labels(data_dir)
-  if isinstance(completed, TableTask) and completed.columns != task.columns:
+  if completed.columns != task.columns:
     log(f"text columns: {', '.join(completed.columns)}; label column: {completed.label}")
   return completed
 

@@ -113,6 +113,8 @@ class TableTask:
   fold: int = option(0, "the part that is held out, from 0; set by --folds", low=0)
   skip_bad_rows: bool = option(False, "leave rows out that cannot be used, with a warning")
 
+  has_folds = True  # a part of the training file can be held out
+
   def __post_init__(self):
     validate(self)
     self._check_columns()

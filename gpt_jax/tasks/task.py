@@ -215,6 +215,9 @@ class BuiltinTask:
 
   name: str = option("cola", "name of a task in gpt_jax/tasks, e.g. cola or race-middle")
 
+  columns = ()  # the task's own
+  has_folds = False  # its dev set is part of it
+
   def __post_init__(self):
     validate(self)
 
