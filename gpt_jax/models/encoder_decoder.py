@@ -196,8 +196,8 @@ class EncoderDecoder(nn.Module):
     self,
     rows: Rows,
     key: Key | None = None,
-    layers: bool = False,
     source: Rows | None = None,
+    layers: bool = False,
   ) -> States:
     """The decoder's hidden states [B, T, D], and the output table [R, D].
 

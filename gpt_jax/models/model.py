@@ -195,9 +195,9 @@ class Model(nn.Module):
     trunk_key, head_keys = _split(key, self.config.heads)
     layers = any(head.reads_layers for head in self.config.heads)
     if batch.source is None:
-      states = self.trunk(batch.rows, trunk_key, layers)
+      states = self.trunk(batch.rows, trunk_key, layers=layers)
     elif self.config.trunk.reads_source:
-      states = self.trunk(batch.rows, trunk_key, layers, batch.source)
+      states = self.trunk(batch.rows, trunk_key, batch.source, layers=layers)
     else:
       raise InputError("trunk: reads no source, and these inputs have one; T5Config reads it")
     outputs = []
@@ -208,7 +208,7 @@ class Model(nn.Module):
 
   def states(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
     """The trunk alone; see trunk.Trunk."""
-    return self.trunk(rows, key, layers)
+    return self.trunk(rows, key, layers=layers)
 
   def start(self, batch_size: int, length: int | None = None, **of_source):
     """See trunk.Trunk; of_source: `source_length` of an encoder-decoder."""
