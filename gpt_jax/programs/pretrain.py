@@ -24,6 +24,7 @@ from gpt_jax.programs.pretrain_text import (
   data_identity,
   load_text,
   text_evaluation,
+  warn_when_stuck,
 )
 from gpt_jax.training import hooks
 from gpt_jax.training.optimizer import make_optimizer
@@ -194,38 +195,6 @@ def samples_due(config: PretrainConfig) -> Callable[[int], bool]:
   """After evaluations, and after FIRST_SAMPLE updates times 1, 2, 4, …"""
   evaluating = hooks.every(config.train.evaluate_every)
   return hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
-
-
-def warn_when_stuck(
-  config: PretrainConfig,
-  spec: ModelConfig,
-  text: TokenFile,
-  total_steps: int,
-  new_heads: Sequence[str] = (),
-) -> list[hooks.Hook]:
-  """The warning that after twice the warm-up a loss is no better than with nothing learned.
-
-  A head that is new beside a trunk that is not begins above the loss of word frequencies.
-  """
-  after = 2 * config.optim.warmup_length(total_steps)
-  due = hooks.every(config.train.log_every)
-  if spec.predicts_tokens:
-    first, reason = spec.heads[0].scope, {}
-    if first in new_heads:
-      reason["meaning"] = f"the {first} head is new"
-      reason["advice"] = "train longer (train.steps or train.epochs)"
-    return [hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric, **reason)]
-  return [
-    hooks.warn_when_stuck(
-      chance,
-      after,
-      due,
-      name="chance",
-      meaning="the vectors of all texts are alike so far",
-    )
-    for head in spec.heads
-    if (chance := head.chance(config.data.batch_size)) is not None
-  ]
 
 
 def describe(

@@ -1,7 +1,7 @@
-"""The prepared text of a pre-training run: its batches, and what is measured on it."""
+"""The prepared text of a pre-training run: its batches, what is measured on it and warned of."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_text_measure
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.objectives.objective import Bound, example_batch
 from gpt_jax.parallel.placement import anchors_of_parts, local_rows
 from gpt_jax.programs.pretrain_config import PretrainConfig, model_spec
@@ -114,3 +115,35 @@ def make_measure(
     return {f"valid_{name}": value for name, value in text_measure(params).items()}
 
   return measure
+
+
+def warn_when_stuck(
+  config: PretrainConfig,
+  spec: ModelConfig,
+  text: TokenFile,
+  total_steps: int,
+  new_heads: Sequence[str] = (),
+) -> list[hooks.Hook]:
+  """The warning that after twice the warm-up a loss is no better than with nothing learned.
+
+  A head that is new beside a trunk that is not begins above the loss of word frequencies.
+  """
+  after = 2 * config.optim.warmup_length(total_steps)
+  due = hooks.every(config.train.log_every)
+  if spec.predicts_tokens:
+    first, reason = spec.heads[0].scope, {}
+    if first in new_heads:
+      reason["meaning"] = f"the {first} head is new"
+      reason["advice"] = "train longer (train.steps or train.epochs)"
+    return [hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric, **reason)]
+  return [
+    hooks.warn_when_stuck(
+      chance,
+      after,
+      due,
+      name="chance",
+      meaning="the vectors of all texts are alike so far",
+    )
+    for head in spec.heads
+    if (chance := head.chance(config.data.batch_size)) is not None
+  ]
