@@ -76,6 +76,13 @@ def test_shared_cells_are_the_same_in_all_notebooks():
   assert quickstart["finetune"] == visualize["finetune"]
 
 
+def test_without_gpt_jax_the_first_cell_says_what_to_set(monkeypatch):
+  source = cells(NOTEBOOKS[0], "code")["install"]
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(ValueError, match="gpt_jax is not installed: set REPOSITORY"):
+    exec(source.partition("  %pip")[0], {})
+
+
 class Execution:
   """A notebook executed in a folder, in a user's kernel: one device, no strict settings.
 
