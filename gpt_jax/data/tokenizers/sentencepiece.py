@@ -31,6 +31,7 @@ NORMALIZER = f"plain punctuation, {RULE}"
 LINE = "<line>"
 SPACE = "▁"  # how a piece spells the space before it
 MODEL = "tokenizer.model"
+_MAX_WORD = 1 << 16  # bytes
 TRAINING_THREADS = 2  # fixed, because the model depends on it
 
 
@@ -139,7 +140,7 @@ class SentencePieceTokenizer(SentencePieceModel):
         pad_id=-1,
         # A control symbol, not a user-defined one: the text "<line>" must not encode to it.
         control_symbols=[LINE],
-        max_sentence_length=1 << 16,  # bytes; longer words are skipped
+        max_sentence_length=_MAX_WORD,  # longer words are skipped
         num_threads=TRAINING_THREADS,
         minloglevel=2,
       )
@@ -221,5 +222,10 @@ def _explain(error: str, vocab_size: int) -> str:
     return (
       f"vocab_size {vocab_size} is too small for the characters of this text; at least "
       f"{smallest[2]} is needed"
+    )
+  if "sentences_.empty()" in error:
+    return (
+      f"all words of this text are longer than {_MAX_WORD:,} bytes, which are left out; is it "
+      "text, with spaces between the words?"
     )
   return f"SentencePiece could not train a vocabulary of {vocab_size}: {' '.join(error.split())}"

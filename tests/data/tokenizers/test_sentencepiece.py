@@ -164,6 +164,11 @@ def test_train_says_how_large_a_vocabulary_may_be():
     SentencePieceTokenizer.train(TEXT, largest + 1)
 
 
+def test_a_text_without_spaces_is_named():
+  with pytest.raises(InputError, match="longer than 65,536 bytes.* spaces between the words"):
+    SentencePieceTokenizer.train(["a" * 70_000], 300)
+
+
 def test_train_says_how_small_a_vocabulary_may_be():
   with pytest.raises(InputError, match=r"vocab_size 100 is too small .* at least (\d+)") as error:
     SentencePieceTokenizer.train(TEXT, 100)
