@@ -24,8 +24,9 @@ class Turn:
 class Turns:
   """Batches of several streams in turns; see recipe.Batches.
 
-  Step n takes batch n // S of stream n % S. The first stream is the one whose step needs most
-  memory, since the plan of a run is that of its example.
+  Step n takes batch n // S of stream n % S, so that a pass over a stream takes S times its steps:
+  the `steps_per_epoch` of a recipe is to be multiplied by S. The first stream is the one whose step
+  needs most memory, since the plan of a run is that of its example.
   """
 
   def __init__(self, streams: Sequence[Batches]):
@@ -47,8 +48,9 @@ class LossInTurns:
   """The loss of each stream's batches; see models.loss.Loss.
 
   Args:
-    losses: name -> loss, in the streams' order. Beside `loss`, the mean over all turns, NAME_loss
-      is that of a stream.
+    losses: name -> loss, in the streams' order. Beside `loss`, the mean over all turns
+      weighted by their denominators, NAME_loss is that of a stream: read that one where the streams
+      count different things, such as examples and tokens.
   """
 
   def __init__(self, losses: Mapping[str, Loss]):

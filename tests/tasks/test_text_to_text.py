@@ -72,6 +72,7 @@ def test_every_task_with_labels_has_a_wording(tokenizer):
         as_text(task)
       continue
     text = as_text(task)
+    assert as_text(text) is text
     answers = text.encode_words(tokenizer)
     assert len(answers) == len(text.labels) and example_of(text).sequences[0]
 

@@ -32,6 +32,7 @@ class LabeledTask:
     tfds: the TFDS data sets that hold the task.
     paper: the paper's result with its source; "": it has none.
     writes_text: whether a language model writes the answers; there are no probabilities.
+    has_words: whether an answer is one of few words, which a text-to-text model can write.
     has_classes: whether its head is a softmax over fixed classes, which a loss can weigh.
     is_classification: whether each example has one of the labels, and a probability for each: they
       can be calibrated, and withheld below a threshold.
@@ -55,6 +56,7 @@ class LabeledTask:
   tfds: tuple[str, ...] = ()
   paper = ""
   writes_text = False
+  has_words = False
   scale: tuple[float, float] | None = None
   separator = ""
   pooling = ""

@@ -67,6 +67,7 @@ class MultiLabelTask(Task):
   separator: str = ","
 
   kind = "multi-label"
+  has_words = False
   has_classes = False
   has_report = True
   problem_type = "multi_label_classification"

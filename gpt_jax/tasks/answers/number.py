@@ -84,6 +84,7 @@ class RegressionTask(Task):
   kind = "regression"
   num_classes = 1
   wanted = "a number"
+  has_words = False
   has_classes = False
   output_names = ("value",)
   problem_type = "regression"

@@ -25,6 +25,7 @@ class OneLabel(LabeledTask):
   transform: Transform
   target: Callable[[str], tuple[float, ...]] | None
 
+  has_words = True
   logits = (
     "The softmax of the logits, which are divided by the temperature already, gives the "
     "probabilities of the labels."

@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -254,23 +254,26 @@ class TextTask(LabeledTask):
     return dataclasses.replace(self.task, transform=named)
 
 
-def as_text(task: LabeledTask, named: str = "") -> TextTask:
-  """A task as text to text.
+def as_text(task: LabeledTask, named: str = "") -> LabeledTask:
+  """A task as text to text; one whose answers are texts as it is.
 
   Args:
     named: what its inputs begin with, for another set of a task that a model was trained on (mnli
       for mnli-mismatched); "": its own name.
 
   Raises:
-    InputError: a task without one label per example.
+    InputError: a task whose answers are neither.
   """
-  if type(task) is not Task:
+  if task.writes_text:
+    return task
+  if not task.has_words:
     raise InputError(
       f"{task.name}: a text-to-text model writes one label per example; {task.kind} needs another "
       "checkpoint"
     )
+  one_label = cast(Task, task)
   fields = task.name, task.columns, task.metrics, task.pair, task.tfds
-  return TextTask(task, named or task.name, _words(task), *fields)
+  return TextTask(one_label, named or task.name, _words(one_label), *fields)
 
 
 def _words(task: Task) -> tuple[str, ...]:
