@@ -249,6 +249,7 @@ class EncoderDecoder(nn.Module):
     if source.segments is not None:
       inside = source.segments > 0
     cache = cache._replace(
+      # [B, H, S, K] -> [B H, S, K], the layout of the cache.
       source_keys=tuple(k.reshape(-1, *k.shape[2:]) for k in keys),
       source_values=tuple(v.reshape(-1, *v.shape[2:]) for v in values),
       source_valid=inside,
@@ -322,6 +323,7 @@ class Encoder(nn.Module):
     states = [row_dropout(x, c.residual_dropout, key and key.fold(c.layers))]
     for i, block in enumerate(self.blocks):
       states.append(block(states[-1], mask, bias, key and key.fold(i)))
+    # Pre-norm blocks leave their sum unnormalized; the decoder attends to it normalized.
     states[-1] = self.last_norm(states[-1])
     states[-1] = row_dropout(states[-1], c.residual_dropout, key and key.fold(c.layers + 1))
     return tuple(states)
@@ -365,6 +367,7 @@ class Decoder(nn.Module):
     keys, values = [], []
     for i, block in enumerate(self.blocks):
       arrays = cache.source_keys[i], cache.source_values[i]
+      # [B H, S, K] -> [B, H, S, K]
       memory = tuple(y.reshape(len(x), -1, *y.shape[1:]) for y in arrays)
       own = cache.keys[i], cache.values[i]
       x, k, v = block.extend(x, positions, bias, allowed, *own, memory, allowed_source)
@@ -381,4 +384,5 @@ def _same_segment(rows: Rows, source: Rows) -> jax.Array | None:
     jnp.ones(x.inputs.shape, jnp.int32) if x.segments is None else x.segments
     for x in (rows, source)
   )
+  # For packed rows: a target attends to its own source, not to those beside it.
   return targets[:, None, :, None] == sources[:, None, None, :]

@@ -100,6 +100,8 @@ class Attention(nn.Module):
   def setup(self):
     c = self.config
     inner = c.heads * c.head_width
+    # Mesh's deviations: 1 / sqrt of a product's inputs; the queries' has 1 / sqrt(K) besides, in
+    # place of a division of the scores.
     self.query = Linear(inner, (c.width * c.head_width) ** -0.5, c.dtype)
     self.key = Linear(inner, c.width**-0.5, c.dtype)
     self.value = Linear(inner, c.width**-0.5, c.dtype)
@@ -135,11 +137,12 @@ class Attention(nn.Module):
 
   def _split(self, x):
     x = constrain(x, "data", None, "model")
+    # [B, T, H K] -> [B, T, H, K]
     return x.reshape(*x.shape[:2], self.config.heads, self.config.head_width)
 
   def _join(self, update):
     """[B, H, T, K] to [B, T, D]."""
-    update = update.swapaxes(1, 2)
+    update = update.swapaxes(1, 2)  # [B, T, H, K]
     return self.out(update.reshape(*update.shape[:2], -1))
 
   def _drop_keys(self, v, key):
@@ -157,10 +160,12 @@ class FeedForward(nn.Module):
     c = self.config
     hidden = Linear(c.units, c.width**-0.5, c.dtype, name="in")(x)
     if c.gated:
+      # `gate` is wi_0 of t5's code and `in` is wi_1: only the gate is activated.
       gate = Linear(c.units, c.width**-0.5, c.dtype, name="gate")(x)
       hidden = activate(gate, "gelu_tanh") * hidden
     else:
       hidden = jax.nn.relu(hidden)
+    # T5 drops hidden units, too, unlike GPT.
     hidden = row_dropout(hidden, c.residual_dropout, key)
     return Linear(c.width, c.units**-0.5, c.dtype, name="out")(hidden)
 
@@ -179,6 +184,7 @@ class EncoderBlock(nn.Module):
   def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
     """x [B, T, D] to the same shape."""
     rate = self.config.residual_dropout
+    # Of the attention, what it adds, the hidden units, and what they add.
     keys = [key and key.fold(i) for i in range(4)]
     update = self.attention(self.attention_norm(x), mask, bias, keys[0])
     x = x + row_dropout(update, rate, keys[1])

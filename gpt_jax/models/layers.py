@@ -74,6 +74,8 @@ class Projection(nn.Module):
   @nn.compact
   def __call__(self, x):
     init = initializer(self.kernel_init, self.scale)
+    # The parameter stays float32, for the optimizer; its copy in the compute type is for the
+    # product.
     kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
     bias = self.param("bias", nn.initializers.zeros, self.outputs)
     before = x.shape[: x.ndim - len(self.inputs)]
@@ -100,8 +102,11 @@ class LayerNorm(nn.Module):
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
     x = x.astype(jnp.float32)
+    # Not flax's LayerNorm, which takes E[x^2] - E[x]^2 for the variance and so loses digits where
+    # the mean is large.
     centered = x - x.mean(-1, keepdims=True)
     x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + self.epsilon)
+    # Of x's rank: tests forbid NumPy's rank promotion, here and in all such reshapes.
     shape = (1,) * (x.ndim - 1) + scale.shape
     return (x * scale.reshape(shape) + bias.reshape(shape)).astype(self.dtype)
 

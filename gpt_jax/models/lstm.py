@@ -111,6 +111,7 @@ class LSTM(nn.Module):
     self.tokens = self.param("tokens", INIT, (c.rows, c.width))
     self.read = Projection((c.width,), (4, c.units), c.dtype)
     self.recur = Recurrent(c.units)
+    # From U back to D, so that the output can be the embedding table.
     self.out = Projection((c.units,), (c.width,), c.dtype)
 
   def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
@@ -147,9 +148,11 @@ class LSTM(nn.Module):
       x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
     # The inputs' part of all gates, [B, T, 4, U], is one product over all positions. Only the part
     # of the output before has to wait for the loop.
+    # `model` splits the units: a device has all four gates of its own.
     gates = constrain(self.read(x), "data", None, None, "model")
     valid = jnp.ones(inputs.shape, bool) if valid is None else valid
     added = self._added_to_states(inputs.shape, state)
+    # lax.scan loops over the first axis: [B, T, …] -> [T, B, …], and back after it.
     state, outputs = recur(
       self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state, added
     )
@@ -202,8 +205,11 @@ def _loop(kernel, gates, first, valid, state, added):
     # A text sees nothing of the one before it in its row.
     state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
     before = state.output
+    # Gates and memory are float32 in any compute type: an error in c_t is carried on to all later
+    # positions.
     gates = gates.astype(jnp.float32) + product(before).astype(jnp.float32)
-    # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t).
+    # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t); i, f, g, o
+    # in the order of torch.nn.LSTM.
     entry, forget, candidate, exit = (gates[:, i] for i in range(4))
     # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
     # token.
@@ -255,6 +261,7 @@ class Recurrent(nn.Module):
 
 
 def _init_recurrent(key, shape, dtype=jnp.float32):
+  # One draw a gate, [U, U] each: of one draw [U, 4 U], each gate would have about half the scale.
   blocks = [
     _RECURRENT_INIT(k, (shape[0], shape[2]), dtype) for k in jax.random.split(key, shape[1])
   ]

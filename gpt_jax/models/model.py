@@ -166,6 +166,7 @@ def encoder_alone(spec: ModelConfig, params: Any) -> tuple["Model", dict[str, An
   if not spec.trunk.reads_source:
     return spec.build(), {"trunk": params["trunk"]}
   encoder = ModelConfig(dataclasses.replace(spec.trunk, decoder=False), (), "bidirectional")
+  # What both have below `trunk/`: the table and the encoder, without the decoder.
   names = {name.split("/")[1] for name in parameter_shapes(encoder)}
   return encoder.build(), {"trunk": {name: params["trunk"][name] for name in names}}
 
@@ -184,6 +185,8 @@ class Model(nn.Module):
   remat: str = "none"
 
   def setup(self):
+    # The type is chosen anew on each machine; the config that travels with the checkpoint keeps its
+    # own.
     trunk = for_devices(self.config.trunk)
     self.trunk = trunk.build(self.config.attention, self.remat)
     for head in self.config.heads:
@@ -232,6 +235,8 @@ def _split(key: Key | None, heads: Sequence[Head]) -> tuple[Key | None, list[Key
   """The keys of the trunk and of each head. Without a labeled head all get `key` itself."""
   if key is None or not any(head.labeled for head in heads):
     return key, [key] * len(heads)
+  # Fold 0 is the trunk's, 1 that of the first labeled head, and so on. The heads of pre-training
+  # in heads/ drop nothing, so what key they get does not matter.
   keys: list[Key | None] = []
   for head in heads:
     labeled_before = sum(other.labeled for other in heads[: len(keys)])

@@ -89,6 +89,7 @@ def uniform(like: jax.Array, key: Key | None, rows: Rows) -> jax.Array:
     count = len(rows.inputs)
     sequence = (jnp.arange(count, dtype=jnp.uint32) + key.shard * count)[:, None]
   else:
+    # Packed batches number their sequences across all rows (tasks/packing.py).
     sequence = rows.segments.astype(jnp.uint32)
   word = step_key(key.word + sequence, rows.positions).word[..., None]
   bits = random_bits(jnp.arange(like.shape[-1], dtype=jnp.uint32)[None, None], word)
@@ -111,5 +112,5 @@ def _over_sequence(values: jax.Array, rows: Rows, reduce) -> jax.Array:
   """
   if rows.segments is None:
     return jnp.broadcast_to(reduce(values, axis=-1, keepdims=True), values.shape)
-  same = rows.segments[:, :, None] == rows.segments[:, None, :]
+  same = rows.segments[:, :, None] == rows.segments[:, None, :]  # [B, T, T]
   return reduce(jnp.where(same, values[:, None, :], 0), axis=-1)

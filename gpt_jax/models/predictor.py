@@ -32,6 +32,7 @@ def make_predictor(
 
   @jax.jit
   def batch_predictions(params, batch):
+    # [microbatches, rows, …]: to_device made one of them.
     batch = jax.tree.map(lambda x: x[0], batch)
     if predictions_of is not None:
       return predictions_of(params, batch)

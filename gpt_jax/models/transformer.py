@@ -148,7 +148,7 @@ class TransformerConfig(TrunkConfig):
     validate(self)
     if self.width % self.heads:
       raise InputError(f"trunk.heads={self.heads}: must divide trunk.width={self.width}")
-    find_backend(self.attention_backend)
+    find_backend(self.attention_backend)  # raises at an unknown name
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
   is_transformer = True
@@ -165,6 +165,7 @@ class TransformerConfig(TrunkConfig):
 
   @property
   def is_gpt(self) -> bool:
+    # All parts are GPT's if setting them so changes nothing; sizes and rates are not in _GPT.
     return dataclasses.replace(self, **_GPT) == self and self.table_width == self.width
 
   @property
@@ -188,6 +189,8 @@ class TransformerConfig(TrunkConfig):
 
     A shared block counts as often as it is applied, the pooler, which reads one token, not at all.
     """
+    # A parameter in a product takes 2 operations a token forward and 4 backward. In each layer
+    # scores and weighted sum of values take 2 T D each forward, and twice that backward.
     return 6 * self._parameters(self.layers) + 12 * self.layers * length * self.width
 
   def _parameters(self, blocks: int) -> int:
@@ -261,6 +264,8 @@ class Transformer(nn.Module):
     kind = self.attention
     if kind == "prefix" and rows.prefix is None:
       kind = "bidirectional"  # texts without a continuation, to embed or to classify
+    # Segments keep the texts of a packed row apart. OpenAI's code, with one text a row, has no mask
+    # for padding: it is on the right, where causal attention does not look.
     mask = AttentionMask(kind, rows.segments, rows.prefix)
     bias = self._bias(rows.positions, rows.positions)
     x, table = self._embed(rows.inputs, rows.positions, key, rows.types)
@@ -280,6 +285,7 @@ class Transformer(nn.Module):
     """The cache before the first token, with room for `length` tokens; None: for the context."""
     c = self.config
     shape = (batch_size * c.heads, length or c.context, c.width // c.heads)
+    # One a layer, not one a block: a shared block has other keys in each layer.
     empty = (jnp.zeros(shape, c.dtype),) * c.layers
     return Cache(empty, empty)
 
@@ -340,8 +346,11 @@ class Transformer(nn.Module):
       table = dropout(table, c.embedding_dropout, key.fold(c.layers), sharded=False)
     # Replicated along `data`: otherwise FSDP would gather the embedding gradients of every row.
     table = constrain(table, "model")
+    # Not scaled by sqrt(D), unlike Vaswani et al. 2017.
     x = lookup(table, inputs, c.dtype)
     if c.learned_positions:
+      # In OpenAI's code positions are rows of the token table, and among the softmax's outcomes
+      # (openai/train.py:149-153,175). A table of their own keeps them out of the logits.
       position_table = self.positions
       if key_of_tables is not None:
         position_key = key.fold(c.layers + 1)
@@ -349,8 +358,9 @@ class Transformer(nn.Module):
       x = x + lookup(constrain(position_table), positions, c.dtype)
     x = self.perturb("embedded", x)  # see models.perturbation
     if c.token_types:
-      types = jnp.zeros_like(inputs) if types is None else types
+      types = jnp.zeros_like(inputs) if types is None else types  # a single text is the first
       x = x + lookup(constrain(self.types), types, c.dtype)
+    # BERT's order: sum, norm, dropout. ALBERT does all three at width E and then maps E to D.
     if c.embedding_norm:
       x = self.embedding_norm(x)
     if c.embedding_dropout_on == "sum" and key is not None:
@@ -368,6 +378,7 @@ class PoolerParameters(nn.Module):
   @nn.compact
   def __call__(self) -> Pooler:
     c = self.config
+    # Parameters alone: heads apply them at the few positions that they read, not at all T.
     kernel = self.param("kernel", initializer(c.init), (c.width, c.width))
     return Pooler(kernel, self.param("bias", nn.initializers.zeros, (c.width,)))
 
@@ -390,6 +401,8 @@ class Block(nn.Module):
   def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
     """x [B, T, D] to the same shape; bias as in ops.attention."""
     rate = self.config.residual_dropout
+    # Three masks: of the attention probabilities, and of each sublayer's output. The MLP's hidden
+    # units have none (openai/train.py:132-138). `key and …` passes None on, which evaluates.
     attention_key, first_key, second_key = (key and key.fold(i) for i in range(3))
     # Residual dropout acts on what a sublayer adds, before the sum (section 4.1).
     if self.config.norm == "pre":
@@ -432,6 +445,8 @@ class Attention(nn.Module):
 
   def setup(self):
     c, d, h = self.config, self.config.width, self.config.heads
+    # q, k and v in this order are one product, as in OpenAI's code. H is an axis of the kernel, so
+    # that `model` can split it by heads.
     self.qkv = Projection((d,), (3, h, d // h), c.dtype, kernel_init=c.init)
     self.out = Projection((h, d // h), (d,), c.dtype, c.residual_scale, c.init)
 
@@ -443,7 +458,7 @@ class Attention(nn.Module):
       observe = self._keep  # see inference.attention_maps
     rates = Dropout(c.attention_dropout, key)
     update = attention(q, k, v, mask, bias, rates, c.attention_backend, observe)
-    return self.out(update.swapaxes(1, 2))
+    return self.out(update.swapaxes(1, 2))  # [B, H, T, K] -> [B, T, D]
 
   def read(self, x, mask: AttentionMask, bias):
     q, k, v = self._project(x)
@@ -451,7 +466,10 @@ class Attention(nn.Module):
     return self.out(update.swapaxes(1, 2)), k, v  # [B, T, H, K] -> [B, T, D]
 
   def extend(self, x, positions, bias, keys, values):
+    # Not ops.attention, whose queries are at the positions of the keys: these are T queries for S
+    # slots.
     qkv = constrain(self.qkv(x), "data", None, None, "model")  # [B, T, 3, H, K]
+    # First the cache, then the scores: a token attends to itself.
     keys = write(keys, qkv[:, :, 1], positions)
     values = write(values, qkv[:, :, 2], positions)
     batch, length, _, heads, width = qkv.shape

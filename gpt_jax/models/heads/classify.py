@@ -83,6 +83,7 @@ class ClassifyHead(Head):
     wanted = labels.distributions
     if self.label_smoothing:
       wanted = (1 - self.label_smoothing) * wanted + self.label_smoothing / self.num_classes
+    # Labels are distributions: those of STS-B lie on two classes (Tai et al. 2015, section 4.2).
     per_example = -(wanted * jax.nn.log_softmax(outputs)).sum(-1)
     return Mean((per_example * self._example_weights(batch)).sum(), self.denominator(batch))
 
@@ -138,6 +139,7 @@ class Classifier(nn.Module):
       x = states.pooler(x)
     elif self.transform == "dense":
       width = (x.shape[-1],)
+      # fairseq's RobertaClassificationHead: dropout, dense, tanh, dropout, W_y.
       x = self._drop(x, key and key.fold(0))
       x = jnp.tanh(
         Projection(width, width, "float32", kernel_init=self.kernel_init, name="dense")(x)
@@ -145,6 +147,7 @@ class Classifier(nn.Module):
     if self.pooling != "per_choice":
       x = x.sum(1)  # see pool
     x = self._drop(x, key)
+    # With one score a sequence [N, C, 1], the C choices are the classes of the softmax (eq. 3).
     scores_per_anchor = 1 if self.pooling == "per_choice" else self.outputs
     kernel = self.param("kernel", initializer(self.kernel_init), (x.shape[-1], scores_per_anchor))
     bias = self.param("bias", nn.initializers.zeros, (scores_per_anchor,))

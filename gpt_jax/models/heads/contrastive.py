@@ -65,7 +65,7 @@ class ContrastiveHead(Head):
     The texts of an incomplete pair, which only fill the batch, are neither anchors nor candidates.
     """
     del states, num_tokens
-    pairs = outputs.reshape(-1, 2, outputs.shape[-1])
+    pairs = outputs.reshape(-1, 2, outputs.shape[-1])  # [B, 2, D]
     weights = self._weights(batch)
     if self.symmetric:
       anchors, candidates, partners = outputs, outputs, pairs[:, ::-1].reshape(outputs.shape)

@@ -60,6 +60,7 @@ class _Transform(nn.Module):
   @nn.compact
   def __call__(self, states: States, batch: Batch, key=None):
     assert batch.predictions is not None and batch.predictions.at is not None
+    # [B, T, D] -> [B, M, D]: only the predicted positions, about 15 %, meet the table.
     hidden = select(states.hidden, batch.predictions.at)
     rows, table_width = states.table.shape
     dtype, init, activation, epsilon = self.style
@@ -67,6 +68,7 @@ class _Transform(nn.Module):
     hidden = Projection((hidden.shape[-1],), outputs, dtype, kernel_init=init, name="transform")(
       hidden
     )
+    # BERT's order: dense, GELU, norm (run_pretraining.py, get_masked_lm_output).
     hidden = activate(hidden.astype(jnp.float32), activation)
     hidden = LayerNorm(dtype, epsilon, name="norm")(hidden)
     return hidden, self.param("bias", nn.initializers.zeros, (rows,))

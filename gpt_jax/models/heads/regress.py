@@ -57,4 +57,5 @@ class RegressHead(Head):
 
 def in_units(head: dict[str, Any], mean: float, deviation: float) -> dict[str, Any]:
   """The head's parameters for outputs in the units of the labels, not standardized."""
+  # y = deviation * (W x + b) + mean
   return {**head, "kernel": head["kernel"] * deviation, "bias": head["bias"] * deviation + mean}

@@ -71,6 +71,7 @@ class _Scores(nn.Module):
     """Scores [N, 2], float32."""
     assert states.pooler is not None
     pooled = states.pooler(represent(states.hidden, batch, "sum")[:, 0])
+    # Without dropout, as in BERT's and ALBERT's code; transformers' ALBERT has some here.
     kernel = self.param("kernel", initializer(self.kernel_init), (pooled.shape[-1], 2))
     bias = self.param("bias", nn.initializers.zeros, (2,))
     return pooled @ kernel + bias.reshape((1, 2))

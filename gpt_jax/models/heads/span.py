@@ -55,6 +55,7 @@ class SpanHead(Head):
     assert labels is not None and tags is not None and segments is not None
     anchors, segments = labels.anchors[:, :1], segments.reshape(1, -1)
     is_anchor = anchors == jnp.arange(segments.size)[None]  # [N, P]
+    # [N, 1] == [1, P]: all rows as one, since several examples share a row.
     own = segments[0, anchors] == segments
     allowed = is_anchor | own & (tags.weights.reshape(1, -1) > 0)
     scores = jnp.where(allowed[..., None], outputs.reshape(1, -1, 2), _NEVER)  # [N, P, 2]
