@@ -101,7 +101,7 @@ def _inputs(q, k, v, mask: AttentionMask, key: Any) -> Inputs:
   if key is not None:
     batch, heads, length, _ = q.shape
     words, starts = attention_plain.dropout_words(mask.kind, key, batch, heads, length)
-    words, starts = words[:, None], starts[:, None]
+    words, starts = words[:, None], starts[:, None]  # [B, 1, T] and [H, 1, T]
   segments = None if mask.segments is None else mask.segments[:, None].astype(jnp.int32)
   prefix = None
   if mask.kind == "prefix" and mask.prefix is not None:

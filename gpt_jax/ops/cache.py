@@ -16,6 +16,8 @@ def write(cache: jax.Array, new: jax.Array, positions: jax.Array) -> jax.Array:
 
   def scatter(cache, new, positions):
     row = jnp.arange(batch)[:, None]
+    # Two index arrays around a slice: their axes [B, T] come first, so the place is [B, T, H, K] as
+    # `new`.
     split = cache.reshape(batch, heads, *cache.shape[1:])
     return split.at[row, :, positions].set(new).reshape(cache.shape)
 

@@ -55,6 +55,7 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
     softmax = jnp.exp(scores - log_sum[..., None])
     if z_loss:  # the derivative of z (log Z)^2 is 2 z log Z softmax
       softmax *= 1 + 2 * z_loss * log_sum[..., None]
+    # In the compute type for both products; the table's, a sum over all tokens, adds up in float32.
     d_scores = ((softmax - hot) * w[..., None]).astype(h.dtype)
     d_hidden = jnp.einsum("btr,rd->btd", d_scores, low_table)
     # [B, t, ...] -> [G, B / G, t, ...], with G devices along the batch; the sums are [G, R, D].
@@ -143,6 +144,7 @@ def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
   if num_tokens == table.shape[0]:
     return scores
   used = jnp.arange(table.shape[0]) < num_tokens
+  # Not -inf: the probability of -1e9 is 0 as well, and 0 * -inf would be nan.
   return jnp.where(used.reshape((1,) * (scores.ndim - 1) + (-1,)), scores, -1e9)
 
 

@@ -27,6 +27,7 @@ class Key(NamedTuple):
 
   def fold(self, number: int) -> "Key":
     """The key of one use among several: of a layer, or of one dropout in a layer."""
+    # + 1, since the finalizer maps 0 to 0, which would leave the word as it is in the xor.
     return self._replace(word=_finalize(self.word ^ _finalize(_times_golden(number + 1))))
 
 
@@ -48,6 +49,7 @@ def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True)
   """
   if key is None or rate == 0:
     return x
+  # Bits are uniform below 2^32, so a share `rate` of them is below the threshold.
   keep = _bits(x.shape, key, sharded) >= np.uint32(rate * 2**32)
   return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
 
@@ -55,6 +57,8 @@ def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True)
 def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
   """Random uint32 of the given shape."""
   word = row_words((shape[0],) + (1,) * (len(shape) - 1), key, sharded)
+  # The element's number within its row, in row-major order; attention_plain.dropout_words counts
+  # the same way.
   index, stride = jnp.uint32(0), 1
   for axis in range(len(shape) - 1, 0, -1):
     index = index + jax.lax.broadcasted_iota(jnp.uint32, (1,) + shape[1:], axis) * np.uint32(stride)

@@ -78,6 +78,7 @@ class Inputs(NamedTuple):
 def forward(kind: Kind, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   """Attention [B, H, T, K], and the log-sum-exp of its scores, float32 [B, H, 1, T]."""
   call = _Call(kind, inputs.q.shape)
+  # Zeros after the last position: keys there are hidden, queries there are cut off the output.
   padded = call.pad(inputs)
   specs = call.specs(padded)._replace(q=call.tile)
   output, log_sums = call.run(
@@ -253,6 +254,7 @@ class _Tiles:
 
   def keys(self, i: jax.Array, body, start):
     """The fold over the tiles of keys that a query of tile i may attend to."""
+    # Causal: the tiles after the diagonal would be masked as a whole.
     stop = i + 1 if self.kind.mask == "causal" else self.count
     return jax.lax.fori_loop(0, stop, body, start)
 
@@ -271,6 +273,8 @@ def _forward_kernel(tiles: _Tiles, inputs: Inputs, output, log_sums):
   def body(j, carry):
     largest, total, sums = carry
     scores = tiles.scores(inputs, q, inputs.k[tiles.slice(j), :], i, j)
+    # FlashAttention-2, algorithm 1: all sums are relative to the largest score so far, and a larger
+    # one scales them down. `total` counts dropped weights, too: dropout acts after the softmax.
     new_largest = jnp.maximum(largest, scores.max(0, keepdims=True))
     correction = jnp.exp(largest - new_largest)
     weights = jnp.exp(scores - new_largest)
@@ -297,11 +301,13 @@ def _query_gradient_kernel(tiles: _Tiles, inputs: Inputs, d_output, log_sums, de
   def body(j, total):
     k, v = inputs.k[tiles.slice(j), :], inputs.v[tiles.slice(j), :]
     probabilities = jnp.exp(tiles.scores(inputs, q, k, i, j) - log_sum)
+    # dP has the mask of P. The softmax's gradient is dS = P (dP - delta), with the undropped P.
     d_probabilities = tiles.drop(_product(v, d_out, 1, 1), inputs, i, j)
     d_scores = probabilities * (d_probabilities - delta)
     return total + _product(k, d_scores.astype(k.dtype), 0, 0)
 
   start = jnp.zeros((q.shape[1], tiles.size), jnp.float32)  # [K, T]
+  # `scale` once, since scores are scale q k^T.
   d_q[...] = (tiles.keys(i, body, start) * tiles.scale).T.astype(d_q.dtype)
 
 
@@ -313,6 +319,7 @@ def _key_gradient_kernel(tiles: _Tiles, inputs: Inputs, d_output, log_sums, delt
     log_sum, delta = log_sums[:, tiles.slice(i)], deltas[:, tiles.slice(i)]
     probabilities = jnp.exp(tiles.scores(inputs, q, k, i, j) - log_sum)
     d_probabilities = tiles.drop(_product(v, d_out, 1, 1), inputs, i, j)
+    # dV sums the dropped probabilities, dK those of the softmax's gradient.
     d_scores = (probabilities * (d_probabilities - delta)).astype(q.dtype)
     kept = tiles.drop(probabilities, inputs, i, j).astype(q.dtype)
     return totals[0] + _product(d_scores, q, 1, 0), totals[1] + _product(kept, d_out, 1, 0)
