@@ -145,7 +145,7 @@ class LSTM(nn.Module):
     """The embedded tokens and the projected outputs, [B, T, D] each, and the last state."""
     with jax.named_scope("embedding"):
       x = self.perturb("embedded", lookup(table, inputs, self.config.dtype))
-      x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
+      x = self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
     # The inputs' part of all gates, [B, T, 4, U], is one product over all positions. Only the part
     # of the output before has to wait for the loop.
     # `model` splits the units: a device has all four gates of its own.

@@ -269,7 +269,7 @@ class Transformer(nn.Module):
     mask = AttentionMask(kind, rows.segments, rows.prefix)
     bias = self._bias(rows.positions, rows.positions)
     x, table = self._embed(rows.inputs, rows.positions, key, rows.types)
-    x = self.perturb("0_embedding", x, "hidden")  # see training.gradient_norms
+    x = self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
     # h_l = transformer_block(h_{l-1}) (eq. 2). Blocks fold 0 … L - 1 into the dropout key, the
     # embeddings L and L + 1.
     states = [x]
@@ -455,7 +455,7 @@ class Attention(nn.Module):
     q, k, v = self._project(x)
     observe = None
     if self.is_mutable_collection("intermediates") and not self.is_initializing():
-      observe = self._keep  # see inference.attention_maps
+      observe = self._keep  # see apps/report/attention_maps.py
     rates = Dropout(c.attention_dropout, key)
     update = attention(q, k, v, mask, bias, rates, c.attention_backend, observe)
     return self.out(update.swapaxes(1, 2))  # [B, H, T, K] -> [B, T, D]
