@@ -111,6 +111,7 @@ def ascent(
   """The gradient [B, T, D] of a loss with respect to the perturbation; a constant: the parameters'
   gradient does not flow through it.
   """
+  # Else the outer gradient would be of second order, through the inner one.
   fixed = jax.lax.stop_gradient(params)
   return jax.grad(lambda r: loss(fixed, batch, key, denominators, r)[0])(perturbation)
 
@@ -152,6 +153,7 @@ class _FGMLoss(_Wrapped):
     denominators = self.denominators(batch) if denominators is None else denominators
     total, clean = self._loss(params, batch, key, denominators)
     zero = no_perturbation(self._loss.model, params, batch)
+    # At r = 0 and with the masks of the clean pass, so XLA can share that forward pass.
     gradient = ascent(self._labeled, params, batch, key, denominators, zero)
     # The loss is taken as linear around the clean input: r is its gradient, of the length `radius`.
     r = of_length(gradient, self._config.radius, batch.rows)
@@ -227,6 +229,7 @@ class _FreeLBLoss(_Wrapped):
     means = []
     for step in range(c.steps):
       loss, metrics = self._labeled(params, batch, key, denominators, r)
+      # FreeLB (algorithm 1): parameters' gradients of all K passes are averaged.
       total = total + loss / c.steps
       means.append(metrics["loss"])
       # The last pass needs no next perturbation.
@@ -243,5 +246,6 @@ class _FreeLBLoss(_Wrapped):
     if not self._config.start:
       return zero
     features = sequence_lengths(batch.rows)[..., None] * zero.shape[-1]
+    # As FreeLB's code: scaled by the square root of the sequence's length times D.
     noise = uniform(zero, key, batch.rows) * self._config.start / jnp.sqrt(features)
     return noise.astype(zero.dtype)

@@ -58,6 +58,7 @@ class Chip(NamedTuple):
     return {
       "arithmetic": flops / self.flops,
       "memory": traffic / self.bandwidth,
+      # Collectives may overlap with arithmetic, so these are bounds and not summed.
       "network": sent / self.interconnect,
     }
 

@@ -19,6 +19,7 @@ def balanced_weights(distributions: np.ndarray) -> np.ndarray:
   Args:
     distributions: [N, K], of the training examples.
   """
+  # N / (K count): weights whose mean over the examples is 1.
   counts = distributions.sum(axis=0)
   return counts.sum() / (len(counts) * np.maximum(counts, 1))
 

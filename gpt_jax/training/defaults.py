@@ -49,6 +49,7 @@ def find_defaults(parameters: int, steps_per_epoch: int) -> Defaults:
   rate = float(f"{min(rate, MAX_RATE):.3g}")
   if 2 * parameters >= PAPER_SIZE:
     return Defaults(rate, PAPER_WARMUP, PAPER_EPOCHS)
+  # Rounded up: at least SMALL_UPDATES updates, if MAX_EPOCHS allows them.
   epochs = -(-SMALL_UPDATES // max(1, steps_per_epoch))
   return Defaults(rate, SMALL_WARMUP, min(max(epochs, PAPER_EPOCHS), MAX_EPOCHS))
 
@@ -68,6 +69,7 @@ def with_defaults(
     lines.append(f"learning rate {chosen.learning_rate:g} ({model}; optim.learning_rate sets it)")
     optim = dataclasses.replace(optim, learning_rate=chosen.learning_rate)
   if optim.warmup_share is None:
+    # OptimConfig refuses both at once.
     share = 0.0 if optim.warmup_steps else chosen.warmup_share
     if share:
       lines.append(f"warm-up {share:.1%} of the run ({model}; optim.warmup_share sets it)")

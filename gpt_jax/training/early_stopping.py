@@ -58,6 +58,7 @@ def pause(due: Callable[[int], bool]) -> Hook:
   """
 
   def run(moment: StepContext) -> None:
+    # Refused updates are not saved, and the next start goes on from what is.
     saved = not moment.interval.refused_in_a_row
     if saved and moment.step < moment.total_steps and not moment.stopping:
       reason = "paused; the same command goes on"

@@ -74,6 +74,7 @@ def plan_training(
   def peak(microbatches: int, remat: str) -> float:
     other, batch = build(dataclasses.replace(train, microbatches=microbatches, remat=remat))
     sizes = other.memory_with(other.compile(batch))
+    # Only these can become the run's trainer: another policy is advised, never chosen.
     if remat == train.remat:
       trainers[microbatches], needed[microbatches] = other, sizes
     return sizes.most + compiling

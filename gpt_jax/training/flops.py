@@ -40,6 +40,7 @@ PEAK_FLOPS = {
 
 def peak_flops(device_kind: str) -> float:
   """Dense FLOP/s of one device; 0 if unknown."""
+  # The longest, since "TPU v5" begins "TPU v5 lite" too.
   matches = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
   return PEAK_FLOPS[max(matches, key=len)] if matches else 0.0
 

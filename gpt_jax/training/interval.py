@@ -84,6 +84,7 @@ class Interval:
 
 def _mean(name: str, values: list) -> float:
   if isinstance(values[0], Mean):
+    # Totals and weights are added apart, so steps with more predictions count more; in float64.
     exact = (Mean(*map(np.float64, value)) for value in values)
     return functools.reduce(Mean.__add__, exact).value
   return float(values[-1] if name in _LAST else np.mean(values))

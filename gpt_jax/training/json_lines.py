@@ -47,6 +47,7 @@ def cut_back(path: str, step: int) -> None:
   before = _segments(path)
   with atomic_file(os.path.join(path, _name(before, _WHOLE)) if before else path) as file:
     file.writelines(kept)
+  # Removed after the new segment is there: a kill in between leaves all lines readable.
   for name in before:
     remove(os.path.join(path, name))
 

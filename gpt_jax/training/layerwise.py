@@ -31,6 +31,7 @@ def below_head(paths: Iterable[str], trunk: TrunkConfig) -> Callable[[str], int]
   block, 2 the one before it, and so on to the embeddings.
   """
   inside = "trunk/"
+  # ALBERT has one block for all layers, so `last` is 1 there.
   last = max(trunk.depth(path.removeprefix(inside)) for path in paths if path.startswith(inside))
 
   def distance(path: str) -> int:
@@ -69,6 +70,7 @@ def trained_layers(
     )
   # Discriminative rates (section 3.2): a layer has the rate of the layer above it times decay; the
   # paper divides by 2.6.
+  # A head, 0 below, keeps the full rate.
   scale = (lambda path: decay ** below(path)) if decay < 1 else None
   if steps_per_layer is not None:
     # Gradual unfreezing (section 3.3): from the last layer down, one more every steps_per_layer.

@@ -110,6 +110,7 @@ def fit(
   """
   interval, pending = Interval(), None
   evaluation: dict[str, float] = {}
+  # Fetched once, before the loop: later steps are counted on the host.
   first = int(state.step)
   batches_ahead = Prefetch(batch_at, first, total_steps)
   with Termination() as termination, Watchdog() as watchdog, batches_ahead as batches:
@@ -130,6 +131,7 @@ def fit(
       if hooks_due:
         interval.add(*pending)
         pending = None
+      # A step counts when it is dispatched; the metrics above waited for the one before.
       watchdog.step(number)
       # Only an evaluation of the last step describes the state that is returned.
       evaluation = {}
@@ -149,6 +151,7 @@ class Termination:
   """SIGTERM or Ctrl-C asks for a last checkpoint; a second one ends the run at once."""
 
   def __enter__(self):
+    # The handler only notes the signal, and the loop ends after the step: no update is cut in half.
     self._asked, self._previous_handlers = 0, {}  # the signal's number
     # With several processes jax.distributed catches SIGTERM and makes all of them save the same
     # step.

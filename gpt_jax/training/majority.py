@@ -36,6 +36,7 @@ def warn_of_majority(
     return
   # Steps that are too large leave a loss far above that of predicting the labels' shares.
   too_high = best.get("dev_loss", 0.0) > 1.5 * constant
+  # Half a power of ten down or up.
   rate = (optim.learning_rate or 0.0) * (0.3 if too_high else 3)
   change = "lower" if too_high else "higher"
   length = "epochs" if train.epochs else "steps"

@@ -46,6 +46,8 @@ def per_matrix(rule: optax.GradientTransformation) -> optax.GradientTransformati
   Queries, keys and values are one array [D, 3, H, K] in the model, three matrices [D, H K] in the
   rule, and in the paths of its state `qkv/kernel/0` and so on.
   """
+  # Adafactor factors a parameter whose two largest axes are 128 or more, which [D, 3, H, 64] is
+  # not; LAMB would have one trust ratio for queries, keys and values.
   rule = optax.with_extra_args_support(rule)
 
   def init(params):

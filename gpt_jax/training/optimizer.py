@@ -140,9 +140,12 @@ def make_optimizer(
   else:
     rule = _begin_later(config, schedule, layerwise.start)
   if layerwise.scale is not None:
+    # After the rule, whose decay is scaled with the rest of the update. On the gradient a factor
+    # would cancel in m / sqrt(v).
     rule = optax.chain(rule, scale_by_path(layerwise.scale))
   # The norm is that of all gradients together, after they were averaged over devices.
   clip_norm = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+  # Clipping comes first: moments are those of the clipped gradient.
   transformation = optax.with_extra_args_support(optax.chain(clip_norm, rule))
   if frozen:
     transformation = optax.partition(

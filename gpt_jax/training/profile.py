@@ -91,6 +91,7 @@ class _Trace:
   def start(self, moment: StepContext) -> None:
     if moment.stopping:
       return
+    # Steps before may still run; they would be in the trace.
     jax.block_until_ready(moment.state)
     options = jax.profiler.ProfileOptions()
     # Calls of Python functions would fill the trace and slow the host down.

@@ -79,6 +79,7 @@ class WholeBatches:
   def example(self) -> Any:
     return self._whole(0)
 
+  # The model reads host batches as they are; streams in turns wrap theirs.
   init_batch = example
 
 

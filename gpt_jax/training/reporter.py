@@ -138,6 +138,7 @@ class Reporter:
     self._seconds_per_step = (
       latest if self._reports <= 2 else 0.8 * self._seconds_per_step + 0.2 * latest
     )
+    # Of this interval alone; the moving average above is for the time that is left.
     rate = tokens / seconds
     speed = {"tokens_per_second": rate}
     utilization = mfu(rate, self._flops_per_token)

@@ -183,6 +183,7 @@ def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
   try:
     yield
   except BaseException:
+    # A daemon, so that a call that hangs does not keep the process alive.
     calling = threading.Thread(target=call, daemon=True)
     calling.start()
     calling.join(_PATIENCE)

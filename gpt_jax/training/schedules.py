@@ -36,6 +36,7 @@ def _bert_linear(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
   This too is not shifted: at the end of the warm-up the rate jumps down (google-research/bert,
   optimization.py).
   """
+  # t < w, where OpenAI's has t <= w (see _warmed).
   fall = 1.0 - _done(t, n)
   return peak * (jnp.where(t < w, t / w, fall) if w else fall)
 
@@ -56,6 +57,8 @@ def _inverse_sqrt(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
 
 
 def _warmed(t: jax.Array, w: float, after: jax.Array) -> jax.Array:
+  # openai/opt.py counts completed updates, so the first one has rate 0; with w below 1 that is all
+  # the warm-up there is.
   return jnp.where(t <= w, t / w, after) if w else after
 
 

@@ -122,6 +122,7 @@ def load_start(
     InputError: no checkpoint, or one that fits neither config nor data.
   """
   loaded = read_model(checkpoint)
+  # An id must mean the same token in both; vocabularies of equal size need not agree.
   if loaded.tokenizer.hash != tokenizer.hash:
     raise InputError(
       f"--checkpoint={checkpoint}: its vocabulary is not that of the prepared text, "
@@ -160,6 +161,7 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
   Raises:
     InputError: the config sets a size that is not the checkpoint's.
   """
+  # A field at its default counts as not set, and the checkpoint decides it.
   default = type(trunk)()
   if type(trunk) is not type(loaded):
     if trunk == default:

@@ -48,6 +48,7 @@ class JitStep:
 
   def __call__(self, state: TrainState, batch: Any, seed: Any) -> tuple[TrainState, dict[str, Any]]:
     with jax.set_mesh(self.mesh):
+      # `constrain` and `axis_size` ask for this mesh while the step is traced.
       return self.compiled(state, batch, np.uint32(seed))
 
   def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
@@ -119,6 +120,8 @@ def make_step(
     # Before the norm, or frozen parameters would take part in clipping.
     grads = gate(grads, completed_updates)
     with jax.named_scope("gradient_norm"):
+      # One norm over all parameters. The optimizer gets it as well, so that clipping takes no
+      # second pass.
       norm = optax.tree.norm(grads)
     # A single inf or nan in the gradient makes the norm inf or nan.
     finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"].total)
@@ -139,7 +142,9 @@ def make_step(
     loss_scale = state.loss_scale
     if loss_scale is not None:
       metrics["loss_scale"] = loss_scale.scale
+      # An overflow halves the scale, so a refused step in float16 is routine.
       loss_scale = adjusted(loss_scale, finite)
+    # A skipped update has used its batch all the same: step + 1 reads the next one.
     return TrainState(state.step + 1, params, opt_state, loss_scale), metrics
 
   if axis is not None:
@@ -158,6 +163,7 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
     # First the denominators of the whole batch, which need no forward pass. With them the loss of a
     # microbatch is its exact share, even if microbatches have different numbers of predictions.
     per_microbatch = jax.vmap(loss.denominators)(batch)
+    # [M] -> scalar for each term of the loss.
     denominators = jax.tree.map(lambda x: x.sum(0), per_microbatch)
     if axis is not None:
       denominators = jax.lax.psum(denominators, axis)
@@ -188,6 +194,7 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
       zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
       sums, _ = jax.lax.scan(add, zeros, numbered)
     if axis is not None:
+      # Not pmean: each device's loss was divided by the denominators of all.
       sums = jax.lax.psum(sums, axis)
     if state.loss_scale is not None:
       grads, metrics = sums
@@ -223,6 +230,7 @@ def _with_pmap(step: Callable, mesh: Mesh, axis: str) -> Step:
   single_process = jax.process_count() == 1
   # With several processes a donated, replicated state is deleted while peers still read it.
   donated = (0,) if single_process else ()
+  # None: the same on every device. Only the batch has an axis of devices.
   mapped = jax.pmap(
     step, axis_name=axis, in_axes=(None, 0, None), out_axes=(None, None), donate_argnums=donated
   )

@@ -79,6 +79,7 @@ class Trainer:
       InputError: the mesh does not divide the parameters.
     """
 
+    # Only `params`: `init` also returns zeros for perturbations, which are no parameters.
     def init(key):
       return model.init(key, example)["params"]
 
@@ -203,6 +204,7 @@ class Trainer:
       forecast: how much memory the run may keep; None: all that malloc keeps.
     """
     forecast = forecast or Forecast()
+    # On CPUs a step waits for the one before unless there is room for a second block.
     freed = memory.FreedMemory(forecast.room, waits=forecast.kept_blocks < 2)
 
     def step(state, batch):

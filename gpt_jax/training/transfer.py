@@ -28,8 +28,10 @@ def transfer(
 
   def choose(path, fresh, loaded):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
+    # At -1 the embeddings, of depth 0, stay fresh too.
     if layers is not None and trunk.depth(name) > layers:
       return fresh
+    # A row for each id: the run may have special tokens that the checkpoint lacks.
     if name in TABLES:
       return with_trained_rows(fresh, loaded, trunk.vocab_size, trained_rows)
     return jnp.asarray(loaded)
@@ -45,6 +47,7 @@ def with_trained_rows(
   The checkpoint's table may have another number of rows: special tokens and padding follow the
   vocabulary.
   """
+  # New rows keep their fresh draw, as OpenAI's for start, delimiter, extract (openai/train.py:410).
   table = jnp.asarray(fresh).at[:vocab_size].set(loaded[:vocab_size])
   rows = jnp.asarray(trained_rows, jnp.int32)
   return table.at[rows].set(jnp.asarray(loaded)[rows])

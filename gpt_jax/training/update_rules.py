@@ -35,6 +35,7 @@ def openai_adam(
   updates makes it a fraction of nominal.
   """
 
+  # `correction` on the decay too: 0.15 of nominal after 10 updates, 0.63 after 500.
   def direction(step, correction, p, decays):
     return correction * (step + (weight_decay * p if decays else 0.0))
 
@@ -76,6 +77,7 @@ def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> optax.Gradien
   neither decay nor ratio. `optax.lamb` corrects the bias, and has a ratio for every tensor.
   """
   # |p| / |update| of each matrix, not of a stack of three or of a vector.
+  # 1 where either norm is 0, as ALBERT's.
   ratio = optax.masked(per_matrix(optax.scale_by_trust_ratio()), decayed)
   return optax.chain(bert_adam(b1, b2, eps, weight_decay), ratio)
 
@@ -131,6 +133,7 @@ def _adam(
 
   def init(params):
     decayed(params)  # raises early
+    # float32, as the parameters: in bfloat16 b2 = 0.999 would round to 1.
     zeros = optax.tree.zeros_like
     return optax.ScaleByAdamState(
       count=jnp.zeros([], jnp.int32), mu=zeros(params), nu=zeros(params)
@@ -145,6 +148,7 @@ def _adam(
     correction = jnp.sqrt(1 - b2**t) / (1 - b1**t)
 
     def one(m, v, p, decays):
+      # eps beside the uncorrected root, as in all three codes; optax adds it to the corrected one.
       return direction(m / (jnp.sqrt(v) + eps), correction, p, decays)
 
     updates = jax.tree.map(one, mu, nu, params, decayed(params))
@@ -165,6 +169,7 @@ def decayed(params: Any) -> Any:
     name = path_name(path)
     if name.rsplit("/", 1)[-1] in NOT_DECAYED:
       return False
+    # OpenAI's code decays whatever has two axes or more: embeddings, positions and W_y among them.
     if len(leaf.shape) < 2:
       raise ValueError(
         f"parameter {name} of shape {leaf.shape} must be named one of {', '.join(NOT_DECAYED)}"

@@ -54,6 +54,7 @@ class Watchdog:
     """Records that a step has ended."""
     now = self._clock()
     if self._since is not None:
+      # Pauses are no part of it: `paused` sets _since anew.
       self._seconds.append(now - self._since)
     self._step, self._since = number, now
 
@@ -76,6 +77,7 @@ class Watchdog:
     self._checked, self._checked_step = now, self._step
     if self._idle < LEAST or len(self._seconds) < _KNOWN:
       return
+    # A copy: the loop's thread appends meanwhile.
     median = statistics.median(tuple(self._seconds))
     if self._idle >= MEDIANS * median and not _is_debugged():
       self._end(

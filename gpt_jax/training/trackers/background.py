@@ -83,6 +83,7 @@ class Background:
     if self._thread is None:
       return
     try:
+      # A bool in place of a report ends the thread, see _run.
       self._reports.put(failed, timeout=0 if self._failure else _CLOSING)
     except queue.Full:
       pass
