@@ -47,9 +47,11 @@ class BothDirections(Objective):
       sizes = (tokens >= 0).sum(axis=1, keepdims=True)
       column = np.arange(tokens.shape[1], dtype=np.int32)[None]
       is_reversed = draw("direction", (1,)) < 0.5
+      # Only the text is reversed; padding stays at the end.
       order = np.where(is_reversed & (column < sizes), sizes - 1 - column, column)
       targets = np.take_along_axis(tokens, order, axis=1)
       first = np.where(is_reversed, markers[1], markers[0]).astype(np.int32)
+      # Shifted right by the marker, so every token is predicted, the first one too.
       inputs = np.concatenate([first, np.maximum(targets[:, :-1], 0)], axis=1)
       return Batch(
         Rows(inputs, np.broadcast_to(column, inputs.shape)),

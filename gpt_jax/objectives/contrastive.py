@@ -75,6 +75,7 @@ class _Pairs(Objective):
 
   def _batch(self, texts: tuple[np.ndarray, np.ndarray], tokenizer: Tokenizer) -> Batch:
     """Two arrays int32 [B, t], -1 after the end of each text, to a batch of 2 B rows."""
+    # [B, 2, t] -> [2 B, t]: partners are neighbors.
     rows = np.stack(texts, axis=1).reshape(-1, texts[0].shape[1])
     if self.special:
       rows = _between(rows, tokenizer.special["cls"], tokenizer.special["sep"])
@@ -125,6 +126,7 @@ class NeighborSpans(_Pairs):
       del draw
       tokens = rows[:, :window]
       sizes = (tokens >= 0).sum(axis=1, keepdims=True)
+      # In proportion, so that the halves of a short window do not overlap either.
       lengths = span * sizes // window
       columns = np.arange(span)[None]
       from_end = np.minimum(sizes - lengths + columns, window - 1)

@@ -46,11 +46,13 @@ class FullSentences(MaskingRule):
 
     def sentences_batch(rows: np.ndarray, draw: Draw) -> Batch:
       """Rows int32 [B, T + 1], see PackedSentenceWindows."""
+      # <s>, then T - 1 tokens: [B, T + 1] -> [B, T]. A row of padding stays one.
       first = np.where(rows[:, :1] == -1, -1, cls_id)
       rows = np.concatenate([first, rows[:, : length - 1]], axis=1).astype(np.int32)
       valid = rows != -1
       is_text = valid & (rows != SENTENCE_END)
       is_text[:, 0] = False
+      # RoBERTa's rows have no token types, and </s> alone separates sentences.
       tokens = np.where(rows == SENTENCE_END, np.int32(sep_id), np.maximum(rows, 0))
       inputs, predictions = mask(tokens, valid, is_text, draw)
       positions = np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)

@@ -51,11 +51,13 @@ class MaskedPairs(MaskingRule):
       column = np.arange(length, dtype=np.int32)[None]
       shifted = np.concatenate([np.zeros_like(rows[:, :1]), rows[:, : length - 1]], axis=1)
       after = np.concatenate([np.zeros_like(is_mark[:, :1]), is_mark[:, : length - 1]], axis=1)
+      # [CLS] at 0, A, the mark and B at 1 … size, the last [SEP] at size + 1.
       valid = (column <= size + 1) & (size > 0)
       is_text = valid & (column > 0) & (column <= size) & ~after
       tokens = np.where(is_text, shifted, 0)
       tokens[valid & ~is_text] = sep_id
       tokens[valid[:, 0], 0] = cls_id
+      # 1 from the token after the mark: the first [SEP] still belongs to A, as in BERT's code.
       types = (valid & (np.cumsum(after, axis=1) - after > 0)).astype(np.int32)
       inputs, predictions = mask(tokens.astype(np.int32), valid, is_text, draw)
       segments = valid.astype(np.int32)  # no attention to padding
@@ -70,6 +72,7 @@ class MaskedPairs(MaskingRule):
 
 def _labels(rows: np.ndarray, length: int) -> Labels:
   """The class of each pair, at its [CLS]; rows of padding have none."""
+  # Position 0 of each row, counted over the whole batch: [B, 1].
   anchors = np.arange(len(rows), dtype=np.int32)[:, None] * length
   is_random = (rows == NOT_IN_ORDER).any(axis=1)
   distributions = np.eye(2, dtype=np.float32)[is_random.astype(int)]

@@ -136,6 +136,7 @@ class MaskingRule(Objective):
         counts = chosen.sum(axis=1)
         rank = np.where(chosen, noise, 2.0)
       at, weights = _first_positions(rank, counts, most)
+      # [B, T] -> [B, M]: heads compute logits at these positions only.
       targets = np.take_along_axis(tokens, at, axis=1)
       replaced = self._replace(targets, random_ids, mask_id, draw)
       inputs = tokens.copy()
@@ -151,6 +152,8 @@ class MaskingRule(Objective):
       # Rounded up as often as the fraction says: the mean share is exact.
       counts = np.floor(sizes + draw("count", (1,))[:, 0])
     else:
+      # At least one in a row with text; rows of padding have none. Special tokens count, as in
+      # BERT's.
       counts = np.maximum(np.rint(sizes), valid.any(axis=1))
     return np.minimum(counts, most)
 
@@ -189,6 +192,7 @@ def _words(tokenizer: Tokenizer, tokens: np.ndarray, is_text: np.ndarray) -> np.
 def _sentences(is_text: np.ndarray) -> np.ndarray:
   """The number of each position's sentence in its row, int [B, T]; -1 where no text is."""
   starts = is_text.copy()
+  # A sentence starts at the first text after a special token.
   starts[:, 1:] &= ~is_text[:, :-1]
   return np.where(is_text, np.cumsum(starts, axis=1) - 1, -1)
 
@@ -239,6 +243,7 @@ def _first_positions(
     most: M.
   """
   length = rank.shape[1]
+  # The k smallest of uniform draws are a choice of k positions without replacement.
   order = rank.argsort(axis=1)
   chosen = np.arange(most) < counts[:, None]
   # Unused predictions go to the end, at positions that differ from the chosen ones.

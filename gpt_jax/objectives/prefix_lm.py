@@ -30,6 +30,7 @@ class PrefixLM(Objective):
 
 def _prefix_lm_batch(rows: np.ndarray, draw: Draw) -> Batch:
   """Rows int32 [B, T + 1], -1 past a text's end, to inputs and the tokens after a cut [B, T]."""
+  # Inputs and targets are those of a causal model; only mask and weights differ.
   batch = causal_batch(rows)
   tokens = (rows >= 0).sum(axis=1)
   # All cuts that leave a token on both sides are equally likely; of n tokens there are n - 1.

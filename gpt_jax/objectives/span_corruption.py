@@ -76,12 +76,14 @@ class SpanCorruption(Objective):
     """How many of L tokens are hidden, and in how many spans; 0 where a text has less than two."""
     most = np.maximum(tokens - 1, 0)  # a token stays
     hidden = np.minimum(np.maximum(np.rint(tokens * self.share), 1), most).astype(np.int64)
+    # Not more spans than hidden or kept tokens: none may be empty.
     spans = np.maximum(np.rint(hidden / self.span), 1)
     return hidden, np.minimum(np.minimum(spans, hidden), tokens - hidden).astype(np.int64)
 
   def lengths(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """I and J of texts of L tokens."""
     hidden, spans = self.counts(tokens)
+    # What is kept, or hidden, with a sentinel a span and the end. At L = 568: 512 and 114.
     return tokens - hidden + spans + 1, hidden + spans + 1
 
   def text_length(self, length: int) -> int:
@@ -143,6 +145,7 @@ class SpanCorruption(Objective):
 
   def _row_lengths(self, tokens: np.ndarray) -> np.ndarray:
     inputs, targets = self.lengths(tokens)
+    # - 1: a row's last token is only a target, as in the causal objective.
     return inputs + targets - 1 if self.layout == "prefix" else inputs
 
 
@@ -206,6 +209,7 @@ def encoder_decoder_batch(source: np.ndarray, target: np.ndarray, length: int, p
   """
   filled = np.full((len(source), length), -1, np.int32)
   filled[:, : source.shape[1]] = source
+  # T5's decoder starts with pad, id 0 in its vocabulary.
   shifted = np.concatenate([np.full_like(target[:, :1], pad), target[:, :-1]], axis=1)
   shifted = np.where(target >= 0, shifted, -1)
   return Batch(
@@ -232,6 +236,7 @@ def _parts(name: str, items: np.ndarray, parts: np.ndarray, length: int, draw: D
   # Each but the first part begins at one of the items 1, 2, …: those with the smallest draws.
   noise = draw(name, (length,))
   noise = np.where((number > 0) & (number < items[:, None]), noise, 2.0)
+  # Argsort of argsort: the rank of each draw among its row's.
   rank = noise.argsort(axis=1).argsort(axis=1)
   part = (rank < parts[:, None] - 1).cumsum(axis=1)
   return np.where(number < items[:, None], part, _LAST)
