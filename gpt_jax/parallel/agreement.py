@@ -35,6 +35,7 @@ def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
   differences = list_differences(all_facts, hosts)
   if not differences:
     return
+  # Every process raises: one that went on would wait for the others at its next collective.
   if not is_main_process():
     raise InputError("the processes of this run differ; process 0 says in what")
   more = f"; and {len(differences) - _MOST} more" if len(differences) > _MOST else ""

@@ -50,6 +50,7 @@ def bytes_moved(hlo: str) -> dict[str, int]:
     callees = _CALLED.findall(line)
     for branches in _BRANCHES.findall(line):
       callees += [branch.strip().lstrip("%") for branch in branches.split(",")]
+    # A conditional counts all of its branches: an upper bound.
     called[name] += [(callee, times) for callee in callees]
 
   def total(computation: str) -> Counter[str]:
@@ -72,6 +73,7 @@ def _collective(match: re.Match, line: str) -> Collective:
     return Collective(operation, max(sizes) if start else sum(sizes))
   size = sum(sizes) // (2 if start and operation == "collective-permute" else 1)
   if operation == "reduce-scatter":
+    # Its result is one device's part; what goes in is the whole.
     size *= _group_size(line)
   return Collective(operation, size)
 

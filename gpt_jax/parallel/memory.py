@@ -166,6 +166,7 @@ def _machine() -> tuple[float, float]:
   if not total:  # not Linux
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), 0.0
   allowed = min(_group_limits(), default=total)
+  # MemAvailable lacks what this process holds already, which is its own to use.
   return min(total, allowed), min(available + _process("VmRSS"), allowed)
 
 

@@ -35,6 +35,7 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
   """The mesh with axes `data` and `model`. Raises InputError if the devices do not divide."""
   devices = jax.devices() if devices is None else devices
+  # If `model` does not divide the devices the product below differs, and raises.
   data = config.data or len(devices) // config.model
   if data * config.model != len(devices):
     count = f"there {'is 1' if len(devices) == 1 else f'are {len(devices)}'}"

@@ -27,6 +27,7 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
 
   def leaf_sharding(path, leaf) -> NamedSharding:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
+    # Rules search: a moment's path is the parameter's after a prefix such as opt_state/…/mu.
     spec = _find_rule(name, rules) if mesh.shape["model"] > 1 else P()
     if len(spec) > leaf.ndim or leaf.size == 1:  # Adafactor's means over an axis, its placeholders
       spec = P()
@@ -37,6 +38,7 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
           f"mesh.{axis}={mesh.shape[axis]}: does not divide the axis of size {size} of {name} "
           f"{leaf.shape}"
         )
+    # After the rules, so that `data` takes an axis which `model` has left.
     if fsdp:
       _shard_largest(axes, leaf.shape, mesh.shape["data"])
     return NamedSharding(mesh, P(*axes))

@@ -39,6 +39,7 @@ def check_whole_batch(
 
 def local_rows(size: int, mesh: Mesh, microbatches: int = 1) -> np.ndarray:
   """The rows of the global batch that this process provides, in the order of `to_device`."""
+  # [M, B / M]: a process has its devices' columns of every microbatch, not M of its own.
   rows = np.arange(size).reshape(microbatches, -1)
   sharding = NamedSharding(mesh, P("data"))
   indices = sharding.addressable_devices_indices_map((rows.shape[1],)).values()
@@ -81,6 +82,7 @@ def to_device(batch: Any, mesh: Mesh, microbatches: int = 1, backend: str = "jit
     x = np.asarray(x).reshape(microbatches, -1, *x.shape[1:])
     if backend == "pmap":
       devices = jax.local_device_count()
+      # pmap maps over the first axis: [M, devices, rows, …] -> [devices, M, rows, …].
       return np.moveaxis(x.reshape(microbatches, devices, -1, *x.shape[2:]), 1, 0)
     return jax.make_array_from_process_local_data(NamedSharding(mesh, P(None, "data")), x)
 

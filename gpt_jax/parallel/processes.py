@@ -28,6 +28,7 @@ def gather(text: str) -> list[str]:
   """The texts of all processes, in their order; all must call this."""
   content = text.encode()
   sizes = multihost_utils.process_allgather(np.int32(len(content))).reshape(-1)
+  # An allgather takes arrays of one shape: texts are padded to the longest.
   padded = np.zeros(_PADDED * -(-int(sizes.max()) // _PADDED), np.uint8)
   padded[: len(content)] = np.frombuffer(content, np.uint8)
   rows = multihost_utils.process_allgather(padded).reshape(len(sizes), -1)

@@ -74,6 +74,7 @@ def _accept() -> dict[int, socket.socket]:
         names = ", ".join(map(str, sorted(missing)))
         warnings.warn(f"the loss of process {names} will be noticed late", stacklevel=3)
         break
+      # Anyone can connect; a process says its number, which must be one that is missing.
       number = _read_number(connection)
       if number in missing:
         connections[number] = connection
