@@ -141,6 +141,7 @@ def test_bert_special_tokens_are_those_of_the_file(kind, released, package, tmp_
   # Folders of before, which have such names above the vocabulary, keep the ids that were trained.
   tokenizer.save(tmp_path / "old")
   metadata = json.loads((tmp_path / "old" / "tokenizer.json").read_text())
+  del metadata["checksum"]
   names = ["start", "delimiter", "extract", "pad"]
   (tmp_path / "old" / "tokenizer.json").write_text(json.dumps(metadata | {"special": names}))
   old = load_tokenizer(tmp_path / "old")
