@@ -25,6 +25,7 @@ from absl import flags
 
 import compilation_cache
 import usage
+from gpt_jax import errors
 from gpt_jax.config import (
   declared_fields,
   describe_config,
@@ -194,7 +195,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     if _parse(argv, main.__globals__["__doc__"], positional):
       _use_huge_pages()
       _tune_malloc()
-      warnings.formatwarning = _format_warning
+      warnings.formatwarning, errors.shown = _format_warning, _shown
       _set_up_jax()
       main()
     sys.stdout.flush()  # so that a closed pipe is noticed inside this try
@@ -203,7 +204,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     _tell_others(error.code if isinstance(error.code, int) else 1)
     raise
   except InputError as error:
-    print("error:", usage.as_typed(str(error)), file=sys.stderr)
+    print("error:", _shown(str(error)), file=sys.stderr)
     _tell_others(_exit_code(error))
     sys.exit(_exit_code(error))
   except KeyboardInterrupt:
@@ -492,6 +493,11 @@ def _unknown(name: str) -> str:
   return f"unknown flag --{name}{guess} (--help lists the flags)"
 
 
+def _shown(message: str) -> str:
+  """A message of the package with the flags and commands that the user types."""
+  return usage.as_typed(usage.with_flags(message, _own_flags()))
+
+
 def _format_warning(
   message: Warning | str,
   category: type[Warning],
@@ -501,7 +507,7 @@ def _format_warning(
 ) -> str:
   """Prints a UserWarning without the line of code that raised it."""
   if category is UserWarning:
-    return f"warning: {message}\n"
+    return f"warning: {_shown(str(message))}\n"
   return _default_format(message, category, filename, lineno, line)
 
 

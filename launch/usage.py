@@ -23,6 +23,12 @@ GROUPS = {
   "several processes": ("distributed", "coordinator", "num_processes", "process_id"),
 }
 
+_FLAGS = {"data_dir": "data"}  # of arguments that are called otherwise
+_START = r"(?<![^\s(])"  # not within a path, a quoted value or a flag
+_ARGUMENT = re.compile(rf"{_START}(\w+|config(?:\.\w+)+)=(True\b)?")
+_PREPARATION = re.compile(r"\bPrepareConfig\((\w+=\w+)\)")
+_FUNCTION = re.compile(rf"{_START}(\w+)\.run\b")
+
 
 def describe(doc: str, own_flags: Sequence[flags.Flag], positional: str | None = None) -> str:
   """A program's docstring and its flags in groups, those that are required first.
@@ -63,6 +69,33 @@ def as_typed(text: str) -> str:
   if not _is_installed():
     return text
   return re.sub(r"(?:\bpython )?\blaunch/(\w+)\.py", lambda match: _installed_name(match[1]), text)
+
+
+def with_flags(message: str, own_flags: Sequence[flags.Flag]) -> str:
+  """A message of the package, which names arguments and functions, as a shell takes them.
+
+  ARGUMENT=VALUE becomes --ARGUMENT=VALUE if the program has this flag. In all programs
+  config.FIELD=VALUE and PrepareConfig(FIELD=VALUE) become flags, predict.run launch/predict.py.
+  """
+  is_boolean = {flag.name: flag.boolean for flag in own_flags}
+
+  def as_flag(match: re.Match[str]) -> str:
+    name, true = match.groups(default="")
+    if name.startswith("config."):
+      return f"--{match[0]}"
+    flag = name if name in is_boolean else _FLAGS.get(name, name)
+    if flag not in is_boolean:
+      return match[0]
+    return f"--{flag}" if true and is_boolean[flag] else f"--{flag}={true}"
+
+  message = _PREPARATION.sub(r"--\1", _ARGUMENT.sub(as_flag, message))
+  return _FUNCTION.sub(lambda match: _script(match[1]) or match[0], message)
+
+
+def _script(program: str) -> str:
+  """launch/NAME.py, "" if there is none."""
+  there = os.path.exists(os.path.join(shipped_folder("launch"), f"{program}.py"))
+  return f"launch/{program}.py" if there else ""
 
 
 def command(program: str) -> list[str]:

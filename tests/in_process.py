@@ -12,6 +12,7 @@ import warnings
 import pytest
 from absl import flags
 
+from gpt_jax import errors
 from gpt_jax.files import shipped_folder
 
 
@@ -26,6 +27,7 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
     folder = shipped_folder("launch")
     patch.syspath_prepend(folder)
     patch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    patch.setattr(errors, "shown", errors.shown)
     patch.setattr(os, "environ", os.environ.copy())
     patch.setattr(sys, "argv", [program, *arguments])
     patch.setattr(sys, "stdin", io.StringIO(input))

@@ -42,7 +42,7 @@ def main():
   print("jax" in sys.modules)
   if FAIL.value == "warn":
     import warnings
-    warnings.warn("too high")
+    warnings.warn("fail=high: too high, as evaluate.run says")
   if FAIL.value == "input":
     raise InputError("line 3: broken\\nbadly")
   if FAIL.value == "store":
@@ -240,6 +240,32 @@ def test_an_installed_command_names_commands(monkeypatch):
   assert usage.describe(text, []) == "gpt-jax-zero-shot --config=gpt1, as gpt-jax-prepare wrote"
 
 
+@pytest.mark.parametrize(
+  "message, shown",
+  [
+    (
+      "out=a.csv already exists; give overwrite=True",
+      "--out=a.csv already exists; give --overwrite",
+    ),
+    ("data_dir=x: no folder (out=y)", "--data=x: no folder (--out=y)"),
+    ("another (seed=3); config.train.steps=0", "another (seed=3); --config.train.steps=0"),
+    ("--out=a: as typed; a/out=b.csv:3: 'out=3'", "--out=a: as typed; a/out=b.csv:3: 'out=3'"),
+    ("as PrepareConfig(sentences=True) does", "as --sentences=True does"),
+    ("only predict.run reads a file.run", "only launch/predict.py reads a file.run"),
+  ],
+)
+def test_arguments_in_messages_become_flags(monkeypatch, message, shown):
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  import usage
+
+  values = flags.FlagValues()
+  flags.DEFINE_string("data", "", "a folder", flag_values=values)
+  flags.DEFINE_string("out", "", "a file", flag_values=values)
+  flags.DEFINE_boolean("overwrite", False, "replace it", flag_values=values)
+  own = [flag for module in values.flags_by_module_dict().values() for flag in module]
+  assert usage.with_flags(message, own) == shown
+
+
 def test_commands_that_come_next_work_where_the_user_stands(monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
   import usage
@@ -355,7 +381,10 @@ def test_user_errors_are_one_line(toy, arguments, message):
 
 
 def test_other_ends(toy):
-  assert toy(*GOOD, "--fail=warn")[::2] == (0, "warning: too high\n")
+  assert toy(*GOOD, "--fail=warn")[::2] == (
+    0,
+    "warning: --fail=high: too high, as launch/evaluate.py says\n",
+  )
   code, _, err = toy(*GOOD, "--fail=interrupt")
   assert (code, err) == (130, "interrupted\n")
   code, _, err = toy(*GOOD, "--fail=store")

@@ -13,6 +13,7 @@ from typing import TextIO
 
 import jax
 
+from gpt_jax import errors
 from gpt_jax.files import make_folders
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import is_main_process
@@ -36,7 +37,7 @@ _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
 def log(text: str) -> None:
   """Prints to standard error on process 0."""
   if is_main_process():
-    print(text, file=sys.stderr, flush=True)
+    print(errors.shown(text), file=sys.stderr, flush=True)
 
 
 class Reporter:
@@ -170,7 +171,7 @@ class Reporter:
 
   def say(self, text: str) -> None:
     """Prints a line, which stays above the progress."""
-    self._show(text, stays=True)
+    self._show(errors.shown(text), stays=True)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
