@@ -435,27 +435,27 @@ def describe_binary(head: bytes) -> str:
   return next((kind for magic, kind in known.items() if head.startswith(magic)), "")
 
 
-def refuse_existing(path: str, flag: str, overwrite: bool) -> None:
+def refuse_existing(out: str, overwrite: bool) -> None:
   """Raises InputError if an output exists and the user did not ask to replace it."""
-  if not overwrite and is_taken(path):
-    raise InputError(f"{flag}={path} already exists; name another file, or give --overwrite")
+  if not overwrite and is_taken(out):
+    raise InputError(f"out={out} already exists; name another file, or give overwrite=True")
 
 
 def check_out(out: str, overwrite: bool) -> None:
-  """Raises InputError unless the file --out can be written and, if it exists, replaced."""
+  """Raises InputError unless the file can be written and, if it exists, replaced."""
   check_path(out)
   if is_folder(out):
-    raise InputError(f"--out={out} is a folder; name a file")
+    raise InputError(f"out={out} is a folder; name a file")
   if not is_url(out) and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-    raise InputError(f"--out={out}: no such folder; name a file in an existing one")
-  refuse_existing(out, "--out", overwrite)
+    raise InputError(f"out={out}: no such folder; name a file in an existing one")
+  refuse_existing(out, overwrite)
   check_writable(os.path.dirname(out), out)
 
 
 def check_writable(folder: str, out: str) -> None:
   """Makes and removes a file in a folder, so that hours of work do not end at a lack of rights.
 
-  Raises InputError, which names the --out that is to be there.
+  Raises InputError, which names the `out` that is to be there.
   """
   test = os.path.join(folder, f"test-{uuid.uuid4().hex}")
   try:
@@ -463,7 +463,7 @@ def check_writable(folder: str, out: str) -> None:
       file.write("A test of whether files can be written here.\n")
     remove(test)
   except OSError as error:
-    raise InputError(f"--out={out}: cannot be written ({error.strerror})") from error
+    raise InputError(f"out={out}: cannot be written ({error.strerror})") from error
 
 
 def is_same_file(path: str, other: str) -> bool:

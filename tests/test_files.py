@@ -223,7 +223,7 @@ def test_what_cannot_be_written_is_met_before_the_work(store, monkeypatch):
     raise files.StoreError(errno.EACCES, "Forbidden", path)
 
   monkeypatch.setattr(files, "_upload", refuse)
-  with pytest.raises(InputError, match=rf"--out={store}/out.json: cannot be written \(Forbidden"):
+  with pytest.raises(InputError, match=rf"out={store}/out.json: cannot be written \(Forbidden"):
     files.check_out(f"{store}/out.json", overwrite=False)
 
 

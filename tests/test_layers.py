@@ -1,9 +1,11 @@
 """Import rules: the order of the rooms, numpy-only rooms, no cycles, no flags, optional packages
-imported where they are used; and which files may exist where.
+imported where they are used; messages without flags; and which files may exist where.
 """
 
 import ast
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,9 @@ SHARED_APP = "report"  # which any app may import
 NUMPY_ONLY = set.union(*LAYERS[:3])
 JAX = {"jax", "flax", "optax", "orbax"}
 REQUIRED = JAX | {"numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
+
+# The command line makes flags of arguments, and scripts of functions: usage.with_flags.
+COMMANDS = re.compile(r"(?<!xprof )--[a-z]\w*|launch/\w+\.(?:py|sh)")
 
 # Names that say nothing about their contents. Tokenizers have a base class.
 NAMELESS = {"utils", "util", "common", "core", "helpers", "misc", "base"}
@@ -107,6 +112,27 @@ def _package_faults(module: str, path: Path) -> list[str]:
   return result + [f"{module} imports {name} at its top" for name in sorted(optional)]
 
 
+def message_faults(root: Path) -> list[str]:
+  """The flags and scripts that strings of the core name; docstrings may."""
+  result: dict[str, None] = {}
+  for module, path in modules(root).items():
+    if module.split(".")[0] not in ("programs", "apps"):
+      for text in _strings(ast.parse(path.read_text("utf-8"))):
+        result |= dict.fromkeys(f"{module} names {name}" for name in COMMANDS.findall(text))
+  return list(result)
+
+
+def _strings(tree: ast.AST) -> Iterator[str]:
+  """Every string but docstrings; an f-string has x for each value."""
+  nodes = list(ast.walk(tree))
+  docstrings = [node.value for node in nodes if isinstance(node, ast.Expr)]
+  for node in nodes:
+    if isinstance(node, ast.JoinedStr):
+      yield "".join(part.value if isinstance(part, ast.Constant) else "x" for part in node.values)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+      yield node.value
+
+
 def file_faults(root: Path) -> list[str]:
   """Files in the package root that belong in a room, rooms without a docstring, nameless names."""
   result = []
@@ -153,6 +179,23 @@ def test_the_rooms_keep_their_order():
 
 def test_files_are_in_their_rooms():
   assert file_faults(ROOT) == []
+
+
+def test_messages_of_the_core_name_arguments():
+  assert message_faults(ROOT) == []
+
+
+@pytest.mark.parametrize(
+  "source, fault",
+  [
+    ('raise E(f"--out={out}: a folder")', "data names --out"),
+    ('raise E(f"--{name}={value}: too low")', "data names --x"),
+    ('advice = "use launch/predict.py"', "data names launch/predict.py"),
+  ],
+)
+def test_a_flag_in_a_message_is_reported(tmp_path, source, fault):
+  write_package(tmp_path, {"data.": f'"""As --out of launch/."""\n{source}', "apps.": source})
+  assert message_faults(tmp_path) == [fault]
 
 
 @pytest.mark.parametrize(

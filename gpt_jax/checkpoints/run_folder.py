@@ -58,7 +58,7 @@ def claim(
   except FileExistsError:  # another run claimed it in the meantime
     _is_claimed(workdir, config, data, tokenizer, may_change)
   except OSError as error:
-    raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
+    raise InputError(f"workdir={workdir}: cannot be written ({error.strerror})") from error
 
 
 def claimed_config(workdir: str) -> Any:
@@ -123,15 +123,15 @@ def _is_claimed(
   saved = read_config(workdir)
   if not isinstance(saved, dict) or not {"config", "data"} <= saved.keys():
     raise InputError(
-      f"--workdir={workdir} holds a config.json that no run wrote: not a run's folder; use another"
+      f"workdir={workdir} holds a config.json that no run wrote: not a run's folder; use another"
     )
   try:
     saved_config = from_json(saved["config"])
   except InputError as error:
-    raise InputError(f"--workdir={workdir}: config.json: {error}") from error
+    raise InputError(f"workdir={workdir}: config.json: {error}") from error
   if type(saved_config) is not type(config):
     kind = type(saved_config).__name__
-    raise InputError(f"--workdir={workdir} holds a run of a {kind}; use another folder")
+    raise InputError(f"workdir={workdir} holds a run of a {kind}; use another folder")
   changes = difference(saved_config, config)
   changes = [change for change in changes if not change.startswith(may_change)]
   # A run that has saved nothing yet, as when it did not fit into memory, may take smaller parts.
@@ -142,7 +142,7 @@ def _is_claimed(
   changes += _data_difference(saved["data"], data, tokenizer)
   if changes:
     raise InputError(
-      f"--workdir={workdir} holds a run with another config ({'; '.join(changes)}); "
+      f"workdir={workdir} holds a run with another config ({'; '.join(changes)}); "
       "use another folder, or the old settings"
     )
   return not begins_anew
@@ -158,19 +158,19 @@ def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
   for name in entries:
     if name.startswith(("seed_", "fold_")):
       kind = f"{name[:4]}s"
-      raise InputError(f"--workdir={workdir} holds runs of several {kind}; use another folder")
+      raise InputError(f"workdir={workdir} holds runs of several {kind}; use another folder")
   for name in entries:
     unfinished = name.startswith("config.json.")
     if name != _BEFORE_CONFIG and not unfinished:
       raise InputError(
-        f"--workdir={workdir} holds {name!r} but no config.json: not a run's folder; use another"
+        f"workdir={workdir} holds {name!r} but no config.json: not a run's folder; use another"
       )
   folder = os.path.join(workdir, "tokenizer")
   if not exists(os.path.join(folder, "tokenizer.json")):
     return
   if load_tokenizer(folder).hash != tokenizer.hash:
     raise InputError(
-      f"--workdir={workdir} holds another vocabulary and no config.json: not a run's folder; "
+      f"workdir={workdir} holds another vocabulary and no config.json: not a run's folder; "
       "use another"
     )
 
@@ -216,6 +216,6 @@ def listing(workdir: str) -> list[str]:
   except FileNotFoundError:
     return []
   except NotADirectoryError as error:
-    raise InputError(f"--workdir={workdir} is a file; a folder is needed") from error
+    raise InputError(f"workdir={workdir} is a file; a folder is needed") from error
   except OSError as error:
-    raise InputError(f"--workdir={workdir}: cannot be read ({error.strerror})") from error
+    raise InputError(f"workdir={workdir}: cannot be read ({error.strerror})") from error

@@ -78,9 +78,7 @@ def read_model(path: str, format: str = "") -> SavedModel:
       folder = path
   if not reader:
     if exists(os.path.join(path.removesuffix("/best"), TFIDF_FILE)):
-      raise InputError(
-        f"{path}: a TF-IDF classifier of launch/label.py; only launch/predict.py reads it"
-      )
+      raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
     params, meta, step = store.restore_params(path)
     folder = _find_workdir(path)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))

@@ -362,7 +362,7 @@ def _check_finite(tree: Any, step: int, folder: str) -> None:
     raise InputError(
       f"step {step}: {len(broken)} of {len(leaves)} arrays are not finite, {broken[0]} among them, "
       f"and were not saved; the checkpoints in {folder} are from before. Start again in another "
-      "--workdir with a lower optim.learning_rate, or a longer optim.warmup_steps"
+      "workdir with a lower optim.learning_rate, or a longer optim.warmup_steps"
     )
 
 

@@ -109,7 +109,7 @@ class PairWindows(SentenceWindows):
       raise InputError(
         f"{tokens.path}.bin: one document of {tokens.n_tokens} tokens, so that there is no other "
         "text to pair; use more documents or, for held-out text, prepare it with a larger "
-        "--valid_share"
+        "valid_share"
       )
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:

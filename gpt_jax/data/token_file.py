@@ -275,7 +275,7 @@ class TokenFile:
     except (FileNotFoundError, NotADirectoryError) as error:
       raise InputError(
         f"{error.filename or self.path + '.*'}: missing; {folder!r} must be a folder made by "
-        "launch/prepare.py"
+        "prepare.run"
       ) from error
     except (OSError, ValueError) as error:
       advice = "" if self.is_remote else "; prepare the text again"
@@ -338,7 +338,7 @@ class TokenFile:
     if "n_sentences" not in self.header:
       raise InputError(
         f"{self.path}.json: this text has no sentence ends, which the objective needs; prepare it "
-        "with --sentences, in another folder"
+        "with PrepareConfig(sentences=True), in another folder"
       )
     try:
       sentences = self._read_offsets("sentences", _count(self.header["n_sentences"]))
@@ -385,8 +385,8 @@ class TokenFile:
     if self.tokenizer_hash != tokenizer.hash:
       raise InputError(
         f"{self.path}.bin: a token file of another vocabulary, "
-        f"{tokenizer.difference(self.tokenizer_hash)}; prepare the text with --tokenizer=DIR, the "
-        "folder of the right tokenizer"
+        f"{tokenizer.difference(self.tokenizer_hash)}; prepare the text with "
+        "PrepareConfig(tokenizer=DIR), the folder of the right tokenizer"
       )
 
   def read(self, offset: int, count: int) -> np.ndarray:

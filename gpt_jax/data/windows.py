@@ -81,7 +81,7 @@ class Windows:
         raise InputError(
           f"{tokens.path}.bin: {tokens.n_tokens} tokens are less than one window of length + 1 = "
           f"{stride + 1}; use a smaller length, more text or, for held-out text, prepare it with a "
-          "larger --valid_share"
+          "larger valid_share"
         )
       offsets = np.array([0, tokens.n_tokens])
     self._begin = offsets[:-1]

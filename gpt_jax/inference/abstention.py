@@ -50,7 +50,7 @@ def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: flo
     InputError: no threshold is sure to reach the precision, or scipy is not installed.
   """
   if not len(confidence):
-    raise InputError(f"--precision={precision}: there are no dev rows to choose a threshold on")
+    raise InputError(f"precision={precision}: there are no dev rows to choose a threshold on")
   tested = [_test(confidence, correct, share) for share in range(1, _SHARES + 1)]
   chosen: Threshold | None = None
   for start in _STARTS:
@@ -63,7 +63,7 @@ def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: flo
     return chosen
   best = max((tested[start - 1] for start in _STARTS), key=lambda threshold: threshold.promised)
   raise InputError(
-    f"--precision={precision}: no threshold is sure to reach it: at best {best.correct:,} of the "
+    f"precision={precision}: no threshold is sure to reach it: at best {best.correct:,} of the "
     f"{best.given:,} most confident dev rows are right, which promises {best.promised:.3f} with "
     f"{CONFIDENCE:.0%} confidence; ask for less, or use a larger dev set"
   )
@@ -93,5 +93,5 @@ def _scipy_stats() -> Any:
   try:
     import scipy.stats
   except ImportError as error:
-    raise InputError("--precision needs scipy: pip install 'gpt_jax[metrics]'") from error
+    raise InputError("precision needs scipy: pip install 'gpt_jax[metrics]'") from error
   return scipy.stats

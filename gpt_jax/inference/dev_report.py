@@ -177,7 +177,7 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
   if report.get("step") != step:
     raise MissingInput(
       f"{workdir}/{REPORT} is of step {report.get('step')} and the checkpoint of step {step}; "
-      f"give --checkpoint={workdir}/best"
+      f"give checkpoint={workdir}/best"
     )
   if report.get("predictions_crc32") != zlib.crc32(content):
     raise InputError(f"{path}: does not belong to {REPORT}; restore it, or delete both")

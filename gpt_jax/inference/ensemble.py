@@ -153,17 +153,15 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   tasks = []
   for member in members:
     if member.task is None:
-      raise InputError(f"--checkpoint={member.path}: {member.without_task}; fine-tune it first")
+      raise InputError(f"checkpoint={member.path}: {member.without_task}; fine-tune it first")
     if len(members) > 1 and member.task.not_averaged:
-      raise InputError(
-        f"--checkpoint={member.path}: {member.task.not_averaged}; give one checkpoint"
-      )
+      raise InputError(f"checkpoint={member.path}: {member.task.not_averaged}; give one checkpoint")
     tasks.append(member.task)
   first = tasks[0]
   for member, task in zip(members, tasks, strict=True):
     if any(getattr(task, name) != getattr(first, name) for name in _SHARED):
       raise InputError(
-        f"--checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
+        f"checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
         f"{_describe(first)}; an ensemble needs models of one task"
       )
   return Ensemble(members, first)

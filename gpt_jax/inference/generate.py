@@ -113,9 +113,9 @@ def search(
       fit into the context, or a model that is not causal.
   """
   if not 1 <= beams <= _MAX_BEAMS:
-    raise InputError(f"--beams={beams}: must be from 1 to {_MAX_BEAMS}")
+    raise InputError(f"beams={beams}: must be from 1 to {_MAX_BEAMS}")
   if not abs(length_penalty) < float("inf"):
-    raise InputError(f"--length_penalty={length_penalty}: must be a number")
+    raise InputError(f"length_penalty={length_penalty}: must be a number")
   model, params = loaded.generator(), jax.device_put(loaded.params)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
@@ -175,7 +175,7 @@ def _check_fits(text: Text, number: int, context: int) -> None:
     )
   if text.sampling.max_tokens >= context:
     raise InputError(
-      f"--max_tokens={text.sampling.max_tokens}: the decoder's context is {context}, so it writes "
+      f"max_tokens={text.sampling.max_tokens}: the decoder's context is {context}, so it writes "
       f"at most {context - 1}; give a smaller number"
     )
 
@@ -209,9 +209,9 @@ def _check(prompts: Sequence[str], settings: Sampling, num_samples: int) -> None
     ("num_samples", num_samples, num_samples >= 1, "at least 1"),
   ):
     if not allowed:
-      raise InputError(f"--{name}={value}: must be {wanted}")
+      raise InputError(f"{name}={value}: must be {wanted}")
   if not prompts:
-    raise InputError("no prompt: give one with --prompt=TEXT, or a file with one a line")
+    raise InputError("no prompt: give one with prompt=TEXT, or a file with one a line")
 
 
 def sample(

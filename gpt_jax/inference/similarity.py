@@ -28,8 +28,8 @@ def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -
   task = find(name)
   if not (task.kind == "similarity" and "spearman" in task.metrics):
     raise InputError(
-      f"--task={name}: {loaded.path} is {loaded.without_task}; this program evaluates it on "
-      "similarity scores such as stsb, launch/zero_shot.py language models on other tasks"
+      f"task={name}: {loaded.path} is {loaded.without_task}; this program evaluates it on "
+      "similarity scores such as stsb, zero_shot.run language models on other tasks"
     )
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):

@@ -118,7 +118,7 @@ def load_tfidf(folder: str) -> TfidfClassifier:
     return TfidfClassifier((), task, folder, Tfidf(terms), linear)
   except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
     raise InputError(
-      f"{path}: damaged ({str(error)[:200]}); make it again with launch/label.py"
+      f"{path}: damaged ({str(error)[:200]}); make it again with label.run"
     ) from error
 
 

@@ -136,7 +136,7 @@ def language_model(trunk: Any, attention: str = "causal") -> "Model":
   if trunk.reads_source:
     raise InputError(
       "an encoder-decoder gives a text no probability: it writes a target for a source, with "
-      "launch/generate.py"
+      "generate.run"
     )
   if attention != "causal":
     raise InputError(

@@ -32,6 +32,6 @@ def for_devices(trunk: Any) -> Any:
 def _warn(kind: str, capability: str) -> None:
   warnings.warn(
     f"trunk.dtype=bfloat16: {kind} has none (compute capability {capability}, below "
-    f"{_FIRST_WITH_BFLOAT16}); computing in float32. --config.trunk.dtype=float16 is faster there",
+    f"{_FIRST_WITH_BFLOAT16}); computing in float32. config.trunk.dtype=float16 is faster there",
     stacklevel=2,
   )

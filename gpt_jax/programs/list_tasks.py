@@ -106,4 +106,4 @@ def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tupl
 def _shorten(remark: str, data_dir: str) -> str:
   """One line, with paths relative to data_dir and without the advice after the semicolon."""
   remark = " ".join(remark.split()).replace(os.path.join(data_dir, ""), "").partition("; ")[0]
-  return remark.removeprefix(f"--data={data_dir}: ").removeprefix(f"{data_dir}: ")
+  return remark.removeprefix(f"data_dir={data_dir}: ").removeprefix(f"{data_dir}: ")

@@ -376,7 +376,7 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
     raise InputError(f"--out={output} is the input; name another file")
   if data_dir and is_inside(output, data_dir):
     raise InputError(f"--out={output} is a file of --data; name another file")
-  refuse_existing(output, "--out", overwrite)
+  refuse_existing(output, overwrite)
   if not output.endswith(_SUFFIXES):
     suffix = Path(output).suffix
     kind = "Excel workbooks are not written" if suffix == ".xlsx" else "the suffix is the format"

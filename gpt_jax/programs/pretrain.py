@@ -153,7 +153,7 @@ def step_recipe(
     first.steps_per_epoch if first else 1,
     lambda steps: make_optimizer(config.optim, steps),
     batch_field="data.batch_size",
-    smaller="a smaller --config.data.batch_size or --config.data.length",
+    smaller="a smaller config.data.batch_size or config.data.length",
   )
 
 

@@ -2,7 +2,7 @@
 
 To add a metric, write a function (truth [N], predicted [N]) -> float below. Task files name it in
 `metrics={"f1": f1, ...}`, the first of which chooses the best checkpoint: higher must be better;
-add it to CLASS_METRICS to allow `--config.task.metric=NAME` for tables.
+add it to CLASS_METRICS to allow `config.task.metric=NAME` for tables.
 Multi-label metrics compare indicators, bool [N, K]; those of regression numbers, [N].
 """
 

@@ -43,7 +43,7 @@ def check_data_dir(data_dir: str) -> None:
     InputError: data_dir (or the DIR of "tfds:DIR") is not a folder.
   """
   if not is_folder(data_dir.removeprefix("tfds:") or os.curdir):
-    raise InputError(f"--data={data_dir}: no such folder")
+    raise InputError(f"data_dir={data_dir}: no such folder")
 
 
 def find_folder(data_dir: str, collection: str, name: str = "") -> str:
@@ -60,8 +60,8 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
       return candidate
   folder = os.path.join(collection, name) if name else collection
   raise MissingInput(
-    f"--data={data_dir}: no folder {folder!r} here; give the folder above {collection}/, with the "
-    f"official files in {folder}/"
+    f"data_dir={data_dir}: no folder {folder!r} here; give the folder above {collection}/, with "
+    f"the official files in {folder}/"
   )
 
 
@@ -292,7 +292,7 @@ def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, d
     import tensorflow_datasets as tfds
   except ImportError as error:
     raise InputError(
-      "--data=tfds:… needs tensorflow-datasets: pip install tensorflow-datasets"
+      "data_dir=tfds:… needs tensorflow-datasets: pip install tensorflow-datasets"
     ) from error
   option = f"tfds:{data_dir}"
   try:

@@ -1,4 +1,4 @@
-"""A task on the user's own files: TSV, CSV or JSONL, described by --config.task options."""
+"""A task on the user's own files: TSV, CSV or JSONL, described by config.task options."""
 
 import collections
 import contextlib
@@ -58,13 +58,11 @@ _MANY_NUMBERS = 50  # different labels, all of them numbers, that look like regr
 @register("table_task")
 @dataclasses.dataclass(frozen=True)
 class TableTask:
-  """Files relative to --data; .csv and .jsonl by their suffix, any other file is TSV."""
+  """Files relative to data_dir; .csv and .jsonl by their suffix, any other file is TSV."""
 
   train: str = option("train.tsv", "file of the training rows")
   dev: str = option("dev.tsv", "file of the rows to evaluate on")
-  test: str = option(
-    "", "file of the test rows, read by launch/evaluate.py --split=test; empty: none"
-  )
+  test: str = option("", "file of the test rows, read by evaluate with split=test; empty: none")
   columns: tuple[str, ...] = option(
     (),
     "text columns: 1 for classification, 2 for entailment and similarity, context and options for "
@@ -108,9 +106,9 @@ class TableTask:
     high=0.9,
   )
   folds: int = option(
-    0, "as dev_share, but hold out one of so many parts; set by --folds; 0: none", low=0
+    0, "as dev_share, but hold out one of so many parts; set by folds; 0: none", low=0
   )
-  fold: int = option(0, "the part that is held out, from 0; set by --folds", low=0)
+  fold: int = option(0, "the part that is held out, from 0; set by folds", low=0)
   skip_bad_rows: bool = option(False, "leave rows out that cannot be used, with a warning")
 
   has_folds = True  # a part of the training file can be held out
@@ -239,7 +237,7 @@ class TableTask:
           numbers.append(parse_number(row.label))
     if not numbers:
       raise InputError(
-        f"{path}: column {self.label!r} has no numbers; --config.task.kind=regression needs them"
+        f"{path}: column {self.label!r} has no numbers; config.task.kind=regression needs them"
       )
     try:
       scale = Scale.of(numbers)
@@ -272,7 +270,7 @@ class TableTask:
       if self.separator in label:
         raise InputError(
           f"TableTask.separator: {self.separator!r} is in the label {label!r}; "
-          "--config.task.separator=TEXT names another"
+          "config.task.separator=TEXT names another"
         )
 
   def _with_columns(self, data_dir: str) -> "TableTask":
@@ -295,7 +293,7 @@ class TableTask:
       columns = tuple(texts)
     else:
       raise InputError(
-        f"{path}: which of its columns have the text? --config.task.columns=NAME,… says it; they "
+        f"{path}: which of its columns have the text? config.task.columns=NAME,… says it; they "
         f"are {', '.join(names)}"
       )
     return dataclasses.replace(self, columns=columns, label=label)
@@ -321,7 +319,7 @@ class TableTask:
           )
         return names[i]
     raise InputError(
-      f"{path}: which of its columns is the label? --config.task.label=NAME says it; they are "
+      f"{path}: which of its columns is the label? config.task.label=NAME says it; they are "
       f"{', '.join(names)}"
     )
 
@@ -346,7 +344,7 @@ class TableTask:
     file = getattr(self, split)
     if not file:
       raise InputError(
-        f"TableTask.{split}: no file is named; --config.task.{split}=FILE, when fine-tuning, "
+        f"TableTask.{split}: no file is named; config.task.{split}=FILE, when fine-tuning, "
         "names one"
       )
     return os.path.join(data_dir, file)
@@ -361,8 +359,8 @@ class TableTask:
         if split != "dev":
           raise error from None
         raise MissingInput(
-          f"{error}; --config.task.dev_share=0.1 holds out a tenth of the training rows instead, "
-          "--folds=5 a fifth in each of five runs"
+          f"{error}; config.task.dev_share=0.1 holds out a tenth of the training rows instead, "
+          "folds=5 a fifth in each of five runs"
         ) from error
       return
     for row in read_usable(self._path(data_dir, "train"), self.columns, self.label):
@@ -387,7 +385,7 @@ def _naming_tables(error: MissingInput, path: str, split: str) -> MissingInput:
   others = _tables_beside(path)
   if not others:
     return error
-  shown = f"{', '.join(others[:5])} (--config.task.{split}={others[0]})"
+  shown = f"{', '.join(others[:5])} (config.task.{split}={others[0]})"
   return MissingInput(f"{error}; there: {shown}")
 
 
@@ -421,7 +419,7 @@ def _check_for_numbers(labels: Sequence[str], column: str) -> None:
   """Raises InputError for many labels that are numbers with decimals; warns of many integers."""
   if len(labels) <= _MANY_NUMBERS or not all(map(is_number, labels)):
     return
-  advice = "launch/finetune.py --config.task.kind=regression predicts a number"
+  advice = "config.task.kind=regression, when fine-tuning, predicts a number"
   if all(parse_number(label).is_integer() for label in labels):
     warnings.warn(
       f"{column} has {len(labels):,} different numbers, each of which counts as a label; {advice}",

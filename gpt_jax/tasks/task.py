@@ -162,7 +162,7 @@ class Task(OneLabel):
 
   def _read_tfds(self, data_dir: str, split: str) -> Iterator[Row]:
     if not self.tfds:
-      raise InputError(f"--data=tfds:{data_dir}: task {self.name} is not in TFDS")
+      raise InputError(f"data_dir=tfds:{data_dir}: task {self.name} is not in TFDS")
     make_rows = self.tfds_rows or self._rows_by_column
     for data_set in self.tfds:
       total = dropped = 0
@@ -190,10 +190,10 @@ def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> Inp
 
   Args:
     problems: messages that begin with "file:line: "; a single one stays as it is.
-    can_skip: whether --config.task.skip_bad_rows leaves them out.
+    can_skip: whether config.task.skip_bad_rows leaves them out.
   """
   if len(problems) == 1:
-    advice = "; --config.task.skip_bad_rows=true leaves it out" if can_skip else ""
+    advice = "; config.task.skip_bad_rows=True leaves it out" if can_skip else ""
     return InputError(f"{problems[0]}{advice}")
   file, lines = "", collections.defaultdict(list)  # problem -> lines
   for problem in problems[:_LISTED]:
@@ -204,7 +204,7 @@ def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> Inp
   if len(problems) > _LISTED:
     parts.append(f"and {len(problems) - _LISTED:,} more")
   if can_skip:
-    parts.append("--config.task.skip_bad_rows=true leaves them out")
+    parts.append("config.task.skip_bad_rows=True leaves them out")
   return InputError(f"{file}: {counted(len(problems), 'row')} cannot be used: {'; '.join(parts)}")
 
 

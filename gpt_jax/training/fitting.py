@@ -170,8 +170,8 @@ def check_fits(
   found = settings_that_fit(peak, forecast.most, forecast.limit, counts, policies)
   if found is not None:
     fields, then = found
-    flags = " ".join(f"--config.{name}={value}" for name, value in fields.items())
-    line += f"; it fits with {flags}, which makes it {gigabytes(then)}"
+    changes = " ".join(f"config.{name}={value}" for name, value in fields.items())
+    line += f"; it fits with {changes}, which makes it {gigabytes(then)}"
   else:
     more = "more microbatches or devices" if len(counts) > 1 else "or more devices"
     line += f"; use {smaller}, {more}"

@@ -63,7 +63,7 @@ class Interval:
       raise Diverged(
         f"step {step}: {MAX_REFUSED_UPDATES} updates in a row had a non-finite loss or gradient "
         f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); "
-        f"{self._sound()}. Start again in another --workdir with a lower optim.learning_rate, a "
+        f"{self._sound()}. Start again in another workdir with a lower optim.learning_rate, a "
         "longer optim.warmup_steps or trunk.dtype=float32"
       )
 

@@ -71,7 +71,7 @@ class TrainConfig:
   def total_steps(self, steps_per_epoch: int) -> int:
     """Raises InputError unless exactly one of steps and epochs is given."""
     if bool(self.steps) == bool(self.epochs):
-      change = "; set the other one to 0, such as --config.train.steps=0" if self.steps else ""
+      change = "; set the other one to 0, such as config.train.steps=0" if self.steps else ""
       raise InputError(
         f"train.steps={self.steps} and train.epochs={self.epochs}: "
         f"exactly one of them must be above 0{change}"

@@ -42,8 +42,8 @@ def warn_of_majority(
   length = "epochs" if train.epochs else "steps"
   log(
     f"warning: {task.name}: {problem}; in another workdir try a {change} rate, "
-    f"--config.optim.learning_rate={rate:.2g}, and a longer run, "
-    f"--config.train.{length}={2 * (train.epochs or train.steps)}"
+    f"config.optim.learning_rate={rate:.2g}, and a longer run, "
+    f"config.train.{length}={2 * (train.epochs or train.steps)}"
   )
 
 

@@ -93,7 +93,7 @@ class OptimConfig:
     return (
       f"warning: the warm-up of {warmup:,.0f} updates does not end within the run of "
       f"{total_steps:,}, so the learning rate never reaches {self.learning_rate:g}; a tenth of the "
-      f"run is --config.optim.{name}={value}"
+      f"run is config.optim.{name}={value}"
     )
 
 

@@ -1,4 +1,4 @@
-"""--profile=START:STOP: a trace of some steps of a run, for XProf and Perfetto."""
+"""profile=START:STOP: a trace of some steps of a run, for XProf and Perfetto."""
 
 import contextlib
 import glob
@@ -33,11 +33,11 @@ def parse_span(text: str, total_steps: int) -> Span | None:
     return None
   match = re.fullmatch(r"(\d{1,12}):(\d{1,12})", text)
   if not match:
-    raise InputError(f"--profile={text}: must be START:STOP, two numbers of updates, such as 10:13")
+    raise InputError(f"profile={text}: must be START:STOP, two numbers of updates, such as 10:13")
   span = Span(*map(int, match.groups()))
   if not 1 <= span.start < span.stop <= total_steps:
     raise InputError(
-      f"--profile={text}: must be START:STOP with 1 <= START < STOP <= {total_steps}, the updates "
+      f"profile={text}: must be START:STOP with 1 <= START < STOP <= {total_steps}, the updates "
       "of this run; its first step is not traced, since it is compiled"
     )
   return span
@@ -66,7 +66,7 @@ def traced(
     return
   if span.start <= first:
     raise InputError(
-      f"--profile={span.start}:{span.stop}: the run has made {first:,} updates already; START must "
+      f"profile={span.start}:{span.stop}: the run has made {first:,} updates already; START must "
       f"be above {first}"
     )
   trace = _Trace(span, reporter, workdir)

@@ -207,7 +207,7 @@ class Recipe:
   other_programs: int = 1
   finish: Callable[[Finished, str], Any] = lambda finished, _: finished.evaluation
   batch_field: str = "batch_size"
-  smaller: str = "a smaller --config.batch_size"
+  smaller: str = "a smaller config.batch_size"
 
   def __post_init__(self):
     # Checked when the recipe is made, long before a step is compiled.

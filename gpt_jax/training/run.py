@@ -291,7 +291,7 @@ def change_length(recipe: Recipe, workdir: str, first: int) -> None:
   if now < first:
     length = f"train.steps={now}" if train.steps else f"train.epochs={train.epochs}"
     raise InputError(
-      f"{length}: the run in --workdir={workdir} has made {first:,} updates already; a run can be "
+      f"{length}: the run in workdir={workdir} has made {first:,} updates already; a run can be "
       "made longer, but not shorter than it is"
     )
   if (earlier.steps, earlier.epochs) == (train.steps, train.epochs):

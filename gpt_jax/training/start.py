@@ -125,20 +125,20 @@ def load_start(
   # An id must mean the same token in both; vocabularies of equal size need not agree.
   if loaded.tokenizer.hash != tokenizer.hash:
     raise InputError(
-      f"--checkpoint={checkpoint}: its vocabulary is not that of the prepared text, "
-      f"{loaded.tokenizer.difference(tokenizer.hash)}; prepare the text with --tokenizer=DIR, the "
-      "folder of the checkpoint's tokenizer"
+      f"checkpoint={checkpoint}: its vocabulary is not that of the prepared text, "
+      f"{loaded.tokenizer.difference(tokenizer.hash)}; prepare the text with "
+      "PrepareConfig(tokenizer=DIR), the folder of the checkpoint's tokenizer"
     )
   if loaded.spec.attention != attention:
     raise InputError(
-      f"--checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
+      f"checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
       f"{attention}; use a config with the checkpoint's objective"
     )
   ours: Format = from_json(format)
   theirs = loaded.format if "sequence_format" in loaded.meta else ours
   if theirs != ours and not keeps_format:
     raise InputError(
-      f"--checkpoint={checkpoint}: its sequences are of {to_json(theirs)['type']}, those of the "
+      f"checkpoint={checkpoint}: its sequences are of {to_json(theirs)['type']}, those of the "
       f"config's objective of {format['type']}; use a config with the checkpoint's objective"
     )
   extended = loaded.tokenizer.with_special(*special)
@@ -167,7 +167,7 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
     if trunk == default:
       return loaded
     kinds = f"{type(trunk).__name__}, the checkpoint a {type(loaded).__name__}"
-    raise InputError(f"--checkpoint={checkpoint}: the config's trunk is a {kinds}")
+    raise InputError(f"checkpoint={checkpoint}: the config's trunk is a {kinds}")
   changes, differences = runtime_fields(trunk), []
   values = zip(field_values(trunk), field_values(loaded), field_values(default), strict=True)
   for (field, mine), (_, theirs), (_, usual) in values:
@@ -175,7 +175,7 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
       differences.append(f"trunk.{field.name}={mine}, the checkpoint's is {theirs}")
   if differences:
     raise InputError(
-      f"--checkpoint={checkpoint} brings its own sizes: {'; '.join(differences)}; leave them out, "
+      f"checkpoint={checkpoint} brings its own sizes: {'; '.join(differences)}; leave them out, "
       "as configs/gpt1.py does"
     )
   return dataclasses.replace(loaded, **changes)

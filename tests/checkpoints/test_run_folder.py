@@ -161,7 +161,7 @@ def test_what_a_kill_left_is_no_obstacle(tmp_path, tiny_tokenizer, written):
 def test_a_run_of_an_earlier_version_is_refused(claimed, tiny_tokenizer):
   path = claimed / "config.json"
   path.write_text(path.read_text().replace('"pretrain"', '"gpt_jax.pretrain:PretrainConfig"'))
-  message = f"--workdir={claimed}: config.json: .* written by an earlier version of gpt_jax"
+  message = f"workdir={claimed}: config.json: .* written by an earlier version of gpt_jax"
   refused(claimed, message, CONFIG, tiny_tokenizer)
 
 

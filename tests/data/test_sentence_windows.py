@@ -306,5 +306,5 @@ def test_texts_that_do_not_suit(tmp_path):
   writer.add(np.arange(90), 1, 1)
   writer.close(tokenizer_hash="abc")
   for kind in (PairWindows, PackedSentenceWindows):
-    with pytest.raises(InputError, match="no sentence ends.*prepare it with --sentences"):
+    with pytest.raises(InputError, match="no sentence ends.*PrepareConfig.sentences=True"):
       kind(TokenFile(tmp_path, "train"), WindowsConfig(4, 16))

@@ -92,7 +92,7 @@ def test_prepare_records_sentences_and_changes_no_ids(book, tmp_path):
   ]
   assert file.digest != plain.digest
   assert json.loads((tmp_path / "with" / "prepare.json").read_text())["sentences"] is True
-  with pytest.raises(InputError, match=r"train\.json: this text has no sentence ends.*--sentences"):
+  with pytest.raises(InputError, match=r"train\.json: this text has no sentence .*sentences=True"):
     plain.sentences  # noqa: B018
 
 

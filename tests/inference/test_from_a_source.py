@@ -161,7 +161,7 @@ def test_the_program_writes_for_each_prompt(folder):
       5,
       "prompt 1: .* tokens with the one that ends it, and the encoder's context",
     ),
-    ("the cat", 24, "--max_tokens=24: the decoder's context is 24, so it writes at most 23"),
+    ("the cat", 24, "max_tokens=24: the decoder's context is 24, so it writes at most 23"),
     ("", 5, "prompt 1 is empty"),
   ],
 )

@@ -123,18 +123,18 @@ def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_t
 @pytest.mark.parametrize(
   "settings, message",
   [
-    ({"temperature": -0.1}, "--temperature=-0.1: must be at least 0"),
-    ({"temperature": float("nan")}, "--temperature=nan"),
-    ({"top_p": 1.5}, "--top_p=1.5: must be above 0 and at most 1"),
-    ({"top_p": 0.0}, "--top_p=0.0"),
-    ({"top_k": -1}, "--top_k=-1"),
-    ({"max_tokens": 0}, "--max_tokens=0"),
-    ({"seed": -1}, "--seed=-1"),
+    ({"temperature": -0.1}, "temperature=-0.1: must be at least 0"),
+    ({"temperature": float("nan")}, "temperature=nan"),
+    ({"top_p": 1.5}, "top_p=1.5: must be above 0 and at most 1"),
+    ({"top_p": 0.0}, "top_p=0.0"),
+    ({"top_k": -1}, "top_k=-1"),
+    ({"max_tokens": 0}, "max_tokens=0"),
+    ({"seed": -1}, "seed=-1"),
     ({"prompts": []}, "no prompt"),
-    ({"num_samples": 0}, "--num_samples=0: must be at least 1"),
-    ({"beams": 0}, "--beams=0: must be from 1 to 256"),
+    ({"num_samples": 0}, "num_samples=0: must be at least 1"),
+    ({"beams": 0}, "beams=0: must be from 1 to 256"),
     ({"beams": 2, "top_k": 3}, "--beams=2: a search takes the most likely text"),
-    ({"beams": 2, "length_penalty": float("nan")}, "--length_penalty=nan"),
+    ({"beams": 2, "length_penalty": float("nan")}, "length_penalty=nan"),
     ({"beams": 2, "max_tokens": 16}, "context of 16"),
     ({"prompts": ["the cat", " "]}, "prompt 2 is empty"),
   ],
@@ -170,7 +170,7 @@ def test_what_outgrows_the_context_is_told(run, launch):
     code, printed, errors = launch("generate", *flags, "--max_tokens=17", stream)
     assert code == 0 and printed.startswith("the cat")
     assert errors.startswith(
-      "max_tokens=17: the model's context is 16 tokens; each time it is full"
+      "--max_tokens=17: the model's context is 16 tokens; each time it is full"
     )
     assert f"reads the last 8 again and forgets the others{advice}" in errors
     assert ("--stream" in errors) == bool(advice) and errors.count("\n") == 1

@@ -129,8 +129,8 @@ def test_what_has_no_cosine_to_compare(checkpoint, stsb, tmp_path):
   data, _ = stsb
   folder = checkpoint(ContrastiveHead("mean"))
   for task, message in (
-    ("rte", "--task=rte: .*is a language model without a head; this program"),
-    ("mrpc", "--task=mrpc: .*on similarity scores such as stsb"),
+    ("rte", "task=rte: .*is a language model without a head; this program"),
+    ("mrpc", "task=mrpc: .*on similarity scores such as stsb"),
     ("stbs", "no task 'stbs'; did you mean stsb"),
   ):
     with pytest.raises(InputError, match=message):

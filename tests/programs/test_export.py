@@ -52,5 +52,5 @@ def test_an_export_on_a_store_loads(run, store, tmp_path, format):
 
 
 def test_an_unknown_format(run, tmp_path):
-  with pytest.raises(InputError, match="--format=tflite: must be one of hf, npz"):
+  with pytest.raises(InputError, match="format=tflite: must be one of hf, npz"):
     export.run(run, str(tmp_path / "out"), "tflite")

@@ -123,13 +123,13 @@ def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(fine
   # A loss far above that of the labels' shares is the mark of too high a rate.
   bad = {"dev_accuracy": 0.5, "dev_loss": 9.0}
   warn_of_majority(task, dev, bad, config.optim, config.train)
-  assert "try a lower rate, --config.optim.learning_rate=0.003, and" in capsys.readouterr().err
+  assert "try a lower rate, config.optim.learning_rate=0.003, and" in capsys.readouterr().err
   # That of the labels' shares is the mark of too low a rate.
   bad["dev_loss"] = 0.69
   warn_of_majority(task, dev, bad, config.optim, config.train)
   log = capsys.readouterr().err
   assert "is not above the share of the commonest label, " in log
-  assert "--config.optim.learning_rate=0.03, and a longer run, --config.train.epochs=12" in log
+  assert "config.optim.learning_rate=0.03, and a longer run, config.train.epochs=12" in log
 
 
 # Layers.

@@ -119,8 +119,8 @@ def test_pmap_runs_without_a_plan_of_memory():
 
 
 def advised(message):
-  """(NAME, VALUE) of each --config.NAME=VALUE in a line."""
-  return re.findall(r"--config\.([\w.]+)=([^\s,;]+)", message)
+  """(NAME, VALUE) of each config.NAME=VALUE in a line."""
+  return re.findall(r"config\.([\w.]+)=([^\s,;]+)", message)
 
 
 LARGE = dataclasses.replace(
@@ -201,7 +201,7 @@ def test_the_advice_makes_a_pre_training_fit(limit):
 
 
 def test_nothing_that_fits_is_said_too(compiled_alone):
-  with pytest.warns(UserWarning, match="use a smaller --config.data.batch_size or") as said:
+  with pytest.warns(UserWarning, match="use a smaller config.data.batch_size or") as said:
     forecast_of(LARGE, limit=1.0)
   assert not advised(str(said[0].message))
 
@@ -260,7 +260,7 @@ def test_the_number_of_microbatches_is_chosen(platform, state, limit, count, cap
   assert (chosen, then.memory) == (count, peak(count, "none"))
   assert (f"microbatches {count}, so that" in capsys.readouterr().err) == (count > 1)
   if not forecast.fits:  # a number that is set stays
-    with pytest.warns(UserWarning, match="it fits with --config.train.microbatches="):
+    with pytest.warns(UserWarning, match="it fits with config.train.microbatches="):
       assert fitting.fit_into_memory(forecast, *arguments, platform="cpu") == (1, forecast)
 
 
@@ -268,7 +268,7 @@ def test_a_step_too_large_for_any_number_is_said():
   forecast = Forecast(110.0, 100.0)
   for platform, outcome in (
     ("cpu", pytest.warns(UserWarning, match="use a smaller batch, more")),
-    ("gpu", pytest.raises(InputError, match="it fits with --config.train.remat=dots,")),
+    ("gpu", pytest.raises(InputError, match="it fits with config.train.remat=dots,")),
   ):
     with outcome:
       fitting.fit_into_memory(

@@ -135,7 +135,7 @@ def test_a_task_with_another_kind_of_labels_is_listed(monkeypatch, tmp_path):
 
 
 def test_a_data_dir_that_is_no_folder_is_refused(tmp_path):
-  with pytest.raises(InputError, match=r"^--data=.*nowhere: no such folder$"):
+  with pytest.raises(InputError, match=r"^data_dir=.*nowhere: no such folder$"):
     list_tasks.run(str(tmp_path / "nowhere"))
 
 

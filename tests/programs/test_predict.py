@@ -258,7 +258,7 @@ def test_an_interrupted_run_keeps_the_old_output(checkpoint, tmp_path, monkeypat
 def test_an_unwritable_output_is_refused(checkpoint, tmp_path, monkeypatch, output, message):
   monkeypatch.setattr(LoadedModel, "predictor", lambda self: pytest.fail)  # refused earlier
   source = write(tmp_path, "in.txt", "the cat\n")
-  with pytest.raises(InputError, match=f"--out=.*{message}"):
+  with pytest.raises(InputError, match=f"out=.*{message}"):
     predict.run(checkpoint, source, str(tmp_path / output))
   assert open(source, encoding="utf-8").read() == "the cat\n"
 
@@ -314,7 +314,7 @@ def test_an_existing_output_is_replaced_only_on_request(checkpoint, tmp_path, mo
   source, output = write(tmp_path, "in.txt", "the cat\n"), write(tmp_path, "out.tsv", "mine")
   with monkeypatch.context() as patch:
     patch.setattr(predict, "load_ensemble", lambda *_: pytest.fail())  # refused before any work
-    with pytest.raises(InputError, match="--out=.*out.tsv already exists; .*--overwrite"):
+    with pytest.raises(InputError, match="out=.*out.tsv already exists; .*overwrite=True"):
       predict.run(checkpoint, source, output)
   assert open(output, encoding="utf-8").read() == "mine"
   predict.run(checkpoint, source, output, overwrite=True)
@@ -376,7 +376,7 @@ def test_the_temperature_of_another_step_is_not_used(
 ):
   predict.run(checkpoint, texts, str(tmp_path / "out.tsv"))
   said = capsys.readouterr().err
-  assert "not calibrated: " in said and f"of step 48; give --checkpoint={checkpoint}/best" in said
+  assert "not calibrated: " in said and f"of step 48; give checkpoint={checkpoint}/best" in said
   with pytest.raises(InputError, match="--precision=0.9 needs the dev set: .* of step 48; give"):
     predict.run(checkpoint, texts, precision=0.9)
 
@@ -467,7 +467,7 @@ def test_a_precision_chooses_the_threshold_on_the_dev_set(large_dev_set, texts, 
   assert f"threshold {expected.value:.4f}: {expected.correct} of {expected.given} dev rows" in said
   highest = probabilities_of(results).max(axis=-1)
   assert [result["prediction"] is None for result in results] == list(highest < expected.value)
-  with pytest.raises(InputError, match="--precision=0.999: no threshold is sure to reach it"):
+  with pytest.raises(InputError, match="precision=0.999: no threshold is sure to reach it"):
     predict.run(f"{folder}/best", texts, precision=0.999)
 
 

@@ -352,7 +352,7 @@ def test_missing_and_truncated_data(copied, tmp_path):
     CONFIG,
     tmp_path / "nowhere",
     tmp_path / "run",
-    r"nowhere/train.json: missing; .* made by launch/prepare.py",
+    r"nowhere/train.json: missing; .* made by prepare.run",
   )
   with open(copied / "valid.bin", "r+b") as file:
     file.truncate(10)
@@ -575,4 +575,6 @@ def test_a_start_that_does_not_fit(uninterrupted, prepared, copied, tmp_path, ti
   other.save(str(copied / "tokenizer"))
   for split in ("train", "valid"):
     write_split(copied, split, other, "a cat and a dog and a car " * 9)
-  refused_start(CONFIG, copied, "its vocabulary is not that of the prepared text, .*--tokenizer=")
+  refused_start(
+    CONFIG, copied, "its vocabulary is not that of the prepared text, .*PrepareConfig.tokenizer="
+  )

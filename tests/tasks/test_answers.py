@@ -91,10 +91,10 @@ def test_a_column_without_a_scale_is_refused(write, cells, message):
 def test_many_numbers_as_labels_name_the_field(write):
   one_label = dataclasses.replace(NUMBERS, kind="one_label")
   folder = write("train.tsv", "value", [f"{x}.5" for x in range(60)])
-  with pytest.raises(InputError, match=r"60 different numbers.*--config\.task\.kind=regression"):
+  with pytest.raises(InputError, match=r"60 different numbers.*config\.task\.kind=regression"):
     one_label.with_labels(folder)
   folder = write("train.tsv", "value", range(60))
-  with pytest.warns(UserWarning, match=r"60 different numbers.*--config\.task\.kind=regression"):
+  with pytest.warns(UserWarning, match=r"60 different numbers.*config\.task\.kind=regression"):
     assert len(one_label.with_labels(folder).labels) == 60
   few = write("train.tsv", "value", [0.5, 1.5, 2.5])
   assert one_label.with_labels(few).labels == ("0.5", "1.5", "2.5")
@@ -170,7 +170,7 @@ def test_labels_that_cannot_be_used(write, tmp_path, row, message):
 def test_a_label_with_the_separator_is_refused(tmp_path):
   (tmp_path / "train.jsonl").write_text('{"text": "x", "topics": ["a", "b, c"]}\n')
   table = dataclasses.replace(LABELS, train="train.jsonl")
-  with pytest.raises(InputError, match="',' is in the label 'b, c'; --config.task.separator=TEXT"):
+  with pytest.raises(InputError, match="',' is in the label 'b, c'; config.task.separator=TEXT"):
     table.with_labels(str(tmp_path))
   assert dataclasses.replace(table, separator="|").with_labels(str(tmp_path)).labels == (
     "a",

@@ -390,7 +390,7 @@ def test_missing_files_are_named(small, task, split, message):
 
 
 def test_empty_data_dir_is_not_the_current_folder():
-  with pytest.raises(InputError, match="--data=: no folder"):
+  with pytest.raises(InputError, match="data_dir=: no folder"):
     find("rte").examples("", "dev")
 
 

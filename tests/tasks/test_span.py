@@ -344,11 +344,11 @@ def test_it_predicts_the_text_of_the_answer(trained, tmp_path):
 
 def test_what_reads_labels_of_a_text_refuses(trained, tmp_path):
   checkpoint = str(trained[0] / "run" / "best")
-  with pytest.raises(InputError, match="squad answers by a part of the text; use launch/predict"):
+  with pytest.raises(InputError, match="squad answers by a part of the text; use predict.run"):
     gpt_jax.load(checkpoint).classify([("who sat", "the cat sat")])
   with pytest.raises(InputError, match="every token; npz can hold it"):
     export.run(checkpoint, str(tmp_path / "hf"), "hf")
-  with pytest.raises(InputError, match="--format=stablehlo: .*every token"):
+  with pytest.raises(InputError, match="format=stablehlo: .*every token"):
     export.run(checkpoint, str(tmp_path / "function"), "stablehlo")
   with pytest.raises(InputError, match="give one checkpoint"):
     predict.run([checkpoint] * 2, data_dir=str(trained[0]), split="dev")

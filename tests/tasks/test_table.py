@@ -125,14 +125,14 @@ def test_wrong_configs_are_refused(fields, message):
     (
       {"train": "train.tsv"},
       "train",
-      r"train\.tsv: No such file or directory; there: train\.csv .--config.task.train=train\.csv\)",
+      r"train\.tsv: No such file or directory; there: train\.csv .config.task.train=train\.csv\)",
     ),
     (
       {"train": "train.tsv", "label": "", "columns": ()},
       "train",
-      r"; there: train\.csv \(--config\.task\.train=train\.csv\)",
+      r"; there: train\.csv \(config\.task\.train=train\.csv\)",
     ),
-    ({"dev": "train.tsv"}, "dev", r"; there: train\.csv \(--config\.task\.dev=train\.csv\); "),
+    ({"dev": "train.tsv"}, "dev", r"; there: train\.csv \(config\.task\.dev=train\.csv\); "),
     (
       {"train": "blank.jsonl"},
       "train",
@@ -266,7 +266,7 @@ def test_every_row_is_in_one_fold(tmp_path):
 
 def test_without_a_dev_file_the_ways_out_are_named(tmp_path):
   (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
-  with pytest.raises(InputError, match=r"dev\.tsv: No such file.*task\.dev_share=0\.1 .*--folds=5"):
+  with pytest.raises(InputError, match=r"dev\.tsv: No such file.*task\.dev_share=0\.1 .*folds=5"):
     TableTask().build(str(tmp_path)).examples(str(tmp_path), "dev")
 
 
@@ -283,7 +283,7 @@ def test_all_bad_rows_are_listed_at_once(tmp_path):
   assert str(error.value) == (
     f"{tmp_path}/train.csv: 4 rows cannot be used: column 'text' is empty; fill it in or remove "
     "the row (line 3, 6); 1 column, but the header names 2: text, label (line 5); label '': "
-    "should be one of x, y (line 7); --config.task.skip_bad_rows=true leaves them out"
+    "should be one of x, y (line 7); config.task.skip_bad_rows=True leaves them out"
   )
 
 

@@ -111,9 +111,9 @@ def test_it_is_trained_evaluated_and_predicted(make_run, tiny_tokenizer, tmp_pat
 
 
 def check_that_readers_of_one_label_refuse(checkpoint, folder):
-  with pytest.raises(InputError, match="story-tags labels every word; use launch/predict.py"):
+  with pytest.raises(InputError, match="story-tags labels every word; use predict.run"):
     gpt_jax.load(checkpoint).classify(["Anna was at the pier."])
-  with pytest.raises(InputError, match="story-tags labels every word; use launch/predict.py"):
+  with pytest.raises(InputError, match="story-tags labels every word; use predict.run"):
     visualize.run(checkpoint, str(folder / "page.html"), ["Anna was at the pier."])
   with pytest.raises(InputError, match="a model with a head for every token; npz can hold it"):
     export.run(checkpoint, str(folder / "hf"), "hf")

@@ -172,7 +172,7 @@ def test_warmup_lengths():
 )
 def test_a_warm_up_that_does_not_end_within_the_run(options, advice):
   warning = OptimConfig(**options).about_long_warmup(100)
-  assert warning.endswith(f"; a tenth of the run is --config.optim.{advice}" if advice else "")
+  assert warning.endswith(f"; a tenth of the run is config.optim.{advice}" if advice else "")
   assert bool(warning) == bool(advice)
 
 

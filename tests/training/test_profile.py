@@ -1,4 +1,4 @@
-"""--profile: the trace, the names of a step's parts in it, and spans that a run does not have."""
+"""The profile of a run: the trace, the names of the parts of a step, refused spans."""
 
 import dataclasses
 import glob
@@ -78,13 +78,13 @@ def test_each_run_of_a_fine_tuning_has_its_trace(finetuned, tmp_path):
   where = (finetuned.data_dir, finetuned.pretrained)
   finetune.run(config, *where, workdir, seeds=2, profile="1:2")
   assert [steps_in(f"{workdir}/seed_{seed}") for seed in (0, 1)] == [[2], [2]]
-  with pytest.raises(InputError, match=r"--profile=1:9: .*STOP <= 8"):
+  with pytest.raises(InputError, match=r"profile=1:9: .*STOP <= 8"):
     finetune.run(config, *where, str(tmp_path / "other"), profile="1:9")
 
 
 @pytest.mark.parametrize("text", ["3", "a:b", "3:3", "4:3", "0:3", "-1:3", "3:6", "1:2:3"])
 def test_spans_that_a_run_does_not_have(prepared, tmp_path, text):
-  with pytest.raises(InputError, match=f"^--profile={text}: must be START:STOP"):
+  with pytest.raises(InputError, match=f"^profile={text}: must be START:STOP"):
     pretrain.run(CONFIG, prepared, str(tmp_path / "run"), profile=text)
   assert list(tmp_path.iterdir()) == []
 

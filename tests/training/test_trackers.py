@@ -239,7 +239,7 @@ def test_a_tracker_that_fails_is_turned_off_with_one_line(tmp_path, use, when):
   log = io.StringIO()
   report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, range(1, 20), log)
   warnings = [line for line in log.getvalue().splitlines() if line.startswith("warning")]
-  assert len(warnings) == 1 and "--tracker=wandb: OSError" in warnings[0]
+  assert len(warnings) == 1 and "tracker=wandb: OSError" in warnings[0]
   assert "No space left" in warnings[0] and recorder.got == []
   assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 38
 
@@ -251,7 +251,7 @@ def test_a_tracker_that_hangs_costs_the_run_nothing(tmp_path, use, monkeypatch):
   use(lambda run: Recorder(forever.wait))
   log = io.StringIO()
   report(tmp_path, Trackers(("mlflow",), str(tmp_path)), 0, range(1, 20), log)
-  assert "--tracker=mlflow: is 5 reports behind" in log.getvalue()
+  assert "tracker=mlflow: is 5 reports behind" in log.getvalue()
   assert log.getvalue().count("warning") == 1
   forever.set()
 
@@ -262,7 +262,7 @@ def test_a_tracker_that_does_not_end_is_left(tmp_path, use, monkeypatch):
   use(lambda run: Recorder(forever.wait))
   log = io.StringIO()
   report(tmp_path, Trackers(("mlflow",), str(tmp_path)), 0, [1], log)
-  assert "--tracker=mlflow: did not end within" in log.getvalue()
+  assert "tracker=mlflow: did not end within" in log.getvalue()
   forever.set()
 
 
@@ -310,7 +310,7 @@ def test_other_processes_start_no_tracker(tmp_path, use, monkeypatch):
 
 
 def test_names_are_checked_at_the_door(monkeypatch):
-  with pytest.raises(InputError, match="--tracker=wandbb: .*mlflow.*; did you mean wandb"):
+  with pytest.raises(InputError, match="tracker=wandbb: .*mlflow.*; did you mean wandb"):
     parse_trackers("tensorboard, wandbb", "run")
   real = importlib.util.find_spec
   monkeypatch.setattr(
@@ -326,7 +326,7 @@ def test_files_that_a_store_cannot_hold_are_refused(name, monkeypatch):
   variable = trackers.find_tracker(name).ELSEWHERE
   monkeypatch.delenv(variable, raising=False)
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-  with pytest.raises(InputError, match=f"--tracker={name}: .* gs://bucket/run; set {variable}, or"):
+  with pytest.raises(InputError, match=f"tracker={name}: .* gs://bucket/run; set {variable}, or"):
     parse_trackers(f"tensorboard,{name}", "gs://bucket/run")
   monkeypatch.setenv(variable, "somewhere")
   assert parse_trackers(name, "gs://bucket/run").names == (name,)

@@ -36,7 +36,7 @@ def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[s
   try:
     task = task.with_labels(folder)
   except InputError as error:
-    message = str(error).replace("--config.task.columns=NAME,…", "--text=NAME")
-    message = re.sub(r" \(--config\.task\.train=.*\)", "", message)
-    raise InputError(message.replace("--config.task.label", "--label")) from error
+    message = str(error).replace("config.task.columns=NAME,…", "--text=NAME")
+    message = re.sub(r" \(config\.task\.train=.*\)", "", message)
+    raise InputError(message.replace("config.task.label", "--label")) from error
   return task.columns, task.label

@@ -269,7 +269,7 @@ def _nothing_to_run(
   reasons = []
   for name, reason in left_out.items():
     if name in names or name.startswith("zero-shot"):
-      reasons.append(reason.removeprefix(f"--data={data_dir}: "))
+      reasons.append(reason.removeprefix(f"data_dir={data_dir}: "))
   explanation = "; ".join(dict.fromkeys(reasons)) or "no such task is in these tables"
   return InputError(f"there is nothing to run with --data={data_dir}: {explanation}")
 

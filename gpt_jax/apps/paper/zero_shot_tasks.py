@@ -8,7 +8,6 @@ Letters: Q questions, C options per question, P context tokens, T option tokens,
 
 import functools
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from gpt_jax.tasks.encoding import Example, evenly
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.reading import pronouns
 from gpt_jax.tasks.task import find
+from gpt_jax.training.reporter import log
 
 SENTIMENT = (" positive", " negative")  # the words compared after "very"
 MAX_BATCH_TOKENS = 2**14
@@ -136,7 +136,7 @@ def prepare(
     except MissingInput as error:
       if tasks:
         raise
-      print(f"left out: {name} ({error})", file=sys.stderr)
+      log(f"left out: {name} ({error})")
   if not prepared:
     raise InputError(
       f"--data={data_dir}: no task can be evaluated; the tasks are {', '.join(TASKS)}"

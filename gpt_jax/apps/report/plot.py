@@ -36,7 +36,7 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
   check_path(out)
   if not out.lower().endswith(SUFFIXES):
     raise InputError(f"--out={out}: the name of a picture ends in {', '.join(SUFFIXES)}")
-  refuse_existing(out, "--out", overwrite)
+  refuse_existing(out, overwrite)
   pyplot()  # fail before reading
   folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
   check_writable(os.path.dirname(out), out)

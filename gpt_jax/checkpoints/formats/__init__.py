@@ -50,7 +50,7 @@ def find_format(name: str) -> Format:
   """The format of a name. Raises InputError, with all names, at any other."""
   names = list_formats()
   if name not in names:
-    raise InputError(f"--format={name}: must be one of {', '.join(names)}")
+    raise InputError(f"format={name}: must be one of {', '.join(names)}")
   return _import(name)
 
 

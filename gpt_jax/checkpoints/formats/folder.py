@@ -101,8 +101,7 @@ def load_export(
     meta = read_object(os.path.join(folder, CONFIG))
     if meta.pop("format", None) != _format(weights):
       raise InputError(
-        f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model with "
-        "launch/export.py"
+        f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model again"
       )
     step = meta.pop("step", None)
     check_meta(meta, step)

@@ -108,7 +108,7 @@ def make_function(
       model = language_model(trunk, spec.attention)
     except InputError as error:
       raise InputError(
-        f"--format={name}: holds classifiers and causal language models, not this {spec.kind}; use "
+        f"format={name}: holds classifiers and causal language models, not this {spec.kind}; use "
         "npz or hf, or fine-tune a classifier"
       ) from error
     call = _language_model(model, {"trunk": params["trunk"]})
@@ -139,15 +139,15 @@ def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
   """Raises InputError if a labeled head reads more than one token of each sequence."""
   if spec.head.per_token:
     raise InputError(
-      f"--format={name}: holds language models and classifiers; this one has a head for every token"
+      f"format={name}: holds language models and classifiers; this one has a head for every token"
     )
   if spec.head.pooling == "mean":
     raise InputError(
-      f"--format={name}: reads each text at one token; this head reads the mean of all tokens"
+      f"format={name}: reads each text at one token; this head reads the mean of all tokens"
     )
   if not format.special:
     raise InputError(
-      f"--format={name}: finds a text's last token by its id, and this model, which was imported, "
+      f"format={name}: finds a text's last token by its id, and this model, which was imported, "
       "reads texts without special tokens; npz can hold it"
     )
 

@@ -41,7 +41,7 @@ def write_card(
   paragraphs = [
     _front_matter(spec, meta, task, pipeline),
     f"# {model}",
-    "Written by gpt_jax's launch/export.py. gpt_jax reads this folder like a checkpoint.",
+    "Written by gpt_jax, which reads this folder like a checkpoint.",
     _use(model, pipeline),
     _ids(tokenizer, fills_masks=pipeline == "fill-mask"),
   ]

@@ -55,7 +55,7 @@ def decoder(meta: dict, format: str) -> ModelConfig:
   spec = from_json(meta["model"])
   if kind := other_than_gpt(spec):
     raise InputError(
-      f"--format={format}: holds causal Transformers only, this is {kind}; npz can hold it"
+      f"format={format}: holds causal Transformers only, this is {kind}; npz can hold it"
     )
   return spec
 

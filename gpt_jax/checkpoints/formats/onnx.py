@@ -52,7 +52,7 @@ def _library() -> Any:
   try:
     return importlib.import_module("jax2onnx")
   except ImportError as error:
-    raise InputError("--format=onnx needs jax2onnx: pip install 'gpt_jax[onnx]'") from error
+    raise InputError("format=onnx needs jax2onnx: pip install 'gpt_jax[onnx]'") from error
 
 
 @contextlib.contextmanager

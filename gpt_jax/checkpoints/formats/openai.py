@@ -126,8 +126,7 @@ def _check_is_gpt1(spec: ModelConfig, tokenizer: Tokenizer) -> None:
     problem = f"it has {trunk.heads} heads and not {HEADS}"
   if problem:
     raise InputError(
-      f"--format=openai: holds GPT-1 with OpenAI's vocabulary only, and {problem}; hf and npz "
-      "hold it"
+      f"format=openai: holds GPT-1 with OpenAI's vocabulary only, and {problem}; hf and npz hold it"
     )
 
 

@@ -32,7 +32,7 @@ def detect(path: str) -> bool:
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """See save_function."""
   if importlib.util.find_spec("flatbuffers") is None:
-    raise InputError("--format=stablehlo needs flatbuffers: pip install 'gpt_jax[stablehlo]'")
+    raise InputError("format=stablehlo needs flatbuffers: pip install 'gpt_jax[stablehlo]'")
   save_function(folder, NAME, _write, params, meta, step, tokenizer)
 
 

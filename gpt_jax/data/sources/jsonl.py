@@ -33,6 +33,6 @@ def _field(line: str, field: str, where: str) -> str:
   if not isinstance(row.get(field), str):
     raise InputError(
       f"{where}: no text in field {field!r} (its fields: {', '.join(map(repr, row))}); name "
-      "another with --text_column"
+      "another with text_column=NAME"
     )
   return row[field]

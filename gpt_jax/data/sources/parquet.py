@@ -80,14 +80,15 @@ def _check_column(name: str, schema: Any, field: str, pyarrow: Any) -> None:
     guess = "" if field in schema.names else did_you_mean(field, schema.names)
     raise InputError(
       f"{name}: {fault} column {field!r}{guess} (its columns: "
-      f"{', '.join(map(repr, schema.names))}); name the one that holds the text with --text_column"
+      f"{', '.join(map(repr, schema.names))}); name the one that holds the text with "
+      "text_column=NAME"
     )
   kind = schema.field(field).type
   if pyarrow.types.is_dictionary(kind):
     kind = kind.value_type
   if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
     raise InputError(
-      f"{name}: column {field!r} holds {kind}, not text; name another with --text_column"
+      f"{name}: column {field!r} holds {kind}, not text; name another with text_column=NAME"
     )
 
 

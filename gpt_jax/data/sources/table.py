@@ -22,7 +22,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
     guess = did_you_mean(field, header) if fault == "no" else ""
     raise InputError(
       f"{name}: {fault} column {field!r}{guess} (its columns: {', '.join(map(repr, header))}); "
-      "name the one that holds the text with --text_column"
+      "name the one that holds the text with text_column=NAME"
     )
   index = header.index(field)
   for line, cells in rows:

@@ -34,7 +34,9 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
     raise InputError(f"{name}: {' '.join(str(error).split())[:300]}") from error
   fields = builder.info.features
   if field not in fields:
-    raise InputError(f"{name}: no field {field!r}; its fields: {', '.join(fields)} (--text_column)")
+    raise InputError(
+      f"{name}: no field {field!r}; its fields: {', '.join(fields)} (text_column=NAME)"
+    )
   for row in rows:
     text = row[field]
     yield [text.decode() if isinstance(text, bytes) else str(text)]

@@ -121,7 +121,7 @@ def _normalizers(charsmap: bytes) -> list[dict[str, Any]]:
   kept += [c for c in _compatibility_characters() if c not in rules and _replaced(c, rules) != c]
   if len(kept) > len(_STAND_INS):
     raise InputError(
-      f"--format=hf: the normalization of this vocabulary differs from NFKC in {len(kept)} "
+      f"format=hf: the normalization of this vocabulary differs from NFKC in {len(kept)} "
       "characters, which a tokenizer.json cannot express; npz can hold the model"
     )
   stand_ins = dict(zip(kept, _STAND_INS, strict=False))

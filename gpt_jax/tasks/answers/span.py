@@ -119,7 +119,7 @@ class SpanTask(LabeledTask):
   limits = "It answers with a part of any context."
   labels = ()
   columns = ("question", "context")
-  not_per_text = "answers by a part of the text; use launch/predict.py"
+  not_per_text = "answers by a part of the text; use predict.run"
   not_averaged = "scores the tokens of its own vocabulary"
 
   @property

@@ -61,7 +61,7 @@ class TagTask(LabeledTask):
   kind = "tagging"
   columns = ("text",)
   limits = "It gives one of the labels above to each word, at its first token."
-  not_per_text = "labels every word; use launch/predict.py"
+  not_per_text = "labels every word; use predict.run"
   not_averaged = "labels every word"
 
   @property

@@ -112,9 +112,7 @@ class TextTask(LabeledTask):
 
   kind = "text to text"
   writes_text = True
-  not_per_text = (
-    "writes its labels as text; launch/predict.py asks for them, launch/evaluate.py scores them"
-  )
+  not_per_text = "writes its labels as text; predict.run asks for them, evaluate.run scores them"
   not_averaged = "writes its labels as text, so that there are no probabilities to average"
 
   @property

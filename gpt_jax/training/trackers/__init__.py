@@ -1,4 +1,4 @@
-"""Experiment trackers: one file per tracker, named as in --tracker.
+"""Experiment trackers: one file per tracker, named as in tracker=NAME.
 
 To add one, add a file with `PACKAGE`, `EXTRA`, `ELSEWHERE` and `start` (see TrackerFile); it edits
 no other.
@@ -116,16 +116,16 @@ def parse_trackers(trackers: str | Trackers, workdir: str) -> Trackers:
   for name in given:
     if name not in names():
       guess = did_you_mean(name, names())
-      raise InputError(f"--tracker={name}: must be of {', '.join(names())}{guess}")
+      raise InputError(f"tracker={name}: must be of {', '.join(names())}{guess}")
     file = find_tracker(name)
     if importlib.util.find_spec(file.PACKAGE) is None:
       raise InputError(
-        f"--tracker={name}: needs {file.PACKAGE}; install the extra {file.EXTRA}: "
+        f"tracker={name}: needs {file.PACKAGE}; install the extra {file.EXTRA}: "
         f"pip install 'gpt_jax[{file.EXTRA}]'"
       )
     if file.ELSEWHERE and file.ELSEWHERE not in os.environ:
       advice = f"set {file.ELSEWHERE}, or leave it out"
-      refuse_url(workdir, f"--tracker={name}: its files cannot be in {workdir}; {advice}")
+      refuse_url(workdir, f"tracker={name}: its files cannot be in {workdir}; {advice}")
   return Trackers(tuple(given), workdir)
 
 

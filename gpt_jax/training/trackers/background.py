@@ -74,7 +74,7 @@ class Background:
       return ""
     self._told = True
     return (
-      f"warning: --tracker={self.name}: {self._failure}; it gets nothing more of this start of the "
+      f"warning: tracker={self.name}: {self._failure}; it gets nothing more of this start of the "
       "run, whose metrics.jsonl has everything"
     )
 

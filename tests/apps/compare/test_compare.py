@@ -245,7 +245,7 @@ def test_equal_seconds_end_at_an_evaluation():
     ),
     ({"budget": "small", "corpus": "prepared"}, "--budget=small needs --data=DIR"),
     ({"corpus": "prepared", "objectives": ["masked_next"]}, "prepared without sentence ends"),
-    ({"corpus": "nothing"}, "must be a folder made by launch/prepare.py"),
+    ({"corpus": "nothing"}, "must be a folder made by prepare.run"),
     ({"workdir": "other"}, "holds 'notes.txt' and no results.json"),
     (
       {"workdir": "compared", "corpus": "prepared", "objectives": ["none"]},

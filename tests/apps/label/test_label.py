@@ -438,5 +438,5 @@ def test_a_damaged_classifier_is_one_line(labeled, tickets, tmp_path):
 
 
 def test_other_programs_say_what_a_tfidf_classifier_is(labeled):
-  with pytest.raises(InputError, match="tfidf: a TF-IDF classifier .*; only launch/predict.py"):
+  with pytest.raises(InputError, match="tfidf: a TF-IDF classifier .*; only predict.run"):
     gpt_jax.load(f"{labeled.workdir}/tfidf")

@@ -245,7 +245,7 @@ def test_what_is_wrong_is_told_before_the_time_is_spent(
 def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, message):
   monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
   (tmp_path / "old.zip").write_text("mine")
-  with pytest.raises(InputError, match=f"--out=.*{message}"):
+  with pytest.raises(InputError, match=f"out=.*{message}"):
     glue.run([model_of("cola")], data, str(tmp_path / out))
   assert (tmp_path / "old.zip").read_text() == "mine" and sorted(os.listdir(tmp_path)) == [
     "data",

@@ -294,7 +294,7 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
     f"| **ours** | {100 * value['full/mnli']:.1f} | 90.0 |  |  |  | {100 * value['full/rte']:.1f} |"
     in report
   )
-  assert "- wnli: --data" in report and "- snli: --data" in report
+  assert "- wnli: data_dir" in report and "- snli: data_dir" in report
 
 
 def test_figure_2_leaves_out_tasks_without_data(world, files, made_up, tmp_path, monkeypatch):
@@ -441,7 +441,7 @@ def test_nothing_to_run_is_an_error(world, tmp_path):
     )
   assert re.search("no folder 'glue/MNLI' here; .*; no folder 'snli_1.0' here", str(error.value))
   assert "SciTail" not in str(error.value)
-  with pytest.raises(InputError, match="--data=nothing: no such folder"):
+  with pytest.raises(InputError, match="data_dir=nothing: no such folder"):
     reproduce.run(str(tmp_path / "out"), world.paths["transformer"], "nothing", table=["2"])
   assert not (tmp_path / "out").exists()
 

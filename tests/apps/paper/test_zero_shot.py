@@ -320,7 +320,7 @@ def test_existing_json_is_replaced_only_on_request(world, tmp_path, monkeypatch)
   path.write_text("mine")
   with monkeypatch.context() as patch:
     patch.setattr(zero_shot, "load_model", lambda *_: pytest.fail())  # refused before any work
-    with pytest.raises(InputError, match="--out=.*results.json already exists; .*--overwrite"):
+    with pytest.raises(InputError, match="out=.*results.json already exists; .*overwrite=True"):
       zero_shot.run(world.run, world.data, ["dprd"], out=str(path))
   assert path.read_text() == "mine"
   results = zero_shot.run(world.run, world.data, ["dprd"], out=str(path), overwrite=True)

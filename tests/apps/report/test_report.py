@@ -753,7 +753,7 @@ def test_a_plot_is_a_picture_of_its_suffix(finetuned, tmp_path, suffix, magic):
   out = tmp_path / f"curves.{suffix}"
   plot.run([finetuned.workdir], str(out))
   assert out.read_bytes().startswith(magic)
-  with pytest.raises(InputError, match="already exists; name another file, or give --overwrite"):
+  with pytest.raises(InputError, match="already exists; name another file, or give overwrite=True"):
     plot.run([finetuned.workdir], str(out))
   first = out.read_bytes()
   plot.run([finetuned.workdir], str(out), overwrite=True)

@@ -52,7 +52,7 @@ def test_a_model_in_two_formats_is_ambiguous(tmp_path):
 
 @pytest.mark.parametrize("name", ["torch", "", "folder", "layout", "read_npz", "__init__"])
 def test_helper_files_are_no_formats(name):
-  with pytest.raises(InputError, match=f"--format={name}: must be one of hf, npz, onnx, openai, "):
+  with pytest.raises(InputError, match=f"format={name}: must be one of hf, npz, onnx, openai, "):
     find_format(name)
 
 

@@ -204,7 +204,7 @@ def test_a_bidirectional_classifier(kind, ran):
 def test_what_is_no_program(make_run, tiny_tokenizer, tmp_path):
   trunk = dataclasses.replace(ENCODER, vocab_size=tiny_tokenizer.vocab_size)
   masked = make_run(tmp_path / "masked", ModelConfig(trunk, (), "bidirectional"))
-  message = "^--format=stablehlo: holds classifiers .*, not this encoder; .*fine-tune"
+  message = "^format=stablehlo: holds classifiers .*, not this encoder; .*fine-tune"
   with pytest.raises(InputError, match=message):
     export.run(masked, str(tmp_path / "out"), "stablehlo")
   assert not (tmp_path / "out").exists()

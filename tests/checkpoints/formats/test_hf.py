@@ -449,7 +449,7 @@ REFUSED = {
 def test_what_no_folder_holds(tmp_path, make_run, openai_tokenizer, kind):
   spec, reason = REFUSED[kind]
   meta = {"model": to_json(spec)}
-  with pytest.raises(InputError, match=f"--format=hf: .*{reason}.*; npz can hold it"):
+  with pytest.raises(InputError, match=f"format=hf: .*{reason}.*; npz can hold it"):
     hf.save(str(tmp_path / "out"), make_run.params_of(spec, 1), meta, 1, openai_tokenizer)
   assert not any(tmp_path.iterdir())
 

@@ -425,7 +425,7 @@ REFUSED = {
 def test_what_no_folder_holds(tmp_path, vocabulary, kind):
   trunk, heads, meta, reason = REFUSED[kind]
   spec = ModelConfig(dataclasses.replace(trunk, vocab_size=60), heads, "bidirectional")
-  with pytest.raises(InputError, match=f"^--format=hf: .*{reason}.*; npz can hold it$"):
+  with pytest.raises(InputError, match=f"^format=hf: .*{reason}.*; npz can hold it$"):
     hf.save(str(tmp_path / "out"), {}, {"model": to_json(spec), **meta}, 1, vocabulary)
   assert not any(tmp_path.iterdir())
 

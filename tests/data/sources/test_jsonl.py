@@ -18,7 +18,7 @@ def test_json_lines(tmp_path, suffix):
   assert list(documents(str(path), field="story")) == ["one\nof two", "zwölf"]
   with pytest.raises(
     InputError,
-    match=r"rows\S+:1: no text in field 'text' \(its fields: 'id', 'story'\).*--text_column",
+    match=r"rows\S+:1: no text in field 'text' \(its fields: 'id', 'story'\).*text_column=",
   ):
     list(documents(str(path)))
 

@@ -99,7 +99,7 @@ def test_two_columns_of_one_name(tmp_path):
 @pytest.mark.parametrize(
   "columns, fault",
   [
-    ({"body": ["a"]}, r"no column 'text' \(its columns: 'body'\); .*--text_column"),
+    ({"body": ["a"]}, r"no column 'text' \(its columns: 'body'\); .*text_column="),
     ({"text": [1]}, "column 'text' holds int64, not text"),
     ({"text": ["a", None]}, r"row group 0, row 1: no text \(null\)"),
   ],

@@ -29,7 +29,7 @@ def test_tsv_has_no_quotes(tmp_path):
 def test_the_text_column_is_asked_for(tmp_path):
   (tmp_path / "tickets.csv").write_text("id,body,queue\n1,hello,billing\n")
   message = (
-    r"tickets\.csv: no column 'text' \(its columns: 'id', 'body', 'queue'\); .* with --text_column"
+    r"tickets\.csv: no column 'text' \(its columns: 'id', 'body', 'queue'\); .* with text_column="
   )
   with pytest.raises(InputError, match=message):
     list(documents(str(tmp_path / "tickets.csv")))

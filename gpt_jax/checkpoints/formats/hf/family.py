@@ -149,7 +149,7 @@ def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> Family:
       return family
     reasons.append(reason)
   reasons = reasons or [f"transformers has no model of {spec.attention} attention"]
-  raise InputError(f"--format=hf: {'; '.join(dict.fromkeys(reasons))}; npz can hold it")
+  raise InputError(f"format=hf: {'; '.join(dict.fromkeys(reasons))}; npz can hold it")
 
 
 def to_ours(layout: Iterable[Array], weights: Weights) -> Arrays:

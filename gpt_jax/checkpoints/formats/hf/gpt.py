@@ -200,7 +200,7 @@ class GPTFamily:
     error = np.abs((arrays[norm] - before[norm]) @ kernel - bias)
     if (error > 1e-5 * np.maximum(1, np.abs(bias))).any():
       raise InputError(
-        "--format=hf: cannot hold this head's bias, since its kernel has not full rank; npz can"
+        "format=hf: cannot hold this head's bias, since its kernel has not full rank; npz can"
       )
     return before
 

@@ -282,7 +282,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   safetensors.library()  # fail before the expensive part
   spec = from_json(meta["model"])
   if spec.head:
-    raise InputError("--format=hf: holds a T5 without a head for labels; npz can hold this one")
+    raise InputError("format=hf: holds a T5 without a head for labels; npz can hold this one")
   trunk = spec.trunk
   rows = trunk.vocab_size + trunk.special_tokens
   ours = flatten_dict(params["trunk"], sep="/")
@@ -336,7 +336,7 @@ def _card(config: dict[str, Any], tokenizer: Tokenizer) -> str:
   name = config["architectures"][0]
   lines = [
     f"# {name}\n",
-    "Written by gpt_jax's launch/export.py. gpt_jax reads this folder like a checkpoint.\n",
+    "Written by gpt_jax, which reads this folder like a checkpoint.\n",
     f"```python\nfrom transformers import {name}\n\nmodel = {name}.from_pretrained(DIR)\n```\n",
     "Special tokens and their ids: "
     + ", ".join(f"{special} {i}" for special, i in tokenizer.special.items()),
