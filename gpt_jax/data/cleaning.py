@@ -51,6 +51,7 @@ def wrap_width(text: str) -> int | None:
     _broken_length(line, following) for line, following in pairs if following[0].islower()
   )
   not_blank = sum(1 for line in lines if line)
+  # Too few lines that continue, too small a share of them, or nearly every line between blank ones.
   if len(lengths) < 4 or len(lengths) < 0.4 * len(pairs) or len(pairs) < 0.2 * not_blank:
     return None
   low, high = lengths[len(lengths) // 10], lengths[len(lengths) * 9 // 10]

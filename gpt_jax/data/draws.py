@@ -34,8 +34,10 @@ class Draw:
       shape: of one row.
     """
     count = int(np.prod(shape, dtype=np.int64))
+    # A number for each row and position, [B, count]; distinct up to 2^31 rows of 2^32 positions.
     index = (self._rows[:, None] << 32) + np.arange(count, dtype=np.int64)[None]
     bits = hash64(index, *self._key, zlib.crc32(name.encode()))
+    # 53 bits, as many as a float64 holds exactly.
     return (bits >> np.uint64(11)).astype(np.float64).reshape(-1, *shape) * 2.0**-53
 
 
@@ -45,6 +47,7 @@ def permute(indices: np.ndarray, size: int, *key: int) -> np.ndarray:
   A Feistel network permutes the next power of four; an index that falls outside is permuted again
   until it is inside (cycle walking).
   """
+  # Two halves of this many bits: 4^half is at least size and, above 4, less than 4 size.
   half = max(1, -(-(size - 1).bit_length() // 2))
   shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
 
@@ -72,6 +75,7 @@ def hash64(values: np.ndarray, *key: int) -> np.ndarray:
 
 def _mix(bits, number):
   """The finalizer, on Python integers or uint64 arrays; `number` makes constants of that type."""
+  # & _ALL because Python's integers, unlike uint64, do not wrap.
   bits = (bits ^ (bits >> number(30))) * number(0xBF58476D1CE4E5B9) & number(_ALL)
   bits = (bits ^ (bits >> number(27))) * number(0x94D049BB133111EB) & number(_ALL)
   return bits ^ (bits >> number(31))

@@ -125,6 +125,7 @@ class Passes:
     batches = batched(corpus.pieces())
     count: Callable[[Batch], dict[str, int]]
     count = functools.partial(count_words, kind, share) if kind else lambda batch: {}
+    # Sizes alone are not worth sending the texts to other processes.
     for batch, words in map_in_order(self._pool if kind else None, count, batches):
       yield [(len(piece.text), piece.last) for _, piece in batch], words
 

@@ -105,11 +105,14 @@ class RemoteArray:
     """The content of adjacent blocks: from memory, or else from the store."""
     with self._lock:
       missing = [block for block in blocks if block not in self._blocks]
+      # The futures are entered under the lock and completed outside it: another thread that needs
+      # one of these blocks waits for this request instead of making its own.
       requests = self._add(missing)
       for block in blocks:
         self._blocks.move_to_end(block)
         if block in self._expected:
           self._expected.remove(block)
+          # One that was missing had not been requested, so it did not count.
           self._ahead -= block not in missing
       futures = [self._blocks[block] for block in blocks]
       self._read_ahead()
@@ -165,6 +168,7 @@ class RemoteArray:
 
   def _discard_oldest(self) -> None:
     while len(self._blocks) > CACHE:
+      # It may still be on its way: those who wait for it hold its future.
       block, _ = self._blocks.popitem(last=False)
       if block in self._expected:
         self._expected.remove(block)

@@ -168,15 +168,19 @@ class PairWindows(SentenceWindows):
       document: its document's.
       noise: eight numbers in [0, 1).
     """
+    # A number for each decision, drawn whether or not it is used: no decision moves another's.
     is_short, shorter, cut, choice, other, start, *coins = noise
     sentences, target = self._sentences, self._capacity
     if is_short < SHORT_SHARE:
+      # 2 to the capacity, uniformly, as BERT's random.randint(2, max_num_tokens).
       target = 2 + int(shorter * (self._capacity - 1))
     end = self._end(first, target, int(self._documents[document + 1]))
+    # A has at least one sentence; B too, unless the chunk is a single one (middle = end).
     middle = first + 1 + int(cut * (end - first - 1))
     a = (int(sentences[first]), int(sentences[middle]))
     if end - first == 1 or (self.second == "random_document" and choice < 0.5):
       b = self._elsewhere(document, first, end, target - (a[1] - a[0]), other, start)
+      # BERT's code puts the sentences after A back: in order, the next pair begins with them.
       mark, rest = NOT_IN_ORDER, middle
     else:
       b, mark, rest = (int(sentences[middle]), int(sentences[end])), IN_ORDER, end
@@ -195,11 +199,12 @@ class PairWindows(SentenceWindows):
     """Text of another document or, if there is none, of another place than the chunk's."""
     if self.tokens.n_documents > 1:
       chosen = int(other * (self.tokens.n_documents - 1))
-      chosen += chosen >= document
+      chosen += chosen >= document  # not the pair's own document
       begin, limit = self._documents[chosen : chosen + 2].tolist()
       sentence = begin + int(start * (limit - begin))
     else:
       limit = int(self._documents[-1])
+      # Any sentence but the chunk's: those after it are counted on from its end.
       sentence = int(start * max(1, limit - (end - first)))
       if sentence >= first:
         sentence = min(sentence + end - first, limit - 1)
@@ -230,11 +235,13 @@ def _shortened(
   """
   sizes = (a[1] - a[0], b[1] - b[0])
   excess = max(0, sum(sizes) - capacity)
+  # First the longer text loses what it has more; then they take turns, b first.
   from_both = max(0, excess - abs(sizes[0] - sizes[1]))
   removed = [from_both // 2, from_both - from_both // 2]
   removed[0 if sizes[0] > sizes[1] else 1] += excess - from_both
   stretches = []
   for (begin, end), count, coin in zip((a, b), removed, coins, strict=True):
+    # A coin per token: it is taken from the front, or from the end.
     faces = hash64(np.arange(count), int(coin * 2**53)) & np.uint64(1)
     front = int(faces.sum())
     stretches.append((begin + front, end - (count - front)))
@@ -299,16 +306,19 @@ class PackedSentenceWindows(SentenceWindows):
     """Writes the sentences from an offset on into a row; returns the offset where they end."""
     capacity = self.config.length - 1
     sentence = self._sentence_at(begin)
+    # No sentence is empty, so a row holds at most `capacity` of them.
     ends = self._sentences[sentence + 1 : sentence + 1 + capacity]
     ends = ends[ends <= limit]
     # Documents that end before each sentence, from the first of the row on.
     documents = np.searchsorted(self.tokens.offsets, np.concatenate([[begin], ends[:-1]]), "right")
+    # Positions up to each end: tokens, a mark per sentence, and one per document that ended before.
     needed = ends - begin + 1 + np.arange(len(ends)) + documents - documents[0]
     count = int(np.searchsorted(needed, capacity, side="right"))
     if count:
       last = int(ends[count - 1])
       marks = np.sort(np.concatenate([ends[:count], self._documents_between(begin, last)]))
     else:
+      # Not even the first sentence fits; one position is left for its mark.
       last = begin + capacity - 1
       marks = np.array([last])
     text = np.insert(self.tokens.read(begin, last - begin), marks - begin, SENTENCE_END)

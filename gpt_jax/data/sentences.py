@@ -100,6 +100,7 @@ def _joined(
   for ids, after_break in zip(parts, breaks, strict=True):
     pieces.append(np.concatenate([line, ids]) if after_break else ids)
   lengths = np.array([len(ids) for ids in pieces], np.int64)
+  # A sentence whose text the tokenizer drops ends nowhere.
   ends = np.cumsum(lengths)[lengths > 0]
   ids = np.concatenate(pieces) if pieces else np.zeros(0)
   return ids.astype(np.int32), ends

@@ -27,10 +27,13 @@ def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[
     share: share of the characters to hold out.
   """
   if n_documents > passes.FEW:
+    # Only the first sizes are known, so each document is chosen by its own draw alone; one in any
+    # case, so that the validation set is not empty.
     first = min(range(passes.FEW), key=_draw)
     return lambda document: document == first or _draw(document) < share
   target = share * sum(sizes)
   chosen, size = set(), 0
+  # In random order every document that still fits, so that the share is not exceeded.
   for document in sorted(range(n_documents), key=_draw):
     if size + sizes[document] <= target:
       chosen.add(document)
@@ -71,6 +74,7 @@ class SplitWriter:
   def add(self, piece: Piece, encoded: Encoded) -> None:
     ids, n_bytes, n_words, ends = encoded
     if self._length and len(ids):
+      # Pieces are encoded one by one: the line break between two of them is added here.
       line_id = self._tokenizer.line_id
       if self._joint == "\n" and line_id is not None:
         ids = np.concatenate([[line_id], ids])

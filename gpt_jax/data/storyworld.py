@@ -165,6 +165,7 @@ _THEN = ("Then", "Later", "At noon", "Soon", "In the end", "After a while")
 
 def documents(seed: int = 0, size: int = 3_000_000) -> Iterator[str]:
   """Books of 80 days, one per line, until they have `size` characters in all."""
+  # A string seeds by its SHA-512, which, unlike hash(), is the same in every process.
   rng = random.Random(f"documents {seed}")
   total = 0
   while total < size:
@@ -232,6 +233,7 @@ def next_turn(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
   good = rng.random() < 0.5
   events = [f"Then {rng.choice(scene.good if good else scene.bad)}." for scene in scenes]
   answer = "ABCD".index(label)
+  # The scene's own event was made first.
   events[0], events[answer] = events[answer], events[0]
   opening = _opening(rng, scenes[0].places, name)
   return f"{opening} {pronoun(name)} {rng.choice(scenes[0].work)}.", *events

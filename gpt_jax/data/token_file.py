@@ -58,10 +58,12 @@ class TokenWriter:
     shard_tokens: ids in a file, rounded up to whole blocks; 0: all.
     """
     self._path = os.path.join(folder, split)
+    # The file holds ids of text only; special tokens above the vocabulary need no room.
     self._dtype = DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
     self.counts = np.zeros(vocab_size, np.int64)  # of each id
     self.n_tokens = self.n_bytes = self.n_words = 0
     block = BLOCK // self._dtype.itemsize
+    # Whole blocks, so that no checksum covers parts of two files.
     self._shard_bytes = -(-shard_tokens // block) * BLOCK
     self._shards = [0]  # bytes of each
     self._file = open(shard_name(self._path, 0, 1), "wb")
@@ -93,6 +95,7 @@ class TokenWriter:
     content = ids.astype(self._dtype).tobytes()
     self._write(content)
     self._blocks.add(content)
+    # Not counts[ids] += 1, which counts an id that occurs twice once.
     np.add.at(self.counts, ids, 1)
     if self._sentences and sentence_ends is not None:
       self._sentences.add(self.n_tokens + sentence_ends)
@@ -157,6 +160,7 @@ class _OffsetsWriter:
 
   def add(self, offsets: np.ndarray) -> None:
     """Appends those that are larger than the last one; `offsets` are ascending."""
+    # A document without tokens ends at the last offset again; so may its last sentence.
     new = offsets[offsets > self._last].astype("<i8")
     if len(new):
       self._file.write(new.tobytes())
@@ -238,6 +242,7 @@ class LocalArray:
   def __getitem__(self, part: slice) -> np.ndarray:
     start, stop, _ = part.indices(len(self))
     begin, end = start * self.dtype.itemsize, stop * self.dtype.itemsize
+    # pread moves no file position, so several threads may read.
     return np.frombuffer(os.pread(self._descriptor, end - begin, begin), self.dtype)
 
 

@@ -136,6 +136,7 @@ class Windows:
     if self.config.sampling == "random_offset":
       # The begins that leave room for T + 1 tokens.
       positions = self.tokens.n_tokens - self.config.length
+      # The remainder of 64 random bits: its bias is below positions / 2^64.
       begins = (hash64(numbers, self.seed) % np.uint64(positions)).astype(np.int64)
       return Spans(begins, np.full(len(begins), self.config.length + 1), numbers, epochs)
     begins, counts, spans = (np.empty_like(numbers) for _ in range(3))
@@ -153,6 +154,7 @@ class Windows:
   def _located(self, spans: np.ndarray, variant: int) -> tuple[np.ndarray, np.ndarray]:
     """The offsets and lengths of spans."""
     stride = self.config.length
+    # "right", because an end is the number of the next document's first span.
     document = np.searchsorted(self._span_ends, spans, side="right")
     size = self._size[document]
     first_span = np.where(document > 0, self._span_ends[document - 1], 0)
@@ -191,6 +193,7 @@ class Windows:
       first_span = np.where(document > 0, span_ends[document - 1], 0)
       begin = (spans - first_span) * stride
       count = np.where(spans < total, np.minimum(stride + 1, self._size[document] - begin), 0)
+      # A process whose share of a batch is empty has nothing to request.
       if len(spans):
         self.tokens.expect_from(int(self._begin[document[0]] + begin[0]))
       yield self._read(self._begin[document] + begin, count)

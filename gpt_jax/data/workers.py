@@ -45,6 +45,7 @@ def map_in_order(
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     waiting.append((task, pool.submit(function, task)))
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # Results come in order: without a bound, those behind a slow task would pile up.
     if len(waiting) > 2 * MAX_WORKERS:
       task, future = waiting.popleft()
       yield task, future.result()
@@ -60,6 +61,7 @@ def _exit_with_parent() -> None:
 
   def watch():
     parent.join()
+    # Not sys.exit, which would end this thread alone.
     os._exit(1)
 
   threading.Thread(target=watch, daemon=True).start()

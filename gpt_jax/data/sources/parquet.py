@@ -105,6 +105,7 @@ def _text(scalar: Any, where: str) -> str:
 
 def _chunks(file: io.BufferedIOBase, field: str) -> list[list[tuple[int, int]]]:
   """(begin, end) of the pages of a column in each row group; of several where nested."""
+  # The end of a file: its metadata, their length in 4 bytes, and "PAR1".
   file.seek(-8, io.SEEK_END)
   length = int.from_bytes(file.read(4), "little")
   file.seek(-8 - length, io.SEEK_END)
@@ -114,6 +115,7 @@ def _chunks(file: io.BufferedIOBase, field: str) -> list[list[tuple[int, int]]]:
     for column in group[1]:
       path, size, begin = (column[3][number] for number in (3, 7, 9))
       if b".".join(path) == field.encode():
+        # 9 is the first page of data; a dictionary's page, 11, is before it.
         begin = min(begin, column[3].get(11) or begin)
         chunks.append((begin, begin + size))
     groups.append(chunks)
@@ -144,7 +146,9 @@ def _struct(file: io.BufferedIOBase, wanted: dict[int, dict]) -> dict[int, Any]:
   values: dict[int, Any] = {}
   number = 0
   while head := _byte(file):
+    # The upper half of the byte is the difference to the last number; 0: the number follows.
     number = number + (head >> 4) if head >> 4 else _zigzag(file)
+    # Types 1 and 2 are true and false: no value follows.
     value = None if head & 15 in (1, 2) else _value(file, head & 15, wanted.get(number, {}))
     if number in wanted:  # a boolean has no value beside its type, and is not
       values[number] = value
@@ -158,11 +162,13 @@ def _value(file: io.BufferedIOBase, kind: int, wanted: dict[int, dict]) -> Any:
     return _zigzag(file)
   if kind == 8:  # binary, such as a name
     length = _varint(file)
+    # Of names all is read; statistics of a column may hold whole cells, which are skipped.
     begin = file.read(min(length, 1000))
     file.seek(length - len(begin), io.SEEK_CUR)
     return begin
   if kind in (9, 10):  # list, set
     head = _byte(file)
+    # 15: a longer list, whose length follows.
     length = head >> 4 if head >> 4 < 15 else _varint(file)
     return [_value(file, head & 15, wanted) for _ in range(length)]
   if kind == 12:

@@ -53,6 +53,7 @@ def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
       reader = csv.reader(row_lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
       reader = csv.reader(row_lines(), strict=True)
+    # The module's default refuses cells above 131,072 characters.
     csv.field_size_limit(MAX_LINE)
     try:
       for cells in reader:

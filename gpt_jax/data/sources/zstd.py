@@ -60,5 +60,6 @@ class _ZstdReader(io.RawIOBase):
     except self._error as error:
       raise EOFError(f"damaged before compressed byte {self._position:,}: {error}") from error
     if self._frame.eof:
+      # A file may be several frames in a row, as parallel compressors write it.
       self._rest, self._frame = self._frame.unused_data, None
     return content

@@ -32,6 +32,8 @@ DEFAULT_SPECIAL = ("start", "delimiter", "extract")  # GPT-1's (the paper, 3.3)
 TRAINED_IDS = "the ids with which the model was trained"  # a value of Tokenizer.json_ids
 
 
+# An AttributeError too, since SpecialTokens looks names up in __getattr__: hasattr and copy ask for
+# names that are not there.
 class UnknownSpecialToken(InputError, AttributeError):
   """A tokenizer lacks a special token that was asked for by name."""
 
@@ -282,6 +284,7 @@ class Tokenizer(abc.ABC):
     }
     text = json.dumps(with_checksum(metadata), indent=2) + "\n"
     make_folders(folder)
+    # The metadata last: it has the hash of the other files.
     for name, content in (*self.files.items(), (METADATA, text.encode())):
       with atomic_file(os.path.join(folder, name), "wb") as file:
         file.write(content)

@@ -61,14 +61,15 @@ class ByteBPETokenizer(GPT2Tokenizer):
     tokenizer.pre_tokenizer = splitter
     mask = ROBERTA["mask"]
     trainer = tokenizers.trainers.BpeTrainer(
-      vocab_size=vocab_size - 1,
+      vocab_size=vocab_size - 1,  # <mask> comes after the merges
       special_tokens=[ROBERTA["cls"], ROBERTA["pad"], ROBERTA["sep"], UNKNOWN],
-      initial_alphabet=splitter.alphabet(),
+      initial_alphabet=splitter.alphabet(),  # all 256 bytes, even those that the text lacks
       show_progress=False,
     )
     tokenizer.train_from_iterator(repeated(counts, space=" "), trainer)
     ids = tokenizer.get_vocab()
     check_size(len(ids) + 1, vocab_size)
+    # The package's models give no access to their merges but in JSON.
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return cls((*sorted(ids, key=lambda piece: ids[piece]), mask), tuple(map(tuple, merges)))
 

@@ -107,6 +107,7 @@ class GPT1Tokenizer(MergesTokenizer):
   def _encode(self, text: str) -> np.ndarray:
     split, word_ids = self._words
     if len(word_ids) > MAX_CACHED_WORDS:
+      # The cached property is computed anew, and spaCy's own cache of words goes with the old one.
       del self.__dict__["_words"]
       split, word_ids = self._words
     ids = itertools.chain.from_iterable(word_ids[word] for word in split(text))
@@ -137,6 +138,7 @@ class _WordIds(dict[str, tuple[int, ...]]):
     self._bpe = bpe
 
   def __missing__(self, word: str) -> tuple[int, ...]:
+    # Lower case only after the split: spaCy's rules look at capitals.
     self[word] = ids = tuple(token.id for token in self._bpe.tokenize(word.lower()))
     return ids
 

@@ -55,6 +55,7 @@ class GPT2Tokenizer(MergesTokenizer):
 
   @functools.cached_property
   def byte_fallback(self) -> np.ndarray:
+    # U+FFFD: bytes that are only a part of a character.
     return np.array(["\ufffd" in content.decode(errors="replace") for content in self._contents])
 
   @functools.cached_property

@@ -41,6 +41,7 @@ Merges = tuple[tuple[str, str], ...]
 
 def _byte_symbols() -> list[str]:
   """GPT-2's symbol for each byte: itself if printable, else the next character from U+0100 on."""
+  # bytes_to_unicode of openai/gpt-2, src/encoder.py: among others the space becomes "Ġ", U+0120.
   printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)}
   printable |= {*range(ord("®"), ord("ÿ") + 1)}
   symbols, substitute = [], 256
@@ -100,6 +101,7 @@ class MergesTokenizer(Tokenizer):
     ids = {piece: i for i, piece in enumerate(self.pieces)}
     if UNKNOWN in ids:
       ids[UNKNOWN] = ids.pop(UNKNOWN)  # OpenAI's file has it last
+    # The "" ends the file with a line break: OpenAI's loader drops what follows the last one.
     lines = ["#version: 0.2", *map(" ".join, self.merges), ""]
     contents = json.dumps(ids).encode(), "\n".join(lines).encode()
     return dict(zip(self.file_names, contents, strict=True))
@@ -187,6 +189,7 @@ def _read_pieces(path: str) -> tuple[str, ...]:
     raise InputError(f"{path}: should be one JSON object that maps pieces to ids")
   pieces: dict[int, str] = {}
   for piece, i in pairs:
+    # Not isinstance: JSON's true would count as the id 1.
     if type(i) is not int or not 0 <= i < len(pairs):
       raise InputError(
         f"{path}: piece {piece!r} has the id {i!r}; the ids of {len(pairs)} pieces should be 0 to "
@@ -230,6 +233,7 @@ def _read_text(path: str) -> str:
 def _check(all_pieces: Sequence[str], merges: Merges, pieces_path: str, merges_path: str) -> None:
   """Every merge joins two known pieces into a new one, and makes every piece of several symbols."""
   pieces = set(all_pieces)
+  # What no merge has to make: single symbols, in GPT-1 also with </w>, and special pieces.
   made = {piece for piece in pieces if len(piece.removesuffix(END_OF_WORD)) == 1}
   made |= pieces & {UNKNOWN, END_OF_TEXT}
   if _has_roberta_pieces(all_pieces):

@@ -91,6 +91,7 @@ def _gpt1_normalizers(words: str) -> list[dict[str, Any]]:
     replace_matches("[—–―]", "-"),
     replace("…", "..."),
     replace("´", "'"),
+    # After a run of one mark, and between another character and a mark.
     replace_matches(rf"(?:({marks})(?!\1)|[^-~!\";?+,)(/*\[\]}}{{|_](?={marks}))\K", " "),
     replace_matches(r"\s*\n\s*", " \n "),
     replace_matches(r"[^\S\n]+", " "),

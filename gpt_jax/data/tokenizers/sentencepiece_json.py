@@ -51,6 +51,7 @@ def describe(model: bytes, unknown_id: int, line_id: int, of_parts: bool) -> dic
   proto.ParseFromString(model)
   vocab = {piece.piece: i for i, piece in enumerate(proto.pieces)}
   line = proto.pieces[line_id].piece
+  # An added token keeps its id only if the vocabulary has it, with the text that it matches.
   vocab = {"\n" if piece == line else piece: i for piece, i in vocab.items()}
   return {
     "added_tokens": [
@@ -78,6 +79,7 @@ def describe(model: bytes, unknown_id: int, line_id: int, of_parts: bool) -> dic
         replace(_SPACE, " "),
         {"type": "ByteFallback"},
         {"type": "Fuse"},
+        # Each line is encoded with a space in front, which the Prepend step adds.
         replace("\n ", "\n"),
         *([] if of_parts else [strip]),
       ],
@@ -199,6 +201,8 @@ def read_rules(charsmap: bytes) -> dict[str, str]:
       start = int(units[leaves[nodes[i]]] & 0x7FFFFFFF)
       rules[keys[i].decode()] = replacements[start : replacements.index(b"\0", start)].decode()
     children = leaves[nodes][:, None] ^ steps
+    # With bit 31, which marks a leaf: a leaf's low byte is no label. Children beyond the array are
+    # clipped to its last unit here, and left out below.
     labels = units.take(children, mode="clip") & 0x800000FF
     for i, j in zip(*np.nonzero((labels == steps) & (children < len(units))), strict=True):
       pending.append((int(children[i, j]), keys[i] + bytes([steps[j]])))
@@ -211,8 +215,10 @@ def _keeping(charsmap: bytes, characters: str) -> str:
   # Entries share their leaves, so each of these gets a new one, in a new block of the array.
   array = np.pad(units, (0, -len(units) % 256 + 256))
   for i, character in enumerate(characters):
+    # The root's child by this byte: an ASCII character is one byte.
     node = _offset(array[:1])[0] ^ ord(character)
     leaf = len(array) - 256 + i
+    # A unit: offset to its leaf from bit 10 on, bit 8 for having one, the byte that leads to it.
     array[node] = ((node ^ leaf) << 10) | (1 << 8) | ord(character)
     array[leaf] = (1 << 31) | len(replacements)
     replacements += character.encode() + b"\0"
@@ -223,6 +229,7 @@ def _keeping(charsmap: bytes, characters: str) -> str:
 def _offset(units: np.ndarray) -> np.ndarray:
   """A node's offset: index XOR offset is its leaf, and that XOR a byte is the byte's child."""
   units = units.astype(np.int64)
+  # Bit 9: the offset counts blocks of 256 units.
   return (units >> 10) << ((units & (1 << 9)) >> 6)
 
 
@@ -246,6 +253,7 @@ def _pattern(node: dict[str, Any]) -> str:
   first_characters = collections.defaultdict(list)
   for character, child in node.items():
     if character:
+      # Characters with the same continuation share one class.
       first_characters[_pattern(child)].append(character)
   if not first_characters:
     return ""

@@ -90,6 +90,7 @@ class ReleasedSentencePiece(SentencePieceModel):
   def _normalize(self, text: str) -> str:
     text = text.encode(errors="replace").decode()
     if self.is_albert:
+      # As preprocess_text of google-research/albert, tokenization.py.
       text = text.replace("``", '"').replace("''", '"')
     if self.strip_accents:
       decomposed = unicodedata.normalize("NFKD", text)
@@ -118,6 +119,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> ReleasedSentencePiece:
       strip_accents=not config.get("keep_accents", False),
     )
   if metadata is None and tokenizer.special_inside.keys() >= T5.keys():
+    # Downwards: 32,000 is <extra_id_99>, and 32,099, the highest id, <extra_id_0>.
     names = tuple(f"sentinel_{i}" for i in reversed(range(SENTINELS)))
     return dataclasses.replace(tokenizer, special_names=names)
   return tokenizer

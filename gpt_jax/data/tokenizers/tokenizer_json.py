@@ -80,6 +80,7 @@ class HuggingFaceTokenizer(Tokenizer):
   @functools.cached_property
   def line_id(self) -> int | None:
     ids = self.encode("a\na").tolist()
+    # In the vocabulary is not enough: a normalizer may drop line breaks before they reach it.
     for piece in LINE_PIECES:
       line_id = self._tokenizer.token_to_id(piece)
       if line_id in ids:
@@ -157,6 +158,7 @@ class HuggingFaceTokenizer(Tokenizer):
   @functools.cached_property
   def _tokenizer(self) -> Any:
     tokenizer = require("tokenizers").Tokenizer.from_str(self.content.decode())
+    # A file may hold settings that cut texts, or pad them to one length.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # as ordinary text

@@ -207,6 +207,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
   config = read_settings(folder, SETTINGS)
   is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
   lower_case = config.get("do_lower_case", not is_cased)
+  # null, as transformers writes by default, means: where text is lower-cased.
   strip_accents = config.get("strip_accents")
   return WordPieceTokenizer(
     pieces, lower_case, lower_case if strip_accents is None else strip_accents
@@ -234,6 +235,7 @@ def repeated(counts: Mapping[str, int], space: str = "") -> Iterator[str]:
     space: before the first word of a text.
   """
   for word in sorted(counts):
+    # In several texts, so that none of a frequent word has megabytes.
     for first in range(0, counts[word], _REPEATED):
       yield space + " ".join([word] * min(_REPEATED, counts[word] - first))
 
@@ -263,6 +265,7 @@ def _within_words(tokenizer: Any, words: Iterable[str]) -> set[str]:
 
 def _read_pieces(path: str) -> tuple[str, ...]:
   try:
+    # Not splitlines(): other characters at which it breaks may be pieces.
     lines = read_file(path).decode("utf-8-sig").replace("\r\n", "\n").split("\n")
   except UnicodeDecodeError as error:
     raise InputError(f"{path}: not UTF-8 ({error}); copy it again") from error
