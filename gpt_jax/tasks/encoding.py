@@ -196,17 +196,19 @@ def encode(
       f"{examples[n].location}: text field {f + 1} has no token: the tokenizer drops all of it"
     )
   num_fields = fields.shape[-1]
+  # [N C, F]: the rules of truncation look at one sequence at a time.
   flat = lengths[fields].reshape(-1, num_fields)
   if truncate is None:
     kept = format.truncate(flat, context)
   else:
     kept = truncate(flat, context, format.overhead(num_fields))
   unlabeled = (0.0,) * num_classes
+  # Over the distinct texts: a text that occurs often does not count more.
   unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
   return Encoded(
     texts,
     fields,
-    kept.reshape(fields.shape).astype(np.int32),
+    kept.reshape(fields.shape).astype(np.int32),  # [N, C, F]
     np.array([example.label or unlabeled for example in examples], np.float32),
     [example.location for example in examples],
     context,
@@ -225,6 +227,7 @@ def _index_texts(examples: list[Example], num_classes: int) -> tuple[np.ndarray,
   for example in examples:
     _check(example, shape, num_classes)
     for sequence in example.sequences:
+      # Equal texts, such as the article of four options, get one number and are encoded once.
       fields += [index.setdefault(text, len(index)) for text in sequence]
   return np.array(fields, np.int32).reshape(len(examples), *shape), list(index)
 

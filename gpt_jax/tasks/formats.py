@@ -67,7 +67,7 @@ class GPTFormat(Format):
   both_orders = True
 
   def overhead(self, fields: int) -> int:
-    ends = 2
+    ends = 2  # start and extract
     return ends + (1 if fields > 1 else 0)
 
   def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
@@ -142,6 +142,7 @@ class BERTFormat(Format):
     first, *others = lengths
     types = np.zeros(sum(lengths) + self.overhead(len(lengths)), np.int32)
     if others:
+      # After <cls>, the first field and its <sep>.
       types[first + 2 :] = 1
     return types
 
@@ -221,6 +222,7 @@ def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
     int [S, F], how many tokens of each field remain.
   """
   single = lengths.shape[1] == 1
+  # 254 for each text of a pair at 512: with three special tokens one position stays empty.
   return np.minimum(lengths, context - overhead if single else context // 2 - 2)
 
 
@@ -264,6 +266,7 @@ def longest_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarra
   """
   room = context - overhead
   limit = np.full(len(lengths), room // lengths.shape[1])
+  # Every turn either settles a field or finds the limit final.
   for _ in range(lengths.shape[1]):
     # What shorter fields leave is shared by those at the limit.
     short = lengths <= limit[:, None]

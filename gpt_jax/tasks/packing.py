@@ -69,8 +69,11 @@ def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) ->
   plain shuffle needs. Unlike length bucketing it leaves the gradients of batches unbiased.
   """
   M = len(lengths) // batch_size
+  # The examples of the last partial batch are left out, others in each epoch.
   order = rng.permutation(len(lengths))[: M * batch_size]
+  # [N, M]: N strata of similar lengths.
   strata = order[np.argsort(lengths[order], kind="stable")].reshape(batch_size, M)
+  # [M, N]: each stratum is shuffled over the batches, then each batch within itself.
   return rng.permuted(rng.permuted(strata, axis=1).T, axis=1)
 
 
@@ -131,6 +134,7 @@ class _Packing:
     longest = int(lengths.max())
     if length is not None and length < longest:
       raise InputError(f"rows of {length} tokens do not hold the longest sequence, of {longest}")
+    # [M groups, S]: each group is packed by itself, into rows of its own.
     parts = lengths.reshape(steps * groups, -1)
     if few_shapes:
       # One row if everything fits into it, else the longest rows.
@@ -139,6 +143,7 @@ class _Packing:
     candidates = (
       [length] if length else list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
     )
+    # All batches are laid out for each T: one shape must hold the fullest of them.
     plans = ((*_first_fit_decreasing(parts, T), T) for T in candidates)  # row, column, rows, T
     # The least arithmetic: 24 D^2 + 4 T D a cell and layer, for GPT-1's D = 768.
     row, column, rows, length = min(
@@ -162,6 +167,7 @@ class _Packing:
     anchors = np.zeros((N, C), np.int32)
     distributions = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
     labeled = len(self.encoded) - self.encoded.unlabeled
+    # Fillers of the last batch, and unlabeled examples, which are at the end, have no weight.
     counted = (examples != _FILLER) & (examples < labeled)
     for n, example in enumerate(examples):
       if example == _FILLER:
@@ -172,11 +178,16 @@ class _Packing:
         first, begin = self._first_row(n, N), self.column[step, n, c]
         row, end = first + self.row[step, n, c], begin + len(ids)
         inputs[row, begin:end] = ids
+        # The last token predicts nothing, not the start of the next sequence in the row. In GPT's
+        # format delimiter and extract are targets, as in OpenAI's code, and start is none.
         targets[row, begin : end - 1] = ids[1:]
+        # An example's weights sum to 1, as openai/train.py:174-178: a mean over its tokens.
         weights[row, begin : end - 1] = counted[n] / (C * (len(ids) - 1))
         positions[row, begin:end] = np.arange(len(ids))
+        # Attention stays among positions of one number.
         segments[row, begin:end] = 1 + n * C + c
         anchor = begin + self.encoded.format.anchor(ids)
+        # Relative to the group's first row, which a microbatch or pmap's device sees as row 0.
         anchors[n, c] = (row - first) * length + anchor
         if (sequence_types := self.encoded.sequence_types(example, c)) is not None:
           types[row, begin:end] = sequence_types
@@ -230,6 +241,7 @@ def _first_fit_decreasing(
     (row [M, S], column [M, S], the most rows that any batch needs).
   """
   M, S = lengths.shape
+  # Stable, so that sequences of one length are placed alike whatever sort NumPy chooses.
   order = np.argsort(-lengths, axis=1, kind="stable")
   free = np.full((M, S), row_length, np.int32)
   row, column = np.zeros((2, M, S), np.int32)
@@ -237,6 +249,7 @@ def _first_fit_decreasing(
   for i in range(S):
     sequence = order[:, i]
     needed = lengths[batch, sequence]
+    # The first True: the first row with room, of each batch.
     place = np.argmax(
       free[:, : i + 1] >= needed[:, None], axis=1
     )  # i sequences fill at most i rows

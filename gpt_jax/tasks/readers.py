@@ -340,6 +340,7 @@ def _read_text(path: str) -> str:
     data = _read_standard_input()
   else:
     try:
+      # Such as bash's <(command), which has a path and can be read once.
       is_pipe = os.path.exists(path) and not os.path.isfile(path)
       data = _read_pipe(path) if is_pipe else _read_bytes(path)
     except FileNotFoundError as error:
@@ -433,12 +434,14 @@ def _has_text(cells: Sequence[str]) -> bool:
 
 def _tsv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
   """Yields (line, cells) of every line."""
+  # Not the csv module: in GLUE's files a quotation mark is a character like any other.
   return ((number, line.split("\t")) for number, line in _all_lines(path))
 
 
 def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
   """Yields (first line, cells) of every row; a quoted cell may span several lines."""
   csv.field_size_limit(2**31 - 1)  # a cell may hold a whole document
+  # newline="" keeps line breaks within cells; strict refuses a quote that is never closed.
   reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
   first_line = 1
   blank: list[tuple[int, list[str]]] = []  # they count if another row follows

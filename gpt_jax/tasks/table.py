@@ -218,6 +218,7 @@ class TableTask:
   def _find_labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
     """The different labels of the rows, sorted; those that cannot be read are left out."""
     if self.kind == "one_label":
+      # Sorted, so that the number of a class does not depend on the order of the rows.
       return tuple(sorted({row.label for row in rows if row.label}))
     names: set[str] = set()
     for row in rows:
@@ -312,6 +313,7 @@ class TableTask:
         return names[numeric[0]]
       if len(values[0]) != len(values[1]):
         i = 0 if len(values[0]) < len(values[1]) else 1
+        # A header that occurs as a value is the first row of a file without a header.
         if names[i] in values[i]:
           raise InputError(
             f"{path}:1: should name the columns, but {names[i]!r} is a label of later rows; add a "
@@ -408,7 +410,7 @@ def _hash(texts: Sequence[str]) -> float:
   """A number from 0 to below 1 that is the same for texts that differ by case and spaces alone."""
   content = "\t".join(map(_normalized, texts))
   digest = hashlib.blake2b(content.encode(), digest_size=6).digest()
-  return int.from_bytes(digest, "big") / 2**48
+  return int.from_bytes(digest, "big") / 2**48  # exact in a float64
 
 
 def _normalized(text: str) -> str:

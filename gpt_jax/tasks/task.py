@@ -158,6 +158,7 @@ class Task(OneLabel):
     return sequences[:1] if self._reads_one_order(format) else sequences
 
   def _reads_one_order(self, format: Format) -> bool:
+    # Others get a pair as it is given: they attend both ways, or were so fine-tuned.
     return self.transform is similarity and not format.both_orders
 
   def _read_tfds(self, data_dir: str, split: str) -> Iterator[Row]:
@@ -216,6 +217,7 @@ class BuiltinTask:
   name: str = option("cola", "name of a task in gpt_jax/tasks, e.g. cola or race-middle")
 
   columns = ()  # the task's own
+  # No part of its training set is held out: `folds` is for tables.
   has_folds = False  # its dev set is part of it
 
   def __post_init__(self):
@@ -239,6 +241,7 @@ def find(name: str) -> LabeledTask:
   """
   # Importing only the file of that name is much faster than importing all of them.
   modules = [module for module in _modules() if _stem(module) == name.partition("-")[0]]
+  # A task may be in a file of another name: then all are imported.
   task = _by_name(modules).get(name) or _by_name(_modules()).get(name)
   if task is None:
     names = [task.name for task in all_tasks()]

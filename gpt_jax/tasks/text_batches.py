@@ -47,7 +47,9 @@ class EncoderDecoderBatches:
       ids, answer = self._encoded.source(n), self._encoded.targets[n]
       source[row, : len(ids)], targets[row, : len(answer)] = ids, answer
     start = self._encoded.special[START]
+    # [B, T]: the start token, then the answer without its last token.
     shifted = np.concatenate([np.full_like(targets[:, :1], start), targets[:, :-1]], axis=1)
+    # As many inputs as targets: the end token is predicted and never read.
     shifted = np.where(targets >= 0, shifted, -1)
     return Batch(
       _rows(shifted),

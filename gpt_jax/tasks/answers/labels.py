@@ -90,6 +90,7 @@ class MultiLabelTask(Task):
   def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:
     """The mean over examples of the binary cross-entropy, summed over the labels."""
     p = np.asarray(predictions, np.float64)
+    # log(1 - p) in float64, of a p that float32 may have rounded to 1.
     present, absent = np.maximum(p, 1e-30), np.maximum(1 - p, _SMALLEST)
     return float(-(truth * np.log(present) + (1 - truth) * np.log(absent)).sum(-1).mean())
 
@@ -99,6 +100,7 @@ class MultiLabelTask(Task):
     order = np.argsort(-expected.sum(axis=0), kind="stable")
     constants = []
     for count in range(1, len(order) + 1):
+      # Of all sets of `count` labels the commonest have the most true positives.
       always = np.zeros_like(expected)
       always[:, order[:count]] = True
       constants.append(micro_f1(expected, always))

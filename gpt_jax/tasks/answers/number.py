@@ -29,6 +29,7 @@ class Scale(NamedTuple):
     """The scale of a training set. Raises ValueError if it has no spread, or an infinite one."""
     with np.errstate(over="ignore", invalid="ignore"):
       scale = cls(float(np.mean(numbers)), float(np.std(numbers)))
+    # Equal numbers may have a deviation above 0, the rounding error of their mean.
     if not (math.isfinite(scale.deviation) and scale.deviation > 1e-12 * abs(scale.mean)):
       spread = f"from {min(numbers):g} to {max(numbers):g}"
       raise ValueError(
@@ -115,6 +116,7 @@ class RegressionTask(Task):
 
   def answer(self, prediction: np.ndarray) -> float:
     """The number, to about a hundred-thousandth of the training set's deviation."""
+    # Negative for large numbers, where round() then clears digits before the point.
     digits = 5 - math.floor(math.log10(self.scale.deviation))
     return round(float(self.value(prediction)), digits)
 

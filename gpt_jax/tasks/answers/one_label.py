@@ -83,12 +83,14 @@ class OneLabel(LabeledTask):
 
   def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:
     """The mean cross-entropy in nats; the arguments are those of `score`."""
+    # A probability that float32 rounded to 0 costs 69 nats, not infinitely many.
     return float(-(truth * np.log(np.maximum(predictions, 1e-30))).sum(-1).mean())
 
   def constant_loss(self, labels: np.ndarray) -> float:
     return self.loss(np.broadcast_to(labels.mean(axis=0), labels.shape), labels)
 
   def check_metrics(self) -> None:
+    # Values that differ: of constants a correlation is 0 without its package.
     values = self.value(np.eye(max(2, self.num_classes)))
     for metric in self.metrics.values():
       metric(values, values)
@@ -174,6 +176,7 @@ def class_report(
   macro = float(macro_f1(classes, predicted))  # raises first where scikit-learn is missing
   from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+  # All K classes: without `labels` those that do not occur would be left out.
   columns = precision_recall_fscore_support(classes, predicted, labels=every_class, zero_division=0)
   per_class = {}
   for label, precision, recall, f1, support in zip(labels, *columns, strict=True):

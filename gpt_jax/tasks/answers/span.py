@@ -166,8 +166,10 @@ class SpanTask(LabeledTask):
       n, f = np.argwhere(lengths == 0)[0]
       raise InputError(f"{examples[n].location}: the tokenizer drops all of its {self.columns[f]}")
     room = context - format.overhead(2)
+    # The question has at most half of the room, the context what is left.
     kept = np.minimum(lengths, [room // 2, room])
     kept[:, 1] = np.minimum(kept[:, 1], room - kept[:, 0])
+    # float32 as the labels of other tasks: exact for token numbers below 2^24.
     labels = np.full((len(examples), 2), -1, np.float32)
     cut = 0
     for n, example in enumerate(examples):
@@ -214,9 +216,11 @@ class SpanTask(LabeledTask):
     """The mean over examples, and over first and last token, of the cross-entropy in nats."""
     losses = []
     for scores, one in zip(predictions, truth, strict=True):
+      # The softmax of the head's loss: over the tokens of the context and the anchor.
       allowed = one.numbers >= 0
       allowed[one.anchor] = True
       masked = np.where(allowed[:, None], np.asarray(scores, np.float64), -np.inf)
+      # [2]: of the first and of the last token.
       log_z = np.logaddexp.reduce(masked, axis=0)
       at = [int(np.argmax(one.numbers == i)) if i >= 0 else one.anchor for i in one.target]
       losses.append((log_z - masked[at, [0, 1]]).mean())
@@ -245,6 +249,7 @@ class SpanTask(LabeledTask):
   def _text(self, scores: np.ndarray, truth: SpanTruth) -> str:
     """The span with the highest sum of the scores of its ends, among those of MAX_ANSWER tokens."""
     first, last = np.asarray(scores, np.float64)[truth.numbers >= 0].T
+    # [m, m]: first token by last token.
     sums = first[:, None] + last
     number = np.arange(len(first))
     length = number - number[:, None] + 1
@@ -287,6 +292,7 @@ def locate_tokens(
   character of several tokens, another normalization), it has the characters up to the next that is
   known.
   """
+  # With its space in front a word should get the ids that it has within a text.
   pair = tokenizer.encode_many(["a a", "a", " a"])
   space = " " if np.array_equal(pair[0], np.concatenate(pair[1:])) else ""
   words = [list(re.finditer(r"\S+", text)) for text in texts]
@@ -310,6 +316,7 @@ def _spans(word: str, ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
     end = len(decoded)
     if n == len(ids):
       end = len(word)
+    # Not yet a prefix of the word: the token shares its characters with the next one.
     elif not begin < end < len(word) or _folded(decoded) != _folded(word[:end]):
       continue
     spans[waiting:n] = begin, end
@@ -338,6 +345,7 @@ def find_tokens(answer: Answer, spans: np.ndarray) -> tuple[int, int]:
 
 def normalize(text: str) -> str:
   """Lower case, without punctuation, articles and further spaces, as SQuAD's evaluation script."""
+  # In the script's order: punctuation goes before articles, so that "the" in quotes is one.
   text = "".join(c for c in text.lower() if c not in string.punctuation)
   return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
@@ -367,6 +375,7 @@ def _mean_of_best(
 
 def _word_f1(answer: str, text: str) -> float:
   wanted, given = answer.split(), text.split()
+  # As evaluate-v2.0.py: F1 is 1 if both have no words, 0 if one of them.
   if not wanted or not given:
     return float(wanted == given)
   same = (collections.Counter(wanted) & collections.Counter(given)).total()

@@ -112,6 +112,7 @@ class TagTask(LabeledTask):
   def loss(self, predictions: Any, truth: Any) -> float:
     """The mean cross-entropy of the tagged tokens in nats; the arguments are those of `score`."""
     probabilities, tags = np.concatenate(predictions), np.concatenate(truth)
+    # Where there is no tag, -1, tag 0 is read, and dropped by the mask after it.
     of_truth = np.take_along_axis(probabilities, np.maximum(tags, 0)[:, None], axis=1)[tags >= 0]
     return float(-np.log(np.maximum(of_truth, 1e-30)).mean())
 
@@ -137,6 +138,7 @@ class TagTask(LabeledTask):
 
   def _encode(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """The ids of a text, and the tag of each: that of its word at the first, -1 at the others."""
+    # Tags also say where words begin, which predictions need: any tag does.
     label = example.label or (self.labels[0],) * len(example.words)  # untagged: any tag
     for tag in label:
       if tag not in self.labels:

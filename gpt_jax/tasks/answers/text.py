@@ -140,6 +140,7 @@ class TextTask(LabeledTask):
     """
     words = self.encode_words(tokenizer)
     longest = max(map(len, words))
+    # In packed rows the answer follows its input, whichever label it is.
     room = context - longest
     encoded = encode(examples, tokenizer, room, None, self.task.num_classes, format)
     answers = [self._answer(example) for example in examples]
@@ -147,6 +148,7 @@ class TextTask(LabeledTask):
     return EncodedText(
       **{**fields, "context": context},
       targets=tuple(words[i] if i is not None else np.zeros(0, np.int32) for i in answers),
+      # As the model's output will be decoded: the vocabulary may fold case, or spaces.
       words=tuple(tokenizer.decode(word[:-1]).strip() for word in words),
       longest=longest,
     )
@@ -237,6 +239,7 @@ class TextTask(LabeledTask):
     if self.task.is_classification:
       return int(value)
     above = round(value - float(self.task.labels[0]), 6)  # exact again, so that ties are ties
+    # Ties to the even number, as TensorFlow's round in T5's code.
     return int(np.rint(above * _WORDS_PER_POINT))
 
   def _with_texts(self) -> Task:
@@ -301,6 +304,7 @@ def encode_prompt(text: str, tokenizer: Tokenizer) -> np.ndarray:
 def decode_answer(ids: Sequence[int], tokenizer: Tokenizer) -> str | None:
   """The text up to the end, with special tokens as "<sentinel_0>"; None: it has no end."""
   ids = list(ids)
+  # The decoder ran out of tokens, so the text may be cut off in a word.
   if (end := tokenizer.special[END]) not in ids:
     return None
   return spell(ids[: ids.index(end)], tokenizer)

@@ -29,6 +29,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
         f"{path}: no column {column!r}{did_you_mean(column, names)} "
         f"(the columns are {', '.join(map(repr, names))})"
       )
+  # By name: the release has eleven further columns, such as parses.
   indices = [names.index(column) for column in COLUMNS]
   dropped = 0
   for number, line in rows:

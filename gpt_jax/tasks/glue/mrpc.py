@@ -24,6 +24,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   folder = find_folder(data_dir, "glue", "MRPC")
   original = os.path.join(folder, f"msr_paraphrase_{'test' if split == 'test' else 'train'}.txt")
   glue = os.path.join(folder, f"{split}.tsv")
+  # Microsoft's files first: their test set has labels.
   if exists(glue) and not exists(original):
     return read_table(glue, SENTENCES, "Quality", label_names=LABELS, unlabeled=split == "test")
   if split == "test":
@@ -36,6 +37,7 @@ def _read_split(path: str, dev_ids: str, split: str) -> Iterator[Row]:
   dev_pairs = _read_pairs(dev_ids)
   for row in rows:
     pair, sentences = row.texts[:2], row.texts[2:]
+    # One file holds both: the ids say which rows are the dev set.
     if (pair in dev_pairs) == (split == "dev"):
       yield row._replace(texts=sentences)
 

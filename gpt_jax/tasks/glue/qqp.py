@@ -33,6 +33,7 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     raise InputError(f"{path}:1: should name the columns {', '.join(COLUMNS)}")
   broken = []
   for number, line in rows:
+    # Without quoting: a question may have a single quotation mark.
     cells = line.split("\t")
     if len(cells) != len(COLUMNS) or _is_blank(cells[3]) or _is_blank(cells[4]):
       broken.append(number)

@@ -40,6 +40,8 @@ def read(data_dir: str, split: str, edition: str) -> Iterator[Row]:
     yield from _read_file(root, f"test__{edition}", unlabeled=True)
     return
   rows = list(_read_file(root, f"val__{edition}"))
+  # train_test_split draws so: the first places of one permutation are its test set. RandomState's
+  # numbers are the same in all versions of NumPy, unlike default_rng's.
   order = np.random.RandomState(SPLIT_SEED).permutation(len(rows))
   dev_size = len(rows) // 5  # 374 of 1,871
   chosen = order[:dev_size] if split == "dev" else order[dev_size:]
