@@ -28,6 +28,7 @@ def _fingerprint(x: jax.Array) -> jax.Array:
   """
   if x.dtype == jnp.bool_:
     x = x.astype(jnp.uint8)
+  # Bits and not values: 0.0 and -0.0 differ, and NaN equals itself.
   bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
   index = jnp.zeros(x.shape, jnp.uint32)
   for axis, size in enumerate(x.shape):  # no reshape, so that devices hash only their own shards
@@ -35,6 +36,7 @@ def _fingerprint(x: jax.Array) -> jax.Array:
   h = bits ^ (index * jnp.uint32(0x9E3779B1))
   h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
   h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
+  # Integer addition is associative: shards may be summed in any order.
   return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
 
 

@@ -55,6 +55,7 @@ class Lease:
     """Releases the lease; if that fails, it expires."""
     if self._thread is None or self._closed.is_set():
       return
+    # The thread ends first: a renewal after the release would keep the folder taken.
     self._closed.set()
     self._thread.join()
     _held.discard(self._key)
@@ -77,6 +78,7 @@ class Lease:
       self._write(number, overwrite=False)
     if self._read(number)["owner"] != self._owner:
       raise InputError(f"{workdir}: another run has begun there just now")
+    # Only now: the highest number must always be there, so that none is given twice.
     for old in numbers:
       files.remove(self._path_of(old))
     return number
@@ -114,6 +116,7 @@ class Lease:
         self._write(self._number, overwrite=True)
         until = time.time() + SECONDS
       except OSError as error:
+        # Others may take the folder from here on: better one run less than two that write.
         if time.time() > until:
           self._end(f"the lease could not be renewed for {SECONDS:.0f} s ({error.strerror})")
 
@@ -139,6 +142,7 @@ class Lease:
   def _is_over(self, lease: dict[str, Any]) -> bool:
     """Whether a lease has run out, or its owner was killed on this machine."""
     machine, process, key = lease["owner"]
+    # is_running is false of this very process, whose leases are in _held.
     was_killed = machine == _machine() and key not in _held and not is_running(process)
     return was_killed or lease["until"] <= time.time()
 

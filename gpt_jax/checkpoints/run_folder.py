@@ -48,11 +48,13 @@ def claim(
   existed = exists(path)
   claimed = _is_claimed(workdir, config, data, tokenizer, may_change)
   begins_anew = existed and not claimed
+  # Else a slow process would take the config.json that process 0 writes now for an older run's.
   multihost_utils.sync_global_devices("every process has checked the run folder")
   if claimed or not is_main_process():
     return
   try:
     make_folders(workdir)
+    # config.json last: it claims the folder, and after a kill before it the folder is still free.
     tokenizer.save(os.path.join(workdir, "tokenizer"))
     write_json(path, {"config": to_json(config), "data": data}, overwrite=begins_anew)
   except FileExistsError:  # another run claimed it in the meantime
@@ -133,6 +135,7 @@ def _is_claimed(
     kind = type(saved_config).__name__
     raise InputError(f"workdir={workdir} holds a run of a {kind}; use another folder")
   changes = difference(saved_config, config)
+  # Each begins with a dotted name; "mesh." among those that may change covers all fields below.
   changes = [change for change in changes if not change.startswith(may_change)]
   # A run that has saved nothing yet, as when it did not fit into memory, may take smaller parts.
   begins_anew = False

@@ -58,11 +58,14 @@ class StagedManager:
 
   def __init__(self, folder: str, kept: Callable[[Iterable[int]], set[int]]):
     self._folder, self._kept = folder, kept
+    # The same name for the next run of this folder, which then finds what a killed one left.
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]
     self._disk = os.path.join(tempfile.gettempdir(), f"gpt_jax-checkpoints-{os.getuid()}-{name}")
     shutil.rmtree(self._disk, ignore_errors=True)  # of a killed run
+    # Fails where another user has made a folder of this name, which could not be removed.
     os.mkdir(self._disk, 0o700)
     self._checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+    # A single thread: checkpoints are committed in the order of their steps.
     self._thread = ThreadPoolExecutor(1)
     self._upload: Future[None] | None = None
     self._uploading: list[int] = []

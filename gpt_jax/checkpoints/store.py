@@ -77,6 +77,7 @@ class Checkpoints:
     # The step and a copy of what is being written to a store, until it is there.
     self._unwritten: tuple[int, ocp.args.Composite] | None = None
     with contextlib.ExitStack() as resources:
+      # Before orbax opens the folder and deletes what it takes for leftovers.
       resources.enter_context(lock(workdir))
       resources.enter_context(quiet)
       options = ocp.CheckpointManagerOptions(
@@ -115,14 +116,18 @@ class Checkpoints:
     tree = _as_dict(state)
     _check_finite(tree, step, self._folder)
     record = {"step": step, "meta": meta, "metrics": metrics or {}, "ranking": self._ranking}
+    # As it will be read back: in JSON tuples are lists, and keys strings.
     record = json.loads(json.dumps(record | {"leaves": describe(tree)}))
     if (score := _score(record)) is not None:
+      # Before the save: orbax calls should_preserve as soon as it is done.
       self._scores[step] = score
+    # One save at a time: errors of the one before are raised here, and its copy is dropped.
     self.wait()
     meta_json = ocp.args.JsonSave(with_checksum(record))
     if files.is_url(self._folder) and not is_staged(self._folder):
       self._keep_copy(step, tree, meta_json)
     arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=meta_json)
+    # force: the caller has decided that a save is due, not orbax's intervals.
     self._try_twice(lambda: self._manager.save(step, args=arguments, force=True))
 
   def restore(self, abstract: Any, step: int | str | None = None) -> tuple[Any, dict, int]:
@@ -233,6 +238,7 @@ class Checkpoints:
       for folder in folders:
         with _store_errors(folder):
           files.rename_folder(folder, f"{folder}.damaged-{int(time.time())}")
+    # No process may list the folder again, or save there, before the names have changed.
     multihost_utils.sync_global_devices("damaged checkpoints set aside")
     self._manager.reload()
     for folder in folders:
@@ -279,6 +285,7 @@ def lock(workdir: str) -> TextIO | Lease:
     raise InputError(f"{workdir}: cannot be written ({error.strerror})") from error
   if is_main_process():
     try:
+      # By process 0 alone: the others of this run would be refused on a shared file system.
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       file.close()
@@ -368,6 +375,7 @@ def _check_finite(tree: Any, step: int, folder: str) -> None:
 
 @jax.jit
 def _is_finite(x: jax.Array) -> jax.Array:
+  # On the devices, whatever the sharding: one bool comes back, not the array.
   return jnp.isfinite(x).all()
 
 
@@ -464,6 +472,7 @@ def _read_state(folder: str, abstract: Any) -> Any:
   from etils import epath  # whose paths orbax works with, on stores too
 
   files.check_regular(folder)
+  # Without these orbax restores the sharding that was saved, whose devices may not exist here.
   restore_args = jax.tree.map(_restore_args, abstract)
   arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
   # The handler instead of a Checkpointer, which ends in a barrier that a failing process would
@@ -539,9 +548,10 @@ def _locate(path: str) -> list[str]:
   """The folders of the checkpoints at a path, newest first."""
   files.check_path(path)
   path = files.absolute(path)
-  if files.is_folder(os.path.join(path, "meta")):
+  if files.is_folder(os.path.join(path, "meta")):  # a single checkpoint
     return [path]
   parent, last = os.path.split(path)
+  # A folder that is named so is meant itself.
   best = last == "best" and not files.exists(path)
   workdir = parent if best else path
   folders = _step_folders(os.path.join(workdir, "checkpoints"))
@@ -559,6 +569,7 @@ def _locate(path: str) -> list[str]:
 def _step_folders(folder: str) -> list[str]:
   """Newest first. Unfinished and damaged checkpoints are excluded: their names are no numbers."""
   if files.is_url(folder):
+    # A store has no atomic rename: a checkpoint counts when its last object is there.
     names = [str(step) for step in committed_steps(folder)]
   else:
     names = [name for name in files.list_existing(folder) if name.isdigit()]

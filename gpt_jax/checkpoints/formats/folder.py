@@ -145,6 +145,7 @@ def check_sums(folder: str, required: Sequence[str] = ()) -> None:
   for name in dict.fromkeys((*required, *sums)):
     path = os.path.join(folder, name)
     status = os.stat(path)
+    # A folder from a stranger must not have other files of this machine read.
     if os.path.isabs(name) or ".." in name.split("/") or not stat.S_ISREG(status.st_mode):
       raise ValueError(f"{SUMS} names {name!r}, which is no file of this folder")
     expected = sums.get(name)

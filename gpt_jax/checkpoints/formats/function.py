@@ -101,6 +101,7 @@ def make_function(
   """
   trunk = dataclasses.replace(spec.trunk, dtype="float32")
   if "attention_backend" in runtime_fields(trunk):
+    # Plain operations, which every format can express; backends compute the same.
     trunk = dataclasses.replace(trunk, attention_backend="plain")
   params = jax.tree.map(jnp.asarray, params)
   if spec.head is None:

@@ -31,6 +31,7 @@ class Template(NamedTuple):
 
 def template_of(format: Format, special: SpecialTokens) -> Template:
   """The Template of a format of labeled examples."""
+  # Texts of one negative id each: what `join` puts around them is the template.
   names = {i: name for name, i in special.items()} | {-1: "A", -2: "B"}
 
   def around(*texts: int) -> tuple[str, ...]:

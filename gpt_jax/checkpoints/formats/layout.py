@@ -30,6 +30,7 @@ def of_blocks(trunk: TransformerConfig) -> list[Array]:
   """The twelve arrays of each block, in OpenAI's order."""
   d, h, k, f = trunk.width, trunk.heads, trunk.width // trunk.heads, 4 * trunk.width
   block = (
+    # Queries, keys and values side by side, heads within each: a reshape splits the last axis.
     ("attn.c_attn.weight", "attention/qkv/kernel", (d, 3 * d), (d, 3, h, k)),
     ("attn.c_attn.bias", "attention/qkv/bias", (3 * d,), (3, h, k)),
     ("attn.c_proj.weight", "attention/out/kernel", (d, d), (h, k, d)),

@@ -62,6 +62,8 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
       f"{expected_size:,}; copy them again"
     )
   layout_of_pieces = [[len(piece), piece.offset] for piece in memmaps]
+  # Positions come before tokens in the files; OpenAI's code joins them to one table, tokens first
+  # and the rows of the special tokens between (openai/train.py:410).
   arrays = {"positions": np.empty((trunk.context, trunk.width), np.float32)}
   _take(pieces, arrays["positions"])
   arrays["tokens"] = np.zeros((trunk.rows, trunk.width), np.float32)
@@ -108,6 +110,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
       with open(os.path.join(partial, name), "wb") as file:
         file.write(_header(count, header))
         while count:
+          # Pieces end anywhere: what an array has left begins the next piece.
           rest = rest if rest.size else next(numbers)
           part, rest = rest[:count], rest[count:]
           file.write(part.data)
@@ -199,6 +202,7 @@ def _take(pieces: list[np.ndarray], out: np.ndarray) -> None:
 
 def _header(count: int, size: int) -> bytes:
   """The header of an .npy file of float32 [count], version 1.0, padded to `size` bytes."""
+  # 10 bytes come before this text: magic string 6, version 2, length of the text 2.
   text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}"
   return (
     b"\x93NUMPY\x01\x00"

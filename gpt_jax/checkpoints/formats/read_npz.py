@@ -31,11 +31,12 @@ def logits(params, sizes, ids):
       x = norm(p, "attention_norm", x + attention(p, x))
       x = norm(p, "mlp_norm", x + mlp(p, x))
   x = norm(params, "trunk/last_norm", x) if sizes["norm"] == "pre" else x
+  # Tied to the input; rows of special tokens, which are no predictions, are left out.
   return x @ table[: sizes["vocab_size"]].T
 
 
 def attention(p, x):
-  qkv = np.einsum("td,dnhk->nhtk", x, p["attention/qkv/kernel"])
+  qkv = np.einsum("td,dnhk->nhtk", x, p["attention/qkv/kernel"])  # [3, H, T, K]
   q, k, v = qkv + p["attention/qkv/bias"][:, :, None]
   scores = q @ k.swapaxes(1, 2) / q.shape[-1] ** 0.5  # [H, T, T]
   scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)  # causal

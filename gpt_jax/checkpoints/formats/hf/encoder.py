@@ -182,6 +182,7 @@ class EncoderFamily:
       embedding_width=config["embedding_size"] if self.shared else 0,
       shared_layers=self.shared,
       activation=next(ours for ours, theirs in ACTIVATIONS.items() if activation in theirs),
+      # The default of their classes; RoBERTa's released config.json says 1e-5.
       norm_epsilon=config.get("layer_norm_eps", 1e-12),
       init=self.init,
     )
@@ -245,6 +246,7 @@ class EncoderFamily:
       shape = (trunk.token_types, e)
       arrays.append(Array(TYPES, "trunk/types", shape, shape))
     else:
+      # Their classes always have the table: a row of zeros changes no sum.
       arrays.append(Array(TYPES, "", (1, e), ()))
     arrays += norm("embeddings.LayerNorm", "trunk/embedding_norm", e)
     if self.shared:
@@ -264,6 +266,7 @@ class EncoderFamily:
     kernel, bias = f"{ours}/attention/qkv/kernel", f"{ours}/attention/qkv/bias"
     arrays = []
     for n, name in enumerate(qkv):
+      # Their three matrices are slices of our one.
       whole = (d, 3, h, k)
       part = np.s_[:, n]
       arrays.append(Array(f"{name}.weight", kernel, (d, d), whole, part, transposed=True))
@@ -355,6 +358,7 @@ class EncoderFamily:
       "bos_token_id": special["cls"] if "cls" in special else None,
       "eos_token_id": special["sep"] if "sep" in special else None,
     }
+    # RoBERTa has 514 rows for 512 positions: the first two are of padding.
     config["max_position_embeddings"] = trunk.context + self._skipped(config)
     if self.shared:
       config |= {"embedding_size": trunk.table_width, "num_hidden_groups": 1, "inner_group_num": 1}

@@ -158,6 +158,7 @@ def to_ours(layout: Iterable[Array], weights: Weights) -> Arrays:
   for array in layout:
     if not array.ours:
       continue
+    # Several of theirs may be parts of one of ours, as q, k and v are.
     if array.ours not in arrays:
       arrays[array.ours] = np.zeros(array.our_shape, np.float32)
     if array.theirs:
@@ -179,6 +180,7 @@ def to_theirs(layout: Iterable[Array], arrays: Arrays, prefix: str, heads: re.Pa
       rows, *others = array.shape
       shape = (rows - array.skipped, *others)
       part = arrays[array.ours][array.part]
+      # [in, out] first, which joins our axis of heads, then theirs, [out, in].
       part = part.reshape(shape[::-1]).T if array.transposed else part.reshape(shape)
       values = np.concatenate([values[: array.skipped], part]) if array.skipped else part
     name = array.theirs if heads.fullmatch(array.theirs) else prefix + array.theirs

@@ -58,6 +58,7 @@ class GPTFamily:
   attention = "causal"
   format = None
   sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+  # Causal masks, which older versions saved beside the parameters.
   ignored = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)|position_ids")
   heads = re.compile(r"(score|multiple_choice_head)\..*")
 
@@ -88,6 +89,7 @@ class GPTFamily:
     with tempfile.TemporaryDirectory() as temporary:
       try:
         model = read_object(single_file, MAX_FILE)["model"]
+        # As text in older files, as a pair in newer ones.
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
         contents = json.dumps(model["vocab"]), "\n".join(["#version: 0.2", *merges, ""])
         for name, content in zip(FILES[-1], contents, strict=True):
@@ -188,6 +190,7 @@ class GPTFamily:
     """
     if not spec.head or spec.head.pooling != "sum":
       return {}
+    # The bias that is added last to the hidden state that W_y reads.
     norm = "trunk/last_norm/bias"
     if self.norm == "post":
       norm = f"trunk/block_{spec.trunk.layers - 1}/mlp_norm/bias"
@@ -195,6 +198,7 @@ class GPTFamily:
     kernel, bias = arrays["head/kernel"].astype(np.float64), arrays["head/bias"] / orders
     if not bias.any():
       return {}
+    # K equations for D unknowns: of all solutions the one with the smallest norm.
     change = np.linalg.lstsq(kernel.T, bias, rcond=None)[0]
     arrays[norm] = (arrays[norm] + change).astype(np.float32)
     error = np.abs((arrays[norm] - before[norm]) @ kernel - bias)

@@ -132,6 +132,7 @@ def _model_of(
       )
   try:
     spec = family.model(config, weights, tokenizer, own)
+    # Not the head of our entry: its labels and inputs are those that the folder names.
     if own is None or spec.head != own.head:
       rows = family.rows(spec)
       meta |= {

@@ -82,6 +82,7 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   path = os.path.join(folder, CONFIG)
   config = read_object(path)
   _check_config(path, config)
+  # The prefix of T5ForSequenceClassification and T5ForTokenClassification.
   if any(name.startswith("transformer.") for name in weights.shapes):
     raise InputError(
       f"{path}: architectures is {config.get('architectures')!r}: of T5 only Model, EncoderModel "
@@ -102,6 +103,7 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   _check_tied(spec.trunk, weights, arrays)
   for name in ("tokens", "output"):
     if name in arrays:
+      # Both tables may have unused rows at their ends, of different numbers.
       table = np.zeros((spec.trunk.rows, spec.trunk.width), np.float32)
       table[:rows] = arrays[name][:rows]
       arrays[name] = table
@@ -198,6 +200,7 @@ def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> M
 def _arrays(trunk: T5Config) -> list[_Array]:
   """All arrays but the output table, with their and our names."""
   arrays = [_Array(_TABLE, "tokens", False)]
+  # 1.1 computes gelu(wi_0 x) * (wi_1 x): wi_0 is the gate.
   units = [("in", "wi_1"), ("gate", "wi_0")] if trunk.gated else [("in", "wi")]
   projections = (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
   own, cross = ("attention", "SelfAttention"), ("cross_attention", "EncDecAttention")
@@ -205,6 +208,7 @@ def _arrays(trunk: T5Config) -> list[_Array]:
   if trunk.decoder:
     stacks["decoder"] = [own, cross]
   for stack, sublayers in stacks.items():
+    # A stack's layers share one table, kept in its first; cross-attention has none.
     relative = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     arrays.append(_Array(relative, f"{stack}/relative/table", False))
     arrays.append(_Array(f"{stack}.final_layer_norm.weight", f"{stack}/last_norm/scale", False))
@@ -216,6 +220,7 @@ def _arrays(trunk: T5Config) -> list[_Array]:
         for part, letter in projections:
           kernel = f"{theirs}.{number}.{their_name}.{letter}.weight"
           arrays.append(_Array(kernel, f"{ours}/{name}/{part}/kernel", True))
+      # layer.0 is self-attention, a decoder's layer.1 cross-attention, the last one the MLP.
       last = f"{theirs}.{len(sublayers)}"
       arrays.append(_Array(f"{last}.layer_norm.weight", f"{ours}/mlp_norm/scale", False))
       for part, letters in (*units, ("out", "wo")):
@@ -234,6 +239,7 @@ def _shape(trunk: T5Config, array: _Array, rows: int) -> tuple[int, ...]:
   if not array.is_kernel:
     return (d,)
   hidden = f if "/mlp/" in array.ours else inner
+  # [out, in]: the out projections give the width, all others read it.
   return (d, hidden) if array.ours.endswith("/out/kernel") else (hidden, d)
 
 
@@ -322,6 +328,7 @@ def _their_config(trunk: T5Config, rows: int, tokenizer: Tokenizer) -> dict[str,
     "relative_attention_max_distance": FARTHEST,
     "layer_norm_epsilon": 1e-6,
     "dropout_rate": trunk.residual_dropout,
+    # 1.0 multiplies hidden states by D^-0.5 and the tied table; 1.1 has an output table of its own.
     "tie_word_embeddings": tied,
     "scale_decoder_outputs": tied,
     "is_encoder_decoder": trunk.decoder,

@@ -148,6 +148,7 @@ def _open_torch(path: str, prefix: str) -> Weights:
       f"{path}: is read by torch, which is not installed; a model.safetensors needs none"
     ) from error
   try:
+    # weights_only: tensors and containers alone are unpickled, no code is run.
     tensors = torch.load(path, map_location="cpu", weights_only=True)
     names = _names(tensors, prefix)
     shapes = {name: tuple(tensors[names[name]].shape) for name in names}

@@ -49,6 +49,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     orders = len(task.sequences(task.columns, _format(meta, family)))
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
   temperature = meta.pop("temperature", None)
+  # fold reads the adapted head. Where both change an array, `before` has the one to restore.
   before = _adapt_head(arrays, task, temperature)
   folded = family.fold(arrays, spec, orders)
   ours: dict[str, Any] = {name: x.tolist() for name, x in (folded | before).items()}
