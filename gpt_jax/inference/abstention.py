@@ -75,6 +75,7 @@ def _test(confidence: np.ndarray, correct: np.ndarray, share: int) -> Threshold:
   value = 0.0 if share == _SHARES else float(np.sort(confidence)[-rows])
   above = confidence >= value
   given, hits = int(above.sum()), int(correct[above].sum())
+  # Bonferroni: the allowed 5 % are shared among the sequences of tests.
   bound = precision_bound(hits, given, 1 - (1 - CONFIDENCE) / len(_STARTS))
   return Threshold(value, given, hits, bound)
 

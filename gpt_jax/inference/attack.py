@@ -33,6 +33,7 @@ def make_attacked_predictor(model: Model, mesh: Mesh, radii: Sequence[float]) ->
   loss = ModelLoss(model, (head,))
 
   def predictions(params, batch):
+    # At 0 the gradient is that of the clean loss: FGM takes one step from there.
     zero = no_perturbation(model, params, batch)
     gradient = ascent(loss, params, batch, None, None, zero)
 
@@ -40,6 +41,7 @@ def make_attacked_predictor(model: Model, mesh: Mesh, radii: Sequence[float]) ->
       r = of_length(gradient, radius, batch.rows)
       return head.decode(perturbed(model, params, batch, None, r).heads[index])
 
+    # lax.map, one radius after the other: the memory of one forward pass.
     return jnp.moveaxis(jax.lax.map(at, jnp.asarray(radii, jnp.float32)), 0, -2)
 
   return make_predictor(model, mesh, predictions)

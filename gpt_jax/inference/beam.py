@@ -84,6 +84,7 @@ def beam_search(
     values, origins, ids = (x.tolist() for x in jax.device_get(best))
     kept: list[tuple[float, int, int]] = []
     for value, parent, token in zip(values, origins, ids, strict=True):
+      # A continuation of a beam that is none: of the first step, or where fewer went on.
       if value == -np.inf:
         continue
       if token == end:
@@ -93,6 +94,7 @@ def beam_search(
     if not kept:
       return _best(ended, beams)
     alive = len(kept)
+    # Always `beams` rows, for one compiled shape; -inf keeps the copies from being chosen.
     kept += [(-np.inf, *kept[0][1:])] * (beams - alive)
     running = [[*running[parent], token] for _, parent, token in kept]
     totals = np.array([value for value, _, _ in kept], np.float32)
@@ -132,6 +134,7 @@ def _step(model, params, state, parents, last, position, totals):
   beams = len(parents)
 
   def take(x):
+    # Each beam takes its parent's cache; several may have the same parent.
     rows = x.reshape(beams, -1, *x.shape[1:])
     return rows[parents].reshape(x.shape)
 
@@ -145,6 +148,7 @@ def _step(model, params, state, parents, last, position, totals):
     method="extend",
   )
   scores = logits(hidden[:, 0], table, model.num_tokens)[:, : model.num_tokens]
+  # [K, V]: log-probability of each continuation as a whole.
   sums = totals[:, None] + jax.nn.log_softmax(scores)
   values, indices = jax.lax.top_k(sums.reshape(-1), min(2 * beams, sums.size))
   return state, (values, indices // model.num_tokens, indices % model.num_tokens)

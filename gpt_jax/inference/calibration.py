@@ -27,6 +27,7 @@ def scale(probabilities: np.ndarray, temperature: float) -> np.ndarray:
   """
   if temperature == 1.0:
     return probabilities
+  # Logits but for a constant of each row, which the softmax removes.
   logits = _log(probabilities) / temperature
   powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
   return powers / powers.sum(axis=-1, keepdims=True)
@@ -66,6 +67,7 @@ def scale_held_out(probabilities: np.ndarray, classes: np.ndarray) -> np.ndarray
   What a temperature does to unseen examples, where `scale` would flatter the ones it was fitted on.
   """
   optimize = _scipy_optimize()
+  # A fixed seed: the report of a run is the same each time.
   fold = np.random.default_rng(0).permutation(len(classes)) % _FOLDS
   scaled = np.array(probabilities, np.float64)
   for number in range(_FOLDS):
@@ -149,12 +151,14 @@ def chance_error(probabilities: np.ndarray) -> float:
   errors = []
   for _ in range(_SAMPLES):
     correct = rng.random(len(confidence)) < confidence
+    # Sums over each bin: its count cancels in the expected calibration error.
     gaps = np.bincount(bin_of, confidence - correct, BINS)
     errors.append(np.abs(gaps).sum() / len(confidence))
   return float(np.quantile(errors, 0.95))
 
 
 def _bin_of(confidence: np.ndarray) -> np.ndarray:
+  # Bins include their upper edge, as in Guo et al., so that 1.0 is in the last one.
   return np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
 
 
@@ -164,6 +168,7 @@ def _shrunk_temperature(optimize: Any, probabilities: np.ndarray, classes: np.nd
   gaps = probabilities.max(axis=-1) - correct
   error = max(float(gaps.std()) / np.sqrt(len(gaps)), 1e-12)
   evidence = (float(gaps.mean()) / error) ** 2
+  # The exponent below would be negative: the positive part of the shrinkage is 0.
   if evidence <= _SHRINKAGE:
     return 1.0
   matched = _match_accuracy(optimize, probabilities, classes)
@@ -173,6 +178,7 @@ def _shrunk_temperature(optimize: Any, probabilities: np.ndarray, classes: np.nd
 def _match_accuracy(optimize: Any, probabilities: np.ndarray, classes: np.ndarray) -> float:
   """The temperature at which the mean confidence is the accuracy."""
   correct = int((probabilities.argmax(axis=-1) == classes).sum())
+  # Laplace's rule of succession: never 1, which no temperature above 0 gives.
   accuracy = (correct + 1) / (len(classes) + 2)
 
   def gap(log_temperature: float) -> float:  # falls as the temperature rises

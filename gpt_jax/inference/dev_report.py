@@ -126,6 +126,7 @@ def _write(
   content = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
   with atomic_file(os.path.join(workdir, PREDICTIONS), "wb") as file:
     file.write(content)
+  # The report last: its checksum says which predictions belong to it, if a kill comes between.
   report |= {"step": step, "predictions_crc32": zlib.crc32(content)}
   write_json(os.path.join(workdir, REPORT), with_checksum(report))
   return report

@@ -54,6 +54,7 @@ class Ensemble:
       InputError: an example without tokens.
     """
     encoded: dict[tuple[Any, ...], Encoded] = {}
+    # Members that read alike share what was encoded.
     keys = [
       (member.tokenizer.hash, member.tokenizer.special, member.spec.trunk.context, member.format)
       for member in self.members
@@ -83,6 +84,7 @@ class Ensemble:
       before = number * len(examples)
       predict = task_predictor(member, self.task)
       predicted = predict(examples, batch_size, done=lambda n, k=before: done(k + n))
+      # Regressions of several folds: each has standardized by its own training rows.
       predicted = self.task.rescaled(predicted, member.task)
       if calibration and calibration.of_members:
         predicted = scale(predicted, calibration.temperature)
@@ -106,6 +108,7 @@ class Ensemble:
       read_dev_set(member.folder, self.task.labels, member.step) for member in self.members
     ]
     rows = [place for dev_set in dev_sets for place in dev_set.where]
+    # Folds hold out different rows; seeds predict the same ones.
     held_out_once = len(set(rows)) == len(rows)
     if len(dev_sets) > 1 and held_out_once:
       probabilities = np.concatenate([dev_set.probabilities for dev_set in dev_sets])
@@ -173,6 +176,7 @@ def _expand(checkpoint: str) -> list[str]:
   seeds = [name for name in names if re.fullmatch(r"(seed|fold)_\d+", name)]
   if not seeds or "config.json" in names:
     return [checkpoint]
+  # By number: seed_10 after seed_9.
   seeds.sort(key=lambda name: int(name.partition("_")[2]))
   return [os.path.join(checkpoint, seed, "best") for seed in seeds]
 

@@ -48,6 +48,8 @@ def make_text_measure(
     with jax.set_mesh(mesh):
       for number, ids in enumerate(text_rows):
         batch = anchors_of_parts(objective(ids, Draw(0, number, rows)), rows, size)
+        # Sums and weights, not means of batches: the last one has fewer tokens. In float64 on the
+        # host, since sums over millions of tokens would lose digits in float32.
         means = jax.device_get(batch_means(params, to_device(batch, mesh)))
         for name, mean in means.items():
           total = totals.get(name, Mean(np.float64(0), np.float64(0)))
@@ -72,6 +74,7 @@ def text_measures(loss: Mean, n_tokens: int, n_bytes: int, spec: ModelConfig) ->
   nats = loss.value
   measures = {"loss": nats}
   if spec.predicts_tokens:
+    # exp overflows above 709.
     measures["perplexity"] = math.exp(min(nats, 700.0))
   if spec.gives_text_probability:
     measures["bits_per_byte"] = nats * n_tokens / n_bytes / math.log(2)

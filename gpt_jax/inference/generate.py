@@ -82,6 +82,7 @@ def write(
   texts = _begin(loaded, prompts, settings, num_samples)
   model, params = loaded.generator(), jax.device_put(loaded.params)
 
+  # A generator of its own: what is above it raises when `write` is called, not at the first piece.
   def pieces():
     writers = [Writer(loaded, text) for text in texts]
     current = 0
@@ -119,6 +120,7 @@ def search(
   model, params = loaded.generator(), jax.device_put(loaded.params)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
+    # A search may end at <|endoftext|>; samples go on behind it, up to max_tokens.
     text.end = loaded.tokenizer.end_id if text.end is None else text.end
     options = (beams, max_tokens, length_penalty, text.end, text.source)
     best = beam_search(model, params, text.prompt, *options)[0]
@@ -194,6 +196,7 @@ class Writer:
       # The last word may go on, and its last character may lack bytes.
       whole = _LAST_WORD.sub("", whole)
     new = whole[self._written :]
+    # It can be shorter than before: the regular expression takes the last word back.
     self._written = max(self._written, len(whole))
     return new
 

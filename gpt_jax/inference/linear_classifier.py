@@ -63,6 +63,7 @@ def fit_linear(
     mean, scale = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-6)
     features = (features - mean) / scale
   kernel = np.zeros((features.shape[1], num_classes))
+  # Classes without an example get a probability of about 0, not an equal share.
   bias = np.full(num_classes, _ABSENT)
   present = np.unique(classes)
   bias[present] = 0.0
@@ -74,6 +75,7 @@ def fit_linear(
     # Of two classes scikit-learn has the score of the second alone.
     fitted = present[1:] if len(present) == 2 else present
     kernel[:, fitted], bias[fitted] = model.coef_.T, model.intercept_
+  # (x - mean) / scale @ W + b = x @ (W / scale) + (b - mean @ W / scale).
   kernel /= scale[:, None]
   return Linear(kernel, bias - mean @ kernel, inverse_penalty)
 
@@ -111,6 +113,7 @@ class Tfidf:
     columns = []
     for kind, (terms, weights) in self.terms.items():
       vectorizer = _vectorizer(kind, vocabulary=terms)
+      # Set, not fitted: terms and weights are all that a vectorizer has learned.
       vectorizer.idf_ = weights
       columns.append(vectorizer.transform(texts))
     import scipy.sparse

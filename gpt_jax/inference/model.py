@@ -139,6 +139,7 @@ class Model:
     for batch, lengths in batches:
       row_lengths = np.ones(len(batch), lengths.dtype)
       row_lengths[: len(lengths)] = lengths
+      # Blank rows have length 1, so that no mean divides by 0.
       rows = embeddings(model, params, batch, row_lengths, embedding.pooling)
       vectors.append(np.asarray(rows)[: len(lengths)])
     embedded = np.concatenate(vectors)
@@ -180,6 +181,7 @@ class Model:
       numbers.setdefault(len(example.sequences[0]), []).append(number)
     for alike in numbers.values():
       encoded = self.loaded.encode(task, [examples[number] for number in alike])
+      # Shapes are rounded up: each new one would compile for seconds.
       probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
       if calibrated:
         probabilities = scale(probabilities, self.temperature)
@@ -281,6 +283,7 @@ class Model:
       chunk = encoded[first : first + _BATCH]
       lengths = np.array([len(ids) for ids in chunk])
       rows = next(rows for rows in _ROWS if rows >= len(chunk))
+      # Padding is id 0, as in OpenAI's code: a causal model does not look ahead at it.
       batch = np.zeros((rows, bucket(int(lengths.max()), context)), np.int32)
       for row, ids in zip(batch, chunk, strict=False):
         row[: len(ids)] = ids

@@ -52,6 +52,7 @@ def head_features(
     for batch in batches:
       features.append(np.asarray(of_batch(params, to_device(local_part(batch, mesh), mesh))))
       done(min(len(features) * size, len(encoded)))
+  # Without the fillers of the last batch.
   return np.concatenate(features)[: len(encoded)]
 
 

@@ -114,6 +114,7 @@ def make_writer(
     pairs = []
     for ids, prompt in zip(np.asarray(complete(params)).tolist(), prompts, strict=True):
       given = tokenizer.decode(prompt)
+      # ids begin at position 1, so from len(prompt) - 1 on they are the continuation.
       whole = tokenizer.decode([*prompt, *ids[len(prompt) - 1 :]])
       pairs.append((given.strip(), whole.removeprefix(given)))
     return pairs
@@ -149,8 +150,10 @@ def _complete(model: Model, params: Any, rows: np.ndarray, lengths: np.ndarray, 
     )
     hidden, table, state = outputs
     scores = logits(hidden[:, 0], table, vocab_size)[:, :vocab_size]
+    # A key of the position alone: samples of different steps differ by their parameters.
     gumbel = jax.random.gumbel(jax.random.fold_in(jax.random.key(0), position), scores.shape)
     chosen = jnp.argmax(scores + temperature * gumbel, axis=-1).astype(jnp.int32)
+    # Within the prompt the given token is fed, whatever was chosen.
     ids = jnp.where(position + 1 < lengths, given, chosen)
     return (ids, state), ids
 

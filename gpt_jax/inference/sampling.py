@@ -47,6 +47,7 @@ def choose(scores: jax.Array, settings: Settings, numbers: jax.Array) -> jax.Arr
     some = ((settings.top_k > 0) | (settings.top_p < 1)) & (settings.temperature > 0)
     kept = jax.lax.cond(some.any(), restricted, lambda scores: scores, scores)
     noise = gumbel(settings.seed, numbers, scores.shape[1])
+    # argmax(s / T + g) = argmax(s + T g), which also holds the greedy rows, T = 0.
     return kept + settings.temperature[:, None] * noise
 
   # The branch ends before the search: noise computed in a reduction would not be vectorized.
@@ -94,6 +95,7 @@ def keep_likely(
 
   def by_mass():
     scaled = scores / jnp.maximum(temperature, 1e-6)[:, None]
+    # The nucleus is of the distribution after temperature and top_k.
     weights = jnp.exp(scaled - scaled.max(-1, keepdims=True))
     weights = jnp.where(at_least(threshold), weights, 0)
     wanted = top_p * weights.sum(-1)
@@ -108,6 +110,7 @@ def keep_likely(
 def _ordered(x: jax.Array) -> jax.Array:
   """uint32 in the order of the floats."""
   bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32)
+  # Of negative floats all bits but the sign are flipped: a larger magnitude is a smaller number.
   bits = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
   return jax.lax.bitcast_convert_type(bits, jnp.uint32) ^ np.uint32(1 << 31)
 
@@ -116,6 +119,7 @@ def _largest(amount: Callable[[jax.Array], jax.Array], wanted: jax.Array) -> jax
   """The largest threshold uint32 [B] whose amount, which falls with it, is at least `wanted`."""
 
   def try_bit(number, threshold):
+    # From the highest bit down, each is kept if enough still lies above.
     higher = threshold | (jnp.uint32(1 << 31) >> number.astype(jnp.uint32))
     return jnp.where(amount(higher) >= wanted, higher, threshold)
 

@@ -30,6 +30,7 @@ def text_states(
 
   Padding at the end changes nothing before it in a causal model; any other needs segments [B, T].
   """
+  # [B, T]
   positions = jnp.broadcast_to(jnp.arange(ids.shape[1])[None], ids.shape)
   states = model.apply({"params": params}, Rows(ids, positions, segments), method="states")
   return cast(States, states)

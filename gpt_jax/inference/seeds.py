@@ -41,6 +41,7 @@ class Spread(NamedTuple):
 def spread(values: Sequence[float]) -> Spread:
   """The Spread of at least one value; deterministic."""
   values = tuple(map(float, values))
+  # [RESAMPLES, seeds], with replacement.
   draws = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
   low, high = np.quantile(draws.mean(axis=1), (0.025, 0.975))
   deviation = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -106,6 +106,7 @@ class Text:
     """Keeps the second half of a full context; whether it was full."""
     full = self.length >= context
     if full:
+      # The rest is read again at positions 0, 1, …: there is no row for later ones.
       self._begin += self.length - context // 2
     return full
 
@@ -161,6 +162,7 @@ class Stream:
       text.slide(self._context)
     every = [*self.texts, *texts]
     self._resize(_fit(len(every), _SIZES), self._slots_for(every), _source_slots_for(every))
+    # Rows that no text has had, or that a removed one has left.
     rows = [row for row, text in enumerate(self._rows) if text is None][: len(texts)]
     for row, text in zip(rows, texts, strict=True):
       self._rows[row] = text
@@ -170,6 +172,7 @@ class Stream:
     """Compiles all that a text needs; made for few shapes."""
     length = 16
     while True:
+      # length + 1 tokens or, where all of a prompt is read at once, length.
       prompt = 2 * length - read_before(self._model, length)  # of which `length` are read at once
       self.add(Text([0] * min(prompt, self._context - 1), Sampling(max_tokens=1)))
       self.remove(self.texts[0])
@@ -209,12 +212,14 @@ class Stream:
       self._read(full)
     count = min(steps, MAX_STEPS)
     for text in texts:
+      # All rows add as many tokens, so none can pass its end or the context in between.
       count = min(count, text.missing, self._context - text.length)
     self._state, chosen = _extend(
       self._model,
       self._params,
       self._state,
       np.array([text.last if text else 0 for text in self._rows], np.int32),
+      # Rows without a text are computed too, at position 0, and discarded.
       np.array([text.length if text else 1 for text in self._rows], np.int32),
       np.array([len(text.added) if text else 0 for text in self._rows], np.int32),
       np.array([text is not None for text in self._rows]),
@@ -237,6 +242,7 @@ class Stream:
     needed = max(text.length + text.missing for text in texts)
     longest = max(text.length for text in texts)
     read = bucket(read_before(self._model, longest), self._context)
+    # Prompts are padded to a bucket, all of which is written into the cache.
     sizes = _FEW_SLOTS if self._few_shapes else _MANY_SLOTS
     return min(self._context, _fit(max(needed, read), sizes))
 
@@ -246,6 +252,7 @@ class Stream:
     for group in groups:
       texts = [text for row in group if (text := self._rows[row])]
       windows = [text.to_read(read_before(self._model, text.length)) for text in texts]
+      # Rows beyond the windows have length 0 and are not placed anywhere.
       lengths = np.zeros(_fit(len(windows), _SIZES), np.int32)
       lengths[: len(windows)] = [len(ids) for ids in windows]
       ids = np.zeros((len(lengths), bucket(int(lengths.max()), self._context)), np.int32)
@@ -402,6 +409,7 @@ def _read(model, params, ids, lengths, sources, *, length):
   Args:
     sources: what an encoder reads, int32 [B, S] with -1 for padding; None: there is no encoder.
   """
+  # [B, P]
   valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
   of_source = {} if sources is None else {"source": read_source(sources)}
   *_, state = model.apply({"params": params}, ids, valid, **of_source, method="read_prompt")
@@ -429,6 +437,7 @@ def _extend(model, params, state, last, lengths, numbers, active, settings, log_
     hidden, table, state = model.apply(
       {"params": params}, ids[:, None], positions, active[:, None], state, method="extend"
     )
+    # [B, V]; the table may have rows beyond the vocabulary.
     scores = logits(hidden[:, 0], table, vocab_size)[:, :vocab_size]
     ids = choose(scores, settings, numbers + number)
     return (ids, *_report(scores, ids, log_probs, best)), state
@@ -439,9 +448,11 @@ def _extend(model, params, state, last, lengths, numbers, active, settings, log_
     added = jax.tree.map(lambda rows, new: rows.at[number].set(new), added, chosen)
     return number + 1, chosen[0], state, added
 
+  # Shapes alone: nothing is computed for them.
   shapes, _ = jax.eval_shape(step, jnp.int32(0), last, state)
   empty = jax.tree.map(lambda x: jnp.zeros((MAX_STEPS, *x.shape), x.dtype), shapes)
   carry = jnp.int32(0), jnp.asarray(last), state, empty
+  # One program for any number of tokens: `count` is an argument, the arrays have MAX_STEPS rows.
   *_, state, added = jax.lax.while_loop(lambda carry: carry[0] < count, add, carry)
   return state, added
 
@@ -457,8 +468,10 @@ def _place(state, part, row, number, rows, part_rows):
   """The state of `rows` rows with `row` replaced by that of `number` of the `part_rows` of part."""
 
   def place(x, y):
+    # The first axis is rows, or rows times heads: each row has as many entries, side by side.
     per_row = len(x) // rows
     y = jax.lax.dynamic_slice_in_dim(y, number * per_row, per_row)
+    # A part may have more slots than the state; its text fits into fewer.
     y = y[tuple(slice(0, size) for size in (per_row, *x.shape[1:]))]
     return jax.lax.dynamic_update_slice(x, y, (row * per_row, *[0] * (x.ndim - 1)))
 

@@ -55,6 +55,7 @@ def greedy_answers(
   sources = [encoded.source(n).tolist() for n in range(len(encoded))]
   texts = [answer_to(source, model.config, tokenizer, sampling) for source in sources]
   finished = 0
+  # Sorted for less padding; the answers are read from `texts`, in their own order.
   for continued in continue_texts(model, params, by_length(texts)):
     finished += sum(text.done for text in continued)
     done(finished)

@@ -89,6 +89,7 @@ def save_tfidf(
   os.makedirs(folder, exist_ok=True)
   arrays: dict[str, Any] = {"task": _to_bytes(json.dumps(to_json(table)))}
   for name, (terms, weights) in tfidf.terms.items():
+    # No term has a line break: n-grams stay within words and the spaces beside them.
     arrays |= {f"{name}/terms": _to_bytes("\n".join(terms)), f"{name}/idf": weights}
   arrays |= {"kernel": linear.kernel, "bias": linear.bias}
   with atomic_file(os.path.join(folder, TFIDF_FILE), "wb") as file:
@@ -104,6 +105,7 @@ def load_tfidf(folder: str) -> TfidfClassifier:
   path = os.path.join(folder, TFIDF_FILE)
   try:
     with local_copy(path) as copy:
+      # Checks sizes before anything is read: compressed arrays could be of any size.
       npz.describe(copy)
       with np.load(copy, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
@@ -112,6 +114,7 @@ def load_tfidf(folder: str) -> TfidfClassifier:
     for name in sorted({name.partition("/")[0] for name in arrays if "/" in name}):
       words = arrays[f"{name}/terms"].tobytes().decode().split("\n")
       terms[name] = words, _finite(arrays[f"{name}/idf"], (len(words),))
+    # Tfidf gives one empty column where there is no term.
     features = sum(len(words) for words, _ in terms.values()) or 1
     kernel = _finite(arrays["kernel"], (features, len(task.labels)))
     linear = Linear(kernel, _finite(arrays["bias"], (len(task.labels),)), 0.0)
