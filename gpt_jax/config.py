@@ -56,6 +56,7 @@ def register(name: str) -> Callable[[_Class], _Class]:
 
   def add(kind: _Class) -> _Class:
     known = _classes.get(name, kind)
+    # By name and not by identity: a module that is loaded again makes its classes anew.
     if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
       raise ValueError(
         f"config name {name!r} is taken: by {known.__module__}.{known.__qualname__}, "
@@ -115,6 +116,7 @@ def validate(node: Any) -> None:
   for field, value in field_values(node):
     name = f"{type(node).__name__}.{field.name}"
     value = _check(name, value, hints[field.name], field.metadata)
+    # The dataclass is frozen; this stores an integer of a float field as a float.
     object.__setattr__(node, field.name, value)
 
 
@@ -174,6 +176,7 @@ def named_configs() -> dict[str, str]:
 def _call_get_config(name: str, path: str, source: str, arguments: tuple[str, ...]) -> Any:
   module = types.ModuleType("config_file")
   module.__file__ = os.path.abspath(path)
+  # Not imported: no __pycache__ beside the user's file, and no name taken in sys.modules.
   exec(compile(source, path, "exec"), module.__dict__)
   get_config = module.__dict__.get("get_config")
   if not callable(get_config):
@@ -248,6 +251,7 @@ def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
     metadata = _field(config, path, node, groups, last).metadata
     hint = typing.get_type_hints(type(node))[last]
     branch[last] = _check(path, _parse(path, text, hint, metadata), hint, metadata)
+  # Each group is replaced once: its __post_init__ sees the final combination only.
   return _replace(config, tree)
 
 
@@ -305,9 +309,11 @@ def declared_fields(kind: str) -> list[str]:
   return list(fields(kind, ""))
 
 
+# A registered class: its decorators, name and body, the lines that are indented or empty.
 _CONFIG_CLASS = re.compile(
   r"^@(?:\w+\.)*register\(.*\)\n(?:@.*\n)*class (\w+).*\n((?:(?: .*)?\n)*)", re.MULTILINE
 )
+# A field: its name, its type, and the first word of its default, which may be a class.
 _OPTION = re.compile(r"^  (\w+): (.+?) = option\(\s*(\w*)", re.MULTILINE)
 
 
@@ -550,6 +556,7 @@ def _check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any
   for number in numbers:
     above = low is None or number >= low
     below = high is None or number <= high
+    # Where there is no limit, nan and inf would pass.
     fits = fits and above and below and math.isfinite(number)
   if not fits or (choices is not None and value not in choices):
     shown = type(value).__name__ if _is_node(value) else repr(value)
@@ -592,6 +599,7 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
     except OverflowError:  # an integer above 1e308
       return False, value
   if hint in (int, bool, str, type(None)):
+    # Not isinstance: True is no integer here.
     return type(value) is hint, value
   return isinstance(hint, type) and isinstance(value, hint), value
 
@@ -599,6 +607,7 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
 def _parse(name: str, text: str, hint: Any, metadata: Mapping[str, Any]) -> Any:
   """The value of a command-line text. Raises InputError if it is none of the hinted type."""
   value = _parse_as(text.strip(), hint)
+  # None means both "none" and a text that no type takes.
   if value is None and text.strip().lower() != "none":
     raise InputError(f"{name} = {text!r}: must be {_allowed(hint, metadata)}{_without_comma(text)}")
   return value
@@ -619,6 +628,7 @@ def _parse_as(text: str, hint: Any) -> Any:
   if origin in (typing.Union, types.UnionType):
     if type(None) in arguments and text.lower() == "none":
       return None
+    # In the order of the hint, so that an int | float takes "3" as an integer.
     values = [_parse_as(text, choice) for choice in arguments]
     return next((value for value in values if value is not None), None)
   if origin is typing.Literal:

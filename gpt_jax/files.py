@@ -57,6 +57,7 @@ def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterat
     with _object_file(path, mode, overwrite) as file:
       yield file
     return
+  # Beside the path: only within a file system a rename is atomic.
   partial = _partial(path)
   for name in abandoned(path):
     with contextlib.suppress(OSError):
@@ -66,6 +67,7 @@ def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterat
   try:
     with contextlib.suppress(FileNotFoundError):
       os.remove(partial)  # of a process that was killed, or a link that must not be followed
+    # "x" refuses to follow a link that was put there since.
     with open(partial, mode.replace("w", "x"), encoding=encoding, newline=newline) as file:
       yield file
     rename(partial, path)
@@ -103,6 +105,7 @@ def atomic_folder(folder: str, compare: Callable[[str, str], None] | None = None
     if compare and os.path.lexists(folder):
       compare(partial, folder)
     else:
+      # Fails if another process has made a folder there meanwhile, unless it is empty.
       os.rename(partial, folder)
   except OSError as error:
     raise InputError(f"cannot write {folder}: {error}") from error
@@ -211,6 +214,7 @@ def verified(value: Any) -> dict[str, Any]:
 
 
 def _checksum(entries: dict[str, Any]) -> int:
+  # In a fixed order: that of the entries may change where they are written again.
   return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
 
 
@@ -416,6 +420,7 @@ def find_files(pattern: str) -> dict[str, int]:
   store, scheme = _store(pattern), pattern.partition("://")[0]
   with _store_errors(pattern):
     find = store.glob if glob.has_magic(pattern) else store.find
+    # With details: the sizes come with the listing, without a request for each.
     entries = find(pattern, detail=True).values()
   # Consoles make an empty object "folder/" to show an empty folder.
   files = [e for e in entries if e["type"] == "file" and not e["name"].endswith("/")]
@@ -498,11 +503,13 @@ def abandoned(path: str) -> list[str]:
 def is_running(process: int) -> bool:
   """Whether another process of this number exists on this machine."""
   try:
+    # Signal 0 asks only; PermissionError says that it is another user's.
     os.kill(process, 0)
   except (ProcessLookupError, OverflowError):
     return False
   except PermissionError:
     pass
+  # What has our own number was left by a killed process: in a container each may have the same.
   return process != os.getpid()
 
 
@@ -513,6 +520,7 @@ def _partial(path: str) -> str:
 def _rename_to_new(old: str, new: str) -> None:
   """Renames a file; raises FileExistsError if the new name is taken, without a race."""
   try:
+    # Unlike a rename, a link fails if the name is taken.
     os.link(old, new)
   except FileExistsError:
     raise
@@ -637,6 +645,7 @@ def _object_folder(folder: str, compare: Callable[[str, str], None] | None) -> I
   marker = os.path.join(folder, _UPLOADING)
   try:
     is_empty = is_folder(folder) and not list_folder(folder)  # a console's object "folder/"
+    # With the marker it is what a killed upload has left, and may be written over.
     is_there = exists(folder) and not is_empty and not exists(marker)
     if is_there and not compare:
       raise InputError(f"{folder} is there already; choose another place")
@@ -647,6 +656,7 @@ def _object_folder(folder: str, compare: Callable[[str, str], None] | None) -> I
       if is_there and compare:
         compare(local, folder)
         return
+      # First there and last removed: a folder that has it is not complete.
       with atomic_file(marker) as file:
         file.write("_UPLOADING is removed when this folder is complete.\n")
       upload_folder(local, folder)
