@@ -112,6 +112,7 @@ def _on_task(
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
+  # Without locations: hosts may have the same files under other paths.
   content = repr([example._replace(location="") for example in examples])
   _check_agreement(loaded, split, f"{zlib.crc32(content.encode()):08x}")
   encoded = loaded.encode(task, examples)
@@ -143,6 +144,7 @@ def _with_order_of(
       f"{', '.join(own.labels) or 'numbers'}"
     )
   scope = loaded.spec.head.scope
+  # Output i becomes the score of the task's label i.
   columns = np.array([ours.index(label) for label in theirs])
   head = {**loaded.params[scope]}
   head |= {part: head[part][..., columns] for part in ("kernel", "bias")}
@@ -179,6 +181,7 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
       "is no loss to measure on text; fine-tune it, or continue its pre-training"
     )
   mesh = make_mesh(MeshConfig())
+  # A multiple of the devices; the measures are sums over the text, whatever the batch size.
   size = -(-windows.batch_size // mesh.size) * mesh.size
   windows = dataclasses.replace(windows, batch_size=size)
   bound = objective.bind(loaded.tokenizer, windows.length)

@@ -187,6 +187,7 @@ def finetune_recipe(
   return Recipe(
     config,
     mesh,
+    # A probe's trunk does not train, and gives the same features each time.
     without_trunk_dropout(spec) if is_probe(config) else spec,
     batches,
     config.batch_size,
@@ -227,8 +228,10 @@ def with_evaluation(
 def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> WholeBatches:
   """The batches of a run, in the order of its seed; packed, but for those of an encoder-decoder."""
   devices, microbatches = mesh.shape["data"], config.train.parts
+  # At least 1: PackedBatches says what is wrong with fewer examples than a batch.
   steps_per_epoch = max(1, len(train_set) // config.batch_size)
   total_steps = config.train.total_steps(steps_per_epoch)
+  # All batches are planned ahead: one shape has to hold each of them.
   epochs = config.train.epochs or -(-total_steps // steps_per_epoch)
   seed = config.train.seed
   if config.trunk.reads_source:
@@ -252,6 +255,7 @@ def data_identity(data: dict[str, Encoded], start: Start) -> dict[str, str]:
   """Identifies checkpoint and examples, so that a run resumes only with the same ones."""
   identity = {"pretrained": start.identity}
   for split, encoded in data.items():
+    # Not the locations: the files may have moved.
     arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels, encoded.tags]
     identity[split] = f"{len(encoded)} examples, checksum {checksum(arrays)}"
   return identity

@@ -85,6 +85,7 @@ def make_report(
     best = best_evaluation(workdir)
     try:
       if best is not None and best["step"] != step:
+        # With the shardings of the run's parameters, for which `predict` is compiled.
         shapes = jax.tree.map(_abstract, params)
         params, _, step = restore_params(os.path.join(workdir, "best"), shapes)
       probabilities = predict(params, dev_set, config.batch_size)

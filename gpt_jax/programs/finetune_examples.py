@@ -62,6 +62,7 @@ def load_examples(
     use_rest = config.unlabeled and split == "train"
     rest = without_labels(all_examples[split], examples) if use_rest else []
     encoded = task.encode([*examples, *rest], *start.reads)
+    # They are the last ones, by which packing knows them.
     data[split] = dataclasses.replace(encoded, unlabeled=len(rest))
     balance = task.describe_labels(data[split].labels)
     report = data[split].report(balance).replace("\n", "\n  ")
@@ -88,6 +89,7 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
   Logs what it sets.
   """
   parameters = config.trunk.parameter_count()
+  # By the model's size and the number of updates in an epoch.
   optim, train, lines = with_defaults(
     config.optim, config.train, parameters, len(train_set) // config.batch_size
   )

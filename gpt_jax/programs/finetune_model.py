@@ -25,6 +25,7 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
   if is_probe(config):  # the auxiliary loss has no parameters to train
     return ModelConfig(start.trunk, heads, start.attention)
   if config.lm_weight:
+    # Equation 5: L3 = L2 + lambda L1.
     heads = (LanguageHead(config.lm_weight), *heads)
   return ModelConfig(start.trunk, heads, start.attention)
 

@@ -29,6 +29,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     )
   loaded = load_model(pretrained)
   trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
+  # Set, if the config's trunk is not the default but for its runtime fields.
   sizes_are_set = _with_runtime_fields(FinetuneConfig.trunk, config.trunk) != config.trunk
   if sizes_are_set and config.trunk != trunk:
     raise InputError(
@@ -58,6 +59,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
 def _with_rows(params: Any, rows: int) -> Any:
   """A trunk's parameters with further rows of its tables, for the format's special tokens."""
   tables = {name: params[name] for name in ("tokens", "output") if name in params}
+  # The zeros are not used: Start.apply takes trained rows, and keeps the run's own others.
   padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in tables.items()}
   return {**params, **padded}
 

@@ -86,6 +86,7 @@ def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tupl
   for split in SPLITS:
     sizes[split] = None
     with warnings.catch_warnings(record=True) as caught:
+      # By default Python gives an equal warning of one line of code once only.
       warnings.simplefilter("always")
       try:
         examples = task.examples(data_dir, split)

@@ -219,6 +219,7 @@ def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
   except InputError as error:
     if len(usable) == 1:
       raise
+    # An error names only the first such row: each is tried alone.
     checked = [_check_encoding(ensemble, row) for row in rows]
     if checked == rows:  # no single row is at fault
       raise error
@@ -292,6 +293,7 @@ def _merge_problems(rows: list, predicted: list[dict[str, Any]]) -> list[dict[st
     warnings.warn(
       f"{len(problems)} of {len(rows)} rows have no prediction: {problems[0]}", stacklevel=3
     )
+  # Predictions are in the order of the usable rows.
   following = iter(predicted)
   results: list[dict[str, Any]] = []
   for row in rows:
@@ -356,11 +358,13 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     shown = now
     # A line that wraps could not be rewritten.
     line = line[: shutil.get_terminal_size().columns - 1]
+    # To the begin of the line, and erase what is there.
     print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
   try:
     yield done
   finally:
+    # Only if a line was shown: standard error may be a file.
     if shown > began:
       print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

@@ -131,6 +131,7 @@ def run(
   if _is_prepared(out, settings):
     print(f"{out}: already prepared with these settings")
     return
+  # Not only the settings: what a killed run has finished must be of the same text, cleaned alike.
   key = {"settings": settings, "cleaner": cleaner(), "modified": _modified(sources)}
   with _new_folder(out) if place == out else _folder_on_store(out, place) as folder:
     stages = os.path.join(folder, STAGES)
@@ -248,8 +249,10 @@ def _new_folder(out: str) -> Iterator[str]:
         "whether it is the same"
       ) from error
   except BaseException as error:
+    # Not after a kill, which leaves everything for the next run to look through.
     finished = {os.path.basename(path) for path in glob.glob(f"{glob.escape(partial)}/{STAGES}/*")}
     if isinstance(error, KeyboardInterrupt) and finished - {KEY, LEDGER, NUMBERS}:
+      # Token files that are not complete.
       for path in glob.glob(f"{glob.escape(partial)}/*.*"):
         os.remove(path)
       print("the vocabulary is kept; the same command uses it", file=sys.stderr)
@@ -283,8 +286,10 @@ def _take_over(out: str, stages: str, key: dict[str, Any]) -> None:
   for left in abandoned(out):
     finished = os.path.join(left, STAGES)
     if has_key(finished, key) and not os.path.exists(stages):
+      # A rename, so that of two runs only one gets it.
       with contextlib.suppress(OSError):  # of another run that does the same
         os.rename(finished, stages)
+    # `abandoned` gives this process's own folder too, which is being filled.
     if left != os.path.dirname(stages):
       shutil.rmtree(left, ignore_errors=True)
   os.makedirs(stages, exist_ok=True)

@@ -143,6 +143,7 @@ def step_recipe(
   def windows(seed: int) -> Windows | None:
     return config.objective.windows(text, config.data, seed) if text else None
 
+  # Only for its number of batches, which is the same with every seed.
   first = windows(config.train.seed)
   return Recipe(
     config,
@@ -207,6 +208,7 @@ def describe(
   """The lines printed before a run: model, text, length, devices, what is new after a start."""
   trunk, tokens = config.trunk, config.data.batch_size * config.data.length
   kinds = sorted({device.device_kind for device in jax.devices()})
+  # In positions of rows: of short documents some are padding.
   epochs = total_steps * tokens / text.train.n_tokens
   lines = [
     f"model   {trunk.parameter_count():,} parameters, {type(trunk).__name__}, {trunk.dtype}",

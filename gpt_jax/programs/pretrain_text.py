@@ -67,6 +67,7 @@ class TextBatches:
     assert windows is not None
     batch = self._objective(windows(step, rows), windows.draw(step, rows))
     pmap = self._config.mesh.backend == "pmap"
+    # Anchors are relative to the rows that are computed together: a microbatch, on pmap's device.
     parts = self._microbatches * (self._mesh.shape["data"] if pmap else 1)
     return anchors_of_parts(batch, rows, self.shape[0] // parts)
 
@@ -106,6 +107,7 @@ def make_measure(
   config: PretrainConfig, text: Text, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to the measures of the held-out text, valid_loss among them."""
+  # With seed 0, not the run's: all runs are measured on the same rows and masks.
   windows = config.objective.windows(text.held_out, config.data)
   objective = config.objective.bind(text.tokenizer, config.data.length)
   model = model_spec(config).build()

@@ -62,6 +62,7 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
   trainer, batches = make_trainer(recipe), recipe.batches(config.train)
   abstract = trainer.abstract_state()
   state = restore_step(workdir, start, abstract)
+  # Batches, masks and dropout depend on the seed and the step alone.
   for number in range(start, step):
     batch = trainer.to_device(batches.at(number))
     state, _ = trainer.step(state, batch, config.train.seed)
@@ -112,6 +113,7 @@ def _finetuning(
   examples = evenly(task.examples(data, "train"), config.train_examples)
   train_set = task.encode(examples, *start.reads)
   identity = finetune.data_identity({"train": train_set}, start)
+  # The weights come from the run's own checkpoint, wherever the run began.
   del identity["pretrained"]
   recipe = finetune.finetune_recipe(config, task, train_set, start)
   return dataclasses.replace(recipe, identity=identity)

@@ -85,6 +85,7 @@ def _differences(a: LoadedModel, b: LoadedModel) -> list[Difference]:
     x, y = left.get(name), right.get(name)
     shape_a, shape_b = (None if array is None else array.shape for array in (x, y))
     if x is None or y is None or shape_a != shape_b:
+      # Infinite, so that no tolerance makes models of different shapes equal.
       differences.append(Difference(name, shape_a, shape_b, math.inf))
     elif not np.array_equal(x, y):
       differences.append(Difference(name, shape_a, shape_b, float(np.abs(x - y).max())))
@@ -120,6 +121,7 @@ def _compare_logits(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]
     predicted += len(ids) - 1
   if any(model.spec.attention != "causal" for model in models):
     return {"logits": float(difference)}  # a bidirectional model has seen what it would predict
+  # exp overflows above 709.
   perplexities = np.exp(np.minimum(nats / predicted, 700))
   return {"logits": float(difference), "perplexities": tuple(perplexities.tolist())}
 
@@ -140,6 +142,7 @@ def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
     return logits(hidden, table, trunk.vocab_size)[0, :, : trunk.vocab_size]
 
   def forward(ids):
+    # Padded for few compiled shapes; both models read the same padding.
     row = np.zeros((1, bucket(len(ids), trunk.context)), np.int32)
     row[0, : len(ids)] = ids
     return np.asarray(apply(params, row))[: len(ids)]
