@@ -46,6 +46,7 @@ def micro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
 def label_macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Mean F1 of the labels that occur in either array, each with the same weight; 0 without any."""
   f1_score = _sklearn().f1_score
+  # scikit-learn's macro average counts a label that never occurs as 0.
   occurs = (np.any(truth, axis=0) | np.any(predicted, axis=0)).nonzero()[0]
   if not len(occurs):
     return 0.0

@@ -232,6 +232,7 @@ class TableTask:
       return self
     path = self._path(data_dir, "train")
     numbers = []
+    # By _read, which leaves held-out rows out: they are not to set the scale.
     for row in self._read(data_dir, "train"):
       with contextlib.suppress(ValueError):  # reported when it is read as an example
         if isinstance(row, Row) and row.label:
@@ -307,6 +308,7 @@ class TableTask:
       return names[0]
     if not self.columns and len(names) == 2:
       rows = [row for row in read_usable(path, names) if isinstance(row, Row)]
+      # Labels repeat, texts hardly do: the label is the column with fewer values.
       values = [{row.texts[i] for row in rows} for i in (0, 1)]
       numeric = [i for i in (0, 1) if all(map(is_number, values[i]))]
       if self.kind == "regression" and len(numeric) == 1:

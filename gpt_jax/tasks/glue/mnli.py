@@ -46,6 +46,7 @@ def diagnostic_file(data_dir: str) -> str:
 def _task(name: str, genres: str, paper: str) -> Task:
   return Task(
     name=name,
+    # Read by name: other copies of MNLI number the same labels in another order.
     labels=("entailment", "neutral", "contradiction"),
     columns=("premise", "hypothesis"),
     transform=entailment,

@@ -11,6 +11,7 @@ from gpt_jax.tasks.transforms import entailment
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(find_folder(data_dir, "glue", "RTE"), f"{split}.tsv")
+  # GLUE keeps the labels of its test sets to itself.
   return read_table(path, ("sentence1", "sentence2"), "label", unlabeled=split == "test")
 
 

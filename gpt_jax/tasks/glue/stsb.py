@@ -31,6 +31,7 @@ def bins(score: str) -> tuple[float, ...]:
 
 def expectation(distributions: np.ndarray) -> np.ndarray:
   """[N, 6] -> the mean scores [N], within 0..5."""
+  # Never outside 0 to 5, where GLUE's server refuses a prediction.
   return distributions @ np.arange(6)
 
 
