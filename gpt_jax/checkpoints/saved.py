@@ -71,6 +71,7 @@ def read_model(path: str, format: str = "") -> SavedModel:
     InputError: no model, a damaged one, or one with another tokenizer.
   """
   check_path(path)
+  # On a store, an export is copied here as a whole; of a run store.py reads what is needed.
   with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:

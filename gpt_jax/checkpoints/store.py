@@ -156,6 +156,7 @@ class Checkpoints:
       raise InputError(f"{self._folder} holds no checkpoint")
     tree, record, damaged = _load(folders, _as_dict(abstract), exact=True)
     self._set_aside(damaged)
+    # Orbax knows dicts; the caller's state may be a named tuple.
     state = tree if isinstance(abstract, dict) else type(abstract)(**tree)
     return state, record["meta"], record["step"]
 
@@ -506,6 +507,7 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
     if files.is_url(folder) and _is_outage(error):
       quiet.stay()
       raise Unavailable(f"{folder}: cannot be read ({problem})") from error
+  # A collective: all processes come here, those whose read succeeded too.
   if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
     problem = problem or "unreadable for another process"
   if problem:

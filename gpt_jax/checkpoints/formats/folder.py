@@ -216,6 +216,7 @@ def _format(weights: str) -> str:
 def _check_same(partial: str, folder: str) -> None:
   """Raises InputError unless the export in folder equals the one just written, undamaged."""
   try:
+    # The same sums, and files that still have them.
     same = read_object(os.path.join(folder, SUMS)) == read_object(os.path.join(partial, SUMS))
     check_sums(folder)
   except (OSError, ValueError):  # InputError is one

@@ -46,6 +46,7 @@ def _write(path: str, function: Function, context: int) -> None:
     ", ".join(map(str, function.shape)), constraints=["N >= 1", "T >= 1", f"T <= {context}"]
   )
   inputs = [jax.ShapeDtypeStruct(sizes, jnp.int32) for _ in function.inputs]
+  # One file with a program for each platform; none of the devices needs to be here.
   exported = export.export(jax.jit(function.call), platforms=PLATFORMS)(*inputs)
   with open(path, "wb") as file:
     file.write(exported.serialize())

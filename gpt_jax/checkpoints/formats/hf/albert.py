@@ -21,6 +21,7 @@ FAMILIES = (
   EncoderFamily(
     "albert",
     "Albert",
+    # One group of one block, stored once whatever the number of layers.
     "encoder.albert_layer_groups.0.albert_layers.0.",
     (
       "attention.query",

@@ -6,6 +6,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.model import ModelConfig
 
 LAYER = "encoder.layer.{}."
+# In the order of EncoderFamily.block.
 BLOCK = (
   "attention.self.query",
   "attention.self.key",

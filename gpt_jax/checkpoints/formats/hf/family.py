@@ -183,6 +183,7 @@ def to_theirs(layout: Iterable[Array], arrays: Arrays, prefix: str, heads: re.Pa
       # [in, out] first, which joins our axis of heads, then theirs, [out, in].
       part = part.reshape(shape[::-1]).T if array.transposed else part.reshape(shape)
       values = np.concatenate([values[: array.skipped], part]) if array.skipped else part
+    # Heads stand beside the trunk, and so without its prefix.
     name = array.theirs if heads.fullmatch(array.theirs) else prefix + array.theirs
     tensors[name] = np.ascontiguousarray(values)
   return tensors

@@ -265,6 +265,7 @@ FAMILIES = (
     "post",
     "tokens_embed.weight",
     "positions_embed.weight",
+    # OpenAIGPT alone calls the tanh form "gelu"; elsewhere that is the erf form.
     ("afn", ("gelu", "gelu_new")),
   ),
   GPTFamily(

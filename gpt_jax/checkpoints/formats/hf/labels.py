@@ -57,6 +57,7 @@ def sequence_head(config: dict[str, Any], outputs: int, **settings: Any) -> Any:
     return MultiLabelHead(outputs, **settings)
   if problem == RegressionTask.problem_type and outputs > 1:
     raise InputError(f"problem_type is 'regression' with {outputs} outputs: only 1 is supported")
+  # transformers takes one output for a regression where problem_type is not set.
   return RegressHead(**settings) if outputs == 1 else ClassifyHead(outputs, **settings)
 
 

@@ -43,6 +43,7 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
       torch.load(weights_only=True).
   """
   folder, weights_path = find(path)
+  # Folders of others have none.
   if os.path.exists(os.path.join(folder, SUMS)):
     try:
       check_sums(folder)
@@ -71,6 +72,7 @@ def _load_transformer(folder: str, weights_path: str) -> tuple[dict, dict, int, 
       f"{folder}/config.json: vocab_size is {config['vocab_size']:,}, and the vocabulary has "
       f"{tokenizer.vocab_size:,}"
     )
+  # All names and shapes are compared before the first array is read.
   layout = family.arrays(spec, config)
   shapes = {array.theirs: array.shape for array in layout if array.theirs}
   architecture = architecture_of(config) or "the model"
@@ -138,6 +140,7 @@ def _model_of(
       meta |= {
         "task": to_json(task_of(config, spec.head)),
         "sequence_format": family.format_of(config, spec),
+        # Special tokens that have a row in the file; ours above the vocabulary have none.
         "trained_special": [name for name, i in tokenizer.special.items() if i < rows],
       }
   except InputError as error:

@@ -39,6 +39,7 @@ def read_embedding(folder: str) -> Embedding | None:
     if kinds not in _SUPPORTED:
       expected = " or ".join(map(repr, _SUPPORTED))
       return Embedding(unsupported=f"{MODULES} has {kinds!r}: only {expected} is supported")
+    # modules.json names each module's folder, which is 1_Pooling by default only.
     path = os.path.join(folder, str(modules[1].get("path")), "config.json")
     pooling = _read(path, dict) or {}
   modes = _pooling_modes(pooling)

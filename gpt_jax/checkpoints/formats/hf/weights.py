@@ -126,6 +126,7 @@ def _open_safetensors(path: str, prefix: str) -> Weights:
   try:
     file = library.safe_open(path, framework="np")
     names = _names(file.keys(), prefix)
+    # Types and shapes come from the header; no array is read yet.
     slices = {name: (stored, file.get_slice(stored)) for name, stored in names.items()}
   except (OSError, library.SafetensorError) as error:
     raise InputError(f"{path}: not a safetensors file ({error}); copy it again") from error
