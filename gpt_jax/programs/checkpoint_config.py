@@ -32,6 +32,7 @@ def _objective_of(spec: ModelConfig) -> Any:
   if spec.attention == "causal":
     return Causal()
   if any(head.scope == "sentence_pair" for head in spec.heads):
+    # Next sentence and sentence order have the same head: the trunk tells whose it is.
     is_albert = spec.trunk.shared_layers
     return MaskedPairs(second="swapped" if is_albert else "random_document")
   return Masked()

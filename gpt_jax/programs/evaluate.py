@@ -107,6 +107,7 @@ def _on_task(
     )
   task = find(name) if name else own
   if name and own.writes_text:
+    # With the prefix that it was trained on: "mnli" also for mnli-mismatched.
     task = as_text(task, own.name)
   loaded = _with_order_of(task, loaded, own, name)
   examples = task.examples(data_dir, split)

@@ -26,6 +26,7 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   target = find_format(format)  # fail before loading
   loaded = load_model(checkpoint)
   meta = loaded.meta
+  # Empty for what is no run, such as a folder of transformers that is converted.
   if metrics := saved_metrics(checkpoint, loaded.step):
     meta = {**meta, "metrics": metrics}  # for the model card
   if loaded.task is not None and loaded.task.is_classification:

@@ -39,6 +39,7 @@ def finish(
     "dev": measured,
   }
   if is_main_process() and not (stopped and stopped.goes_on):
+    # Without a checkpoint whose metric is a number, the last evaluation stands for the best.
     result["best"] = best_evaluation(workdir) or {"step": steps, **measured}
     write_json(os.path.join(workdir, RESULT), with_checksum(result))
     warn_of_majority(task, dev_set, result["best"], config.optim, config.train)

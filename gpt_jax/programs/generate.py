@@ -39,6 +39,7 @@ def run(
     InputError: not a language model, an empty prompt, or a value out of range.
   """
   loaded = load_model(checkpoint)
+  # 0 and less, too, which `search` refuses.
   if beams != 1:
     if top_k or top_p < 1 or num_samples > 1:
       raise InputError(

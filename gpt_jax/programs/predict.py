@@ -167,6 +167,7 @@ def _calibration(
       dev = ensemble.dev_set()
     except MissingInput as reason:
       raise InputError(f"--precision={precision} needs the dev set: {reason}") from reason
+    # By the temperature of the predictions that the threshold is for.
     scaled = scale(dev.probabilities, calibration.temperature if calibration else 1.0)
     chosen = choose_threshold(scaled.max(axis=-1), scaled.argmax(axis=-1) == dev.classes, precision)
     threshold = chosen.value

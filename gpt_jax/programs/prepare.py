@@ -188,6 +188,7 @@ def _settings(
     settings["vocab_size"] = config.vocab_size or DEFAULT_VOCAB_SIZE
   else:
     settings["vocab_size"] = tokenizer.vocab_size
+    # What it is, not where: its folder may have moved.
     settings["tokenizer"] = tokenizer.hash
   return settings
 
@@ -271,6 +272,7 @@ def _folder_on_store(out: str, folder: str) -> Iterator[str]:
     yield folder
     try:
       with atomic_folder(out) as upload:
+        # Links, so that the upload needs no second copy on this disk.
         shutil.copytree(folder, upload, copy_function=os.link, dirs_exist_ok=True)
     except BaseException as error:
       after.pop_all()

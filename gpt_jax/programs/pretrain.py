@@ -87,6 +87,7 @@ def pretrain_recipe(config: PretrainConfig, text: Text, start: Start | None = No
     config = dataclasses.replace(config, trunk=start.trunk)
     text = text._replace(tokenizer=start.tokenizer)
   recipe = text_recipe(config, text)
+  # The config with the vocabulary in it, which text_recipe has put there.
   config, spec, steps = recipe.config, recipe.spec, recipe.total_steps
   new_heads = start.new_heads(parameter_shapes(spec)) if start else []
   entropies = None
