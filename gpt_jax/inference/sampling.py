@@ -70,6 +70,8 @@ def gumbel(seeds: jax.Array, numbers: jax.Array, size: int) -> jax.Array:
   words = step_key(seeds, numbers).word
   bits = random_bits(jax.lax.broadcasted_iota(jnp.uint32, (len(words), size), 1), words[:, None])
   uniform = ((bits >> 8).astype(jnp.int32).astype(jnp.float32) + 0.5) * np.float32(2**-24)
+  # All 24 bits set round to 1, whose noise is infinite: that column would win, however unlikely.
+  uniform = jnp.minimum(uniform, np.float32(1 - 2**-24))
   return -jnp.log(-jnp.log(uniform))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from gpt_jax.inference import sampling
 from gpt_jax.inference.sampling import Settings, choose, gumbel, keep_likely
 
 
@@ -38,6 +39,13 @@ def test_samples_have_the_distribution_of_the_model(varied, temperature, top_k, 
   counts = np.bincount(chosen, minlength=12)
   assert not counts[~kept].any()
   assert stats.chisquare(counts[kept], expected[kept]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("bits", [0, 2**32 - 1])
+def test_the_noise_is_finite(monkeypatch, bits):
+  drawn = jnp.full((1, 3), bits, jnp.uint32)
+  monkeypatch.setattr(sampling, "random_bits", lambda *_: drawn)
+  assert np.isfinite(gumbel(jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), 3)).all()
 
 
 def test_the_noise_is_gumbel_and_independent():
