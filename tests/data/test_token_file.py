@@ -67,7 +67,7 @@ def refused(folder, match):
 
 
 def test_missing_and_cut_files(tmp_path, written):
-  refused(tmp_path / "nowhere", r"train\.json: missing; .* made by launch/prepare\.py")
+  refused(tmp_path / "nowhere", r"train\.json: missing; .* made by prepare.run")
   ids = (tmp_path / "train.bin").read_bytes()
   (tmp_path / "train.bin").write_bytes(ids[:-2])
   refused(
