@@ -319,6 +319,7 @@ def trained(make_run, tiny_tokenizer, tmp_path_factory):
   return folder, train(folder, pretrained, "1.1", task=BuiltinTask("squad"), lm_weight=0.2)
 
 
+@pytest.mark.e2e
 def test_it_learns(trained):
   folder, result = trained
   lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
@@ -334,6 +335,7 @@ def test_it_learns(trained):
   assert attacked["attack"][0]["loss"] >= measured["loss"]
 
 
+@pytest.mark.e2e
 def test_it_predicts_the_text_of_the_answer(trained, tmp_path):
   folder, _ = trained
   rows = "question\tcontext\nwho sat\tthe red cat sat on the old mat\nwho ran\t\n"
@@ -350,6 +352,7 @@ def test_it_predicts_the_text_of_the_answer(trained, tmp_path):
   assert np.mean(right) > 0.7
 
 
+@pytest.mark.e2e
 def test_what_reads_labels_of_a_text_refuses(trained, tmp_path):
   checkpoint = str(trained[0] / "run" / "best")
   with pytest.raises(InputError, match="squad answers by a part of the text; use predict.run"):
@@ -365,6 +368,7 @@ def test_what_reads_labels_of_a_text_refuses(trained, tmp_path):
   assert measured == evaluate.run(checkpoint, str(trained[0]), "dev")
 
 
+@pytest.mark.e2e
 def test_berts_trunk_refuses_and_is_exported(make_run, tiny_tokenizer, tmp_path):
   """Version 2.0, of which a third of the questions have no answer."""
   pytest.importorskip("safetensors")

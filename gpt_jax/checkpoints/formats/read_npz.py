@@ -31,7 +31,6 @@ def logits(params, sizes, ids):
       x = norm(p, "attention_norm", x + attention(p, x))
       x = norm(p, "mlp_norm", x + mlp(p, x))
   x = norm(params, "trunk/last_norm", x) if sizes["norm"] == "pre" else x
-  # Tied to the input; rows of special tokens, which are no predictions, are left out.
   return x @ table[: sizes["vocab_size"]].T
 
 
