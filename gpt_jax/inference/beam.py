@@ -134,7 +134,6 @@ def _step(model, params, state, parents, last, position, totals):
   beams = len(parents)
 
   def take(x):
-    # Each beam takes its parent's cache; several may have the same parent.
     rows = x.reshape(beams, -1, *x.shape[1:])
     return rows[parents].reshape(x.shape)
 
