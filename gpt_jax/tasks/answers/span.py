@@ -9,6 +9,7 @@ Letters: N examples, t positions of a sequence, m tokens of a context.
 
 import collections
 import dataclasses
+import functools
 import re
 import string
 import unicodedata
@@ -86,7 +87,7 @@ class EncodedSpans(Encoded):
   examples: tuple[SpanExample, ...] = ()
   spans: tuple[np.ndarray, ...] = ()
 
-  @property
+  @functools.cached_property
   def truth(self) -> list[SpanTruth]:
     return [self._truth(n) for n in range(len(self))]
 
@@ -215,15 +216,17 @@ class SpanTask(LabeledTask):
   def loss(self, predictions: Sequence[np.ndarray], truth: Sequence[SpanTruth]) -> float:
     """The mean over examples, and over first and last token, of the cross-entropy in nats."""
     losses = []
-    for scores, one in zip(predictions, truth, strict=True):
+    for scores, example in zip(predictions, truth, strict=True):
       # The softmax of the head's loss: over the tokens of the context and the anchor.
-      allowed = one.numbers >= 0
-      allowed[one.anchor] = True
+      allowed = example.numbers >= 0
+      allowed[example.anchor] = True
       masked = np.where(allowed[:, None], np.asarray(scores, np.float64), -np.inf)
       # [2]: of the first and of the last token.
       log_z = np.logaddexp.reduce(masked, axis=0)
-      at = [int(np.argmax(one.numbers == i)) if i >= 0 else one.anchor for i in one.target]
-      losses.append((log_z - masked[at, [0, 1]]).mean())
+      positions = [
+        int(np.argmax(example.numbers == i)) if i >= 0 else example.anchor for i in example.target
+      ]
+      losses.append((log_z - masked[positions, [0, 1]]).mean())
     return float(np.mean(losses))
 
   def score(
@@ -235,8 +238,8 @@ class SpanTask(LabeledTask):
       predictions: scores [t, 2] of each example.
       truth: see EncodedSpans.
     """
-    texts: Any = [self._text(scores, one) for scores, one in zip(predictions, truth, strict=True)]
-    answers: Any = [one.answers for one in truth]
+    texts: Any = list(map(self._text, predictions, truth))
+    answers: Any = [example.answers for example in truth]
     scores = {name: float(metric(answers, texts)) for name, metric in self.metrics.items()}
     if len(texts) > 1 and len({*texts}) == 1:
       scores["degenerate"] = 1.0
@@ -273,13 +276,13 @@ def make_example(
       raise InputError(f"{location}: {name} is empty; fill it in or remove it")
   if label is None:
     return SpanExample(question, context, None, location)
-  found = []
+  answers = []
   for text, start in label:
     starts = [match.start() for match in re.finditer(re.escape(text), context)]
     if not text.strip() or not starts:
       raise InputError(f"{location}: the answer {text[:80]!r} is no part of its context")
-    found.append(Answer(text, min(starts, key=lambda i: abs(i - start))))
-  return SpanExample(question, context, tuple(found), location)
+    answers.append(Answer(text, min(starts, key=lambda i: abs(i - start))))
+  return SpanExample(question, context, tuple(answers), location)
 
 
 def locate_tokens(
@@ -295,16 +298,17 @@ def locate_tokens(
   # With its space in front a word should get the ids that it has within a text.
   pair = tokenizer.encode_many(["a a", "a", " a"])
   space = " " if np.array_equal(pair[0], np.concatenate(pair[1:])) else ""
-  words = [list(re.finditer(r"\S+", text)) for text in texts]
-  spelled = [[f"{space if n else ''}{word[0]}" for n, word in enumerate(each)] for each in words]
-  distinct = list(dict.fromkeys(word for each in spelled for word in each))
+  words_of_texts = []  # (word, character at which it begins)
+  for text in texts:
+    matches = enumerate(re.finditer(r"\S+", text))
+    words_of_texts.append([(f"{space if n else ''}{m[0]}", m.start()) for n, m in matches])
+  distinct = list(dict.fromkeys(word for words in words_of_texts for word, _ in words))
   ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
   within = {word: _spans(word.strip(), ids[word], tokenizer) for word in distinct}
   located = []
-  for matches, each in zip(words, spelled, strict=True):
-    parts = [within[word] + match.start() for match, word in zip(matches, each, strict=True)]
-    tokens = [ids[word] for word in each]
-    located.append((np.concatenate(tokens).astype(np.int32), np.concatenate(parts)))
+  for words in words_of_texts:
+    tokens = np.concatenate([ids[word] for word, _ in words]).astype(np.int32)
+    located.append((tokens, np.concatenate([within[word] + start for word, start in words])))
   return located
 
 

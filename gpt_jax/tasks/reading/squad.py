@@ -53,7 +53,7 @@ def _example(passage: Any, question: Any, place: str) -> SpanExample:
   try:
     location = f"{place}, question {question['id']}"
     texts = question["question"], passage["context"]
-    answers = tuple(Answer(each["text"], each["answer_start"]) for each in question["answers"])
+    answers = tuple(Answer(a["text"], a["answer_start"]) for a in question["answers"])
     strings = (*texts, *(answer.text for answer in answers))
     starts = (answer.start for answer in answers)
     if {*map(type, strings)} != {str} or {*map(type, starts)} - {int}:
