@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 # Turns a message into what the user reads. Messages name arguments and fields, as a notebook has
 # them; a command line sets a function that writes them as flags.
-shown: Callable[[str], str] = str
+for_user: Callable[[str], str] = str
 
 _MAX_WORD, _LONGEST = 200, 1000  # characters
 _LONG_WORD = re.compile(rf"\S{{{_MAX_WORD + 1},}}")

@@ -195,7 +195,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     if _parse(argv, main.__globals__["__doc__"], positional):
       _use_huge_pages()
       _tune_malloc()
-      warnings.formatwarning, errors.shown = _format_warning, _shown
+      warnings.formatwarning, errors.for_user = _format_warning, _for_user
       _set_up_jax()
       main()
     sys.stdout.flush()  # so that a closed pipe is noticed inside this try
@@ -204,7 +204,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     _tell_others(error.code if isinstance(error.code, int) else 1)
     raise
   except InputError as error:
-    print("error:", _shown(str(error)), file=sys.stderr)
+    print("error:", _for_user(str(error)), file=sys.stderr)
     _tell_others(_exit_code(error))
     sys.exit(_exit_code(error))
   except KeyboardInterrupt:
@@ -493,7 +493,7 @@ def _unknown(name: str) -> str:
   return f"unknown flag --{name}{guess} (--help lists the flags)"
 
 
-def _shown(message: str) -> str:
+def _for_user(message: str) -> str:
   """A message of the package with the flags and commands that the user types."""
   return usage.as_typed(usage.with_flags(message, _own_flags()))
 
@@ -507,7 +507,7 @@ def _format_warning(
 ) -> str:
   """Prints a UserWarning without the line of code that raised it."""
   if category is UserWarning:
-    return f"warning: {_shown(str(message))}\n"
+    return f"warning: {_for_user(str(message))}\n"
   return _default_format(message, category, filename, lineno, line)
 
 

@@ -27,7 +27,7 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
     folder = shipped_folder("launch")
     patch.syspath_prepend(folder)
     patch.setattr(warnings, "formatwarning", warnings.formatwarning)
-    patch.setattr(errors, "shown", errors.shown)
+    patch.setattr(errors, "for_user", errors.for_user)
     patch.setattr(os, "environ", os.environ.copy())
     patch.setattr(sys, "argv", [program, *arguments])
     patch.setattr(sys, "stdin", io.StringIO(input))

@@ -37,7 +37,7 @@ _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
 def log(text: str) -> None:
   """Prints to standard error on process 0."""
   if is_main_process():
-    print(errors.shown(text), file=sys.stderr, flush=True)
+    print(errors.for_user(text), file=sys.stderr, flush=True)
 
 
 class Reporter:
@@ -171,7 +171,7 @@ class Reporter:
 
   def say(self, text: str) -> None:
     """Prints a line, which stays above the progress."""
-    self._show(errors.shown(text), stays=True)
+    self._show(errors.for_user(text), stays=True)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
