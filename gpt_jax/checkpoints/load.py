@@ -112,14 +112,5 @@ class LoadedModel(SavedModel):
 
 
 def load_model(path: str, format: str = "") -> LoadedModel:
-  """Reads and verifies a trained model.
-
-  Args:
-    path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or a
-      model in one of formats/: an export, OpenAI's release, a transformers folder.
-    format: the only format to accept; "" detects it.
-
-  Raises:
-    InputError: no model, a damaged one, or one with another tokenizer.
-  """
+  """Reads and verifies a trained model; arguments and errors are those of read_model."""
   return LoadedModel(**vars(read_model(path, format)))

@@ -45,8 +45,8 @@ def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[
 
 def share_of(sizes: Sequence[int], is_valid: Callable[[int], bool]) -> float:
   """The share of the characters that is in documents for validation."""
-  held_out = sum(size for document, size in enumerate(sizes) if is_valid(document))
-  return held_out / max(1, sum(sizes))
+  valid_size = sum(size for document, size in enumerate(sizes) if is_valid(document))
+  return valid_size / max(1, sum(sizes))
 
 
 def _draw(document: int) -> float:

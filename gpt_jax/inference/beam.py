@@ -84,8 +84,7 @@ def beam_search(
     values, origins, ids = (x.tolist() for x in jax.device_get(best))
     kept: list[tuple[float, int, int]] = []
     for value, parent, token in zip(values, origins, ids, strict=True):
-      # A continuation of a beam that is none: of the first step, or where fewer went on.
-      if value == -np.inf:
+      if value == -np.inf:  # there is no such beam: at first, or where fewer than K went on
         continue
       if token == end:
         ended.append(hypothesis([*running[parent], token], value))

@@ -142,12 +142,7 @@ class Task(OneLabel):
     context: int,
     format: Format = GPTFormat(),  # noqa: B008  # a constant
   ) -> Encoded:
-    """Encodes examples as token ids, truncated to the context by this task's or the format's rule.
-
-    Args:
-      tokenizer: has the format's special tokens.
-      format: of the checkpoint.
-    """
+    """See LabeledTask.encode; truncated by this task's or the format's rule."""
     if self._reads_one_order(format):
       examples = [example._replace(sequences=example.sequences[:1]) for example in examples]
     return encode(examples, tokenizer, context, self.truncate, self.num_classes, format)
