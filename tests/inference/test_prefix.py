@@ -182,6 +182,7 @@ def run(prepared, tmp_path_factory):
   return folder, pretrain.run(config, prepared, folder)
 
 
+@pytest.mark.e2e
 def test_a_run_learns_and_is_evaluated_and_writes(run, prepared):
   folder, results = run
   loaded = load_model(folder)

@@ -71,6 +71,7 @@ def test_sharded_parameters_write_the_same(make_run, held_out, tiny_tokenizer):
   assert write(sharded) == write(params)
 
 
+@pytest.mark.e2e
 def test_a_run_samples_at_each_evaluation_once(prepared, tmp_path, monkeypatch):
   monkeypatch.setattr(samples, "MIN_STEPS", 1)
   monkeypatch.setattr(pretrain, "MIN_STEPS", 1)

@@ -272,6 +272,7 @@ def run(start, prepared, tmp_path_factory):
   return types.SimpleNamespace(workdir=workdir, results=results, losses=losses)
 
 
+@pytest.mark.e2e
 def test_a_run_learns_from_a_checkpoint_and_is_evaluated(run, prepared):
   loaded = load_model(run.workdir)
   assert loaded.spec.heads == (ContrastiveHead(symmetric=True),)

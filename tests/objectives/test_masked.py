@@ -111,6 +111,7 @@ def test_the_head_is_a_transform_and_the_tied_table_with_a_bias():
   np.testing.assert_array_equal(found[0], outputs[0])
 
 
+@pytest.mark.e2e
 def test_a_masked_language_model_is_trained_saved_and_evaluated(prepared, tmp_path):
   config = PretrainConfig(
     trunk=TransformerConfig(context=16, layers=1, width=32, heads=2, norm="pre"),

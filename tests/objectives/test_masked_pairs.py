@@ -183,6 +183,7 @@ def from_special(*names):
   return SentencePieceTokenizer.train(["the cat sat on the mat"], 270).with_special(*names)
 
 
+@pytest.mark.e2e
 def test_each_head_is_evaluated_and_parts_of_a_batch_change_nothing(tmp_path):
   source = tmp_path / "rows.jsonl"
   lines = ["The cat sat. The dog ran! Was it late? It was. The sea is old. He went on." * 3] * 30

@@ -79,6 +79,7 @@ def test_no_test_phrase_is_in_a_training_example():
     assert not phrases("train", tag) & phrases("dev", tag) - {""}
 
 
+@pytest.mark.e2e
 def test_it_is_trained_evaluated_and_predicted(make_run, tiny_tokenizer, tmp_path):
   trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=128, layers=1, width=32, heads=2)
   pretrained = make_run(tmp_path / "pretrained", ModelConfig(trunk))

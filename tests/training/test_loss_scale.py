@@ -155,6 +155,7 @@ def half(prepared, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.e2e
 def test_a_float16_run(half, tmp_path):
   """Parameters are float32, and load wherever others do."""
   losses = curve(half, "loss")[1]
@@ -169,6 +170,7 @@ def test_a_float16_run(half, tmp_path):
   assert model.generate("the cat", max_tokens=4, temperature=0.0)
 
 
+@pytest.mark.e2e
 def test_it_resumes_with_the_same_bits(half, prepared, tmp_path):
   """The count of finite gradients too, on which the next change of the scale depends."""
   workdir = str(tmp_path / "run")
@@ -183,6 +185,7 @@ def test_it_resumes_with_the_same_bits(half, prepared, tmp_path):
   assert {"loss_scale/scale", "loss_scale/finite_steps"} <= leaves[0].keys()
 
 
+@pytest.mark.e2e
 def test_fine_tuning_in_float16(finetuned, tmp_path):
   """Of a checkpoint that was trained in float32."""
   trunk = dataclasses.replace(finetuned.config.trunk, dtype="float16")

@@ -71,6 +71,7 @@ def test_a_trace_names_steps_and_their_parts_and_changes_no_number(
   assert files(workdir, "trace.json.gz")[0] in err and "ui.perfetto.dev" in err
 
 
+@pytest.mark.e2e
 def test_each_run_of_a_fine_tuning_has_its_trace(finetuned, tmp_path):
   train = dataclasses.replace(finetuned.config.train, epochs=1)
   config = dataclasses.replace(finetuned.config, train=train)

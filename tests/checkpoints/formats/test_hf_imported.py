@@ -243,6 +243,7 @@ def test_it_becomes_a_run_folder_and_is_exported_again(saved, tmp_path):
     assert gpt_jax.load(str(tmp_path / name)).classify(PAIRS) == expected
 
 
+@pytest.mark.e2e
 def test_it_is_fine_tuned_further(saved, finetuned, tmp_path):
   """Its trunk and its pooler, with a new head."""
   config = dataclasses.replace(
