@@ -26,6 +26,7 @@ suite() {
     parity) mapfile -t files < <(files_with 'mark\.parity') ;;
   esac
   [ "$1" != attack ] || workers=(-n 2 --dist=worksteal)  # few files, long tests
+  [ "$1" != apps ] || workers[1]=3  # servers and runs of several processes wait for each other
   [ "$1" != stores ] || workers=(-n 3 --dist=worksteal)  # a third of the time is back-off
   "$python" -m pytest "${workers[@]}" --suite "$@" "${files[@]}"
 }
