@@ -442,6 +442,17 @@ def test_the_embedding_goes_with_the_model(copy, tmp_path):
   np.testing.assert_allclose(model.embed(TEXTS[0], truncate=True), model.embed(beginning))
 
 
+@pytest.mark.parametrize("longest", [9, 10**30])
+def test_the_longest_text_of_version_6(copy, longest):
+  """It is in the tokenizer's file; 10^30 stands for no limit."""
+  add_modules(copy, "Transformer", "Pooling")
+  (copy / "tokenizer_config.json").write_text(json.dumps({"model_max_length": longest}))
+  model = gpt_jax.load(str(copy))
+  ids = model.loaded.tokenizer.encode(TEXTS[0])
+  beginning = model.loaded.tokenizer.decode(ids[:7] if longest == 9 else ids)
+  np.testing.assert_allclose(model.embed(TEXTS[0], truncate=True), model.embed(beginning))
+
+
 NOT_SUPPORTED = {
   "a dense layer": (
     (("Transformer", "Pooling", "Dense"), {}),

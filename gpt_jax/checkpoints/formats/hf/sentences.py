@@ -1,13 +1,18 @@
 """The files that sentence-transformers puts beside a model: how a text becomes a vector."""
 
+import dataclasses
 import os
 from typing import Any
 
 from gpt_jax.checkpoints.embedding import Embedding
+from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_optional_json
 
-MODULES, POOLING = "modules.json", "1_Pooling"
+MODULES, POOLING, ENCODER = "modules.json", "1_Pooling", "sentence_bert_config.json"
+# The file and the setting of the longest text, in tokens: of versions up to 5, and of version 6.
+_LONGEST = ((ENCODER, "max_seq_length"), (TRANSFORMERS_CONFIG, "model_max_length"))
+_UNLIMITED = 10**9  # transformers writes 10**30
 _SUPPORTED = ("Transformer, Pooling", "Transformer, Pooling, Normalize")
 # pooling_mode_… of a Pooling's config.json -> ours.
 _POOLING = {
@@ -46,7 +51,7 @@ def read_embedding(folder: str) -> Embedding | None:
   if len(modes) != 1 or modes[0] not in _POOLING:
     mode = " and ".join(modes) or "none"
     return Embedding(unsupported=f"pooling_mode is {mode!r}: only one of mean, max, cls, lasttoken")
-  encoder = _read(os.path.join(folder, "sentence_bert_config.json"), dict) or {}
+  encoder = _read(os.path.join(folder, ENCODER), dict) or {}
   prompts = _read(os.path.join(folder, "config_sentence_transformers.json"), dict) or {}
   for name, value in (
     ("do_lower_case", encoder.get("do_lower_case")),
@@ -54,10 +59,16 @@ def read_embedding(folder: str) -> Embedding | None:
   ):
     if value:
       return Embedding(unsupported=f"{name} is {value!r}, which is not supported")
-  try:
-    return Embedding(_POOLING[modes[0]], kinds.endswith("Normalize"), encoder.get("max_seq_length"))
-  except InputError as error:
-    raise InputError(f"{folder}/sentence_bert_config.json: max_seq_length: {error}") from error
+  embedding = Embedding(_POOLING[modes[0]], kinds.endswith("Normalize"))
+  for file, setting in _LONGEST:
+    longest = (_read(os.path.join(folder, file), dict) or {}).get(setting)
+    if longest is None or isinstance(longest, int | float) and longest > _UNLIMITED:
+      continue
+    try:
+      return dataclasses.replace(embedding, longest=longest)
+    except InputError as error:
+      raise InputError(f"{folder}/{file}: {setting}: {error}") from error
+  return embedding
 
 
 def _pooling_modes(config: dict[str, Any]) -> list[str]:
