@@ -122,7 +122,7 @@ class Lease:
 
   def _end(self, reason: str) -> None:
     # Not an exception: the main thread may wait on a device or a store for minutes.
-    print(f"{self._folder}: {reason}; ending", file=sys.stderr, flush=True)
+    print(f"error: {self._folder}: {reason}; ending", file=sys.stderr, flush=True)
     os._exit(os.EX_TEMPFAIL)
 
   def _numbers(self) -> list[int]:

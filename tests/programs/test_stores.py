@@ -220,7 +220,7 @@ def patch_clock(monkeypatch, on_sleep=lambda seconds: None):
   return clock
 
 
-def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypatch):
+def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypatch, capsys):
   monkeypatch.setattr(lease, "SECONDS", 2.0)
   renew = Lease._renew
   monkeypatch.setattr(Lease, "_renew", lambda *_: None)
@@ -228,10 +228,11 @@ def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypa
   monkeypatch.setattr(Lease, "_renew", renew)
   with Lease(store):
     pass
-  ends = []
-  monkeypatch.setattr(Lease, "_end", lambda self, reason: ends.append(reason) or self._closed.set())
+  codes = []
+  monkeypatch.setattr(lease.os, "_exit", codes.append)
   stopped._renew()
-  assert ends == ["another run has taken this folder"]
+  line = f"error: {store}/lock: another run has taken this folder; ending"
+  assert (codes, capsys.readouterr().err.splitlines()[-1]) == ([75], line)
 
 
 def test_a_lease_of_a_killed_process_of_the_same_number(store):
