@@ -160,15 +160,22 @@ def read_bytes(path: str, limit: int) -> bytes:
 def open_regular(path: str) -> io.BufferedReader:
   """Opens a file to read, at any position.
 
-  Raises OSError, and ValueError for a pipe, a device or a folder.
+  Raises OSError, and ValueError for a pipe, a device, a folder, or a file such as those of /proc
+  that has no length, and perhaps no end.
   """
   if is_url(path):
     return io.BufferedReader(_StoreReader(path))
   # Opening a pipe would wait for a writer.
   descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-  if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+  try:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+      raise ValueError("not a regular file")
+    # A page, as some of /proc give no less. The length is asked for after it: a log may just grow.
+    if os.pread(descriptor, 4096, 0) and not os.fstat(descriptor).st_size:
+      raise ValueError("not a regular file: it has contents and no length")
+  except BaseException:
     os.close(descriptor)
-    raise ValueError("not a regular file")
+    raise
   return open(descriptor, "rb")
 
 

@@ -162,6 +162,7 @@ CASES = [
   # Files.
   ("prepare --source=nothing.txt --out=new", "nothing.txt: no such file"),
   ("prepare --source=empty.txt --out=new", "empty.txt: there is no text in it"),
+  ("prepare --source=/proc/version --out=new", "not a regular file: it has contents and no length"),
   ("prepare --source=latin.txt --out=new", "latin.txt: not UTF-8 at byte 7"),
   ("prepare --source=text.txt --out=new --tokenizer=run", "run: no tokenizer here"),
   (
@@ -397,6 +398,7 @@ CASES = [
     "predict --checkpoint={finetuned}/best --input=rows.tsv --precision=0.99",
     "no threshold is sure to reach it",
   ),
+  ("predict --checkpoint={finetuned} --input=/dev/null", "/dev/null: not a regular file"),
   (
     "predict --checkpoint={finetuned} --input=rows.tsv --keep=id",
     "--keep=id: rows.tsv has no such",

@@ -14,6 +14,7 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import (
   atomic_file,
   atomic_folder,
+  open_regular,
   read_json,
   refuse_url,
   verified,
@@ -105,6 +106,16 @@ def test_json_is_read_from_small_regular_files(tmp_path):
     file.truncate(10**12)  # sparse
   with pytest.raises(ValueError, match="1,000,000,000,000 bytes, more than"):
     read_json(str(tmp_path / "large"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_file_with_contents_and_no_length_is_refused(tmp_path):
+  """It may be as long as all that a process can address."""
+  with pytest.raises(ValueError, match="not a regular file: it has contents and no length"):
+    open_regular("/proc/self/pagemap")
+  (tmp_path / "empty").touch()
+  with open_regular(str(tmp_path / "empty")) as file:
+    assert file.read() == b""
 
 
 def test_a_checksum_tells_what_was_written():

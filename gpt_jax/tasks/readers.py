@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -341,12 +342,12 @@ def _read_text(path: str) -> str:
   else:
     try:
       # Such as bash's <(command), which has a path and can be read once.
-      is_pipe = os.path.exists(path) and not os.path.isfile(path)
+      is_pipe = os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
       data = _read_pipe(path) if is_pipe else _read_bytes(path)
     except FileNotFoundError as error:
       raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
-    except OSError as error:
-      raise InputError(f"{path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+      raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
   if kind := describe_binary(data):
     raise InputError(f"{path}: {kind}")
   try:
