@@ -22,6 +22,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import shipped_folder
 
 _PACKAGE = __name__.partition(".")[0]
+_OVERRIDDEN = "_overridden"  # attribute of a group, see overridden
 _LARGEST = 10**9  # of integers without a limit of their own; more is a slip, and ends in a crash
 _ELSEWHERE = {  # names of other libraries -> ours
   "lr": "learning_rate",
@@ -321,7 +322,17 @@ def _replace(node: Any, tree: dict) -> Any:
   changes = {}
   for name, value in tree.items():
     changes[name] = _replace(getattr(node, name), value) if isinstance(value, dict) else value
-  return dataclasses.replace(node, **changes)
+  changed = dataclasses.replace(node, **changes)
+  object.__setattr__(changed, _OVERRIDDEN, overridden(node) | changes.keys())
+  return changed
+
+
+def overridden(node: Any) -> frozenset[str]:
+  """The fields of a group that `override_all` has set, be it to the value that they had.
+
+  It is known of the object that it returned, not of copies of that.
+  """
+  return getattr(node, _OVERRIDDEN, frozenset())
 
 
 # ------------------------------------------------------------------------------------------ JSON

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import from_json, runtime_fields
+from gpt_jax.config import from_json, overridden, runtime_fields
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.trunk import with_vocabulary
@@ -67,10 +67,11 @@ def _with_rows(params: Any, rows: int) -> Any:
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
   """The trunk with the runtime fields of `config`, such as dtype, where it sets them."""
   theirs, usual = runtime_fields(trunk), runtime_fields(FinetuneConfig.trunk)
+  was_set = overridden(config)
   changes = {
     name: value
     for name, value in runtime_fields(config).items()
-    if name in theirs and value != usual.get(name)
+    if name in theirs and (name in was_set or value != usual.get(name))
   }
   return dataclasses.replace(trunk, **changes)
 

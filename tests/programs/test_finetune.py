@@ -20,6 +20,7 @@ from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import override
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
@@ -557,6 +558,16 @@ def test_a_run_chooses_dtype_and_dropout_beside_a_checkpoints_sizes(finetuned):
   theirs = load_start(finetuned.config, finetuned.pretrained, "").trunk
   start = load_start(config, finetuned.pretrained, "")
   assert start.trunk == dataclasses.replace(theirs, **runtime) != theirs
+
+
+def test_a_run_sets_dropout_back_to_the_default(make_run, finetuned, tmp_path):
+  """Which differs from that of the checkpoint."""
+  spec = load_model(finetuned.pretrained).spec
+  trunk = dataclasses.replace(spec.trunk, attention_dropout=0.3, embedding_dropout=0.4)
+  checkpoint = make_run(tmp_path / "run", dataclasses.replace(spec, trunk=trunk))
+  config = override(finetuned.config, "trunk.attention_dropout", "0.1")
+  start = load_start(config, checkpoint, "")
+  assert (start.trunk.attention_dropout, start.trunk.embedding_dropout) == (0.1, 0.4)
 
 
 @pytest.mark.parametrize(
