@@ -237,12 +237,12 @@ def random_model(name, vocabulary, **settings):
   import transformers
 
   kind = name.partition("For")[0].removesuffix("Model")
-  padding = 1
+  padding = vocabulary.special.pad
   sizes = {"vocab_size": vocabulary.vocab_size + len(vocabulary.special), "pad_token_id": padding}
   sizes |= {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
   sizes |= {"intermediate_size": 128, "max_position_embeddings": 24}
   if kind == "Roberta":
-    sizes |= {"max_position_embeddings": 26, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    sizes |= {"max_position_embeddings": 25 + padding, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
   if kind == "Albert":
     sizes["embedding_size"] = 16
   torch.manual_seed(0)
@@ -275,7 +275,6 @@ def test_a_model_of_others(tmp_path, vocabulary, name):
   found = load_model(str(tmp_path))
   assert found.spec.attention == "bidirectional"
   ids, types = ids_and_types(vocabulary)
-  ids += 2 * (ids == 1)  # RoBERTa's positions do not count its padding
   choices = 4 if "MultipleChoice" in name else 0
   if name == "BertModel":
     with torch.no_grad():
@@ -475,6 +474,16 @@ def test_damage_is_named(tmp_path, vocabulary, damage):
   with pytest.raises(InputError, match=message) as error:
     hf.load(str(folder))
   assert str(folder) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_robertas_padding_is_that_of_the_vocabulary(tmp_path, vocabulary):
+  """Its positions are counted over all other tokens, and so over a text's."""
+  hf.save(str(tmp_path / "out"), *parts_of("RobertaForMaskedLM", vocabulary))
+  (tmp_path / "out" / "sha256.json").unlink()
+  gpt_jax.load(str(tmp_path / "out"))
+  settings(pad_token_id=vocabulary.special.sep)(tmp_path / "out")
+  with pytest.raises(InputError, match="pad_token_id is .*, and the vocabulary's padding token is"):
+    gpt_jax.load(str(tmp_path / "out"))
 
 
 def test_robertas_masked_head_has_one_activation(tmp_path, vocabulary):

@@ -132,6 +132,8 @@ class EncoderFamily:
     self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
   ) -> ModelConfig:
     """Heads and pooler are those in the file."""
+    if self.counts_from_padding:
+      _check_padding(config["pad_token_id"], tokenizer)
     head = self._labeled_head(config, weights, own)
     others: list[Any] = []
     if self.masked[2] in weights.shapes:
@@ -409,6 +411,16 @@ def dense(theirs: str, ours: str, inputs: int, outputs: int) -> list[Array]:
     Array(f"{theirs}.weight", f"{ours}/kernel", kernel[::-1], kernel, transposed=True),
     Array(f"{theirs}.bias", f"{ours}/bias", (outputs,), (outputs,)),
   ]
+
+
+def _check_padding(i: int, tokenizer: Tokenizer) -> None:
+  """Raises InputError if positions would not be counted over tokens that a text may have."""
+  padding = dict(tokenizer.special.items()).get("pad")
+  if i != padding:
+    raise InputError(
+      f"pad_token_id is {i}, and the vocabulary's padding token is {padding}: transformers gives "
+      "tokens of that id no position"
+    )
 
 
 def norm(theirs: str, ours: str, width: int) -> list[Array]:
