@@ -57,6 +57,11 @@ def initializer(init: str, scale: float = 1.0) -> nn.initializers.Initializer:
 INIT = initializer("normal")
 
 
+def uniform(limit: float) -> nn.initializers.Initializer:
+  """Draws from U(-limit, limit)."""
+  return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -limit, limit)
+
+
 def padded_rows(vocab_size: int, special_tokens: int) -> int:
   """Rows of the embedding table: vocabulary, special tokens, and padding to a multiple of 128."""
   return -(-(vocab_size + special_tokens) // _ROW_MULTIPLE) * _ROW_MULTIPLE
@@ -69,11 +74,13 @@ class Projection(nn.Module):
   outputs: tuple[int, ...]
   dtype: str
   scale: float = 1.0  # of the first kernel
-  kernel_init: str = "normal"
+  kernel_init: str | nn.initializers.Initializer = "normal"
 
   @nn.compact
   def __call__(self, x):
-    init = initializer(self.kernel_init, self.scale)
+    init = self.kernel_init
+    if isinstance(init, str):
+      init = initializer(init, self.scale)
     # The parameter stays float32, for the optimizer; its copy in the compute type is for the
     # product.
     kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)

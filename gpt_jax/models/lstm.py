@@ -7,6 +7,7 @@ Letters: B rows, T positions, D width, U units, R rows of the padded vocabulary.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -110,7 +111,7 @@ class LSTM(nn.Module):
     c = self.config
     self.tokens = self.param("tokens", INIT, (c.rows, c.width))
     self.read = Projection((c.width,), (4, c.units), c.dtype)
-    self.recur = Recurrent(c.units)
+    self.recur = Kernel((c.units, 4, c.units), _init_recurrent)
     # From U back to D, so that the output can be the embedding table.
     self.out = Projection((c.units,), (c.width,), c.dtype)
 
@@ -169,38 +170,68 @@ class LSTM(nn.Module):
     return State(*(x.swapaxes(0, 1) for x in added))
 
 
-@jax.custom_vjp
-def recur(
-  kernel, gates, first, valid, state: State, added: State | None = None
-) -> tuple[State, jax.Array]:
-  """The last state and the outputs [T, B, U] of a layer.
+class Way(NamedTuple):
+  """How `recur` reads.
 
-  The gradient of the kernel is one product over all positions. Differentiating the loop would add
-  up one outer product per position, each as large as the kernel: on a CPU most of the time.
+  Attributes:
+    backward: from the last position to the first.
+    cell_clip: largest magnitude of an element of the memory; 0: any.
+    output_clip: the same of a projected output.
+  """
+
+  backward: bool = False
+  cell_clip: float = 0.0
+  output_clip: float = 0.0
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(7,))
+def recur(
+  kernel,
+  gates,
+  first,
+  valid,
+  state: State,
+  added: State | None = None,
+  projection: jax.Array | None = None,
+  way: Way = Way(),  # noqa: B008  # a constant
+) -> tuple[State, jax.Array]:
+  """The last state and the outputs [T, B, P] of a layer.
+
+  The gradients of kernel and projection are one product each over all positions. Differentiating
+  the loop would add up one outer product per position, each as large as the kernel: on a CPU most
+  of the time.
 
   Args:
-    kernel: [U, 4, U], from an output to the next gates.
+    kernel: [P, 4, U], from an output to the next gates.
     gates: [T, B, 4, U], the inputs' contribution to the gates.
-    first: bool [T, B], where a text begins: the state is cleared first.
+    first: bool [T, B], where a text begins, in the order of reading: the state is cleared first.
     valid: bool [T, B]; elsewhere the state does not change.
     state: before the first position.
     added: to the state at each position, [T, B, U]; None: nothing.
+    projection: [U, P], of h to the output (Sak et al. 2014); None: h is the output, and P is U.
+    way: see Way.
   """
-  return _loop(kernel, gates, first, valid, state, added)[:2]
+  return _loop(kernel, gates, first, valid, state, added, projection, way)[:2]
 
 
-def _loop(kernel, gates, first, valid, state, added):
-  """Last state, outputs [T, B, U], and the previous output that each position's gates used."""
+def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None):
+  """Last state, outputs [T, B, P]; the previous output that each position's gates used, and the h
+  that it projected.
 
-  units, kernel = kernel.shape[0], kernel.astype(gates.dtype)
+  Args:
+    moved: added to the projected output of each position, [T, B, P].
+  """
+  units, kernel = kernel.shape[-1], kernel.astype(gates.dtype)
+  if projection is not None:
+    projection = projection.astype(gates.dtype)
 
   def product(x):
     if axis_size("model") == 1:  # of two dimensions, as in Projection
-      return (x @ kernel.reshape(units, -1)).reshape(-1, 4, units)
-    return jnp.einsum("bu,ugv->bgv", x, kernel)
+      return (x @ kernel.reshape(len(kernel), -1)).reshape(-1, 4, units)
+    return jnp.einsum("bp,pgv->bgv", x, kernel)
 
   def cell(state, at):
-    gates, first, valid, added = at
+    gates, first, valid, added, moved = at
     old = state
     # A text sees nothing of the one before it in its row.
     state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
@@ -214,50 +245,68 @@ def _loop(kernel, gates, first, valid, state, added):
     # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
     # token.
     memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
+    memory = _clip(memory, way.cell_clip)
     if added is not None:
       memory = memory + added.memory
-    output = (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
+    hidden = output = (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
+    if projection is not None:
+      output = hidden @ projection
+      output = _clip(output if moved is None else output + moved, way.output_clip)
     if added is not None:
       output = output + added.output
     # Padding leaves the state as the last token of the text made it.
     state = jax.tree.map(
       lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old
     )
-    return state, (output, before)
+    return state, (output, before, hidden)
 
-  state, (outputs, before) = jax.lax.scan(cell, state, (gates, first, valid, added))
-  return state, outputs, before
-
-
-def _recur_forward(kernel, gates, first, valid, state, added):
-  def run(gates, state, added):
-    state, outputs, before = _loop(kernel, gates, first, valid, state, added)
-    return (state, outputs), before
-
-  # The kernel is a constant here; `before`, the h_{t-1} that it multiplied, give its gradient.
-  results, backward, before = jax.vjp(run, gates, state, added, has_aux=True)
-  return results, (backward, before)
+  each = gates, first, valid, added, moved
+  state, (outputs, before, hidden) = jax.lax.scan(cell, state, each, reverse=way.backward)
+  return state, outputs, before, hidden
 
 
-def _recur_backward(residuals, gradients):
-  backward, before = residuals
-  d_gates, d_state, d_added = backward(gradients)
+def _clip(x: jax.Array, limit: float) -> jax.Array:
+  return jnp.clip(x, -limit, limit) if limit else x
+
+
+def _recur_forward(kernel, gates, first, valid, state, added, projection, way):
+  def run(gates, state, added, moved):
+    state, outputs, *used = _loop(kernel, gates, first, valid, state, added, projection, way, moved)
+    return (state, outputs), used
+
+  moved = None
+  if projection is not None:
+    # Zeros, whose gradient is that of each position's product with the projection.
+    moved = jnp.zeros((*first.shape, projection.shape[1]), gates.dtype)
+  # Kernel and projection are constants here; what they multiplied gives their gradients.
+  results, backward, used = jax.vjp(run, gates, state, added, moved, has_aux=True)
+  return results, (backward, used)
+
+
+def _recur_backward(way, residuals, gradients):
+  del way
+  backward, (before, hidden) = residuals
+  d_gates, d_state, d_added, d_moved = backward(gradients)
   # The outer products of h_{t-1} and d gates_t, summed over all t and b at once.
-  d_kernel = jnp.einsum("tbu,tbgv->ugv", before, d_gates, preferred_element_type=jnp.float32)
-  return d_kernel, d_gates, None, None, d_state, d_added
+  d_kernel = jnp.einsum("tbp,tbgv->pgv", before, d_gates, preferred_element_type=jnp.float32)
+  d_projection = None
+  if d_moved is not None:
+    d_projection = jnp.einsum("tbu,tbp->up", hidden, d_moved, preferred_element_type=jnp.float32)
+  return d_kernel, d_gates, None, None, d_state, d_added, d_projection
 
 
 recur.defvjp(_recur_forward, _recur_backward)
 
 
-class Recurrent(nn.Module):
-  """The kernel from one step's output to the next step's gates, [U, 4, U]."""
+class Kernel(nn.Module):
+  """A kernel alone: of a step's output to the next step's gates, [P, 4, U], or a projection."""
 
-  units: int
+  shape: tuple[int, ...]
+  initial: nn.initializers.Initializer
 
   @nn.compact
   def __call__(self):
-    return self.param("kernel", _init_recurrent, (self.units, 4, self.units))
+    return self.param("kernel", self.initial, self.shape)
 
 
 def _init_recurrent(key, shape, dtype=jnp.float32):

@@ -43,11 +43,12 @@ class States(NamedTuple):
   Attributes:
     hidden: [B, T, D], in the compute dtype.
     table: float32 [R, E], the output embedding; products with it are in the compute dtype. E is D
-      but for factorized embeddings (ALBERT), of which heads know that map D to E.
+      but for factorized embeddings (ALBERT), of which heads know that map D to E, and for two
+      directions, each of which predicts by itself. [R, E + 1]: the last column is a bias.
     pooler: of a trunk that has one.
     layers: on request, the states of every layer, [B, T, D] each: the embedded tokens, then the
-      output of each block, of which the last is `hidden`. Scalar mixes and probes of a layer read
-      them. None: nobody asked, and no step keeps them.
+      output of each block, of which the last is `hidden`, before a dropout that only that one has.
+      Scalar mixes and probes of a layer read them. None: nobody asked, and no step keeps them.
   """
 
   hidden: jax.Array

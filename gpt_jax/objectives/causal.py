@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
-from gpt_jax.config import register
+from gpt_jax.config import option, register, validate
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.objectives.objective import Bound, Objective
@@ -14,12 +14,29 @@ from gpt_jax.objectives.objective import Bound, Objective
 @register("causal")
 @dataclasses.dataclass(frozen=True)
 class Causal(Objective):
-  """The paper's pre-training objective."""
+  """The paper's pre-training objective; with regularizers, AWD-LSTM's."""
+
+  ar: float = option(
+    0.0, "weight of the squared outputs (AWD-LSTM: 2), see ActivationHead", low=0.0
+  )
+  tar: float = option(
+    0.0, "weight of the squared differences of neighboring outputs (AWD-LSTM: 1)", low=0.0
+  )
+
+  def __post_init__(self):
+    validate(self)
 
   attention = "causal"
-  # P(u) = softmax(h_n W_e^T) (eq. 2): the head is the embedding table, and has no parameters.
-  heads = ({"type": "language"},)
   format = {"type": "gpt_format"}
+
+  @property
+  def heads(self) -> tuple[dict, ...]:
+    # P(u) = softmax(h_n W_e^T) (eq. 2): the head is the embedding table, and has no parameters.
+    heads: list[dict] = [{"type": "language"}]
+    for temporal, weight in ((False, self.ar), (True, self.tar)):
+      if weight:
+        heads.append({"type": "activation", "temporal": temporal, "weight": weight})
+    return tuple(heads)
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     del tokenizer, length

@@ -14,21 +14,33 @@ from gpt_jax.parallel.partition import constrain
 CHUNK_ELEMENTS = 2**26
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def cross_entropy(
   hidden, table, targets, weights, num_tokens: int, z_loss: float = 0.0
 ) -> jax.Array:
   """Weighted sum of the cross-entropies of token predictions, in nats.
 
-  The gradient is computed in the forward pass, chunk by chunk along T (chunks of flattened tokens
-  would add all-gathers under data parallelism), and only scaled in the backward pass.
-
   Args:
     hidden: [B, T, D].
-    table: float32 [R, D], as its gradient; products with it have hidden's type.
+    table: float32 [R, D], as its gradient; products with it have hidden's type. [R, D + 1]: the
+      last column is a bias.
     targets, weights: [B, T].
     num_tokens: rows of the table that are tokens; the logits of all others are masked.
     z_loss: weight of (log Z)^2, Z = sum exp(logits), which each cross-entropy has added (T5).
+  """
+  return _cross_entropy(_as_wide(hidden, table), table, targets, weights, num_tokens, z_loss)
+
+
+def _as_wide(hidden: jax.Array, table: jax.Array) -> jax.Array:
+  """hidden [..., D], with a further feature of 1 where the table [R, D + 1] has a bias."""
+  if table.shape[1] == hidden.shape[-1]:
+    return hidden
+  return jnp.concatenate([hidden, jnp.ones_like(hidden[..., :1])], axis=-1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _cross_entropy(hidden, table, targets, weights, num_tokens, z_loss) -> jax.Array:
+  """The gradient is computed in the forward pass, chunk by chunk along T (chunks of flattened
+  tokens would add all-gathers under data parallelism), and only scaled in the backward pass.
   """
   parts = _chunks(hidden, targets, weights, table.shape[0])
   # Only evaluation comes here: where a gradient is taken, _cross_entropy_forward runs instead.
@@ -94,7 +106,7 @@ def _cross_entropy_backward(num_tokens, z_loss, gradients, scale):
   )
 
 
-cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def _sum_over(function, parts):
@@ -134,7 +146,11 @@ def _chunks(hidden, targets, weights, rows):
 
 
 def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
-  """Scores of all tokens, float32 [..., R]; -1e9 for rows of the table that are no token."""
+  """Scores of all tokens, float32 [..., R]; -1e9 for rows of the table that are no token.
+
+  The table is [R, D], or with a bias in its last column [R, D + 1].
+  """
+  hidden = _as_wide(hidden, table)
   scores = jax.lax.dot_general(
     hidden,
     table.astype(hidden.dtype),

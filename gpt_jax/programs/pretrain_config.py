@@ -23,7 +23,8 @@ class PretrainConfig(RunConfig):
   """A pre-training run; the defaults are the paper's (section 4.1)."""
 
   trunk: Any = option(
-    TransformerConfig(), "the model below the head: TransformerConfig, T5Config or LSTMConfig"
+    TransformerConfig(),
+    "the model below the head: TransformerConfig, T5Config, LSTMConfig or LSTMStackConfig",
   )
   objective: Any = option(Causal(), "what is predicted")
   data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")

@@ -18,6 +18,7 @@ from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
@@ -32,6 +33,7 @@ from gpt_jax.training.trainer import Trainer
 # One configuration for all tests, since compiling takes most of the time.
 TRANSFORMER = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
 LSTM = LSTMConfig(vocab_size=60, context=8, width=16, units=8)
+STACK = LSTMStackConfig(60, context=8, embedding_width=16, units=(16, 24), projection=16)
 BATCH, LENGTH, STEPS = 16, 8, 5
 ONE = MeshConfig(data=1)
 OPTIM = OptimConfig(learning_rate=1e-2, warmup_steps=2)
@@ -141,9 +143,10 @@ def test_microbatches_are_computed_one_after_the_other():
   assert temporaries[1] < 0.6 * temporaries[0]
 
 
-def test_lstm_on_two_meshes():
-  expected, _ = losses_of(build(LSTM))
-  losses, _ = losses_of(build(LSTM, FSDP))
+@pytest.mark.parametrize("trunk", [LSTM, STACK], ids=["lstm", "stack"])
+def test_recurrent_trunks_on_two_meshes(trunk):
+  expected, _ = losses_of(build(trunk))
+  losses, _ = losses_of(build(trunk, FSDP))
   np.testing.assert_allclose(losses, expected, atol=1e-5)
 
 

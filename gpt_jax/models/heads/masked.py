@@ -40,8 +40,6 @@ class MaskedHead(Head):
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Outputs are hidden [B, M, E] and the bias of each row of the table [R]."""
     hidden, bias = outputs
-    # The bias as one more column of the table, which meets a hidden feature of 1.
-    hidden = jnp.concatenate([hidden, jnp.ones_like(hidden[..., :1])], axis=-1)
     table = jnp.concatenate([states.table, bias[:, None]], axis=-1)
     predictions = batch.predictions
     assert predictions is not None
