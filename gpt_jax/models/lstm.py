@@ -216,7 +216,7 @@ def recur(
 
 def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None):
   """Last state, outputs [T, B, P]; the previous output that each position's gates used, and the h
-  that it projected.
+  that it projected, if it does.
 
   Args:
     moved: added to the projected output of each position, [T, B, P].
@@ -248,9 +248,9 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
     memory = _clip(memory, way.cell_clip)
     if added is not None:
       memory = memory + added.memory
-    hidden = output = (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
+    hidden, output = None, (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
     if projection is not None:
-      output = hidden @ projection
+      hidden, output = output, output @ projection
       output = _clip(output if moved is None else output + moved, way.output_clip)
     if added is not None:
       output = output + added.output
