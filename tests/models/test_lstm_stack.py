@@ -134,7 +134,9 @@ def test_the_papers_counts(config, count, tables):
 def test_the_output_is_the_table_and_a_bias():
   found, (_, params) = states(AWD), built(AWD)
   wanted = np.asarray(found.hidden) @ params["tokens"].T + params["output"][:, 0]
-  np.testing.assert_allclose(logits(found.hidden, found.table, AWD.rows), wanted, atol=1e-5)
+  np.testing.assert_allclose(
+    logits(found.hidden, found.table, AWD.rows), wanted, rtol=1e-5, atol=1e-5
+  )
   weights = np.ones((B, T), np.float32)
   loss = lambda hidden, table: cross_entropy(hidden, table, IDS, weights, AWD.rows)
   plain = lambda hidden, table: (
@@ -151,7 +153,7 @@ def test_the_output_is_the_table_and_a_bias():
     jax.jit(jax.grad(plain, (0, 1)))(found.hidden, found.table),
     strict=True,
   ):
-    np.testing.assert_allclose(a, b, atol=1e-5)
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_reading_on_equals_the_full_forward():
@@ -165,7 +167,7 @@ def test_reading_on_equals_the_full_forward():
     one = IDS[:, step : step + 1], POSITIONS[:, step : step + 1], np.ones((B, 1), bool)
     hidden, _, state = extend(*one, state)
     found.append(hidden)
-  np.testing.assert_allclose(np.concatenate(found, axis=1), full, atol=1e-5)
+  np.testing.assert_allclose(np.concatenate(found, axis=1), full, rtol=1e-5, atol=1e-5)
 
 
 def test_the_gradient_is_that_of_the_loop():
@@ -187,7 +189,7 @@ def test_the_gradient_is_that_of_the_loop():
     )
     for layer in (lstm.recur, lstm._loop)
   )
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected)
 
 
 RATES = ("embedding", "input", "hidden", "output", "recurrent")
@@ -204,7 +206,9 @@ def test_output_dropout_has_one_mask_over_time():
   assert (dropped == dropped[:, :1]).all() and 0.2 < dropped.mean() < 0.8
   assert (dropped[0] != dropped[1]).any()
   kept = states(with_rates(AWD)).hidden
-  np.testing.assert_allclose(hidden, np.where(dropped, 0, 2 * np.asarray(kept)), atol=1e-5)
+  np.testing.assert_allclose(
+    hidden, np.where(dropped, 0, 2 * np.asarray(kept)), rtol=1e-5, atol=1e-5
+  )
   each = dataclasses.replace(with_rates(AWD, output=0.5), variational=False)
   dropped = np.asarray(states(each, key=step_key(0, 0)).hidden) == 0
   assert (dropped != dropped[:, :1]).any()
@@ -298,9 +302,9 @@ def test_equals_torch(name):
       outputs.append(flip(layer(flip(inputs))[0]))
     x = [torch.cat(outputs, -1)] * len(outputs) if config.directions == "joined" else outputs
   result = x[0] if config.directions == "joined" else torch.cat(x, -1)
-  np.testing.assert_allclose(hidden, result.detach().numpy(), atol=1e-5)
+  np.testing.assert_allclose(hidden, result.detach().numpy(), rtol=1e-5, atol=1e-5)
   (result * torch.tensor(weights)).sum().backward()
-  np.testing.assert_allclose(grads["tokens"], table.grad.numpy(), atol=1e-5)
+  np.testing.assert_allclose(grads["tokens"], table.grad.numpy(), rtol=1e-5, atol=1e-5)
   for number, name, layer in layers:
     found = grads[f"block_{number}"][name]
     theirs = {key: value.grad.numpy() for key, value in layer.named_parameters()}
@@ -310,13 +314,13 @@ def test_equals_torch(name):
       ("weight_hh_l0", found["recur"]["kernel"]),
     ):
       np.testing.assert_allclose(
-        np.asarray(array).reshape(-1, 4 * units).T, theirs[key], atol=1e-5, err_msg=key
+        np.asarray(array).reshape(-1, 4 * units).T, theirs[key], rtol=1e-5, atol=1e-5, err_msg=key
       )
     bias = np.asarray(found["read"]["bias"]).reshape(-1)
-    np.testing.assert_allclose(bias, theirs["bias_ih_l0"], atol=1e-5)
+    np.testing.assert_allclose(bias, theirs["bias_ih_l0"], rtol=1e-5, atol=1e-5)
     if config.projection:
       np.testing.assert_allclose(
-        np.asarray(found["project"]["kernel"]).T, theirs["weight_hr_l0"], atol=1e-5
+        np.asarray(found["project"]["kernel"]).T, theirs["weight_hr_l0"], rtol=1e-5, atol=1e-5
       )
 
 
@@ -354,7 +358,7 @@ def test_clips_and_the_residual_are_elmos():
       outputs = np.array(outputs[::-1] if part else outputs)
       inputs = outputs + inputs if number else outputs
       ours = np.split(np.asarray(found[number + 1][0]), 2, axis=-1)[part]
-      np.testing.assert_allclose(ours, inputs, atol=1e-5)
+      np.testing.assert_allclose(ours, inputs, rtol=1e-5, atol=1e-5)
   assert math.isclose(np.abs(np.asarray(found[1])).max(), 0.3, rel_tol=1e-6)
 
 
