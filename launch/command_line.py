@@ -26,7 +26,9 @@ from absl import flags
 import compilation_cache
 import usage
 from gpt_jax import errors
-from gpt_jax.config import (
+from gpt_jax.errors import InputError, Unavailable, did_you_mean
+from gpt_jax.files import StoreError, check_path, is_url
+from gpt_jax.programs.config_files import (
   declared_fields,
   describe_config,
   load_config,
@@ -35,8 +37,6 @@ from gpt_jax.config import (
   override_all,
   read_config_file,
 )
-from gpt_jax.errors import InputError, Unavailable, did_you_mean
-from gpt_jax.files import StoreError, check_path, is_url
 
 # Flags defined by functions of this file belong to the script that calls them.
 flags.disclaim_key_flags()

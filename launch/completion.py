@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from gpt_jax.config import fields_of, load_config
+from gpt_jax.config import fields_of
 from gpt_jax.errors import InputError
+from gpt_jax.programs.config_files import load_config
 
 
 def answer(own_flags: Iterable[flags.Flag], configs: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.config import load_config, override, to_json
+from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
@@ -30,6 +30,7 @@ from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import prepare
+from gpt_jax.programs.config_files import load_config, override
 from gpt_jax.programs.pretrain_text import data_identity
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.trainer import Trainer

@@ -13,19 +13,16 @@ import pytest
 
 import gpt_jax
 from gpt_jax.config import (
-  describe_config,
   difference,
   from_json,
-  load_config,
   option,
-  override,
-  override_all,
   register,
   registered_modules,
   to_json,
   validate,
 )
 from gpt_jax.errors import InputError
+from gpt_jax.programs.config_files import describe_config, load_config, override, override_all
 
 
 @register("toy_trunk")

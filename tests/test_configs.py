@@ -12,18 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from gpt_jax.config import (
+from gpt_jax.config import fields_of, from_json, to_json
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.programs.config_files import (
   declared_fields,
   describe_config,
-  fields_of,
-  from_json,
   load_config,
   override,
   override_all,
-  to_json,
 )
-from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.task import all_tasks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt_jax.config import load_config, override_all
+from gpt_jax.programs.config_files import load_config, override_all
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", ".github/CONTRIBUTING.md", "configs/RESULTS.md"] + sorted(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from in_process import launch
 
-from gpt_jax.config import describe_config, load_config
+from gpt_jax.programs.config_files import describe_config, load_config
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]

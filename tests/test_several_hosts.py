@@ -14,11 +14,12 @@ import pytest
 from hosts import ROOT, start_distributed, trained
 
 from gpt_jax.checkpoints.store import restore_params
-from gpt_jax.config import load_config, override_all, to_json
+from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.errors import InputError
 from gpt_jax.parallel.agreement import list_differences
 from gpt_jax.programs import evaluate, finetune, pretrain
+from gpt_jax.programs.config_files import load_config, override_all
 
 pytestmark = pytest.mark.e2e
 # A batch that divides over the devices of one to four processes; a rate that does not depend on the

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import from_json, overridden, runtime_fields
+from gpt_jax.config import from_json, runtime_fields
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.training.start import Start

@@ -148,7 +148,7 @@ def programs() -> str:
 
 def configs() -> str:
   """The docstring of every config file, and its fields as --print_config lists them."""
-  from gpt_jax.config import describe_config, load_config
+  from gpt_jax.programs.config_files import describe_config, load_config
 
   parts = [
     "# Configs\n\n`--config=configs/FILE.py`, or `configs/finetune.py:TASK`; the fields are what"

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from gpt_jax.checkpoints.store import restore_params
-from gpt_jax.config import override_all, to_json
+from gpt_jax.config import to_json
 from gpt_jax.files import read_json
+from gpt_jax.programs.config_files import override_all
 from gpt_jax.training.history import read_metrics
 
 PRETRAIN = """

@@ -16,7 +16,8 @@ from conftest import complete, describe_model
 from forked import ROOT, Forked
 
 from gpt_jax.checkpoints.store import restore_params
-from gpt_jax.config import override_all, to_json
+from gpt_jax.config import to_json
+from gpt_jax.programs.config_files import override_all
 
 pytestmark = pytest.mark.attack
 KILLS_A_RUN = 4  # at most; then it is let to its end, and the next kills meet a new run

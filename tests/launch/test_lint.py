@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpt_jax.config import load_config
+from gpt_jax.programs.config_files import load_config
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted([*(ROOT / "launch").glob("*.sh"), ROOT / ".ci" / "run"])

@@ -9,7 +9,6 @@ from shared_trainers import shared_trainers
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import load_config
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 from gpt_jax.inference.attack import format_attack, make_attacked_predictor
@@ -19,6 +18,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.programs import evaluate, finetune
+from gpt_jax.programs.config_files import load_config
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.adversarial import FGM, VirtualAdversarial
 from gpt_jax.training.history import curve

@@ -20,7 +20,6 @@ from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import override
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
@@ -32,6 +31,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, replay
 from gpt_jax.programs import finetune_evaluations as evaluations
+from gpt_jax.programs.config_files import override
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.finetune_examples import load_task
 from gpt_jax.programs.finetune_model import model_config

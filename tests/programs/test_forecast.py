@@ -18,7 +18,7 @@ import pytest
 from gpt_jax.apps.report import report
 from gpt_jax.checkpoints.run_folder import claimed_config
 from gpt_jax.checkpoints.store import saved_meta, saved_steps
-from gpt_jax.config import from_json, override_all, to_json
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
@@ -27,6 +27,7 @@ from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, pretrain, replay
+from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_text import load_text
 from gpt_jax.tasks.table import TableTask

@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gpt_jax.config import from_json, override, to_json
+from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
+from gpt_jax.programs.config_files import override
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.metrics import CLASS_METRICS
 from gpt_jax.tasks.table import TableTask

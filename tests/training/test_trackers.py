@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from gpt_jax.config import load_config
 from gpt_jax.errors import InputError
 from gpt_jax.files import find_files
+from gpt_jax.programs.config_files import load_config
 from gpt_jax.training import trackers
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.trackers import Trackers, background, parse_trackers
@@ -128,7 +128,7 @@ def report(workdir, chosen, start, steps, log=None):
 # trackio must not be imported before its tracker has said where its files are.
 PROGRAM = """
 import json, sys
-from gpt_jax.config import load_config
+from gpt_jax.programs.config_files import load_config
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.trackers import parse_trackers
 names, root = sys.argv[1:3]

@@ -18,7 +18,6 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from gpt_jax.config import override_all
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_out, write_json
@@ -28,6 +27,7 @@ from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
+from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.pretrain import PretrainConfig, load_text, step_recipe
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type
 from gpt_jax.training.chips import Chip, find_chip, gpu_kind, gpu_names

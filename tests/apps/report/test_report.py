@@ -21,7 +21,7 @@ from gpt_jax.apps.report import chart, plot, reference, report
 from gpt_jax.apps.report.answers import answers
 from gpt_jax.apps.report.record import read_run
 from gpt_jax.apps.report.status import ending
-from gpt_jax.config import from_json, load_config
+from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
@@ -30,6 +30,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs import finetune_evaluations as evaluations
+from gpt_jax.programs.config_files import load_config
 from gpt_jax.training import run as training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.history import Outcome, curve, write_end, write_plan
