@@ -15,7 +15,7 @@ from hosts import ROOT, start_distributed, trained
 
 from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.config import to_json
-from gpt_jax.data.token_file import TokenWriter
+from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.errors import InputError
 from gpt_jax.parallel.agreement import list_differences
 from gpt_jax.programs import evaluate, finetune, pretrain

@@ -12,7 +12,7 @@ from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import Encoded
 from gpt_jax.data.pieces import Piece
 from gpt_jax.data.sources.source import Source
-from gpt_jax.data.token_file import TokenWriter
+from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer
 
 ROW_LENGTH = 512  # tokens; the closing table shows the padding of rows of this length

@@ -13,7 +13,8 @@ from token_files import numbered, write
 from gpt_jax.data import remote_array, token_file
 from gpt_jax.data.remote_array import AHEAD, BLOCK, CACHE, REQUEST, RemoteArray
 from gpt_jax.data.sentence_windows import PackedSentenceWindows, PairWindows
-from gpt_jax.data.token_file import TokenFile, TokenWriter
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 

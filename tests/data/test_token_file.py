@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from token_files import write
 
-from gpt_jax.data.token_file import BLOCK, TokenFile, TokenWriter, unigram_entropy
+from gpt_jax.data.token_file import BLOCK, TokenFile
+from gpt_jax.data.token_writer import TokenWriter, unigram_entropy
 from gpt_jax.errors import InputError
 
 

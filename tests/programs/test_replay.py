@@ -6,7 +6,7 @@ import shutil
 import pytest
 from shared_trainers import shared_trainers
 
-from gpt_jax.data.token_file import TokenWriter
+from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError

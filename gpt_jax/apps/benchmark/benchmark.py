@@ -26,7 +26,8 @@ from gpt_jax.apps.benchmark.memory import memory
 from gpt_jax.apps.benchmark.training import benchmark_trainer, evaluation, masked, training
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
-from gpt_jax.data.token_file import TokenFile, TokenWriter
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from openai_examples import EXAMPLES, merged, mixed
 
-from gpt_jax.data.token_file import TokenFile, TokenWriter
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers import gpt1
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt1 import REGEX, SPACY, GPT1Tokenizer
