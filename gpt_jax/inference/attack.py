@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from gpt_jax.models.loss import ModelLoss
+from gpt_jax.models.loss import ModelLoss, perturbed
 from gpt_jax.models.model import Model
-from gpt_jax.models.perturbation import no_perturbation, of_length, perturbed
+from gpt_jax.models.perturbation import no_perturbation, of_length
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.training.adversarial import ascent
 

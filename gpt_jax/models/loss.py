@@ -8,11 +8,11 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.model import Model
-from gpt_jax.models.perturbation import perturbed
+from gpt_jax.models.model import Model, Outputs
 from gpt_jax.ops.dropout import Key
 
 Denominators = dict[str, jax.Array]
+PERTURBATION = "perturbations", "embedded"  # collection and name of a trunk's self.perturb
 
 
 class Loss(Protocol):
@@ -70,7 +70,7 @@ class ModelLoss:
     denominators: Denominators | None = None,
     perturbation: jax.Array | None = None,
   ) -> tuple[jax.Array, dict[str, Mean]]:
-    """See Loss; perturbation: see perturbation.perturbed."""
+    """See Loss; perturbation: see perturbed."""
     # `own` is of this part and `denominators` of the whole batch, so that gradients of the parts
     # add up to the gradient of the batch.
     own = self.denominators(batch)
@@ -97,3 +97,16 @@ class ModelLoss:
     # Scaled so that these Means add up over microbatches to the total, weighted by the first head.
     first = self.heads[0].scope
     return total, {"loss": Mean(total * denominators[first], own[first]), **metrics, **accuracies}
+
+
+def perturbed(
+  model: Model, params, batch: Batch, key: Key | None, perturbation: jax.Array | None = None
+) -> Outputs:
+  """The model's outputs with `perturbation` [B, T, D] added to the embeddings that its trunk looks
+  up, positions included, before its first layer; None: with none.
+  """
+  variables = {"params": params}
+  if perturbation is not None:
+    collection, name = PERTURBATION
+    variables[collection] = {"trunk": {name: perturbation}}
+  return model.apply(variables, batch, key)  # type: ignore[return-value]

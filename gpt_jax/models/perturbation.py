@@ -9,22 +9,9 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import Model, Outputs
+from gpt_jax.models.loss import PERTURBATION
+from gpt_jax.models.model import Model
 from gpt_jax.ops.dropout import Key, random_bits, step_key
-
-_COLLECTION, _NAME = "perturbations", "embedded"  # of a trunk's self.perturb
-
-
-def perturbed(
-  model: Model, params, batch: Batch, key: Key | None, perturbation: jax.Array | None = None
-) -> Outputs:
-  """The model's outputs with `perturbation` [B, T, D] added to the embeddings that its trunk looks
-  up, positions included, before its first layer; None: with none.
-  """
-  variables = {"params": params}
-  if perturbation is not None:
-    variables[_COLLECTION] = {"trunk": {_NAME: perturbation}}
-  return model.apply(variables, batch, key)  # type: ignore[return-value]
 
 
 def no_perturbation(model: Model, params, batch: Batch) -> jax.Array:
@@ -34,11 +21,13 @@ def no_perturbation(model: Model, params, batch: Batch) -> jax.Array:
     InputError: the trunk takes no perturbation.
   """
 
-  def created(params, batch):
-    return model.apply({"params": params}, batch, mutable=[_COLLECTION])[1]
+  collection, name = PERTURBATION
 
-  collection = jax.eval_shape(created, params, batch).get(_COLLECTION, {})
-  shape = collection.get("trunk", {}).get(_NAME)
+  def created(params, batch):
+    return model.apply({"params": params}, batch, mutable=[collection])[1]
+
+  shapes = jax.eval_shape(created, params, batch).get(collection, {})
+  shape = shapes.get("trunk", {}).get(name)
   if shape is None:
     trunk = type(model.config.trunk).__name__
     raise InputError(f"trunk: a {trunk} takes no perturbation of its embeddings")

@@ -356,7 +356,7 @@ class Transformer(nn.Module):
         position_key = key.fold(c.layers + 1)
         position_table = dropout(position_table, c.embedding_dropout, position_key, sharded=False)
       x = x + lookup(constrain(position_table), positions, c.dtype)
-    x = self.perturb("embedded", x)  # see models.perturbation
+    x = self.perturb("embedded", x)  # see loss.perturbed
     if c.token_types:
       types = jnp.zeros_like(inputs) if types is None else types  # a single text is the first
       x = x + lookup(constrain(self.types), types, c.dtype)

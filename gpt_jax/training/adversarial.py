@@ -17,12 +17,11 @@ from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
-from gpt_jax.models.loss import Denominators, Loss, ModelLoss
+from gpt_jax.models.loss import Denominators, Loss, ModelLoss, perturbed
 from gpt_jax.models.perturbation import (
   no_perturbation,
   normal,
   of_length,
-  perturbed,
   sequence_lengths,
   uniform,
   within,
