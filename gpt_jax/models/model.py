@@ -14,8 +14,7 @@ from gpt_jax.config import from_json, option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.models.precision import for_devices
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.trunk import States, TrunkConfig, for_devices
 from gpt_jax.ops.dropout import Key
 
 

@@ -4,6 +4,9 @@ Letters: B rows, T positions, D width, R rows of the embedding table, E their wi
 """
 
 import dataclasses
+import functools
+import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +20,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
 
 EPSILON = 1e-5  # of the norms of GPT
+_FIRST_WITH_BFLOAT16 = 8.0  # CUDA compute capability: A100, RTX 30 and later; not V100, T4, RTX 20
 
 
 class Pooler(NamedTuple):
@@ -194,3 +198,29 @@ def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
     )
   special_tokens = tokenizer.special.count
   return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=special_tokens)
+
+
+def for_devices(trunk: Any) -> Any:
+  """The trunk's config, with float32 in place of bfloat16 where a GPU lacks it, and a warning.
+
+  Parameters and checkpoints are the same. float16 is left to the user: it needs a loss scale, which
+  is part of a run's state.
+  """
+  if trunk.dtype != "bfloat16":
+    return trunk
+  for device in jax.devices():
+    capability = getattr(device, "compute_capability", "")
+    is_cuda = re.fullmatch(r"\d+\.\d+", str(capability))
+    if is_cuda and float(capability) < _FIRST_WITH_BFLOAT16:
+      _warn_of_dtype(device.device_kind, str(capability))
+      return dataclasses.replace(trunk, dtype="float32")
+  return trunk
+
+
+@functools.cache  # once, since every program of a run asks
+def _warn_of_dtype(kind: str, capability: str) -> None:
+  warnings.warn(
+    f"trunk.dtype=bfloat16: {kind} has none (compute capability {capability}, below "
+    f"{_FIRST_WITH_BFLOAT16}); computing in float32. config.trunk.dtype=float16 is faster there",
+    stacklevel=2,
+  )

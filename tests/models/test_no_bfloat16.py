@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.batch import Batch, Rows
-from gpt_jax.models import precision
+from gpt_jax.models import trunk
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -27,11 +27,11 @@ def devices(monkeypatch):
       types.SimpleNamespace(compute_capability=name, device_kind="Tesla T4")
       for name in capabilities
     ]
-    precision._warn.cache_clear()
-    monkeypatch.setattr(precision, "jax", types.SimpleNamespace(devices=lambda: there))
+    trunk._warn_of_dtype.cache_clear()
+    monkeypatch.setattr(jax, "devices", lambda: there)
 
   yield pretend
-  precision._warn.cache_clear()
+  trunk._warn_of_dtype.cache_clear()
 
 
 def dtype_of(spec):
@@ -62,5 +62,5 @@ def test_other_devices_have_it(devices, capability):
 
 def test_float16_stays(devices):
   devices("7.0")
-  trunk = dataclasses.replace(SPEC.trunk, dtype="float16")
-  assert dtype_of(dataclasses.replace(SPEC, trunk=trunk)) == "float16"
+  half = dataclasses.replace(SPEC.trunk, dtype="float16")
+  assert dtype_of(dataclasses.replace(SPEC, trunk=half)) == "float16"

@@ -43,8 +43,8 @@ from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.run import Run
+from gpt_jax.training.start import transfer
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.transfer import transfer
 
 pytestmark = pytest.mark.e2e
 
