@@ -8,33 +8,36 @@ from absl import flags
 
 import command_line
 
-DEFAULTS = command_line.defaults("pretrain")
 CONFIG = command_line.define_config(takes="PretrainConfig")
 DATA = flags.DEFINE_string("data", None, "folder that launch/prepare.py wrote", required=True)
 CHECKPOINT = flags.DEFINE_string(
   "checkpoint",
-  DEFAULTS["pretrained"],
+  "",
   "checkpoint whose trunk and vocabulary to start from: a run, an export, or a folder of OpenAI's "
   "or transformers' files",
 )
 WORKDIR = command_line.define_workdir()
 PROFILE = command_line.define_profile()
-TRACKER = command_line.define_tracker(DEFAULTS["tracker"])
+TRACKER = command_line.define_tracker("auto")
 command_line.define_distributed()
 
 
 def main():
   from gpt_jax.apps.report.report import write_report
   from gpt_jax.programs import pretrain
+  from gpt_jax.programs.pretrain_samples import with_samples
+  from gpt_jax.programs.pretrain_start import from_checkpoint
+  from gpt_jax.training.profile import parse_span
+  from gpt_jax.training.trackers import parse_trackers
 
   config, data, workdir = CONFIG.value, DATA.value, WORKDIR.value
   pretrain.run(
     config,
     data,
     workdir,
-    pretrained=CHECKPOINT.value,
-    profile=PROFILE.value,
-    tracker=TRACKER.value,
+    make_recipe=with_samples(from_checkpoint(CHECKPOINT.value)),
+    trackers=parse_trackers(TRACKER.value, workdir),
+    profile=parse_span(PROFILE.value),
     on_end=[write_report],
   )
   commands = [("evaluate", {"checkpoint": workdir, "data": data})]

@@ -60,7 +60,7 @@ def pretrain_here(flags, prepared):
     config = override_all(config, [(name, str(value)) for name, value in fields.items()])
     with warnings.catch_warnings():  # a run this short has learned nothing
       warnings.filterwarnings("ignore", "loss .* is not below the unigram entropy")
-      pretrain.run(config, prepared, str(workdir), tracker="")
+      pretrain.run(config, prepared, str(workdir))
     return trained(workdir)
 
   return run

@@ -11,11 +11,7 @@ from jax.sharding import Mesh
 from gpt_jax.checkpoints.run_folder import checksum, resume_microbatches
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss, model_loss
-from gpt_jax.models.model import (
-  Model,
-  parameter_shapes,
-  without_trunk_dropout,
-)
+from gpt_jax.models.model import Model, parameter_shapes, without_trunk_dropout
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, is_probe
 from gpt_jax.programs.finetune_evaluations import evaluation_due, make_evaluations
@@ -77,14 +73,13 @@ def run(
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
   """
   check_type(config)
-  trackers = parse_trackers(tracker, workdir)
+  trackers, span = parse_trackers(tracker, workdir), parse_span(profile)
   if folds > 1:
     options = tokenizer, profile, trackers, on_end
     return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *options)
   start = load_start(config, pretrained, tokenizer)
   config, task, data = load_task(config, data_dir, start)
   recipe = finetune_recipe(config, task, data["train"], start)
-  span = parse_span(profile, recipe.total_steps)
   recipe = with_evaluation(recipe, task, data, start, data_dir)
   folders = seed_folders(workdir, config.train.seed, seeds)
   all_seeds = Run(recipe, folders.values())

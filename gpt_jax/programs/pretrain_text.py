@@ -19,7 +19,6 @@ from gpt_jax.parallel.placement import anchors_of_parts, local_rows
 from gpt_jax.programs.pretrain_config import PretrainConfig, model_spec
 from gpt_jax.training import hooks
 from gpt_jax.training.recipe import Evaluation
-from gpt_jax.training.start import Start
 
 
 class Text(NamedTuple):
@@ -78,17 +77,14 @@ class TextBatches:
   init_batch = example
 
 
-def data_identity(
-  text: TokenFile, held_out: TokenFile, start: Start | None = None
-) -> dict[str, Any]:
-  """Identifies text and start, so that a run resumes only with the same ones."""
-  identity = {
+def data_identity(text: TokenFile, held_out: TokenFile) -> dict[str, Any]:
+  """Identifies the text, so that a run resumes only with the same one."""
+  return {
     "train_tokens": text.n_tokens,
     "train_digest": text.digest,
     "valid_tokens": held_out.n_tokens,
     "valid_digest": held_out.digest,
   }
-  return identity | {"pretrained": start.identity} if start else identity
 
 
 def text_evaluation(config: PretrainConfig, text: Text, mesh: Mesh) -> Evaluation:

@@ -11,6 +11,7 @@ import jax
 
 from gpt_jax.errors import InputError
 from gpt_jax.training.hooks import Hook, StepContext
+from gpt_jax.training.recipe import RunContext
 from gpt_jax.training.reporter import Reporter
 
 FOLDER = "profile"
@@ -22,62 +23,56 @@ class Span(NamedTuple):
   start: int
   stop: int
 
+  def check(self, total_steps: int) -> None:
+    """Raises InputError if a run of this length does not have these steps."""
+    if not 1 <= self.start < self.stop <= total_steps:
+      raise InputError(
+        f"profile={self.start}:{self.stop}: must be START:STOP with 1 <= START < STOP <= "
+        f"{total_steps}, the updates of this run; its first step is not traced, since it is "
+        "compiled"
+      )
 
-def parse_span(text: str, total_steps: int) -> Span | None:
+  @contextlib.contextmanager
+  def traced(self, run_hooks: Sequence[Hook], context: RunContext) -> Iterator[Sequence[Hook]]:
+    """The hooks of a run, with those around them that trace its steps into WORKDIR/profile.
+
+    Every process writes its own trace. A run that ends within the steps writes those it has made.
+
+    Args:
+      run_hooks: of the run; what they do at `start` and `stop` is not traced.
+      context: of the run, whose reporter says where the trace is.
+
+    Raises:
+      InputError: the run is past `start`.
+    """
+    if self.start <= context.first:
+      raise InputError(
+        f"profile={self.start}:{self.stop}: the run has made {context.first:,} updates already; "
+        f"START must be above {context.first}"
+      )
+    trace = _Trace(self, context.reporter, context.workdir)
+    try:
+      yield [
+        Hook(trace.stop, lambda step: step == self.stop, at_end=False, on_stop=True),
+        *run_hooks,
+        Hook(trace.start, lambda step: step == self.start, at_end=False),
+      ]
+    finally:
+      trace.close()
+
+
+def parse_span(text: str) -> Span | None:
   """The steps that START:STOP names; None if the text is empty.
 
   Raises:
-    InputError: something else than two numbers, or steps that a run of this length does not have.
+    InputError: something else than two numbers.
   """
   if not text:
     return None
   match = re.fullmatch(r"(\d{1,12}):(\d{1,12})", text)
   if not match:
     raise InputError(f"profile={text}: must be START:STOP, two numbers of updates, such as 10:13")
-  span = Span(*map(int, match.groups()))
-  if not 1 <= span.start < span.stop <= total_steps:
-    raise InputError(
-      f"profile={text}: must be START:STOP with 1 <= START < STOP <= {total_steps}, the updates "
-      "of this run; its first step is not traced, since it is compiled"
-    )
-  return span
-
-
-@contextlib.contextmanager
-def traced(
-  run_hooks: Sequence[Hook], span: Span | None, reporter: Reporter, workdir: str, first: int
-) -> Iterator[Sequence[Hook]]:
-  """The hooks of a run, with those around them that trace its steps into WORKDIR/profile.
-
-  Every process writes its own trace. A run that ends within the steps writes those it has made.
-
-  Args:
-    run_hooks: of the run; what they do at `start` and `stop` is not traced.
-    span: which steps; None: none.
-    reporter: says where the trace is.
-    workdir: of the run.
-    first: updates that the run has made before.
-
-  Raises:
-    InputError: the run is past `start`.
-  """
-  if span is None:
-    yield run_hooks
-    return
-  if span.start <= first:
-    raise InputError(
-      f"profile={span.start}:{span.stop}: the run has made {first:,} updates already; START must "
-      f"be above {first}"
-    )
-  trace = _Trace(span, reporter, workdir)
-  try:
-    yield [
-      Hook(trace.stop, lambda step: step == span.stop, at_end=False, on_stop=True),
-      *run_hooks,
-      Hook(trace.start, lambda step: step == span.start, at_end=False),
-    ]
-  finally:
-    trace.close()
+  return Span(*map(int, match.groups()))
 
 
 class _Trace:

@@ -8,8 +8,8 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TextIO
 
 import jax
 
@@ -18,20 +18,36 @@ from gpt_jax.files import make_folders
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
-from gpt_jax.training.forecast import (
-  Forecast,
-  Outcome,
-  duration,
-  format_forecast,
-  format_outcome,
-)
+from gpt_jax.training.forecast import Forecast, Outcome, duration, format_forecast, format_outcome
 from gpt_jax.training.history import METRICS, write_end, write_forecast, write_plan
 from gpt_jax.training.json_lines import Segments, cut_back, open_to_append
-from gpt_jax.training.trackers import Trackers
 
-_NOTHING_KNOWN, _NO_TRACKERS = Forecast(), Trackers()
-
+_NOTHING_KNOWN = Forecast()
 _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
+
+
+class Tracker(Protocol):
+  """An experiment tracker that gets the metrics of a run; it never raises, nor makes it wait."""
+
+  def log(self, step: int, values: Mapping[str, float]) -> None: ...
+
+  def warning(self) -> str:
+    """A line about a tracker that has failed, the first time it is asked for; else ""."""
+    ...
+
+  def close(self, failed: bool) -> None: ...
+
+
+class Trackers(Protocol):
+  """The trackers that a user has chosen, see training.trackers.Trackers."""
+
+  def with_config(self, config: Any) -> "Trackers":
+    """These trackers, which are told the fields of a config."""
+    ...
+
+  def open(self, workdir: str, step: int) -> Sequence[Tracker]:
+    """Starts them for a run that goes on from a step; only the process that logs may."""
+    ...
 
 
 def log(text: str) -> None:
@@ -70,7 +86,7 @@ class Reporter:
     held_out_entropy: float | None = None,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
-    trackers: Trackers = _NO_TRACKERS,
+    trackers: Trackers | None = None,
     stream: TextIO | None = None,
     token_metric: str = "loss",
   ):
@@ -91,7 +107,7 @@ class Reporter:
     planned = total_steps, start_step, unigram_entropy, forecast, token_metric
     write_plan(workdir, *planned, held_out_entropy)
     self._file = open_to_append(path)
-    self._trackers = trackers.open(workdir, start_step)
+    self._trackers = trackers.open(workdir, start_step) if trackers else ()
     if stream is None:
       self._bar = _bar(total_steps, start_step)
     if line := format_forecast(forecast, self.steps_planned):

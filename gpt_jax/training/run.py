@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from gpt_jax.checkpoints.run_folder import (
   claim,
@@ -24,17 +24,28 @@ from gpt_jax.training.early_stopping import (
 from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.profile import Span, traced
 from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
-from gpt_jax.training.reporter import Reporter, log
+from gpt_jax.training.reporter import Reporter, Trackers, log
 from gpt_jax.training.step import TrainState
-from gpt_jax.training.trackers import Trackers
 from gpt_jax.training.trainer import Trainer
 
 LENGTH_FIELDS = ("train.steps", "train.epochs")  # may change when a run that can go on resumes
 NEVER = hooks.every(0)
-_NO_TRACKERS = Trackers()
 _PATIENCE = 5.0  # seconds that an interrupted run may spend on `on_end`
+
+
+class Profile(Protocol):
+  """A trace of some steps of a run, see training.profile.Span."""
+
+  def check(self, total_steps: int) -> None:
+    """Raises InputError if a run of this length does not have these steps."""
+    ...
+
+  def traced(
+    self, run_hooks: Sequence[hooks.Hook], context: RunContext
+  ) -> contextlib.AbstractContextManager[Sequence[hooks.Hook]]:
+    """The hooks of a run, with those around them that trace its steps."""
+    ...
 
 
 def train(
@@ -42,8 +53,8 @@ def train(
   workdir: str,
   *,
   on_end: Sequence[Callable[[], None]] = (),
-  trackers: Trackers = _NO_TRACKERS,
-  profile: Span | None = None,
+  trackers: Trackers | None = None,
+  profile: Profile | None = None,
 ) -> Any:
   """Trains to the end, from the newest checkpoint in `workdir` if there is one; see Run.train."""
   run = Run(recipe, [workdir])
@@ -119,8 +130,8 @@ class Run:
     workdir: str,
     *,
     on_end: Sequence[Callable[[], None]] = (),
-    trackers: Trackers = _NO_TRACKERS,
-    profile: Span | None = None,
+    trackers: Trackers | None = None,
+    profile: Profile | None = None,
     pauses: Callable[[int], bool] = NEVER,
   ) -> Any:
     """Trains with a seed to the end, from the newest checkpoint in `workdir` if there is one.
@@ -140,6 +151,8 @@ class Run:
       InputError: the folder is another run's, the step does not fit into memory, or ten updates in
         a row were not finite.
     """
+    if profile:
+      profile.check(self.recipe.total_steps)
     # Before anything is compiled, so that a wrong folder fails at once.
     self.claim(seed, workdir)
     with contextlib.ExitStack() as ends:
@@ -163,7 +176,8 @@ class Run:
         with make_reporter(recipe, workdir, first, forecast, trackers) as reporter:
           context = RunContext(workdir, first, reporter)
           run_hooks = make_hooks(recipe, context, checkpoints, pauses)
-          with traced(run_hooks, profile, reporter, workdir, first) as all_hooks:
+          tracing = profile.traced(run_hooks, context) if profile else None
+          with tracing or contextlib.nullcontext(run_hooks) as all_hooks:
             finished = _fit(recipe, self.trainer, state, context, all_hooks, forecast)
       return recipe.finish(finished, workdir)
 
@@ -200,7 +214,7 @@ def open_checkpoints(recipe: Recipe, workdir: str) -> Checkpoints:
 
 
 def make_reporter(
-  recipe: Recipe, workdir: str, first: int, forecast: Forecast, trackers: Trackers
+  recipe: Recipe, workdir: str, first: int, forecast: Forecast, trackers: Trackers | None
 ) -> Reporter:
   of_train, of_held_out = recipe.baselines.entropies or (None, None)
   return Reporter(
@@ -211,7 +225,7 @@ def make_reporter(
     held_out_entropy=of_held_out,
     flops_per_token=recipe.flops_per_token(),
     forecast=forecast,
-    trackers=trackers.with_config(recipe.config),
+    trackers=trackers.with_config(recipe.config) if trackers else None,
     token_metric=recipe.baselines.metric,
   )
 

@@ -75,7 +75,7 @@ def test_a_run_goes_on(written):
   workdir = str(written / "gpt")
   config = claimed_config(workdir)
   longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=6))
-  evaluation = pretrain.run(longer, str(written / "data"), workdir, tracker="")
+  evaluation = pretrain.run(longer, str(written / "data"), workdir)
   assert np.isfinite(evaluation["valid_loss"]) and load_model(workdir).step == 6
 
 

@@ -32,6 +32,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate, to_device
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import StepContext
 from gpt_jax.training.interval import Interval
@@ -267,7 +268,7 @@ CONFIG = PretrainConfig(
 def run(start, prepared, tmp_path_factory):
   """A contrastive run from the checkpoint: workdir, results."""
   workdir = str(tmp_path_factory.mktemp("contrastive") / "run")
-  results = pretrain.run(CONFIG, prepared, workdir, pretrained=start)
+  results = pretrain.run(CONFIG, prepared, workdir, make_recipe=from_checkpoint(start))
   _, losses = curve(workdir, "loss")
   return types.SimpleNamespace(workdir=workdir, results=results, losses=losses)
 

@@ -29,6 +29,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, pretrain, replay
 from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_text import load_text
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training import fitting
@@ -171,7 +172,7 @@ def test_the_plan_of_a_cpu_has_what_other_programs_take(
 ):
   trunk, train = dataclasses.replace(TRUNK, vocab_size=0), TrainConfig(steps=steps)
   config = dataclasses.replace(CONFIG, trunk=trunk, train=train)
-  whole = pretrain.pretrain_recipe(config, load_text(config, prepared))
+  whole = with_samples()(config, load_text(config, prepared))
   assert whole.other_programs == programs
   alone = forecast_of(LARGE)
   in_use = iter([1e9, 1.5e9, 1.5e9])  # before the step is compiled, and after

@@ -34,6 +34,7 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.programs.pretrain_text import data_identity, load_text, make_measure
 from gpt_jax.training import hooks, run
 from gpt_jax.training.interval import Interval
@@ -486,9 +487,10 @@ def test_a_run_starts_from_a_checkpoint(uninterrupted, prepared, tmp_path, monke
   config = dataclasses.replace(CONFIG, trunk=TransformerConfig())  # the checkpoint brings its own
   config = changed(config, train={"checkpoint_every": 1, "log_every": 1})
   workdir, pretrained = str(tmp_path / "run"), uninterrupted[0]
+  start = from_checkpoint(pretrained)
   with monkeypatch.context() as patch, pytest.raises(Stop):
     stop_at(patch, 3, crash)
-    pretrain.run(config, prepared, workdir, pretrained=pretrained)
+    pretrain.run(config, prepared, workdir, make_recipe=start)
   assert f"start   {pretrained}, step 24: sizes, vocabulary" in capsys.readouterr().err
   first = f"{workdir}/checkpoints/1"
   mine, theirs = (restore_params(folder)[0]["trunk"] for folder in (first, pretrained))
@@ -501,9 +503,11 @@ def test_a_run_starts_from_a_checkpoint(uninterrupted, prepared, tmp_path, monke
   without = dataclasses.replace(config, trunk=CONFIG.trunk)
   refused(without, prepared, workdir, "another config .data pretrained: step 24, .* != None")
   config = changed(config, train={"checkpoint_every": 0})
-  pretrain.run(config, prepared, workdir, pretrained=pretrained)
+  pretrain.run(config, prepared, workdir, make_recipe=from_checkpoint(pretrained))
   assert "resumed at step 2" in capsys.readouterr().err
-  pretrain.run(config, prepared, str(tmp_path / "straight"), pretrained=pretrained)
+  pretrain.run(
+    config, prepared, str(tmp_path / "straight"), make_recipe=from_checkpoint(pretrained)
+  )
   assert_same_bits(workdir, tmp_path / "straight")
 
 
@@ -524,7 +528,7 @@ def test_plain_text_goes_on_in_the_checkpoints_format(
   first, second = str(tmp_path / "first"), str(tmp_path / "second")
   longer = changed(config, train={"steps": 3})
   with pytest.warns(UserWarning, match="the masked head is new; if it stays there, train longer"):
-    pretrain.run(longer, prepared, first, pretrained=start)
+    pretrain.run(longer, prepared, first, make_recipe=from_checkpoint(start))
   assert "weights; the masked head and the optimizer are new\n" in capsys.readouterr().err
   params, meta, _ = restore_params(f"{first}/checkpoints/1")
   assert (meta["sequence_format"], meta["trained_special"]) == (bert, ["mask"])
@@ -532,7 +536,7 @@ def test_plain_text_goes_on_in_the_checkpoints_format(
     theirs = make_run.params_of(spec, 7)["trunk"][part]
     jax.tree.map(np.testing.assert_array_equal, params["trunk"][part], theirs)
 
-  pretrain.run(config, prepared, second, pretrained=first)
+  pretrain.run(config, prepared, second, make_recipe=from_checkpoint(first))
   assert "weights; the optimizer is new\n" in capsys.readouterr().err
   before, (after, meta, _) = restore_params(first)[0], restore_params(f"{second}/checkpoints/1")
   assert (before["masked"]["bias"] != params["masked"]["bias"]).any()  # it was trained
@@ -544,21 +548,21 @@ def test_plain_text_goes_on_in_the_checkpoints_format(
 
   # Other objectives take the format, too, or refuse it.
   views = dataclasses.replace(config, objective=DropoutViews("bidirectional", "cls"))
-  text = load_text(views, prepared)
-  warm = pretrain.load_objective_start(views, start, text.tokenizer)
-  recipe = pretrain.pretrain_recipe(views, text, warm)
-  assert {"pooler", "types"} <= set(warm.params["trunk"]) and recipe.spec.trunk.pooler
+  recipe = from_checkpoint(start)(views, load_text(views, prepared))
+  assert recipe.spec.trunk.pooler and recipe.spec.trunk.token_types
   assert recipe.meta["sequence_format"] == bert
   config = dataclasses.replace(config, objective=FullSentences())
   with pytest.raises(InputError, match="are of bert_format, those of .* roberta_format; use"):
-    pretrain.run(config, prepared, str(tmp_path / "full"), pretrained=start)
+    pretrain.run(config, prepared, str(tmp_path / "full"), make_recipe=from_checkpoint(start))
   assert not (tmp_path / "full").exists()
 
 
 def test_a_start_that_does_not_fit(uninterrupted, prepared, copied, tmp_path, tiny_tokenizer):
+  start = from_checkpoint(uninterrupted[0])
+
   def refused_start(config, data, match):
     with pytest.raises(InputError, match=match) as error:
-      pretrain.run(config, str(data), str(tmp_path / "run"), pretrained=uninterrupted[0])
+      pretrain.run(config, str(data), str(tmp_path / "run"), make_recipe=start)
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
   refused_start(

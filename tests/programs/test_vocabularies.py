@@ -26,6 +26,7 @@ from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
@@ -220,7 +221,7 @@ def test_a_vocabulary_without_mask_is_refused(text, wordpiece, tmp_path):
 def test_another_format_than_the_checkpoints_is_refused(full_table, prepared, tmp_path):
   config = dataclasses.replace(MASKED, objective=FullSentences())
   with pytest.raises(InputError, match="are of bert_format, those of .* roberta_format; use"):
-    pretrain.run(config, prepared, str(tmp_path / "run"), pretrained=full_table)
+    pretrain.run(config, prepared, str(tmp_path / "run"), make_recipe=from_checkpoint(full_table))
   assert not (tmp_path / "run").exists()
 
 

@@ -16,7 +16,8 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.training.hooks import Hook, StepContext
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.profile import parse_span, traced
+from gpt_jax.training.profile import parse_span
+from gpt_jax.training.recipe import RunContext
 
 CONFIG = pretrain.PretrainConfig(
   trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
@@ -57,7 +58,7 @@ def test_a_trace_names_steps_and_their_parts_and_changes_no_number(
   plain, prepared, tmp_path, capsys
 ):
   workdir = str(tmp_path / "run")
-  assert pretrain.run(CONFIG, prepared, workdir, profile="2:4") == plain[1]
+  assert pretrain.run(CONFIG, prepared, workdir, profile=parse_span("2:4")) == plain[1]
   assert steps_in(workdir) == [3, 4]
   (path,) = files(workdir, "xplane.pb")
   with open(path, "rb") as file:
@@ -86,7 +87,7 @@ def test_each_run_of_a_fine_tuning_has_its_trace(finetuned, tmp_path):
 @pytest.mark.parametrize("text", ["3", "a:b", "3:3", "4:3", "0:3", "-1:3", "3:6", "1:2:3"])
 def test_spans_that_a_run_does_not_have(prepared, tmp_path, text):
   with pytest.raises(InputError, match=f"^profile={text}: must be START:STOP"):
-    pretrain.run(CONFIG, prepared, str(tmp_path / "run"), profile=text)
+    pretrain.run(CONFIG, prepared, str(tmp_path / "run"), profile=parse_span(text))
   assert list(tmp_path.iterdir()) == []
 
 
@@ -94,7 +95,7 @@ def test_a_resumed_run_is_past_its_first_steps(plain, prepared, tmp_path):
   workdir = str(tmp_path / "run")
   shutil.copytree(plain[0], workdir)
   with pytest.raises(InputError, match=r"made 5 updates already; START must be above 5"):
-    pretrain.run(CONFIG, prepared, workdir, profile="4:5")
+    pretrain.run(CONFIG, prepared, workdir, profile=parse_span("4:5"))
 
 
 class Diary:
@@ -131,12 +132,12 @@ def test_a_run_that_ends_early(tmp_path, last, said):
     raise KeyboardInterrupt
 
   diary, workdir = Diary(), str(tmp_path)
-  ends = Hook(stop, lambda step: step == last)
+  ends, context = Hook(stop, lambda step: step == last), RunContext(workdir, 0, diary)
   with pytest.raises(KeyboardInterrupt):
-    with traced([ends], parse_span("2:9", 9), diary, workdir, 0) as all_hooks:
+    with parse_span("2:9").traced([ends], context) as all_hooks:
       run(all_hooks)
   assert diary.lines[0].startswith(said)
   assert bool(files(workdir, "xplane.pb")) == (last == 3)
-  with traced([], parse_span("1:2", 9), diary, workdir, 0) as all_hooks:
+  with parse_span("1:2").traced([], context) as all_hooks:
     run(all_hooks)
   assert diary.lines[1].startswith("profile of step 2 to step 2: ")

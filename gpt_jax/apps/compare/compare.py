@@ -17,13 +17,7 @@ from gpt_jax.apps.compare.budgets import BUDGETS, Budget, finetune_config, pretr
 from gpt_jax.apps.compare.cost import Cost, cost, paces, parameters
 from gpt_jax.apps.compare.probe import probe_score, probe_start
 from gpt_jax.apps.compare.rows import SPECIAL, Row, find_rows
-from gpt_jax.apps.compare.tables import (
-  Results,
-  as_csv,
-  describe,
-  is_finite,
-  step_at_equal_seconds,
-)
+from gpt_jax.apps.compare.tables import Results, as_csv, describe, is_finite, step_at_equal_seconds
 from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import pyplot
 from gpt_jax.apps.report.report import write_report
@@ -48,10 +42,12 @@ from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.finetune_start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
 from gpt_jax.training.reporter import log
+from gpt_jax.training.trackers import parse_trackers
 
 _RESULTS = "results.json"
 _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
@@ -300,7 +296,14 @@ def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
     config = pretrain_config(budget, row, rate)
     try:
       folder = comparison.folder(name, rate)
-      evaluation = pretrain.run(config, comparison.text, folder, on_end=[write_report])
+      evaluation = pretrain.run(
+        config,
+        comparison.text,
+        folder,
+        make_recipe=with_samples(),
+        trackers=parse_trackers("auto", folder),
+        on_end=[write_report],
+      )
       last_losses[f"{rate:g}"] = evaluation["valid_loss"]
     except Diverged as error:
       log(f"{row.title}: {error}")

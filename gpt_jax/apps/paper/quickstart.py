@@ -24,11 +24,13 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.tasks.story import TASKS
 from gpt_jax.tasks.task import BuiltinTask, Task
 from gpt_jax.training.history import curve
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.trackers import parse_trackers
 
 STEPS, SHORT_STEPS = 1700, 100
 EPOCHS, SHORT_EPOCHS = 5, 1
@@ -54,7 +56,12 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   size = vocabulary_size(text) if text else 1500
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
   metrics = pretrain.run(
-    pretrain_config(SHORT_STEPS if short else STEPS), data, pretrained, on_end=[write_report]
+    pretrain_config(SHORT_STEPS if short else STEPS),
+    data,
+    pretrained,
+    make_recipe=with_samples(),
+    trackers=parse_trackers("auto", pretrained),
+    on_end=[write_report],
   )
   entropy = TokenFile(data, "train").unigram_entropy
   plot(pretrained, entropy, os.path.join(workdir, "loss.png"))
