@@ -35,7 +35,6 @@ def plan_training(
   train: TrainConfig,
   trainer: Trainer,
   example: Any,
-  flops: float,
   build: Callable[[TrainConfig], tuple[Trainer, Any]],
   batch_size: int,
   smaller: str,
@@ -50,7 +49,6 @@ def plan_training(
     train: of the run.
     trainer: with these settings.
     example: a global host batch, whose values are ignored.
-    flops: of a step, on all devices.
     build: makes the trainer of other settings, and an example of its batch.
     batch_size: what microbatches divide.
     smaller: see check_fits.
@@ -81,7 +79,7 @@ def plan_training(
 
   # On a CPU compiling itself leaves memory in use; each other program will leave as much again.
   before = memory.in_use(devices)
-  forecast = trainer.forecast(example, flops)
+  forecast = trainer.forecast(example)
   if forecast.memory and devices[0].platform == "cpu":
     compiling = other_programs * largest(max(0.0, memory.in_use(devices) - before))
   forecast = forecast._replace(

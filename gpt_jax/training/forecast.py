@@ -10,8 +10,7 @@ class Forecast(NamedTuple):
     memory: bytes at the peak: of the fullest device or, on CPUs, of this process with all that it
       holds beside the training step; 0: unknown.
     limit: bytes available to it now; 0: unknown.
-    step_time: seconds; 0: unknown.
-    source: origin of step_time: "roofline", a lower bound, or "measured" on the first steps.
+    step_time: seconds, measured on the first steps; 0: unknown.
     most_memory: as `memory`, plus, on CPUs, evaluations, samples, checkpoints and the blocks that
       malloc keeps; 0: the same.
     temporaries: see memory.Needed.
@@ -21,7 +20,6 @@ class Forecast(NamedTuple):
   memory: float = 0.0
   limit: float = 0.0
   step_time: float = 0.0
-  source: str = ""
   most_memory: float = 0.0
   temporaries: float = 0.0
   kept_blocks: int = 1
@@ -63,7 +61,7 @@ def format_forecast(forecast: Forecast, steps: int) -> str:
     there = f" of {gigabytes(forecast.limit)}" if forecast.limit else ""
     parts.append(f"{memory_range(forecast.memory, forecast.most)}{there}")
   if forecast.step_time:
-    parts.append(_time(forecast, steps))
+    parts.append(duration(steps * forecast.step_time))
   return f"plan    {', '.join(parts)}" if parts else ""
 
 
@@ -73,7 +71,7 @@ def format_outcome(forecast: Forecast, outcome: Outcome, steps: int) -> str:
   if forecast.memory:
     planned.append(memory_range(forecast.memory, forecast.most))
   if forecast.step_time:
-    planned.append(_time(forecast, steps))
+    planned.append(duration(steps * forecast.step_time))
   if outcome.memory:
     came.append(gigabytes(outcome.memory))
   came.append(duration(outcome.training))
@@ -85,11 +83,6 @@ def format_outcome(forecast: Forecast, outcome: Outcome, steps: int) -> str:
   if outcome.other >= 0.5:
     line += f", and {duration(outcome.other)} for evaluations and checkpoints"
   return line
-
-
-def _time(forecast: Forecast, steps: int) -> str:
-  least = "at least " if forecast.source == "roofline" else ""
-  return f"{least}{duration(steps * forecast.step_time)}"
 
 
 def memory_range(least: float, most: float) -> str:

@@ -151,11 +151,7 @@ def read_plan(workdir: str) -> dict[str, Any]:
   for name in ("forecast", "outcome"):
     figures = plan.get(name)
     figures = figures if isinstance(figures, dict) else {}
-    plan[name] = {
-      key: value
-      for key, value in figures.items()
-      if _number(value) is not None or (key == "source" and isinstance(value, str))
-    }
+    plan[name] = {key: value for key, value in figures.items() if _number(value) is not None}
   plan["starts"] = [
     start
     for start in starts

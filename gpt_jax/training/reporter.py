@@ -125,7 +125,7 @@ class Reporter:
     return time.monotonic() - self._began - self._paused
 
   def measured(self, step_time: float, steps: int) -> None:
-    """Completes a forecast that lacks a step time by one measured in this run.
+    """Completes the forecast by a step time measured in this run.
 
     Args:
       step_time: seconds.
@@ -133,7 +133,7 @@ class Reporter:
     """
     if self._forecast.step_time:
       return
-    self._forecast = self._forecast._replace(step_time=step_time, source="measured")
+    self._forecast = self._forecast._replace(step_time=step_time)
     planned = duration(self.steps_planned * step_time)
     self.say(f"plan    {planned} for {self.steps_planned:,} steps, measured on {steps} of them")
     if self._writes:

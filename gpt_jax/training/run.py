@@ -102,7 +102,6 @@ class Run:
       return self._forecast
     recipe = self.recipe
     batches = recipe.batches(recipe.config.train)
-    rows, length = batches.shape
 
     def build(train: TrainConfig) -> tuple[Trainer, Any]:
       other = recipe.with_train(microbatches=train.microbatches, remat=train.remat)
@@ -112,7 +111,6 @@ class Run:
       recipe.config.train,
       self.trainer,
       batches.example(),
-      rows * length * recipe.flops_per_token(),
       build,
       recipe.batch_size,
       recipe.smaller,

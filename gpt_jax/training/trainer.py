@@ -14,11 +14,9 @@ from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss
 from gpt_jax.parallel import memory
-from gpt_jax.parallel.collectives import bytes_moved
 from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.parallel.processes import largest, smallest
-from gpt_jax.training.chips import find_chip
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import fit
@@ -140,30 +138,19 @@ class Trainer:
       cast(JitStep, self.step).lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
     )
 
-  def forecast(self, batch: Any, flops: float) -> Forecast:
+  def forecast(self, batch: Any) -> Forecast:
     """Compiles the step and forecasts a run with it; the run does not compile it again.
 
     Under pmap nothing is known before the first step.
 
     Args:
       batch: a global host batch, whose values are ignored.
-      flops: floating-point operations of a step, on all devices.
     """
     if self.backend == "pmap":
       return Forecast()
-    compiled: Any = self.compile(batch)
-    chip = find_chip(jax.devices()[0].device_kind)
-    bounds: dict[str, float] = {}
-    if chip is not None and chip.flops:
-      # XLA reports traffic and collectives per device; `flops` is of all devices.
-      traffic = (compiled.cost_analysis() or {}).get("bytes accessed", 0.0)
-      moved = bytes_moved(compiled.as_text())
-      bounds = chip.bounds(flops / self.mesh.size, traffic, moved)
-    source = "roofline" if bounds else ""
-    needed, limit = self.memory_with(compiled), smallest(memory.limit(self.mesh.local_devices))
-    # A roofline: the slowest of arithmetic, memory and network bounds the step from below.
-    least_time = max(bounds.values(), default=0.0)
-    return Forecast(needed.least, limit, least_time, source, needed.most, needed.temporaries)
+    needed = self.memory_with(self.compile(batch))
+    limit = smallest(memory.limit(self.mesh.local_devices))
+    return Forecast(needed.least, limit, most_memory=needed.most, temporaries=needed.temporaries)
 
   def memory_with(self, compiled: jax.stages.Compiled) -> memory.Needed:
     """Peak memory of a run with this step, including memory in use now, in bytes.

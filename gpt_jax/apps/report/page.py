@@ -169,8 +169,7 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
     if total and 0 < done < total and not run.result:
       remark = f"about {duration(seconds * (total - done) / done)} more to the planned end"
     elif total and forecast.get("step_time"):
-      least = "at least " if forecast.get("source") == "roofline" else ""
-      remark = f"{least}{duration(total * forecast['step_time'])} planned for the steps alone"
+      remark = f"{duration(total * forecast['step_time'])} planned for the steps alone"
     facts.append(("Time", duration(seconds), remark))
   starts = run.plan.get("starts", [])
   if len(starts) > 1:

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from gpt_jax.apps.plan import plan
+from gpt_jax.apps.plan.chips import Chip, find_chip
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
@@ -19,7 +20,6 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training.chips import Chip, find_chip
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer
 

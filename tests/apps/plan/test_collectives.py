@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gpt_jax.parallel.collectives import bytes_moved
+from gpt_jax.apps.plan.collectives import bytes_moved
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 
 ROWS, WIDTH = 64, 24

@@ -49,7 +49,7 @@ class Chip(NamedTuple):
     Args:
       flops: of one device.
       traffic: bytes between the memory and the cores of one device.
-      collectives: operation -> bytes on one device, see parallel.collectives.
+      collectives: operation -> bytes on one device, see collectives.bytes_moved.
     """
     if not self.flops:
       return {}
