@@ -18,16 +18,10 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.models.encoder_decoder_layers import (
-  DecoderBlock,
-  EncoderBlock,
-  RMSNorm,
-  row_dropout,
-)
+from gpt_jax.models.encoder_decoder_layers import DecoderBlock, EncoderBlock, RMSNorm, row_dropout
 from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, padded_rows
 from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
-from gpt_jax.models.remat import rematerialized
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.trunk import States, TrunkConfig, rematerialized
 from gpt_jax.ops.attention import AttentionMask
 from gpt_jax.ops.dropout import Key
 from gpt_jax.ops.lookup import lookup

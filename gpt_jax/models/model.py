@@ -92,7 +92,7 @@ class ModelConfig:
     return self.attention == "causal" and self.predicts_tokens and not self.trunk.reads_source
 
   def build(self, remat: str = "none") -> "Model":
-    """remat: what the blocks keep for the backward pass, see models.remat."""
+    """remat: what the blocks keep for the backward pass, see trunk.POLICIES."""
     return Model(self, remat)
 
 

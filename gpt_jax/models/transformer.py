@@ -32,8 +32,7 @@ from gpt_jax.models.layers import (
   initializer,
   padded_rows,
 )
-from gpt_jax.models.remat import rematerialized
-from gpt_jax.models.trunk import Pooler, States, TrunkConfig
+from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rematerialized
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
 from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout

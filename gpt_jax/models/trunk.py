@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
@@ -20,6 +21,13 @@ from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
 
 EPSILON = 1e-5  # of the norms of GPT
+# What rematerialization keeps besides a block's inputs. none: all that the backward pass reads;
+# dots: the results of matrix products with parameters; full: nothing, one more forward pass.
+_KEPT = {
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "full": jax.checkpoint_policies.nothing_saveable,
+}
+POLICIES = ("none", *_KEPT)
 _FIRST_WITH_BFLOAT16 = 8.0  # CUDA compute capability: A100, RTX 30 and later; not V100, T4, RTX 20
 
 
@@ -224,3 +232,13 @@ def _warn_of_dtype(kind: str, capability: str) -> None:
     f"{_FIRST_WITH_BFLOAT16}); computing in float32. config.trunk.dtype=float16 is faster there",
     stacklevel=2,
   )
+
+
+def rematerialized(block: type[nn.Module], remat: str) -> type[nn.Module]:
+  """The module with the policy `remat`, one of POLICIES; values and gradients stay the same.
+
+  Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost.
+  """
+  if remat == "none":
+    return block
+  return nn.remat(block, policy=_KEPT[remat])

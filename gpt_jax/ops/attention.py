@@ -9,13 +9,13 @@ Letters: B rows, H heads, T queries, S keys, K width of a head.
 import dataclasses
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import jax
 
-from gpt_jax import ops
 from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
 
@@ -88,10 +88,10 @@ def find_backend(name: str) -> Backend:
   """The backend of that name. Raises InputError naming those there are."""
   if name not in backends():
     raise InputError(f"attention backend {name!r}: must be one of {', '.join(backends())}")
-  return importlib.import_module(f"{ops.__name__}.{_PREFIX}{name}").attend
+  return importlib.import_module(f"{__package__}.{_PREFIX}{name}").attend
 
 
 def backends() -> list[str]:
   """The names of all backends."""
-  modules = (module.name for module in pkgutil.iter_modules(ops.__path__))
+  modules = (module.name for module in pkgutil.iter_modules(sys.modules[__package__].__path__))
   return sorted(name.removeprefix(_PREFIX) for name in modules if name.startswith(_PREFIX))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import jax
 
 from gpt_jax.errors import InputError
-from gpt_jax.models.remat import POLICIES
+from gpt_jax.models.trunk import POLICIES
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import largest
 from gpt_jax.training.forecast import Forecast, gigabytes

@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.models.remat import POLICIES
+from gpt_jax.models.trunk import POLICIES
 from gpt_jax.training.hooks import Hook, StepContext
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.prefetch import Prefetch

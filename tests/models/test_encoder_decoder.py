@@ -18,8 +18,8 @@ from gpt_jax.models.encoder_decoder_layers import Attention, row_dropout
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.relative_bias import RelativeBias, bucket
-from gpt_jax.models.remat import POLICIES
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import POLICIES
 from gpt_jax.ops.attention import AttentionMask
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh

@@ -11,8 +11,8 @@ import pytest
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.remat import POLICIES
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import POLICIES
 from gpt_jax.ops.dropout import step_key
 
 CONFIG = TransformerConfig(vocab_size=60, context=16, layers=2, width=16, heads=2)
