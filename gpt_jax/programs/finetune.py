@@ -24,14 +24,16 @@ from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.text_batches import EncoderDecoderBatches
+from gpt_jax.training import hooks
 from gpt_jax.training.adversarial import adversarial_loss
+from gpt_jax.training.early_stopping import ending_hooks, has_ended
 from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer, make_optimizer
 from gpt_jax.training.profile import parse_span
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe, WholeBatches
 from gpt_jax.training.reporter import log
-from gpt_jax.training.run import NEVER, Run, ending
+from gpt_jax.training.run import Run, ending
 from gpt_jax.training.start import Start
 from gpt_jax.training.trackers import Trackers, parse_trackers
 
@@ -80,7 +82,7 @@ def run(
   start = load_start(config, pretrained, tokenizer)
   config, task, data = load_task(config, data_dir, start)
   recipe = finetune_recipe(config, task, data["train"], start)
-  recipe = with_evaluation(recipe, task, data, start, data_dir)
+  recipe = with_evaluation(recipe, task, data, start, data_dir, pauses or hooks.every(0))
   folders = seed_folders(workdir, config.train.seed, seeds)
   all_seeds = Run(recipe, folders.values())
   ends = [functools.partial(call, workdir) for call in on_end]
@@ -89,9 +91,7 @@ def run(
     all_seeds.claim(seed, folder)
     result = read_result(folder)
     if result is None:
-      result = all_seeds.train(
-        seed, folder, on_end=ends, trackers=trackers, profile=span, pauses=pauses or NEVER
-      )
+      result = all_seeds.train(seed, folder, on_end=ends, trackers=trackers, profile=span)
     else:
       with ending(ends):
         log(f"{os.path.join(folder, RESULT)}: finished already")
@@ -194,7 +194,12 @@ def finetune_recipe(
 
 
 def with_evaluation(
-  recipe: Recipe, task: LabeledTask, data: dict[str, Encoded], start: Start, data_dir: str
+  recipe: Recipe,
+  task: LabeledTask,
+  data: dict[str, Encoded],
+  start: Start,
+  data_dir: str,
+  pauses: Callable[[int], bool],
 ) -> Recipe:
   """The recipe with its start, dev set, checkpoints and result.
 
@@ -202,12 +207,12 @@ def with_evaluation(
     recipe: from finetune_recipe.
     task, start: see there.
     data: the examples of each split.
-    data_dir: see run.
+    data_dir, pauses: see run.
   """
   config = recipe.config
   spec = model_config(config, task, start)
   measure, report = make_evaluations(config, spec, task, data["dev"], recipe.mesh, data_dir, start)
-  due = evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch)
+  due = hooks.any_of(evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch), pauses)
   metric = f"dev_{task.primary_metric}"
   return dataclasses.replace(
     recipe,
@@ -215,7 +220,9 @@ def with_evaluation(
     identity=data_identity(data, start),
     meta=make_meta(config, task, start),
     start=functools.partial(start.apply, layers=config.transfer_layers, heads=False),
-    evaluation=Evaluation(measure, metric, "max", due, config.patience),
+    evaluation=Evaluation(measure, metric, "max", due),
+    further_hooks=functools.partial(ending_hooks, metric, config.patience, due, pauses),
+    has_ended=functools.partial(has_ended, metric, config.patience),
     finish=functools.partial(finish, config, task, data["dev"], report),
   )
 

@@ -4,25 +4,36 @@ from collections.abc import Callable
 
 from gpt_jax.errors import InputError, counted
 from gpt_jax.training.history import curve
-from gpt_jax.training.hooks import Hook, StepContext
+from gpt_jax.training.hooks import Hook, StepContext, StoppedEarly
+from gpt_jax.training.recipe import RunContext
 
 
-class StoppedEarly(Exception):
-  """Ends the training loop; not an error.
+def ending_hooks(
+  metric: str,
+  patience: int,
+  due: Callable[[int], bool],
+  pauses: Callable[[int], bool],
+  context: RunContext,
+) -> list[Hook]:
+  """The hooks that may end a run before its last step; see Recipe.further_hooks.
 
-  Attributes:
-    step: of the last update.
-    evaluation: of the parameters after it.
-    reason: for the log.
-    goes_on: whether the run is not finished, and the same call goes on with it.
+  Args:
+    metric: of the evaluations; higher is better.
+    patience: evaluations without a higher value after which the run ends; 0: it does not.
+    due: when evaluations are made.
+    pauses: after which steps the run ends for now.
+    context: of the run.
   """
+  hooks = [pause(pauses)]
+  if patience:
+    hooks.append(stop_early(context.workdir, metric, patience, context.first, due))
+  return hooks
 
-  def __init__(self, step: int, evaluation: dict[str, float], reason: str, goes_on: bool = False):
-    super().__init__(f"stopped early at step {step}")
-    self.step = step
-    self.evaluation = evaluation
-    self.reason = reason
-    self.goes_on = goes_on
+
+def has_ended(metric: str, patience: int, context: RunContext) -> bool:
+  """Whether a run was stopped between its last evaluation and its result; see Recipe.has_ended."""
+  values = evaluations(context.workdir, metric, context.first) if patience else []
+  return is_exhausted(values, patience)
 
 
 def stop_early(

@@ -55,6 +55,24 @@ class Hook:
     return at_end or (self.on_stop and stopping) or self.due(step)
 
 
+class StoppedEarly(Exception):
+  """Raised by a hook to end the training loop; not an error.
+
+  Attributes:
+    step: of the last update.
+    evaluation: of the parameters after it.
+    reason: for the log.
+    goes_on: whether the run is not finished, and the same call goes on with it.
+  """
+
+  def __init__(self, step: int, evaluation: dict[str, float], reason: str, goes_on: bool = False):
+    super().__init__(f"stopped early at step {step}")
+    self.step = step
+    self.evaluation = evaluation
+    self.reason = reason
+    self.goes_on = goes_on
+
+
 def every(steps: int) -> Callable[[int], bool]:
   """Due after every so many steps; never if 0."""
   return lambda step: bool(steps) and step % steps == 0

@@ -15,6 +15,7 @@ from typing import IO
 from gpt_jax import files
 from gpt_jax.files import atomic_file, exists, list_existing, open_regular, remove
 
+METRICS = "metrics.jsonl"
 _SEGMENT = 256 << 10  # characters
 _SECONDS = 10.0  # between uploads that nobody asks for
 _WHOLE = "-whole"

@@ -12,8 +12,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, ModelConfig
 from gpt_jax.parallel.placement import check_batch, check_whole_batch, local_part
-from gpt_jax.training.early_stopping import StoppedEarly
-from gpt_jax.training.hooks import Hook
+from gpt_jax.training.hooks import Hook, StoppedEarly
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
 from gpt_jax.training.reporter import Reporter
@@ -91,14 +90,12 @@ class Evaluation(NamedTuple):
     metric: the number that ranks checkpoints.
     mode: "max" or "min": which value of the metric is best.
     due: step -> whether to measure after it; the last step always is.
-    patience: evaluations without a better value after which the run ends; 0: it does not.
   """
 
   measure: Callable[[Any], dict[str, float]]
   metric: str
   mode: str
   due: Callable[[int], bool]
-  patience: int = 0
 
 
 class Baselines(NamedTuple):
@@ -174,7 +171,9 @@ class Recipe:
     can_grow: whether a run may resume with another length.
     summary: lines printed before it trains.
     first_hooks: new hooks for each run that see an interval's metrics before they are reported.
-    further_hooks: hooks called after those that report, evaluate and save.
+    further_hooks: hooks called after those that report, evaluate and save; they may end the run by
+      StoppedEarly.
+    has_ended: whether a run that resumes had been ended so before, without its result.
     other_programs: programs compiled beside the step, for evaluations and samples.
     finish: called at the end; its value is the run's result.
     batch_field: the config's field that is batch_size, for messages.
@@ -204,6 +203,7 @@ class Recipe:
   summary: Sequence[str] = ()
   first_hooks: Callable[[], list[Hook]] = list
   further_hooks: Callable[[RunContext], list[Hook]] = lambda _: []
+  has_ended: Callable[[RunContext], bool] = lambda _: False
   other_programs: int = 1
   finish: Callable[[Finished, str], Any] = lambda finished, _: finished.evaluation
   batch_field: str = "batch_size"

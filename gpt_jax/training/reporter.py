@@ -19,8 +19,8 @@ from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
 from gpt_jax.training.forecast import Forecast, Outcome, duration, format_forecast, format_outcome
-from gpt_jax.training.history import METRICS, write_end, write_forecast, write_plan
-from gpt_jax.training.json_lines import Segments, cut_back, open_to_append
+from gpt_jax.training.json_lines import METRICS, Segments, cut_back, open_to_append
+from gpt_jax.training.plan_file import write_end, write_forecast, write_plan
 
 _NOTHING_KNOWN = Forecast()
 _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only

@@ -14,13 +14,6 @@ from gpt_jax.checkpoints.run_folder import (
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError
 from gpt_jax.training import hooks
-from gpt_jax.training.early_stopping import (
-  StoppedEarly,
-  evaluations,
-  is_exhausted,
-  pause,
-  stop_early,
-)
 from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
@@ -130,7 +123,6 @@ class Run:
     on_end: Sequence[Callable[[], None]] = (),
     trackers: Trackers | None = None,
     profile: Profile | None = None,
-    pauses: Callable[[int], bool] = NEVER,
   ) -> Any:
     """Trains with a seed to the end, from the newest checkpoint in `workdir` if there is one.
 
@@ -140,7 +132,6 @@ class Run:
       on_end: called when the run has ended, also by an error or a signal.
       trackers: experiment trackers that get the metrics.
       profile: the steps to trace.
-      pauses: step -> whether the run ends after it for now, evaluated and saved.
 
     Returns:
       What the recipe's `finish` returns.
@@ -173,7 +164,7 @@ class Run:
         ends.enter_context(ending(on_end))
         with make_reporter(recipe, workdir, first, forecast, trackers) as reporter:
           context = RunContext(workdir, first, reporter)
-          run_hooks = make_hooks(recipe, context, checkpoints, pauses)
+          run_hooks = make_hooks(recipe, context, checkpoints)
           tracing = profile.traced(run_hooks, context) if profile else None
           with tracing or contextlib.nullcontext(run_hooks) as all_hooks:
             finished = _fit(recipe, self.trainer, state, context, all_hooks, forecast)
@@ -228,13 +219,11 @@ def make_reporter(
   )
 
 
-def make_hooks(
-  recipe: Recipe, context: RunContext, checkpoints: Checkpoints, pauses: Callable[[int], bool]
-) -> list[hooks.Hook]:
+def make_hooks(recipe: Recipe, context: RunContext, checkpoints: Checkpoints) -> list[hooks.Hook]:
   """Logging, evaluation, checkpoints and the recipe's own, in the order they are called."""
   train, reporter, evaluation = recipe.config.train, context.reporter, recipe.evaluation
   rows, length = recipe.batches(train).shape
-  evaluating = hooks.any_of(evaluation.due if evaluation else NEVER, pauses)
+  evaluating = evaluation.due if evaluation else NEVER
   saving = hooks.any_of(
     evaluating,
     hooks.every(train.checkpoint_every),
@@ -249,15 +238,8 @@ def make_hooks(
   ]
   if evaluation:
     result.append(hooks.evaluate(reporter, evaluation.measure, evaluating))
-  result += [
-    hooks.save(reporter, checkpoints, recipe.saved_meta(), saving),
-    *recipe.further_hooks(context),
-    pause(pauses),
-  ]
-  if evaluation and evaluation.patience:
-    metric, patience = evaluation.metric, evaluation.patience
-    result.append(stop_early(context.workdir, metric, patience, context.first, evaluating))
-  return result
+  result.append(hooks.save(reporter, checkpoints, recipe.saved_meta(), saving))
+  return [*result, *recipe.further_hooks(context)]
 
 
 def _fit(
@@ -270,15 +252,12 @@ def _fit(
 ) -> Finished:
   """Trains from a state on, to the last step or an early stop."""
   train, evaluation = recipe.config.train, recipe.evaluation
-  steps, stopped = recipe.total_steps, None
-  if evaluation and evaluation.patience:
-    values = evaluations(context.workdir, evaluation.metric, context.first)
-    if is_exhausted(values, evaluation.patience):
-      steps = context.first  # it was ended between its last evaluation and its result
+  steps = context.first if recipe.has_ended(context) else recipe.total_steps
+  stopped = None
   batches = recipe.batches(train)
   try:
     state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
-  except StoppedEarly as stop:  # raised by a hook, so the loop does not return its last state
+  except hooks.StoppedEarly as stop:  # raised by a hook, so the loop does not return its last state
     stopped, steps, measured = stop, stop.step, stop.evaluation
     context.reporter.say(f"step {steps:,}: {stop.reason}")
   # No step was left to make: the run had ended before its result was written.

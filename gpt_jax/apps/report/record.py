@@ -21,7 +21,8 @@ from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, 
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
 from gpt_jax.inference.samples import Sample, read_samples
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.training.history import read_metrics, read_plan, series
+from gpt_jax.training.history import read_metrics, series
+from gpt_jax.training.plan_file import read_plan
 from gpt_jax.training.recipe import RunConfig
 
 DOUBTFUL = 0.05  # a label with a smaller probability may be wrong

@@ -32,10 +32,11 @@ from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.training import run as training
-from gpt_jax.training.forecast import Forecast
-from gpt_jax.training.history import Outcome, curve, write_end, write_plan
+from gpt_jax.training.forecast import Forecast, Outcome
+from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.plan_file import write_end, write_plan
 
 pytestmark = pytest.mark.app
 HOSTILE = (
