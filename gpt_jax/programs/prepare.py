@@ -20,7 +20,8 @@ from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.progress import progress
 from gpt_jax.data.sources.source import Source, find_all, usage
 from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer, require
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.data.tokenizers.released import require
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
 from gpt_jax.files import (

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import require
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import (
   FILES,
@@ -21,6 +20,7 @@ from gpt_jax.data.tokenizers.openai_files import (
   read_files,
   released_as,
 )
+from gpt_jax.data.tokenizers.released import require
 from gpt_jax.data.tokenizers.wordpiece import check_size, count_words, ids_of, repeated
 from gpt_jax.errors import InputError
 

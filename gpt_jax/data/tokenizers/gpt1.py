@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data.tokenizers import openai_json
-from gpt_jax.data.tokenizers.base import require
 from gpt_jax.data.tokenizers.openai_files import (
   END_OF_WORD,
   FILES,
@@ -23,6 +22,7 @@ from gpt_jax.data.tokenizers.openai_files import (
   read_files,
   released_as,
 )
+from gpt_jax.data.tokenizers.released import require
 from gpt_jax.errors import InputError
 
 KINDS = ("openai-gpt1",)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data.tokenizers import openai_json
-from gpt_jax.data.tokenizers.base import TRAINED_IDS, encode_all, has_no_letters, require
+from gpt_jax.data.tokenizers.base import TRAINED_IDS
 from gpt_jax.data.tokenizers.openai_files import (
   BYTES,
   END_OF_TEXT,
@@ -18,6 +18,7 @@ from gpt_jax.data.tokenizers.openai_files import (
   read_files,
   released_as,
 )
+from gpt_jax.data.tokenizers.released import encode_all, has_no_letters, require
 
 KINDS = ("openai-gpt2",)
 

@@ -12,12 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpt_jax.data.tokenizers.base import (
-  DEFAULT_SPECIAL,
-  MAX_FILE,
-  TRANSFORMERS_CONFIG,
-  Tokenizer,
-)
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, TRANSFORMERS_CONFIG, Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_bytes, read_optional_json
 

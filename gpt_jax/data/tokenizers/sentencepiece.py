@@ -14,13 +14,8 @@ import numpy as np
 import sentencepiece
 
 from gpt_jax.data.tokenizers import sentencepiece_json
-from gpt_jax.data.tokenizers.base import (
-  DEFAULT_SPECIAL,
-  TRAINED_IDS,
-  Tokenizer,
-  has_no_letters,
-  read_file,
-)
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, TRAINED_IDS, Tokenizer
+from gpt_jax.data.tokenizers.released import has_no_letters, read_file
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
 

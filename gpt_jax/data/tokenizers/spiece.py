@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, read_file, read_settings
+from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG
+from gpt_jax.data.tokenizers.released import read_file, read_settings
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceModel
 from gpt_jax.errors import InputError
 

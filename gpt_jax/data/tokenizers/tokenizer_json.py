@@ -17,18 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import (
-  DEFAULT_SPECIAL,
-  MAX_FILE,
-  METADATA,
-  TRAINED_IDS,
-  Tokenizer,
-  encode_all,
-  has_no_letters,
-  read_file,
-  require,
-)
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, TRAINED_IDS, Tokenizer
 from gpt_jax.data.tokenizers.openai_files import is_release
+from gpt_jax.data.tokenizers.released import encode_all, has_no_letters, read_file, require
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 

@@ -15,15 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import (
-  TRAINED_IDS,
-  TRANSFORMERS_CONFIG,
-  Tokenizer,
-  encode_all,
-  read_file,
-  read_settings,
-  require,
-)
+from gpt_jax.data.tokenizers.base import TRAINED_IDS, TRANSFORMERS_CONFIG, Tokenizer
+from gpt_jax.data.tokenizers.released import encode_all, read_file, read_settings, require
 from gpt_jax.errors import InputError
 
 KINDS = ("wordpiece",)

@@ -1,0 +1,77 @@
+"""What the readers of released tokenizers share: their files, settings, and optional packages."""
+
+import importlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG
+from gpt_jax.errors import InputError
+from gpt_jax.files import read_bytes, read_json
+
+
+def read_file(path: str) -> bytes:
+  """The content of a tokenizer's file. Raises InputError if it cannot be read."""
+  try:
+    return read_bytes(path, MAX_FILE)
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror}); copy the folder again") from error
+  except ValueError as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
+
+
+def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+  """The content of transformers' tokenizer_config.json; empty without one.
+
+  Args:
+    allowed: the values that a setting may have, by its name; others are not looked at.
+
+  Raises:
+    InputError: a damaged file, or another value.
+  """
+  path = os.path.join(folder, TRANSFORMERS_CONFIG)
+  try:
+    settings = read_json(path, MAX_FILE)
+  except FileNotFoundError:
+    return {}
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy it again") from error
+  if not isinstance(settings, dict):
+    raise InputError(f"{path}: holds no JSON object; copy it again")
+  for name, values in allowed.items():
+    # By identity, since 1 equals True.
+    if name in settings and not any(settings[name] is value for value in values):
+      wanted = " or ".join(map(json.dumps, values))
+      raise InputError(f"{path}: {name} = {settings[name]!r}: should be {wanted}")
+  return settings
+
+
+def require(package: str) -> Any:
+  """Imports an optional package of the extra `released`; raises InputError if it is missing."""
+  try:
+    return importlib.import_module(package)
+  except ImportError as error:
+    raise InputError(
+      f"text for this tokenizer needs {package}: pip install 'gpt_jax[released]'"
+    ) from error
+
+
+def encode_all(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
+  """The ids of each text by a Tokenizer of the package `tokenizers`, int32 [n].
+
+  A lone surrogate, which UTF-8 cannot encode, becomes "?".
+  """
+  results = []
+  for text in texts:
+    valid = text.encode(errors="replace").decode()
+    encoding = tokenizer.encode(valid, add_special_tokens=False)
+    results.append(np.array(encoding.ids, np.int32))
+  return results
+
+
+def has_no_letters(piece: str) -> bool:
+  """Whether a piece is punctuation, which is a word of its own, as in ALBERT's code."""
+  return bool(piece) and not any(character.isalnum() for character in piece)
