@@ -296,6 +296,11 @@ def is_folder(path: str) -> bool:
     return _store(path).isdir(path)
 
 
+def has_parent(path: str) -> bool:
+  """Whether the folder that a path is in exists; on a store it need not."""
+  return is_url(path) or os.path.isdir(os.path.dirname(os.path.abspath(path)))
+
+
 def list_folder(folder: str) -> list[str]:
   """The names of what is in a folder, in no order. Raises OSError if there is no such folder."""
   if not is_url(folder):
@@ -445,37 +450,6 @@ def describe_binary(head: bytes) -> str:
     b"%PDF": "a PDF; convert it to text",
   }
   return next((kind for magic, kind in known.items() if head.startswith(magic)), "")
-
-
-def refuse_existing(out: str, overwrite: bool) -> None:
-  """Raises InputError if an output exists and the user did not ask to replace it."""
-  if not overwrite and is_taken(out):
-    raise InputError(f"out={out} already exists; name another file, or give overwrite=True")
-
-
-def check_out(out: str, overwrite: bool) -> None:
-  """Raises InputError unless the file can be written and, if it exists, replaced."""
-  check_path(out)
-  if is_folder(out):
-    raise InputError(f"out={out} is a folder; name a file")
-  if not is_url(out) and not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-    raise InputError(f"out={out}: no such folder; name a file in an existing one")
-  refuse_existing(out, overwrite)
-  check_writable(os.path.dirname(out), out)
-
-
-def check_writable(folder: str, out: str) -> None:
-  """Makes and removes a file in a folder, so that hours of work do not end at a lack of rights.
-
-  Raises InputError, which names the `out` that is to be there.
-  """
-  test = os.path.join(folder, f"test-{uuid.uuid4().hex}")
-  try:
-    with atomic_file(test) as file:
-      file.write("A test of whether files can be written here.\n")
-    remove(test)
-  except OSError as error:
-    raise InputError(f"out={out}: cannot be written ({error.strerror})") from error
 
 
 def is_same_file(path: str, other: str) -> bool:

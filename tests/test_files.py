@@ -21,6 +21,7 @@ from gpt_jax.files import (
   with_checksum,
   write_json,
 )
+from gpt_jax.programs.outputs import check_out
 
 
 @pytest.mark.parametrize("mode, content", [("w", "café\r\n\n"), ("wb", b"\x00\xff")])
@@ -227,7 +228,7 @@ def test_an_empty_folder_of_a_console_is_free(s3, stores):
 
 
 def test_what_cannot_be_written_is_met_before_the_work(store, monkeypatch):
-  files.check_out(f"{store}/out.json", overwrite=False)
+  check_out(f"{store}/out.json", overwrite=False)
   assert not files.exists(store)  # nothing is left of the test
 
   def refuse(local, path, *_):
@@ -235,7 +236,7 @@ def test_what_cannot_be_written_is_met_before_the_work(store, monkeypatch):
 
   monkeypatch.setattr(files, "_upload", refuse)
   with pytest.raises(InputError, match=rf"out={store}/out.json: cannot be written \(Forbidden"):
-    files.check_out(f"{store}/out.json", overwrite=False)
+    check_out(f"{store}/out.json", overwrite=False)
 
 
 def test_a_local_copy_is_removed_and_errors_name_the_original(store):

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 
 def describe(tree: Any) -> dict[str, list]:
@@ -38,17 +37,6 @@ def _fingerprint(x: jax.Array) -> jax.Array:
   h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
   # Integer addition is associative: shards may be summed in any order.
   return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
-
-
-def compare(a: Any, b: Any) -> dict[str, float]:
-  """By path the largest |difference| of each array that is not bit-identical in two states."""
-  left, right = describe(a), describe(b)
-  differences = {}
-  for x, y, name in zip(jax.tree.leaves(a), jax.tree.leaves(b), left, strict=True):
-    if left[name] != right[name]:
-      difference = np.asarray(x, np.float64) - np.asarray(y, np.float64)
-      differences[name] = float(np.abs(difference).max())
-  return differences
 
 
 def leaf_name(path: tuple) -> str:

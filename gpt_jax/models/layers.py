@@ -1,7 +1,6 @@
 """Layers that several trunks share: affine maps, layer norm, GELU."""
 
 import math
-from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -17,32 +16,6 @@ STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard dev
 INITS = ("normal", "truncated")
 ACTIVATIONS = ("gelu_tanh", "gelu")
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
-
-
-class Style(NamedTuple):
-  """Settings that all layers of a model share, besides their sizes.
-
-  Attributes:
-    dtype: type of activations and matrix products.
-    init: initializer of the kernels, one of INITS.
-    activation: one of ACTIVATIONS.
-    epsilon: added to the variance in a norm.
-  """
-
-  dtype: str
-  init: str
-  activation: str
-  epsilon: float
-
-
-def style_of(trunk: Any) -> Style:
-  """The style of a trunk, for heads whose layers continue it; BERT's where a trunk has none."""
-  return Style(
-    trunk.dtype,
-    trunk.init,
-    trunk.activation,
-    trunk.norm_epsilon,
-  )
 
 
 def initializer(init: str, scale: float = 1.0) -> nn.initializers.Initializer:

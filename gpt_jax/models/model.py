@@ -111,15 +111,6 @@ def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
   return {name: x.shape for name, x in flatten_dict(params, sep="/").items()}
 
 
-def without_trunk_dropout(spec: ModelConfig) -> ModelConfig:
-  """The model whose trunk computes the same features at every step; frozen, it cannot adapt to
-  dropout.
-  """
-  names = [field.name for field in dataclasses.fields(spec.trunk)]
-  rates = {name: 0.0 for name in names if name.endswith("_dropout")}
-  return dataclasses.replace(spec, trunk=dataclasses.replace(spec.trunk, **rates))
-
-
 def make_heads(trees: Sequence[dict]) -> tuple[Any, ...]:
   """The heads that JSON configs name. Raises InputError at an unknown name or field."""
   return tuple(from_json(tree) for tree in trees)

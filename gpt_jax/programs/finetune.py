@@ -11,12 +11,17 @@ from jax.sharding import Mesh
 from gpt_jax.checkpoints.run_folder import checksum, resume_microbatches
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss, model_loss
-from gpt_jax.models.model import Model, parameter_shapes, without_trunk_dropout
+from gpt_jax.models.model import Model, parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, is_probe
 from gpt_jax.programs.finetune_evaluations import evaluation_due, make_evaluations
 from gpt_jax.programs.finetune_examples import load_task
-from gpt_jax.programs.finetune_model import make_meta, model_config
+from gpt_jax.programs.finetune_model import (
+  make_meta,
+  model_config,
+  trained_layers,
+  without_trunk_dropout,
+)
 from gpt_jax.programs.finetune_result import RESULT, finish, read_result, write_summary
 from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -27,7 +32,6 @@ from gpt_jax.tasks.text_batches import EncoderDecoderBatches
 from gpt_jax.training import hooks
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
-from gpt_jax.training.layerwise import trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer, make_optimizer
 from gpt_jax.training.profile import parse_span

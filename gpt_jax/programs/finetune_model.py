@@ -1,16 +1,21 @@
-"""The model that is fine-tuned: a checkpoint's trunk with a head for the task."""
+"""The model that is fine-tuned: a checkpoint's trunk with a head for the task, and what trains."""
 
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.programs.finetune_config import FinetuneConfig, is_probe
 from gpt_jax.programs.finetune_start import transform_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.training.adversarial import VirtualAdversarial
 from gpt_jax.training.class_weights import parse_weights
+from gpt_jax.training.layerwise import Layerwise
 from gpt_jax.training.start import Start
 
 
@@ -87,3 +92,69 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       "unlabeled: needs train_examples above 0 and adversarial=virtual_adversarial, which alone "
       "trains on examples without labels (configs/adversarial.py)"
     )
+
+
+def below_head(paths: Iterable[str], trunk: TrunkConfig) -> Callable[[str], int]:
+  """The function from a parameter's path to how far it is below the heads: 0 a head, 1 the last
+  block, 2 the one before it, and so on to the embeddings.
+  """
+  inside = "trunk/"
+  # ALBERT has one block for all layers, so `last` is 1 there.
+  last = max(trunk.depth(path.removeprefix(inside)) for path in paths if path.startswith(inside))
+
+  def distance(path: str) -> int:
+    return last + 1 - trunk.depth(path.removeprefix(inside)) if path.startswith(inside) else 0
+
+  return distance
+
+
+def trained_layers(
+  paths: Iterable[str],
+  trunk: TrunkConfig,
+  train_layers: int | None,
+  decay: float = 1.0,
+  steps_per_layer: int | None = None,
+) -> tuple[list[str], Layerwise]:
+  """Patterns of the paths of frozen parameters, and what trains later or more slowly.
+
+  Args:
+    paths: of all parameters of the model.
+    trunk: its config.
+    train_layers: layers of the trunk that train from the beginning, from the top; None: all.
+    decay: learning rate of a layer as a share of that of the layer above it.
+    steps_per_layer: updates after which the next layer begins to train, from the top; None: it
+      stays frozen.
+
+  Raises:
+    InputError: more layers than the trunk has.
+  """
+  paths = list(paths)
+  below = below_head(paths, trunk)
+  blocks = max(map(below, paths)) - 1
+  if train_layers is not None and train_layers > blocks:
+    raise InputError(
+      f"train_layers={train_layers}: the checkpoint has {counted(blocks, 'block')}; none trains "
+      "all, with the embeddings"
+    )
+  # Discriminative rates (section 3.2): a layer has the rate of the layer above it times decay; the
+  # paper divides by 2.6.
+  # A head, 0 below, keeps the full rate.
+  scale = (lambda path: decay ** below(path)) if decay < 1 else None
+  if steps_per_layer is not None:
+    # Gradual unfreezing (section 3.3): from the last layer down, one more every steps_per_layer.
+    first = train_layers or 0
+    return [], Layerwise(scale, lambda path: steps_per_layer * max(0, below(path) - first))
+  if train_layers is None:
+    return [], Layerwise(scale)
+  frozen = [path for path in paths if below(path) > train_layers]
+  # Whole paths: a pattern that is part of another path would freeze that one as well.
+  return [f"^{re.escape(path)}$" for path in frozen], Layerwise(scale)
+
+
+def without_trunk_dropout(spec: ModelConfig) -> ModelConfig:
+  """The model whose trunk computes the same features at every step; frozen, it cannot adapt to
+  dropout.
+  """
+  names = [field.name for field in dataclasses.fields(spec.trunk)]
+  rates = {name: 0.0 for name in names if name.endswith("_dropout")}
+  return dataclasses.replace(spec, trunk=dataclasses.replace(spec.trunk, **rates))

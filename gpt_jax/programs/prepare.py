@@ -27,7 +27,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import (
   abandoned,
   atomic_folder,
-  check_writable,
   disk_folder,
   exists,
   is_folder,
@@ -38,6 +37,7 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.parallel.memory import peak_with_workers
+from gpt_jax.programs.outputs import check_writable
 
 SETTINGS = "prepare.json"
 DEFAULT_VOCAB_SIZE = 40_000

@@ -4,7 +4,10 @@ import dataclasses
 import os
 from typing import Any
 
-from gpt_jax.checkpoints.fingerprint import compare
+import jax
+import numpy as np
+
+from gpt_jax.checkpoints.fingerprint import describe
 from gpt_jax.checkpoints.run_folder import read_config
 from gpt_jax.checkpoints.store import restore_step, saved_meta, saved_steps
 from gpt_jax.config import from_json
@@ -130,3 +133,14 @@ def _report(start: int, step: int, differences: dict[str, float]) -> None:
     print(f"  {name}, max |difference| {differences[name]:.3g}")
   if len(largest) > SHOWN:
     print(f"  … and {len(largest) - SHOWN:,} more, which differ less")
+
+
+def compare(a: Any, b: Any) -> dict[str, float]:
+  """By path the largest |difference| of each array that is not bit-identical in two states."""
+  left, right = describe(a), describe(b)
+  differences = {}
+  for x, y, name in zip(jax.tree.leaves(a), jax.tree.leaves(b), left, strict=True):
+    if left[name] != right[name]:
+      difference = np.asarray(x, np.float64) - np.asarray(y, np.float64)
+      differences[name] = float(np.abs(difference).max())
+  return differences

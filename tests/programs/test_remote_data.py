@@ -18,9 +18,10 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, check_out, exists, list_folder, read_bytes
+from gpt_jax.files import atomic_file, exists, list_folder, read_bytes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune, predict, prepare, pretrain
+from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.table import TableTask

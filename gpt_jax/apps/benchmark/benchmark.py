@@ -31,8 +31,9 @@ from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
-from gpt_jax.files import check_out, write_json
+from gpt_jax.files import write_json
 from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, PretrainConfig, check_type
 from gpt_jax.training.timing import Measured, seconds
 

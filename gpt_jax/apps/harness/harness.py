@@ -9,7 +9,8 @@ from typing import Any
 
 from gpt_jax.apps.harness import language_model as harness
 from gpt_jax.errors import InputError, counted, did_you_mean
-from gpt_jax.files import check_out, write_json
+from gpt_jax.files import write_json
+from gpt_jax.programs.outputs import check_out
 
 _BOOTSTRAP = 1000  # resamples for the standard errors of perplexity, F1 and the like
 

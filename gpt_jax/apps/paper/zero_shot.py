@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from gpt_jax.apps.paper.zero_shot_tasks import Result, checkpoints, make_scorer, measure, prepare
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.files import check_out, write_json
+from gpt_jax.files import write_json
+from gpt_jax.programs.outputs import check_out
 from gpt_jax.tasks.readers import check_data_dir
 
 

@@ -22,13 +22,14 @@ from gpt_jax.apps.plan.chips import Chip, find_chip, gpu_kind, gpu_names
 from gpt_jax.apps.plan.collectives import bytes_moved
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
-from gpt_jax.files import check_out, write_json
+from gpt_jax.files import write_json
 from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.config_files import override_all
+from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain import PretrainConfig, load_text, step_recipe
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type
 from gpt_jax.training.recipe import make_trainer

@@ -8,7 +8,8 @@ from gpt_jax.apps.report.figures import pyplot
 from gpt_jax.apps.report.page import group_runs, run_names
 from gpt_jax.apps.report.record import find_runs, read_run
 from gpt_jax.errors import InputError
-from gpt_jax.files import check_path, check_writable, refuse_existing
+from gpt_jax.files import check_path
+from gpt_jax.programs.outputs import check_writable, refuse_existing
 
 NAME = "curves.png"
 

@@ -10,7 +10,7 @@ from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.models.heads.classify import Classifier, check_transform, transform_option
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.layers import style_of
+from gpt_jax.models.heads.style import style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 
 

@@ -12,7 +12,8 @@ from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.models.heads.classify import check_pooler, represent
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.layers import initializer, style_of
+from gpt_jax.models.heads.style import style_of
+from gpt_jax.models.layers import initializer
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
