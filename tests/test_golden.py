@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import gpt_jax
-from gpt_jax.checkpoints import store as checkpoint
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
@@ -133,7 +133,7 @@ def metrics_of(workdir, *names):
 
 def sums_of(workdir):
   """Sum of the absolute values of each array, by its path: a change of any shows."""
-  params, _, _ = checkpoint.restore_params(workdir)
+  params, _, _ = restore_params(workdir)
   leaves = jax.tree_util.tree_leaves_with_path(params)
   return {
     jax.tree_util.keystr(path, simple=True, separator="/"): float(np.abs(x).sum())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hosts import ROOT, start_distributed, trained
 
-from gpt_jax.checkpoints.store import restore_params
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json
 from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.errors import InputError

@@ -6,8 +6,8 @@ import functools
 import os
 from typing import Any
 
-from gpt_jax.checkpoints import store
 from gpt_jax.checkpoints.formats import detect_format, find_format
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
@@ -71,7 +71,7 @@ def read_model(path: str, format: str = "") -> SavedModel:
     InputError: no model, a damaged one, or one with another tokenizer.
   """
   check_path(path)
-  # On a store, an export is copied here as a whole; of a run store.py reads what is needed.
+  # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
   with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:
@@ -80,7 +80,7 @@ def read_model(path: str, format: str = "") -> SavedModel:
   if not reader:
     if exists(os.path.join(path.removesuffix("/best"), TFIDF_FILE)):
       raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
-    params, meta, step = store.restore_params(path)
+    params, meta, step = restore_params(path)
     folder = _find_workdir(path)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
   if tokenizer.hash != meta["tokenizer_hash"]:

@@ -92,7 +92,7 @@ class Checkpoints:
           self._manager = ocp.CheckpointManager(
             self._folder, options=options, item_handlers=handlers
           )
-      self._scores = _scores(_step_folders(self._folder))
+      self._scores = ranking_scores(step_folders(self._folder))
       self._resources = resources.pop_all()
 
   def save(
@@ -113,7 +113,7 @@ class Checkpoints:
     """
     if step in self._manager.all_steps():
       return
-    tree = _as_dict(state)
+    tree = as_dict(state)
     _check_finite(tree, step, self._folder)
     record = {"step": step, "meta": meta, "metrics": metrics or {}, "ranking": self._ranking}
     # As it will be read back: in JSON tuples are lists, and keys strings.
@@ -147,14 +147,14 @@ class Checkpoints:
     """
     self.wait()
     if step == "best":
-      folders = _best_folder(self._folder)
+      folders = best_folder(self._folder)
     elif step is not None:
       folders = [os.path.join(self._folder, str(step))]
     else:
-      folders = _step_folders(self._folder)
+      folders = step_folders(self._folder)
     if not folders:
       raise InputError(f"{self._folder} holds no checkpoint")
-    tree, record, damaged = _load(folders, _as_dict(abstract), exact=True)
+    tree, record, damaged = load_first(folders, as_dict(abstract), exact=True)
     self._set_aside(damaged)
     # Orbax knows dicts; the caller's state may be a named tuple.
     state = tree if isinstance(abstract, dict) else type(abstract)(**tree)
@@ -169,7 +169,7 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """The steps of all complete checkpoints, oldest first."""
-    return [int(os.path.basename(folder)) for folder in reversed(_step_folders(self._folder))]
+    return [int(os.path.basename(folder)) for folder in reversed(step_folders(self._folder))]
 
   def wait(self) -> None:
     """Returns when everything is on disk. Raises the errors of background saves."""
@@ -201,7 +201,7 @@ class Checkpoints:
     scores = {step: self._scores[step] for step in steps if step in self._scores}
     kept = {*steps[-self._newest :], *filter(self._keep, steps)}
     if scores:
-      kept.add(_best(scores))
+      kept.add(best_step(scores))
     if kept == {*steps[-1:]}:  # no step has tried the newest parameters yet
       kept.update(steps[-2:])
     return kept
@@ -302,65 +302,6 @@ def _without_links(path: str, flags: int) -> int:
   return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
-  """Reads and verifies only the parameters of a checkpoint; changes no file.
-
-  Args:
-    path: a workdir (its newest checkpoint that verifies), `<workdir>/best`, or the folder of one
-      checkpoint.
-    abstract: part of the parameters, as in `Checkpoints.restore`. None: all, as NumPy arrays.
-
-  Returns:
-    params, meta, step.
-
-  Raises:
-    InputError: no checkpoint, only damaged ones, or a checkpoint of another model.
-  """
-  state = None if abstract is None else {"params": abstract}
-  tree, record, _ = _load(_locate(path), state, exact=False)
-  return tree["params"], record["meta"], record["step"]
-
-
-def saved_steps(workdir: str) -> list[int]:
-  """The steps of a run's complete checkpoints, oldest first. Raises InputError if it has none."""
-  return sorted(int(os.path.basename(folder)) for folder in _locate(workdir))
-
-
-def restore_step(workdir: str, step: int, abstract: Any) -> Any:
-  """Reads and verifies the whole state of one step; changes no file. See Checkpoints.restore."""
-  folder = _step_folder(workdir, step)
-  tree, _, _ = _load([folder], _as_dict(abstract), exact=True)
-  return tree if isinstance(abstract, dict) else type(abstract)(**tree)
-
-
-def saved_meta(workdir: str, step: int) -> dict:
-  """The meta saved with the checkpoint of a step. Raises InputError if it is missing or damaged."""
-  folder = _step_folder(workdir, step)
-  try:
-    return _read_record(folder)["meta"]
-  except (OSError, ValueError, KeyError) as error:
-    raise InputError(f"{folder}: damaged ({error})") from error
-
-
-def best_evaluation(workdir: str) -> dict[str, float] | None:
-  """The step of the best checkpoint, as "step", and its metrics; None if no metric was a number."""
-  folder = os.path.join(files.absolute(workdir), "checkpoints")
-  scores = _scores(_step_folders(folder))
-  if not scores:
-    return None
-  record = _read_record(os.path.join(folder, str(_best(scores))))
-  return {"step": record["step"], **record["metrics"]}
-
-
-def saved_metrics(path: str, step: int) -> dict[str, float]:
-  """The metrics saved with the checkpoint of a step; empty where path is no run."""
-  try:
-    records = [_read_record(folder) for folder in _locate(path)]
-  except (InputError, OSError, ValueError):
-    return {}
-  return next((record["metrics"] or {} for record in records if record["step"] == step), {})
-
-
 def _check_finite(tree: Any, step: int, folder: str) -> None:
   """Raises InputError if an array holds an infinite or undefined number."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -396,7 +337,7 @@ def _state_handler() -> ocp.PyTreeCheckpointHandler:
 # ----------------------------------------------------------------------------------------- Reading
 
 
-def _load(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
+def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
   """Reads the first checkpoint that verifies, and warns of the damaged ones before it.
 
   Returns:
@@ -438,7 +379,7 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
     Damaged: on all processes alike.
     InputError: the checkpoint is of another model.
   """
-  record = _on_every_process(folder, lambda: _read_record(folder))
+  record = _on_every_process(folder, lambda: read_record(folder))
   saved = record["leaves"]
   if abstract is None:
     abstract = _params_as_saved(saved)
@@ -455,7 +396,7 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
   return tree, record
 
 
-def _read_record(folder: str) -> dict:
+def read_record(folder: str) -> dict:
   try:
     return verified(read_json(os.path.join(folder, "meta", "metadata")))
   except ValueError as error:
@@ -546,29 +487,7 @@ def _params_as_saved(saved: dict[str, list]) -> dict:
 # -------------------------------------------------------------------------------- Paths and records
 
 
-def _locate(path: str) -> list[str]:
-  """The folders of the checkpoints at a path, newest first."""
-  files.check_path(path)
-  path = files.absolute(path)
-  if files.is_folder(os.path.join(path, "meta")):  # a single checkpoint
-    return [path]
-  parent, last = os.path.split(path)
-  # A folder that is named so is meant itself.
-  best = last == "best" and not files.exists(path)
-  workdir = parent if best else path
-  folders = _step_folders(os.path.join(workdir, "checkpoints"))
-  if not folders:
-    hint = "a workdir, WORKDIR/best or WORKDIR/checkpoints/STEP"
-    for name in sorted(files.list_existing(workdir)):
-      run = os.path.join(workdir, name)
-      if files.is_folder(os.path.join(run, "checkpoints")):  # of a seed, say
-        hint = f"one of its runs, such as {os.path.join(run, 'best') if best else run}"
-        break
-    raise InputError(f"no checkpoint in {workdir}: give {hint}")
-  return _best_folder(os.path.join(workdir, "checkpoints")) if best else folders
-
-
-def _step_folders(folder: str) -> list[str]:
+def step_folders(folder: str) -> list[str]:
   """Newest first. Unfinished and damaged checkpoints are excluded: their names are no numbers."""
   if files.is_url(folder):
     # A store has no atomic rename: a checkpoint counts when its last object is there.
@@ -578,29 +497,16 @@ def _step_folders(folder: str) -> list[str]:
   return [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
 
 
-def _step_folder(workdir: str, step: int) -> str:
-  return os.path.join(files.absolute(workdir), "checkpoints", str(step))
-
-
-def _best_folder(folder: str) -> list[str]:
-  scores = _scores(_step_folders(folder))
-  if not scores:
-    raise InputError(
-      f"{folder} has no best checkpoint: none was saved with the metric that ranks them"
-    )
-  return [os.path.join(folder, str(_best(scores)))]
-
-
-def _best(scores: dict[int, float]) -> int:
+def best_step(scores: dict[int, float]) -> int:
   return max(scores, key=lambda step: (scores[step], -step))  # the first among equals
 
 
-def _scores(folders: list[str]) -> dict[int, float]:
+def ranking_scores(folders: list[str]) -> dict[int, float]:
   """Step -> score; without the steps that have no score or an unreadable record."""
   scores = {}
   for folder in folders:
     try:
-      record = _read_record(folder)
+      record = read_record(folder)
     except (OSError, ValueError, KeyError, AttributeError):
       continue
     if (score := _score(record)) is not None:
@@ -617,7 +523,16 @@ def _score(record: dict) -> float | None:
   return value if mode == "max" else -value
 
 
-def _as_dict(state: Any) -> dict:
+def as_dict(state: Any) -> dict:
   """The state without the parts that are None."""
   parts = state if isinstance(state, dict) else state._asdict()
   return {name: part for name, part in parts.items() if part is not None}
+
+
+def best_folder(folder: str) -> list[str]:
+  scores = ranking_scores(step_folders(folder))
+  if not scores:
+    raise InputError(
+      f"{folder} has no best checkpoint: none was saved with the metric that ranks them"
+    )
+  return [os.path.join(folder, str(best_step(scores)))]

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.store import best_evaluation, restore_params
+from gpt_jax.checkpoints.restore import best_evaluation, restore_params
 from gpt_jax.errors import InputError
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
 from gpt_jax.inference.text_answers import make_task_predictor

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from gpt_jax.checkpoints.store import best_evaluation
+from gpt_jax.checkpoints.restore import best_evaluation
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.parallel.processes import is_main_process

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 
-from gpt_jax.checkpoints.store import restore_params
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json
 from gpt_jax.files import read_json
 from gpt_jax.programs.config_files import override_all

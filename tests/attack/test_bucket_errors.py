@@ -11,7 +11,7 @@ from conftest import complete
 from small_runs import results
 from stores import Faults, gcs_environment, s3_environment
 
-from gpt_jax.checkpoints.store import saved_steps
+from gpt_jax.checkpoints.restore import saved_steps
 
 pytestmark = pytest.mark.attack
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import complete, describe_model
 from forked import ROOT, Forked
 
-from gpt_jax.checkpoints.store import restore_params
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json
 from gpt_jax.programs.config_files import override_all
 

@@ -25,7 +25,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gpt_jax import files
-from gpt_jax.checkpoints import store
+from gpt_jax.checkpoints import restore, store
 from gpt_jax.checkpoints.fingerprint import describe
 from gpt_jax.errors import InputError, Unavailable
 
@@ -137,17 +137,17 @@ def test_newest_three_and_the_best_are_kept(place):
     state, _, step = checkpoints.restore(abstract_of(make_state()), "best")
     assert step == 1  # the first of equals
     assert_same(state, make_state(1))
-  assert store.restore_params(f"{place}/best")[2] == 1
+  assert restore.restore_params(f"{place}/best")[2] == 1
 
 
 def test_the_best_evaluation_is_that_of_the_best_checkpoint(place):
   with store.Checkpoints(place, metric="accuracy") as checkpoints:
     checkpoints.save(1, make_state(1), {}, {"accuracy": float("nan")})
-  assert store.best_evaluation(place) is None
+  assert restore.best_evaluation(place) is None
   with store.Checkpoints(place, metric="accuracy") as checkpoints:
     for step, accuracy in ((2, 0.5), (3, 0.75), (4, 0.75)):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy, "loss": 1.0})
-  assert store.best_evaluation(place) == {"step": 3, "accuracy": 0.75, "loss": 1.0}
+  assert restore.best_evaluation(place) == {"step": 3, "accuracy": 0.75, "loss": 1.0}
 
 
 def test_the_newest_is_never_the_only_one(tmp_path):
@@ -315,7 +315,7 @@ def test_flipped_bits_never_load(workdir):
     flip(path, bit)
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter("always")
-      params, _, step = store.restore_params(str(workdir))
+      params, _, step = restore.restore_params(str(workdir))
     assert_same(params, jax.device_get(make_state(step).params))
     assert [str(w.message).startswith("damaged checkpoint: 2") for w in caught] == (
       [True] if step == 1 else []
@@ -323,7 +323,7 @@ def test_flipped_bits_never_load(workdir):
     fell_back += step == 1
     flip(path, bit)
   assert fell_back >= 1
-  assert store.restore_params(str(workdir))[2] == 2
+  assert restore.restore_params(str(workdir))[2] == 2
 
 
 def test_the_warning_names_the_array(workdir, monkeypatch):
@@ -350,7 +350,7 @@ def hooks():
   return sys.unraisablehook, *filters
 import orbax.checkpoint
 before = hooks()  # importing this package changes none of them
-from gpt_jax.checkpoints import store
+from gpt_jax.checkpoints import restore, store
 from gpt_jax.checkpoints import load
 assert hooks() == before
 """
@@ -408,7 +408,7 @@ def test_a_hook_that_somebody_sets_meanwhile_stays(tmp_path, monkeypatch):
 READ = """
 from absl import logging
 logging.set_verbosity("info")
-print(store.restore_params(sys.argv[1])[2], file=sys.stderr)
+print(restore.restore_params(sys.argv[1])[2], file=sys.stderr)
 """
 
 
@@ -442,7 +442,7 @@ def test_no_checkpoint(tmp_path):
       with pytest.raises(InputError, match="checkpoint"):
         checkpoints.restore(abstract_of(make_state()), step)
   with pytest.raises(InputError, match="no checkpoint in .*nowhere"):
-    store.restore_params(str(tmp_path / "nowhere"))
+    restore.restore_params(str(tmp_path / "nowhere"))
 
 
 def test_another_model_size(workdir):
@@ -468,18 +468,18 @@ def test_another_model_size(workdir):
 
 def test_parameters_alone(workdir):
   for path in (workdir, workdir / "checkpoints" / "2"):
-    params, meta, step = store.restore_params(str(path))
+    params, meta, step = restore.restore_params(str(path))
     assert (meta, step) == ({"note": 2}, 2)
     assert_same(params, jax.device_get(make_state(2).params))
   trunk = {
     "trunk": abstract_of(make_state().params["trunk"])
   }  # the part that fine-tuning starts from
-  params, _, _ = store.restore_params(str(workdir / "checkpoints" / "1"), trunk)
+  params, _, _ = restore.restore_params(str(workdir / "checkpoints" / "1"), trunk)
   assert_same(params["trunk"], make_state(1).params["trunk"])
   moved = shutil.move(workdir / "checkpoints" / "1", workdir / "released")
-  assert store.restore_params(str(moved))[2] == 1
+  assert restore.restore_params(str(moved))[2] == 1
   with pytest.raises(InputError, match="head/kernel is"):
-    store.restore_params(str(workdir), abstract_of(make_state(width=8).params))
+    restore.restore_params(str(workdir), abstract_of(make_state(width=8).params))
 
 
 def mesh_of(shape):
@@ -541,7 +541,7 @@ def test_fingerprints_are_of_bits():
 
 KILLED = """
 import sys, jax, jax.numpy as jnp
-from gpt_jax.checkpoints import store
+from gpt_jax.checkpoints import restore, store
 with store.Checkpoints(sys.argv[1]) as checkpoints:
   for step in range(1, 10**6):
     kernel = jnp.full((256, 1024), step, jnp.float32)

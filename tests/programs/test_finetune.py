@@ -17,9 +17,9 @@ import pytest
 from shared_trainers import shared_trainers, stop_in_step
 
 from gpt_jax.batch import Batch, Rows
-from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
@@ -62,7 +62,7 @@ def entries(workdir):
 
 
 def params_of(workdir):
-  return checkpoint.restore_params(workdir)[0]
+  return restore_params(workdir)[0]
 
 
 def assert_equal(a, b):

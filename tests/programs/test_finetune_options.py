@@ -14,8 +14,8 @@ from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
 
 from gpt_jax.batch import Batch, Labels, Rows
-from gpt_jax.checkpoints import store as checkpoint
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
@@ -60,7 +60,7 @@ def run(finetuned, config, workdir, pretrained=None, **named):
 
 
 def params_of(workdir):
-  return checkpoint.restore_params(str(workdir))[0]
+  return restore_params(str(workdir))[0]
 
 
 def saved_config(workdir):

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.apps.report import report
+from gpt_jax.checkpoints.restore import saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import claimed_config
-from gpt_jax.checkpoints.store import saved_meta, saved_steps
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError

@@ -16,8 +16,8 @@ import pytest
 from shared_trainers import shared_trainers
 
 from gpt_jax.batch import Mean
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.checkpoints.run_folder import claim, claimed_config
-from gpt_jax.checkpoints.store import restore_params
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer

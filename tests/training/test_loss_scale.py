@@ -13,7 +13,7 @@ import pytest
 import gpt_jax
 from gpt_jax.batch import Mean
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.store import restore_params
+from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.apps.report.multi_label import MultiLabels, is_multi_label, read_multi_labels
+from gpt_jax.checkpoints.restore import best_evaluation
 from gpt_jax.checkpoints.run_folder import listing, read_config
-from gpt_jax.checkpoints.store import best_evaluation
 from gpt_jax.config import field_values, from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
