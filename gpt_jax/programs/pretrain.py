@@ -58,8 +58,8 @@ def run(
   """
   check_type(config)
   recipe = (make_recipe or pretrain_recipe)(config, load_text(config, data))
-  on_end = [functools.partial(call, workdir) for call in on_end]
-  return train(recipe, workdir, on_end=on_end, trackers=trackers, profile=profile)
+  ends = [functools.partial(call, workdir) for call in on_end]
+  return train(recipe, workdir, on_end=ends, trackers=trackers, profile=profile)
 
 
 def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
