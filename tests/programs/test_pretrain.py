@@ -254,7 +254,7 @@ def test_when_a_run_saves_and_what_stays(tmp_path, tiny_tokenizer):
   recipe = dataclasses.replace(recipe, evaluation=measured)
   with run.open_checkpoints(recipe, str(tmp_path)) as checkpoints:
     context = RunContext(str(tmp_path), 0, reporter)
-    *_, save, _ = run.make_hooks(recipe, context, checkpoints, run.NEVER)
+    *_, save = run.make_hooks(recipe, context, checkpoints)
     assert [step for step in range(1, 13) if save.due(step)] == [2, 3, 4, 5, 6, 8, 9, 10, 12]
     assert save.is_due(7, 7, False) and save.is_due(7, 24, True)  # at the end, and when stopped
     for step in (2, 3, 4, 5, 6):
