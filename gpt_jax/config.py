@@ -65,6 +65,7 @@ def option(
   choices: tuple | None = None,
   resumable: bool = False,
   runtime: bool = False,
+  listed: bool = True,
 ) -> Any:
   """A field of a config dataclass.
 
@@ -77,6 +78,7 @@ def option(
     choices: the allowed values.
     resumable: whether a run may resume with another value, since it does not affect the result.
     runtime: whether any value fits the parameters of a checkpoint, as dropout and dtype.
+    listed: whether it is a setting to read; a table that is made from the data is none.
   """
   metadata = {
     "help": help,
@@ -86,6 +88,7 @@ def option(
     "choices": choices,
     "resumable": resumable,
     "runtime": runtime,
+    "listed": listed,
   }
   return dataclasses.field(default=default, metadata=metadata)
 
@@ -104,6 +107,11 @@ def validate(node: Any) -> None:
     value = check_value(name, value, hints[field.name], field.metadata)
     # The dataclass is frozen; this stores an integer of a float field as a float.
     object.__setattr__(node, field.name, value)
+
+
+def settings_of(node: Any) -> list[tuple[dataclasses.Field, Any]]:
+  """As field_values, without fields that listings leave out."""
+  return [(field, value) for field, value in field_values(node) if field.metadata.get("listed", 1)]
 
 
 def field_values(node: Any) -> list[tuple[dataclasses.Field, Any]]:
@@ -223,8 +231,12 @@ def difference(a: Any, b: Any) -> list[str]:
   for name in dict.fromkeys([*left, *right]):
     old, new = left.get(name, "absent"), right.get(name, "absent")
     if old != new:
-      lines.append(f"{name}: {old} != {new}")
+      lines.append(f"{name}: {_cut(old)} != {_cut(new)}")
   return lines
+
+
+def _cut(text: str) -> str:
+  return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _reprs(config: Any, prefix: str = "") -> dict[str, str]:
@@ -240,8 +252,8 @@ def _reprs(config: Any, prefix: str = "") -> dict[str, str]:
 
 
 def fields_of(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, dataclasses.Field]]:
-  """(dotted name, value, field) of every field that is not a group."""
-  for field, value in field_values(config):
+  """(dotted name, value, field) of every listed field that is not a group."""
+  for field, value in settings_of(config):
     if is_group(value):
       yield from fields_of(value, f"{prefix}{field.name}.")
     else:

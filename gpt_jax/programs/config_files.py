@@ -14,12 +14,12 @@ from typing import Any
 from gpt_jax.config import (
   allowed_values,
   check_value,
-  field_values,
   fields_of,
   format_value,
   is_group,
   item_hints,
   registered_name,
+  settings_of,
 )
 from gpt_jax.errors import InputError
 from gpt_jax.files import shipped_folder
@@ -254,7 +254,7 @@ def _sections(
   """The sections of a group, whose default is None or a group of the same class."""
   rows: list[tuple[str, str, str]] = []
   inner: list[str] = []
-  for field, value in field_values(group):
+  for field, value in settings_of(group):
     name = prefix + field.name
     usual = _default(field) if default is None else getattr(default, field.name)
     if is_group(value):

@@ -15,7 +15,7 @@ from typing import Any
 from gpt_jax.apps.report.multi_label import MultiLabels, is_multi_label, read_multi_labels
 from gpt_jax.checkpoints.restore import best_evaluation
 from gpt_jax.checkpoints.run_folder import listing, read_config
-from gpt_jax.config import field_values, from_json
+from gpt_jax.config import from_json, settings_of
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
@@ -318,11 +318,12 @@ def _settings(config: Any) -> Iterator[Setting]:
 
 def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
   if type(node) is not type(default):  # another trunk or objective than the default
-    yield Setting(f"{prefix}type", type(node).__name__, type(default).__name__, "")
+    usual_type = "none" if default is None else type(default).__name__
+    yield Setting(f"{prefix}type", type(node).__name__, usual_type, "")
     default = type(node)()
-  for (field, value), (_, usual) in zip(field_values(node), field_values(default), strict=True):
+  for (field, value), (_, usual) in zip(settings_of(node), settings_of(default), strict=True):
     name = f"{prefix}{field.name}"
-    if dataclasses.is_dataclass(value) and dataclasses.is_dataclass(usual):
+    if dataclasses.is_dataclass(value):
       yield from _compare(value, usual, f"{name}.")
     else:
       yield Setting(name, _spell(value), _spell(usual), field.metadata.get("help", ""))
