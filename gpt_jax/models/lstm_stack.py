@@ -17,7 +17,9 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register, validate
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.models.characters import CharacterConfig, Characters
 from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, padded_rows, uniform
 from gpt_jax.models.lstm import Kernel, State, Way, recur
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -64,6 +66,9 @@ class LSTMStackConfig(TrunkConfig):
   residual: bool = option(
     False, "add a layer's input to its output, but for the first layer's, as ELMo"
   )
+  characters: CharacterConfig | None = option(
+    None, "read tokens by their characters, as ELMo; none: an embedding for each token"
+  )
   tied: bool = option(True, "the output's table is that of the embeddings, with a bias beside it")
   variational: bool = option(
     True,
@@ -103,6 +108,8 @@ class LSTMStackConfig(TrunkConfig):
         f"trunk.tied: needs a last layer of trunk.embedding_width={self.embedding_width}, and it "
         f"gives {self.table_width}; set trunk.tied=false for a table of its own"
       )
+    if self.tied and self.characters:
+      raise InputError("trunk.tied: there is no table of embeddings beside trunk.characters")
     if self.projection_clip and not self.projection:
       raise InputError("trunk.projection_clip: needs trunk.projection, which it clips")
     if self.residual and (self.directions == "joined" or len(set(self.outputs)) > 1):
@@ -130,6 +137,10 @@ class LSTMStackConfig(TrunkConfig):
     return self.outputs[-1]
 
   @property
+  def has_separate_directions(self) -> bool:  # type: ignore[override]
+    return self.directions == "separate"
+
+  @property
   def ways(self) -> tuple[bool, ...]:
     """Whether each direction reads backward."""
     return {"forward": (False,), "backward": (True,)}.get(self.directions, (False, True))
@@ -144,6 +155,11 @@ class LSTMStackConfig(TrunkConfig):
     below = len(self.ways) if self.directions == "joined" else 1
     return [self.embedding_width, *(below * width for width in self.outputs[:-1])]
 
+  def with_pieces(self, tokenizer: Tokenizer) -> "LSTMStackConfig":
+    if self.characters is None:
+      return self
+    return dataclasses.replace(self, characters=self.characters.with_pieces(tokenizer))
+
   def build(self, attention: str = "causal", remat: str = "none") -> "LSTMStack":
     wanted = "causal" if self.directions == "forward" else "bidirectional"
     if attention != wanted:
@@ -157,14 +173,20 @@ class LSTMStackConfig(TrunkConfig):
 
   def parameter_count(self) -> int:
     """Parameters without padding rows of the tables."""
-    bias = self.vocab_size
+    bias, inputs = self.vocab_size, self.vocab_size * self.embedding_width
+    if self.characters:
+      inputs = self.characters.parameter_count(self.embedding_width)
     table = 0 if self.tied else self.vocab_size * self.table_width
-    return self.vocab_size * self.embedding_width + self._in_layers() + table + bias
+    return inputs + self._in_layers() + table + bias
 
   def flops_per_token(self, length: int) -> float:
-    """6 per token of a training step for each parameter of the layers and the output's table."""
+    """6 per token of a training step for each product: with a parameter of the layers, and of the
+    output's table for each direction that predicts by itself; of characters at each place.
+    """
     del length
-    return 6 * (self._in_layers() + self.vocab_size * self.table_width)
+    inputs = self.characters.products(self.embedding_width) if self.characters else 0
+    outputs = len(self.ways) if self.has_separate_directions else 1
+    return 6 * (inputs + self._in_layers() + outputs * self.vocab_size * self.table_width)
 
   def _in_layers(self) -> int:
     sizes = zip(self.inputs, self.units, self.outputs, strict=True)
@@ -186,8 +208,11 @@ class LSTMStack(nn.Module):
 
   def setup(self):
     c = self.config
-    # AWD-LSTM's U(-0.1, 0.1).
-    self.tokens = self.param("tokens", uniform(0.1), (c.rows, c.embedding_width))
+    if c.characters:
+      sizes = c.vocab_size, c.rows, c.embedding_width
+      self.characters = Characters(c.characters, *sizes, c.dtype)
+    else:  # AWD-LSTM's U(-0.1, 0.1)
+      self.tokens = self.param("tokens", uniform(0.1), (c.rows, c.embedding_width))
     self.blocks = [Block(c, i, name=f"block_{i}") for i in range(c.layers)]
     # The last column is the bias of each row, see States.table; a tied table is not in it.
     own = 0 if c.tied else c.table_width
@@ -233,7 +258,7 @@ class LSTMStack(nn.Module):
   def _embed(self, inputs, key):
     """The embedded tokens [B, T, E]."""
     c = self.config
-    x = lookup(self.tokens, inputs, c.dtype)
+    x = self.characters(inputs) if c.characters else lookup(self.tokens, inputs, c.dtype)
     if key is not None and c.embedding_dropout:
       # A dropped token is missing wherever it occurs, in all rows; the output's table has it.
       kept = dropout(jnp.ones((c.rows, 1)), c.embedding_dropout, key.fold(0), sharded=False)

@@ -127,6 +127,8 @@ class TrunkConfig:
     is_transformer: whether it has the fields of a TransformerConfig.
     pooler: whether it has a Pooler.
     token_types: kinds of segments that it tells apart, as BERT; 0: it does not.
+    has_separate_directions: whether hidden is [forward; backward], each of which has read its side
+      only, so that both can predict.
     shared_layers: whether one block is applied `layers` times, as ALBERT's.
     init, activation, norm_epsilon: style of layers that continue it, see layers.style_of.
     TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.partition.
@@ -142,6 +144,7 @@ class TrunkConfig:
   is_transformer: bool = False
   pooler: bool = False
   token_types: int = 0
+  has_separate_directions: bool = False
   shared_layers: bool = False
   init: str = "normal"
   activation: str = "gelu"
@@ -173,6 +176,11 @@ class TrunkConfig:
     """E, the width of the embedding table."""
     return self.width
 
+  def with_pieces(self, tokenizer: Tokenizer) -> Any:
+    """The config with what else it knows of a vocabulary besides its size."""
+    del tokenizer
+    return self
+
   def build(self, attention: str = "causal", remat: str = "none") -> Any:
     """The Trunk. Raises InputError where it has no such attention or rematerialization."""
     raise NotImplementedError
@@ -194,7 +202,7 @@ class TrunkConfig:
 
 
 def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
-  """A trunk's config with the tokenizer's vocabulary size and number of special tokens.
+  """A trunk's config with the tokenizer's vocabulary.
 
   Raises:
     InputError: it names another size.
@@ -204,8 +212,8 @@ def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
       f"trunk.vocab_size={trunk.vocab_size}: the tokenizer has {tokenizer.vocab_size}; "
       "leave the field at 0"
     )
-  special_tokens = tokenizer.special.count
-  return dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=special_tokens)
+  sizes = {"vocab_size": tokenizer.vocab_size, "special_tokens": tokenizer.special.count}
+  return dataclasses.replace(trunk, **sizes).with_pieces(tokenizer)
 
 
 def for_devices(trunk: Any) -> Any:

@@ -13,7 +13,7 @@ from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.training.start import Start
+from gpt_jax.training.start import TABLES, Start
 
 
 def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
@@ -59,7 +59,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
 
 def _with_rows(params: Any, rows: int) -> Any:
   """A trunk's parameters with further rows of its tables, for the format's special tokens."""
-  tables = {name: params[name] for name in ("tokens", "output") if name in params}
+  tables = {name: params[name] for name in TABLES if name in params}
   # The zeros are not used: Start.apply takes trained rows, and keeps the run's own others.
   padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in tables.items()}
   return {**params, **padded}

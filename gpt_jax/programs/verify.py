@@ -17,6 +17,7 @@ from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
+from gpt_jax.training.start import TABLES
 
 
 class Difference(NamedTuple):
@@ -98,9 +99,10 @@ def _natural_order(name: str) -> list[str | int]:
 
 
 def _arrays(model: LoadedModel) -> dict[str, np.ndarray]:
-  """Parameters by path, without the rows of the token table that stand for no token."""
+  """Parameters by path, without the rows of the tables that stand for no token."""
   arrays = flatten_dict(model.params, sep="/")
-  return arrays | {"trunk/tokens": arrays["trunk/tokens"][: model.spec.num_tokens]}
+  tables = arrays.keys() & {f"trunk/{name}" for name in TABLES}
+  return arrays | {name: arrays[name][: model.spec.num_tokens] for name in tables}
 
 
 def _windows(texts: Sequence[np.ndarray], context: int) -> list[np.ndarray]:

@@ -94,7 +94,8 @@ class Start:
       shapes: of the run's parameters, see models.model.parameter_shapes.
     """
     theirs = _shapes(self.params)
-    tables = self.trunk.rows, theirs["trunk/tokens"][0]
+    (before, *_), *_ = [theirs[path] for name in TABLES if (path := f"trunk/{name}") in theirs]
+    tables = self.trunk.rows, before
     scopes = {name.partition("/")[0] for name in shapes} - {"trunk"}
     return [scope for scope in sorted(scopes) if not _fits(scope, shapes, theirs, tables)]
 
@@ -144,7 +145,9 @@ def load_start(
     )
   extended = loaded.tokenizer.with_special(*special)
   return Start(
-    with_vocabulary(_with_sizes(trunk, loaded.spec.trunk, checkpoint), extended),
+    with_vocabulary(
+      _with_sizes(trunk.with_pieces(loaded.tokenizer), loaded.spec.trunk, checkpoint), extended
+    ),
     attention,
     extended,
     loaded.params,

@@ -1,0 +1,121 @@
+"""Tokens read as characters: the table of bytes, and the convolution against NumPy."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.batch import Rows
+from gpt_jax.config import difference, from_json, to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.characters import CharacterConfig, character_table
+from gpt_jax.models.lstm_stack import LSTMStackConfig
+from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.programs.config_files import describe_config
+
+SMALL = CharacterConfig(width=5, filters=(3, 2, 4), places=9, highways=2)
+TRUNK = LSTMStackConfig(
+  context=32,
+  embedding_width=6,
+  units=(8,),
+  directions="separate",
+  projection=6,
+  characters=SMALL,
+  tied=False,
+)
+
+
+def test_a_piece_is_its_bytes_between_marks(tiny_tokenizer):
+  trunk = with_vocabulary(TRUNK, tiny_tokenizer)
+  size, special = tiny_tokenizer.vocab_size, tiny_tokenizer.special
+  table = character_table(trunk.characters, size, trunk.rows)
+  (the,) = tiny_tokenizer.encode("the").tolist()
+  assert tiny_tokenizer.piece(the) == "▁the"
+  assert table[the].tolist() == [258, 0xE2, 0x96, 0x81, *b"the", 259, 260]
+  assert table[special.start].tolist() == [256, *b"<start>"[:7], 257]
+  # The name of a special token is cut where the places end.
+  assert table[special.extract].tolist() == [256, *b"<extrac"[:7], 257]
+  assert (table[size + special.count :] == 260).all()
+  assert from_json(to_json(trunk)) == trunk
+  # With other special tokens the pieces are theirs.
+  further = with_vocabulary(trunk, tiny_tokenizer.with_special("mask"))
+  assert further.characters.pieces == (*trunk.characters.pieces, "<mask>")
+
+
+def numpy_characters(p, characters):
+  """The embedding [E] of the characters [L] of one piece, filter by filter."""
+  sigmoid = lambda x: 1 / (1 + np.exp(-x))
+  x, found = p["embedding"][characters].astype(np.float64), []
+  for width in range(1, 4):
+    kernel, bias = p[f"width_{width}"]["kernel"], p[f"width_{width}"]["bias"]
+    for f in range(kernel.shape[-1]):
+      places = [
+        (x[place : place + width] * kernel[..., f]).sum() + bias[f]
+        for place in range(len(x) - width + 1)
+      ]
+      found.append(max(0, max(places)))
+  y = np.array(found)
+  for number in range(2):
+    layer = p[f"highway_{number}"]
+    gate = sigmoid(y @ layer["gate"]["kernel"] + layer["gate"]["bias"] - 2)
+    made = np.maximum(0, y @ layer["make"]["kernel"] + layer["make"]["bias"])
+    y = gate * made + (1 - gate) * y
+  return y @ p["project"]["kernel"] + p["project"]["bias"]
+
+
+def test_convolution_and_highways_equal_numpy(tiny_tokenizer):
+  trunk = with_vocabulary(TRUNK, tiny_tokenizer)
+  module, ids = trunk.build("bidirectional"), np.array([[3, 290, 17, 17, 101, 9, 8, 292]], np.int32)
+  rows = Rows(ids, np.broadcast_to(np.arange(8, dtype=np.int32), ids.shape))
+  params = jax.jit(module.init)(jax.random.key(0), rows)["params"]
+  rng = np.random.default_rng(1)
+  params = jax.tree.map(lambda x: x + 0.5 * rng.standard_normal(x.shape, np.float32), params)
+  read = jax.jit(lambda params: module.apply({"params": params}, rows, layers=True).layers[0])
+  table = character_table(trunk.characters, trunk.vocab_size, trunk.rows)
+  own = jax.tree.map(np.asarray, params["characters"])
+  wanted = [numpy_characters(own, table[i]) for i in ids[0]]
+  # Layer 0 is the same for both directions.
+  np.testing.assert_allclose(read(params)[0], np.tile(wanted, 2), rtol=2e-5, atol=2e-5)
+
+
+def test_a_filter_ends_inside_the_places(tiny_tokenizer):
+  """A piece of all places has no window that reaches past its end mark."""
+  long = dataclasses.replace(SMALL, places=5)
+  trunk = with_vocabulary(dataclasses.replace(TRUNK, characters=long), tiny_tokenizer)
+  table = character_table(trunk.characters, trunk.vocab_size, trunk.rows)
+  full = int(np.flatnonzero((table != 260).all(1))[0])
+  module, rows = trunk.build("bidirectional"), Rows(np.full((1, 2), full), np.arange(2)[None])
+  params = jax.jit(module.init)(jax.random.key(0), rows)["params"]
+  read = jax.jit(lambda params: module.apply({"params": params}, rows, layers=True).layers[0])
+  wanted = numpy_characters(jax.tree.map(np.asarray, params["characters"]), table[full])
+  np.testing.assert_allclose(read(params)[0, 0], np.tile(wanted, 2), rtol=2e-5, atol=2e-5)
+
+
+def test_parameter_counts(tiny_tokenizer):
+  trunk = with_vocabulary(TRUNK, tiny_tokenizer)
+  shapes = parameter_shapes(ModelConfig(trunk, (), "bidirectional"))
+  unused = (trunk.rows - trunk.vocab_size) * shapes["trunk/output"][1]
+  assert sum(map(np.prod, shapes.values())) - unused == trunk.parameter_count()
+  paths = [path.removeprefix("trunk/") for path in shapes if "characters" in path]
+  assert set(map(trunk.depth, paths)) == {0}
+  # Peters et al. 2018; the parts are those of SIZES in allenai/bilm-tf.
+  assert CharacterConfig(highways=0)._per_place() == 199_168
+  elmo = CharacterConfig()
+  convolution = 261 * 16 + 199_168
+  assert elmo.parameter_count(512) == convolution + 16_785_408 + 1_049_088
+
+
+def test_characters_and_a_tied_table():
+  with pytest.raises(InputError, match=r"trunk\.tied: there is no table .* trunk\.characters"):
+    dataclasses.replace(TRUNK, tied=True)
+
+
+def test_listings_leave_the_pieces_out(tiny_tokenizer):
+  config = with_vocabulary(TRUNK, tiny_tokenizer)
+  assert "characters.places" in describe_config(config)
+  assert "pieces" not in describe_config(config)
+  lines = difference(config, with_vocabulary(TRUNK, tiny_tokenizer.with_special("mask")))
+  (line,) = [line for line in lines if line.startswith("characters.pieces: ('<unk>', ")]
+  assert len(line) < 500
