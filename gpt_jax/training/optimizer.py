@@ -37,7 +37,7 @@ class OptimConfig:
   optimizer: str = option(
     "openai",
     "the Adam of OpenAI, optax (adamw), BERT or fairseq; ALBERT's LAMB; T5's Adafactor, which has "
-    "no weight_decay, b1, b2 and eps",
+    "no weight_decay, b1, b2 and eps; Adagrad, of which eps is the first sum of squares",
     choices=tuple(RULES),
   )
   learning_rate: float | None = option(

@@ -1,4 +1,5 @@
-"""Update rules: the Adams of OpenAI, BERT and fairseq, ALBERT's LAMB, T5's Adafactor; clipping.
+"""Update rules: the Adams of OpenAI, BERT and fairseq, ALBERT's LAMB, T5's Adafactor, Adagrad;
+clipping.
 
 No two of these Adams are equal in the first thousand updates, and none of them is optax's. With
 m, v the moments, s = m / (sqrt(v) + eps) and c = sqrt(1 - b2^t) / (1 - b1^t), the bias correction:
@@ -20,7 +21,7 @@ import optax
 
 from gpt_jax.training.layerwise import path_name
 
-NOT_DECAYED = ("bias", "scale", "gain")
+NOT_DECAYED = ("bias", "scale", "gain", "mixture")
 
 # (schedule, b1, b2, eps, weight decay) -> the rule with its learning rate.
 Rule = Callable[[optax.Schedule, float, float, float, float], optax.GradientTransformation]
@@ -103,6 +104,15 @@ def adafactor(
   return per_matrix(optax.adafactor(schedule))
 
 
+def adagrad(
+  schedule: optax.Schedule, b1: float, b2: float, eps: float, weight_decay: float
+) -> optax.GradientTransformation:
+  """lr g / sqrt(eps + sum g^2): TensorFlow's Adagrad, with eps as its first sum of squares."""
+  del b1, b2, weight_decay
+  sums = optax.scale_by_rss(initial_accumulator_value=eps, eps=0.0)
+  return optax.chain(sums, optax.scale_by_learning_rate(schedule))
+
+
 def _scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
   """A rule that is still to be multiplied by the learning rate, multiplied by it."""
 
@@ -119,6 +129,7 @@ RULES: dict[str, Rule] = {
   "fairseq": _scaled(fairseq_adam),
   "lamb": _scaled(lamb),
   "adafactor": adafactor,
+  "adagrad": adagrad,
 }
 
 

@@ -167,6 +167,17 @@ def test_adafactor_is_optaxs_on_the_matrices_of_the_released_code():
     np.testing.assert_allclose(got[name].ravel(), np.ravel(p), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_adagrad_is_tensorflows():
+  """Its first sum of squares is eps; there is no other one."""
+  config = OptimConfig("adagrad", 0.2, "constant", 0, eps=0.25, clip_norm=0.0)
+  got = run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients)
+  params, sums = zero_at_first(), jax.tree.map(lambda p: np.full(p.shape, 0.25), zero_at_first())
+  for step in range(STEPS):
+    sums = jax.tree.map(lambda s, g: s + np.square(g), sums, gradients(step))
+    params = jax.tree.map(lambda p, s, g: p - 0.2 * g / np.sqrt(s), params, sums, gradients(step))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, params)
+
+
 def test_no_two_rules_are_the_same():
   """On one layer: a rule that became another one would pass its own test with its formula."""
   rng, ends = np.random.default_rng(0), []
@@ -175,7 +186,7 @@ def test_no_two_rules_are_the_same():
     return {name: rng.normal(size=(8, 8)).astype(np.float32) for name in ("kernel", "bias")}
 
   params, *grads = (draw() for _ in range(4))
-  for rule in ("openai", "adamw", *RULES):
+  for rule in ("openai", "adamw", "adagrad", *RULES):
     config = OptimConfig(optimizer=rule, learning_rate=0.01, schedule="constant", warmup_steps=0)
     end = run(make_optimizer(config, 4).transformation, params, grads.__getitem__, steps=3)
     ends.append(np.stack([end["kernel"], end["bias"]]))
