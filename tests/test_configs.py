@@ -35,7 +35,9 @@ FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
 ARGUMENTS = {
   "adversarial.py": ":fgm:cola",
   "encoder_small.py": ":next",
+  "elmo.py": ":small",
   "finetune.py": ":cola",
+  "finetune_elmo.py": ":cola",
   "finetune_encoder.py": ":bert:cola",
   "gpt2.py": ":small",
   "t5.py": ":small",
@@ -134,6 +136,13 @@ def test_the_published_sizes_of_t5(size, parameters):
   trunk = load_config(f"{ROOT}/configs/t5.py:{size}").trunk
   assert dataclasses.replace(trunk, vocab_size=32_128).parameter_count() == parameters
   assert trunk.residual_dropout == (0.0 if size.startswith("1.1") else 0.1)
+
+
+def test_the_published_size_of_elmo():
+  """Without the softmax, which a vocabulary brings."""
+  assert load("elmo.py", "paper").trunk.parameter_count() == 93_600_848
+  with pytest.raises(InputError, match="elmo.py:huge: the sizes are paper, small"):
+    load("elmo.py", "huge")
 
 
 def test_gpt2_of_no_published_size():

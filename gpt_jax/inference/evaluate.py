@@ -26,7 +26,8 @@ def make_text_measure(
   Every evaluation draws the same noise and reads the text in the same order: the file's or, where
   the loss compares the texts of a batch, a shuffled one, as in training. Where the model has
   several heads, the loss is that of all, and each head's own is there under its metric; the first
-  one predicts tokens, and perplexity is its. A head that guesses a class has its accuracy, too.
+  one predicts tokens, and perplexity is its. If several predict all tokens, each has one under its
+  name. A head that guesses a class has its accuracy, too.
 
   Args:
     batches: read only so many; 0: the whole text.
@@ -56,6 +57,9 @@ def make_text_measure(
           totals[name] = total + Mean(np.float64(mean.total), np.float64(mean.weight))
     values = {name: total.value for name, total in totals.items()}
     of_tokens = totals[model.config.token_metric]
+    predictors = [head for head in model.config.heads if head.per_token]
+    for head in predictors if len(predictors) > 1 else ():
+      values[f"{head.scope}_perplexity"] = perplexity(values[head.metric])
     text = windows.tokens
     return text_measures(of_tokens, text.n_tokens, text.n_bytes, model.config) | values
 
@@ -74,8 +78,12 @@ def text_measures(loss: Mean, n_tokens: int, n_bytes: int, spec: ModelConfig) ->
   nats = loss.value
   measures = {"loss": nats}
   if spec.predicts_tokens:
-    # exp overflows above 709.
-    measures["perplexity"] = math.exp(min(nats, 700.0))
+    measures["perplexity"] = perplexity(nats)
   if spec.gives_text_probability:
     measures["bits_per_byte"] = nats * n_tokens / n_bytes / math.log(2)
   return measures
+
+
+def perplexity(nats: float) -> float:
+  """exp of a loss per token, which overflows above 709."""
+  return math.exp(min(nats, 700.0))

@@ -1,0 +1,79 @@
+"""One direction of a language model of both (ELMo, Peters et al. 2018, section 3.1)."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import option, register, validate
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.head import Head
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.cross_entropy import cross_entropy
+
+
+@register("direction")
+@dataclasses.dataclass(frozen=True)
+class DirectionHead(Head):
+  """-log P(token | the tokens on one side of it), in nats, by the trunk's table.
+
+  Each direction predicts by its own half of the hidden states: both together have read the token.
+  """
+
+  backward: bool = option(False, "predict from the tokens after it, and not from those before it")
+  weight: float = option(0.5, "loss weight", low=0.0)
+
+  def __post_init__(self):
+    validate(self)
+
+  labeled = False
+  per_token = True
+
+  @property
+  def scope(self) -> str:  # type: ignore[override]  # a model has both
+    return "backward" if self.backward else "forward"
+
+  @property
+  def metric(self) -> str:  # type: ignore[override]
+    return f"{self.scope}_loss"
+
+  def check_trunk(self, trunk: TrunkConfig) -> None:
+    if not trunk.has_separate_directions:
+      raise InputError(
+        "trunk: predicting in both directions needs two that do not see each other, as those of "
+        "LSTMStackConfig(directions=separate)"
+      )
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    del trunk
+    return _Outputs()
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    assert batch.predictions is not None
+    return batch.predictions.weights.sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """A target at position t is the token there, which the state of a neighbor predicts."""
+    del outputs
+    predictions = batch.predictions
+    assert predictions is not None
+    hidden = jnp.split(states.hidden, 2, axis=-1)[self.backward]
+    # Before position t, or after it. The ends of a text are special tokens, which nothing predicts,
+    # so no prediction is from another text or from the other end of the row.
+    hidden = jnp.roll(hidden, -1 if self.backward else 1, axis=1)
+    total = cross_entropy(
+      hidden, states.table, predictions.targets, predictions.weights, num_tokens
+    )
+    return Mean(total, self.denominator(batch))
+
+  def decode(self, outputs) -> jax.Array:
+    raise NotImplementedError("a language model of both directions is scored by its loss")
+
+
+class _Outputs(nn.Module):
+  """Nothing: the loss reads the hidden states."""
+
+  def __call__(self, states: States, batch: Batch, key=None):
+    return ()

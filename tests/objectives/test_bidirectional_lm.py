@@ -1,0 +1,122 @@
+"""Language models of both directions: what is read and predicted, by which side, and the loss."""
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.data.draws import Draw
+from gpt_jax.errors import InputError
+from gpt_jax.models.characters import CharacterConfig
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.lstm_stack import LSTMStackConfig
+from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.models.trunk import with_vocabulary
+from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
+from gpt_jax.ops.cross_entropy import logits
+
+LENGTH = 12
+SIZES = [10, 10, 4, 1, 0]
+ELMO = LSTMStackConfig(
+  context=32,
+  embedding_width=8,
+  units=(12, 12),
+  directions="separate",
+  projection=8,
+  residual=True,
+  characters=CharacterConfig(width=4, filters=(4, 4), places=8, highways=1),
+  tied=False,
+)
+
+
+def texts(vocab_size, seed=0):
+  rows = np.random.default_rng(seed).integers(vocab_size, size=(len(SIZES), LENGTH - 2))
+  return np.where(np.arange(LENGTH - 2) < np.array(SIZES)[:, None], rows, -1).astype(np.int32)
+
+
+def bound(tokenizer, rows):
+  objective = BidirectionalLM()
+  assert objective.text_length(LENGTH) == rows.shape[1]
+  return objective.bind(tokenizer, LENGTH)(rows, Draw(0, 0, np.arange(len(rows))))
+
+
+def spec_of(tokenizer, trunk=ELMO):
+  objective = BidirectionalLM()
+  return ModelConfig(
+    with_vocabulary(trunk, tokenizer), make_heads(objective.heads), objective.attention
+  )
+
+
+def test_every_token_is_between_the_ends_of_its_text(tiny_tokenizer):
+  rows, special = texts(tiny_tokenizer.vocab_size), tiny_tokenizer.special
+  inputs, positions, segments, *_ = (batch := bound(tiny_tokenizer, rows)).rows
+  for n, size in enumerate(SIZES):
+    text = rows[n, :size].tolist()
+    framed = [special.start, *text, special.extract] if size else []
+    rest = [0] * (LENGTH - len(framed))
+    assert inputs[n].tolist() == framed + rest
+    assert segments[n].tolist() == [1] * len(framed) + rest
+    assert batch.predictions.weights[n].tolist() == [0] + [1] * size + [0] * (LENGTH - 1 - size)
+    assert batch.predictions.targets[n, 1 : size + 1].tolist() == text
+  assert (positions == np.arange(LENGTH)).all()
+
+
+@pytest.fixture(scope="module")
+def elmo(tiny_tokenizer):
+  model = spec_of(tiny_tokenizer).build()
+  batch = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size))
+  params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
+  rng = np.random.default_rng(1)
+  return model, jax.tree.map(lambda x: x + 0.3 * rng.standard_normal(x.shape, np.float32), params)
+
+
+def test_the_loss_is_half_the_sum_of_both_means(elmo, tiny_tokenizer):
+  """Each direction by the state of its own neighbor, against NumPy."""
+  model, params = elmo
+  batch = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size))
+  total, metrics = jax.jit(model_loss(model))(params, batch, None)
+  states = jax.jit(lambda params: model.apply({"params": params}, batch.rows, method="states"))
+  hidden, table, *_ = states(params)
+  losses = {"forward": [], "backward": []}
+  for n, size in enumerate(SIZES):
+    for t in range(1, size + 1):
+      for name, state in (("forward", hidden[n, t - 1, :8]), ("backward", hidden[n, t + 1, 8:])):
+        scores = np.asarray(logits(state, table, tiny_tokenizer.vocab_size), np.float64)
+        target = batch.predictions.targets[n, t]
+        losses[name].append(np.log(np.exp(scores).sum()) - scores[target])
+  for name, values in losses.items():
+    assert metrics[f"{name}_loss"].value == pytest.approx(np.mean(values), rel=1e-5)
+  expected = (np.mean(losses["forward"]) + np.mean(losses["backward"])) / 2
+  assert total == pytest.approx(expected, rel=1e-5)
+  assert metrics["loss"].value == pytest.approx(expected, rel=1e-5)
+
+
+def test_no_prediction_has_seen_its_token(elmo, tiny_tokenizer):
+  """A loss moves with the tokens on its own side alone, the nearest one among them."""
+  model, params = elmo
+  batch, loss = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size)), model_loss(model)
+  rows, T = (len(SIZES), LENGTH), 5
+  only = np.zeros(rows, np.float32)
+  only[0, T] = 1
+  batch = batch._replace(predictions=batch.predictions._replace(weights=only))
+
+  def each(inputs):
+    moved = batch._replace(rows=batch.rows._replace(inputs=inputs))
+    _, metrics = loss(params, moved, None)
+    return metrics["forward_loss"].total, metrics["backward_loss"].total
+
+  each, before = jax.jit(each), batch.rows.inputs
+  for t in range(LENGTH):
+    changed = before.copy()
+    changed[0, t] = (changed[0, t] + 7) % tiny_tokenizer.vocab_size
+    forward, backward = (a != b for a, b in zip(each(before), each(changed), strict=True))
+    assert forward <= (t < T) and backward <= (t > T), t
+    assert forward or t != T - 1
+    assert backward or t != T + 1
+
+
+def test_it_needs_two_directions_that_do_not_see_each_other(tiny_tokenizer):
+  joined = LSTMStackConfig(units=(8, 8), embedding_width=8, directions="joined", tied=False)
+  with pytest.raises(InputError, match="needs two that do not see each other"):
+    spec_of(tiny_tokenizer, joined)
+  with pytest.raises(InputError, match=r"data\.length=3: leaves no text"):
+    BidirectionalLM().bind(tiny_tokenizer, 3)
