@@ -78,10 +78,10 @@ def read_lines(path: str) -> list[tuple[int, str]]:
   Raises:
     InputError: the file cannot be read, or is not UTF-8.
   """
-  return [(number, line) for number, line in _all_lines(path) if line.strip()]
+  return [(number, line) for number, line in read_every_line(path) if line.strip()]
 
 
-def _all_lines(path: str) -> list[tuple[int, str]]:
+def read_every_line(path: str) -> list[tuple[int, str]]:
   """As read_lines, including empty lines except at the end."""
   # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
   lines = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
@@ -436,7 +436,7 @@ def _has_text(cells: Sequence[str]) -> bool:
 def _tsv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
   """Yields (line, cells) of every line."""
   # Not the csv module: in GLUE's files a quotation mark is a character like any other.
-  return ((number, line.split("\t")) for number, line in _all_lines(path))
+  return ((number, line.split("\t")) for number, line in read_every_line(path))
 
 
 def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -460,7 +460,7 @@ def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json_records(path: str) -> Iterator[tuple[str, _Record]]:
-  for number, line in _all_lines(path):
+  for number, line in read_every_line(path):
     location = f"{path}:{number}"
     try:
       record = parse_json(line) if line.strip() else BlankRow(f"{location}: empty row")

@@ -26,6 +26,8 @@ FILES = {
     "1\tA.\tB.\tnot_entailment\n"
   ),
   "glue/RTE/test.tsv": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
+  "trec/train_5500.label": "DESC:def What is it ?\n" * 9 + "HUM:ind Who was she ?\n",
+  "trec/TREC_10.label": "LOC:city Where ?\n",
   "glue/SST-2/train.tsv": 'sentence\tlabel\nhide new things \t0\na "joy\t1\n',
   "glue/SST-2/test.tsv": "index\tsentence\n0\tuneasy\n",
   "glue/WNLI/train.tsv": (
@@ -114,6 +116,21 @@ def test_sst2_labels_are_named(small):
     ((('a "joy',),), (0, 1), "glue/SST-2/train.tsv:3"),
   ]
   assert find("sst2").examples(str(small), "test")[0].label is None
+
+
+def test_every_tenth_question_of_trec_is_held_out(small):
+  task, path = find("trec"), small / "trec" / "train_5500.label"
+  train, dev, test = (task.examples(str(small), split) for split in ("train", "dev", "test"))
+  assert len(train) == 9 and summarize(train[:1], small) == [
+    ((("What is it ?",),), (0, 1, 0, 0, 0, 0), "trec/train_5500.label:1")
+  ]
+  assert summarize(dev, small) == [
+    ((("Who was she ?",),), (0, 0, 0, 1, 0, 0), "trec/train_5500.label:10")
+  ]
+  assert [example.sequences for example in test] == [(("Where ?",),)]
+  path.write_text("DESC:def What ?\nDESC What ?\n")
+  with pytest.raises(InputError, match=r"train_5500\.label:2: should be LABEL:fine, a space and"):
+    task.examples(str(small), "train")
 
 
 def test_wnli_labels_are_named(small):
