@@ -27,6 +27,14 @@ class FinetuneConfig(RunConfig):
     0.5, "lambda, the weight of the auxiliary language-modeling loss (eq. 5)", low=0.0
   )
   head_dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
+  pooling: str = option(
+    "",
+    "what a head on one representation of a text reads: the mean of its tokens; empty: one token",
+    choices=("", "mean"),
+  )
+  mix: Any | None = option(
+    None, "what a head reads in place of the last layer, as MixedHead in configs/finetune_elmo.py"
+  )
   transfer_layers: int | None = option(
     None,
     "parameters taken from the checkpoint: none = all, -1 nothing, 0 the embeddings, "

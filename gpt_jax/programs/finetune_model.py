@@ -40,10 +40,12 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
   head = {**task.head, "dropout": config.head_dropout}
   if from_json(head).pooling:  # a head on one representation of a text
     head["transform"] = transform_of(start)
-  if not config.class_weights and not config.label_smoothing:
-    return head
-  weights = list(parse_weights(config.class_weights, task.labels))
-  return {**head, "class_weights": weights, "label_smoothing": config.label_smoothing}
+  if config.pooling:
+    head["pooling"] = config.pooling
+  if config.class_weights or config.label_smoothing:
+    weights = list(parse_weights(config.class_weights, task.labels))
+    head |= {"class_weights": weights, "label_smoothing": config.label_smoothing}
+  return head if config.mix is None else {**to_json(config.mix), "head": head}
 
 
 def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
@@ -80,12 +82,21 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       "adversarial: attacks the loss of a head for labels, and a text-to-text model has none; "
       "leave it out"
     )
+  if task.writes_text and config.mix is not None:
+    raise InputError(
+      "mix: is read by a head for labels, and a text-to-text model has none; leave it out"
+    )
   for name in ("class_weights", "label_smoothing"):
     if getattr(config, name) and not task.has_classes:
       raise InputError(
         f"{name}: for tasks that give each example one class, not for {task.name} ({task.kind}); "
         "leave it out"
       )
+  if config.pooling and (task.writes_text or task.head.get("pooling") != "sum"):
+    raise InputError(
+      f"pooling={config.pooling}: for tasks that give each text one class, not for {task.name} "
+      f"({task.kind}); leave it out"
+    )
   semi_supervised = isinstance(config.adversarial, VirtualAdversarial) and config.train_examples
   if config.unlabeled and not semi_supervised:
     raise InputError(
