@@ -27,6 +27,10 @@ from typing import IO, Any
 from gpt_jax.errors import InputError
 
 _STORES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}  # scheme: package, extra
+_SIGN_INS = {
+  "gs": "gcloud auth application-default login",
+  "s3": "aws sso login, or new AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN",
+}
 _UPLOADING = "_UPLOADING"
 MAX_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
 
@@ -34,7 +38,8 @@ MAX_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
 class StoreError(OSError):
   """A store did not do what it was asked, also when asked again: its packages retry for a while.
 
-  Its errno is EACCES if the store refuses the user, or else EIO.
+  Its errno is EACCES if the store refuses the user, and then its strerror says what to do; or else
+  EIO.
   """
 
 
@@ -556,14 +561,28 @@ def _store_errors(path: str) -> Iterator[None]:
     raise
   except Exception as error:
     message = " ".join(str(error).split())[:200] or type(error).__name__
-    raise StoreError(errno.EACCES if _is_refusal(error) else errno.EIO, message, path) from error
+    if is_refusal(error):
+      raise StoreError(errno.EACCES, f"{message}; {sign_in_advice(path)}", path) from error
+    raise StoreError(errno.EIO, message, path) from error
 
 
-def _is_refusal(error: Exception) -> bool:
+def sign_in_advice(path: str) -> str:
+  """What to do where a store refuses the user, for the end of a message."""
+  login = _SIGN_INS[os.fspath(path).partition("://")[0]]
+  return f"sign in ({login}), or ask for the right to use this bucket"
+
+
+def is_refusal(error: Exception) -> bool:
   """Whether a store says that the user may not; s3fs, gcsfs and their sign-ins differ."""
   if isinstance(error, PermissionError) or getattr(error, "code", 0) in (401, 403):
     return True
-  return str(error).startswith("Forbidden") or "Credentials" in type(error).__name__
+  kind = type(error).__name__
+  if kind == "RefreshError":  # google-auth's, of a sign-in that has ended or a server that is busy
+    return not getattr(error, "retryable", False)
+  # S3 answers 400 where a token has run out, to HEAD without a reason.
+  if isinstance(error, OSError) and error.errno == errno.EINVAL:
+    return bool(re.search("Bad Request|token", str(error)))
+  return str(error).startswith("Forbidden") or bool(re.search("Credential|SSO|Token", kind))
 
 
 class _StoreReader(io.RawIOBase):

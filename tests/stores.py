@@ -5,6 +5,7 @@ import http.client
 import http.server
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>"
 PROGRAMS = os.path.dirname(sys.executable)
 
 
@@ -85,8 +87,10 @@ class Faults:
     injected: how many requests it failed.
     rate: the share of requests that it fails.
     refused: how many writes to a path that has `refuse` in it get 400, which no package repeats.
+    begin: a pattern of paths; the first request for one, and all after it, are failed.
     kinds: what it does to a request. "stale": a listing is answered as it was when it was asked for
-      first; "missing": an object that is there is not found, once.
+      first; "missing": an object that is there is not found, once; "flipped": a bit of an object's
+      content is another; "expired": the user's sign-in has run out.
   """
 
   def __init__(
@@ -97,6 +101,7 @@ class Faults:
     refuse: str = "",
     refused: int = 0,
     kinds: Sequence[int | str] = (429, 503, "dropped"),
+    begin: str = "",
   ):
     self.rate, self.injected, self.kinds = rate, 0, kinds
     self._listings: dict[str, tuple] = {}
@@ -110,6 +115,8 @@ class Faults:
 
       def forward(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if begin and re.search(begin, self.path):
+          faults.rate = 1
         kind = faults.choose()
         if self.command == "POST" and refuse in self.path and faults.refused:
           faults.refused -= 1
@@ -117,6 +124,11 @@ class Faults:
         if kind == "dropped":
           self.close_connection = True
           return
+        if kind == "expired":
+          kind = 401
+          if "/storage/" not in self.path:  # s3://
+            self.answer(400, [], EXPIRED)
+            return
         if isinstance(kind, int):
           self.answer(kind, [], b'{"error": {"message": "injected"}}')
           return
@@ -155,7 +167,8 @@ class Faults:
     if self._random.random() >= self.rate:
       return None
     kind = self._random.choice(self.kinds)
-    self.injected += kind not in ("stale", "missing")  # they are counted where they change a thing
+    # These are counted where they change a thing.
+    self.injected += kind not in ("stale", "missing", "flipped")
     return kind
 
   def replace(self, kind, command, path, answer):
@@ -169,6 +182,12 @@ class Faults:
     elif kind == "missing" and name not in self._missed and ("/o/" in name or len(name) > 8):
       self._missed.add(name)
       given = 404, [], b"<Error><Code>NoSuchKey</Code></Error>"
+    elif kind == "flipped" and answer[2] and ("alt=media" in path or "/storage/" not in path):
+      status, headers, content = answer
+      bit = self._random.randrange(8 * len(content))
+      damaged = bytearray(content)
+      damaged[bit // 8] ^= 1 << bit % 8
+      given = status, headers, bytes(damaged)
     self.injected += given[2] != answer[2]
     return given
 

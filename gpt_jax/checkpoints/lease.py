@@ -8,6 +8,7 @@ damaged, is waited for no longer than that.
 """
 
 import contextlib
+import errno
 import os
 import socket
 import sys
@@ -111,19 +112,21 @@ class Lease:
     while not self._closed.wait(SECONDS / _RENEWALS):
       try:
         if max(self._numbers(), default=0) > self._number:
-          self._end("another run has taken this folder")
+          self._end("another run has taken this folder", os.EX_TEMPFAIL)
           return
         self._write(self._number, overwrite=True)
         until = time.time() + SECONDS
       except OSError as error:
         # Others may take the folder from here on: better one run less than two that write.
         if time.time() > until:
-          self._end(f"the lease could not be renewed for {SECONDS:.0f} s ({error.strerror})")
+          # After a refusal the user must sign in; after an outage the same command is enough.
+          code = 2 if error.errno == errno.EACCES else os.EX_TEMPFAIL
+          self._end(f"the lease could not be renewed for {SECONDS:.0f} s ({error.strerror})", code)
 
-  def _end(self, reason: str) -> None:
+  def _end(self, reason: str, code: int) -> None:
     # Not an exception: the main thread may wait on a device or a store for minutes.
     print(f"error: {self._folder}: {reason}; ending", file=sys.stderr, flush=True)
-    os._exit(os.EX_TEMPFAIL)
+    os._exit(code)
 
   def _numbers(self) -> list[int]:
     if not files.is_folder(self._folder):

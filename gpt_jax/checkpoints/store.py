@@ -34,7 +34,8 @@ from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import read_json, verified, with_checksum
 from gpt_jax.parallel.processes import is_main_process
 
-_OUTAGES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSION_DENIED")
+_OUTAGES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # in TensorStore's messages
+_REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _MIN_SLICE = 1 << 20  # bytes
 _ABANDONED = 0.5  # seconds
 
@@ -259,13 +260,21 @@ def _store_errors(folder: str) -> Iterator[None]:
     if not files.is_url(folder) or isinstance(error, InputError) or disk_is_full:
       raise
     quiet.stay()
-    reason = " ".join(str(error).split())[:200]
-    is_refusal = isinstance(error, OSError) and error.errno == errno.EACCES
-    kind = InputError if is_refusal or "PERMISSION_DENIED" in reason else Unavailable
+    kind, reason = _explain(error, folder)
     raise kind(
       f"{folder}: cannot be written ({reason}); the same command again resumes from the last "
       "checkpoint"
     ) from error
+
+
+def _explain(error: Exception, folder: str) -> tuple[type[InputError], str]:
+  """InputError if a store refuses the user, or else Unavailable; and the reason in a few words."""
+  if isinstance(error, files.StoreError):
+    return (InputError if error.errno == errno.EACCES else Unavailable), str(error.strerror)
+  reason = " ".join(str(error).split())[:200]
+  if files.is_refusal(error) or any(code in str(error) for code in _REFUSALS):
+    return InputError, f"{reason}; {files.sign_in_advice(folder)}"
+  return Unavailable, reason
 
 
 def lock(workdir: str) -> TextIO | Lease:
@@ -435,7 +444,8 @@ def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
 def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
   """read(); raises Damaged on all processes if it fails on one, so that all try the same next.
 
-  Raises Unavailable if a store does not answer: what it holds may be in order.
+  Raises Unavailable if a store does not answer, and InputError if it refuses the user: what it
+  holds may be in order.
   """
   result, problem = None, ""
   try:
@@ -447,7 +457,8 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
     problem = f"{type(error).__name__}: {reason}"
     if files.is_url(folder) and _is_outage(error):
       quiet.stay()
-      raise Unavailable(f"{folder}: cannot be read ({problem})") from error
+      kind, reason = _explain(error, folder)
+      raise kind(f"{folder}: cannot be read ({reason})") from error
   # A collective: all processes come here, those whose read succeeded too.
   if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
     problem = problem or "unreadable for another process"
@@ -458,7 +469,9 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
 
 def _is_outage(error: Exception) -> bool:
   """Whether an error says that a store was not reached or refused, not that data are damaged."""
-  return isinstance(error, files.StoreError) or any(code in str(error) for code in _OUTAGES)
+  codes = _OUTAGES + _REFUSALS
+  is_of_store = isinstance(error, files.StoreError) or files.is_refusal(error)
+  return is_of_store or any(code in str(error) for code in codes)
 
 
 def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: bool) -> None:

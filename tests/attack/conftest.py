@@ -10,13 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_runs import starter
+from small_runs import results, starter
 
 from gpt_jax.apps.report import report
 from gpt_jax.apps.report.record import read_run
@@ -285,6 +286,22 @@ def start():
 def make(start, prepared, finetuned, tmp_path):
   """make(program, workdir): a run of a few seconds, started."""
   return starter(start, prepared, finetuned, tmp_path)
+
+
+@pytest.fixture
+def whole(make, make_once):
+  """whole(program): the results of an undisturbed run on a disk, and how many seconds it took."""
+
+  def run(program):
+    def make_run(folder):
+      began = time.monotonic()
+      complete(make(program, str(folder / "run")))
+      (folder / "seconds").write_text(str(time.monotonic() - began))
+
+    folder = make_once(f"whole_{program}", make_run)
+    return results(program, str(folder / "run")), float((folder / "seconds").read_text())
+
+  return run
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """Runs of pretrain and finetune of a few seconds, and what must be the same after an attack."""
 
 import json
+import warnings
 
 import jax
 import numpy as np
 
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
+from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import to_json
 from gpt_jax.files import read_json
 from gpt_jax.programs.config_files import override_all
@@ -64,3 +67,12 @@ def results(program, workdir):
   if program == "finetune":
     result = read_json(f"{workdir}/result.json")
   return losses, bits, step, result
+
+
+def read_model(path):
+  """What load_model gives, as a value that can be compared and sent, and its warnings."""
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    model = load_model(path)
+  value = checksum(model.params), json.dumps(model.meta), model.step, model.tokenizer.hash
+  return value, [str(entry.message) for entry in caught if entry.category is UserWarning]

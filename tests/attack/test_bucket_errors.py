@@ -1,17 +1,22 @@
-"""Runs on gs:// and s3:// whose requests fail now and then: nothing is lost.
+"""Runs on gs:// and s3:// whose requests fail now and then: nothing is lost, or silently other.
 
-`bash launch/test.sh -m store tests/attack/test_bucket_errors.py --budget=40`: 800 errors.
+`bash launch/test.sh -m store tests/attack/test_bucket_errors.py --budget=40`: 800 errors and flips.
 """
 
 import contextlib
+import multiprocessing
 import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from conftest import complete
-from small_runs import results
+from conftest import complete, outcome_of
+from small_runs import read_model, results
 from stores import Faults, gcs_environment, s3_environment
 
 from gpt_jax.checkpoints.restore import saved_steps
+from gpt_jax.errors import InputError
+from gpt_jax.files import StoreError
 
 pytestmark = pytest.mark.attack
 
@@ -34,12 +39,10 @@ def behind_faults(stores, monkeypatch):
   return block
 
 
-def test_errors(make, store, behind_faults, tmp_path, attempts, ledger):
+def test_errors(make, whole, store, behind_faults, attempts, ledger):
   """Each run meets a few, and is the same as on a disk."""
   count, outcomes = attempts(10), []
-  local = str(tmp_path / "whole")
-  complete(make("pretrain", local))
-  expected = results("pretrain", local)
+  expected, _ = whole("pretrain")
   while len(outcomes) < count:
     workdir = f"{store}/{len(outcomes)}"
     with behind_faults(store, rate=0.04, seed=len(outcomes)) as faults:
@@ -50,16 +53,12 @@ def test_errors(make, store, behind_faults, tmp_path, attempts, ledger):
 
 
 @pytest.mark.parametrize("kind", ["stale", "missing"])
-def test_wrong_answers(kind, make, store, behind_faults, tmp_path, random, attempts, ledger):
+def test_wrong_answers(kind, make, whole, store, behind_faults, random, attempts, ledger):
   """A killed run goes on among listings of before it was killed, or objects that are not found
   once: it ends as on a disk, or with one line, and does so when it is given again.
   """
   count, outcomes = attempts(0.4), []
-  local = str(tmp_path / "whole")
-  began = time.monotonic()
-  complete(make("pretrain", local))
-  duration = time.monotonic() - began
-  expected = results("pretrain", local)
+  expected, duration = whole("pretrain")
   while len(outcomes) < count:
     workdir = f"{store}/{len(outcomes)}"
     with behind_faults(store, rate=0, seed=len(outcomes), kinds=[kind]) as faults:
@@ -82,6 +81,39 @@ def test_wrong_answers(kind, make, store, behind_faults, tmp_path, random, attem
   ledger(f"answers of {store[:5]}, {kind}", outcomes)
 
 
+def test_flipped_answers(make, store, behind_faults, attempts, ledger):
+  """A model whose checkpoints are flipped on their way is read again, is an older one with a
+  warning, or is refused.
+  """
+  count, outcomes = attempts(10), []
+  complete(make("pretrain", store))
+  *_, older, newest = saved_steps(store)
+  with (
+    behind_faults(store, rate=0, kinds=["flipped"]) as faults,
+    # In a process of its own: what reads from a store looks for its server once.
+    ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as reader,
+  ):
+
+    def read(path=store):
+      try:
+        value, warned = reader.submit(read_model, path).result()
+      except StoreError as error:  # S3's package compares checksums
+        raise InputError(str(error)) from error
+      if warned:
+        assert value == intact and f"loaded {older} instead" in warned[0]
+        warnings.warn(warned[0], stacklevel=2)
+      return value
+
+    intact, expected = read(f"{store}/checkpoints/{older}"), read()
+    assert expected[2] == newest
+    while len(outcomes) < count:
+      before, faults.rate = faults.injected, 0.05
+      outcome = outcome_of(read, expected, f"flips {before} to")
+      faults.rate = 0
+      outcomes += (faults.injected - before) * [outcome]
+  ledger(f"flips in answers of {store[:5]}", outcomes)
+
+
 @pytest.mark.parametrize("refused", [1, 1000])
 def test_a_checkpoint_that_is_refused_is_written_again(make, gs, behind_faults, refused):
   """If it is refused again, the run ends with one line."""
@@ -94,3 +126,23 @@ def test_a_checkpoint_that_is_refused_is_written_again(make, gs, behind_faults, 
   *_, report, error = rest.splitlines()
   assert report.startswith("report: ") and error.startswith(f"error: {gs}/checkpoints: cannot be")
   assert "Traceback" not in output and "asyncio" not in output
+
+
+@pytest.mark.parametrize(
+  "store, kind", [("gs", "expired"), ("gs", 403), ("s3", "expired")], indirect=["store"]
+)
+def test_a_sign_in_that_ends(kind, make, whole, store, behind_faults, attempts):
+  """Ends the run with one line on what to do; then it goes on from its last checkpoint."""
+  if kind == "expired" and store.startswith("gs"):
+    attempts(0.4)  # TensorStore asks again until the lease has run out, a minute later
+  login = "gcloud auth" if store.startswith("gs") else "aws sso login"
+  # While it writes its third checkpoint, and while it reads the second.
+  for begin in ("checkpoints(%2F|/)9(%2F|/)", "(%2F|/)state"):
+    with behind_faults(store, rate=0, kinds=[kind], begin=begin):
+      output = complete(make("pretrain", store), codes=(2,))
+    assert saved_steps(store)[-1] == 6
+    *_, error = output.splitlines()
+    assert error.startswith(f"error: {store}/") and f"; sign in ({login}" in error
+    assert output.count("error") == 1 and "Traceback" not in output and "damaged" not in output
+  complete(make("pretrain", store))
+  assert results("pretrain", store) == whole("pretrain")[0]

@@ -14,16 +14,9 @@ pytestmark = pytest.mark.attack
 
 
 @pytest.mark.parametrize("program", ["pretrain", "finetune"])
-def test_kills(program, make, make_once, store, random, attempts, ledger):
-  def run_whole(folder):
-    began = time.monotonic()
-    complete(make(program, str(folder / "run")))
-    (folder / "seconds").write_text(str(time.monotonic() - began))
-
+def test_kills(program, make, whole, store, random, attempts, ledger):
   count, outcomes = attempts(1), []
-  whole = make_once(f"whole_{program}", run_whole)  # on a disk, for both stores
-  expected = results(program, str(whole / "run"))
-  duration = float((whole / "seconds").read_text())  # on a store it takes longer
+  expected, duration = whole(program)  # on a store it takes longer
   while len(outcomes) < count:
     workdir, met = f"{store}/{len(outcomes)}", 0
     while met < min(4, count - len(outcomes)):

@@ -32,12 +32,17 @@ def test_a_store_that_is_gone_is_one_line(store, stores, monkeypatch):
   assert raised.value.errno == errno.EIO
 
 
-@pytest.mark.parametrize("kind", ["Forbidden: gs://b", "rights", 401, 503])
+@pytest.mark.parametrize("kind", ["Forbidden: gs://b", "rights", "HEAD", "sign-in", 401, 503])
 def test_a_store_that_refuses_the_user_is_no_outage(gs, monkeypatch, kind):
-  """The error of gcsfs for 403, that of s3fs, that of gcsfs for other codes."""
+  """The error of gcsfs for 403, those of s3fs, of google-auth, that of gcsfs for other codes."""
   from gcsfs.retry import HttpError
+  from google.auth.exceptions import RefreshError
 
-  error = PermissionError("Access Denied") if kind == "rights" else OSError(kind)
+  error = {
+    "rights": PermissionError("Access Denied"),
+    "HEAD": OSError(errno.EINVAL, "Bad Request"),  # of a token that has run out
+    "sign-in": RefreshError("invalid_grant"),
+  }.get(kind, OSError(kind))
   if isinstance(kind, int):
     error = HttpError({"code": kind, "message": "no"})
 
@@ -47,13 +52,17 @@ def test_a_store_that_refuses_the_user_is_no_outage(gs, monkeypatch, kind):
   monkeypatch.setattr(files._store(gs), "exists", refuse)
   with pytest.raises(files.StoreError) as raised:
     files.exists(f"{gs}/x")
-  assert raised.value.errno == (errno.EIO if kind == 503 else errno.EACCES)
+  is_refusal = "; sign in (gcloud auth application-default login)" in raised.value.strerror
+  assert is_refusal == (kind != 503)
+  assert raised.value.errno == (errno.EACCES if is_refusal else errno.EIO)
 
 
-@pytest.mark.parametrize("problem", ["PERMISSION_DENIED: no", "UNAVAILABLE: 503", "errno"])
+@pytest.mark.parametrize(
+  "problem", ["PERMISSION_DENIED: no", "UNAUTHENTICATED: no", "UNAVAILABLE: 503", "errno"]
+)
 def test_a_refused_save_is_no_outage(store, monkeypatch, problem):
   """The user's rights are for the user to mend; what passes is tried again by a scheduler."""
-  error = files.StoreError(errno.EACCES, "Forbidden", store)
+  error = files.StoreError(errno.EACCES, "Forbidden; sign in", store)
   if problem != "errno":
     error = ValueError(problem)
 
@@ -64,7 +73,8 @@ def test_a_refused_save_is_no_outage(store, monkeypatch, problem):
     with Checkpoints(store) as checkpoints:
       monkeypatch.setattr(checkpoints._manager, "save", refuse)
       checkpoints.save(1, {"params": {"kernel": np.zeros(3, np.float32)}}, {})
-  assert isinstance(raised.value, Unavailable) == problem.startswith("UNAVAILABLE")
+  is_outage = isinstance(raised.value, Unavailable)
+  assert is_outage == problem.startswith("UNAVAILABLE") == ("; sign in" not in str(raised.value))
 
 
 def test_a_save_that_fails_is_written_again(store, monkeypatch, capsys):
@@ -233,6 +243,23 @@ def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypa
   stopped._renew()
   line = f"error: {store}/lock: another run has taken this folder; ending"
   assert (codes, capsys.readouterr().err.splitlines()[-1]) == ([75], line)
+
+
+@pytest.mark.parametrize("number, code", [(errno.EACCES, 2), (errno.EIO, 75)])
+def test_a_lease_that_cannot_be_renewed_ends_the_run(store, monkeypatch, capsys, number, code):
+  """A scheduler tries again after an outage, not where the user must sign in."""
+  monkeypatch.setattr(lease, "SECONDS", 0.4)
+
+  def refuse(path, *_, **__):
+    raise files.StoreError(number, "the reason", path)
+
+  codes = []
+  owner = Lease(store)
+  monkeypatch.setattr(lease.os, "_exit", lambda code: (codes.append(code), owner._closed.set()))
+  monkeypatch.setattr(files, "write_json", refuse)
+  owner._thread.join()
+  line = f"error: {store}/lock: the lease could not be renewed for 0 s (the reason); ending"
+  assert (codes, capsys.readouterr().err.splitlines()[-1]) == ([code], line)
 
 
 def test_a_lease_of_a_killed_process_of_the_same_number(store):
