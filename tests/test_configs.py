@@ -38,6 +38,7 @@ ARGUMENTS = {
   "elmo.py": ":small",
   "finetune.py": ":cola",
   "finetune_elmo.py": ":cola",
+  "finetune_ulmfit.py": ":cola",
   "finetune_encoder.py": ":bert:cola",
   "gpt2.py": ":small",
   "t5.py": ":small",

@@ -101,7 +101,7 @@ def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
   # One row of two tokens: no shape of a parameter depends on the batch.
   ids, numbers = np.zeros((1, 2), np.int32), np.zeros((1, 2), np.float32)
   batch = Batch(
-    Rows(ids, ids),
+    Rows(ids, ids, ids),
     predictions=Predictions(ids, numbers, ids),
     labels=Labels(ids[:, :1], numbers, numbers[:, 0]),
     tags=Tags(ids, numbers),

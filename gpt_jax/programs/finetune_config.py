@@ -29,8 +29,9 @@ class FinetuneConfig(RunConfig):
   head_dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   pooling: str = option(
     "",
-    "what a head on one representation of a text reads: the mean of its tokens; empty: one token",
-    choices=("", "mean"),
+    "what a head on one representation of a text reads: the mean of its tokens; concat: one token, "
+    "the maximum and the mean (ULMFiT); empty: one token",
+    choices=("", "mean", "concat"),
   )
   mix: Any | None = option(
     None, "what a head reads in place of the last layer, as MixedHead in configs/finetune_elmo.py"

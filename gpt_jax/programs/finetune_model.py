@@ -42,6 +42,8 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
     head["transform"] = transform_of(start)
   if config.pooling:
     head["pooling"] = config.pooling
+  if config.pooling == "concat":  # the trunk's pooler is a map of one state
+    head["transform"] = "none"
   if config.class_weights or config.label_smoothing:
     weights = list(parse_weights(config.class_weights, task.labels))
     head |= {"class_weights": weights, "label_smoothing": config.label_smoothing}

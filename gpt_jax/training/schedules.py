@@ -1,9 +1,10 @@
-"""Learning-rate schedules of OpenAI's code (`openai/opt.py`), BERT, fairseq and T5.
+"""Learning-rate schedules of OpenAI's code (`openai/opt.py`), BERT, fairseq, T5 and ULMFiT.
 
 Letters: t updates made before, w updates of the warm-up, n updates of the run. With a warm-up the
-first update has rate 0, except for inverse_sqrt.
+first update has rate 0, except for inverse_sqrt and slanted_triangle.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -56,6 +57,16 @@ def _inverse_sqrt(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
   return peak * jnp.sqrt(first / jnp.maximum(t, first))
 
 
+def _slanted_triangle(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
+  """(1 + 31 p) / 32, with p = t / cut, then 1 - (t - cut) / (cut (n / w - 1)): ULMFiT's (Howard &
+  Ruder 2018, section 3.2), with its ratio of 32, w = n cut_frac and cut = floor(w).
+  """
+  cut = math.floor(w)
+  fall = 1.0 - (t - cut) / max(cut * (n / w - 1.0) if cut else n, 1.0)
+  p = jnp.where(t < cut, t / max(cut, 1), fall)
+  return peak * (1.0 + 31.0 * jnp.clip(p, 0.0, 1.0)) / 32.0
+
+
 def _warmed(t: jax.Array, w: float, after: jax.Array) -> jax.Array:
   # openai/opt.py counts completed updates, so the first one has rate 0; with w below 1 that is all
   # the warm-up there is.
@@ -74,6 +85,7 @@ SHAPES: dict[str, Callable[[float, jax.Array, float, int], jax.Array]] = {
   "bert_linear": _bert_linear,
   "fairseq_linear": _fairseq_linear,
   "inverse_sqrt": _inverse_sqrt,
+  "slanted_triangle": _slanted_triangle,
 }
 
 

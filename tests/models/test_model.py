@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.batch import Batch, Labels
+from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.config import from_json, to_json
-from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.classify import ClassifyHead, represent
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig, language_model
+from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.objectives.causal import causal_batch
@@ -90,6 +90,20 @@ def test_sum(extracts):
 def test_choose(extracts):
   scores, p = apply("per_choice", extracts, num_classes=3)
   np.testing.assert_allclose(scores, extracts @ p["kernel"][:, 0] + p["bias"], rtol=1e-5)
+
+
+def test_concat_is_the_anchor_the_maximum_and_the_mean_of_a_text():
+  hidden = np.random.default_rng(0).standard_normal((2, 5, 3)).astype(np.float32)
+  segments = np.array([[1, 1, 2, 2, 0], [3, 3, 3, 3, 3]], np.int32)
+  labels = Labels(np.array([[1], [3], [9]], np.int32), None, None)
+  found = jax.jit(represent, static_argnums=2)(
+    hidden, Batch(Rows(segments, segments, segments), labels=labels), "concat"
+  )
+  texts = [hidden[0, :2], hidden[0, 2:4], hidden[1]]
+  wanted = [np.concatenate([text[-1], text.max(0), text.mean(0)]) for text in texts]
+  np.testing.assert_allclose(found[:, 0], wanted, rtol=1e-6)
+  spec = ModelConfig(TRUNKS[0], (ClassifyHead(2, "concat"),))
+  assert parameter_shapes(spec)["head/kernel"] == (3 * TRUNKS[0].width, 2)
 
 
 @pytest.mark.parametrize("pooling", ["sum", "per_choice"])

@@ -223,7 +223,16 @@ def test_t5s_schedule():
   np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
-@pytest.mark.parametrize("schedule", ["bert_linear", "fairseq_linear", "inverse_sqrt"])
+def test_ulmfits_slanted_triangle():
+  got = rates("slanted_triangle", 1000, peak=0.01, warmup_steps=0, warmup_share=0.1)
+  golden = {0: 3.125e-4, 50: 5.15625e-3, 100: 1e-2, 550: 5.15625e-3, 999: 3.2326e-4}
+  np.testing.assert_allclose(got[list(golden)], list(golden.values()), rtol=1e-4)
+  np.testing.assert_allclose(got[1000:], 0.01 / 32, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "schedule", ["bert_linear", "fairseq_linear", "inverse_sqrt", "slanted_triangle"]
+)
 @pytest.mark.parametrize("warmup", [0, 50])
 def test_a_warmup_of_nothing_or_of_the_whole_run_gives_finite_rates(schedule, warmup):
   got = rates(schedule, 50, warmup_steps=warmup)

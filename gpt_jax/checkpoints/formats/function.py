@@ -142,9 +142,9 @@ def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
     raise InputError(
       f"format={name}: holds language models and classifiers; this one has a head for every token"
     )
-  if spec.head.pooling == "mean":
+  if spec.head.reads_more:
     raise InputError(
-      f"format={name}: reads each text at one token; this head reads the mean of all tokens"
+      f"format={name}: reads each text at one token of the last layer; this head reads more"
     )
   if not format.special:
     raise InputError(

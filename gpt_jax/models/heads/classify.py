@@ -38,8 +38,9 @@ class ClassifyHead(Head):
   pooling: str = option(
     "sum",
     "sum: add the C representations, one score per class; per_choice: one score per sequence; "
-    "mean: as sum, of the mean over each sequence's tokens in place of its anchor",
-    choices=("sum", "per_choice", "mean"),
+    "mean: as sum, of the mean over each sequence's tokens in place of its anchor; concat: as sum, "
+    "of the anchor beside the maximum and the mean over the tokens (ULMFiT)",
+    choices=("sum", "per_choice", "mean", "concat"),
   )
   dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   weight: float = option(1.0, "loss weight", low=0.0)
@@ -173,19 +174,25 @@ def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
 
 
 def represent(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
-  """The representation of each sequence by the hidden states [B, T, D]: float32 [N, C, D].
+  """The representation of each sequence by the hidden states [B, T, D]: float32 [N, C, D], of
+  concat [N, C, 3 D].
 
   Args:
-    pooling: see ClassifyHead; mean needs the segments of the rows.
+    pooling: see ClassifyHead; mean and concat need the segments of the rows.
   """
   assert batch.labels is not None
   anchors = batch.labels.anchors
   # Several examples share a row, so anchors count the positions of the whole batch, B T.
   flat = hidden.reshape(-1, hidden.shape[-1]).astype(jnp.float32)
+  if pooling not in ("mean", "concat"):
+    return lookup(flat, anchors)
+  assert batch.rows.segments is not None
+  segments = batch.rows.segments.reshape(-1)
+  same_segment = segments[anchors][..., None] == segments[None, None]  # [N, C, B * T]
+  inside = same_segment.astype(jnp.float32)
+  mean = inside @ flat / inside.sum(-1, keepdims=True)
   if pooling == "mean":
-    assert batch.rows.segments is not None
-    segments = batch.rows.segments.reshape(-1)
-    same_segment = segments[anchors][..., None] == segments[None, None]  # [N, C, B * T]
-    inside = same_segment.astype(jnp.float32)
-    return inside @ flat / inside.sum(-1, keepdims=True)
-  return lookup(flat, anchors)
+    return mean
+  # Howard & Ruder 2018, section 3.3: h_c = [h_T, maxpool(H), meanpool(H)].
+  largest = jnp.where(same_segment[..., None], flat[None, None], -jnp.inf).max(2)
+  return jnp.concatenate([lookup(flat, anchors), largest, mean], -1)

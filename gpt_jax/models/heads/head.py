@@ -44,6 +44,11 @@ class Head:
   on_tokens: tuple[str, str] = ("", "")
 
   @property
+  def reads_more(self) -> bool:
+    """Whether it reads more of a text than one state of the last layer, which exports cannot."""
+    return self.reads_layers or self.pooling in ("mean", "concat")
+
+  @property
   def measured(self) -> "Head":
     """The head whose loss is evaluated, where this one trains on more than that."""
     return self

@@ -18,6 +18,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.multi_label import MultiLabelHead
 from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
@@ -402,7 +403,8 @@ REFUSED = {
     {"sequence_format": {"type": "gpt_format"}},
     "reads the first token, and this model's sequences are gpt_format",
   ),
-  "the mean": (BERT, (ClassifyHead(2, "mean", **POOLED),), {}, "no mean of the tokens"),
+  "the mean": (BERT, (ClassifyHead(2, "mean", **POOLED),), {}, "and this one reads more"),
+  "a mix": (BERT, (MixedHead(ClassifyHead(2)),), {}, "one token of the last layer, and this one"),
   "pre-norm": (dataclasses.replace(BERT, norm="pre"), MASKED, {}, "which are post-norm"),
   "ALBERT's pairs alone": (ALBERT, PAIRS[1:], {}, "no ALBERT with a sentence-pair head alone"),
   "RoBERTa's LM head": (

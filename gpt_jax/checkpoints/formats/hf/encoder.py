@@ -319,8 +319,8 @@ class EncoderFamily:
     if not trunk.embedding_norm:
       return f"{holds}, which normalize the sum of the embeddings"
     head = spec.head
-    if head and head.pooling == "mean":
-      return "transformers reads no mean of the tokens, as this head does"
+    if head and head.reads_more:
+      return "transformers' heads read one token of the last layer, and this one reads more"
     if reason := self.is_like(spec, tokenizer) or self._other_activation(spec):
       return reason
     if head and meta.get("sequence_format", self.format) != self.format:

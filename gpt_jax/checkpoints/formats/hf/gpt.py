@@ -171,8 +171,8 @@ class GPTFamily:
       return f"holds causal Transformers only, this is {kind}"
     if meta.get("sequence_format", {}).get("type") == "plain_format":
       return "it came from a folder of others, whose tokenizer adds no special tokens"
-    if spec.head and spec.head.pooling == "mean":
-      return "transformers reads no mean of the tokens, as this head does"
+    if spec.head and spec.head.reads_more:
+      return "transformers' heads read one token of the last layer, and this one reads more"
     if spec.head and spec.head.transform != "none":
       return f"transformers' GPT has no head with transform={spec.head.transform}"
     return "" if spec.trunk.norm == self.norm else f"{self.model_type} is {self.norm}-norm"
