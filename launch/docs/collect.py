@@ -52,9 +52,9 @@ ARGUMENTS = {
   "adversarial": "fgm:table",
   "finetune_encoder": "bert:table",
   "encoder_small": "next",
-  "finetune": "table",
   **dict.fromkeys(("bert", "roberta", "albert"), "base"),
-  **dict.fromkeys(("gpt2", "t5"), "small"),
+  **dict.fromkeys(("elmo", "gpt2", "t5"), "small"),
+  **dict.fromkeys(("finetune", "finetune_elmo", "finetune_ulmfit"), "table"),
 }
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
